@@ -1,0 +1,15 @@
+# Warnings, sanitizers, ccache and the fast linker.
+find_program(COTUNE_CCACHE ccache)
+if(COTUNE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${COTUNE_CCACHE})
+endif()
+find_program(COTUNE_MOLD mold)
+if(COTUNE_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+add_compile_options(-Wall -Wextra -Wno-missing-field-initializers)
+if(COTUNE_SANITIZE)
+  add_compile_options(-fsanitize=${COTUNE_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${COTUNE_SANITIZE})
+endif()

@@ -1,0 +1,48 @@
+/// Files: read whole, mapped read-only, and written so that a crash leaves the old or the new content, never half.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace cotune {
+
+/// The file's bytes. Throws UserError naming the file when it cannot be read.
+std::string read_file(const std::filesystem::path& path);
+
+/// Writes through a temporary file in the same folder, fsync, rename, fsync of the folder. Throws SystemError naming
+/// the file (disk full, no permission); the old file is then untouched and the temporary removed.
+void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+/// fsyncs a folder, so that renames in it survive a power cut. Throws SystemError.
+void sync_folder(const std::filesystem::path& folder);
+
+/// XXH3-128 of the bytes, as 32 hexadecimal digits: guards checkpoints against damage (not against malice).
+std::string checksum(std::string_view bytes);
+
+/// A read-only memory map of a whole file; unmapped on destruction. Movable, not copyable. An empty file gives an empty
+/// span. Bytes stay valid while the object lives; the file must not be truncated meanwhile.
+class MappedFile {
+ public:
+  /// Throws UserError naming the file when it cannot be opened or mapped.
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace cotune

@@ -1,0 +1,133 @@
+/// What a user asks for: one fine-tuning request and the run around it, as read from jobs.yaml. Plain values; reading
+/// and checking them is jobs_file.h. Train, plan, simulate, control and the service share these types.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cotune {
+
+enum class AdapterMethod { lora, bottleneck, diff_pruning };
+enum class Activation { relu, gelu, silu, tanh };
+enum class OptimizerKind { adamw, sgd };
+enum class ScheduleKind { constant, linear, cosine };
+enum class DataFormat { automatic, messages, completion, alpaca, text };
+enum class Truncation { right, left, drop, error };
+enum class Shuffle { epoch, none };
+
+/// Where the base model is. `path`: a Hugging Face folder or a GGUF file. `config` with `weights` none or random:
+/// a shape without a checkpoint (presets and config.json files), for plan and simulate and for tests.
+struct ModelSpec {
+  std::string path;
+  std::string config;
+  std::string weights = "file";  ///< file | none | random
+  uint64_t seed = 0;             ///< of random weights
+  std::string dtype = "auto";    ///< auto | float32 | bfloat16 | float64: compute dtype
+  bool operator==(const ModelSpec&) const = default;
+};
+
+struct DataSpec {
+  std::string train;              ///< JSONL file
+  std::string eval;               ///< JSONL file; empty: none, or a part of train (eval_fraction)
+  double eval_fraction = 0;       ///< [0, 0.5]: share of train held out, chosen by a hash of each example's text
+  DataFormat format = DataFormat::automatic;
+  std::string chat_template;      ///< file with a Jinja template; empty: the model's own
+  int64_t max_length = 0;         ///< tokens per example; 0: the model's context length
+  Truncation truncation = Truncation::right;
+  bool train_on_prompt = false;   ///< label prompt tokens too
+  int64_t max_examples = 0;       ///< 0: all
+  std::vector<int64_t> lengths;   ///< plan and simulate only: a list of example lengths instead of data
+  bool operator==(const DataSpec&) const = default;
+};
+
+/// The adapter. Names follow PEFT's LoraConfig where PEFT has them.
+struct AdapterSpec {
+  AdapterMethod method = AdapterMethod::lora;
+  std::string init_from;                       ///< folder of an existing adapter to start from
+  std::vector<std::string> target_modules;     ///< names (`q_proj`), `all-linear`, or one regular expression (full match)
+  std::vector<std::string> exclude_modules;
+  std::vector<int64_t> layers_to_transform;    ///< empty: every layer
+  // LoRA
+  int64_t r = 8;
+  double alpha = 8;                            ///< key `alpha` or `lora_alpha`
+  double dropout = 0;                          ///< key `dropout` or `lora_dropout`; [0, 1)
+  bool use_rslora = false;                     ///< scale alpha/sqrt(r) in place of alpha/r
+  double lora_plus_ratio = 1;                  ///< learning rate of B over that of A (LoRA+)
+  std::map<std::string, int64_t> rank_pattern;   ///< regular expression on the module name → rank
+  std::map<std::string, double> alpha_pattern;
+  // Bottleneck adapters
+  int64_t bottleneck_size = 64;
+  Activation activation = Activation::relu;
+  // Diff pruning
+  double density = 0.005;                      ///< (0, 1]: share of every target weight that is trained
+  int64_t selection_batches = 4;               ///< batches over which gradient magnitudes choose the kept entries
+  bool operator==(const AdapterSpec&) const = default;
+};
+
+struct TrainSpec {
+  int64_t batch_size = 8;          ///< examples per optimizer step
+  int64_t steps = 0;               ///< optimizer steps; exactly one of steps and epochs is set after validation
+  double epochs = 0;
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double learning_rate = 2e-4;     ///< key `learning_rate` or `lr`
+  double weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+  double momentum = 0;             ///< SGD
+  ScheduleKind schedule = ScheduleKind::constant;  ///< key `lr_scheduler`
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0;
+  double max_grad_norm = 0;        ///< 0: no clipping
+  uint64_t seed = 0;
+  Shuffle shuffle = Shuffle::epoch;
+  int64_t eval_steps = 0;          ///< evaluate every n steps; 0: only before and after
+  int64_t early_stopping_patience = 0;  ///< evaluations without improvement; 0: never
+  double early_stopping_threshold = 0;
+  bool load_best = false;          ///< key `load_best_model_at_end`: the output is the best checkpoint
+  int64_t save_steps = 0;          ///< checkpoint every n steps; 0: at the end and on signals
+  bool operator==(const TrainSpec&) const = default;
+};
+
+struct JobSpec {
+  std::string name;                ///< [A-Za-z0-9._-]+, unique in the run: the name of its output folder
+  std::string tenant;
+  int64_t priority = 0;            ///< higher goes first
+  std::string deadline;            ///< ISO 8601 time or empty; used by plan and simulate
+  DataSpec data;
+  AdapterSpec adapter;
+  TrainSpec train;
+  std::string file;                ///< where it was read, for messages
+  int line = 0;
+  bool operator==(const JobSpec&) const = default;
+};
+
+enum class Sharing { separate, temporal, batch_all, hybrid };
+enum class Layout { ragged, chunked, padded };
+enum class Recompute { automatic, never, always };
+
+/// The run around the jobs. Every field is also an option of `cotune train`.
+struct RunSpec {
+  std::string output = "runs/latest";  ///< key `output_dir`
+  std::string device = "auto";         ///< auto | cpu | cuda
+  std::string memory = "auto";         ///< `8GiB`, `60%` of what is free, or auto (80%)
+  int64_t token_budget = 1024;         ///< tokens of one microbatch
+  int64_t chunk_size = 64;             ///< layout chunked
+  int64_t threads = 0;                 ///< 0: one per core
+  Sharing sharing = Sharing::hybrid;
+  Layout layout = Layout::ragged;
+  Recompute recompute = Recompute::automatic;
+  bool portable_kernels = false;       ///< force the ATen path where own kernels exist
+  bool operator==(const RunSpec&) const = default;
+};
+
+/// A whole jobs file with `defaults` merged into every job.
+struct JobsFile {
+  ModelSpec model;
+  RunSpec run;
+  std::vector<JobSpec> jobs;
+  bool operator==(const JobsFile&) const = default;
+};
+
+}  // namespace cotune

@@ -1,0 +1,29 @@
+/// Which of our CPU kernels this machine can run. Chosen at run time; the portable ATen path in ops/ stands beside them.
+#pragma once
+
+#include <string>
+
+namespace cotune::kernels {
+
+/// What the processor (and the operating system, for AMX tile state) offers.
+struct CpuFeatures {
+  bool avx512 = false;       ///< F, BW, VL, DQ: the f32 kernels
+  bool avx512_bf16 = false;  ///< the bf16 kernels on vectors
+  bool amx_bf16 = false;     ///< the bf16 kernels on tiles; permission for tile state has been asked for and granted
+};
+
+/// Detected once. AMX needs a system call per process, made here.
+const CpuFeatures& cpu_features();
+
+/// How matrix products are computed.
+enum class Isa { none, avx512, avx512_bf16, amx_bf16 };
+
+/// The fastest instruction set for products in bf16, or Isa::none where only the ATen path works.
+/// COTUNE_CPU_ISA=none|avx512_bf16|amx lowers it (read once, at the first call): for tests and comparisons.
+Isa bf16_isa();
+/// The same for f32: avx512 or none.
+Isa f32_isa();
+
+std::string to_string(Isa isa);
+
+}  // namespace cotune::kernels
