@@ -1,0 +1,51 @@
+/// What a rank does, one step at a time. An action list is data: generated, verified, simulated and interpreted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cotune {
+
+enum class ActionKind {
+  forward,             ///< the forward operators of a microbatch on this model chunk
+  recompute,           ///< forward of one layer again, from its kept input, before that layer's backward
+  backward,            ///< the backward operators of a microbatch, or of one layer of it
+  send_activation,
+  receive_activation,
+  send_error,
+  receive_error,
+  collective_start,
+  collective_wait,
+  reduce_gradients,
+  optimizer_step,
+  evaluate,
+  checkpoint,
+  register_job,
+  unregister_job,
+  swap_plan,
+  free,                ///< the microbatch's activations (and, at a chain's end, its keys and values)
+};
+
+/// One action. Fields that a kind does not use stay at their defaults.
+struct Action {
+  ActionKind kind = ActionKind::forward;
+  int32_t hybrid_task = 0;
+  int32_t microbatch = -1;   ///< index into StepPlan::microbatches
+  int32_t job = -1;          ///< reduce_gradients, optimizer_step, evaluate, checkpoint, (un)register_job
+  int64_t job_step = -1;
+  int32_t first_layer = -1;  ///< forward, recompute, backward: layers [first_layer, last_layer) of this rank's chunk;
+  int32_t last_layer = -1;   ///< -1, -1: all of them, with embedding and head where this rank holds them
+  int32_t peer = -1;         ///< messages: the other rank
+  int64_t bytes = 0;         ///< messages and collectives
+  bool operator==(const Action&) const = default;
+};
+
+std::string to_string(ActionKind kind);
+
+/// One JSON object on one line; fields at their defaults are left out.
+std::string to_json_line(const Action& action);
+/// Throws UserError naming the field when the line is not an action.
+Action action_from_json_line(const std::string& line);
+
+}  // namespace cotune
