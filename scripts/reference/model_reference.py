@@ -1,27 +1,29 @@
 #!/usr/bin/env python3
 """Writes the tiny reference models of tests/model_weights/data and their logits, computed by transformers.
 
-    python scripts/reference/model_reference.py [--out tests/model_weights/data]
+    python scripts/reference/model_reference.py [--tests tests]
 
-Per model: config.json and model.safetensors (f32) as transformers saves them, tokenizer.json with
-tokenizer_config.json where the loader's handling of them is tested, and logits.safetensors with
+Per model: config.json and model.safetensors (f32) as transformers saves them, and logits.safetensors with
 
     input_ids   [2, tokens]           i64
     logits      [2, tokens, vocab]    f32, computed in f64 from the f32 weights and rounded once
     inverse_frequencies [head_dim/2]  f64, rotary frequencies as transformers computes them (in f32)
 
-plus gguf_blocks.safetensors in tests/formats/data: quantised blocks and their values as the Python package `gguf`
-dequantises them. Deterministic: equal package versions give equal files (torch 2.11, transformers 5.23, gguf 0.17).
+The gguf_* models also have model.gguf: the same weights as llama.cpp's converter writes them. And
+tests/formats/data/gguf_blocks.safetensors: quantised blocks with their values as the Python package `gguf`
+dequantises them. Equal package versions give equal files (torch 2.11, transformers 5.23, gguf 0.19).
 """
 
 import argparse
 import json
 import pathlib
 
+import gguf
 import numpy
 import torch
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 SPECIAL = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -33,8 +35,8 @@ MODELS = {
         vocab_size=160, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
         rope_parameters=dict(PLAIN_ROPE), **SPECIAL),
     "llama3": LlamaConfig(
-        hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=192, max_position_embeddings=1024, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        hidden_size=64, intermediate_size=80, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=128, max_position_embeddings=1024, rms_norm_eps=1e-5, tie_word_embeddings=False,
         rope_parameters={"rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
         **{**SPECIAL, "eos_token_id": [2, 5]}),
@@ -47,11 +49,23 @@ MODELS = {
         vocab_size=224, max_position_embeddings=512, rms_norm_eps=1e-6, tie_word_embeddings=True,
         use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL),
     "smollm2": LlamaConfig(
-        hidden_size=72, intermediate_size=96, num_hidden_layers=2, num_attention_heads=9, num_key_value_heads=3,
+        hidden_size=72, intermediate_size=80, num_hidden_layers=2, num_attention_heads=9, num_key_value_heads=3,
         vocab_size=128, max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 100000.0}, **SPECIAL),
+    # Small enough to be committed twice: as safetensors and as the GGUF file of the same weights.
+    "gguf_llama": LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 5000.0, "factor": 4.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 32}, **SPECIAL),
+    "gguf_qwen2": Qwen2Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL),
 }
 TOKENS = 24
+SHARDED = "llama3"                # written as two safetensors files and an index
+OLD_STYLE = ("llama2", "llama3")  # config.json as transformers 4 wrote it
 
 
 def random_weights(model, seed):
@@ -86,21 +100,72 @@ def write_model(name, config, folder, seed):
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     random_weights(model, seed)
-    model.save_pretrained(folder, max_shard_size="70KB" if name == "llama3" else "1GB")
+    model.save_pretrained(folder, max_shard_size="160KB" if name == SHARDED else "1GB")
     inverse = model.model.rotary_emb.inv_freq.double().numpy()
     ids = torch.randint(3, config.vocab_size, (2, TOKENS), generator=torch.Generator().manual_seed(seed + 1))
+    if name.startswith("gguf_"):
+        write_gguf(model, config, inverse, folder / "model.gguf")
     wide = model.double()
-    # .double() rounds nothing but converts the rotary buffer too; it holds f32 values.
     with torch.no_grad():
         logits = wide(input_ids=ids).logits.float().numpy()
     save_file({"input_ids": ids.numpy(), "logits": logits, "inverse_frequencies": inverse},
               folder / "logits.safetensors")
-    if name in ("llama2", "llama3"):
+    if name in OLD_STYLE:
         write_config_in_the_old_style(folder)
 
 
+def permute(weight, head_count):
+    """The order of rows in llama-architecture GGUF files (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute)."""
+    return weight.reshape(head_count, 2, weight.shape[0] // head_count // 2, *weight.shape[1:]).swapaxes(
+        1, 2).reshape(weight.shape)
+
+
+def write_gguf(model, config, inverse, path):
+    """The same weights in F32, named and ordered as llama.cpp's converter does."""
+    architecture = config.model_type
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2" if architecture == "qwen2" else "llama-bpe")
+    tokens = ["<pad>", "<s>", "<|im_end|>"] + [chr(33 + index) for index in range(config.vocab_size - 3)]
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, 3, 3] + [1] * (config.vocab_size - 3))
+    writer.add_token_merges(["! \"", "# $"])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.add_add_bos_token(architecture == "llama")
+    writer.add_chat_template("{{ messages[0].content }}")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
+    tied = config.tie_word_embeddings
+    for name, parameter in model.state_dict().items():
+        if tied and name == "lm_head.weight":
+            continue
+        values = parameter.numpy()
+        if architecture == "llama" and name.endswith("q_proj.weight"):
+            values = permute(values, config.num_attention_heads)
+        if architecture == "llama" and name.endswith("k_proj.weight"):
+            values = permute(values, config.num_key_value_heads)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), numpy.ascontiguousarray(values))
+    if config.rope_parameters["rope_type"] == "llama3":
+        size = config.hidden_size // config.num_attention_heads
+        plain = config.rope_parameters["rope_theta"] ** (-numpy.arange(0, size, 2) / size)
+        writer.add_tensor("rope_freqs.weight", (plain / inverse).astype(numpy.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write_gguf_blocks(path):
-    import gguf
     rng = numpy.random.default_rng(7)
     values = (rng.standard_normal((4, 96)) * numpy.array([[0.01], [1.0], [30.0], [0.0]])).astype(numpy.float32)
     out = {"values": values}
@@ -113,15 +178,35 @@ def write_gguf_blocks(path):
     save_file(out, path)
 
 
+def write_rotary_cases(path):
+    """Inverse rotary frequencies of published models, as transformers computes them (in f32)."""
+    cases = []
+    for head_dim, parameters in (
+            (64, {"rope_type": "default", "rope_theta": 100000.0}),
+            (128, {"rope_type": "default", "rope_theta": 1000000.0}),
+            (128, {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}),
+            (128, {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                   "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}),
+            (64, {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0,
+                  "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})):
+        config = LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, num_hidden_layers=1, vocab_size=8,
+                             intermediate_size=8, max_position_embeddings=131072, rope_parameters=dict(parameters))
+        rotary = LlamaRotaryEmbedding(config)
+        cases.append({"head_dim": head_dim, "rope_parameters": parameters,
+                      "inverse_frequencies": rotary.inv_freq.double().tolist()})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(cases, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     root = pathlib.Path(__file__).resolve().parents[2]
-    parser.add_argument("--out", type=pathlib.Path, default=root / "tests/model_weights/data")
-    parser.add_argument("--blocks", type=pathlib.Path, default=root / "tests/formats/data/gguf_blocks.safetensors")
-    arguments = parser.parse_args()
+    parser.add_argument("--tests", type=pathlib.Path, default=root / "tests", help="the folder of tests to write to")
+    tests = parser.parse_args().tests
     for seed, (name, config) in enumerate(MODELS.items()):
-        write_model(name, config, arguments.out / name, seed + 1)
-    write_gguf_blocks(arguments.blocks)
+        write_model(name, config, tests / "model_weights/data" / name, seed + 1)
+    write_rotary_cases(tests / "model_config/data/rotary.json")
+    write_gguf_blocks(tests / "formats/data/gguf_blocks.safetensors")
 
 
 if __name__ == "__main__":
