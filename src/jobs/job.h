@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 namespace cotune {
@@ -28,6 +28,10 @@ struct ModelSpec {
   std::string dtype = "auto";    ///< auto | float32 | bfloat16 | float64: compute dtype
   bool operator==(const ModelSpec&) const = default;
 };
+
+/// Regular expression on a module's name → value, in the order of the file: the first that matches counts.
+template <typename T>
+using ModulePattern = std::vector<std::pair<std::string, T>>;
 
 struct DataSpec {
   std::string train;              ///< JSONL file
@@ -56,8 +60,8 @@ struct AdapterSpec {
   double dropout = 0;                          ///< key `dropout` or `lora_dropout`; [0, 1)
   bool use_rslora = false;                     ///< scale alpha/sqrt(r) in place of alpha/r
   double lora_plus_ratio = 1;                  ///< learning rate of B over that of A (LoRA+)
-  std::map<std::string, int64_t> rank_pattern;   ///< regular expression on the module name → rank
-  std::map<std::string, double> alpha_pattern;
+  ModulePattern<int64_t> rank_pattern;
+  ModulePattern<double> alpha_pattern;
   // Bottleneck adapters
   int64_t bottleneck_size = 64;
   Activation activation = Activation::relu;
@@ -98,9 +102,12 @@ struct JobSpec {
   DataSpec data;
   AdapterSpec adapter;
   TrainSpec train;
-  std::string file;                ///< where it was read, for messages
+  std::string file;                ///< where it was read, for messages; no part of equality
   int line = 0;
-  bool operator==(const JobSpec&) const = default;
+  bool operator==(const JobSpec& other) const {
+    return std::tie(name, tenant, priority, deadline, data, adapter, train) ==
+           std::tie(other.name, other.tenant, other.priority, other.deadline, other.data, other.adapter, other.train);
+  }
 };
 
 enum class Sharing { separate, temporal, batch_all, hybrid };
