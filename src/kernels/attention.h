@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/dtype.h"
+#include "kernels/matrix.h"
 
 namespace cotune::kernels {
 
@@ -60,19 +60,19 @@ struct AttentionKvGradient {
 };
 
 /// out [tokens, heads · head_dim] in dtype, lse [tokens, heads] f32 (natural logarithm). Strides in elements.
-void attention_forward(Dtype dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
+void attention_forward(DType dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
                        const void* q, int64_t q_stride, void* out, int64_t out_stride, float* lse);
 
 /// dq [tokens, heads · head_dim] in dtype is written; keys and values as `gradients` (one per segment) say.
 /// `out` and `lse` as attention_forward left them. dq must not overlap q, k, v or dout.
-void attention_backward(Dtype dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
+void attention_backward(DType dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
                         std::span<const AttentionKvGradient> gradients, const void* q, int64_t q_stride,
                         const void* out, int64_t out_stride, const void* dout, int64_t dout_stride, const float* lse,
                         void* dq, int64_t dq_stride);
 
 /// Rounds finished rows of an accumulator to dtype: destination[t, c] = source[t, c] for c < columns.
 /// source is [token_count, columns] contiguous; the destination's stride is in elements.
-void store_kv_gradient(Dtype dtype, const float* source, int64_t token_count, int64_t columns, void* destination,
+void store_kv_gradient(DType dtype, const float* source, int64_t token_count, int64_t columns, void* destination,
                        int64_t stride);
 
 }  // namespace cotune::kernels

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/matrix.h"
 
 namespace cotune::kernels {
 
@@ -31,11 +31,11 @@ struct DropoutRows {
 bool dropout_keeps(const DropoutSite& site, uint64_t example_key, int32_t position, int64_t feature);
 
 /// y = mask ⊙ x. y may be the same memory as x. Strides in elements.
-void dropout_forward(Dtype dtype, const DropoutSite& site, const DropoutRows& rows, const void* x, int64_t x_stride,
+void dropout_forward(DType dtype, const DropoutSite& site, const DropoutRows& rows, const void* x, int64_t x_stride,
                      void* y, int64_t y_stride);
 
 /// dx += mask ⊙ dy, in f32, rounded once.
-void dropout_backward_add(Dtype dtype, const DropoutSite& site, const DropoutRows& rows, const void* dy,
+void dropout_backward_add(DType dtype, const DropoutSite& site, const DropoutRows& rows, const void* dy,
                           int64_t dy_stride, void* dx, int64_t dx_stride);
 
 }  // namespace cotune::kernels

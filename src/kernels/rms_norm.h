@@ -7,21 +7,21 @@
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/matrix.h"
 
 namespace cotune::kernels {
 
 /// Writes y, and inverse_rms = 1 / sqrt(mean(x²) + eps) for the backward pass.
-void rms_norm_forward(Dtype dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight, float eps,
+void rms_norm_forward(DType dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight, float eps,
                       void* y, float* inverse_rms);
 
 /// The same y again, bit for bit, from x and inverse_rms.
-void rms_norm_recompute(Dtype dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight,
+void rms_norm_recompute(DType dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight,
                         const float* inverse_rms, void* y);
 
 /// dx = residual_gradient + r · (weight ⊙ dy) − x · r³ / hidden · Σ(weight ⊙ dy ⊙ x),  r = inverse_rms.
 /// One rounding. residual_gradient may be null (zero); dx may be the same memory as residual_gradient or dy.
-void rms_norm_backward(Dtype dtype, const void* dy, const void* x, int64_t tokens, int64_t hidden, const float* weight,
+void rms_norm_backward(DType dtype, const void* dy, const void* x, int64_t tokens, int64_t hidden, const float* weight,
                        const float* inverse_rms, const void* residual_gradient, void* dx);
 
 }  // namespace cotune::kernels

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/matrix.h"
 
 namespace cotune::kernels {
 
@@ -15,7 +15,7 @@ enum class RopeDirection { forward, backward };
 /// Rotates the leading `heads` heads of every row of x [tokens, stride] in place (query heads, then key heads).
 /// positions [tokens]; cosine and sine [max_position, head_dim / 2] f32 (any frequency scaling is already in them).
 /// head_dim even. Computed in f32, rounded once.
-void rotate_in_place(Dtype dtype, void* x, int64_t tokens, int64_t stride, int64_t heads, int64_t head_dim,
+void rotate_in_place(DType dtype, void* x, int64_t tokens, int64_t stride, int64_t heads, int64_t head_dim,
                      const int32_t* positions, const float* cosine, const float* sine, RopeDirection direction);
 
 }  // namespace cotune::kernels

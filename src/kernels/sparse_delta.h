@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "kernels/dtype.h"
+#include "kernels/matrix.h"
 
 namespace cotune::kernels {
 
@@ -20,15 +20,15 @@ struct SparseDelta {
 };
 
 /// y [tokens, outputs] += x [tokens, inputs] · Δ with `values` [entries] f32. f32 inside, one rounding. Strides in elements.
-void sparse_delta_forward(Dtype dtype, const SparseDelta& delta, const float* values, int64_t tokens, const void* x,
+void sparse_delta_forward(DType dtype, const SparseDelta& delta, const float* values, int64_t tokens, const void* x,
                           int64_t x_stride, void* y, int64_t y_stride);
 
 /// dx [tokens, inputs] += dy [tokens, outputs] · Δᵀ. f32 inside, one rounding.
-void sparse_delta_input_gradient(Dtype dtype, const SparseDelta& delta, const float* values, int64_t tokens,
+void sparse_delta_input_gradient(DType dtype, const SparseDelta& delta, const float* values, int64_t tokens,
                                  const void* dy, int64_t dy_stride, void* dx, int64_t dx_stride);
 
 /// value_gradients[e] += Σ_t x[t, row(e)] · dy[t, column(e)], f32, over the tokens in a fixed order.
-void sparse_delta_value_gradient(Dtype dtype, const SparseDelta& delta, int64_t tokens, const void* x, int64_t x_stride,
+void sparse_delta_value_gradient(DType dtype, const SparseDelta& delta, int64_t tokens, const void* x, int64_t x_stride,
                                  const void* dy, int64_t dy_stride, float* value_gradients);
 
 }  // namespace cotune::kernels
