@@ -1,0 +1,140 @@
+#include "ops/frozen_product.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "kernels/product.h"
+#include "ops/backend.h"
+#include "ops/low_rank_forms.h"
+
+namespace cotune {
+namespace {
+
+/// ATen: one [Σ out, in] tensor in the compute dtype.
+class DenseProduct : public FrozenProduct {
+ public:
+  DenseProduct(at::Tensor weight, at::Tensor bias)
+      : FrozenProduct(weight.size(1), weight.size(0)), weight_(std::move(weight)), bias_(std::move(bias)) {}
+
+  at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {
+    at::Tensor y = bias_.defined() ? at::addmm(bias_, x, weight_.t()) : at::mm(x, weight_.t());
+    add_options(y, options);
+    return y;
+  }
+
+  at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const override {
+    at::Tensor dx = at::mm(dy, weight_);
+    add_options(dx, options);
+    return dx;
+  }
+
+  int64_t bytes() const override { return static_cast<int64_t>(weight_.nbytes()); }
+
+ private:
+  static void add_options(at::Tensor& y, const ProductOptions& options) {
+    if (options.terms != nullptr) {
+      for (const LowRankTerm& term : *options.terms) {
+        at::Tensor block = y.narrow(0, term.rows.begin, term.rows.count())
+                               .narrow(1, term.column_begin, term.factor->width());
+        block.addmm_(term.s, dense_form(*term.factor));
+      }
+    }
+    if (!options.residual.defined()) return;
+    if (options.residual_rows == nullptr) {
+      y.add_(options.residual);
+      return;
+    }
+    for (const RowRange& rows : *options.residual_rows) {
+      y.narrow(0, rows.begin, rows.count()).add_(options.residual.narrow(0, rows.begin, rows.count()));
+    }
+  }
+
+  at::Tensor weight_, bias_;
+};
+
+/// Our kernels: the weight packed once for each direction.
+class PackedProduct : public FrozenProduct {
+ public:
+  PackedProduct(const std::vector<at::Tensor>& weights, at::Tensor bias, int64_t out_features, bool need_backward)
+      : FrozenProduct(weights.front().size(1), out_features), bias_(std::move(bias)) {
+    const at::ScalarType compute = weights.front().scalar_type();
+    const kernels::DType dtype = kernel_dtype(compute);
+    device_ = weights.front().device();
+    compute_ = compute;
+    for_forward_ = kernels::PackedMatrix(in_features(), out_features, dtype);
+    int64_t column = 0;
+    for (const at::Tensor& weight : weights) {
+      for_forward_.pack_columns(column, weight.size(0),
+                                {weight.const_data_ptr(), weight.stride(0), dtype,
+                                 kernels::MatrixView::Order::transposed});
+      column += weight.size(0);
+    }
+    if (!need_backward) return;
+    const at::Tensor joined = weights.size() == 1 ? weights.front() : at::cat(weights);
+    for_backward_ = kernels::PackedMatrix::from_rows(joined.const_data_ptr(), out_features, in_features(),
+                                                     joined.stride(0), dtype, dtype);
+  }
+
+  at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {
+    return multiply(x, for_forward_, out_features(), options, bias_.defined() ? bias_.const_data_ptr() : nullptr);
+  }
+
+  at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const override {
+    COTUNE_CHECK(!for_backward_.empty(), "a product without its backward form was asked for a backward");
+    return multiply(dy, for_backward_, in_features(), options, nullptr);
+  }
+
+  int64_t bytes() const override { return for_forward_.bytes() + for_backward_.bytes(); }
+
+ private:
+  at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& matrix, int64_t columns,
+                      const ProductOptions& options, const void* bias) const {
+    COTUNE_CHECK(x.stride(1) == 1 && x.scalar_type() == compute_);
+    at::Tensor y = at::empty({x.size(0), columns}, x.options());
+    std::vector<kernels::LowRankTerm> terms;
+    if (options.terms != nullptr) {
+      terms.reserve(options.terms->size());
+      for (const LowRankTerm& term : *options.terms) {
+        terms.push_back({term.rows, term.column_begin, term.column_begin + term.factor->width(),
+                         term.s.const_data_ptr(), term.s.stride(0), &packed_form(*term.factor)->for_expand()});
+      }
+    }
+    kernels::ProductOptions kernel_options{.terms = terms, .bias = bias};
+    const std::vector<RowRange> all_rows{{0, x.size(0)}};
+    if (options.residual.defined()) {
+      kernel_options.residual = options.residual.const_data_ptr();
+      kernel_options.residual_stride = options.residual.stride(0);
+      kernel_options.residual_rows = options.residual_rows == nullptr ? all_rows : *options.residual_rows;
+    }
+    kernels::product(kernel_isa(compute_, device_), x.const_data_ptr(), x.stride(0), x.size(0), matrix,
+                     y.mutable_data_ptr(), y.stride(0), kernel_options);
+    return y;
+  }
+
+  at::Tensor bias_;
+  at::ScalarType compute_ = at::kFloat;
+  at::Device device_ = at::kCPU;
+  kernels::PackedMatrix for_forward_, for_backward_;
+};
+
+}  // namespace
+
+std::shared_ptr<const FrozenProduct> make_frozen_product(const std::vector<at::Tensor>& weights,
+                                                         const std::vector<at::Tensor>& biases, bool need_backward) {
+  COTUNE_CHECK(!weights.empty());
+  int64_t out_features = 0;
+  bool in_panels = weights.front().size(1) % kernels::PackedMatrix::panel_columns == 0;
+  for (const at::Tensor& weight : weights) {
+    out_features += weight.size(0);
+    in_panels = in_panels && weight.size(0) % kernels::PackedMatrix::panel_columns == 0;
+  }
+  at::Tensor bias;
+  if (!biases.empty()) bias = biases.size() == 1 ? biases.front() : at::cat(biases);
+  if (in_panels && use_kernels(weights.front())) {
+    return std::make_shared<PackedProduct>(weights, std::move(bias), out_features, need_backward);
+  }
+  at::Tensor weight = weights.size() == 1 ? weights.front() : at::cat(weights);
+  return std::make_shared<DenseProduct>(std::move(weight), std::move(bias));
+}
+
+}  // namespace cotune

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "ops/low_rank.h"
+
+namespace cotune {
+
+/// Options of one product beside its operands.
+struct ProductOptions {
+  const std::vector<LowRankTerm>* terms = nullptr;     ///< added inside the accumulators where kernels allow
+  at::Tensor residual;                                 ///< [rows, out], or undefined
+  const std::vector<RowRange>* residual_rows = nullptr;  ///< the rows that get it; nullptr: all
+};
+
+/// A frozen weight (or several side by side: q|k|v, gate|up) with its two products. Immutable and shared by all jobs;
+/// the place where quantised weights will join, so that families never see how a weight is stored.
+class FrozenProduct {
+ public:
+  virtual ~FrozenProduct() = default;
+  int64_t in_features() const { return in_features_; }
+  int64_t out_features() const { return out_features_; }
+
+  /// y = x·Wᵀ + bias + terms (+ residual), x [rows, in] → y [rows, out], compute dtype. A row's bits depend on that
+  /// row, its own terms and its residual alone.
+  virtual at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const = 0;
+  /// dx = dy·W + terms, dy [rows, out] → dx [rows, in].
+  virtual at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const = 0;
+  virtual int64_t bytes() const = 0;
+
+ protected:
+  FrozenProduct(int64_t in_features, int64_t out_features) : in_features_(in_features), out_features_(out_features) {}
+
+ private:
+  int64_t in_features_, out_features_;
+};
+
+/// Weights as Hugging Face stores them, [out_i, in] each, same dtype; biases [out_i] or an empty list. Packs for our
+/// kernels where kernel_isa allows and the sizes are multiples of 32; otherwise keeps one [Σ out_i, in] tensor.
+/// need_backward false leaves out what only backward uses.
+std::shared_ptr<const FrozenProduct> make_frozen_product(const std::vector<at::Tensor>& weights,
+                                                         const std::vector<at::Tensor>& biases,
+                                                         bool need_backward = true);
+
+}  // namespace cotune

@@ -1,0 +1,78 @@
+/// The low-rank side of a product: factors in the form the kernels want, grouped shrinks and grouped gradients.
+/// One call serves all jobs at a projection (BatchLoRA, mLoRA §3.3.1; horizontal fusion, MuxTune §3.4.3).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/matrix.h"
+
+namespace cotune {
+
+using kernels::RowRange;
+
+/// A small trainable matrix F [rank, n] (its f32 or f64 master lives with the job) in the compute dtype, ready for two
+/// products:  shrink s = x·Fᵀ  (x [rows, n] → s [rows, padded_rank])  and  expand y += s·F  (s → [rows, n]).
+/// Call refresh() after every change of the master.
+class LowRankFactor {
+ public:
+  virtual ~LowRankFactor() = default;
+  int64_t rank() const { return rank_; }
+  /// Columns of s: the kernels want multiples of 32, filled with zeros; ATen wants the rank.
+  int64_t padded_rank() const { return padded_rank_; }
+  int64_t width() const { return width_; }
+  virtual void refresh(const at::Tensor& master) = 0;
+  virtual int64_t bytes() const = 0;
+
+ protected:
+  LowRankFactor(int64_t rank, int64_t padded_rank, int64_t width)
+      : rank_(rank), padded_rank_(padded_rank), width_(width) {}
+
+ private:
+  int64_t rank_, padded_rank_, width_;
+};
+
+/// Which of its two products a factor will serve; the other's form is not built.
+enum class FactorUse { shrink, expand, both };
+
+std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at::ScalarType compute,
+                                                    FactorUse use = FactorUse::both);
+
+/// Columns that s must have for a factor of this rank, in this compute dtype on this device.
+int64_t padded_rank(int64_t rank, int64_t width, at::ScalarType compute, at::Device device);
+
+/// y[rows, column_begin … + n) += s·factor, inside a frozen product.
+struct LowRankTerm {
+  RowRange rows;
+  int64_t column_begin = 0;
+  at::Tensor s;  ///< [rows.count(), padded_rank] compute dtype
+  const LowRankFactor* factor = nullptr;
+};
+
+/// One job's part of a grouped shrink: s = scale · x[rows]·factorᵀ, f32 (f64) accumulation, rounded once.
+struct ShrinkGroup {
+  RowRange rows;
+  const LowRankFactor* factor = nullptr;
+  double scale = 1;
+  at::Tensor s;  ///< out, allocated here: [rows.count(), padded_rank] compute dtype
+};
+/// x [tokens, n], rows contiguous in their columns (a column slice will do). Fills every group's s.
+void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups);
+
+/// s·factor [rows.count(), n] of one term, outside a frozen product (bottleneck adapters, masked gradients).
+at::Tensor expand(const LowRankTerm& term);
+
+/// One atom's part of a grouped gradient: gradient[i, :] += Σ over the atom's rows of left[row, i]·right[row, :].
+struct GradientGroup {
+  RowRange rows;        ///< rows of `right`
+  at::Tensor left;      ///< [rows.count(), ≥ rank] compute dtype: a slice of the job's s
+  at::Tensor gradient;  ///< [rank, n] accumulation dtype, contiguous
+};
+/// right [tokens, n] (a column slice will do). Groups of one gradient are added in the order given; a group's sum is
+/// formed first, in an order that depends on its own rows only.
+void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGroup>& groups);
+
+}  // namespace cotune

@@ -1,0 +1,56 @@
+#include "ops/rms_norm.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "kernels/rms_norm.h"
+#include "ops/backend.h"
+#include "ops/low_rank_forms.h"
+
+namespace cotune {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& inverse_rms) {
+  if (use_kernels(x)) {
+    COTUNE_CHECK(x.is_contiguous());
+    at::Tensor y = at::empty_like(x);
+    inverse_rms = at::empty({x.size(0)}, weight.options());
+    kernels::rms_norm_forward(kernel_dtype(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1),
+                              weight.const_data_ptr<float>(), static_cast<float>(eps), y.mutable_data_ptr(),
+                              inverse_rms.mutable_data_ptr<float>());
+    return y;
+  }
+  const at::Tensor wide = x.to(weight.scalar_type());
+  inverse_rms = (wide.square().mean(-1) + eps).rsqrt();
+  return (wide * inverse_rms.unsqueeze(1) * weight).to(x.scalar_type());
+}
+
+at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms) {
+  if (use_kernels(x)) {
+    at::Tensor y = at::empty_like(x);
+    kernels::rms_norm_recompute(kernel_dtype(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1),
+                                weight.const_data_ptr<float>(), inverse_rms.const_data_ptr<float>(),
+                                y.mutable_data_ptr());
+    return y;
+  }
+  return (x.to(weight.scalar_type()) * inverse_rms.unsqueeze(1) * weight).to(x.scalar_type());
+}
+
+at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                             const at::Tensor& inverse_rms, const at::Tensor& residual_gradient) {
+  if (use_kernels(x)) {
+    at::Tensor dx = at::empty_like(x);
+    kernels::rms_norm_backward(kernel_dtype(x.scalar_type()), dy.const_data_ptr(), x.const_data_ptr(), x.size(0),
+                               x.size(1), weight.const_data_ptr<float>(), inverse_rms.const_data_ptr<float>(),
+                               residual_gradient.defined() ? residual_gradient.const_data_ptr() : nullptr,
+                               dx.mutable_data_ptr());
+    return dx;
+  }
+  const at::Tensor wide = x.to(weight.scalar_type());
+  const at::Tensor scaled = dy.to(weight.scalar_type()) * weight;
+  const at::Tensor inverse = inverse_rms.unsqueeze(1);
+  at::Tensor dx = inverse * (scaled - wide * (scaled * wide).mean(-1, true) * inverse.square());
+  if (residual_gradient.defined()) dx.add_(residual_gradient);
+  return dx.to(x.scalar_type());
+}
+
+}  // namespace cotune
