@@ -1,0 +1,120 @@
+#include "kernels/cross_entropy.h"
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/vectors_avx512.h"
+
+namespace cotune::kernels {
+namespace {
+
+struct RowSums {
+  float maximum;
+  float sum;  ///< Σ exp(z − maximum)
+};
+
+COTUNE_AVX512_BEGIN
+
+template <typename T>
+float row_maximum(const T* logits, int64_t vocabulary) {
+  const __m512 lowest = _mm512_set1_ps(-INFINITY);
+  __m512 highest[2] = {lowest, lowest};
+  for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
+    __m512& h = highest[(c / lane_count) & 1];
+    h = _mm512_mask_max_ps(h, mask, h, load(logits + c, mask));
+  });
+  return _mm512_reduce_max_ps(_mm512_max_ps(highest[0], highest[1]));
+}
+
+/// Where keep is true, exp(z − maximum) goes to `exponentials`.
+template <bool keep, typename T>
+RowSums row_sums(const T* logits, int64_t vocabulary, float* exponentials) {
+  const float maximum = row_maximum(logits, vocabulary);
+  const __m512 shift = _mm512_set1_ps(maximum);
+  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
+  for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
+    const __m512 e = exp(_mm512_sub_ps(load(logits + c, mask), shift));
+    __m512& sum = sums[(c / lane_count) & 1];
+    sum = _mm512_mask_add_ps(sum, mask, sum, e);
+    if constexpr (keep) store(exponentials + c, e, mask);
+  });
+  return {maximum, lane_sum(_mm512_add_ps(sums[0], sums[1]))};
+}
+
+template <typename T>
+void scale_row(const float* exponentials, int64_t vocabulary, float factor, T* gradient) {
+  const __m512 f = _mm512_set1_ps(factor);
+  for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
+    store(gradient + c, _mm512_mul_ps(load(exponentials + c, mask), f), mask);
+  });
+}
+
+inline float round_to(float value, float) { return value; }
+inline uint16_t round_to(float value, uint16_t) {
+  uint16_t words[16];
+  store(words, _mm512_set1_ps(value));
+  return words[0];
+}
+
+COTUNE_AVX512_END
+
+float widen(float value) { return value; }
+float widen(uint16_t value) {
+  const uint32_t bits = uint32_t(value) << 16;
+  float wide;
+  std::memcpy(&wide, &bits, sizeof wide);
+  return wide;
+}
+
+template <typename Z>
+float loss_of(const RowSums& sums, Z logit) {
+  return float(std::log(double(sums.sum)) + double(sums.maximum) - double(widen(logit)));
+}
+
+template <typename Z, typename G>
+void loss_and_gradient(const Z* logits, int64_t vocabulary, int32_t label, float scale, float* loss, G* gradient) {
+  if (label < 0) {
+    *loss = 0;
+    std::fill_n(gradient, vocabulary, G(0));
+    return;
+  }
+  thread_local std::vector<float> exponentials;
+  if (int64_t(exponentials.size()) < vocabulary) exponentials.resize(vocabulary);
+  const RowSums sums = row_sums<true>(logits, vocabulary, exponentials.data());
+  *loss = loss_of(sums, logits[label]);
+  const float factor = scale / sums.sum;
+  scale_row(exponentials.data(), vocabulary, factor, gradient);
+  gradient[label] = round_to((exponentials[label] / sums.sum - 1.f) * scale, G{});
+}
+
+}  // namespace
+
+void softmax_cross_entropy(DType logits_dtype, const void* logits, int64_t logits_stride, int64_t rows,
+                           int64_t vocabulary, const int32_t* labels, const float* row_scale, float* loss,
+                           DType gradient_dtype, void* gradient, int64_t gradient_stride) {
+  with_element(logits_dtype, [&](auto logit) {
+    with_element(gradient_dtype, [&](auto element) {
+      using Z = decltype(logit);
+      using G = decltype(element);
+#pragma omp parallel for schedule(static) if (rows > 1)
+      for (int64_t r = 0; r < rows; ++r) {
+        loss_and_gradient(static_cast<const Z*>(logits) + r * logits_stride, vocabulary, labels[r], row_scale[r],
+                          loss + r, static_cast<G*>(gradient) + r * gradient_stride);
+      }
+    });
+  });
+}
+
+void softmax_cross_entropy_loss(DType logits_dtype, const void* logits, int64_t logits_stride, int64_t rows,
+                                int64_t vocabulary, const int32_t* labels, float* loss) {
+  with_element(logits_dtype, [&](auto logit) {
+    using Z = decltype(logit);
+#pragma omp parallel for schedule(static) if (rows > 1)
+    for (int64_t r = 0; r < rows; ++r) {
+      const Z* row = static_cast<const Z*>(logits) + r * logits_stride;
+      loss[r] = labels[r] < 0 ? 0.f : loss_of(row_sums<false>(row, vocabulary, nullptr), row[labels[r]]);
+    }
+  });
+}
+
+}  // namespace cotune::kernels
