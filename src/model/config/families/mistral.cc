@@ -1,0 +1,24 @@
+/// Mistral 7B as Hugging Face's `MistralForCausalLM`, without its sliding window.
+#include "model/config/families.h"
+
+namespace cotune {
+namespace {
+
+void read_specifics(ConfigFields& fields, ModelConfig& config) {
+  if (fields.has("sliding_window")) {
+    fields.refuse("sliding_window", "null (attention over a sliding window is not supported)");
+  } else if (!fields.names("sliding_window")) {
+    fields.refuse("sliding_window", "null (a Mistral configuration without the field means a window of 4096)");
+  }
+  config.kv_head_count = fields.count("num_key_value_heads", 8);
+}
+
+void set_gguf_specifics(ModelConfig&) {}
+
+}  // namespace
+
+ModelFamily mistral_family() {
+  return {"mistral", "", read_specifics, set_gguf_specifics, llama_shaped_tensors(GgufRows::rotary_pairs)};
+}
+
+}  // namespace cotune

@@ -1,0 +1,21 @@
+/// Qwen 2 and 2.5 as Hugging Face's `Qwen2ForCausalLM`: biases on q, k and v.
+#include "model/config/families.h"
+
+namespace cotune {
+namespace {
+
+void read_specifics(ConfigFields& fields, ModelConfig& config) {
+  fields.require_off("use_sliding_window", "attention over a sliding window is not supported");
+  config.kv_head_count = fields.count("num_key_value_heads", 32);
+  config.qkv_bias = true;
+}
+
+void set_gguf_specifics(ModelConfig& config) { config.qkv_bias = true; }
+
+}  // namespace
+
+ModelFamily qwen2_family() {
+  return {"qwen2", "qwen2", read_specifics, set_gguf_specifics, llama_shaped_tensors(GgufRows::same)};
+}
+
+}  // namespace cotune

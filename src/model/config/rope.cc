@@ -1,0 +1,43 @@
+#include "model/config/rope.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+double llama3_frequency(double frequency, const RopeScaling& scaling) {
+  const double wavelength = 2 * std::numbers::pi / frequency;
+  const auto context = static_cast<double>(scaling.original_context);
+  if (wavelength < context / scaling.high_freq_factor) return frequency;
+  if (wavelength > context / scaling.low_freq_factor) return frequency / scaling.factor;
+  const double smooth =
+      (context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+}
+
+}  // namespace
+
+std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
+  const RopeScaling& scaling = config.rope_scaling;
+  const int64_t count = config.head_dim / 2;
+  COTUNE_CHECK(scaling.kind != RopeScaling::Kind::table || static_cast<int64_t>(scaling.divisors.size()) == count);
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < count; ++i) {
+    const double frequency =
+        std::pow(config.rope_theta, -2 * static_cast<double>(i) / static_cast<double>(config.head_dim));
+    switch (scaling.kind) {
+      case RopeScaling::Kind::none: frequencies.push_back(frequency); break;
+      case RopeScaling::Kind::linear: frequencies.push_back(frequency / scaling.factor); break;
+      case RopeScaling::Kind::llama3: frequencies.push_back(llama3_frequency(frequency, scaling)); break;
+      case RopeScaling::Kind::table:
+        frequencies.push_back(frequency / scaling.divisors[static_cast<size_t>(i)]);
+        break;
+    }
+  }
+  return frequencies;
+}
+
+}  // namespace cotune
