@@ -28,24 +28,34 @@ enum class ActionKind {
 };
 
 /// One action. Fields that a kind does not use stay at their defaults.
+///
+/// Ranges of forward, recompute and backward, where the chunk has layers 0 … L-1 (L = last_layer of the whole chunk):
+///   -1, -1   all of the chunk: forward = embedding and every layer; backward = head, then every layer, top first
+///   l, m     layers l … m-1 alone (l < m), without embedding and head
+///   L, L     backward: the head alone (final norm, logits, loss and their gradient)
+///   0, 0     forward: the embedding alone
+/// Layers below the lowest adapter of the microbatch's jobs have no backward: the operator list leaves them out, and
+/// layer-wise backward actions end above them.
 struct Action {
   ActionKind kind = ActionKind::forward;
   int32_t hybrid_task = 0;
   int32_t microbatch = -1;   ///< index into StepPlan::microbatches
   int32_t job = -1;          ///< reduce_gradients, optimizer_step, evaluate, checkpoint, (un)register_job
   int64_t job_step = -1;
-  int32_t first_layer = -1;  ///< forward, recompute, backward: layers [first_layer, last_layer) of this rank's chunk;
-  int32_t last_layer = -1;   ///< -1, -1: all of them, with embedding and head where this rank holds them
+  int32_t first_layer = -1;  ///< forward, recompute, backward: see above
+  int32_t last_layer = -1;
   int32_t peer = -1;         ///< messages: the other rank
   int64_t bytes = 0;         ///< messages and collectives
   bool operator==(const Action&) const = default;
 };
 
+/// The enumerator's name: `optimizer_step`.
 std::string to_string(ActionKind kind);
 
 /// One JSON object on one line; fields at their defaults are left out.
 std::string to_json_line(const Action& action);
-/// Throws UserError naming the field when the line is not an action.
+/// The inverse. Throws UserError naming the field when the line is not an action: not a JSON object, an unknown kind or
+/// key, a value that is no integer of the field's range.
 Action action_from_json_line(const std::string& line);
 
 }  // namespace cotune

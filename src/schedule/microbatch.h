@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "jobs/job.h"
+
 namespace cotune {
 
 /// The largest atom, and the grid on which long rows are cut. A constant of the numerics, not a tuning knob: adapter
@@ -39,7 +41,11 @@ struct Atom {
 };
 
 /// Atoms that go through the model together. Atoms of one job are adjacent, in ascending index. Rows of the
-/// [tokens, hidden] activations follow the order of atoms and segments.
+/// [tokens, hidden] activations follow the order of atoms and segments; the pads of a segment follow its real tokens.
+///
+/// A row may have several segments in one microbatch (a row longer than an atom; the chunks of layout chunked). They
+/// are then adjacent and contiguous, over the atoms' borders too, with pads after the last of them only: row_parts()
+/// gives them as one run. A row with segments in more than one microbatch is a chain.
 struct Microbatch {
   std::vector<Atom> atoms;
 
@@ -51,16 +57,52 @@ struct Microbatch {
   bool operator==(const Microbatch&) const = default;
 };
 
-/// One job's batch of one step, as lengths: all that planning needs.
+/// One job's batch of one step, as lengths: all that planning needs. At least one row, every row at least one token.
 struct BatchShape {
   int32_t job = 0;
   int64_t step = 0;
   std::vector<int64_t> row_lengths;  ///< real tokens of each example, in batch order
+  int64_t lowest_layer = 0;          ///< the lowest layer with an adapter of this job: recomputation stops there
   bool operator==(const BatchShape&) const = default;
 };
 
-/// Cuts a job's batch into atoms: rows in batch order, each cut at multiples of atom_tokens from its start, packed
-/// first-come into atoms of at most atom_tokens. Depends on this batch alone.
-std::vector<Atom> cut_into_atoms(const BatchShape& batch);
+/// How a batch is cut into atoms. Constant over a run: it depends on the layout, never on neighbours, sharing or budget.
+struct AtomRule {
+  Layout layout = Layout::ragged;
+  int64_t chunk_size = 64;            ///< layout chunked
+  int64_t capacity = atom_tokens;     ///< tests alone set another value
+  bool operator==(const AtomRule&) const = default;
+};
+
+/// Cuts a job's batch into atoms. Depends on this batch and the rule alone.
+///
+/// ragged   rows in batch order, each cut at multiples of the capacity from its start; the pieces go into the current
+///          atom while it holds at most `capacity` tokens, else into a new one.
+/// padded   the same, where an atom's size is its segment count times its longest segment: what it takes when padded.
+///          Pads come later (they depend on the microbatch): the segments returned have none.
+/// chunked  MuxTune §3.5: rows, longest first, go first-fit into packed rows of the longest length rounded up to whole
+///          chunks; packed rows are cut into chunks of `chunk_size` (a segment never crosses a chunk's border) and the
+///          last chunk of each is padded. Whole chunks go into atoms as pieces go above; a chunk larger than
+///          the capacity is an atom of its own.
+/// The segments of one row lie in ascending position over ascending atoms. An atom whose first segment has position > 0
+/// continues the last row of the atom before.
+std::vector<Atom> cut_into_atoms(const BatchShape& batch, const AtomRule& rule = {});
+
+/// All segments of one row in one microbatch.
+struct RowPart {
+  int32_t job = 0;
+  int32_t row = 0;
+  int64_t position = 0;      ///< of its first token in the row
+  int64_t length = 0;        ///< real tokens
+  int64_t pad = 0;
+  int64_t row_length = 0;
+  int64_t first_token = 0;   ///< index of its first token among the microbatch's tokens
+  int32_t last_atom = 0;     ///< index in Microbatch::atoms of its last segment's atom
+  int32_t last_segment = 0;  ///< index of its last segment in that atom
+  bool operator==(const RowPart&) const = default;
+};
+
+/// The row parts of a microbatch, in the order of its tokens.
+std::vector<RowPart> row_parts(const Microbatch& microbatch);
 
 }  // namespace cotune

@@ -19,6 +19,7 @@ struct PackingPolicy {
   int64_t token_budget = 1024;  ///< tokens of one microbatch (batch_all ignores it, as the systems it stands for do)
   int64_t chunk_size = 64;      ///< layout chunked: tokens of a chunk
   bool recompute = false;       ///< keep layer inputs only and run each layer's forward again before its backward
+  int64_t layer_count = 0;      ///< of the model; at least 1 where recompute is set, else not read
   bool operator==(const PackingPolicy&) const = default;
 };
 
@@ -32,20 +33,40 @@ struct StepPlan {
 
 /// Packs the round's batches into microbatches and orders the work.
 ///
+/// Packing. A job's atoms are taken from the end of its list, so that successive microbatches hold descending runs of
+/// them. What is taken at once is a *unit*: the atoms of one long row (with the short rows that share its last atom), or
+/// one atom. A unit is never split over microbatches unless it exceeds the token budget by itself. A new microbatch
+/// starts with the next unit of the job with most tokens left (ties: the earlier job), and takes, while any fits, the
+/// next unit of the first job, in that same order, whose unit fits. A unit above the budget becomes a *chain*: its atoms,
+/// from the end, fill as many microbatches as they need, and the room that remains in each is filled with units of other
+/// jobs as above; no second chain joins them. So at most one microbatch is alive, or the microbatches of one chain.
+///   separate   the jobs one after the other, each packed alone, its optimizer step before the next job
+///   temporal   each job packed alone; the jobs take turns, one microbatch (or one chain's microbatches) a turn
+///   hybrid     packed together
+///   batch_all  everything in one microbatch, whatever the budget
+/// Tokens count with their pads. Layout padded then pads every row part to the longest of its microbatch.
+///
 /// Order: a job's atoms go backward in descending index. A microbatch goes forward just before its backward, except
 /// where it holds later chunks of a chain: the microbatches with the earlier chunks go forward first, and backward in
-/// reverse. A job's optimizer_step follows the backward of its last atom.
-/// Throws UserError when a single atom exceeds the token budget.
+/// reverse. `free` follows a microbatch's backward at once (its keys and values go with it: whoever read them, the
+/// later chunks, is through). A job's optimizer_step follows the free of its last atom's microbatch.
+/// With recompute, a microbatch's backward is: backward(L, L), then for layers l = L-1 down to the lowest layer with an
+/// adapter of its jobs: recompute(l, l+1), backward(l, l+1).
+/// Throws UserError when a single atom exceeds the token budget (a budget below atom_tokens or below chunk_size).
 StepPlan plan_step(std::span<const BatchShape> batches, const PackingPolicy& policy);
 
-/// Cuts every row at multiples of `segment_tokens` whatever the atoms: chains of tiny chunks, for tests of chaining.
+/// The same with atoms of at most `segment_tokens` tokens in place of atom_tokens: with an equal token budget, chains
+/// of tiny chunks, one a microbatch; for tests of chaining. Layouts ragged and padded.
 StepPlan plan_step_with_segments(std::span<const BatchShape> batches, const PackingPolicy& policy,
                                  int64_t segment_tokens);
 
 /// Proves what the engine relies on; throws InternalError naming the first violation: every token of every batch is in
-/// exactly one segment; forward before backward, each once; a chain's chunks forward in order and backward in strict
-/// reverse, its activations alive in between; gradients of a job in descending atom order; one optimizer_step per job
-/// after its last backward; recompute directly before the backward of the same layer; everything freed once.
+/// exactly one segment; atoms, segments and row parts ordered as microbatch.h says; no microbatch above the token budget
+/// (batch_all excepted), no fused jobs under separate and temporal, pads only where the layout has them; forward before
+/// backward, each once; a chain's chunks forward in order and backward in strict reverse, its activations alive in
+/// between; gradients of a job in descending atom order; the backward of a microbatch in one piece, from the head down
+/// to its lowest adapted layer; one optimizer_step per job after its last backward; recompute directly before the
+/// backward of the same layer; everything freed once.
 void verify(const StepPlan& plan, int64_t layer_count);
 
 /// Tokens that go through the model, by what they are. real + pad = processed.
@@ -58,7 +79,7 @@ struct TokenCounts {
   bool operator==(const TokenCounts&) const = default;
 };
 
-/// Counts per job index in the plan's batches (MuxTune §3.5's metric).
+/// Counts per batch of the plan, in the order of StepPlan::batches (MuxTune §3.5's metric).
 std::vector<TokenCounts> count_tokens(const StepPlan& plan);
 
 }  // namespace cotune

@@ -1,0 +1,31 @@
+#include <algorithm>
+#include <map>
+
+#include "schedule/step_plan.h"
+
+namespace cotune {
+
+std::vector<TokenCounts> count_tokens(const StepPlan& plan) {
+  std::map<int32_t, size_t> place;
+  for (size_t i = 0; i < plan.batches.size(); ++i) place[plan.batches[i].job] = i;
+  std::vector<TokenCounts> counts(plan.batches.size());
+  for (const Microbatch& microbatch : plan.microbatches) {
+    for (const RowPart& part : row_parts(microbatch)) {
+      const size_t index = place.at(part.job);
+      TokenCounts& count = counts[index];
+      count.real += part.length;
+      if (plan.policy.layout == Layout::chunked) {
+        count.pad_to_chunk += part.pad;
+        continue;
+      }
+      const std::vector<int64_t>& rows = plan.batches[index].row_lengths;
+      const int64_t own_longest = *std::max_element(rows.begin(), rows.end());
+      const int64_t to_row = std::min(part.pad, std::max<int64_t>(0, own_longest - part.length));
+      count.pad_to_row += to_row;
+      count.pad_to_mix += part.pad - to_row;
+    }
+  }
+  return counts;
+}
+
+}  // namespace cotune
