@@ -1,0 +1,18 @@
+/// Element types of files as torch's.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <optional>
+
+#include "formats/data_type.h"
+
+namespace cotune {
+
+/// Every DataType has its torch type.
+at::ScalarType scalar_type_of(DataType type);
+
+/// float64, float32, float16 and bfloat16: the types that weights may have.
+bool is_weight_type(at::ScalarType type);
+
+}  // namespace cotune

@@ -1,0 +1,15 @@
+/// Weights of a GGUF file.
+#pragma once
+
+#include <memory>
+
+#include "formats/gguf.h"
+#include "model/weights/model_files.h"
+
+namespace cotune {
+
+/// Checks the file's tensors against the configuration. Throws UserError with every tensor that is missing, unknown, of
+/// another shape or of a type that cannot be dequantised. Ignored: `rope_freqs.weight`, which the configuration holds.
+std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config);
+
+}  // namespace cotune
