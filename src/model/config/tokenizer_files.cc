@@ -129,16 +129,14 @@ TokenizerFiles tokenizer_files_of(const GgufFile& file) {
   files.chat_template = file.text("tokenizer.chat_template").value_or("");
   if (!files.gguf) return files;
   const GgufVocabulary& vocabulary = *files.gguf;
-  const auto text = [&](std::optional<int32_t> id) {
-    return id ? vocabulary.tokens[static_cast<size_t>(*id)] : std::string();
-  };
+  const auto text = [&](int32_t id) { return id < 0 ? std::string() : vocabulary.tokens[static_cast<size_t>(id)]; };
   files.bos_token = text(vocabulary.bos);
   files.eos_token = text(vocabulary.eos);
   files.pad_token = text(vocabulary.pad);
   files.unk_token = text(vocabulary.unk);
   files.add_bos_token = vocabulary.add_bos;
-  for (const auto id : {vocabulary.eos, vocabulary.eot}) {
-    if (id) files.end_of_turn_ids.push_back(*id);
+  for (const int32_t id : {vocabulary.eos, gguf_token_id(file, "tokenizer.ggml.eot_token_id", vocabulary.tokens.size())}) {
+    if (id >= 0) files.end_of_turn_ids.push_back(id);
   }
   sort_without_doubles(files.end_of_turn_ids);
   return files;

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/gguf_vocabulary.h"
+#include "model/config/gguf_vocabulary.h"
 
 namespace cotune {
 
@@ -19,7 +19,7 @@ struct TokenizerFiles {
   std::string eos_token;
   std::string pad_token;
   std::string unk_token;
-  bool add_bos_token = false;                           ///< `add_bos_token` of tokenizer_config.json or GGUF
+  std::optional<bool> add_bos_token;                    ///< of tokenizer_config.json or GGUF, where it says
   std::vector<int32_t> end_of_turn_ids;                 ///< tokens at which generation stops; sorted, without doubles
 };
 
