@@ -6,6 +6,7 @@
 #include "kernels/product.h"
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
+#include "ops/memory.h"
 
 namespace cotune {
 namespace {
@@ -61,7 +62,7 @@ class PackedProduct : public FrozenProduct {
     const kernels::DType dtype = kernel_dtype(compute);
     device_ = weights.front().device();
     compute_ = compute;
-    for_forward_ = kernels::PackedMatrix(in_features(), out_features, dtype);
+    for_forward_ = kernels::PackedMatrix(in_features(), out_features, dtype, counted_memory());
     int64_t column = 0;
     for (const at::Tensor& weight : weights) {
       for_forward_.pack_columns(column, weight.size(0),
@@ -72,7 +73,7 @@ class PackedProduct : public FrozenProduct {
     if (!need_backward) return;
     const at::Tensor joined = weights.size() == 1 ? weights.front() : at::cat(weights);
     for_backward_ = kernels::PackedMatrix::from_rows(joined.const_data_ptr(), out_features, in_features(),
-                                                     joined.stride(0), dtype, dtype);
+                                                     joined.stride(0), dtype, dtype, counted_memory());
   }
 
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {

@@ -7,6 +7,7 @@
 #include "kernels/outer_product.h"
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
+#include "ops/memory.h"
 
 namespace cotune {
 namespace {
@@ -27,8 +28,8 @@ PackedFactor::PackedFactor(const at::Tensor& master, at::ScalarType compute, Fac
     : LowRankFactor(master.size(0), cotune::padded_rank(master.size(0), master.size(1), compute, master.device()),
                     master.size(1)) {
   const kernels::DType dtype = kernel_dtype(compute);
-  if (use != FactorUse::expand) for_shrink_ = kernels::PackedMatrix(width(), rank(), dtype);
-  if (use != FactorUse::shrink) for_expand_ = kernels::PackedMatrix(rank(), width(), dtype);
+  if (use != FactorUse::expand) for_shrink_ = kernels::PackedMatrix(width(), rank(), dtype, counted_memory());
+  if (use != FactorUse::shrink) for_expand_ = kernels::PackedMatrix(rank(), width(), dtype, counted_memory());
   refresh(master);
 }
 

@@ -1,0 +1,71 @@
+#include "adapter/adapter.h"
+
+#include <ATen/ATen.h>
+
+#include "base/error.h"
+#include "ops/memory.h"
+
+namespace cotune {
+
+ProjectionShape projection_shape(const ModelConfig& config, Projection projection) {
+  const int64_t hidden = config.hidden_size, query = config.head_count * config.head_dim,
+                kv = config.kv_head_count * config.head_dim, inner = config.intermediate_size;
+  switch (projection) {
+    case Projection::q: return {hidden, query};
+    case Projection::k:
+    case Projection::v: return {hidden, kv};
+    case Projection::o: return {query, hidden};
+    case Projection::gate:
+    case Projection::up: return {hidden, inner};
+    case Projection::down: return {inner, hidden};
+  }
+  return {};
+}
+
+Adapter::Adapter(const ModelConfig& config, AdapterSetup setup)
+    : config_(config), setup_(std::move(setup)), sites_(static_cast<size_t>(config.layer_count)) {
+  COTUNE_CHECK(!setup_.modules.empty(), "an adapter without modules");
+}
+
+SiteAdapter* Adapter::at(int64_t layer, Projection projection) const {
+  return sites_[static_cast<size_t>(layer)][static_cast<size_t>(projection)];
+}
+
+void Adapter::place(int64_t layer, Projection projection, SiteAdapter* site) {
+  sites_[static_cast<size_t>(layer)][static_cast<size_t>(projection)] = site;
+}
+
+int64_t Adapter::parameter_count() const {
+  int64_t count = 0;
+  for (const Parameter& parameter : parameters_) count += parameter.value.numel();
+  return count;
+}
+
+Parameter Adapter::make_parameter(std::string name, at::Tensor value) const {
+  Parameter parameter;
+  parameter.name = std::move(name);
+  parameter.value = std::move(value);
+  {
+    const MemoryScope scope(MemoryKind::gradients);
+    parameter.gradient = at::zeros_like(parameter.value);
+  }
+  const MemoryScope scope(MemoryKind::optimizer);
+  const bool adamw = setup_.optimizer == OptimizerKind::adamw;
+  if (adamw || setup_.momentum != 0) parameter.first_moment = at::zeros_like(parameter.value);
+  if (adamw) parameter.second_moment = at::zeros_like(parameter.value);
+  return parameter;
+}
+
+void Adapter::begin_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
+void Adapter::end_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
+
+void Adapter::restore_structure(const std::vector<NamedTensor>& extra) {
+  if (!extra.empty()) throw_user_error("`{}` is not a tensor of this adapter's method", extra.front().name);
+}
+
+void Method::before_forward(OperatorUse&, const at::Tensor&, std::vector<LowRankTerm>&) const {}
+void Method::after_forward(OperatorUse&, const at::Tensor&, at::Tensor&, const at::Tensor&) const {}
+void Method::before_backward(OperatorUse&, at::Tensor&, std::vector<LowRankTerm>&) const {}
+void Method::after_backward(OperatorUse&, const at::Tensor&, at::Tensor&) const {}
+
+}  // namespace cotune

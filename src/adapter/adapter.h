@@ -1,0 +1,153 @@
+/// One job's adapter, and the interface that every PEFT method implements (MuxTune §3.2: BaseOp, Adapter, Dispatch,
+/// Aggregate). A BaseOp is one operator with a frozen product (qkv_proj, o_proj, gate_up_proj, down_proj).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adapter/parameter.h"
+#include "jobs/job.h"
+#include "jobs/projection.h"
+#include "jobs/target_modules.h"
+#include "model/config/model_config.h"
+#include "ops/low_rank.h"
+
+namespace cotune {
+
+/// What one job trains at one projection of one layer. Each method derives its own; the engine only passes it back.
+class SiteAdapter {
+ public:
+  virtual ~SiteAdapter() = default;
+};
+
+/// What an adapter is made from.
+struct AdapterSetup {
+  AdapterSpec spec;
+  std::vector<AdaptedModule> modules;
+  uint64_t seed = 0;
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double momentum = 0;
+  at::ScalarType compute = at::kFloat;
+  at::Device device = at::kCPU;
+};
+
+/// The widths of a projection: [in, out].
+struct ProjectionShape {
+  int64_t in = 0, out = 0;
+};
+ProjectionShape projection_shape(const ModelConfig& config, Projection projection);
+
+/// All that one job can change. Owned by the job; nothing of it is shared.
+class Adapter {
+ public:
+  virtual ~Adapter() = default;
+  AdapterMethod method() const { return setup_.spec.method; }
+  const AdapterSetup& setup() const { return setup_; }
+
+  /// nullptr where this job adapts nothing.
+  SiteAdapter* at(int64_t layer, Projection projection) const;
+  /// The lowest adapted layer; backward passes of this job may stop there.
+  int64_t lowest_layer() const { return setup_.modules.front().layer; }
+
+  /// Every trainable tensor, in a fixed order. Diff pruning has none before its selection is made.
+  std::vector<Parameter>& parameters() { return parameters_; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  int64_t parameter_count() const;
+
+  /// Brings what the kernels read up to date with the parameters: after every step, load or assignment.
+  virtual void refresh() = 0;
+
+  /// Passes over the first batches that the method needs before its first optimizer step (diff pruning's selection);
+  /// 0 for most. A pass p in [0, selection_passes()) is: begin_selection(p), forward and backward of the selection
+  /// batches, end_selection(p).
+  virtual int64_t selection_passes() const { return 0; }
+  virtual void begin_selection(int64_t pass);
+  virtual void end_selection(int64_t pass);
+
+  /// Restores the structure that a saved adapter had before its values are assigned (diff pruning: the kept entries).
+  /// `extra` are the file's tensors that are not parameters.
+  struct NamedTensor {
+    std::string name;
+    at::Tensor tensor;
+  };
+  virtual std::vector<NamedTensor> structure() const { return {}; }
+  virtual void restore_structure(const std::vector<NamedTensor>& extra);
+
+ protected:
+  Adapter(const ModelConfig& config, AdapterSetup setup);
+  void place(int64_t layer, Projection projection, SiteAdapter* site);
+  /// A zeroed gradient and the optimizer state for a value.
+  Parameter make_parameter(std::string name, at::Tensor value) const;
+  const ModelConfig& config() const { return config_; }
+
+  std::vector<Parameter> parameters_;
+
+ private:
+  ModelConfig config_;
+  AdapterSetup setup_;
+  std::vector<std::array<SiteAdapter*, projection_count>> sites_;
+};
+
+/// The rows of one job in a microbatch.
+struct JobRows {
+  RowRange rows;
+  std::vector<RowRange> atoms;  ///< in descending atom index: the order in which gradients are added
+  uint64_t dropout_key = 0;     ///< of (job seed, job step)
+  bool training = true;         ///< false: evaluation and generation, no dropout
+};
+
+/// What a method keeps from an operator's forward for its backward, per job and projection.
+struct SiteRecord {
+  std::vector<at::Tensor> kept;
+};
+
+/// One job's adapter at one projection of the operator at hand.
+struct SiteUse {
+  SiteAdapter* adapter = nullptr;
+  Projection projection = Projection::q;
+  int64_t column_begin = 0;  ///< of this projection in the operator's output (q|k|v, gate|up)
+  int64_t column_count = 0;
+  const JobRows* job = nullptr;
+  SiteRecord* record = nullptr;
+};
+
+/// One operator, one method, all jobs of that method in the microbatch.
+struct OperatorUse {
+  int64_t layer = 0;
+  std::vector<SiteUse> sites;
+  at::Tensor example_keys;  ///< int64 [tokens]: identifies the example of each row, for dropout
+  at::Tensor positions;     ///< int32 [tokens]
+};
+
+/// One PEFT method: stateless; every call serves all jobs of the method at an operator (one grouped call).
+class Method {
+ public:
+  virtual ~Method() = default;
+
+  /// Whether the residual must wait for after_forward, which then adds it for these rows.
+  virtual bool withholds_residual() const { return false; }
+
+  /// Dispatch, before the frozen product: may add low-rank terms that the product adds inside its accumulators.
+  virtual void before_forward(OperatorUse& use, const at::Tensor& x, std::vector<LowRankTerm>& terms) const;
+  /// Aggregate, after it: changes the jobs' rows of y. residual: undefined where the operator has none.
+  virtual void after_forward(OperatorUse& use, const at::Tensor& x, at::Tensor& y, const at::Tensor& residual) const;
+
+  /// Before the product's input gradient: may add terms, or replace dy (by a copy) with the gradient that enters the
+  /// frozen product.
+  virtual void before_backward(OperatorUse& use, at::Tensor& dy, std::vector<LowRankTerm>& terms) const;
+  virtual void after_backward(OperatorUse& use, const at::Tensor& dy, at::Tensor& dx) const;
+  /// Adds the parameters' gradients, atom by atom. x: the product's input; dy: the gradient of the operator's output
+  /// before any replacement.
+  virtual void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const = 0;
+};
+
+/// The method's singleton and a new adapter of it: the one line of registration a method needs (registry.cc).
+const Method& method_of(AdapterMethod method);
+std::unique_ptr<Adapter> make_adapter(const ModelConfig& config, AdapterSetup setup);
+
+}  // namespace cotune

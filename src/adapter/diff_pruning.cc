@@ -1,0 +1,225 @@
+#include "adapter/diff_pruning.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+#include "ops/sparse_delta.h"
+
+namespace cotune {
+namespace {
+
+class DiffSite : public SiteAdapter {
+ public:
+  Adapter* owner = nullptr;
+  AdaptedModule module;
+  ProjectionShape shape;
+  SparseDelta delta;            ///< row_indices undefined until the selection is made
+  size_t values_index = 0;
+  at::Tensor dense_gradient;    ///< [in, out], during this site's selection pass only
+
+  bool selected() const { return delta.row_indices.defined(); }
+  Parameter& values() const { return owner->parameters()[values_index]; }
+};
+
+std::string entry_name(const AdaptedModule& module, const char* part) {
+  return "base_model.model." + module_name(module.layer, module.projection) + ".diff_pruning." + part;
+}
+
+class DiffPruningAdapter : public Adapter {
+ public:
+  DiffPruningAdapter(const ModelConfig& config, AdapterSetup given) : Adapter(config, std::move(given)) {
+    const auto element = static_cast<int64_t>(c10::elementSize(accumulation_dtype(setup().compute)));
+    int64_t pass_bytes = 0, pass_layer = -1;
+    for (const AdaptedModule& module : setup().modules) {
+      auto site = std::make_unique<DiffSite>();
+      site->owner = this;
+      site->module = module;
+      site->shape = projection_shape(config, module.projection);
+      const int64_t bytes = site->shape.in * site->shape.out * element;
+      const bool next_layer = module.layer != pass_layer;
+      if (passes_.empty() || (next_layer && pass_bytes + layer_bytes(module.layer, element) > selection_bytes)) {
+        passes_.emplace_back();
+        pass_bytes = 0;
+      }
+      pass_layer = module.layer;
+      pass_bytes += bytes;
+      passes_.back().push_back(site.get());
+      place(module.layer, module.projection, site.get());
+      sites_.push_back(std::move(site));
+    }
+  }
+
+  void refresh() override {}
+  int64_t selection_passes() const override {
+    return parameters_.empty() ? static_cast<int64_t>(passes_.size()) : 0;
+  }
+
+  void begin_selection(int64_t pass) override {
+    const MemoryScope scope(MemoryKind::gradients);
+    const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
+    for (DiffSite* site : passes_[static_cast<size_t>(pass)]) {
+      site->dense_gradient = at::zeros({site->shape.in, site->shape.out}, options);
+    }
+  }
+
+  void end_selection(int64_t pass) override {
+    const MemoryScope scope(MemoryKind::adapters);
+    for (DiffSite* site : passes_[static_cast<size_t>(pass)]) {
+      pending_.push_back({site, select_entries(site->dense_gradient, setup().spec.density)});
+      site->dense_gradient.reset();
+    }
+    if (pass + 1 < static_cast<int64_t>(passes_.size())) return;
+    for (auto& [site, delta] : pending_) install(*site, std::move(delta));
+    pending_.clear();
+  }
+
+  std::vector<NamedTensor> structure() const override {
+    std::vector<NamedTensor> tensors;
+    for (const auto& site : sites_) {
+      if (!site->selected()) continue;
+      tensors.push_back({entry_name(site->module, "rows"), site->delta.row_indices});
+      tensors.push_back({entry_name(site->module, "column_offsets"), site->delta.column_offsets});
+    }
+    return tensors;
+  }
+
+  void restore_structure(const std::vector<NamedTensor>& extra) override {
+    std::map<std::string, at::Tensor> by_name;
+    for (const NamedTensor& item : extra) by_name[item.name] = item.tensor;
+    parameters_.clear();
+    for (const auto& site : sites_) {
+      const auto take = [&](const char* part, at::ScalarType dtype) {
+        const auto found = by_name.find(entry_name(site->module, part));
+        if (found == by_name.end()) throw_user_error("`{}` is missing", entry_name(site->module, part));
+        at::Tensor tensor = found->second.to(setup().device, dtype).contiguous();
+        by_name.erase(found);
+        return tensor;
+      };
+      SparseDelta delta{site->shape.in, site->shape.out, take("column_offsets", at::kLong), take("rows", at::kInt)};
+      check(*site, delta);
+      install(*site, std::move(delta));
+    }
+    if (!by_name.empty()) throw_user_error("`{}` does not belong to this adapter", by_name.begin()->first);
+  }
+
+ private:
+  int64_t layer_bytes(int64_t layer, int64_t element) const {
+    int64_t bytes = 0;
+    for (const AdaptedModule& module : setup().modules) {
+      const ProjectionShape shape = projection_shape(config(), module.projection);
+      if (module.layer == layer) bytes += shape.in * shape.out * element;
+    }
+    return bytes;
+  }
+
+  static void check(const DiffSite& site, const SparseDelta& delta) {
+    const std::string name = entry_name(site.module, "column_offsets");
+    if (delta.column_offsets.numel() != site.shape.out + 1) {
+      throw_user_error("`{}` has {} values, {} are expected", name, delta.column_offsets.numel(), site.shape.out + 1);
+    }
+    const at::Tensor offsets = delta.column_offsets.cpu(), rows = delta.row_indices.cpu();
+    const int64_t* offset = offsets.const_data_ptr<int64_t>();
+    bool sound = offset[0] == 0 && offset[site.shape.out] == rows.numel();
+    for (int64_t column = 0; sound && column < site.shape.out; ++column) sound = offset[column] <= offset[column + 1];
+    if (!sound) throw_user_error("`{}` does not ascend from 0 to the number of entries", name);
+    const int32_t* row = rows.const_data_ptr<int32_t>();
+    for (int64_t column = 0; column < site.shape.out; ++column) {
+      for (int64_t entry = offset[column]; entry < offset[column + 1]; ++entry) {
+        if (row[entry] < 0 || row[entry] >= site.shape.in || (entry > offset[column] && row[entry] <= row[entry - 1])) {
+          throw_user_error("`{}`: entry {} is {}: rows ascend within a column and are below {}",
+                           entry_name(site.module, "rows"), entry, row[entry], site.shape.in);
+        }
+      }
+    }
+  }
+
+  void install(DiffSite& site, SparseDelta delta) {
+    site.delta = std::move(delta);
+    site.values_index = parameters_.size();
+    const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
+    parameters_.push_back(
+        make_parameter(entry_name(site.module, "values"), at::zeros({site.delta.entry_count()}, options)));
+  }
+
+  std::vector<std::unique_ptr<DiffSite>> sites_;
+  std::vector<std::vector<DiffSite*>> passes_;
+  std::vector<std::pair<DiffSite*, SparseDelta>> pending_;
+};
+
+DiffSite& diff_of(const SiteUse& use) { return static_cast<DiffSite&>(*use.adapter); }
+
+at::Tensor job_rows(const at::Tensor& tensor, const SiteUse& site) {
+  return tensor.narrow(0, site.job->rows.begin, site.job->rows.count());
+}
+at::Tensor job_columns(const at::Tensor& tensor, const SiteUse& site) {
+  return job_rows(tensor, site).narrow(1, site.column_begin, site.column_count);
+}
+
+/// dense += x[atom]ᵀ·dy[atom] in slices of the kernels' widest left operand.
+void add_dense_gradient(const at::Tensor& x, const at::Tensor& dy, const std::vector<RowRange>& atoms,
+                        at::Tensor& dense) {
+  constexpr int64_t widest_left = 512;
+  std::vector<GradientGroup> groups;
+  for (const RowRange& atom : atoms) {
+    for (int64_t begin = 0; begin < dense.size(0); begin += widest_left) {
+      const int64_t count = std::min(widest_left, dense.size(0) - begin);
+      groups.push_back({atom, x.narrow(0, atom.begin, atom.count()).narrow(1, begin, count),
+                        dense.narrow(0, begin, count)});
+    }
+  }
+  accumulate_gradients(dy, groups);
+}
+
+class DiffPruningMethod : public Method {
+ public:
+  void after_forward(OperatorUse& use, const at::Tensor& x, at::Tensor& y, const at::Tensor&) const override {
+    for (const SiteUse& site : use.sites) {
+      if (!diff_of(site).selected()) continue;
+      at::Tensor columns = job_columns(y, site);
+      add_sparse_delta(diff_of(site).delta, diff_of(site).values().value, job_rows(x, site), columns);
+    }
+  }
+
+  void after_backward(OperatorUse& use, const at::Tensor& dy, at::Tensor& dx) const override {
+    for (const SiteUse& site : use.sites) {
+      if (!diff_of(site).selected()) continue;
+      at::Tensor rows = job_rows(dx, site);
+      add_sparse_delta_input_gradient(diff_of(site).delta, diff_of(site).values().value, job_columns(dy, site), rows);
+    }
+  }
+
+  void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const override {
+    for (const SiteUse& site : use.sites) {
+      DiffSite& diff = diff_of(site);
+      if (diff.selected()) {
+        for (const RowRange& atom : site.job->atoms) {
+          add_sparse_delta_value_gradient(
+              diff.delta, x.narrow(0, atom.begin, atom.count()),
+              dy.narrow(0, atom.begin, atom.count()).narrow(1, site.column_begin, site.column_count),
+              diff.values().gradient);
+        }
+      } else if (diff.dense_gradient.defined()) {
+        add_dense_gradient(x, dy.narrow(1, site.column_begin, site.column_count), site.job->atoms,
+                           diff.dense_gradient);
+      }
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Adapter> make_diff_pruning(const ModelConfig& config, AdapterSetup setup) {
+  return std::make_unique<DiffPruningAdapter>(config, std::move(setup));
+}
+
+const Method& diff_pruning_method() {
+  static const DiffPruningMethod method;
+  return method;
+}
+
+}  // namespace cotune

@@ -1,0 +1,203 @@
+#include "adapter/lora.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "ops/backend.h"
+#include "ops/dropout.h"
+
+namespace cotune {
+namespace {
+
+class LoraSite : public SiteAdapter {
+ public:
+  size_t a_index = 0, b_index = 0;  ///< of the parameters
+  Adapter* owner = nullptr;
+  std::unique_ptr<LowRankFactor> a, b;
+  double scale = 1;
+  double dropout = 0;
+  uint64_t key = 0;  ///< of the module's name, for dropout
+
+  const at::Tensor& a_gradient() const { return owner->parameters()[a_index].gradient; }
+  const at::Tensor& b_gradient() const { return owner->parameters()[b_index].gradient; }
+};
+
+class LoraAdapter : public Adapter {
+ public:
+  LoraAdapter(const ModelConfig& config, AdapterSetup given) : Adapter(config, std::move(given)) {
+    const AdapterSpec& spec = setup().spec;
+    const auto options =
+        at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
+    for (const AdaptedModule& module : setup().modules) {
+      const ProjectionShape shape = projection_shape(config, module.projection);
+      const std::string name = module_name(module.layer, module.projection);
+      auto site = std::make_unique<LoraSite>();
+      site->owner = this;
+      site->key = key_of(name);
+      site->dropout = spec.dropout;
+      site->scale = module.alpha / (spec.use_rslora ? std::sqrt(static_cast<double>(module.r))
+                                                    : static_cast<double>(module.r));
+      at::Tensor start = at::empty({module.r, shape.in}, at::kDouble);
+      const double bound = 1.0 / std::sqrt(static_cast<double>(shape.in));
+      double* values = start.mutable_data_ptr<double>();
+      const uint64_t key = mix_key(mix64(setup().seed), site->key);
+      for (int64_t i = 0; i < start.numel(); ++i) values[i] = (2 * uniform(key, static_cast<uint64_t>(i)) - 1) * bound;
+      site->a_index = parameters_.size();
+      parameters_.push_back(make_parameter("base_model.model." + name + ".lora_A.weight", start.to(options)));
+      site->b_index = parameters_.size();
+      parameters_.push_back(
+          make_parameter("base_model.model." + name + ".lora_B.weight", at::zeros({module.r, shape.out}, options)));
+      parameters_.back().transposed_in_file = true;
+      parameters_.back().learning_rate_ratio = spec.lora_plus_ratio;
+      site->a = make_low_rank_factor(parameters_[site->a_index].value, setup().compute);
+      site->b = make_low_rank_factor(parameters_[site->b_index].value, setup().compute);
+      place(module.layer, module.projection, site.get());
+      sites_.push_back(std::move(site));
+    }
+  }
+
+  void refresh() override {
+    for (const auto& site : sites_) {
+      site->a->refresh(parameters_[site->a_index].value);
+      site->b->refresh(parameters_[site->b_index].value);
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<LoraSite>> sites_;
+};
+
+LoraSite& lora_of(const SiteUse& use) { return static_cast<LoraSite&>(*use.adapter); }
+
+bool drops(const SiteUse& use) { return use.job->training && lora_of(use).dropout > 0; }
+
+/// The masked inputs of every site that drops, one after another: x of the grouped calls for those sites.
+struct MaskedInputs {
+  at::Tensor x;
+  std::vector<RowRange> rows;  ///< per masked site, in the order of the sites
+};
+
+DropoutMask mask_of(const OperatorUse& use, const SiteUse& site) {
+  const RowRange& rows = site.job->rows;
+  return {mix_key(site.job->dropout_key, lora_of(site).key), lora_of(site).dropout,
+          use.example_keys.narrow(0, rows.begin, rows.count()), use.positions.narrow(0, rows.begin, rows.count())};
+}
+
+MaskedInputs masked_inputs(const OperatorUse& use, const at::Tensor& x) {
+  MaskedInputs masked;
+  int64_t count = 0;
+  for (const SiteUse& site : use.sites) {
+    if (!drops(site)) continue;
+    masked.rows.push_back({count, count + site.job->rows.count()});
+    count = masked.rows.back().end;
+  }
+  if (count == 0) return masked;
+  masked.x = at::empty({count, x.size(1)}, x.options());
+  size_t index = 0;
+  for (const SiteUse& site : use.sites) {
+    if (!drops(site)) continue;
+    const RowRange& target = masked.rows[index++];
+    at::Tensor rows = masked.x.narrow(0, target.begin, target.count());
+    apply_dropout(mask_of(use, site), x.narrow(0, site.job->rows.begin, site.job->rows.count()), rows);
+  }
+  return masked;
+}
+
+class LoraMethod : public Method {
+ public:
+  void before_forward(OperatorUse& use, const at::Tensor& x, std::vector<LowRankTerm>& terms) const override {
+    const MaskedInputs masked = masked_inputs(use, x);
+    std::vector<ShrinkGroup> plain, dropped;
+    for (const SiteUse& site : use.sites) {
+      const bool drop = drops(site);
+      std::vector<ShrinkGroup>& groups = drop ? dropped : plain;
+      const RowRange rows = drop ? masked.rows[dropped.size()] : site.job->rows;
+      groups.push_back({rows, lora_of(site).a.get(), lora_of(site).scale, {}});
+    }
+    shrink(x, plain);
+    if (!dropped.empty()) shrink(masked.x, dropped);
+    size_t next_plain = 0, next_dropped = 0;
+    for (SiteUse& site : use.sites) {
+      at::Tensor s = drops(site) ? dropped[next_dropped++].s : plain[next_plain++].s;
+      if (site.job->training) site.record->kept = {s};
+      terms.push_back({site.job->rows, site.column_begin, std::move(s), lora_of(site).b.get()});
+    }
+  }
+
+  void before_backward(OperatorUse& use, at::Tensor& dy, std::vector<LowRankTerm>& terms) const override {
+    // The projections of one operator read different columns of dy: one grouped shrink per column range.
+    for (size_t first = 0; first < use.sites.size();) {
+      size_t last = first;
+      std::vector<ShrinkGroup> groups;
+      while (last < use.sites.size() && use.sites[last].projection == use.sites[first].projection) {
+        groups.push_back({use.sites[last].job->rows, lora_of(use.sites[last]).b.get(), lora_of(use.sites[last]).scale, {}});
+        ++last;
+      }
+      shrink(dy.narrow(1, use.sites[first].column_begin, use.sites[first].column_count), groups);
+      for (size_t i = first; i < last; ++i) {
+        SiteUse& site = use.sites[i];
+        site.record->kept.push_back(groups[i - first].s);
+        if (!drops(site)) terms.push_back({site.job->rows, 0, groups[i - first].s, lora_of(site).a.get()});
+      }
+      first = last;
+    }
+  }
+
+  void after_backward(OperatorUse& use, const at::Tensor&, at::Tensor& dx) const override {
+    for (const SiteUse& site : use.sites) {
+      if (!drops(site)) continue;
+      const at::Tensor part = expand({site.job->rows, 0, site.record->kept[1], lora_of(site).a.get()});
+      at::Tensor rows = dx.narrow(0, site.job->rows.begin, site.job->rows.count());
+      add_dropout_gradient(mask_of(use, site), part, rows);
+    }
+  }
+
+  void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const override {
+    const MaskedInputs masked = masked_inputs(use, x);
+    std::vector<GradientGroup> plain, dropped;
+    size_t next_masked = 0;
+    for (const SiteUse& site : use.sites) {
+      const int64_t begin = site.job->rows.begin;
+      const bool drop = drops(site);
+      const int64_t shift = drop ? masked.rows[next_masked++].begin - begin : 0;
+      for (const RowRange& atom : site.job->atoms) {
+        (drop ? dropped : plain)
+            .push_back({{atom.begin + shift, atom.end + shift},
+                        site.record->kept[1].narrow(0, atom.begin - begin, atom.count()),
+                        lora_of(site).a_gradient()});
+      }
+    }
+    accumulate_gradients(x, plain);
+    if (!dropped.empty()) accumulate_gradients(masked.x, dropped);
+    for (size_t first = 0; first < use.sites.size();) {
+      std::vector<GradientGroup> groups;
+      size_t last = first;
+      for (; last < use.sites.size() && use.sites[last].projection == use.sites[first].projection; ++last) {
+        const SiteUse& site = use.sites[last];
+        for (const RowRange& atom : site.job->atoms) {
+          groups.push_back({atom, site.record->kept[0].narrow(0, atom.begin - site.job->rows.begin, atom.count()),
+                            lora_of(site).b_gradient()});
+        }
+      }
+      accumulate_gradients(dy.narrow(1, use.sites[first].column_begin, use.sites[first].column_count), groups);
+      first = last;
+    }
+    for (SiteUse& site : use.sites) site.record->kept.clear();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Adapter> make_lora(const ModelConfig& config, AdapterSetup setup) {
+  return std::make_unique<LoraAdapter>(config, std::move(setup));
+}
+
+const Method& lora_method() {
+  static const LoraMethod method;
+  return method;
+}
+
+}  // namespace cotune

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+namespace cotune {
+
+/// One trainable tensor of one job with its gradient and optimizer state; all in the accumulation dtype (f32, or f64
+/// under f64) and contiguous.
+struct Parameter {
+  std::string name;       ///< in the adapter's file, PEFT's names: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`
+  at::Tensor value;
+  at::Tensor gradient;    ///< of the job's loss over its whole batch; zeroed after every optimizer step
+  at::Tensor first_moment, second_moment;  ///< AdamW; SGD uses first_moment as its momentum buffer, or neither
+  double learning_rate_ratio = 1;          ///< LoRA+: of B
+  bool decays = true;                      ///< weight decay applies
+  bool transposed_in_file = false;         ///< the file holds valueᵀ
+};
+
+}  // namespace cotune

@@ -1,0 +1,63 @@
+#include "engine/backbone.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "model/config/rope.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+
+namespace cotune {
+
+std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device) {
+  const MemoryScope scope(MemoryKind::weights);
+  auto backbone = std::make_shared<Backbone>();
+  const ModelConfig& config = files.config;
+  backbone->config_ = config;
+  backbone->compute_ = compute;
+  backbone->device_ = device;
+  const auto weight = [&](const std::string& name) { return files.load(name, compute).to(device); };
+  const auto norm = [&](const std::string& name) {
+    return files.load(name, accumulation_dtype(compute)).to(device).contiguous();
+  };
+  const auto product = [&](const std::string& prefix, const std::vector<const char*>& modules, bool biases) {
+    std::vector<at::Tensor> weights, bias_values;
+    for (const char* module : modules) {
+      weights.push_back(weight(prefix + module + ".weight"));
+      if (biases) bias_values.push_back(weight(prefix + module + ".bias"));
+    }
+    return make_frozen_product(weights, bias_values);
+  };
+  backbone->embedding_ = weight("model.embed_tokens.weight");
+  for (int64_t index = 0; index < config.layer_count; ++index) {
+    const std::string prefix = fmt::format("model.layers.{}.", index);
+    BackboneLayer layer;
+    layer.attention_norm = norm(prefix + "input_layernorm.weight");
+    layer.mlp_norm = norm(prefix + "post_attention_layernorm.weight");
+    layer.qkv = product(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"}, config.qkv_bias);
+    layer.o = product(prefix + "self_attn.", {"o_proj"}, false);
+    layer.gate_up = product(prefix + "mlp.", {"gate_proj", "up_proj"}, false);
+    layer.down = product(prefix + "mlp.", {"down_proj"}, false);
+    backbone->layers_.push_back(std::move(layer));
+  }
+  backbone->final_norm_ = norm("model.norm.weight");
+  backbone->head_ = make_frozen_product(
+      {config.tied_embeddings ? backbone->embedding_ : weight("lm_head.weight")}, {});
+  backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), config.context_length, compute, device);
+  return backbone;
+}
+
+AttentionShape Backbone::attention_shape() const {
+  return {config_.head_count, config_.kv_head_count, config_.head_dim};
+}
+
+int64_t Backbone::weight_bytes() const {
+  int64_t bytes = static_cast<int64_t>(embedding_.nbytes()) + head_->bytes();
+  for (const BackboneLayer& layer : layers_) {
+    bytes += layer.qkv->bytes() + layer.o->bytes() + layer.gate_up->bytes() + layer.down->bytes() +
+             static_cast<int64_t>(layer.attention_norm.nbytes() + layer.mlp_norm.nbytes());
+  }
+  return bytes;
+}
+
+}  // namespace cotune

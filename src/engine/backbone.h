@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "model/config/model_config.h"
+#include "model/weights/model_files.h"
+#include "ops/attention.h"
+#include "ops/frozen_product.h"
+
+namespace cotune {
+
+/// The frozen weights of one layer.
+struct BackboneLayer {
+  at::Tensor attention_norm, mlp_norm;  ///< [hidden] accumulation dtype
+  std::shared_ptr<const FrozenProduct> qkv, o, gate_up, down;  ///< q|k|v and gate|up side by side
+};
+
+/// The frozen base model: immutable, loaded once per process and device, shared by all jobs.
+class Backbone {
+ public:
+  /// Reads and packs the weights. compute: bfloat16, float32 or float64 (tests). device: where they go.
+  static std::shared_ptr<const Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device);
+
+  const ModelConfig& config() const { return config_; }
+  at::ScalarType compute() const { return compute_; }
+  at::Device device() const { return device_; }
+  const at::Tensor& embedding() const { return embedding_; }  ///< [vocabulary, hidden]
+  const BackboneLayer& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
+  const at::Tensor& final_norm() const { return final_norm_; }
+  const FrozenProduct& head() const { return *head_; }
+  const RotaryTable& rotary() const { return rotary_; }
+  AttentionShape attention_shape() const;
+  int64_t weight_bytes() const;
+
+ private:
+  ModelConfig config_;
+  at::ScalarType compute_ = at::kFloat;
+  at::Device device_ = at::kCPU;
+  at::Tensor embedding_, final_norm_;
+  std::vector<BackboneLayer> layers_;
+  std::shared_ptr<const FrozenProduct> head_;
+  RotaryTable rotary_;
+};
+
+}  // namespace cotune

@@ -1,0 +1,125 @@
+#include "engine/microbatch_state.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+
+namespace cotune {
+namespace {
+
+template <typename T>
+at::Tensor to_tensor(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, dtype);
+  std::copy(values.begin(), values.end(), static_cast<T*>(tensor.mutable_data_ptr()));
+  return tensor.to(device);
+}
+
+/// The rows of the microbatch one by one, as they are filled in.
+struct Rows {
+  std::vector<int64_t> tokens, example_keys, labelled_rows;
+  std::vector<int32_t> positions, labels;
+  std::vector<double> scales;
+};
+
+void add_segment(Rows& rows, const Segment& segment, const BatchRow& row, double scale) {
+  for (int64_t i = 0; i < segment.length + segment.pad; ++i) {
+    const int64_t position = segment.position + i;
+    const bool real = i < segment.length;
+    const auto next = static_cast<size_t>(position + 1);
+    if (real && next < row.tokens.size() && row.learned[next] != 0) {
+      rows.labelled_rows.push_back(static_cast<int64_t>(rows.tokens.size()));
+      rows.labels.push_back(row.tokens[next]);
+      rows.scales.push_back(scale);
+    }
+    rows.tokens.push_back(real ? row.tokens[static_cast<size_t>(position)] : 0);
+    // A pad repeats the last position, so that it never lies beyond the model's context.
+    rows.positions.push_back(static_cast<int32_t>(real ? position : segment.position + segment.length - 1));
+    rows.example_keys.push_back(static_cast<int64_t>(row.key));
+  }
+}
+
+std::vector<ChainCache>* chain_of(const RowPart& part, ChainCaches& chains, int64_t layer_count,
+                                  const AttentionShape& attention, at::ScalarType compute, at::Device device) {
+  if (part.position == 0 && part.length == part.row_length) return nullptr;
+  std::vector<ChainCache>& caches = chains[{part.job, part.row}];
+  if (caches.empty()) {
+    const MemoryScope scope(MemoryKind::chain_kv);
+    const auto options = at::TensorOptions().dtype(compute).device(device);
+    for (int64_t layer = 0; layer < layer_count; ++layer) {
+      ChainCache cache;
+      cache.keys = at::empty({part.row_length + part.pad, attention.kv_columns()}, options);
+      cache.values = at::empty_like(cache.keys);
+      caches.push_back(std::move(cache));
+    }
+  }
+  return &caches;
+}
+
+}  // namespace
+
+int64_t LayerRecord::bytes() const {
+  std::unordered_set<const void*> seen;
+  int64_t total = 0;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.nbytes() > 0 && seen.insert(tensor.storage().data()).second) {
+      total += static_cast<int64_t>(tensor.storage().nbytes());
+    }
+  };
+  for (const at::Tensor* tensor : {&input, &attention_inverse_rms, &mlp_inverse_rms, &qkv, &attention.out,
+                                   &attention.lse, &middle, &gate_up}) {
+    add(*tensor);
+  }
+  for (const auto& job : sites) {
+    for (const SiteRecord& site : job) {
+      for (const at::Tensor& tensor : site.kept) add(tensor);
+    }
+  }
+  return total;
+}
+
+MicrobatchState make_microbatch_state(const Microbatch& microbatch, const std::map<int32_t, JobRound*>& rounds,
+                                      ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
+                                      at::ScalarType compute, at::Device device) {
+  const MemoryScope scope(MemoryKind::workspace);
+  MicrobatchState state;
+  Rows rows;
+  for (const Atom& atom : microbatch.atoms) {
+    JobRound* round = rounds.at(atom.job);
+    const auto first_row = static_cast<int64_t>(rows.tokens.size());
+    const auto first_label = static_cast<int64_t>(rows.labels.size());
+    if (state.jobs.empty() || state.jobs.back() != round) {
+      state.jobs.push_back(round);
+      state.job_rows.push_back({{first_row, first_row}, {}, round->dropout_key, round->purpose != RoundPurpose::evaluate});
+    }
+    const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, round->labelled_tokens));
+    for (const Segment& segment : atom.segments) {
+      add_segment(rows, segment, round->batch->rows[static_cast<size_t>(segment.row)], scale);
+    }
+    JobRows& job = state.job_rows.back();
+    job.rows.end = static_cast<int64_t>(rows.tokens.size());
+    job.atoms.insert(job.atoms.begin(), {first_row, job.rows.end});
+    const auto end_label = static_cast<int64_t>(rows.labels.size());
+    state.loss_spans.push_back({state.jobs.size() - 1, first_label, end_label});
+  }
+  std::reverse(state.loss_spans.begin(), state.loss_spans.end());
+  for (const RowPart& part : row_parts(microbatch)) {
+    state.segments.push_back({part.first_token, part.length + part.pad, part.position, nullptr});
+    state.segment_chains.push_back(chain_of(part, chains, layer_count, attention, compute, device));
+  }
+  state.tokens = to_tensor(rows.tokens, at::kLong, device);
+  state.positions = to_tensor(rows.positions, at::kInt, device);
+  state.example_keys = to_tensor(rows.example_keys, at::kLong, device);
+  state.labelled_rows = to_tensor(rows.labelled_rows, at::kLong, device);
+  state.labels = to_tensor(rows.labels, at::kInt, device);
+  state.row_scale = to_tensor(rows.scales, at::kDouble, device).to(accumulation_dtype(compute));
+  state.layers.resize(static_cast<size_t>(layer_count));
+  for (LayerRecord& layer : state.layers) layer.sites.resize(state.jobs.size());
+  return state;
+}
+
+}  // namespace cotune

@@ -1,0 +1,73 @@
+/// The explicit activation record of one microbatch: everything an operator reads or writes. Nothing else is kept
+/// between two operators.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "adapter/adapter.h"
+#include "engine/job_round.h"
+#include "ops/attention.h"
+#include "schedule/microbatch.h"
+
+namespace cotune {
+
+/// What one layer keeps from forward for backward.
+struct LayerRecord {
+  at::Tensor input;          ///< [tokens, hidden]
+  at::Tensor attention_inverse_rms, mlp_inverse_rms;  ///< [tokens]
+  at::Tensor qkv;            ///< [tokens, qkv columns], rotated
+  AttentionResult attention;
+  at::Tensor middle;         ///< [tokens, hidden] after the attention block
+  at::Tensor gate_up;        ///< [tokens, 2·intermediate]
+  std::vector<std::array<SiteRecord, projection_count>> sites;  ///< per job of the microbatch
+
+  /// Bytes of the distinct tensors above.
+  int64_t bytes() const;
+};
+
+/// Keys and values of the chains that are alive, per (job, row): one cache per layer.
+using ChainCaches = std::map<std::pair<int32_t, int32_t>, std::vector<ChainCache>>;
+
+struct MicrobatchState {
+  std::vector<JobRound*> jobs;        ///< with rows here, in row order
+  std::vector<JobRows> job_rows;
+  at::Tensor tokens;                  ///< int64 [tokens]
+  at::Tensor positions;               ///< int32 [tokens]
+  at::Tensor example_keys;            ///< int64 [tokens]
+  std::vector<AttentionSegment> segments;          ///< chain pointers are set per layer
+  std::vector<std::vector<ChainCache>*> segment_chains;  ///< per segment; nullptr: a whole row
+
+  at::Tensor labelled_rows;           ///< int64 [labelled]: rows that predict a learned token
+  at::Tensor labels;                  ///< int32 [labelled]
+  at::Tensor row_scale;               ///< accumulation dtype [labelled]: 1 / labelled tokens of the job's batch
+  struct LossSpan {
+    size_t job;                       ///< index into jobs
+    int64_t begin, end;               ///< of labelled rows; one span per atom, in descending atom order within a job
+  };
+  std::vector<LossSpan> loss_spans;
+
+  std::vector<LayerRecord> layers;
+  at::Tensor hidden;                  ///< running activation [tokens, hidden]
+  at::Tensor x;                       ///< running input of the next product
+  at::Tensor final_hidden;            ///< the last layer's output, kept for the head
+  at::Tensor d_hidden;                ///< running gradient of the residual stream
+  at::Tensor d_x, d_qkv, d_gate_up, activated;  ///< running gradients within a layer
+  bool dispatched = false;            ///< the current operator's before_backward has run
+
+  int64_t token_count() const { return tokens.size(0); }
+};
+
+/// Builds the inputs of a microbatch. rounds: by job id. Chains get their caches in `chains` (created at the first
+/// chunk, sized for the whole row, one per layer).
+MicrobatchState make_microbatch_state(const Microbatch& microbatch, const std::map<int32_t, JobRound*>& rounds,
+                                      ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
+                                      at::ScalarType compute, at::Device device);
+
+}  // namespace cotune

@@ -1,0 +1,272 @@
+#include "engine/stage.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+
+#include "base/error.h"
+#include "ops/attention.h"
+#include "ops/cross_entropy_head.h"
+#include "ops/memory.h"
+#include "ops/rms_norm.h"
+#include "ops/swiglu.h"
+
+namespace cotune {
+
+Stage::Stage(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes)
+    : backbone_(std::move(backbone)), head_workspace_bytes_(head_workspace_bytes) {}
+
+std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction direction) const {
+  std::vector<AdapterShape> adapters;
+  for (const JobRound* round : state.jobs) {
+    if (round->adapter == nullptr) continue;
+    for (const AdaptedModule& module : round->adapter->setup().modules) {
+      adapters.push_back({round->job, round->adapter->method(), module.layer, module.projection, module.r, 0});
+    }
+  }
+  const ModelConfig& config = backbone_->config();
+  return stage_operators(config, {0, config.layer_count, true, true, 1}, adapters, direction);
+}
+
+void Stage::execute(const Operator& op, MicrobatchState& state) {
+  if (!on_operator) {
+    run(op, state);
+    return;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  run(op, state);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  on_operator(op, state, elapsed.count());
+}
+
+Stage::ProductSite Stage::product_site(OperatorKind kind, int64_t layer) const {
+  const BackboneLayer& weights = backbone_->layer(layer);
+  switch (kind) {
+    case OperatorKind::qkv_proj:
+    case OperatorKind::qkv_proj_backward:
+    case OperatorKind::qkv_adapter_gradient:
+      return {weights.qkv.get(), {Projection::q, Projection::k, Projection::v}};
+    case OperatorKind::o_proj:
+    case OperatorKind::o_proj_backward:
+    case OperatorKind::o_adapter_gradient: return {weights.o.get(), {Projection::o}};
+    case OperatorKind::gate_up_proj:
+    case OperatorKind::gate_up_proj_backward:
+    case OperatorKind::gate_up_adapter_gradient:
+      return {weights.gate_up.get(), {Projection::gate, Projection::up}};
+    case OperatorKind::down_proj:
+    case OperatorKind::down_proj_backward:
+    case OperatorKind::down_adapter_gradient: return {weights.down.get(), {Projection::down}};
+    default: COTUNE_CHECK(false, "{} has no product", to_string(kind));
+  }
+}
+
+std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_t layer,
+                                                 MicrobatchState& state) const {
+  std::vector<MethodUse> uses;
+  std::vector<AdapterMethod> kinds;
+  int64_t column = 0;
+  for (const Projection projection : site.projections) {
+    const int64_t columns = projection_shape(backbone_->config(), projection).out;
+    for (size_t job = 0; job < state.jobs.size(); ++job) {
+      const Adapter* adapter = state.jobs[job]->adapter;
+      SiteAdapter* at_site = adapter == nullptr ? nullptr : adapter->at(layer, projection);
+      if (at_site == nullptr) continue;
+      size_t index = 0;
+      while (index < kinds.size() && kinds[index] != adapter->method()) ++index;
+      if (index == kinds.size()) {
+        kinds.push_back(adapter->method());
+        uses.push_back({&method_of(adapter->method()), {layer, {}, state.example_keys, state.positions}});
+      }
+      SiteRecord& record =
+          state.layers[static_cast<size_t>(layer)].sites[job][static_cast<size_t>(projection)];
+      uses[index].use.sites.push_back({at_site, projection, column, columns, &state.job_rows[job], &record});
+    }
+    column += columns;
+  }
+  return uses;
+}
+
+at::Tensor Stage::forward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
+                                  const at::Tensor& residual) {
+  const ProductSite site = product_site(kind, layer);
+  std::vector<MethodUse> uses = method_uses(site, layer, state);
+  std::vector<LowRankTerm> terms;
+  bool withheld = false;
+  for (MethodUse& use : uses) {
+    use.method->before_forward(use.use, x, terms);
+    withheld = withheld || (residual.defined() && use.method->withholds_residual());
+    ++calls_.adapter;
+  }
+  ProductOptions options{.terms = &terms, .residual = residual};
+  std::vector<RowRange> residual_rows;
+  if (withheld) {
+    for (size_t job = 0; job < state.jobs.size(); ++job) {
+      const Adapter* adapter = state.jobs[job]->adapter;
+      const bool waits = adapter != nullptr && method_of(adapter->method()).withholds_residual() &&
+                         adapter->at(layer, site.projections.front()) != nullptr;
+      if (!waits) residual_rows.push_back(state.job_rows[job].rows);
+    }
+    options.residual_rows = &residual_rows;
+  }
+  at::Tensor y = site.product->forward(x, options);
+  ++calls_.frozen;
+  for (MethodUse& use : uses) use.method->after_forward(use.use, x, y, residual);
+  return y;
+}
+
+at::Tensor Stage::backward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& dy) {
+  const ProductSite site = product_site(kind, layer);
+  std::vector<MethodUse> uses = method_uses(site, layer, state);
+  std::vector<LowRankTerm> terms;
+  at::Tensor entering = dy;
+  for (MethodUse& use : uses) {
+    use.method->before_backward(use.use, entering, terms);
+    ++calls_.adapter;
+  }
+  at::Tensor dx = site.product->backward(entering, {.terms = &terms});
+  ++calls_.frozen;
+  for (MethodUse& use : uses) use.method->after_backward(use.use, entering, dx);
+  state.dispatched = true;
+  return dx;
+}
+
+void Stage::adapter_gradient(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
+                             const at::Tensor& dy) {
+  std::vector<MethodUse> uses = method_uses(product_site(kind, layer), layer, state);
+  for (MethodUse& use : uses) {
+    if (!state.dispatched) {  // the lowest layer has no input gradient, but the parameters' gradients need the dispatch
+      std::vector<LowRankTerm> unused;
+      at::Tensor entering = dy;
+      use.method->before_backward(use.use, entering, unused);
+    }
+    use.method->gradients(use.use, x, dy);
+    ++calls_.adapter;
+  }
+  state.dispatched = false;
+}
+
+std::vector<AttentionSegment> Stage::segments_of(const MicrobatchState& state, int64_t layer) const {
+  std::vector<AttentionSegment> segments = state.segments;
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (state.segment_chains[i] != nullptr) segments[i].chain = &(*state.segment_chains[i])[static_cast<size_t>(layer)];
+  }
+  return segments;
+}
+
+void Stage::run_head(MicrobatchState& state, bool want_gradient) {
+  const MemoryScope scope(MemoryKind::logits);
+  const ModelConfig& config = backbone_->config();
+  if (want_gradient) state.d_hidden = at::zeros_like(state.final_hidden);
+  if (state.labels.size(0) == 0) return;
+  const at::Tensor rows = state.final_hidden.index_select(0, state.labelled_rows);
+  at::Tensor inverse_rms;
+  const at::Tensor normed = rms_norm(rows, backbone_->final_norm(), config.rms_norm_epsilon, inverse_rms);
+  const HeadResult result = cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), want_gradient,
+                                               head_workspace_bytes_);
+  calls_.frozen += want_gradient ? 2 : 1;
+  if (want_gradient) {
+    const at::Tensor d_rows = rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {});
+    state.d_hidden.index_copy_(0, state.labelled_rows, d_rows);
+  }
+  const at::Tensor losses = result.losses.to(at::kCPU, at::kDouble);
+  const double* values = losses.const_data_ptr<double>();
+  for (const MicrobatchState::LossSpan& span : state.loss_spans) {
+    double sum = 0;
+    for (int64_t i = span.begin; i < span.end; ++i) sum += values[i];
+    state.jobs[span.job]->loss_sum += sum;
+  }
+}
+
+void Stage::run(const Operator& op, MicrobatchState& state) {
+  const MemoryScope scope(MemoryKind::activations);
+  const Backbone& model = *backbone_;
+  const double epsilon = model.config().rms_norm_epsilon;
+  const AttentionShape shape = model.attention_shape();
+  LayerRecord unused;
+  LayerRecord& record = op.layer >= 0 ? state.layers[static_cast<size_t>(op.layer)] : unused;
+  const BackboneLayer* weights = op.layer >= 0 ? &model.layer(op.layer) : nullptr;
+  const int64_t rotated_heads = shape.heads + shape.kv_heads;
+  switch (op.kind) {
+    case OperatorKind::embedding: state.hidden = model.embedding().index_select(0, state.tokens); break;
+    case OperatorKind::attention_norm:
+      record.input = state.hidden;
+      state.x = rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms);
+      break;
+    case OperatorKind::qkv_proj: record.qkv = forward_product(op.kind, op.layer, state, state.x, {}); break;
+    case OperatorKind::attention:
+      rotate_in_place(record.qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, 1);
+      record.attention = attention(record.qkv, segments_of(state, op.layer), shape);
+      state.x = record.attention.out;
+      break;
+    case OperatorKind::o_proj:
+      state.hidden = record.middle = forward_product(op.kind, op.layer, state, state.x, record.input);
+      break;
+    case OperatorKind::mlp_norm:
+      state.x = rms_norm(state.hidden, weights->mlp_norm, epsilon, record.mlp_inverse_rms);
+      break;
+    case OperatorKind::gate_up_proj: record.gate_up = forward_product(op.kind, op.layer, state, state.x, {}); break;
+    case OperatorKind::swiglu: state.x = swiglu(record.gate_up); break;
+    case OperatorKind::down_proj:
+      state.hidden = forward_product(op.kind, op.layer, state, state.x, record.middle);
+      state.x.reset();
+      if (op.layer + 1 == model.config().layer_count) state.final_hidden = state.hidden;
+      break;
+    case OperatorKind::loss_head: run_head(state, false); break;
+    case OperatorKind::head: run_head(state, true); break;
+
+    case OperatorKind::down_proj_backward:
+      state.d_x = backward_product(op.kind, op.layer, state, state.d_hidden);
+      break;
+    case OperatorKind::swiglu_backward: {
+      SwigluGradient gradient = swiglu_backward(state.d_x, record.gate_up);
+      state.d_gate_up = std::move(gradient.d_gate_up);
+      state.activated = std::move(gradient.y);
+      state.d_x.reset();
+      break;
+    }
+    case OperatorKind::down_adapter_gradient:
+      if (!state.activated.defined()) state.activated = swiglu(record.gate_up);
+      adapter_gradient(op.kind, op.layer, state, state.activated, state.d_hidden);
+      break;
+    case OperatorKind::gate_up_proj_backward:
+      state.activated.reset();
+      record.gate_up.reset();
+      state.d_x = backward_product(op.kind, op.layer, state, state.d_gate_up);
+      break;
+    case OperatorKind::mlp_norm_backward:
+      state.d_hidden =
+          rms_norm_backward(state.d_x, record.middle, weights->mlp_norm, record.mlp_inverse_rms, state.d_hidden);
+      state.d_x.reset();
+      break;
+    case OperatorKind::gate_up_adapter_gradient:
+      adapter_gradient(op.kind, op.layer, state,
+                       rms_norm_again(record.middle, weights->mlp_norm, record.mlp_inverse_rms), state.d_gate_up);
+      break;
+    case OperatorKind::o_proj_backward:
+      state.d_gate_up.reset();
+      state.d_x = backward_product(op.kind, op.layer, state, state.d_hidden);
+      break;
+    case OperatorKind::o_adapter_gradient:
+      adapter_gradient(op.kind, op.layer, state, record.attention.out, state.d_hidden);
+      break;
+    case OperatorKind::attention_backward:
+      state.d_qkv = attention_backward(state.d_x, record.qkv, record.attention, segments_of(state, op.layer), shape);
+      rotate_in_place(state.d_qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, -1);
+      state.d_x.reset();
+      break;
+    case OperatorKind::qkv_proj_backward: state.d_x = backward_product(op.kind, op.layer, state, state.d_qkv); break;
+    case OperatorKind::attention_norm_backward:
+      state.d_hidden = rms_norm_backward(state.d_x, record.input, weights->attention_norm,
+                                         record.attention_inverse_rms, state.d_hidden);
+      state.d_x.reset();
+      break;
+    case OperatorKind::qkv_adapter_gradient:
+      adapter_gradient(op.kind, op.layer, state,
+                       rms_norm_again(record.input, weights->attention_norm, record.attention_inverse_rms),
+                       state.d_qkv);
+      state.d_qkv.reset();
+      break;
+  }
+}
+
+}  // namespace cotune

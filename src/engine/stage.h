@@ -1,0 +1,63 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/backbone.h"
+#include "engine/microbatch_state.h"
+#include "schedule/operators.h"
+
+namespace cotune {
+
+/// Calls that the launch model counts (mLoRA §3.3.2): products with frozen weights, and grouped adapter calls.
+struct CallCounts {
+  int64_t frozen = 0;
+  int64_t adapter = 0;
+};
+
+/// Executes operators of the list in schedule/operators.h on a microbatch: one function per kind, each reading and
+/// writing the explicit record only. Stateless but for counters; not thread-safe.
+class Stage {
+ public:
+  Stage(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes);
+
+  const Backbone& backbone() const { return *backbone_; }
+
+  /// The operators of a microbatch with these jobs.
+  std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
+  void execute(const Operator& op, MicrobatchState& state);
+
+  /// After every operator: for profiles and for the test that holds execution against the list.
+  std::function<void(const Operator&, const MicrobatchState&, double seconds)> on_operator;
+  const CallCounts& calls() const { return calls_; }
+
+ private:
+  struct ProductSite {
+    const FrozenProduct* product = nullptr;
+    std::vector<Projection> projections;
+  };
+  /// Jobs with an adapter at the operator, by method.
+  struct MethodUse {
+    const Method* method = nullptr;
+    OperatorUse use;
+  };
+
+  void run(const Operator& op, MicrobatchState& state);
+  ProductSite product_site(OperatorKind kind, int64_t layer) const;
+  std::vector<MethodUse> method_uses(const ProductSite& site, int64_t layer, MicrobatchState& state) const;
+  at::Tensor forward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
+                             const at::Tensor& residual);
+  at::Tensor backward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& dy);
+  void adapter_gradient(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
+                        const at::Tensor& dy);
+  std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
+  void run_head(MicrobatchState& state, bool want_gradient);
+
+  std::shared_ptr<const Backbone> backbone_;
+  int64_t head_workspace_bytes_;
+  CallCounts calls_;
+};
+
+}  // namespace cotune

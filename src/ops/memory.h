@@ -1,0 +1,73 @@
+/// Every byte of tensor memory on the CPU, counted by what it is for, reused between steps and held under a limit.
+///
+/// Freed blocks are kept in size classes (eight to a power of two) and handed out again, so a training step asks the
+/// operating system for nothing once it has run; that is also what keeps lengths that change every step from fragmenting
+/// the heap.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/matrix.h"
+
+namespace cotune {
+
+enum class MemoryKind {
+  weights,      ///< the backbone, packed forms included (not the file's mapping)
+  adapters,     ///< parameters and their packed copies
+  gradients,
+  optimizer,    ///< moments
+  activations,  ///< kept from forward for backward
+  chain_kv,     ///< keys, values and their gradients of long rows
+  workspace,    ///< temporaries of operators
+  logits,
+  other,
+};
+inline constexpr int memory_kind_count = 9;
+std::string to_string(MemoryKind kind);
+
+/// Allocations of this thread count as `kind` while it lives; scopes nest. Freeing always counts where the block was
+/// allocated.
+class MemoryScope {
+ public:
+  explicit MemoryScope(MemoryKind kind);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryKind previous_;
+};
+
+struct MemoryUsage {
+  std::array<int64_t, memory_kind_count> bytes{};       ///< requested and alive, by kind
+  std::array<int64_t, memory_kind_count> peak_bytes{};  ///< highest of each kind by itself
+  int64_t held_bytes = 0;       ///< taken from the system: alive, rounded up, and kept for reuse
+  int64_t peak_held_bytes = 0;
+  int64_t operator[](MemoryKind kind) const { return bytes[static_cast<size_t>(kind)]; }
+  int64_t live_bytes() const;
+};
+
+/// An allocation would take held_bytes over the limit even after everything kept for reuse was given back.
+class MemoryLimitExceeded : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Makes the counting allocator torch's CPU allocator. Once, before the first tensor; later calls do nothing.
+void install_counting_allocator();
+
+/// 0: no limit.
+void set_memory_limit(int64_t bytes);
+MemoryUsage memory_usage();
+/// Peaks start again from what is alive now.
+void reset_memory_peaks();
+/// Gives blocks kept for reuse back to the system.
+void release_unused_memory();
+
+/// The same memory for our kernels' packed matrices; counts under the scope at the time of allocation.
+kernels::MemorySource counted_memory();
+
+}  // namespace cotune
