@@ -1,0 +1,49 @@
+#include "kernels/matrix_blocks.h"
+
+#include <cstring>
+#include <new>
+
+namespace cotune::kernels {
+namespace {
+
+constexpr std::align_val_t alignment{64};
+constexpr int64_t line_bytes = 64;
+
+}  // namespace
+
+ThreadScratch::~ThreadScratch() {
+  for (char* memory : memory_) ::operator delete(memory, alignment);
+}
+
+char* ThreadScratch::get(Slot slot, int64_t bytes) {
+  if (bytes_[slot] < bytes) {
+    ::operator delete(memory_[slot], alignment);
+    memory_[slot] = nullptr;
+    bytes_[slot] = 0;
+    memory_[slot] = static_cast<char*>(::operator new(static_cast<size_t>(bytes), alignment));
+    bytes_[slot] = bytes;
+  }
+  return memory_[slot];
+}
+
+ThreadScratch& ThreadScratch::mine() {
+  thread_local ThreadScratch scratch;
+  return scratch;
+}
+
+LeftOperand::LeftOperand(const void* x, int64_t stride, int64_t k, DType dtype)
+    : x_(static_cast<const char*>(x)),
+      stride_(stride * bytes_of(dtype)),
+      row_bytes_(k * bytes_of(dtype)),
+      padded_bytes_(padded_depth(k, dtype) * bytes_of(dtype)) {
+  const int64_t lines = (padded_bytes_ + line_bytes - 1) / line_bytes;
+  copy_stride_ = (lines | 1) * line_bytes;
+  copies_ = padded_bytes_ != row_bytes_ || stride_ % 512 == 0;
+}
+
+void LeftOperand::copy_row(int64_t row, char* target) const {
+  std::memcpy(target, in_place(row), static_cast<size_t>(row_bytes_));
+  std::memset(target + row_bytes_, 0, static_cast<size_t>(padded_bytes_ - row_bytes_));
+}
+
+}  // namespace cotune::kernels

@@ -1,0 +1,148 @@
+/// f32 products on vectors: 12 rows by 32 columns of sums in 24 registers.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 on its own immintrin.h (GCC bug 105593)
+#include <immintrin.h>
+
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "kernels/matrix_kernels.h"
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
+
+namespace cotune::kernels {
+namespace {
+
+constexpr int tile_rows = 12;
+
+template <int height>
+inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512 (&high)[height], const char* a, int64_t stride,
+                                                   const char* b) {
+  const __m512 b_low = _mm512_load_ps(b);
+  const __m512 b_high = _mm512_load_ps(b + 64);
+#pragma GCC unroll 12
+  for (int row = 0; row < height; ++row) {
+    const __m512 left = _mm512_set1_ps(*reinterpret_cast<const float*>(a + row * stride));
+    low[row] = _mm512_fmadd_ps(left, b_low, low[row]);
+    high[row] = _mm512_fmadd_ps(left, b_high, high[row]);
+  }
+}
+
+/// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, b a panel.
+template <int height>
+inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height], const char* a,
+                                                        int64_t stride, const char* b, int64_t k) {
+  int64_t i = 0;
+  for (; i + 4 <= k; i += 4, a += 16, b += 512) {
+    add_one<height>(low, high, a, stride, b);
+    add_one<height>(low, high, a + 4, stride, b + 128);
+    add_one<height>(low, high, a + 8, stride, b + 256);
+    add_one<height>(low, high, a + 12, stride, b + 384);
+  }
+  for (; i < k; ++i, a += 4, b += 128) add_one<height>(low, high, a, stride, b);
+}
+
+inline __mmask16 first_columns(int64_t count) {
+  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1);
+}
+
+inline void write_half_row(const Strip& strip, const Tile& tile, int64_t column, int row, __m512 sum) {
+  const int64_t left = strip.columns - column;
+  const __mmask16 columns = first_columns(left);
+  sum = _mm512_mul_ps(sum, _mm512_set1_ps(strip.scale));
+  float* y = reinterpret_cast<float*>(tile.y + row * strip.y_stride) + column;
+  if (strip.accumulate) {
+    _mm512_mask_storeu_ps(y, columns, _mm512_add_ps(_mm512_maskz_loadu_ps(columns, y), sum));
+    return;
+  }
+  if (strip.bias != nullptr) {
+    sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(columns, reinterpret_cast<const float*>(strip.bias) + column));
+  }
+  if (tile.residual != nullptr) {
+    const auto* residual = reinterpret_cast<const float*>(tile.residual + row * strip.residual_stride) + column;
+    sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(columns, residual));
+  }
+  if (left >= 16) {
+    _mm512_storeu_ps(y, sum);
+  } else if (strip.zero_tail) {
+    _mm512_storeu_ps(y, _mm512_maskz_mov_ps(columns, sum));
+  } else {
+    _mm512_mask_storeu_ps(y, columns, sum);
+  }
+}
+
+template <int height>
+void multiply_rows(const Strip& strip) {
+  const Tile& tile = strip.tiles[0];
+  for (int64_t p = 0; p < strip.panel_count; ++p) {
+    __m512 low[height], high[height];
+    float* partial = strip.partial + p * (2 * tile_rows * 32);
+#pragma GCC unroll 12
+    for (int row = 0; row < height; ++row) {
+      low[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32);
+      high[row] = strip.first ? _mm512_setzero_ps() : _mm512_load_ps(partial + row * 32 + 16);
+    }
+    add_products<height>(low, high, tile.a, strip.a_stride, strip.b + p * strip.panel_bytes, strip.k);
+    if (!strip.last) {
+#pragma GCC unroll 12
+      for (int row = 0; row < height; ++row) {
+        _mm512_store_ps(partial + row * 32, low[row]);
+        _mm512_store_ps(partial + row * 32 + 16, high[row]);
+      }
+      continue;
+    }
+    for (int i = 0; i < tile.term_count; ++i) {
+      const TileTerm& term = tile.terms[i];
+      const int64_t panel = strip.first_panel + p - term.panel_begin;
+      if (panel < 0 || panel >= term.panel_end - term.panel_begin) continue;
+      add_products<height>(low, high, term.s, term.s_stride, term.panels + panel * term.panel_bytes, term.k);
+    }
+#pragma GCC unroll 12
+    for (int row = 0; row < height; ++row) {
+      write_half_row(strip, tile, p * 32, row, low[row]);
+      write_half_row(strip, tile, p * 32 + 16, row, high[row]);
+    }
+  }
+}
+
+template <int... heights>
+constexpr auto by_height(std::integer_sequence<int, heights...>) {
+  return std::array<void (*)(const Strip&), sizeof...(heights)>{multiply_rows<heights + 1>...};
+}
+
+void multiply(const Strip& strip) {
+  static constexpr auto table = by_height(std::make_integer_sequence<int, tile_rows>());
+  table[static_cast<size_t>(strip.tiles[0].height - 1)](strip);
+}
+
+void pack_right(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* panels) {
+  const int64_t panel_bytes = padded_rows * 128;
+  for (int64_t column = 0; column < columns; column += 32, panels += panel_bytes) {
+    const __mmask16 low = first_columns(columns - column);
+    const __mmask16 high = first_columns(columns - column - 16);
+    for (int64_t row = 0; row < padded_rows; ++row) {
+      const auto* source = reinterpret_cast<const float*>(right + row * stride_bytes) + column;
+      const bool inside = row < rows;
+      _mm512_store_ps(panels + row * 128, _mm512_maskz_loadu_ps(inside ? low : __mmask16{0}, source));
+      _mm512_store_ps(panels + row * 128 + 64, _mm512_maskz_loadu_ps(inside ? high : __mmask16{0}, source + 16));
+    }
+  }
+}
+
+void transpose_left(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* target,
+                    int64_t target_stride) {
+  for (int64_t row = 0; row < padded_rows; ++row) {
+    const auto* source = reinterpret_cast<const float*>(left + row * stride_bytes);
+    for (int64_t column = 0; column < columns; ++column) {
+      *reinterpret_cast<float*>(target + column * target_stride + row * 4) = row < rows ? source[column] : 0.0F;
+    }
+  }
+}
+
+void nothing() {}
+
+}  // namespace
+
+const MatrixKernels avx512_kernels = {tile_rows, 1, 2048, DType::f32, nothing, nothing, multiply, pack_right, transpose_left};
+
+}  // namespace cotune::kernels

@@ -1,0 +1,147 @@
+#include "kernels/outer_product.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/matrix_blocks.h"
+#include "kernels/matrix_kernels.h"
+
+namespace cotune::kernels {
+namespace {
+
+constexpr int64_t right_block_bytes = 256 << 10;  // of arranged rows of right, in the second-level cache
+constexpr int64_t panel_columns = PackedMatrix::panel_columns;
+constexpr int64_t line_bytes = 64;
+
+struct Call {
+  const MatrixKernels& kernels;
+  const char* right;
+  int64_t right_stride;  // bytes
+  int64_t columns;
+  std::span<const OuterGroup> groups;
+  const std::vector<int64_t>& parts;  // which share of the gradients a group belongs to
+};
+
+/// gradient += scale · leftᵀ·right for panels of `right` columns that lie arranged in `panels`.
+void add_group(const Call& call, const OuterGroup& group, const char* left, int64_t left_stride, int64_t depth, const char* panels,
+               int64_t column, int64_t panel_count) {
+  const MatrixKernels& kernels = call.kernels;
+  const int64_t element = bytes_of(kernels.dtype);
+  const int64_t tiles = tile_count(group.left_columns, kernels.tile_rows);
+  Strip strip;
+  strip.a_stride = left_stride;
+  strip.panel_bytes = depth * panel_columns * element;
+  strip.panel_count = panel_count;
+  strip.columns = call.columns - column;
+  strip.accumulate = true;
+  strip.scale = group.scale;
+  strip.y_stride = group.gradient_stride * int64_t{sizeof(float)};
+  if (depth > kernels.k_block) {
+    strip.partial = reinterpret_cast<float*>(ThreadScratch::mine().get(
+        ThreadScratch::partial, panel_count * 2 * kernels.tile_rows * panel_columns * int64_t{sizeof(float)}));
+  }
+  for (int64_t t = 0; t < tiles; t += kernels.tiles_per_strip) {
+    strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, tiles - t));
+    strip.tiles[1] = {};
+    for (int64_t k = 0; k < depth; k += strip.k) {
+      strip.k = std::min(kernels.k_block, depth - k);
+      strip.first = k == 0;
+      strip.last = k + strip.k == depth;
+      strip.b = panels + k * panel_columns * element;
+      for (int side = 0; side < strip.tile_count; ++side) {
+        const int64_t row = tile_begin(group.left_columns, tiles, t + side);
+        Tile& tile = strip.tiles[side];
+        tile.height = static_cast<int>(tile_begin(group.left_columns, tiles, t + side + 1) - row);
+        tile.a = left + row * left_stride + k * element;
+        tile.y = reinterpret_cast<char*>(group.gradient + row * group.gradient_stride + column);
+      }
+      kernels.multiply(strip);
+    }
+  }
+}
+
+/// Groups [begin, end) have the same rows: arranges those rows of right once and adds every group of this part.
+void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange panels) {
+  const MatrixKernels& kernels = call.kernels;
+  const int64_t element = bytes_of(kernels.dtype);
+  const RowRange rows = call.groups[begin].rows;
+  const int64_t depth = padded_depth(rows.count(), kernels.dtype);
+  const int64_t left_stride = ((depth * element + line_bytes - 1) / line_bytes | 1) * line_bytes;
+  int64_t left_rows = 0;
+  for (size_t g = begin; g < end; ++g) left_rows += call.parts[g] == part ? call.groups[g].left_columns : 0;
+  if (left_rows == 0 || depth == 0) return;
+  char* left = ThreadScratch::mine().get(ThreadScratch::left, left_rows * left_stride);
+  char* target = left;
+  for (size_t g = begin; g < end; ++g) {
+    if (call.parts[g] != part) continue;
+    const OuterGroup& group = call.groups[g];
+    kernels.transpose_left(static_cast<const char*>(group.left), group.left_stride * element, rows.count(), depth, group.left_columns,
+                           target, left_stride);
+    target += group.left_columns * left_stride;
+  }
+  const int64_t panel_bytes = depth * panel_columns * element;
+  const int64_t block = std::clamp<int64_t>(right_block_bytes / panel_bytes, 1, panels.count());
+  char* arranged = ThreadScratch::mine().get(ThreadScratch::right, block * panel_bytes);
+  for (int64_t first = panels.begin; first < panels.end; first += block) {
+    const int64_t count = std::min(block, panels.end - first);
+    const int64_t column = first * panel_columns;
+    kernels.pack_right(call.right + rows.begin * call.right_stride + column * element, call.right_stride, rows.count(), depth,
+                       std::min(count * panel_columns, call.columns - column), arranged);
+    const char* from = left;
+    for (size_t g = begin; g < end; ++g) {
+      if (call.parts[g] != part) continue;
+      add_group(call, call.groups[g], from, left_stride, depth, arranged, column, count);
+      from += call.groups[g].left_columns * left_stride;
+    }
+  }
+}
+
+/// Groups with the same gradient get the same number, in 0 .. parts - 1.
+void share_gradients(std::span<const OuterGroup> groups, int64_t parts, std::vector<int64_t>& result) {
+  result.assign(groups.size(), 0);
+  if (parts == 1) return;
+  int64_t distinct = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    size_t same = 0;
+    while (groups[same].gradient != groups[g].gradient) ++same;
+    result[g] = same < g ? result[same] : distinct++ % parts;
+  }
+}
+
+}  // namespace
+
+void outer_products(Isa isa, DType dtype, const void* right, int64_t right_stride, int64_t columns,
+                    std::span<const OuterGroup> groups) {
+  const MatrixKernels& kernels = matrix_kernels(isa, dtype);
+  for (const OuterGroup& group : groups) {
+    COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}", group.rows.begin, group.rows.end);
+    COTUNE_CHECK(group.left_columns >= 0 && group.left_columns <= 512, "a left operand of {} columns", group.left_columns);
+  }
+  if (groups.empty() || columns == 0) return;
+  const int64_t panels = (columns + panel_columns - 1) / panel_columns;
+  const int64_t threads = omp_get_max_threads();
+  const int64_t column_parts = std::min(threads, panels);
+  const int64_t gradient_parts = std::min<int64_t>(threads / column_parts, static_cast<int64_t>(groups.size()));
+  thread_local std::vector<int64_t> thread_parts;
+  std::vector<int64_t>& gradient_part = thread_parts;
+  share_gradients(groups, gradient_parts, gradient_part);
+  const Call call{kernels, static_cast<const char*>(right), right_stride * bytes_of(dtype), columns, groups, gradient_part};
+  const int64_t parts = column_parts * gradient_parts;
+#pragma omp parallel num_threads(static_cast <int>(parts))
+  {
+    kernels.begin();
+    for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {
+      const RowRange mine = share(panels, part % column_parts, column_parts);
+      for (size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
+        while (end < groups.size() && groups[end].rows == groups[begin].rows) ++end;
+        add_run(call, begin, end, part / column_parts, mine);
+      }
+    }
+    kernels.end();
+  }
+}
+
+}  // namespace cotune::kernels

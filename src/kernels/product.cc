@@ -1,0 +1,239 @@
+#include "kernels/product.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/matrix_blocks.h"
+#include "kernels/matrix_kernels.h"
+
+namespace cotune::kernels {
+namespace {
+
+// A block of rows of x and a group of panels of B, for one block of k, stay in the second-level cache together.
+constexpr int64_t left_block_bytes = 300 << 10;
+constexpr int64_t panel_group_bytes = 300 << 10;
+
+struct RowTile {
+  int64_t row;
+  int height;
+  bool residual;
+  int64_t first_term, term_count;
+};
+
+/// Where the rows of y are cut: never across the border of a term or of the rows with a residual.
+struct RowPlan {
+  std::vector<int64_t> borders;
+  std::vector<RowTile> tiles;
+  std::vector<TileTerm> terms;  // tile by tile
+
+  void build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels);
+};
+
+bool covers(const RowRange& range, int64_t begin, int64_t end) { return range.begin <= begin && end <= range.end; }
+
+void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels) {
+  borders.assign({0, rows});
+  tiles.clear();
+  terms.clear();
+  for (const LowRankTerm& term : options.terms) {
+    borders.push_back(term.rows.begin);
+    borders.push_back(term.rows.end);
+  }
+  for (const RowRange& range : options.residual_rows) {
+    borders.push_back(range.begin);
+    borders.push_back(range.end);
+  }
+  std::sort(borders.begin(), borders.end());
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
+  const int64_t element = bytes_of(kernels.dtype);
+  for (size_t segment = 0; segment + 1 < borders.size(); ++segment) {
+    const int64_t begin = borders[segment];
+    const int64_t end = borders[segment + 1];
+    const bool residual = std::any_of(options.residual_rows.begin(), options.residual_rows.end(),
+                                      [&](const RowRange& range) { return covers(range, begin, end); });
+    const int64_t count = tile_count(end - begin, kernels.tile_rows);
+    const auto first_tile = static_cast<int64_t>(tiles.size());
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = begin + tile_begin(end - begin, count, i);
+      const int64_t next = begin + tile_begin(end - begin, count, i + 1);
+      tiles.push_back({row, static_cast<int>(next - row), residual, 0, 0});
+    }
+    int64_t active = 0;
+    const auto first_term = static_cast<int64_t>(terms.size());
+    for (const LowRankTerm& term : options.terms) {
+      if (!covers(term.rows, begin, end) || term.column_end == term.column_begin || term.b->padded_k() == 0) continue;
+      ++active;
+      const int64_t stride = term.s_stride * element;
+      const int64_t first_panel = term.column_begin / PackedMatrix::panel_columns;
+      terms.push_back({static_cast<const char*>(term.s) + (begin - term.rows.begin) * stride, stride, term.b->padded_k(),
+                       static_cast<const char*>(term.b->panel(0)), term.b->panel_bytes(), first_panel,
+                       first_panel + term.b->panel_count()});
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      RowTile& tile = tiles[static_cast<size_t>(first_tile + i)];
+      tile.first_term = first_term + i * active;
+      tile.term_count = active;
+      for (int64_t t = 0; t < active && i > 0; ++t) {
+        TileTerm term = terms[static_cast<size_t>(first_term + t)];
+        term.s += (tile.row - begin) * term.s_stride;
+        terms.push_back(term);
+      }
+    }
+  }
+}
+
+void check(const PackedMatrix& b, int64_t rows, const ProductOptions& options) {
+  for (const LowRankTerm& term : options.terms) {
+    COTUNE_CHECK(term.rows.begin >= 0 && term.rows.begin <= term.rows.end && term.rows.end <= rows, "term rows {} to {} of {}",
+                 term.rows.begin, term.rows.end, rows);
+    COTUNE_CHECK(term.b != nullptr && term.b->dtype() == b.dtype(), "a term needs a matrix in the product's dtype");
+    COTUNE_CHECK(term.column_begin % PackedMatrix::panel_columns == 0 && term.column_end == term.column_begin + term.b->n() &&
+                     term.column_end <= b.n(),
+                 "term columns {} to {} of {}, matrix with {} columns", term.column_begin, term.column_end, b.n(), term.b->n());
+  }
+  for (const RowRange& range : options.residual_rows) {
+    COTUNE_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= rows, "residual rows {} to {} of {}", range.begin,
+                 range.end, rows);
+    COTUNE_CHECK(options.residual != nullptr || range.count() == 0, "residual rows without a residual");
+  }
+}
+
+/// How the threads share strips of rows and panels of columns.
+struct Grid {
+  int64_t row_parts = 1;
+  int64_t column_parts = 1;
+};
+
+Grid choose_grid(int64_t threads, int64_t strips, int64_t panels, bool copies) {
+  Grid best;
+  double best_cost = 0;
+  for (int64_t columns = 1; columns <= std::min(threads, panels); ++columns) {
+    const int64_t rows = std::min(threads / columns, strips);
+    const auto strips_each = static_cast<double>((strips + rows - 1) / rows);
+    const auto panels_each = static_cast<double>((panels + columns - 1) / columns);
+    // Products, then the share of bringing a strip's rows and a panel's columns near, in units of strip × panel.
+    const double cost = strips_each * panels_each + strips_each * (copies ? 0.5 : 0.1) + panels_each * 0.3;
+    if (columns == 1 || cost < best_cost) {
+      best = {rows, columns};
+      best_cost = cost;
+    }
+  }
+  return best;
+}
+
+struct Call {
+  const MatrixKernels& kernels;
+  const PackedMatrix& b;
+  const LeftOperand& left;
+  const RowPlan& plan;
+  const ProductOptions& options;
+  char* y;
+  int64_t y_stride;  // bytes
+};
+
+/// One thread's rectangle: tiles × panels.
+void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
+  const MatrixKernels& kernels = call.kernels;
+  const int64_t element = bytes_of(kernels.dtype);
+  const int64_t depth = call.b.padded_k();
+  // Zero depth still makes one block, which writes the terms, the bias and the residual.
+  const int64_t k_blocks = std::max<int64_t>((depth + kernels.k_block - 1) / kernels.k_block, 1);
+  const int64_t k_unit = kernels.dtype == DType::bf16 ? 32 : 1;
+  const int64_t k_block = (depth / k_unit + k_blocks - 1) / k_blocks * k_unit;
+  const int64_t column_bytes = PackedMatrix::panel_columns * element;
+  const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * k_block * element, 1);
+  const int64_t block_tiles = std::max<int64_t>(left_block_bytes / tile_bytes, 2) / 2 * 2;
+  const int64_t group_panels = std::max<int64_t>(panel_group_bytes / std::max<int64_t>(k_block * column_bytes, 1), 1);
+  const int64_t partial_floats = 2 * kernels.tile_rows * PackedMatrix::panel_columns;  // per strip and panel
+  ThreadScratch& scratch = ThreadScratch::mine();
+  float* partial = nullptr;
+  if (k_blocks > 1) {
+    const int64_t strips = std::min(block_tiles, tiles.count());
+    partial = reinterpret_cast<float*>(
+        scratch.get(ThreadScratch::partial, strips * group_panels * partial_floats * static_cast<int64_t>(sizeof(float))));
+  }
+  char* copy = nullptr;
+  if (call.left.copies()) {
+    copy = scratch.get(ThreadScratch::left, call.left.copy_bytes(std::min(block_tiles, tiles.count()) * kernels.tile_rows));
+  }
+  for (int64_t block = tiles.begin; block < tiles.end; block += block_tiles) {
+    const int64_t block_end = std::min(block + block_tiles, tiles.end);
+    const int64_t first_row = call.plan.tiles[static_cast<size_t>(block)].row;
+    if (copy != nullptr) {
+      const RowTile& last = call.plan.tiles[static_cast<size_t>(block_end - 1)];
+      for (int64_t row = first_row; row < last.row + last.height; ++row) {
+        call.left.copy_row(row, copy + (row - first_row) * call.left.stride());
+      }
+    }
+    for (int64_t group = panels.begin; group < panels.end; group += group_panels) {
+      for (int64_t k = 0; k_blocks == 1 ? k == 0 : k < depth; k += std::max<int64_t>(k_block, 1)) {
+        Strip strip;
+        strip.a_stride = call.left.stride();
+        strip.k = std::min(k_block, depth - k);
+        strip.b = static_cast<const char*>(call.b.panel(group)) + k * column_bytes;
+        strip.panel_bytes = call.b.panel_bytes();
+        strip.first_panel = group;
+        strip.panel_count = std::min(group_panels, panels.end - group);
+        strip.columns = call.b.n() - group * PackedMatrix::panel_columns;
+        strip.first = k == 0;
+        strip.last = k + k_block >= depth;
+        strip.y_stride = call.y_stride;
+        strip.residual_stride = call.options.residual_stride * element;
+        if (call.options.bias != nullptr) strip.bias = static_cast<const char*>(call.options.bias) + group * column_bytes;
+        for (int64_t t = block; t < block_end; t += kernels.tiles_per_strip) {
+          strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, block_end - t));
+          strip.tiles[1] = {};
+          for (int side = 0; side < strip.tile_count; ++side) {
+            const RowTile& rows = call.plan.tiles[static_cast<size_t>(t + side)];
+            Tile& tile = strip.tiles[side];
+            tile.a = (copy != nullptr ? copy + (rows.row - first_row) * call.left.stride() : call.left.in_place(rows.row)) + k * element;
+            tile.y = call.y + rows.row * call.y_stride + group * column_bytes;
+            tile.residual = nullptr;
+            if (rows.residual) {
+              tile.residual =
+                  static_cast<const char*>(call.options.residual) + rows.row * strip.residual_stride + group * column_bytes;
+            }
+            tile.terms = call.plan.terms.data() + rows.first_term;
+            tile.term_count = static_cast<int>(rows.term_count);
+            tile.height = rows.height;
+          }
+          if (partial != nullptr) strip.partial = partial + (t - block) / kernels.tiles_per_strip * group_panels * partial_floats;
+          kernels.multiply(strip);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const PackedMatrix& b, void* y, int64_t y_stride,
+             const ProductOptions& options) {
+  const MatrixKernels& kernels = matrix_kernels(isa, b.dtype());
+  check(b, rows, options);
+  if (rows == 0 || b.n() == 0) return;
+  thread_local RowPlan plan;
+  plan.build(rows, options, kernels);
+  const LeftOperand left(x, x_stride, b.k(), b.dtype());
+  const Call call{kernels, b, left, plan, options, static_cast<char*>(y), y_stride * bytes_of(b.dtype())};
+  const auto tiles = static_cast<int64_t>(plan.tiles.size());
+  const int64_t strips = (tiles + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;
+  const Grid grid = choose_grid(omp_get_max_threads(), strips, b.panel_count(), left.copies());
+  const int64_t parts = grid.row_parts * grid.column_parts;
+#pragma omp parallel num_threads(static_cast <int>(parts))
+  {
+    kernels.begin();
+    for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {
+      const RowRange strip_share = share(strips, part / grid.column_parts, grid.row_parts);
+      const RowRange tile_share = {strip_share.begin * kernels.tiles_per_strip,
+                                   std::min(strip_share.end * kernels.tiles_per_strip, tiles)};
+      multiply_part(call, tile_share, share(b.panel_count(), part % grid.column_parts, grid.column_parts));
+    }
+    kernels.end();
+  }
+}
+
+}  // namespace cotune::kernels

@@ -1,0 +1,104 @@
+/// Slow truth and random data for the tests of the matrix kernels.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/isa.h"
+#include "kernels/matrix.h"
+
+namespace cotune::kernels {
+
+inline float widen_word(uint16_t word) { return std::bit_cast<float>(static_cast<uint32_t>(word) << 16); }
+inline uint16_t round_word(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+/// A matrix in a compute dtype with a stride; the bytes between rows hold NaN, so that reading them shows.
+class Matrix {
+ public:
+  Matrix(int64_t rows, int64_t columns, DType dtype, int64_t padding = 0)
+      : rows_(rows), columns_(columns), stride_(columns + padding), dtype_(dtype),
+        bytes_(static_cast<size_t>(rows * stride_ * bytes_of(dtype)), '\xff') {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) set(i, j, 0);
+    }
+  }
+  static Matrix random(int64_t rows, int64_t columns, DType dtype, std::mt19937& source, int64_t padding = 0) {
+    Matrix matrix(rows, columns, dtype, padding);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) matrix.set(i, j, normal(source));
+    }
+    return matrix;
+  }
+
+  void set(int64_t i, int64_t j, float value) {
+    const auto at = static_cast<size_t>(i * stride_ + j);
+    if (dtype_ == DType::f32) {
+      reinterpret_cast<float*>(bytes_.data())[at] = value;
+    } else {
+      reinterpret_cast<uint16_t*>(bytes_.data())[at] = round_word(value);
+    }
+  }
+  double at(int64_t i, int64_t j) const {
+    const auto index = static_cast<size_t>(i * stride_ + j);
+    if (dtype_ == DType::f32) return reinterpret_cast<const float*>(bytes_.data())[index];
+    return widen_word(reinterpret_cast<const uint16_t*>(bytes_.data())[index]);
+  }
+  void* data() { return bytes_.data(); }
+  const void* data() const { return bytes_.data(); }
+  const char* row(int64_t i) const { return bytes_.data() + i * stride_ * bytes_of(dtype_); }
+  char* row(int64_t i) { return bytes_.data() + i * stride_ * bytes_of(dtype_); }
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  int64_t stride() const { return stride_; }
+  int64_t row_bytes() const { return columns_ * bytes_of(dtype_); }
+  DType dtype() const { return dtype_; }
+  const std::vector<char>& bytes() const { return bytes_; }
+
+ private:
+  int64_t rows_, columns_, stride_;
+  DType dtype_;
+  std::vector<char> bytes_;
+};
+
+inline PackedMatrix pack(const Matrix& matrix) {
+  return PackedMatrix::from_rows(matrix.data(), matrix.rows(), matrix.columns(), matrix.stride(), matrix.dtype(), matrix.dtype());
+}
+
+/// Largest difference that f32 sums of terms with absolute sum `magnitude` and one rounding of `value` may show.
+inline double tolerance(DType dtype, double value, double magnitude) {
+  return (dtype == DType::bf16 ? std::ldexp(std::abs(value), -8) : std::ldexp(std::abs(value), -24)) + 1e-6 * magnitude + 1e-30;
+}
+
+/// The instruction sets of this machine, each with its dtype.
+inline std::vector<Isa> machine_isas() {
+  std::vector<Isa> isas;
+  if (cpu_features().avx512) isas.push_back(Isa::avx512);
+  if (cpu_features().avx512_bf16) isas.push_back(Isa::avx512_bf16);
+  if (cpu_features().amx_bf16) isas.push_back(Isa::amx_bf16);
+  return isas;
+}
+inline DType dtype_of(Isa isa) { return isa == Isa::avx512 ? DType::f32 : DType::bf16; }
+
+class OnEveryIsa : public testing::TestWithParam<Isa> {
+ protected:
+  Isa isa() const { return GetParam(); }
+  DType dtype() const { return dtype_of(GetParam()); }
+  std::mt19937 source{7};
+};
+
+inline std::string isa_name(const testing::TestParamInfo<Isa>& info) {
+  return info.param == Isa::avx512 ? "avx512" : info.param == Isa::avx512_bf16 ? "avx512_bf16" : "amx_bf16";
+}
+
+}  // namespace cotune::kernels
