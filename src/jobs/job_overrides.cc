@@ -1,0 +1,166 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "jobs/job_layers.h"
+#include "jobs/option_value.h"
+#include "jobs/yaml_document.h"
+
+namespace cotune {
+
+namespace {
+
+std::string name_in_file(const JobLayers& job) {
+  const Option* name = find_option(Section::job, "name");
+  const auto given = job.own.find(name);
+  return given == job.own.end() ? "" : std::get<std::string>(given->second.value);
+}
+
+class OverrideReader {
+ public:
+  OverrideReader(JobsFileLayers& layers, MistakeList& mistakes) : layers_(layers), mistakes_(mistakes) {}
+
+  void add(const std::string& text) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      mistakes_.add(override_file, 0, "", fmt::format("must be key=value, got {}", shown(text)));
+      return;
+    }
+    field_ = text.substr(0, equals);
+    value_ = text.substr(equals + 1);
+    std::string_view rest = field_;
+    if (take(rest, "model.")) {
+      set(Section::model, rest, OptionLevel::job_override, layers_.top_overrides);
+    } else if (take(rest, "run.")) {
+      set(Section::run, rest, OptionLevel::job_override, layers_.top_overrides);
+    } else if (take(rest, "defaults.")) {
+      set_in_job(rest, OptionLevel::defaults_override, layers_.defaults_overrides);
+    } else if (take(rest, "jobs[")) {
+      add_by_place(rest);
+    } else if (take(rest, "jobs.")) {
+      add_by_name(rest);
+    } else {
+      add_at_root(rest);
+    }
+  }
+
+ private:
+  static bool take(std::string_view& text, std::string_view prefix) {
+    if (!text.starts_with(prefix)) return false;
+    text.remove_prefix(prefix.size());
+    return true;
+  }
+
+  void fail(const std::string& message) { mistakes_.add(override_file, 0, shown(field_), message); }
+
+  void add_by_place(std::string_view rest) {
+    size_t place = 0;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), place);
+    std::string_view after(end, rest.data() + rest.size() - end);
+    if (error != std::errc{} || !take(after, "].")) {
+      fail("must be jobs[PLACE].KEY or jobs.NAME.KEY");
+    } else if (place >= layers_.jobs.size()) {
+      fail(fmt::format("there is no such job; the file has {}, counted from 0", layers_.jobs.size()));
+    } else {
+      set_in_job(after, OptionLevel::job_override, layers_.jobs[place].overrides);
+    }
+  }
+
+  void add_by_name(std::string_view rest) {
+    JobLayers* found = nullptr;
+    size_t length = 0;
+    std::vector<std::string> names;
+    for (JobLayers& job : layers_.jobs) {
+      const std::string name = name_in_file(job);
+      if (name.empty()) continue;
+      names.push_back(name);
+      if (name.size() >= length && rest.starts_with(name + ".")) {
+        found = &job;
+        length = name.size();
+      }
+    }
+    if (found != nullptr) {
+      set_in_job(rest.substr(length + 1), OptionLevel::job_override, found->overrides);
+      return;
+    }
+    const std::string asked(rest.substr(0, rest.find('.')));
+    const std::string near = asked.size() < 60 ? nearest_name(asked, names) : "";
+    std::string message = fmt::format("no job is called `{}`", shown(asked));
+    if (!near.empty()) {
+      message += fmt::format("; did you mean `{}`?", near);
+    } else if (names.size() <= 20) {
+      message += fmt::format("; the file's jobs: {}", fmt::join(names, ", "));
+    }
+    fail(message);
+  }
+
+  void add_at_root(std::string_view rest) {
+    for (const Option& option : option_table()) {
+      if (std::count(option.root_aliases.begin(), option.root_aliases.end(), rest)) {
+        set_option(option, OptionLevel::job_override, layers_.top_overrides);
+        return;
+      }
+    }
+    fail("must start with model., run., defaults., jobs[PLACE]. or jobs.NAME.");
+  }
+
+  void set_in_job(std::string_view rest, OptionLevel level, OptionLayer& layer) {
+    for (Section section : {Section::data, Section::adapter, Section::train}) {
+      std::string_view key = rest;
+      if (take(key, std::string(section_name(section)) + ".")) return set(section, key, level, layer);
+    }
+    set(Section::job, rest, level, layer);
+  }
+
+  void set(Section section, std::string_view key, OptionLevel level, OptionLayer& layer) {
+    const bool in_defaults = level == OptionLevel::defaults_override;
+    const Option* option = find_option(section, key);
+    if (option == nullptr) {
+      fail(unknown_key_message(std::string(key), section, in_defaults));
+    } else if (in_defaults && !option->in_defaults) {
+      fail(fmt::format("every job needs its own `{}`", option->key));
+    } else {
+      set_option(*option, level, layer);
+    }
+  }
+
+  void set_option(const Option& option, OptionLevel level, OptionLayer& layer) {
+    YAML::Node node;
+    bool literal = true;
+    switch (option.accepted.type) {
+      case OptionType::wholes:
+      case OptionType::whole_by_module:
+      case OptionType::number_by_module: literal = false; break;
+      case OptionType::modules: literal = !value_.starts_with('['); break;
+      default: break;
+    }
+    try {
+      node = literal ? YAML::Node(value_) : load_yaml_document(value_, "");
+    } catch (const UserError& error) {
+      return fail(error.what());
+    }
+    auto read = read_option_value(option, node, literal);
+    if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message);
+    layer.insert_or_assign(
+        &option, GivenOption{std::get<OptionValue>(std::move(read)), level, override_file, 0, field_});
+  }
+
+  JobsFileLayers& layers_;
+  MistakeList& mistakes_;
+  std::string field_;
+  std::string value_;
+};
+
+}  // namespace
+
+void add_overrides(const std::vector<std::string>& overrides, JobsFileLayers& layers, MistakeList& mistakes) {
+  OverrideReader reader(layers, mistakes);
+  for (const std::string& text : overrides) reader.add(text);
+}
+
+}  // namespace cotune

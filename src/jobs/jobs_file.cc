@@ -1,0 +1,173 @@
+#include "jobs/jobs_file.h"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "jobs/job_layers.h"
+#include "jobs/merge_options.h"
+#include "jobs/option_value.h"
+#include "jobs/yaml_document.h"
+
+namespace cotune {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t largest_batch = 65536;
+
+/// Builds the result from the layers, checking what no single option can check.
+class JobsFileBuilder {
+ public:
+  JobsFileBuilder(std::string file_name, const fs::path& folder, Purpose purpose, bool look_for_inputs,
+                  MistakeList& mistakes)
+      : file_(std::move(file_name)),
+        folder_(fs::absolute(folder)),
+        purpose_(purpose),
+        look_for_inputs_(look_for_inputs),
+        mistakes_(mistakes) {}
+
+  JobsFile build(const JobsFileLayers& layers) {
+    JobsFile result;
+    read_top(layers, result);
+    for (const JobLayers& job : layers.jobs) result.jobs.push_back(read_job(job, layers));
+    report_unused_defaults(layers.defaults);
+    report_unused_defaults(layers.defaults_overrides);
+    return result;
+  }
+
+ private:
+  void read_top(const JobsFileLayers& layers, JobsFile& result) {
+    OptionLayer merged = merge_layers({&layers.top, &layers.top_overrides}, mistakes_);
+    resolve_paths(merged);
+    set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
+    const GivenOption* path = find_given(merged, "model.path");
+    const GivenOption* config = find_given(merged, "model.config");
+    const GivenOption* weights = find_given(merged, "model.weights");
+    if (path == nullptr && config == nullptr) {
+      mistakes_.add(file_, 0, "model", "`path` is missing: a Hugging Face folder or a GGUF file");
+    } else if (weights != nullptr && weights->is_mistaken) {
+      return;
+    } else if (path != nullptr && result.model.weights != "file") {
+      mistakes_.add(*weights, fmt::format("`{}` needs `config` in place of `path`", result.model.weights));
+    } else if (config != nullptr && result.model.weights == "file") {
+      mistakes_.add(weights != nullptr ? *weights : *config, "`config` has no weights: set `weights: random` or `none`");
+    } else if (purpose_ == Purpose::train && result.model.weights == "none") {
+      mistakes_.add(*weights, "training needs weights, got none; only plan and simulate work without");
+    }
+  }
+
+  JobSpec read_job(const JobLayers& layers, const JobsFileLayers& all) {
+    const size_t place = job_count_++;
+    OptionLayer merged =
+        merge_layers({&all.defaults, &all.defaults_overrides, &layers.own, &layers.overrides}, mistakes_);
+    resolve_paths(merged);
+    JobSpec job;
+    job.file = file_;
+    job.line = layers.line;
+    set_options(merged, {nullptr, nullptr, &job}, mistakes_, used_);
+    const std::string field = fmt::format("jobs[{}]", place);
+    check_name(merged, field, job);
+    check_data(merged, field, job);
+    check_batch(merged, job);
+    if (job.train.steps == 0 && job.train.epochs == 0) job.train.epochs = 1;
+    return job;
+  }
+
+  void check_name(const OptionLayer& merged, const std::string& field, const JobSpec& job) {
+    const GivenOption* given = find_given(merged, "name");
+    if (given == nullptr) {
+      mistakes_.add(file_, job.line, field, "`name` is missing");
+    } else if (!given->is_mistaken) {
+      const auto [first, is_new] = names_.emplace(job.name, field);
+      if (!is_new) mistakes_.add(*given, fmt::format("`{}` is also the name of {}", job.name, first->second));
+    }
+  }
+
+  void check_data(const OptionLayer& merged, const std::string& field, const JobSpec& job) {
+    const GivenOption* lengths = find_given(merged, "data.lengths");
+    if (lengths == nullptr && find_given(merged, "data.train") == nullptr) {
+      mistakes_.add(file_, job.line, field + ".data",
+                    purpose_ == Purpose::train ? "`train` is missing: a JSONL file"
+                                               : "`train` or `lengths` is missing: a JSONL file, or example lengths");
+    } else if (lengths != nullptr && purpose_ == Purpose::train) {
+      mistakes_.add(*lengths, "training needs data.train; only plan and simulate work with lengths");
+    }
+  }
+
+  void check_batch(const OptionLayer& merged, const JobSpec& job) {
+    const GivenOption* accumulation = find_given(merged, "train.gradient_accumulation_steps");
+    if (accumulation == nullptr) return;
+    if (find_given(merged, "train.micro_batch_size") == nullptr) {
+      mistakes_.add(*accumulation, "needs `micro_batch_size`; `batch_size` counts all examples of an optimizer step");
+    } else if (job.train.batch_size > largest_batch) {
+      mistakes_.add(*accumulation, fmt::format("micro_batch_size × gradient_accumulation_steps must be at most {}, got {}",
+                                               largest_batch, job.train.batch_size));
+    }
+  }
+
+  /// Makes the paths of inputs absolute, and looks for them where that is asked for.
+  void resolve_paths(OptionLayer& merged) {
+    for (auto& [option, given] : merged) {
+      const OptionType type = option->accepted.type;
+      if (given.is_mistaken || (type != OptionType::path && type != OptionType::name_or_path)) continue;
+      auto& text = std::get<std::string>(given.value);
+      const bool is_path = type == OptionType::path || text.find('/') != std::string::npos || text.ends_with(".json");
+      if (!is_path) continue;
+      const fs::path base = given.file == override_file ? fs::current_path() : folder_;
+      const fs::path full = (base / text).lexically_normal();
+      std::error_code unreadable;
+      if (look_for_inputs_ && !fs::exists(full, unreadable)) {
+        mistakes_.add(given, fmt::format("no such file or folder: {}", full.string()));
+      }
+      text = full.string();
+    }
+  }
+
+  void report_unused_defaults(const OptionLayer& defaults) {
+    if (job_count_ == 0) return;
+    for (const auto& [option, given] : defaults) {
+      if (!option->condition || used_.contains(option) || given.is_mistaken || is_unset(given.value)) continue;
+      mistakes_.add(given, fmt::format("`{}` belongs to {}, and no job is of that kind", option->key,
+                                       option->condition->summary));
+    }
+  }
+
+  std::string file_;
+  fs::path folder_;
+  Purpose purpose_;
+  bool look_for_inputs_;
+  MistakeList& mistakes_;
+  std::map<std::string, std::string> names_;
+  std::set<const Option*> used_;
+  size_t job_count_ = 0;
+};
+
+JobsFile parse(std::string_view text, const std::string& file_name, const fs::path& folder,
+               const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs) {
+  MistakeList mistakes;
+  const YAML::Node document = load_yaml_document(text, file_name);
+  JobsFileLayers layers = read_layers(document, file_name, mistakes);
+  add_overrides(overrides, layers, mistakes);
+  JobsFile result = JobsFileBuilder(file_name, folder, purpose, look_for_inputs, mistakes).build(layers);
+  mistakes.throw_if_any();
+  return result;
+}
+
+}  // namespace
+
+JobsFile read_jobs_file(const fs::path& path, const std::vector<std::string>& overrides, Purpose purpose) {
+  return parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true);
+}
+
+JobsFile parse_jobs_file(std::string_view text, const std::string& file_name, const fs::path& folder,
+                         const std::vector<std::string>& overrides, Purpose purpose) {
+  return parse(text, file_name, folder, overrides, purpose, false);
+}
+
+}  // namespace cotune

@@ -1,0 +1,73 @@
+#include "jobs/merge_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace cotune {
+
+namespace {
+
+bool is_default_level(OptionLevel level) { return level < OptionLevel::job; }
+
+/// The group's members in `merged`, and the rule of merge_layers applied to them.
+void settle_group(const std::string& group, OptionLayer& merged, MistakeList& mistakes) {
+  std::vector<OptionLayer::iterator> members;
+  for (auto it = merged.begin(); it != merged.end(); ++it) {
+    if (it->first->group == group) members.push_back(it);
+  }
+  if (members.empty()) return;
+  const auto is_set = [](OptionLayer::iterator it) { return it->second.is_mistaken || !is_unset(it->second.value); };
+  const auto weaker = [&](OptionLayer::iterator a, OptionLayer::iterator b) {
+    return std::pair(a->second.level, is_set(a)) < std::pair(b->second.level, is_set(b));
+  };
+  const OptionLayer::iterator winner = *std::max_element(members.begin(), members.end(), weaker);
+  for (OptionLayer::iterator member : members) {
+    if (member->first->alternative == winner->first->alternative) continue;
+    if (member->second.level == winner->second.level && is_set(member)) {
+      mistakes.add(member->second, fmt::format("`{}` and `{}` exclude each other: give one", winner->first->key,
+                                               member->first->key));
+    }
+    merged.erase(member);
+  }
+}
+
+}  // namespace
+
+OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, MistakeList& mistakes) {
+  OptionLayer merged;
+  for (const OptionLayer* layer : layers) {
+    for (const auto& [option, given] : *layer) {
+      const bool says_nothing = option->input_only && is_unset(given.value) && !given.is_mistaken;
+      if (!says_nothing) merged.insert_or_assign(option, given);
+    }
+  }
+  std::set<std::string> groups;
+  for (const auto& [option, given] : merged) {
+    if (!option->group.empty()) groups.insert(option->group);
+  }
+  for (const std::string& group : groups) settle_group(group, merged, mistakes);
+  return merged;
+}
+
+void set_options(const OptionLayer& merged, const OptionTarget& target, MistakeList& mistakes,
+                 std::set<const Option*>& used) {
+  for (const auto& [option, given] : merged) {
+    if (option->condition && !option->condition->holds(target)) {
+      const bool is_fine = is_default_level(given.level) || (option->condition->unset_is_fine && is_unset(given.value));
+      if (!is_fine) mistakes.add(given, option->condition->complaint(option->key, target));
+      continue;
+    }
+    used.insert(option);
+    if (!given.is_mistaken) option->set(target, given.value);
+  }
+}
+
+const GivenOption* find_given(const OptionLayer& layer, std::string_view path) {
+  for (const auto& [option, given] : layer) {
+    if (option->path() == path) return &given;
+  }
+  return nullptr;
+}
+
+}  // namespace cotune

@@ -1,0 +1,140 @@
+#include "jobs/option_layer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "jobs/option_value.h"
+#include "jobs/yaml_document.h"
+
+namespace cotune {
+
+namespace {
+
+constexpr size_t most_visited_nodes = 4'000'000;
+
+std::string join_field(const std::string& field, const std::string& key) {
+  return field.empty() ? shown(key) : field + "." + shown(key);
+}
+
+}  // namespace
+
+void MistakeList::add(const std::string& file, int line, const std::string& field, const std::string& message) {
+  if (full_ || !seen_.insert(Diagnostic{file, line, field, message}.to_string()).second) return;
+  if (seen_.size() > most) {
+    full_ = true;
+    mistakes_.add("", 0, "", fmt::format("only the first {} mistakes are shown", most));
+    return;
+  }
+  mistakes_.add(file, line, field, message);
+}
+
+std::vector<SectionReader::Entry> SectionReader::entries(const YAML::Node& node, const std::string& field, int line) {
+  std::vector<Entry> result;
+  if (node.IsNull()) return result;
+  if (!node.IsMap()) {
+    mistakes_.add(file_, line, field, fmt::format("must be a map of options, got {}", node.IsSequence() ? "a list" : shown(node.Scalar())));
+    return result;
+  }
+  std::map<std::string, int> first_lines;
+  for (const auto& pair : node) {
+    visit(1, line);
+    const int key_line = line_of(pair.first);
+    if (!pair.first.IsScalar()) {
+      mistakes_.add(file_, key_line, field, "a key must be a text");
+      continue;
+    }
+    Entry entry{pair.first.Scalar(), pair.second, key_line, join_field(field, pair.first.Scalar())};
+    if (entry.key == "<<") {
+      mistakes_.add(file_, key_line, entry.field,
+                    "merge keys are not part of YAML 1.2; put what jobs share under `defaults`");
+    } else if (const auto [first, is_new] = first_lines.emplace(entry.key, key_line); !is_new) {
+      mistakes_.add(file_, key_line, entry.field, fmt::format("given twice; first in line {}", first->second));
+    } else {
+      result.push_back(std::move(entry));
+    }
+  }
+  return result;
+}
+
+void SectionReader::read_section(Section section, const Entry& entry, OptionLevel level, OptionLayer& layer) {
+  const bool in_defaults = level == OptionLevel::defaults;
+  for (const Entry& child : entries(entry.value, entry.field, entry.line)) {
+    if (section == Section::job) {
+      const auto nested = std::find_if(std::begin(all_sections), std::end(all_sections), [&](Section candidate) {
+        return candidate >= Section::data && section_name(candidate) == child.key;
+      });
+      if (nested != std::end(all_sections)) {
+        read_section(*nested, child, level, layer);
+        continue;
+      }
+    }
+    const Option* option = find_option(section, child.key);
+    if (option == nullptr) {
+      mistakes_.add(file_, child.line, child.field, unknown_key_message(child.key, section, in_defaults));
+    } else if (in_defaults && !option->in_defaults) {
+      mistakes_.add(file_, child.line, child.field, fmt::format("every job needs its own `{}`", option->key));
+    } else {
+      read_option(*option, child, level, layer);
+    }
+  }
+}
+
+void SectionReader::read_option(const Option& option, const Entry& entry, OptionLevel level, OptionLayer& layer) {
+  visit(1 + (entry.value.IsSequence() || entry.value.IsMap() ? entry.value.size() : 0), entry.line);
+  if (const auto earlier = layer.find(&option); earlier != layer.end()) {
+    const std::string other = earlier->second.field;
+    mistakes_.add(file_, entry.line, entry.field,
+                  fmt::format("the same option as `{}` in line {}: give one", other.substr(other.rfind('.') + 1),
+                              earlier->second.line));
+    return;
+  }
+  auto read = read_option_value(option, entry.value);
+  if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
+    mistakes_.add(file_, entry.line, entry.field, mistake->message);
+    layer.emplace(&option, GivenOption{default_value(option), level, file_, entry.line, entry.field, true});
+    return;
+  }
+  layer.emplace(&option, GivenOption{std::get<OptionValue>(std::move(read)), level, file_, entry.line, entry.field});
+}
+
+void SectionReader::visit(size_t count, int line) {
+  visited_ += count;
+  if (visited_ <= most_visited_nodes) return;
+  mistakes_.add(file_, line, "", fmt::format("aliases make this file larger than {} values", most_visited_nodes));
+  mistakes_.throw_if_any();
+}
+
+std::string unknown_key_message(const std::string& key, Section section, bool in_defaults) {
+  std::vector<std::string> accepted;
+  for (const Option& option : option_table()) {
+    if (option.section == section && (option.in_defaults || !in_defaults)) accepted.push_back(option.key);
+  }
+  for (Section other : all_sections) {
+    if (other == section || find_option(other, key) == nullptr) continue;
+    return fmt::format("unknown key; `{}` belongs under `{}`", shown(key), section_name(other));
+  }
+  std::vector<std::string> candidates = accepted;
+  for (const Option& option : option_table()) {
+    if (option.section == section) candidates.insert(candidates.end(), option.aliases.begin(), option.aliases.end());
+  }
+  if (section == Section::job) {
+    for (const char* nested : {"data", "adapter", "train"}) {
+      accepted.push_back(nested);
+      candidates.push_back(nested);
+    }
+  }
+  const std::string near = key.size() < 60 ? nearest_name(key, candidates) : "";
+  if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);
+  return fmt::format("unknown key; accepted: {}", fmt::join(accepted, ", "));
+}
+
+std::string unknown_key_message(const std::string& key, const std::vector<std::string>& accepted) {
+  const std::string near = key.size() < 60 ? nearest_name(key, accepted) : "";
+  if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);
+  return fmt::format("unknown key; accepted: {}", fmt::join(accepted, ", "));
+}
+
+}  // namespace cotune

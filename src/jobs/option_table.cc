@@ -1,0 +1,451 @@
+#include "jobs/option_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/error.h"
+#include "jobs/enum_names.h"
+
+namespace cotune {
+
+std::string_view section_name(Section section) {
+  switch (section) {
+    case Section::model: return "model";
+    case Section::run: return "run";
+    case Section::job: return "jobs[]";
+    case Section::data: return "data";
+    case Section::adapter: return "adapter";
+    case Section::train: return "train";
+  }
+  return "";
+}
+
+std::string Option::path() const {
+  return section == Section::job ? key : fmt::format("{}.{}", section_name(section), key);
+}
+
+namespace {
+
+constexpr double no_bound = std::numeric_limits<double>::infinity();
+constexpr int64_t most_tokens = 1 << 20;
+constexpr int64_t most_steps = 1'000'000'000;
+
+Accepted of_type(OptionType type) { return {.type = type}; }
+Accepted whole(int64_t low, int64_t high) {
+  return {.type = OptionType::whole, .low = static_cast<double>(low), .high = static_cast<double>(high)};
+}
+Accepted at_least(double low) { return {.type = OptionType::number, .low = low}; }
+Accepted above(double low, double high = no_bound) {
+  return {.type = OptionType::number, .low = low, .high = high, .low_open = true};
+}
+Accepted between(double low, double high) { return {.type = OptionType::number, .low = low, .high = high}; }
+Accepted share_below_one() { return {.type = OptionType::number, .low = 0, .high = 1, .high_open = true}; }
+using ChoiceAliases = std::vector<std::pair<std::string, std::string>>;
+Accepted choice(std::vector<std::string> choices, ChoiceAliases aliases = {}) {
+  return {.type = OptionType::choice, .choices = std::move(choices), .choice_aliases = std::move(aliases)};
+}
+template <typename Enum>
+Accepted choice_of(ChoiceAliases aliases = {}) {
+  return choice({enum_names<Enum>.begin(), enum_names<Enum>.end()}, std::move(aliases));
+}
+
+struct Extra {
+  std::vector<std::string> aliases = {};
+  std::vector<std::string> root_aliases = {};
+  std::string default_note = {};
+  bool required = false;
+  bool in_defaults = true;
+  std::string group = {};
+  std::string alternative = {};
+  std::optional<Condition> condition = {};
+};
+
+Option describe(Section section, std::string key, Accepted accepted, std::string description, Extra extra) {
+  Option option;
+  option.section = section;
+  option.key = std::move(key);
+  option.accepted = std::move(accepted);
+  option.description = std::move(description);
+  option.aliases = std::move(extra.aliases);
+  option.root_aliases = std::move(extra.root_aliases);
+  option.default_note = std::move(extra.default_note);
+  option.required = extra.required;
+  option.in_defaults = extra.in_defaults;
+  option.group = std::move(extra.group);
+  option.alternative = std::move(extra.alternative);
+  option.condition = std::move(extra.condition);
+  return option;
+}
+
+/// An option that is the field `access` returns a reference to.
+template <typename Access>
+Option field(Section section, std::string key, Access access, Accepted accepted, std::string description,
+             Extra extra = {}) {
+  using Field = std::remove_reference_t<decltype(access(OptionTarget{}))>;
+  Option option = describe(section, std::move(key), std::move(accepted), std::move(description), std::move(extra));
+  if constexpr (std::is_enum_v<Field>) {
+    option.get = [access](const OptionTarget& target) -> OptionValue { return std::string(name_of(access(target))); };
+    option.set = [access](const OptionTarget& target, const OptionValue& value) {
+      const auto& names = enum_names<Field>;
+      const auto found = std::find(names.begin(), names.end(), std::get<std::string>(value));
+      COTUNE_CHECK(found != names.end());
+      access(target) = static_cast<Field>(found - names.begin());
+    };
+  } else {
+    option.get = [access](const OptionTarget& target) -> OptionValue { return access(target); };
+    option.set = [access](const OptionTarget& target, const OptionValue& value) {
+      access(target) = std::get<Field>(value);
+    };
+  }
+  return option;
+}
+
+/// Another way to give a value: `neutral` changes nothing.
+Option input_only(Section section, std::string key, OptionValue neutral,
+                  std::function<void(const OptionTarget&, const OptionValue&)> set, Accepted accepted,
+                  std::string description, Extra extra) {
+  Option option = describe(section, std::move(key), std::move(accepted), std::move(description), std::move(extra));
+  option.input_only = true;
+  option.get = [neutral](const OptionTarget&) { return neutral; };
+  option.set = std::move(set);
+  return option;
+}
+
+Condition method_is(std::vector<AdapterMethod> methods) {
+  std::vector<std::string_view> names;
+  for (AdapterMethod method : methods) names.push_back(name_of(method));
+  const std::string summary = fmt::format("method {}", fmt::join(names, " or "));
+  return {.holds = [methods](const OptionTarget& target) {
+            return std::find(methods.begin(), methods.end(), target.job->adapter.method) != methods.end();
+          },
+          .summary = summary,
+          .complaint = [summary](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to {}; this job's method is {}", key, summary,
+                               name_of(target.job->adapter.method));
+          }};
+}
+
+Condition optimizer_is(OptimizerKind kind) {
+  return {.holds = [kind](const OptionTarget& target) { return target.job->train.optimizer == kind; },
+          .summary = fmt::format("optimizer {}", name_of(kind)),
+          .complaint = [kind](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to optimizer {}; this job's optimizer is {}", key, name_of(kind),
+                               name_of(target.job->train.optimizer));
+          }};
+}
+
+bool has_evaluation_data(const JobSpec& job) { return !job.data.eval.empty() || job.data.eval_fraction > 0; }
+
+Condition needs_evaluation_data() {
+  return {.holds = [](const OptionTarget& target) { return has_evaluation_data(*target.job); },
+          .summary = "with `data.eval` or `data.eval_fraction`",
+          .complaint = [](const std::string& key, const OptionTarget&) {
+            return fmt::format("`{}` needs data.eval or data.eval_fraction; this job has neither", key);
+          },
+          .unset_is_fine = true};
+}
+
+Condition needs_eval_steps() {
+  return {.holds = [](const OptionTarget& target) { return target.job->train.eval_steps > 0; },
+          .summary = "with `train.eval_steps`",
+          .complaint = [](const std::string& key, const OptionTarget&) {
+            return fmt::format("`{}` needs train.eval_steps (and data.eval or data.eval_fraction)", key);
+          },
+          .unset_is_fine = true};
+}
+
+Condition needs_early_stopping() {
+  return {.holds = [](const OptionTarget& target) { return target.job->train.early_stopping_patience > 0; },
+          .summary = "with `train.early_stopping_patience`",
+          .complaint = [](const std::string& key, const OptionTarget&) {
+            return fmt::format("`{}` needs train.early_stopping_patience", key);
+          },
+          .unset_is_fine = true};
+}
+
+Condition random_weights() {
+  return {.holds = [](const OptionTarget& target) { return target.model->weights == "random"; },
+          .summary = "weights random",
+          .complaint = [](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to weights random; this model's weights are {}", key,
+                               target.model->weights);
+          }};
+}
+
+#define COTUNE_FIELD(member) [](const OptionTarget& target) -> auto& { return target.member; }
+
+void add_model(std::vector<Option>& table) {
+  table.push_back(field(Section::model, "path", COTUNE_FIELD(model->path), of_type(OptionType::path),
+                        "Folder of a Hugging Face model, or a GGUF file.",
+                        {.aliases = {"base_model", "model_name_or_path"},
+                         .root_aliases = {"base_model"},
+                         .group = "model",
+                         .alternative = "path"}));
+  table.push_back(field(Section::model, "config", COTUNE_FIELD(model->config), of_type(OptionType::name_or_path),
+                        "A shape without a checkpoint: the name of a preset, or a config.json file.",
+                        {.group = "model", .alternative = "config"}));
+  table.push_back(field(Section::model, "weights", COTUNE_FIELD(model->weights), choice({"file", "none", "random"}),
+                        "`file`: those of `path`. With `config`: `random`, or `none` (plan only)."));
+  table.push_back(field(Section::model, "seed", COTUNE_FIELD(model->seed), of_type(OptionType::seed),
+                        "Seed of random weights.", {.condition = random_weights()}));
+  table.push_back(field(Section::model, "dtype", COTUNE_FIELD(model->dtype),
+                        choice({"auto", "float32", "bfloat16", "float64"},
+                               {{"fp32", "float32"}, {"f32", "float32"}, {"bf16", "bfloat16"}, {"f64", "float64"}}),
+                        "Compute type of the frozen model. Adapters, gradients and optimizer state are always float32.",
+                        {.aliases = {"torch_dtype"}}));
+}
+
+void add_run(std::vector<Option>& table) {
+  table.push_back(field(Section::run, "output_dir", COTUNE_FIELD(run->output), of_type(OptionType::text),
+                        "Folder for adapters, checkpoints and logs, relative to the working directory.",
+                        {.aliases = {"output"}}));
+  table.push_back(field(Section::run, "device", COTUNE_FIELD(run->device), choice({"auto", "cpu", "cuda"}),
+                        "Where to compute; `auto` takes a GPU when there is one."));
+  table.push_back(field(Section::run, "memory", COTUNE_FIELD(run->memory), of_type(OptionType::memory),
+                        "Most memory the run may take; `auto` is 80% of what is free at start."));
+  table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(1, most_tokens),
+                        "Tokens of one microbatch. Does not change results, only speed and memory."));
+  table.push_back(field(Section::run, "chunk_size", COTUNE_FIELD(run->chunk_size), whole(1, most_tokens),
+                        "Tokens of a chunk in layout `chunked`."));
+  table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
+                        "Worker threads; 0: one per core."));
+  table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
+                        "How jobs share the model: one after another, interleaved, all fused, or as planned."));
+  table.push_back(field(Section::run, "layout", COTUNE_FIELD(run->layout), choice_of<Layout>(),
+                        "How rows of different length stand in a microbatch."));
+  table.push_back(field(Section::run, "recompute", COTUNE_FIELD(run->recompute), choice_of<Recompute>(),
+                        "Compute activations again in the backward pass instead of keeping them."));
+  table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
+                        of_type(OptionType::boolean), "Do without the kernels made for this CPU."));
+}
+
+void add_job(std::vector<Option>& table) {
+  table.push_back(field(Section::job, "name", COTUNE_FIELD(job->name), of_type(OptionType::identifier),
+                        "Unique in the file: the name of the job's output folder.",
+                        {.required = true, .in_defaults = false}));
+  table.push_back(field(Section::job, "tenant", COTUNE_FIELD(job->tenant), of_type(OptionType::identifier),
+                        "Whose job it is."));
+  table.push_back(field(Section::job, "priority", COTUNE_FIELD(job->priority), whole(-1'000'000, 1'000'000),
+                        "Higher goes first when not all jobs fit into memory."));
+  table.push_back(field(Section::job, "deadline", COTUNE_FIELD(job->deadline), of_type(OptionType::time),
+                        "When it should be done; read by plan and simulate."));
+}
+
+void add_data(std::vector<Option>& table) {
+  table.push_back(field(Section::data, "train", COTUNE_FIELD(job->data.train), of_type(OptionType::path),
+                        "JSONL file of training examples.",
+                        {.required = true, .group = "examples", .alternative = "train"}));
+  table.push_back(field(Section::data, "lengths", COTUNE_FIELD(job->data.lengths),
+                        {.type = OptionType::wholes, .low = 1, .high = double(most_tokens)},
+                        "Example lengths in tokens in place of data; plan and simulate only.",
+                        {.group = "examples", .alternative = "lengths"}));
+  table.push_back(field(Section::data, "eval", COTUNE_FIELD(job->data.eval), of_type(OptionType::path),
+                        "JSONL file of held-out examples.", {.group = "evaluation", .alternative = "eval"}));
+  table.push_back(field(Section::data, "eval_fraction", COTUNE_FIELD(job->data.eval_fraction), between(0, 0.5),
+                        "Share of `train` to hold out, chosen by a hash of each example's text.",
+                        {.aliases = {"val_set_size"}, .group = "evaluation", .alternative = "eval_fraction"}));
+  table.push_back(field(Section::data, "format", COTUNE_FIELD(job->data.format),
+                        choice_of<DataFormat>({{"chat", "messages"}}),
+                        "What a line holds: `messages`; `prompt` and `completion`; alpaca fields; `text`."));
+  table.push_back(field(Section::data, "chat_template", COTUNE_FIELD(job->data.chat_template),
+                        of_type(OptionType::path), "File with a Jinja template in place of the model's own."));
+  table.push_back(field(Section::data, "max_length", COTUNE_FIELD(job->data.max_length), whole(0, most_tokens),
+                        "Tokens per example; 0: the model's context length.",
+                        {.aliases = {"sequence_len", "max_seq_length", "cutoff_len"}}));
+  table.push_back(field(Section::data, "truncation", COTUNE_FIELD(job->data.truncation), choice_of<Truncation>(),
+                        "What happens to longer examples: cut the right or left end, drop them, or stop."));
+  table.push_back(field(Section::data, "train_on_prompt", COTUNE_FIELD(job->data.train_on_prompt),
+                        of_type(OptionType::boolean), "Learn the prompt's tokens too.",
+                        {.aliases = {"train_on_inputs"}}));
+  table.push_back(field(Section::data, "max_examples", COTUNE_FIELD(job->data.max_examples), whole(0, most_steps),
+                        "Take only the first so many examples of `train`; 0: all."));
+}
+
+void add_adapter(std::vector<Option>& table) {
+  using enum AdapterMethod;
+  const Accepted modules = of_type(OptionType::modules);
+  table.push_back(field(Section::adapter, "method", COTUNE_FIELD(job->adapter.method),
+                        choice_of<AdapterMethod>({{"LORA", "lora"}}), "The kind of adapter.",
+                        {.aliases = {"peft_type"}}));
+  table.push_back(field(Section::adapter, "init_from", COTUNE_FIELD(job->adapter.init_from),
+                        of_type(OptionType::path), "Folder of an existing adapter to start from.",
+                        {.aliases = {"lora_model_dir"}}));
+  table.push_back(field(Section::adapter, "target_modules", COTUNE_FIELD(job->adapter.target_modules), modules,
+                        "The projections to adapt: names, `all-linear`, or one regular expression.",
+                        {.aliases = {"lora_target_modules"},
+                         .default_note = "q_proj, v_proj; diff_pruning: all-linear",
+                         .group = "targets",
+                         .alternative = "target_modules",
+                         .condition = method_is({lora, diff_pruning})}));
+  table.push_back(input_only(
+      Section::adapter, "lora_target_linear", false,
+      [](const OptionTarget& target, const OptionValue& value) {
+        if (std::get<bool>(value)) target.job->adapter.target_modules = {"all-linear"};
+      },
+      of_type(OptionType::boolean), "axolotl's way to write `target_modules: all-linear`.",
+      {.group = "targets", .alternative = "lora_target_linear", .condition = method_is({lora, diff_pruning})}));
+  table.push_back(field(Section::adapter, "exclude_modules", COTUNE_FIELD(job->adapter.exclude_modules), modules,
+                        "Names or one regular expression of projections to leave out.",
+                        {.condition = method_is({lora, diff_pruning})}));
+  table.push_back(field(Section::adapter, "layers_to_transform", COTUNE_FIELD(job->adapter.layers_to_transform),
+                        {.type = OptionType::wholes, .low = 0, .high = 9999},
+                        "Adapt only these layers, counted from 0.",
+                        {.aliases = {"lora_layers_to_transform"}, .default_note = "every layer"}));
+  table.push_back(field(Section::adapter, "r", COTUNE_FIELD(job->adapter.r), whole(1, 512), "Rank.",
+                        {.aliases = {"lora_r", "rank"}, .condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "alpha", COTUNE_FIELD(job->adapter.alpha), above(0),
+                        "Scale: the update is multiplied by alpha/r.",
+                        {.aliases = {"lora_alpha"}, .condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "dropout", COTUNE_FIELD(job->adapter.dropout), share_below_one(),
+                        "Share of the adapter's inputs dropped in training.",
+                        {.aliases = {"lora_dropout"}, .condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "use_rslora", COTUNE_FIELD(job->adapter.use_rslora),
+                        of_type(OptionType::boolean), "Scale by alpha/sqrt(r) instead (rsLoRA).",
+                        {.aliases = {"peft_use_rslora"}, .condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "lora_plus_ratio", COTUNE_FIELD(job->adapter.lora_plus_ratio), above(0),
+                        "Learning rate of B over that of A (LoRA+).",
+                        {.aliases = {"loraplus_lr_ratio"}, .condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "rank_pattern", COTUNE_FIELD(job->adapter.rank_pattern),
+                        {.type = OptionType::whole_by_module, .low = 1, .high = 512},
+                        "Ranks of single modules: regular expression on the module's name → rank; the first match counts.",
+                        {.condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "alpha_pattern", COTUNE_FIELD(job->adapter.alpha_pattern),
+                        {.type = OptionType::number_by_module, .low = 0, .low_open = true},
+                        "The same for alpha.", {.condition = method_is({lora})}));
+  table.push_back(field(Section::adapter, "bottleneck_size", COTUNE_FIELD(job->adapter.bottleneck_size),
+                        whole(1, 4096), "Width of the bottleneck.", {.condition = method_is({bottleneck})}));
+  table.push_back(field(Section::adapter, "activation", COTUNE_FIELD(job->adapter.activation),
+                        choice_of<Activation>({{"swish", "silu"}}), "Non-linearity of the bottleneck.",
+                        {.aliases = {"non_linearity"}, .condition = method_is({bottleneck})}));
+  table.push_back(field(Section::adapter, "density", COTUNE_FIELD(job->adapter.density), above(0, 1),
+                        "Share of every target weight that is trained.", {.condition = method_is({diff_pruning})}));
+  table.push_back(field(Section::adapter, "selection_batches", COTUNE_FIELD(job->adapter.selection_batches),
+                        whole(1, 10000), "Batches whose gradient magnitudes choose the trained entries.",
+                        {.condition = method_is({diff_pruning})}));
+}
+
+void add_train(std::vector<Option>& table) {
+  table.push_back(field(Section::train, "batch_size", COTUNE_FIELD(job->train.batch_size), whole(1, 65536),
+                        "Examples per optimizer step.", {.group = "batch", .alternative = "batch_size"}));
+  table.push_back(input_only(
+      Section::train, "micro_batch_size", int64_t{0},
+      [](const OptionTarget& target, const OptionValue& value) {
+        target.job->train.batch_size = std::get<int64_t>(value);
+      },
+      whole(1, 65536),
+      "With `gradient_accumulation_steps`, another way to give `batch_size`: their product. "
+      "Microbatches are cut by `run.token_budget`, not by this.",
+      {.aliases = {"per_device_train_batch_size"}, .group = "batch", .alternative = "micro_batch_size"}));
+  table.push_back(input_only(
+      Section::train, "gradient_accumulation_steps", int64_t{0},
+      [](const OptionTarget& target, const OptionValue& value) {
+        target.job->train.batch_size *= std::get<int64_t>(value);
+      },
+      whole(1, 65536), "See `micro_batch_size`.", {.group = "batch", .alternative = "micro_batch_size"}));
+  table.push_back(field(Section::train, "steps", COTUNE_FIELD(job->train.steps), whole(1, most_steps),
+                        "Optimizer steps.",
+                        {.aliases = {"max_steps"}, .default_note = "by `epochs`", .group = "length",
+                         .alternative = "steps"}));
+  table.push_back(field(Section::train, "epochs", COTUNE_FIELD(job->train.epochs), above(0, 1e6),
+                        "Passes over the data, in place of `steps`.",
+                        {.aliases = {"num_epochs", "num_train_epochs"}, .default_note = "1, without `steps`",
+                         .group = "length", .alternative = "epochs"}));
+  table.push_back(field(Section::train, "optimizer", COTUNE_FIELD(job->train.optimizer),
+                        choice_of<OptimizerKind>({{"adamw_torch", "adamw"}}), "The optimizer.",
+                        {.aliases = {"optim"}}));
+  table.push_back(field(Section::train, "learning_rate", COTUNE_FIELD(job->train.learning_rate), above(0),
+                        "Peak learning rate.", {.aliases = {"lr"}}));
+  table.push_back(field(Section::train, "weight_decay", COTUNE_FIELD(job->train.weight_decay), at_least(0),
+                        "Weight decay, decoupled in adamw."));
+  table.push_back(field(Section::train, "beta1", COTUNE_FIELD(job->train.beta1), share_below_one(),
+                        "Decay of the first moment.",
+                        {.aliases = {"adam_beta1"}, .condition = optimizer_is(OptimizerKind::adamw)}));
+  table.push_back(field(Section::train, "beta2", COTUNE_FIELD(job->train.beta2), share_below_one(),
+                        "Decay of the second moment.",
+                        {.aliases = {"adam_beta2"}, .condition = optimizer_is(OptimizerKind::adamw)}));
+  table.push_back(field(Section::train, "epsilon", COTUNE_FIELD(job->train.epsilon), above(0),
+                        "Added to the root of the second moment.",
+                        {.aliases = {"adam_epsilon"}, .condition = optimizer_is(OptimizerKind::adamw)}));
+  table.push_back(field(Section::train, "momentum", COTUNE_FIELD(job->train.momentum), share_below_one(), "Momentum.",
+                        {.condition = optimizer_is(OptimizerKind::sgd)}));
+  table.push_back(field(Section::train, "lr_scheduler", COTUNE_FIELD(job->train.schedule),
+                        choice_of<ScheduleKind>({{"constant_with_warmup", "constant"}}),
+                        "Course of the learning rate after warm-up.", {.aliases = {"lr_scheduler_type"}}));
+  table.push_back(field(Section::train, "warmup_steps", COTUNE_FIELD(job->train.warmup_steps), whole(0, most_steps),
+                        "Steps over which the learning rate rises from 0.",
+                        {.group = "warm-up", .alternative = "warmup_steps"}));
+  table.push_back(field(Section::train, "warmup_ratio", COTUNE_FIELD(job->train.warmup_ratio), between(0, 1),
+                        "The same as a share of all steps.", {.group = "warm-up", .alternative = "warmup_ratio"}));
+  table.push_back(field(Section::train, "max_grad_norm", COTUNE_FIELD(job->train.max_grad_norm), at_least(0),
+                        "Clip the job's gradient to this norm; 0: never."));
+  table.push_back(field(Section::train, "seed", COTUNE_FIELD(job->train.seed), of_type(OptionType::seed),
+                        "Seed of initial weights, order of the data and dropout."));
+  table.push_back(field(Section::train, "shuffle", COTUNE_FIELD(job->train.shuffle), choice_of<Shuffle>(),
+                        "A new order every epoch, or the file's."));
+  table.push_back(field(Section::train, "eval_steps", COTUNE_FIELD(job->train.eval_steps), whole(0, most_steps),
+                        "Evaluate every so many steps; 0: only before and after.",
+                        {.condition = needs_evaluation_data()}));
+  table.push_back(field(Section::train, "early_stopping_patience", COTUNE_FIELD(job->train.early_stopping_patience),
+                        whole(0, most_steps), "Stop after so many evaluations without improvement; 0: never.",
+                        {.condition = needs_eval_steps()}));
+  table.push_back(field(Section::train, "early_stopping_threshold",
+                        COTUNE_FIELD(job->train.early_stopping_threshold), at_least(0),
+                        "How much lower a loss must be to count as an improvement.",
+                        {.condition = needs_early_stopping()}));
+  table.push_back(field(Section::train, "load_best_model_at_end", COTUNE_FIELD(job->train.load_best),
+                        of_type(OptionType::boolean), "Leave the checkpoint with the lowest held-out loss.",
+                        {.aliases = {"load_best"}, .condition = needs_evaluation_data()}));
+  table.push_back(field(Section::train, "save_steps", COTUNE_FIELD(job->train.save_steps), whole(0, most_steps),
+                        "Checkpoint every so many steps; 0: at the end and on signals."));
+}
+
+#undef COTUNE_FIELD
+
+}  // namespace
+
+const std::vector<Option>& option_table() {
+  static const std::vector<Option> table = [] {
+    std::vector<Option> options;
+    add_model(options);
+    add_run(options);
+    add_job(options);
+    add_data(options);
+    add_adapter(options);
+    add_train(options);
+    return options;
+  }();
+  return table;
+}
+
+const Option* find_option(Section section, std::string_view name) {
+  for (const Option& option : option_table()) {
+    if (option.section != section) continue;
+    if (option.key == name || std::count(option.aliases.begin(), option.aliases.end(), name)) return &option;
+  }
+  return nullptr;
+}
+
+OptionValue default_value(const Option& option) {
+  ModelSpec model;
+  RunSpec run;
+  JobSpec job;
+  return option.get({&model, &run, &job});
+}
+
+bool is_unset(const OptionValue& value) {
+  return std::visit(
+      [](const auto& held) {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_arithmetic_v<Held>) {
+          return held == Held{};
+        } else {
+          return held.empty();
+        }
+      },
+      value);
+}
+
+}  // namespace cotune

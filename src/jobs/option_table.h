@@ -1,0 +1,111 @@
+/// The one list of everything a jobs file can say. Parsing, checks, the JSON Schema, the tables in docs/jobs-file.md,
+/// to_yaml and the command line's run options are all derived from it: a new option is one entry here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "jobs/job.h"
+
+namespace cotune {
+
+/// Where a key stands: `model` and `run` at the top; `job` directly in an entry of `jobs` (or in `defaults`), and
+/// `data`, `adapter`, `train` inside that.
+enum class Section { model, run, job, data, adapter, train };
+
+inline constexpr Section all_sections[] = {Section::model, Section::run,     Section::job,
+                                           Section::data,  Section::adapter, Section::train};
+
+/// `model`, `run`, `jobs[]`, `data`, `adapter`, `train`.
+std::string_view section_name(Section section);
+
+enum class OptionType {
+  text,          ///< any text
+  identifier,    ///< [A-Za-z0-9._-]+, not starting with '.', at most 100 characters
+  time,          ///< ISO 8601: 2026-01-31, 2026-01-31T18:00, with seconds and Z or +02:00
+  path,          ///< file or folder
+  name_or_path,  ///< a name, or a path when it holds a '/' or ends in .json
+  memory,        ///< memory_size.h
+  choice,
+  boolean,
+  whole,     ///< int64_t
+  seed,      ///< uint64_t
+  number,    ///< double
+  modules,   ///< a list of module names, or one text: `all-linear`, a name or a regular expression
+  wholes,    ///< list of int64_t
+  whole_by_module,   ///< map: regular expression → int64_t
+  number_by_module,  ///< map: regular expression → double
+};
+
+/// What an option accepts. Bounds hold for numbers and for the members of lists and maps.
+struct Accepted {
+  OptionType type = OptionType::text;
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false;   ///< the bound itself is excluded
+  bool high_open = false;
+  std::vector<std::string> choices;
+  std::vector<std::pair<std::string, std::string>> choice_aliases;  ///< other spelling → choice
+};
+
+/// A value as the table's readers and writers pass it on; a choice is its name.
+using OptionValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<std::string>,
+                                 std::vector<int64_t>, ModulePattern<int64_t>, ModulePattern<double>>;
+
+/// The objects that options write to. `job` is null while model and run are read.
+struct OptionTarget {
+  ModelSpec* model = nullptr;
+  RunSpec* run = nullptr;
+  JobSpec* job = nullptr;
+};
+
+/// When an option has a meaning.
+struct Condition {
+  std::function<bool(const OptionTarget&)> holds;
+  std::string summary;  ///< for the docs: "method lora"
+  std::function<std::string(const std::string& key, const OptionTarget&)> complaint;
+  bool unset_is_fine = false;  ///< 0, false and nothing are accepted although the condition does not hold
+};
+
+struct Option {
+  Section section = Section::job;
+  std::string key;
+  std::vector<std::string> aliases;
+  std::vector<std::string> root_aliases;  ///< names at the top of the file
+  Accepted accepted;
+  std::string description;
+  std::string default_note;  ///< shown in place of the default's value
+  bool required = false;     ///< for the schema and the docs; rules.h says when
+  bool in_defaults = true;
+  /// Options of one group with different alternatives exclude each other (`steps`, `epochs`); "" : no group.
+  std::string group;
+  std::string alternative;
+  std::optional<Condition> condition;
+  bool input_only = false;  ///< another way to give a value that to_yaml writes under its own option
+  std::function<OptionValue(const OptionTarget&)> get;  ///< of an input_only option: the value that changes nothing
+  std::function<void(const OptionTarget&, const OptionValue&)> set;
+
+  /// `train.steps`, `model.path`, `name`.
+  std::string path() const;
+};
+
+/// All options, in the order in which they are applied, shown and written.
+const std::vector<Option>& option_table();
+
+/// The option of that section with the key or alias `name`; null when there is none.
+const Option* find_option(Section section, std::string_view name);
+
+/// The option's value in default-constructed specs.
+OptionValue default_value(const Option& option);
+
+/// 0, false, "", an empty list or map.
+bool is_unset(const OptionValue& value);
+
+}  // namespace cotune

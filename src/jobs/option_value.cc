@@ -1,0 +1,327 @@
+#include "jobs/option_value.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/diagnostics.h"
+#include "jobs/identifier.h"
+#include "jobs/memory_size.h"
+#include "jobs/module_pattern.h"
+
+namespace cotune {
+
+namespace {
+
+bool is_quoted(const YAML::Node& node, bool literal) {
+  return !literal && node.Tag() != "?" && !node.Tag().empty();
+}
+
+std::string found_text(const YAML::Node& node, bool literal) {
+  switch (node.Type()) {
+    case YAML::NodeType::Undefined:
+    case YAML::NodeType::Null: return "nothing";
+    case YAML::NodeType::Sequence: return "a list";
+    case YAML::NodeType::Map: return "a map";
+    case YAML::NodeType::Scalar: break;
+  }
+  const std::string text = shown(node.Scalar());
+  return is_quoted(node, literal) || text.empty() ? fmt::format("the text \"{}\"", text) : text;
+}
+
+std::string range_text(const Accepted& accepted, std::string_view noun) {
+  const bool has_low = std::isfinite(accepted.low), has_high = std::isfinite(accepted.high);
+  const bool is_whole = noun.find("whole") != std::string_view::npos;
+  const auto bound = [is_whole](double value) {
+    return is_whole ? fmt::format("{}", static_cast<int64_t>(value)) : fmt::format("{}", value);
+  };
+  std::string text(noun);
+  if (has_low && has_high && !accepted.low_open && !accepted.high_open) {
+    return fmt::format("{} from {} to {}", text, bound(accepted.low), bound(accepted.high));
+  }
+  if (has_low) text += fmt::format(" {} {}", accepted.low_open ? "above" : "of at least", bound(accepted.low));
+  if (has_high) {
+    text += fmt::format("{} {} {}", has_low ? " and" : "", accepted.high_open ? "below" : "at most",
+                        bound(accepted.high));
+  }
+  return text;
+}
+
+bool is_within(const Accepted& accepted, double value) {
+  return (accepted.low_open ? value > accepted.low : value >= accepted.low) &&
+         (accepted.high_open ? value < accepted.high : value <= accepted.high);
+}
+
+/// Whole text as a number; YAML's core schema without its other bases. Nothing when it is none, or not finite.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+    if (text.starts_with('-')) return std::nullopt;
+  }
+  if constexpr (std::is_integral_v<Number>) {
+    const std::string_view digits = text.starts_with('-') ? text.substr(1) : text;
+    if (digits.size() > 1 && digits.front() == '0') return std::nullopt;
+  }
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (!std::isfinite(number)) return std::nullopt;
+  }
+  return number;
+}
+
+bool has_control_characters(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+}
+
+/// YYYY-MM-DD, then optionally Thh:mm, :ss, and Z or ±hh:mm.
+bool is_time(std::string_view text) {
+  const auto number = [&](size_t count, int low, int high) {
+    if (text.size() < count) return false;
+    int value = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (text[i] < '0' || text[i] > '9') return false;
+      value = 10 * value + (text[i] - '0');
+    }
+    text.remove_prefix(count);
+    return low <= value && value <= high;
+  };
+  const auto literal = [&](char c) {
+    if (!text.starts_with(c)) return false;
+    text.remove_prefix(1);
+    return true;
+  };
+  if (!(number(4, 1, 9999) && literal('-') && number(2, 1, 12) && literal('-') && number(2, 1, 31))) return false;
+  if (text.empty()) return true;
+  if (!(literal('T') && number(2, 0, 23) && literal(':') && number(2, 0, 59))) return false;
+  if (literal(':') && !number(2, 0, 60)) return false;
+  if (text.empty() || text == "Z") return true;
+  return (literal('+') || literal('-')) && number(2, 0, 23) && literal(':') && number(2, 0, 59) && text.empty();
+}
+
+class ValueReader {
+ public:
+  ValueReader(const Option& option, bool literal) : option_(option), literal_(literal) {}
+
+  std::variant<OptionValue, ValueMistake> read(const YAML::Node& node) {
+    switch (option_.accepted.type) {
+      case OptionType::modules: return read_modules(node);
+      case OptionType::wholes: return read_wholes(node);
+      case OptionType::whole_by_module: return read_by_module<int64_t>(node);
+      case OptionType::number_by_module: return read_by_module<double>(node);
+      default: break;
+    }
+    if (!node.IsScalar()) return unacceptable(node);
+    const std::string& text = node.Scalar();
+    switch (option_.accepted.type) {
+      case OptionType::boolean:
+        if (is_quoted(node, literal_)) return unacceptable(node);
+        if (text == "true" || text == "True" || text == "TRUE") return OptionValue(true);
+        if (text == "false" || text == "False" || text == "FALSE") return OptionValue(false);
+        return unacceptable(node);
+      case OptionType::whole: return read_number<int64_t>(node);
+      case OptionType::seed: return read_number<uint64_t>(node);
+      case OptionType::number: return read_number<double>(node);
+      case OptionType::choice: return read_choice(node);
+      default: return read_text(node);
+    }
+  }
+
+ private:
+  ValueMistake unacceptable(const YAML::Node& node) const { return unacceptable(found_text(node, literal_)); }
+  ValueMistake unacceptable(const std::string& found) const {
+    return {fmt::format("must be {}, got {}", accepted_text(option_), found)};
+  }
+
+  template <typename Number>
+  std::variant<OptionValue, ValueMistake> read_number(const YAML::Node& node) const {
+    const std::optional<Number> number = parse_number<Number>(node.Scalar());
+    if (number && is_quoted(node, literal_)) {
+      return ValueMistake{fmt::format("must be {}, got {}: write it without quotes", accepted_text(option_),
+                                      found_text(node, literal_))};
+    }
+    if (!number || !is_within(option_.accepted, static_cast<double>(*number))) return unacceptable(node);
+    return OptionValue(*number);
+  }
+
+  std::variant<OptionValue, ValueMistake> read_choice(const YAML::Node& node) const {
+    const std::string& text = node.Scalar();
+    const Accepted& accepted = option_.accepted;
+    if (std::count(accepted.choices.begin(), accepted.choices.end(), text)) return OptionValue(text);
+    for (const auto& [alias, choice] : accepted.choice_aliases) {
+      if (alias == text) return OptionValue(choice);
+    }
+    const std::string near = text.size() < 60 ? nearest_name(text, accepted.choices) : "";
+    ValueMistake mistake = unacceptable(node);
+    if (!near.empty()) mistake.message += fmt::format("; did you mean `{}`?", near);
+    return mistake;
+  }
+
+  std::variant<OptionValue, ValueMistake> read_text(const YAML::Node& node) const {
+    const std::string& text = node.Scalar();
+    bool good = !text.empty() && !has_control_characters(text);
+    if (option_.accepted.type == OptionType::identifier) good = good && is_identifier(text);
+    if (option_.accepted.type == OptionType::time) good = good && is_time(text);
+    if (option_.accepted.type == OptionType::memory) good = good && parse_memory_size(text).has_value();
+    if (!good) return unacceptable(node);
+    return OptionValue(text);
+  }
+
+  std::variant<OptionValue, ValueMistake> read_modules(const YAML::Node& node) const {
+    std::vector<std::string> names;
+    if (node.IsScalar()) {
+      names.push_back(node.Scalar());
+    } else if (node.IsSequence() && node.size() > 0) {
+      for (const YAML::Node& item : node) {
+        if (!item.IsScalar()) return unacceptable("a list with " + found_text(item, literal_) + " in it");
+        names.push_back(item.Scalar());
+      }
+    } else {
+      return unacceptable(node.IsSequence() ? "an empty list" : found_text(node, literal_));
+    }
+    for (const std::string& name : names) {
+      if (std::string mistake = module_pattern_mistake(name, node.IsSequence()); !mistake.empty()) {
+        return ValueMistake{mistake};
+      }
+    }
+    return OptionValue(std::move(names));
+  }
+
+  std::variant<OptionValue, ValueMistake> read_wholes(const YAML::Node& node) const {
+    if (!node.IsSequence()) return unacceptable(node);
+    if (node.size() == 0) return unacceptable("an empty list");
+    std::vector<int64_t> numbers;
+    for (const YAML::Node& item : node) {
+      const std::optional<int64_t> number =
+          item.IsScalar() && !is_quoted(item, false) ? parse_number<int64_t>(item.Scalar()) : std::nullopt;
+      if (!number || !is_within(option_.accepted, static_cast<double>(*number))) {
+        return unacceptable("a list with " + found_text(item, false) + " in it");
+      }
+      numbers.push_back(*number);
+    }
+    return OptionValue(std::move(numbers));
+  }
+
+  template <typename Number>
+  std::variant<OptionValue, ValueMistake> read_by_module(const YAML::Node& node) const {
+    if (!node.IsMap()) return unacceptable(node);
+    ModulePattern<Number> values;
+    std::set<std::string> seen;
+    for (const auto& item : node) {
+      if (!item.first.IsScalar()) return unacceptable("a key that is " + found_text(item.first, false));
+      const std::string& key = item.first.Scalar();
+      if (!seen.insert(key).second) return ValueMistake{fmt::format("`{}` is given twice", shown(key))};
+      if (std::string mistake = expression_mistake(key); !mistake.empty()) return ValueMistake{mistake};
+      const std::optional<Number> number = item.second.IsScalar() && !is_quoted(item.second, false)
+                                               ? parse_number<Number>(item.second.Scalar())
+                                               : std::nullopt;
+      if (!number || !is_within(option_.accepted, static_cast<double>(*number))) {
+        return unacceptable(fmt::format("{} for `{}`", found_text(item.second, false), shown(key)));
+      }
+      values.emplace_back(key, *number);
+    }
+    if (values.empty()) return unacceptable("an empty map");
+    return OptionValue(std::move(values));
+  }
+
+  const Option& option_;
+  bool literal_;
+};
+
+}  // namespace
+
+std::variant<OptionValue, ValueMistake> read_option_value(const Option& option, const YAML::Node& node,
+                                                          bool literal) {
+  return ValueReader(option, literal).read(node);
+}
+
+std::string accepted_text(const Option& option) {
+  const Accepted& accepted = option.accepted;
+  switch (accepted.type) {
+    case OptionType::text: return "a text";
+    case OptionType::identifier: return "1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.`";
+    case OptionType::time: return "a time such as 2026-01-31 or 2026-01-31T18:00:00Z";
+    case OptionType::path: return "a path";
+    case OptionType::name_or_path: return "a name or a path";
+    case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
+    case OptionType::choice: return fmt::format("one of {}", fmt::join(accepted.choices, ", "));
+    case OptionType::boolean: return "true or false";
+    case OptionType::whole: return range_text(accepted, "a whole number");
+    case OptionType::seed: return "a whole number from 0 to 18446744073709551615";
+    case OptionType::number: return range_text(accepted, "a number");
+    case OptionType::modules: return "a list of module names, `all-linear` or one regular expression";
+    case OptionType::wholes: return "a list, each " + range_text(accepted, "a whole number");
+    case OptionType::whole_by_module:
+      return "a map from regular expressions to, each, " + range_text(accepted, "a whole number");
+    case OptionType::number_by_module:
+      return "a map from regular expressions to, each, " + range_text(accepted, "a number");
+  }
+  return "";
+}
+
+std::string quote_yaml(std::string_view text) {
+  static const std::set<std::string, std::less<>> reserved = {"y",  "n",   "yes", "no",   "on",
+                                                              "off", "true", "false", "null", "nan", "inf"};
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-' || c == '.' || c == '/';
+  };
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/') &&
+                     std::all_of(text.begin(), text.end(), is_plain) && !reserved.contains(lower);
+  return plain ? std::string(text) : nlohmann::json(text).dump();
+}
+
+std::string to_yaml_text(const OptionValue& value) {
+  const auto join = [](const auto& items, const auto& one) {
+    std::string text;
+    for (const auto& item : items) text += (text.empty() ? "" : ", ") + one(item);
+    return text;
+  };
+  return std::visit(
+      [&](const auto& held) -> std::string {
+        using Held = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<Held, std::string>) {
+          return quote_yaml(held);
+        } else if constexpr (std::is_arithmetic_v<Held>) {
+          return fmt::format("{}", held);
+        } else if constexpr (std::is_same_v<Held, std::vector<std::string>>) {
+          // A single text is a name, `all-linear` or an expression, which only stands outside a list.
+          if (held.size() == 1) return quote_yaml(held[0]);
+          return "[" + join(held, [](const std::string& item) { return quote_yaml(item); }) + "]";
+        } else if constexpr (std::is_same_v<Held, std::vector<int64_t>>) {
+          return "[" + join(held, [](int64_t item) { return fmt::format("{}", item); }) + "]";
+        } else {
+          return "{" + join(held, [](const auto& item) {
+                   return fmt::format("{}: {}", nlohmann::json(item.first).dump(), item.second);
+                 }) + "}";
+        }
+      },
+      value);
+}
+
+std::string shown(std::string_view text) {
+  std::string result;
+  for (unsigned char c : text.substr(0, 60)) {
+    if (c < 0x20 || c == 0x7f) {
+      result += fmt::format("\\x{:02x}", c);
+    } else {
+      result += static_cast<char>(c);
+    }
+  }
+  if (text.size() > 60) {
+    while (!result.empty() && (static_cast<unsigned char>(result.back()) & 0xC0) == 0x80) result.pop_back();
+    if (!result.empty() && static_cast<unsigned char>(result.back()) >= 0xC0) result.pop_back();
+    result += "…";
+  }
+  return result;
+}
+
+}  // namespace cotune
