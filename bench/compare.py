@@ -1,0 +1,316 @@
+#!/usr/bin/env python3
+"""Measures cotune against Hugging Face PEFT and writes the table of docs/benchmarks.md.
+
+    .deps/venv/bin/python bench/compare.py [--only NAME...] [--repetitions 3] [--steps 4] [--no-docs]
+    .deps/venv/bin/python bench/compare.py --table-only
+
+Needs `scripts/install-dependencies --comparisons`, a built build/cotune and the model of scripts/demo-data. Everything
+else is made under build/bench: the Hugging Face folder, the workloads (bench/workloads.py), the initial adapters both
+programs start from. Per repetition and row of the table it runs cotune, PEFT as shipped and PEFT tuned (each of its ways to
+batch, the best counts) right after each other, one program at a time, so that the machine's drift falls on all alike.
+Every run is a line of build/bench/results.jsonl, which starts empty unless --append is given (to measure some rows
+again: their earlier runs are then dropped); --table-only writes the table from that file again.
+
+A row's figures are medians over its repetitions; the ratio is that of the medians. A goal that is missed is marked so,
+and so is a row whose losses differ (LOSS_LIMIT): its speed counts for nothing. Two cores run one benchmark at a time:
+the load average before each run is recorded, and a table from a busy machine says so.
+"""
+import argparse
+import collections
+import datetime
+import json
+import os
+import pathlib
+import platform
+import re
+import shlex
+import statistics
+import subprocess
+import sys
+
+import workloads
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BENCH = ROOT / "build/bench"
+BEGIN, END = "<!-- benchmarks: begin (bench/compare.py writes this part) -->", "<!-- benchmarks: end -->"
+
+# One row of the table: cotune on a workload, against PEFT on the same one. Goals are ratios of real tokens per second.
+Row = collections.namedtuple("Row", "name title workload dtype arguments goal_shipped goal_tuned")
+ROWS = [
+    Row("four-jobs", "four jobs, rows to 32/64/128/256, batch 8", "four-jobs", "bfloat16", "", 5.0, 4.0),
+    Row("four-jobs-f32", "the same in f32", "four-jobs", "float32", "", 4.5, None),
+    Row("four-jobs-full", "the same, every row at full length", "four-jobs-full", "bfloat16", "", 3.5, None),
+    Row("four-jobs-quarter", "the same, a quarter of the tokens labelled", "four-jobs-quarter", "bfloat16", "", 5.5, None),
+    Row("sixteen-jobs", "16 jobs of batch 1, rows to 64", "sixteen-jobs", "bfloat16", "", 4.5, None),
+    Row("one-job", "one job alone, batch 8, rows to 256", "one-job", "bfloat16", "", 4.5, None),
+    Row("portable", "four jobs, portable kernels", "four-jobs", "bfloat16", "--portable-kernels", 2.0, None),
+]
+METHODS_GOAL, MATRIX_GOAL, MEMORY_GOAL, START_GOAL_S = 0.85, 0.80, 0.25, 5.0
+LOSS_LIMIT = {"float32": 1e-5, "bfloat16": 5e-3}  # largest relative difference of a step's loss from PEFT as shipped
+SMOLLM2 = {"hidden": 576, "intermediate": 1536, "key_value": 192, "layers": 30, "vocabulary": 49152}
+
+
+class BenchmarkError(Exception):
+    """A program that is missing, fails, or prints something else than agreed."""
+
+
+def run(command, what):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BenchmarkError(f"{what} ended with status {done.returncode}: {shlex.join(map(str, command))}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def parse_summary(output, what):
+    """The summary in a program's output: the last line that is a JSON object with these keys. Both programs print
+
+    real_tokens, labelled_tokens, seconds_training   without the first step of every job (PEFT) or the first round
+                                                      (cotune), in which libraries set themselves up
+    peak_rss_bytes                                    of the process
+    losses                                            {job: [loss of every step, the first included]}
+    seconds_to_first_step                             cotune only: from program start to the end of the first step
+    """
+    for line in reversed(output.splitlines()):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict) and "real_tokens" in value:
+            missing = {"real_tokens", "labelled_tokens", "seconds_training", "peak_rss_bytes", "losses"} - value.keys()
+            if missing:
+                raise BenchmarkError(f"{what}: the summary lacks {', '.join(sorted(missing))}")
+            return value
+    raise BenchmarkError(f"{what}: no summary in its output:\n{output[-1000:]}")
+
+
+def rate(result):
+    return result["real_tokens"] / result["seconds_training"]
+
+
+def matrix_rate(dtype):
+    """FLOP/s of torch's matrix product on the frozen products of SmolLM2-135M at 2,048 tokens, forward and transposed;
+    the share of each shape as in one layer. In a process of its own."""
+    code = """
+import json, sys, time, torch
+dtype, h, f, kv = getattr(torch, sys.argv[1]), *map(int, sys.argv[2:])
+work = seconds = 0
+for out, inner in ((h + 2 * kv, h), (h, h), (2 * f, h), (h, f)):
+    w = torch.randn(out, inner, dtype=dtype)
+    for x, y in ((torch.randn(2048, inner, dtype=dtype), w.t()), (torch.randn(2048, out, dtype=dtype), w)):
+        times = []
+        for _ in range(12):
+            start = time.perf_counter(); torch.mm(x, y); times.append(time.perf_counter() - start)
+        seconds += sorted(times[2:])[5]; work += 2 * 2048 * out * inner
+print(json.dumps(work / seconds))
+"""
+    sizes = [str(SMOLLM2[key]) for key in ("hidden", "intermediate", "key_value")]
+    return json.loads(run([sys.executable, "-c", code, dtype, *sizes], "measuring torch.mm"))
+
+
+def arithmetic(result, lora_rank=16):
+    """4·P_linear·tokens + 4·P_head·labelled + 6·P_adapter·tokens: forward and backward of frozen products and head,
+    and the adapter's three products."""
+    h, f, kv, layers = (SMOLLM2[key] for key in ("hidden", "intermediate", "key_value", "layers"))
+    linear = layers * (2 * h * h + 2 * h * kv + 3 * h * f)
+    adapter = layers * lora_rank * (2 * (h + h) + 2 * (h + kv) + 3 * (h + f))
+    return (4 * linear + 6 * adapter) * result["real_tokens"] + 4 * h * SMOLLM2["vocabulary"] * result["labelled_tokens"]
+
+
+def machine():
+    """What a reader needs to place the figures, in one line."""
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    name = re.search(r"model name\s*:\s*(.*)", text)
+    flags = set(re.search(r"flags\s*:\s*(.*)", text).group(1).split())
+    features = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    memory = int(re.search(r"MemTotal:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) / 2**20
+    return f"{name.group(1) if name else platform.machine()}, {os.cpu_count()} cores ({', '.join(features)}), {memory:.0f} GiB"
+
+
+class Runner:
+    def __init__(self, options):
+        self.options = options
+        self.results_path = BENCH / "results.jsonl"
+
+    def workload(self, name, dtype):
+        """The folder of a workload with its initial adapters, made once per dtype and number of steps."""
+        base = BENCH / f"workloads-{dtype}-{self.options.steps}"
+        folder = base / name
+        if not (folder / "ready").exists():
+            workloads.write_workload(str(base), name, str(self.options.model), self.options.steps, dtype)
+            run([sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--prepare"],
+                "making initial adapters")
+            (folder / "ready").touch()
+        return folder
+
+    def keep(self, row_name, program, result):
+        record = {"row": row_name, "program": program, "load_before": self.load, "date": datetime.date.today().isoformat(),
+                  **result}
+        with open(self.results_path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        print(f"  {program:16} {rate(result):8.1f} real tokens/s  {result['peak_rss_bytes'] / 2**30:5.2f} GiB", flush=True)
+
+    def cotune(self, row_name, workload, dtype, arguments=""):
+        self.load = os.getloadavg()[0]
+        folder = self.workload(workload, dtype)
+        output = BENCH / "runs" / row_name
+        subprocess.run(["rm", "-rf", output], check=True)
+        command = self.options.cotune_command.format(program=ROOT / "build/cotune", jobs=folder / "jobs.yaml", output=output)
+        command = shlex.split(command) + shlex.split(arguments)
+        self.keep(row_name, "cotune", parse_summary(run(command, "cotune"), "cotune"))
+
+    def peft(self, row_name, workload, dtype, mode, batching=None):
+        self.load = os.getloadavg()[0]
+        folder = self.workload(workload, dtype)
+        command = [sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--mode", mode]
+        program = "peft shipped"
+        if mode == "tuned":
+            command += ["--batching", batching]
+            program = f"peft {batching}"
+        self.keep(row_name, program, parse_summary(run(command, "PEFT"), "PEFT"))
+
+    def start_results(self):
+        """An empty results file, or with --append the old one without the rows that are measured now."""
+        kept = []
+        if self.options.append and self.results_path.exists():
+            again = set(self.options.only or [])
+            again |= {"methods-all-lora"} if "methods" in again else set()
+            kept = [line for line in self.results_path.read_text().splitlines() if again and json.loads(line)["row"] not in again]
+        self.results_path.write_text("".join(line + "\n" for line in kept))
+
+    def measure(self):
+        self.start_results()
+        chosen = [row for row in ROWS if not self.options.only or row.name in self.options.only]
+        for repetition in range(self.options.repetitions):
+            for row in chosen:
+                print(f"{row.title} ({row.dtype}), run {repetition + 1}", flush=True)
+                self.cotune(row.name, row.workload, row.dtype, row.arguments)
+                self.peft(row.name, row.workload, row.dtype, "shipped")
+                self.peft(row.name, row.workload, row.dtype, "tuned", "by-length")
+                self.peft(row.name, row.workload, row.dtype, "tuned", "flattened")
+            if not self.options.only or "methods" in self.options.only:
+                print(f"one job of each method, run {repetition + 1}", flush=True)
+                self.cotune("methods", "methods", "bfloat16")
+                self.cotune("methods-all-lora", "methods-all-lora", "bfloat16")
+            if not self.options.only or "matrix-rate" in self.options.only:
+                with open(self.results_path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps({"row": "matrix-rate", "program": "torch.mm", "flops": matrix_rate("bfloat16"),
+                                           "load_before": os.getloadavg()[0]}) + "\n")
+
+
+def largest_loss_difference(ours, theirs):
+    """Largest relative difference of a step's loss, over the steps of all jobs both programs trained."""
+    worst = 0.0
+    for job, losses in theirs["losses"].items():
+        if len(ours["losses"].get(job, [])) != len(losses):
+            return float("inf")
+        worst = max([worst] + [abs(a - b) / abs(b) for a, b in zip(ours["losses"][job], losses)])
+    return worst
+
+
+def verdict(value, goal, at_least=True):
+    if goal is None:
+        return f"{value:.2f}×"
+    met = value >= goal if at_least else value <= goal
+    return f"{value:.2f}× ({'≥' if at_least else '≤'} {goal:g}" + (")" if met else ", **missed**)")
+
+
+def table(results):
+    """The Markdown between the markers, from all records of results.jsonl."""
+    by_row = collections.defaultdict(lambda: collections.defaultdict(list))
+    for record in results:
+        by_row[record["row"]][record["program"]].append(record)
+    median_rate = lambda records: statistics.median(map(rate, records))
+    median_memory = lambda records: statistics.median(r["peak_rss_bytes"] for r in records) / 2**30
+    lines = ["| SmolLM2-135M, LoRA rank 16 on all seven projections, AdamW | dtype | cotune, tokens/s | PEFT shipped | PEFT tuned | "
+             "over shipped | over tuned | memory cotune / PEFT, GiB | largest loss difference | runs |",
+             "|---|---|---|---|---|---|---|---|---|---|"]
+    for row in ROWS:
+        records = by_row.get(row.name)
+        tuned = {name: runs for name, runs in (records or {}).items() if name in ("peft by-length", "peft flattened")}
+        if not records or not records["cotune"] or not records["peft shipped"] or not tuned:
+            lines.append(f"| {row.title} | {row.dtype} | not measured | | | | | | | |")
+            continue
+        cotune, shipped = records["cotune"], records["peft shipped"]
+        best = max(tuned, key=lambda name: median_rate(tuned[name]))
+        rates = sorted(map(rate, cotune))
+        difference = max(largest_loss_difference(cotune[-1], shipped[-1]), 0.0)
+        loss = f"{difference:.1e}" + ("" if difference <= LOSS_LIMIT[row.dtype] else " (**too large: the speed does not count**)")
+        lines.append(
+            f"| {row.title} | {row.dtype} | {median_rate(cotune):.0f} ({rates[0]:.0f}–{rates[-1]:.0f}) | {median_rate(shipped):.0f} | "
+            f"{median_rate(tuned[best]):.0f} ({best.removeprefix('peft ')}) | "
+            f"{verdict(median_rate(cotune) / median_rate(shipped), row.goal_shipped)} | "
+            f"{verdict(median_rate(cotune) / median_rate(tuned[best]), row.goal_tuned)} | "
+            f"{median_memory(cotune):.2f} / {median_memory(shipped):.2f} | {loss} | {len(cotune)} |")
+    lines += ["", "| | reached |", "|---|---|"]
+    lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory)]
+    loads = [record["load_before"] for record in results]
+    versions = next((r["versions"] for r in results if r.get("versions")), {})
+    about = [f"Machine: {machine()}. " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ". "
+             f"{max(r.get('date', '') for r in results)}; load average before a run: median {statistics.median(loads):.1f}, "
+             f"highest {max(loads):.1f}."]
+    if statistics.median(loads) > 0.5 * os.cpu_count():
+        about.append("**The machine was busy with other work: these figures are worth little.**")
+    return "\n".join([*about, "", *lines])
+
+
+def single_figures(by_row, median_rate, median_memory):
+    four = by_row.get("four-jobs", {})
+    cotune, shipped = four.get("cotune"), four.get("peft shipped")
+    if by_row.get("methods") and by_row.get("methods-all-lora"):
+        ratio = median_rate(by_row["methods"]["cotune"]) / median_rate(by_row["methods-all-lora"]["cotune"])
+        yield "one job of each method together, over all-LoRA at equal tokens", verdict(ratio, METHODS_GOAL)
+    if cotune and by_row.get("matrix-rate"):
+        flops = statistics.median(record["flops"] for record in by_row["matrix-rate"]["torch.mm"])
+        reached = statistics.median(arithmetic(r) / r["seconds_training"] for r in cotune)
+        yield (f"share of torch.mm's bf16 rate, {flops / 1e9:.0f} GFLOP/s (four jobs)", verdict(reached / flops, MATRIX_GOAL))
+    if cotune and shipped:
+        yield "peak memory over PEFT's (four jobs)", verdict(median_memory(cotune) / median_memory(shipped), MEMORY_GOAL, False)
+    starts = [r["seconds_to_first_step"] for r in cotune or [] if "seconds_to_first_step" in r]
+    if starts:
+        start = statistics.median(starts)
+        yield ("from program start to the end of the first step (four jobs)",
+               f"{start:.1f} s (≤ {START_GOAL_S:g} s" + (")" if start <= START_GOAL_S else ", **missed**)"))
+
+
+def write_docs(path, text):
+    old = path.read_text() if path.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
+    if BEGIN not in old or END not in old:
+        raise BenchmarkError(f"{path} lacks the lines '{BEGIN}' and '{END}'")
+    path.write_text(old[:old.index(BEGIN) + len(BEGIN)] + "\n" + text + "\n" + old[old.index(END):])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[row.name for row in ROWS] + ["methods", "matrix-rate"])
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4, help="steps of every job; the first is not timed (default 4)")
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf")
+    parser.add_argument("--hf", type=pathlib.Path, default=BENCH / "hf", help="the same model as a Hugging Face folder")
+    parser.add_argument("--cotune-command", default="{program} train {jobs} --json --output-dir {output}")
+    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs/benchmarks.md")
+    parser.add_argument("--no-docs", action="store_true", help="print the table, leave docs/benchmarks.md")
+    parser.add_argument("--append", action="store_true", help="keep the results of the rows that --only does not name")
+    parser.add_argument("--table-only", action="store_true", help="measure nothing: the table from build/bench/results.jsonl")
+    options = parser.parse_args()
+    runner = Runner(options)
+    if not options.table_only:
+        BENCH.mkdir(parents=True, exist_ok=True)
+        options.model = options.model.resolve()
+        if not options.model.exists():
+            raise BenchmarkError(f"no model {options.model}: scripts/demo-data fetches it")
+        if not (options.hf / "model.safetensors").exists():
+            run([sys.executable, ROOT / "scripts/gguf-to-hf", options.model, options.hf], "converting the model")
+        runner.measure()
+    if not runner.results_path.exists():
+        raise BenchmarkError(f"no {runner.results_path}: run without --table-only first")
+    text = table([json.loads(line) for line in runner.results_path.read_text().splitlines()])
+    print(text)
+    if not options.no_docs:
+        write_docs(options.docs, text)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except BenchmarkError as error:
+        sys.exit(f"bench/compare.py: {error}")
