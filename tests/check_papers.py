@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Checks docs/papers.md: one row per mechanism of the three papers, and what a row names exists.
+
+    python3 tests/check_papers.py [--root FOLDER]
+
+Rows are those of any table whose first column is headed `id`; the columns status, header, test and command are found by
+the first word of their heading, others are free. Checked:
+  * every id MX-1..45 (MuxTune), ML-1..31 (mLoRA) and LB-1..36 (LobRA) has exactly one row, and there is no other id
+  * status starts with `runs`, `simulated only`, `deliberately different` or `not yet`
+  * a row that runs names a header and a test
+  * what stands in `backticks` exists: paths below src/, tests/, bench/, scripts/, docs/ and examples/ (src/ may be left
+    out in the column header), tests written Suite.Name, and in the column command the script or cotune's subcommand
+"""
+import argparse
+import pathlib
+import re
+import sys
+
+IDS = [f"MX-{n}" for n in range(1, 46)] + [f"ML-{n}" for n in range(1, 32)] + [f"LB-{n}" for n in range(1, 37)]
+STATUSES = ("runs", "simulated only", "deliberately different", "not yet")
+COLUMNS = ("status", "header", "test", "command")
+PATH = re.compile(r"^(src|tests|bench|scripts|docs|examples)/[\w./-]+$")
+TEST_NAME = re.compile(r"^\w+\.\w+$")
+TEST_DEFINITION = re.compile(r"\b(?:TEST|TEST_F|TEST_P|TYPED_TEST)\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)")
+
+
+def cells_of(line):
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def rows_of(path):
+    """(line number, {column: text}) of every row with an id, and a list of mistakes."""
+    rows, mistakes, columns = [], [], None
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.lstrip().startswith("|"):
+            columns = None
+            continue
+        cells = cells_of(line)
+        if columns is None:
+            columns = [(cell.lower().split() or [""])[0] for cell in cells]
+            if columns[0] == "id":
+                mistakes += [f"{path}:{number}: the table has no column {name}" for name in COLUMNS if name not in columns]
+        elif columns[0] == "id" and not re.fullmatch(r"[\s:|-]+", line):
+            if len(cells) != len(columns):
+                mistakes.append(f"{path}:{number}: {len(cells)} cells under {len(columns)} headings")
+            rows.append((number, dict(zip(columns, cells))))
+    return rows, mistakes
+
+
+class Project:
+    """What exists: files, tests and subcommands."""
+
+    def __init__(self, root):
+        self.root = root
+        self.tests = set()
+        for file in (root / "tests").rglob("*.cc"):
+            self.tests.update(".".join(match) for match in TEST_DEFINITION.findall(file.read_text(encoding="utf-8")))
+        self.command_line = "\n".join(file.read_text(encoding="utf-8") for file in (root / "src/cli").rglob("*.cc"))
+
+    def problem(self, name, column):
+        """What is wrong with a name in backticks in a column, or None."""
+        if PATH.match(name):
+            return None if (self.root / name).exists() else f"{name} does not exist"
+        if column == "header" and name.endswith(".h"):
+            return None if (self.root / "src" / name).is_file() else f"there is no header src/{name}"
+        if column == "test":
+            if TEST_NAME.match(name):
+                return None if name in self.tests else f"no test is called {name}"
+            return f"'{name}' is neither a path nor a test written Suite.Name"
+        if column == "command":
+            words = [word for word in name.split() if "=" not in word.split("/")[0]]  # VARIABLE=value before a command
+            program = next((word for word in words if not re.fullmatch(r"(?:\S*/)?python3?", word)), "")
+            if re.fullmatch(r"(build/)?cotune", program):
+                rest = words[words.index(program) + 1:]
+                if rest and not rest[0].startswith("-") and f'"{rest[0]}"' not in self.command_line:
+                    return f"cotune has no subcommand {rest[0]}"
+            elif PATH.match(program):
+                return None if (self.root / program).exists() else f"{program} does not exist"
+        return None
+
+
+def check_row(number, row, project):
+    where, mistakes = f"docs/papers.md:{number}: {row['id']}", []
+    status = row.get("status", "")
+    if not status.lower().startswith(STATUSES):
+        mistakes.append(f"{where}: status '{status[:40]}' starts with none of: {', '.join(STATUSES)}")
+    for column in COLUMNS:
+        names = re.findall(r"`([^`]+)`", row.get(column, ""))
+        if status.lower().startswith("runs") and column in ("header", "test") and not names:
+            mistakes.append(f"{where}: runs, but names no {column}")
+        for name in names:
+            problem = project.problem(name, column)
+            if problem:
+                mistakes.append(f"{where}: {problem}")
+    return mistakes
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[1])
+    root = parser.parse_args().root
+    path = root / "docs/papers.md"
+    if not path.exists():
+        sys.exit(f"{path} is missing")
+    rows, mistakes = rows_of(path)
+    project = Project(root)
+    seen = {}
+    for number, row in rows:
+        if row["id"] in seen:
+            mistakes.append(f"docs/papers.md:{number}: {row['id']} has a row already, in line {seen[row['id']]}")
+        elif row["id"] not in IDS:
+            mistakes.append(f"docs/papers.md:{number}: there is no id '{row['id']}'")
+        seen[row["id"]] = number
+        mistakes += check_row(number, row, project)
+    absent = [name for name in IDS if name not in seen]
+    if absent:
+        mistakes.append(f"docs/papers.md: no row for {', '.join(absent)}")
+    if mistakes:
+        sys.exit("\n".join(mistakes))
+    print(f"docs/papers.md: {len(rows)} rows, all that they name exists")
+
+
+if __name__ == "__main__":
+    main()
