@@ -1,0 +1,49 @@
+#include "data/tokenizer_normalizer.h"
+
+#include "data/unicode.h"
+
+namespace cotune {
+namespace {
+
+std::string run(const NormalizeNfc&, std::string text) { return normalize_nfc(text); }
+
+std::string run(const NormalizePrepend& step, std::string text) { return text.empty() ? text : step.text + text; }
+
+std::string run(const NormalizeReplaceString& step, std::string text) {
+  return replace_all(text, step.pattern, step.content);
+}
+
+std::string run(const NormalizeReplaceRegex& step, std::string text) {
+  std::vector<RegexPiece> pieces;
+  step.pattern.split(text, pieces);
+  std::string out;
+  for (const RegexPiece& piece : pieces) {
+    out += piece.matched ? std::string_view(step.content)
+                         : std::string_view(text).substr(piece.begin, piece.end - piece.begin);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content) {
+  std::string out;
+  out.reserve(text.size());
+  size_t from = 0;
+  for (size_t at; (at = text.find(pattern, from)) != std::string_view::npos; from = at + pattern.size()) {
+    out += text.substr(from, at - from);
+    out += content;
+  }
+  out += text.substr(from);
+  return out;
+}
+
+std::string TokenizerNormalizer::apply(std::string_view utf8) const {
+  std::string text(utf8);
+  for (const Step& step : steps_) {
+    text = std::visit([&](const auto& s) { return run(s, std::move(text)); }, step);
+  }
+  return text;
+}
+
+}  // namespace cotune
