@@ -7,6 +7,10 @@
 ///   down_proj_backward, swiglu_backward, down_adapter_gradient, gate_up_proj_backward →, mlp_norm_backward,
 ///   gate_up_adapter_gradient, o_proj_backward, o_adapter_gradient, attention_backward, qkv_proj_backward →,
 ///   attention_norm_backward, qkv_adapter_gradient
+/// Above, an X_adapter_gradient operator uses what X_proj_backward made of the incoming gradient (the low-rank g = dy·Bᵀ
+/// and the like). Where the input gradient of X is not needed (X is the lowest adapted operator of the lowest adapted
+/// layer), X_proj_backward is absent and the X_adapter_gradient makes it itself, and for down also the product's input
+/// (swiglu again); it has `without_input_gradient` set.
 /// The head (final norm, logits, cross-entropy and their backward, labelled rows only) is the first operator of the
 /// backward list, so that no logits live between forward and backward; evaluation ends with loss_head instead.
 #pragma once
@@ -19,6 +23,7 @@
 #include "jobs/job.h"
 #include "jobs/projection.h"
 #include "model/config/model_config.h"
+#include "schedule/microbatch.h"
 
 namespace cotune {
 
@@ -77,11 +82,27 @@ struct StageShape {
 struct MicrobatchCounts {
   int64_t tokens = 0;            ///< rows of the activations, pads included
   int64_t labelled = 0;          ///< rows that enter the head
-  int64_t attention_pairs = 0;   ///< Σ over segments of (query, key) pairs under the causal mask
+  int64_t attention_pairs = 0;   ///< Σ over row parts of (query, key) pairs under the causal mask, pads included
   std::vector<int64_t> job_tokens;  ///< rows per job, indexed by job
   bool operator==(const MicrobatchCounts&) const = default;
 };
 
+/// Counts of a microbatch. A row part of n tokens (with pads) after p earlier ones has n·p + n·(n+1)/2 pairs.
+MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled);
+
+/// Costs from first principles. T tokens of the microbatch, n of one job; sizes divided by the tensor-parallel degree on
+/// the side that is split (out of q, k, v, gate, up and the head; in of o and down; heads); e element size, a the size
+/// of accumulations (4, or 8 for f64). flops:
+///   frozen products, forward or input gradient    2·T·in·out
+///   attention                                     4·pairs·heads·head_dim; backward 2.5 times that (scores again, dV, dP,
+///                                                 dQ, dK: five products for two)
+///   LoRA                                          2·n·r·(in + out) in each of forward, backward and adapter gradient
+///   bottleneck                                    4·n·width·out in each of the three
+///   diff pruning                                  2·n·entries in each of the three
+///   norms 4·T·hidden, backward 8·T·hidden; swiglu 5·T·intermediate, backward 12·T·intermediate (its y again included)
+///   head 4·labelled·hidden·vocabulary + 5·labelled·vocabulary + 12·labelled·hidden; loss_head 2·… + 3·… + 4·…
+/// Where X_proj_backward is absent, the adapter gradient adds the half of the adapter's backward that makes g.
+/// bytes_moved: frozen weights once, operands and results once.
 struct OperatorCost {
   double flops = 0;
   double bytes_moved = 0;      ///< weights and activations read and written once
@@ -96,18 +117,46 @@ struct Operator {
   int64_t layer = -1;                ///< -1: outside the layers
   std::vector<int32_t> predecessors; ///< indices in the same list
   bool communicates = false;         ///< an all-reduce over the tensor-parallel group follows
-  std::vector<AdapterShape> adapters;///< of the jobs at this operator's projections
+  std::vector<AdapterShape> adapters;///< of the jobs at this operator's projections (forward, backward and gradient)
+  bool without_input_gradient = false;  ///< adapter gradient operators: see above
   std::string name() const;          ///< `layers.3.qkv_proj`
 };
 
-/// The list for one stage, with the given adapters. In the backward list nothing is computed that nobody needs: layers
-/// below the lowest adapted one are absent, and so are adapter_gradient operators without adapters and, in the lowest
-/// layer, the input gradients below its first adapter.
+/// in and out of a projection on one rank.
+struct ProjectionSize {
+  int64_t in = 0;
+  int64_t out = 0;
+};
+ProjectionSize projection_size(const ModelConfig& config, Projection projection, int64_t tensor_parallel = 1);
+
+/// The list for one stage. `adapters`: those of the whole model, of every job in the microbatch. In the backward list
+/// nothing is computed that nobody needs: layers below the lowest adapted one are absent, and so are adapter_gradient
+/// operators without adapters and, in the lowest layer, the input gradients below its first adapter. Without any adapter
+/// the backward list is the head alone. evaluate: the forward list and loss_head.
+/// `communicates` is set at the cuts when tensor_parallel > 1. Throws InternalError when tensor_parallel does not divide
+/// the heads and the intermediate size.
 std::vector<Operator> stage_operators(const ModelConfig& config, const StageShape& stage,
                                       const std::vector<AdapterShape>& adapters, Direction direction);
 
 /// Cost of one operator. `element_size`: bytes of the compute dtype.
 OperatorCost operator_cost(const ModelConfig& config, const StageShape& stage, const Operator& op,
                            const MicrobatchCounts& counts, int64_t element_size);
+
+/// Sum over a list.
+OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, const std::vector<Operator>& operators,
+                        const MicrobatchCounts& counts, int64_t element_size);
+
+/// What the engine keeps of one forward operator until its backward (0 for operators of the backward list), bytes:
+///   attention_norm  T·(hidden·e + a)     layer input, 1/rms
+///   qkv_proj        T·(q + 2·kv)·e       after rotation
+///   attention       T·(q·e + heads·a)    output, log-sum-exp
+///   mlp_norm        T·(hidden·e + a)     stream after attention, 1/rms
+///   gate_up_proj    T·2·intermediate·e
+///   down_proj       T·hidden·e           in the last layer of the stage with the head: the head's input
+///   LoRA, at its projection        n·padded(r)·e
+///   bottleneck, at its projection  n·(out + padded(width))·e
+/// padded: up to a multiple of 32 (kernels), unchanged for f64. Under evaluation nothing is kept.
+int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Operator& op,
+                    const MicrobatchCounts& counts, int64_t element_size);
 
 }  // namespace cotune

@@ -1,0 +1,214 @@
+#include "schedule/operators.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+constexpr std::array<const char*, 23> kind_names = {
+    "embedding",
+    "attention_norm",
+    "qkv_proj",
+    "attention",
+    "o_proj",
+    "mlp_norm",
+    "gate_up_proj",
+    "swiglu",
+    "down_proj",
+    "loss_head",
+    "head",
+    "down_proj_backward",
+    "swiglu_backward",
+    "down_adapter_gradient",
+    "gate_up_proj_backward",
+    "mlp_norm_backward",
+    "gate_up_adapter_gradient",
+    "o_proj_backward",
+    "o_adapter_gradient",
+    "attention_backward",
+    "qkv_proj_backward",
+    "attention_norm_backward",
+    "qkv_adapter_gradient",
+};
+static_assert(kind_names.size() == static_cast<size_t>(OperatorKind::qkv_adapter_gradient) + 1);
+
+/// The operators with frozen products and adapters, from the input of a layer to its output.
+enum class BaseOp { qkv, o, gate_up, down };
+
+BaseOp base_op_of(Projection projection) {
+  switch (projection) {
+    case Projection::q:
+    case Projection::k:
+    case Projection::v:
+      return BaseOp::qkv;
+    case Projection::o:
+      return BaseOp::o;
+    case Projection::gate:
+    case Projection::up:
+      return BaseOp::gate_up;
+    case Projection::down:
+      return BaseOp::down;
+  }
+  return BaseOp::qkv;
+}
+
+/// Builds one list; remembers where the hidden states or their gradient come from.
+class ListBuilder {
+ public:
+  ListBuilder(const StageShape& stage, const std::vector<AdapterShape>& adapters)
+      : stage_(stage), adapters_(adapters) {}
+
+  void forward() {
+    if (stage_.has_embedding) stream_ = add(OperatorKind::embedding, -1, {});
+    for (int64_t layer = stage_.first_layer; layer < stage_.last_layer; ++layer) forward_layer(layer);
+  }
+
+  void loss_head() { add(OperatorKind::loss_head, -1, {stream_}); }
+
+  void backward() {
+    if (stage_.has_head) stream_ = add(OperatorKind::head, -1, {});
+    if (adapters_.empty()) return;
+    int64_t lowest_layer = std::numeric_limits<int64_t>::max();
+    for (const AdapterShape& adapter : adapters_) lowest_layer = std::min(lowest_layer, adapter.layer);
+    for (int64_t layer = stage_.last_layer; layer-- > std::max(stage_.first_layer, lowest_layer);) {
+      if (layer > lowest_layer) {
+        backward_layer(layer);
+      } else {
+        backward_lowest_layer(layer);
+      }
+    }
+  }
+
+  std::vector<Operator> take() { return std::move(list_); }
+
+ private:
+  int32_t add(OperatorKind kind, int64_t layer, std::vector<int32_t> predecessors) {
+    Operator op{.kind = kind, .layer = layer};
+    for (int32_t predecessor : predecessors) {
+      if (predecessor >= 0) op.predecessors.push_back(predecessor);
+    }
+    list_.push_back(std::move(op));
+    return static_cast<int32_t>(list_.size()) - 1;
+  }
+
+  int32_t add(OperatorKind kind, int64_t layer, std::vector<int32_t> predecessors, BaseOp base_op) {
+    const int32_t index = add(kind, layer, std::move(predecessors));
+    list_.back().adapters = adapters_at(layer, base_op);
+    return index;
+  }
+
+  int32_t communicating(int32_t index) {
+    list_[static_cast<size_t>(index)].communicates = stage_.tensor_parallel > 1;
+    return index;
+  }
+
+  void forward_layer(int64_t layer) {
+    const int32_t norm = add(OperatorKind::attention_norm, layer, {stream_});
+    const int32_t qkv = add(OperatorKind::qkv_proj, layer, {norm}, BaseOp::qkv);
+    const int32_t attention = add(OperatorKind::attention, layer, {qkv});
+    stream_ = communicating(add(OperatorKind::o_proj, layer, {attention, stream_}, BaseOp::o));
+    const int32_t mlp_norm = add(OperatorKind::mlp_norm, layer, {stream_});
+    const int32_t gate_up = add(OperatorKind::gate_up_proj, layer, {mlp_norm}, BaseOp::gate_up);
+    const int32_t swiglu = add(OperatorKind::swiglu, layer, {gate_up});
+    stream_ = communicating(add(OperatorKind::down_proj, layer, {swiglu, stream_}, BaseOp::down));
+  }
+
+  void backward_layer(int64_t layer) {
+    const int32_t attention = attention_half(layer, mlp_half(layer));
+    const int32_t qkv = communicating(add(OperatorKind::qkv_proj_backward, layer, {attention}, BaseOp::qkv));
+    stream_ = add(OperatorKind::attention_norm_backward, layer, {qkv, stream_});
+    add_gradient(OperatorKind::qkv_adapter_gradient, layer, {attention, qkv}, BaseOp::qkv);
+  }
+
+  void backward_lowest_layer(int64_t layer) {
+    if (adapted(layer, BaseOp::qkv)) {
+      const int32_t attention = attention_half(layer, mlp_half(layer));
+      add_last_gradient(OperatorKind::qkv_adapter_gradient, layer, attention, BaseOp::qkv);
+    } else if (adapted(layer, BaseOp::o)) {
+      add_last_gradient(OperatorKind::o_adapter_gradient, layer, mlp_half(layer), BaseOp::o);
+    } else if (adapted(layer, BaseOp::gate_up)) {
+      add_last_gradient(OperatorKind::gate_up_adapter_gradient, layer, down_and_swiglu(layer), BaseOp::gate_up);
+    } else {
+      add_last_gradient(OperatorKind::down_adapter_gradient, layer, stream_, BaseOp::down);
+    }
+  }
+
+  /// From the gradient of the layer's output to that of gate and up.
+  int32_t down_and_swiglu(int64_t layer) {
+    const int32_t down = add(OperatorKind::down_proj_backward, layer, {stream_}, BaseOp::down);
+    const int32_t swiglu = add(OperatorKind::swiglu_backward, layer, {down});
+    add_gradient(OperatorKind::down_adapter_gradient, layer, {down, swiglu}, BaseOp::down);
+    return swiglu;
+  }
+
+  /// From the gradient of the layer's output to that of the stream after attention.
+  int32_t mlp_half(int64_t layer) {
+    const int32_t swiglu = down_and_swiglu(layer);
+    const int32_t gate_up =
+        communicating(add(OperatorKind::gate_up_proj_backward, layer, {swiglu}, BaseOp::gate_up));
+    stream_ = add(OperatorKind::mlp_norm_backward, layer, {gate_up, stream_});
+    add_gradient(OperatorKind::gate_up_adapter_gradient, layer, {swiglu, gate_up}, BaseOp::gate_up);
+    return stream_;
+  }
+
+  /// From there to the gradient of q, k and v.
+  int32_t attention_half(int64_t layer, int32_t stream) {
+    const int32_t o = add(OperatorKind::o_proj_backward, layer, {stream}, BaseOp::o);
+    add_gradient(OperatorKind::o_adapter_gradient, layer, {o}, BaseOp::o);
+    return add(OperatorKind::attention_backward, layer, {o});
+  }
+
+  void add_gradient(OperatorKind kind, int64_t layer, std::vector<int32_t> predecessors, BaseOp base_op) {
+    if (adapted(layer, base_op)) add(kind, layer, std::move(predecessors), base_op);
+  }
+
+  void add_last_gradient(OperatorKind kind, int64_t layer, int32_t predecessor, BaseOp base_op) {
+    add(kind, layer, {predecessor}, base_op);
+    list_.back().without_input_gradient = true;
+  }
+
+  bool adapted(int64_t layer, BaseOp base_op) const { return !adapters_at(layer, base_op).empty(); }
+
+  std::vector<AdapterShape> adapters_at(int64_t layer, BaseOp base_op) const {
+    std::vector<AdapterShape> found;
+    for (const AdapterShape& adapter : adapters_) {
+      if (adapter.layer == layer && base_op_of(adapter.projection) == base_op) found.push_back(adapter);
+    }
+    return found;
+  }
+
+  const StageShape& stage_;
+  const std::vector<AdapterShape>& adapters_;
+  std::vector<Operator> list_;
+  int32_t stream_ = -1;  // the operator that made the hidden states, or their gradient; -1: another stage
+};
+
+}  // namespace
+
+std::string to_string(OperatorKind kind) { return kind_names[static_cast<size_t>(kind)]; }
+
+std::string Operator::name() const {
+  return layer < 0 ? to_string(kind) : "layers." + std::to_string(layer) + "." + to_string(kind);
+}
+
+std::vector<Operator> stage_operators(const ModelConfig& config, const StageShape& stage,
+                                      const std::vector<AdapterShape>& adapters, Direction direction) {
+  COTUNE_CHECK(stage.first_layer >= 0 && stage.first_layer <= stage.last_layer &&
+               stage.last_layer <= config.layer_count);
+  COTUNE_CHECK(config.head_count % stage.tensor_parallel == 0 && config.kv_head_count % stage.tensor_parallel == 0 &&
+                   config.intermediate_size % stage.tensor_parallel == 0,
+               "tensor-parallel degree {}", stage.tensor_parallel);
+  ListBuilder builder(stage, adapters);
+  if (direction == Direction::backward) {
+    builder.backward();
+  } else {
+    builder.forward();
+    if (direction == Direction::evaluate && stage.has_head) builder.loss_head();
+  }
+  return builder.take();
+}
+
+}  // namespace cotune
