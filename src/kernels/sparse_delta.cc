@@ -1,0 +1,191 @@
+#include "kernels/sparse_delta.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/vectors_avx512.h"
+
+namespace cotune::kernels {
+namespace {
+
+constexpr int64_t token_block = 64;
+
+/// A thread's block of tokens, transposed: [features][64] f32. Kept between calls.
+struct Transposed {
+  std::vector<float> memory;
+  float* reserve(int64_t features) {
+    if (int64_t(memory.size()) < features * token_block) memory.resize(features * token_block);
+    return memory.data();
+  }
+};
+
+COTUNE_AVX512_BEGIN
+
+/// to[f][t] = from[t][f] for features [begin, end); tokens from `count` on are zero.
+template <typename T>
+void transpose_block(const T* from, int64_t stride, int64_t count, int64_t begin, int64_t end, float* to) {
+  for (int64_t f = begin; f < end; f += 16) {
+    const __mmask16 mask = first_lanes(end - f);
+    for (int64_t t = 0; t < token_block; t += 16) {
+      __m512i words[16];
+      for (int64_t r = 0; r < 16; ++r) {
+        words[r] = t + r < count ? _mm512_castps_si512(load(from + (t + r) * stride + f, mask)) : _mm512_setzero_si512();
+      }
+      transpose_words(words);
+      const int64_t rows = std::min<int64_t>(16, end - f);
+      for (int64_t r = 0; r < rows; ++r) _mm512_storeu_si512(to + (f + r) * token_block + t, words[r]);
+    }
+  }
+}
+
+/// to[t][f + r] += from[r][t] for r < columns ≤ 16, rounded to T.
+template <typename T>
+void add_transposed(const float* from, int64_t columns, int64_t count, T* to, int64_t stride) {
+  const __mmask16 mask = first_lanes(columns);
+  for (int64_t t = 0; t < count; t += 16) {
+    __m512i words[16];
+    for (int64_t r = 0; r < 16; ++r) {
+      words[r] = r < columns ? _mm512_loadu_si512(from + r * token_block + t) : _mm512_setzero_si512();
+    }
+    transpose_words(words);
+    const int64_t rows = std::min<int64_t>(16, count - t);
+    for (int64_t r = 0; r < rows; ++r) {
+      T* row = to + (t + r) * stride;
+      store(row, _mm512_add_ps(load(row, mask), _mm512_castsi512_ps(words[r])), mask);
+    }
+  }
+}
+
+template <typename T>
+void forward_block(const SparseDelta& delta, const float* values, const T* x, int64_t x_stride, int64_t count, T* y,
+                   int64_t y_stride, Transposed& scratch) {
+  float* x_columns = scratch.reserve(delta.inputs);
+  transpose_block(x, x_stride, count, 0, delta.inputs, x_columns);
+  alignas(64) float sums[16 * token_block];
+  for (int64_t j = 0; j < delta.outputs; j += 16) {
+    const int64_t columns = std::min<int64_t>(16, delta.outputs - j);
+    if (delta.column_offsets[j] == delta.column_offsets[j + columns]) continue;
+    for (int64_t c = 0; c < columns; ++c) {
+      __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+      for (int64_t e = delta.column_offsets[j + c]; e < delta.column_offsets[j + c + 1]; ++e) {
+        const float* column = x_columns + int64_t(delta.row_indices[e]) * token_block;
+        const __m512 value = _mm512_set1_ps(values[e]);
+        for (int i = 0; i < 4; ++i) sum[i] = _mm512_fmadd_ps(value, _mm512_loadu_ps(column + i * 16), sum[i]);
+      }
+      for (int i = 0; i < 4; ++i) _mm512_store_ps(sums + c * token_block + i * 16, sum[i]);
+    }
+    add_transposed(sums, columns, count, y + j, y_stride);
+  }
+}
+
+template <typename T>
+void input_gradient_block(const SparseDelta& delta, const float* values, const T* dy, int64_t dy_stride, int64_t count,
+                          T* dx, int64_t dx_stride, Transposed& dy_scratch, Transposed& dx_scratch) {
+  float* dy_columns = dy_scratch.reserve(delta.outputs);
+  float* dx_columns = dx_scratch.reserve(delta.inputs);
+  transpose_block(dy, dy_stride, count, 0, delta.outputs, dy_columns);
+  std::fill_n(dx_columns, delta.inputs * token_block, 0.f);
+  for (int64_t j = 0; j < delta.outputs; ++j) {
+    __m512 column[4];
+    for (int i = 0; i < 4; ++i) column[i] = _mm512_loadu_ps(dy_columns + j * token_block + i * 16);
+    for (int64_t e = delta.column_offsets[j]; e < delta.column_offsets[j + 1]; ++e) {
+      float* sums = dx_columns + int64_t(delta.row_indices[e]) * token_block;
+      const __m512 value = _mm512_set1_ps(values[e]);
+      for (int i = 0; i < 4; ++i) {
+        _mm512_storeu_ps(sums + i * 16, _mm512_fmadd_ps(value, column[i], _mm512_loadu_ps(sums + i * 16)));
+      }
+    }
+  }
+  for (int64_t f = 0; f < delta.inputs; f += 16) {
+    add_transposed(dx_columns + f * token_block, std::min<int64_t>(16, delta.inputs - f), count, dx + f, dx_stride);
+  }
+}
+
+/// Adds one token block's part to the entries of columns [begin, end).
+void value_gradient_columns(const SparseDelta& delta, int64_t begin, int64_t end, const float* x_columns,
+                            const float* dy_columns, float* value_gradients) {
+  for (int64_t j = begin; j < end; ++j) {
+    __m512 column[4];
+    for (int i = 0; i < 4; ++i) column[i] = _mm512_loadu_ps(dy_columns + j * token_block + i * 16);
+    for (int64_t e = delta.column_offsets[j]; e < delta.column_offsets[j + 1]; ++e) {
+      const float* x = x_columns + int64_t(delta.row_indices[e]) * token_block;
+      __m512 sum = _mm512_mul_ps(column[0], _mm512_loadu_ps(x));
+      for (int i = 1; i < 4; ++i) sum = _mm512_fmadd_ps(column[i], _mm512_loadu_ps(x + i * 16), sum);
+      value_gradients[e] += lane_sum(sum);
+    }
+  }
+}
+
+COTUNE_AVX512_END
+
+int64_t block_count(int64_t tokens) { return (tokens + token_block - 1) / token_block; }
+
+/// The columns of one of `parts` equal shares of the entries.
+int64_t first_column(const SparseDelta& delta, int64_t part, int64_t parts) {
+  if (part == parts) return delta.outputs;
+  const int64_t entry = delta.column_offsets[delta.outputs] * part / parts;
+  return std::upper_bound(delta.column_offsets, delta.column_offsets + delta.outputs + 1, entry) -
+         delta.column_offsets - 1;
+}
+
+}  // namespace
+
+void sparse_delta_forward(DType dtype, const SparseDelta& delta, const float* values, int64_t tokens, const void* x,
+                          int64_t x_stride, void* y, int64_t y_stride) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+#pragma omp parallel for schedule(static) if (tokens > token_block)
+    for (int64_t b = 0; b < block_count(tokens); ++b) {
+      static thread_local Transposed scratch;
+      const int64_t begin = b * token_block;
+      forward_block(delta, values, static_cast<const T*>(x) + begin * x_stride, x_stride,
+                    std::min(token_block, tokens - begin), static_cast<T*>(y) + begin * y_stride, y_stride, scratch);
+    }
+  });
+}
+
+void sparse_delta_input_gradient(DType dtype, const SparseDelta& delta, const float* values, int64_t tokens,
+                                 const void* dy, int64_t dy_stride, void* dx, int64_t dx_stride) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+#pragma omp parallel for schedule(static) if (tokens > token_block)
+    for (int64_t b = 0; b < block_count(tokens); ++b) {
+      static thread_local Transposed dy_scratch, dx_scratch;
+      const int64_t begin = b * token_block;
+      input_gradient_block(delta, values, static_cast<const T*>(dy) + begin * dy_stride, dy_stride,
+                           std::min(token_block, tokens - begin), static_cast<T*>(dx) + begin * dx_stride, dx_stride,
+                           dy_scratch, dx_scratch);
+    }
+  });
+}
+
+void sparse_delta_value_gradient(DType dtype, const SparseDelta& delta, int64_t tokens, const void* x, int64_t x_stride,
+                                 const void* dy, int64_t dy_stride, float* value_gradients) {
+  with_element(dtype, [&](auto element) {
+    using T = decltype(element);
+    static thread_local Transposed x_scratch, dy_scratch;
+    float* x_columns = x_scratch.reserve(delta.inputs);
+    float* dy_columns = dy_scratch.reserve(delta.outputs);
+    const int64_t x_stripes = (delta.inputs + 15) / 16, stripes = x_stripes + (delta.outputs + 15) / 16;
+#pragma omp parallel
+    for (int64_t b = 0; b < block_count(tokens); ++b) {
+      const int64_t begin = b * token_block, count = std::min(token_block, tokens - begin);
+#pragma omp for schedule(static)
+      for (int64_t s = 0; s < stripes; ++s) {
+        const bool of_x = s < x_stripes;
+        const int64_t feature = (of_x ? s : s - x_stripes) * 16;
+        const int64_t end = std::min(feature + 16, of_x ? delta.inputs : delta.outputs);
+        const T* rows = of_x ? static_cast<const T*>(x) + begin * x_stride : static_cast<const T*>(dy) + begin * dy_stride;
+        transpose_block(rows, of_x ? x_stride : dy_stride, count, feature, end, of_x ? x_columns : dy_columns);
+      }
+      const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+      value_gradient_columns(delta, first_column(delta, part, parts), first_column(delta, part + 1, parts), x_columns,
+                             dy_columns, value_gradients);
+#pragma omp barrier
+    }
+  });
+}
+
+}  // namespace cotune::kernels
