@@ -28,8 +28,9 @@ int64_t job_tokens(const MicrobatchCounts& counts, int32_t job) {
   return job < static_cast<int32_t>(counts.job_tokens.size()) ? counts.job_tokens[static_cast<size_t>(job)] : 0;
 }
 
-int64_t padded_width(int64_t width, int64_t element_size) {
-  return element_size == 8 ? width : (width + 31) / 32 * 32;
+/// Columns of x·Fᵀ for an adapter's factor F [width, factor_columns].
+int64_t padded_width(int64_t width, int64_t factor_columns, int64_t element_size) {
+  return element_size == 8 || factor_columns % 32 != 0 ? width : (width + 31) / 32 * 32;
 }
 
 /// Operations per token of one of forward, input gradient and adapter gradient.
@@ -61,9 +62,9 @@ double adapter_bytes_per_token(const AdapterShape& adapter, const ProjectionSize
   const auto e = static_cast<double>(s.element_size);
   switch (adapter.method) {
     case AdapterMethod::lora:  // the input is read once more; what the product writes is counted with it
-      return e * static_cast<double>(size.in + 2 * padded_width(adapter.width, s.element_size));
+      return e * static_cast<double>(size.in + 2 * adapter.width);
     case AdapterMethod::bottleneck:
-      return e * static_cast<double>(3 * size.out + 2 * padded_width(adapter.width, s.element_size));
+      return e * static_cast<double>(3 * size.out + 2 * adapter.width);
     case AdapterMethod::diff_pruning:
       return e * static_cast<double>(size.in + 2 * size.out);
   }
@@ -236,11 +237,11 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
   }
   int64_t bytes = counts.tokens * per_token;
   for (const AdapterShape& adapter : op.adapters) {
-    const int64_t kept_width = padded_width(adapter.width, e);
+    const ProjectionSize size = projection_size(config, adapter.projection, stage.tensor_parallel);
     int64_t per_job_token = 0;
-    if (adapter.method == AdapterMethod::lora) per_job_token = kept_width * e;
+    if (adapter.method == AdapterMethod::lora) per_job_token = padded_width(adapter.width, size.in, e) * e;
     if (adapter.method == AdapterMethod::bottleneck) {
-      per_job_token = (projection_size(config, adapter.projection, stage.tensor_parallel).out + kept_width) * e;
+      per_job_token = (size.out + padded_width(adapter.width, size.out, e)) * e;
     }
     bytes += job_tokens(counts, adapter.job) * per_job_token;
   }

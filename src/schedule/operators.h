@@ -155,7 +155,8 @@ OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, cons
 ///   down_proj       T·hidden·e           in the last layer of the stage with the head: the head's input
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e
-/// padded: up to a multiple of 32 (kernels), unchanged for f64. Under evaluation nothing is kept.
+/// padded: up to a multiple of 32, where kernels serve the factor (its columns, in or out, a multiple of 32; not f64).
+/// The portable path keeps the width itself; these are then upper bounds. Under evaluation nothing is kept.
 int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Operator& op,
                     const MicrobatchCounts& counts, int64_t element_size);
 

@@ -1,0 +1,55 @@
+#include "schedule/admission.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+namespace cotune {
+namespace {
+
+bool goes_before(const AdmissionCandidate& a, const AdmissionCandidate& b) {
+  return std::tuple(-a.priority, a.arrival, a.job) < std::tuple(-b.priority, b.arrival, b.job);
+}
+
+}  // namespace
+
+std::string AdmissionRefusal::to_string() const {
+  constexpr double mib = 1024.0 * 1024.0;
+  return fmt::format("needs {:.1f} MiB by itself, the limit is {:.1f} MiB; it is exceeded at {}",
+                     static_cast<double>(needed_bytes) / mib, static_cast<double>(limit_bytes) / mib, term);
+}
+
+Admission admit(std::span<const AdmissionCandidate> candidates, int64_t limit_bytes, const PredictPeak& predict) {
+  std::vector<AdmissionCandidate> order(candidates.begin(), candidates.end());
+  std::sort(order.begin(), order.end(), goes_before);
+  Admission admission;
+  for (const AdmissionCandidate& candidate : order) {
+    if (candidate.running) admission.admitted.push_back(candidate.job);
+  }
+  for (const AdmissionCandidate& candidate : order) {
+    if (candidate.running) continue;
+    admission.admitted.push_back(candidate.job);
+    if (predict(admission.admitted).total() <= limit_bytes) continue;
+    admission.admitted.pop_back();
+    const MemoryEstimate alone = predict(std::array{candidate.job});
+    if (alone.total() > limit_bytes) {
+      admission.refused.push_back(
+          {candidate.job, alone.overflowing_term(limit_bytes), alone.total(), limit_bytes});
+    } else {
+      admission.waiting.push_back(candidate.job);
+    }
+  }
+  return admission;
+}
+
+int32_t job_to_pause(std::span<const AdmissionCandidate> candidates) {
+  const AdmissionCandidate* last = nullptr;
+  for (const AdmissionCandidate& candidate : candidates) {
+    if (candidate.running && (last == nullptr || goes_before(*last, candidate))) last = &candidate;
+  }
+  return last == nullptr ? -1 : last->job;
+}
+
+}  // namespace cotune

@@ -1,0 +1,277 @@
+#include "schedule/memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+constexpr int64_t row_grid = 64;  // microbatches are rounded up to multiples of it
+
+int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+int64_t accumulation_size(const MemoryFacts& facts) { return std::max<int64_t>(4, facts.element_size); }
+
+/// A matrix [k, n] in panels of 32 columns; bf16 pads k.
+int64_t panel_bytes(int64_t k, int64_t n, int64_t element_size) {
+  return (element_size == 2 ? round_up(k, 32) : k) * round_up(n, 32) * element_size;
+}
+
+int64_t frozen_bytes(int64_t in, int64_t out, const MemoryFacts& facts) {
+  const bool packed = facts.packed && facts.element_size != 8 && in % 32 == 0 && out % 32 == 0;
+  if (!packed) return in * out * facts.element_size;
+  return panel_bytes(in, out, facts.element_size) + panel_bytes(out, in, facts.element_size);
+}
+
+/// An adapter's factor [rank, columns] in the compute dtype.
+int64_t factor_bytes(int64_t rank, int64_t columns, const MemoryFacts& facts) {
+  const bool packed = facts.packed && facts.element_size != 8 && columns % 32 == 0;
+  if (!packed) return rank * columns * facts.element_size;
+  return panel_bytes(columns, rank, facts.element_size) + panel_bytes(rank, columns, facts.element_size);
+}
+
+int64_t rounded(int64_t bytes, const MemoryFacts& facts) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * facts.rounding));
+}
+
+StageShape whole_model(const ModelConfig& config) { return {.last_layer = config.layer_count}; }
+
+/// Saved bytes per token: of the frozen model, and what a job's adapters add; the same for the layer that saves most.
+struct SavedPerToken {
+  int64_t model = 0;
+  int64_t layer = 0;
+};
+
+SavedPerToken saved_per_token(const ModelConfig& config, const std::vector<AdapterShape>& adapters,
+                              const MemoryFacts& facts) {
+  const StageShape stage = whole_model(config);
+  int64_t last_job = 0;
+  for (const AdapterShape& adapter : adapters) last_job = std::max<int64_t>(last_job, adapter.job);
+  const MicrobatchCounts one_token{.tokens = 1, .job_tokens = std::vector<int64_t>(static_cast<size_t>(last_job) + 1, 1)};
+  SavedPerToken saved;
+  std::map<int64_t, int64_t> layers;
+  for (const Operator& op : stage_operators(config, stage, adapters, Direction::forward)) {
+    const int64_t bytes = saved_bytes(config, stage, op, one_token, facts.element_size);
+    saved.model += bytes;
+    saved.layer = std::max(saved.layer, layers[op.layer] += bytes);
+  }
+  return saved;
+}
+
+/// Tokens of one job's whole batch, pads included, in a microbatch whose longest row is `width`.
+int64_t batch_tokens(const JobFootprint& job, const PackingPolicy& policy, int64_t width) {
+  switch (policy.layout) {
+    case Layout::ragged:
+      return job.row_count * job.longest_row;
+    case Layout::padded:
+      return job.row_count * width;
+    case Layout::chunked:
+      return job.row_count * round_up(job.longest_row, policy.chunk_size);
+  }
+  return 0;
+}
+
+bool fuses(const PackingPolicy& policy) {
+  return policy.sharing == Sharing::hybrid || policy.sharing == Sharing::batch_all;
+}
+
+int64_t longest_row(std::span<const JobFootprint> jobs) {
+  int64_t longest = 0;
+  for (const JobFootprint& job : jobs) longest = std::max(longest, job.longest_row);
+  return longest;
+}
+
+/// `tokens` tokens of all jobs, each job at most its batch, dearest first: the sum of their adapters' bytes.
+int64_t dearest_mix(std::vector<std::pair<int64_t, int64_t>> bytes_and_tokens, int64_t tokens) {
+  std::sort(bytes_and_tokens.rbegin(), bytes_and_tokens.rend());
+  int64_t bytes = 0;
+  for (const auto& [per_token, available] : bytes_and_tokens) {
+    const int64_t taken = std::min(tokens, available);
+    bytes += taken * per_token;
+    tokens -= taken;
+  }
+  // The rows that round microbatches up belong to no job and carry nothing of adapters.
+  return bytes;
+}
+
+int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
+                        const MemoryFacts& facts) {
+  const int64_t e = facts.element_size, a = accumulation_size(facts);
+  const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
+  const int64_t mlp = 3 * hidden + 4 * intermediate;
+  const int64_t attention = 3 * hidden + 2 * config.query_size() + 2 * config.key_value_size();
+  int64_t per_token = e * (std::max(mlp, attention) + std::max(3 * hidden, intermediate));
+  const bool bottleneck = std::any_of(jobs.begin(), jobs.end(), [](const JobFootprint& job) {
+    return std::any_of(job.adapters.begin(), job.adapters.end(),
+                       [](const AdapterShape& adapter) { return adapter.method == AdapterMethod::bottleneck; });
+  });
+  if (bottleneck) per_token += hidden * (e + 4 * a);
+  return tokens * per_token;
+}
+
+}  // namespace
+
+int64_t MemoryEstimate::total() const {
+  return weights + adapters + gradients + optimizer + activations + chain_kv + workspace + logits;
+}
+
+std::string MemoryEstimate::overflowing_term(int64_t limit) const {
+  const std::array<std::pair<const char*, int64_t>, 8> terms = {{{"weights", weights},
+                                                                 {"adapters", adapters},
+                                                                 {"gradients", gradients},
+                                                                 {"optimizer", optimizer},
+                                                                 {"activations", activations},
+                                                                 {"chain_kv", chain_kv},
+                                                                 {"workspace", workspace},
+                                                                 {"logits", logits}}};
+  int64_t sum = 0;
+  for (const auto& [name, bytes] : terms) {
+    sum += bytes;
+    if (sum > limit) return name;
+  }
+  return {};
+}
+
+WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const PackingPolicy& policy) {
+  const JobFootprint& lead = jobs[leading];
+  int64_t everything = 0;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (fuses(policy)) everything += batch_tokens(jobs[i], policy, longest_row(jobs));
+  }
+  if (!fuses(policy)) everything = batch_tokens(lead, policy, lead.longest_row);
+  if (policy.sharing == Sharing::batch_all) {
+    const int64_t tokens = round_up(everything, row_grid);
+    return {.microbatch_tokens = tokens, .alive_tokens = tokens};
+  }
+
+  int64_t capacity = atom_tokens;
+  int64_t row = lead.longest_row;
+  if (policy.layout == Layout::chunked) {
+    capacity = std::max<int64_t>(1, atom_tokens / policy.chunk_size) * policy.chunk_size;
+    row = round_up(row, policy.chunk_size);
+  }
+  // A budget below an atom's capacity still takes any single atom that plan_step accepts.
+  const int64_t atoms_at_once = std::max<int64_t>(1, policy.token_budget / capacity);
+  const int64_t atoms = divide_up(row, capacity);
+  const int64_t length = policy.layout == Layout::padded && atoms > 1 ? 1 + divide_up(atoms - 1, atoms_at_once)
+                                                                       : divide_up(atoms, atoms_at_once);
+  WorstCase worst;
+  worst.microbatch_tokens = round_up(std::min(policy.token_budget, everything), row_grid);
+  worst.alive_tokens =
+      std::min(length * round_up(policy.token_budget, row_grid), everything + length * (row_grid - 1));
+  worst.chain_tokens = length > 1 ? row : 0;
+  return worst;
+}
+
+int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter) {
+  const ProjectionSize size = projection_size(config, adapter.projection);
+  switch (adapter.method) {
+    case AdapterMethod::lora:
+      return adapter.width * (size.in + size.out);
+    case AdapterMethod::bottleneck:
+      return 2 * adapter.width * size.out + adapter.width + size.out;
+    case AdapterMethod::diff_pruning:
+      return adapter.entries;
+  }
+  return 0;
+}
+
+int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts) {
+  const int64_t hidden = config.hidden_size, query = config.query_size(), key_value = config.key_value_size();
+  const int64_t qkv = query + 2 * key_value;
+  const int64_t a = accumulation_size(facts);
+  const int64_t layer = frozen_bytes(hidden, qkv, facts) + frozen_bytes(query, hidden, facts) +
+                        frozen_bytes(hidden, 2 * config.intermediate_size, facts) +
+                        frozen_bytes(config.intermediate_size, hidden, facts) + 2 * hidden * a +
+                        (config.qkv_bias ? qkv * a : 0);
+  const int64_t embedding = facts.embedding_mapped ? 0 : config.vocabulary_size * hidden * facts.element_size;
+  const bool packed_head = facts.packed && facts.element_size != 8 && hidden % 32 == 0 &&
+                           config.vocabulary_size % 32 == 0;
+  // A tied head that is not packed is the embedding itself.
+  const int64_t head =
+      config.tied_embeddings && !packed_head ? 0 : frozen_bytes(hidden, config.vocabulary_size, facts);
+  return config.layer_count * layer + hidden * a + embedding + head;
+}
+
+MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+  const int64_t a = accumulation_size(facts);
+  MemoryEstimate estimate;
+  std::map<int64_t, int64_t> dense_by_layer;
+  for (const AdapterShape& adapter : job.adapters) {
+    const ProjectionSize size = projection_size(config, adapter.projection);
+    const int64_t parameters = parameter_count(config, adapter);
+    estimate.adapters += parameters * a;
+    estimate.gradients += parameters * a;
+    estimate.optimizer += parameters * a * job.moment_count;
+    switch (adapter.method) {
+      case AdapterMethod::lora:
+        estimate.adapters += factor_bytes(adapter.width, size.in, facts) + factor_bytes(adapter.width, size.out, facts);
+        break;
+      case AdapterMethod::bottleneck:
+        estimate.adapters += 2 * factor_bytes(adapter.width, size.out, facts);
+        break;
+      case AdapterMethod::diff_pruning:
+        estimate.adapters += adapter.entries * 4 + (size.out + 1) * 8;  // row indices and column offsets
+        dense_by_layer[adapter.layer] += size.in * size.out * a;
+        break;
+    }
+  }
+  int64_t densest = 0, dense = 0;
+  for (const auto& [layer, bytes] : dense_by_layer) {
+    densest = std::max(densest, bytes);
+    dense += bytes;
+  }
+  estimate.gradients += std::max(densest, std::min(dense, facts.selection_bytes));
+  return estimate;
+}
+
+MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
+                              const PackingPolicy& policy, const MemoryFacts& facts) {
+  const int64_t e = facts.element_size, a = accumulation_size(facts);
+  MemoryEstimate estimate;
+  estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
+  if (jobs.empty()) return estimate;
+
+  const SavedPerToken frozen = saved_per_token(config, {}, facts);
+  std::vector<std::pair<int64_t, int64_t>> model_mix, layer_mix;  // adapter bytes per token, tokens
+  for (const JobFootprint& job : jobs) {
+    const MemoryEstimate resident = resident_bytes(config, job, facts);
+    estimate.adapters += resident.adapters;
+    estimate.gradients += resident.gradients;
+    estimate.optimizer += resident.optimizer;
+    const SavedPerToken saved = saved_per_token(config, job.adapters, facts);
+    const int64_t tokens = batch_tokens(job, policy, fuses(policy) ? longest_row(jobs) : job.longest_row);
+    model_mix.push_back({saved.model - frozen.model, tokens});
+    layer_mix.push_back({saved.layer - frozen.layer, tokens});
+  }
+
+  WorstCase worst;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const WorstCase lead = worst_case(jobs, i, policy);
+    const auto mix = [&](const std::vector<std::pair<int64_t, int64_t>>& all, int64_t tokens) {
+      return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
+    };
+    const int64_t kept = policy.recompute
+                             ? lead.alive_tokens * (config.layer_count + 1) * config.hidden_size * e +
+                                   lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens)
+                             : lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
+    estimate.activations = std::max(estimate.activations, kept);
+    worst.microbatch_tokens = std::max(worst.microbatch_tokens, lead.microbatch_tokens);
+    worst.chain_tokens = std::max(worst.chain_tokens, lead.chain_tokens);
+  }
+  const int64_t head_rows = std::max<int64_t>(row_grid, facts.logits_bytes / (config.vocabulary_size * e));
+  estimate.activations = rounded(estimate.activations, facts);
+  estimate.chain_kv =
+      rounded(worst.chain_tokens * config.layer_count * 2 * config.key_value_size() * (e + a), facts);
+  estimate.workspace = rounded(workspace_bytes(config, jobs, worst.microbatch_tokens, facts), facts);
+  estimate.logits = rounded(std::min(worst.microbatch_tokens, head_rows) * config.vocabulary_size * e, facts);
+  return estimate;
+}
+
+}  // namespace cotune

@@ -1,0 +1,91 @@
+/// Peak memory of a training run, predicted from shapes: what decides admission and the token budget.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/config/model_config.h"
+#include "schedule/operators.h"
+#include "schedule/step_plan.h"
+
+namespace cotune {
+
+/// Bytes by kind, each at its own worst moment.
+struct MemoryEstimate {
+  int64_t weights = 0;
+  int64_t adapters = 0;
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t activations = 0;
+  int64_t chain_kv = 0;
+  int64_t workspace = 0;
+  int64_t logits = 0;
+
+  int64_t total() const;
+  /// The kind at which the running sum, in the order above, first exceeds the limit; "" where it never does.
+  std::string overflowing_term(int64_t limit) const;
+  bool operator==(const MemoryEstimate&) const = default;
+};
+
+/// A job as memory sees it.
+struct JobFootprint {
+  int32_t job = 0;
+  std::vector<AdapterShape> adapters;
+  int64_t moment_count = 2;   ///< optimizer values per parameter: AdamW 2, SGD with momentum 1, plain SGD 0
+  int64_t row_count = 0;      ///< rows of one batch
+  int64_t longest_row = 0;    ///< tokens
+  bool operator==(const JobFootprint&) const = default;
+};
+
+/// How this machine holds things.
+struct MemoryFacts {
+  int64_t element_size = 2;       ///< of the compute dtype
+  bool packed = true;             ///< kernels of our own: frozen weights once per direction, adapter factors in both forms
+  bool embedding_mapped = false;  ///< the embedding is read from the file's mapping, which is not counted
+  int64_t weight_bytes = 0;       ///< known weights; 0: predicted
+  int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
+  int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
+  double rounding = 1.125;        ///< of dynamic tensors by the allocator's size classes (eight to a power of two)
+};
+
+/// The largest microbatch, the most tokens alive at once and the longest chain that plan_step can make of batches of
+/// these jobs, whatever their row lengths up to longest_row. Tokens are rounded up to multiples of 64 per microbatch.
+struct WorstCase {
+  int64_t microbatch_tokens = 0;
+  int64_t alive_tokens = 0;
+  int64_t chain_tokens = 0;  ///< 0: no row becomes a chain
+  bool operator==(const WorstCase&) const = default;
+};
+/// Of one leading job (the job whose chain it is) among all of them; see plan_step.
+///   atoms of a row    A = ⌈R / c⌉, c tokens an atom (atom_tokens; chunked: whole chunks), R the longest row (rounded up
+///                     to whole chunks)
+///   chain length      ragged, chunked: ⌈A / ⌊budget/c⌋⌉; padded: 1 + ⌈(A − 1) / ⌊budget/c⌋⌉ (riders widen the last atom)
+///   alive tokens      chain length · budget, at most everything there is
+WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const PackingPolicy& policy);
+
+/// Trained values of one adapter: LoRA r·(in + out); bottleneck 2·width·out + width + out; diff pruning: entries.
+int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
+
+/// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 pads the other side
+/// to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the accumulation dtype.
+int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
+
+/// What a resident job holds between steps: adapters (masters and packed factors), gradients, optimizer.
+MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
+
+/// Peak = what stays + the worst moment of a step:
+///   activations  Σ saved_bytes of the forward list over the tokens alive, dearest jobs first; under recompute the layer
+///                inputs and the head's input of these, and one layer's saved bytes for one microbatch
+///   chain_kv     chain tokens · layers · 2·kv · (e + a): K, V, and dK, dV in accumulations
+///   workspace    microbatch tokens · e · max(3·hidden + 4·intermediate, 3·hidden + 2·q + 2·kv): the stream's gradient,
+///                the normalised input, a product's input gradient, d_gate_up, swiglu and its gradient (or the gradients
+///                of attention); + max(3·hidden, intermediate)·e for masked inputs of LoRA dropout; bottleneck jobs:
+///                + hidden·(e + 4a)
+///   logits       rows of the head's chunk · vocabulary · e
+///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)
+MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
+                              const PackingPolicy& policy, const MemoryFacts& facts);
+
+}  // namespace cotune

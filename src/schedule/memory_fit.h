@@ -1,0 +1,45 @@
+/// Memory learned while running (mLoRA §3.4, Eq. 5):  bytes = β₀ + β₁·x₁ + β₂·x₂,  every β ≥ 0.
+/// The paper's x₁ is batch · length and x₂ batch · length²; any two growing measures will do (tokens, attention pairs).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+
+namespace cotune {
+
+struct MemorySample {
+  double x1 = 0;
+  double x2 = 0;
+  double bytes = 0;
+};
+
+struct MemoryFitResult {
+  std::array<double, 3> beta{};      ///< each ≥ 0
+  double max_residual = 0;           ///< largest |bytes − predicted| over the samples
+  double max_underestimate = 0;      ///< largest bytes − predicted, at least 0: the margin to add (a mean error such as
+                                     ///< the paper's 0.25 % bounds nothing)
+  double mean_relative_error = 0;    ///< the paper's MAPE, as a fraction
+
+  double predict(double x1, double x2) const { return beta[0] + beta[1] * x1 + beta[2] * x2; }
+  double predict_with_margin(double x1, double x2) const { return predict(x1, x2) + max_underestimate; }
+};
+
+class MemoryFit {
+ public:
+  static constexpr size_t max_samples = 1000;  ///< the newest ones count
+
+  void add(const MemorySample& sample);
+  size_t sample_count() const { return samples_.size(); }
+
+  /// The least-squares solution under β ≥ 0, exact: the problem has at most eight supports, each a small linear system
+  /// whose columns are scaled to unit length; the best feasible one wins. Columns that the samples cannot tell apart
+  /// (few samples, one length) leave only supports without them: then the fit holds near the samples alone. Without
+  /// samples all β are 0.
+  MemoryFitResult fit() const;
+
+ private:
+  std::deque<MemorySample> samples_;
+};
+
+}  // namespace cotune
