@@ -1,0 +1,115 @@
+#include "model/config/tokenizer_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/error_message.h"
+#include "formats/gguf_builder.h"
+#include "formats/temporary_folder.h"
+
+namespace cotune {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(TokenizerFilesOfAFolder, CollectsTokensTemplateAndEndOfTurn) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<|im_end|>"}], "model": {"vocab": {"<s>": 1}}})");
+  folder.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
+    "add_bos_token": true, "chat_template": "{{ messages }}"})");
+  folder.write("special_tokens_map.json", R"({"unk_token": "<unk>", "bos_token": "not this"})");
+  folder.write("generation_config.json", R"({"eos_token_id": [2, 5]})");
+  const TokenizerFiles files = find_tokenizer_files(folder.path(), {2});
+  EXPECT_EQ(files.tokenizer_json, folder.path() / "tokenizer.json");
+  EXPECT_EQ(files.bos_token, "<s>");
+  EXPECT_EQ(files.eos_token, "<|im_end|>");
+  EXPECT_EQ(files.pad_token, "");
+  EXPECT_EQ(files.unk_token, "<unk>");
+  EXPECT_EQ(files.add_bos_token, true);
+  EXPECT_EQ(files.chat_template, "{{ messages }}");
+  EXPECT_EQ(files.end_of_turn_ids, (std::vector<int32_t>{2, 5, 7}));
+}
+
+TEST(TokenizerFilesOfAFolder, PrefersTheTemplateFile) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer_config.json", R"({"chat_template": "old"})");
+  folder.write("chat_template.jinja", "new");
+  EXPECT_EQ(find_tokenizer_files(folder.path(), {}).chat_template, "new");
+}
+
+TEST(TokenizerFilesOfAFolder, TakesTheDefaultOfSeveralTemplates) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})");
+  EXPECT_EQ(find_tokenizer_files(folder.path(), {}).chat_template, "b");
+}
+
+TEST(TokenizerFilesOfAFolder, FindsAnEndTokenOfTheVocabulary) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer.json", R"({"model": {"vocab": {"</s>": 2}}})");
+  folder.write("tokenizer_config.json", R"({"eos_token": "</s>"})");
+  EXPECT_EQ(find_tokenizer_files(folder.path(), {}).end_of_turn_ids, std::vector<int32_t>{2});
+}
+
+TEST(TokenizerFilesOfAFolder, IsEmptyForAFolderWithout) {
+  const TokenizerFiles files = find_tokenizer_files(TemporaryFolder().path(), {});
+  EXPECT_FALSE(files.tokenizer_json || files.gguf);
+  EXPECT_TRUE(files.end_of_turn_ids.empty());
+}
+
+TEST(TokenizerFilesOfAFolder, NamesFileAndFieldWhenMalformed) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const char* name, const char* text) {
+    const auto path = folder.write(name, text);
+    const std::string message = user_error_of([&] { find_tokenizer_files(folder.path(), {}); });
+    std::filesystem::remove(path);
+    return message;
+  };
+  EXPECT_THAT(refusal("tokenizer_config.json", "{"), HasSubstr("tokenizer_config.json: not JSON"));
+  EXPECT_THAT(refusal("tokenizer_config.json", "[]"), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(refusal("tokenizer_config.json", R"({"eos_token": 3})"), HasSubstr("tokenizer_config.json: eos_token"));
+  EXPECT_THAT(refusal("tokenizer_config.json", R"({"chat_template": 3})"), HasSubstr("chat_template"));
+  EXPECT_THAT(refusal("generation_config.json", R"({"eos_token_id": "x"})"), HasSubstr("generation_config.json: eos_token_id"));
+}
+
+GgufBuilder vocabulary() {
+  GgufBuilder builder;
+  builder.string("tokenizer.ggml.model", "gpt2").string("tokenizer.ggml.pre", "smollm");
+  builder.array("tokenizer.ggml.tokens", 8, 3, GgufBuilder::text("<s>") + GgufBuilder::text("a") + GgufBuilder::text("<|im_end|>"));
+  builder.array("tokenizer.ggml.merges", 8, 1, GgufBuilder::text("a a"));
+  return builder;
+}
+
+TEST(TokenizerFilesOfGguf, ReadsTheVocabularyAndSpecialTokens) {
+  const TemporaryFolder folder;
+  GgufBuilder builder = vocabulary();
+  builder.array("tokenizer.ggml.token_type", 5, 3, GgufBuilder::raw(3) + GgufBuilder::raw(1) + GgufBuilder::raw(3));
+  builder.u32("tokenizer.ggml.bos_token_id", 0).u32("tokenizer.ggml.eos_token_id", 2).u32("tokenizer.ggml.eot_token_id", 1);
+  builder.pair("tokenizer.ggml.add_bos_token", 7, std::string(1, '\0')).string("tokenizer.chat_template", "{{ x }}");
+  const TokenizerFiles files = tokenizer_files_of(GgufFile(folder.write("m.gguf", builder.bytes())));
+  ASSERT_TRUE(files.gguf.has_value());
+  EXPECT_EQ(files.gguf->pre, "smollm");
+  EXPECT_EQ(files.gguf->tokens, (std::vector<std::string>{"<s>", "a", "<|im_end|>"}));
+  EXPECT_EQ(files.gguf->token_types, (std::vector<int32_t>{3, 1, 3}));
+  EXPECT_EQ(files.gguf->merges, std::vector<std::string>{"a a"});
+  EXPECT_EQ(files.gguf->unk, -1);
+  EXPECT_EQ(files.gguf->add_bos, false);
+  EXPECT_EQ(files.eos_token, "<|im_end|>");
+  EXPECT_EQ(files.chat_template, "{{ x }}");
+  EXPECT_EQ(files.end_of_turn_ids, (std::vector<int32_t>{1, 2}));
+}
+
+TEST(TokenizerFilesOfGguf, RefusesIdsOutsideTheVocabularyAndWrongCounts) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const GgufBuilder& builder) {
+    const auto path = folder.write("m.gguf", builder.bytes());
+    return user_error_of([&] { tokenizer_files_of(GgufFile(path)); });
+  };
+  EXPECT_THAT(refusal(vocabulary().u32("tokenizer.ggml.eos_token_id", 3)), AllOf(HasSubstr("m.gguf"), HasSubstr("eos_token_id: found 3")));
+  EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 1, GgufBuilder::raw(1))), HasSubstr("1 types for 3 tokens"));
+  EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 3, GgufBuilder::raw(1) + GgufBuilder::raw(9) + GgufBuilder::raw(1))),
+              HasSubstr("token_type[1]: found 9"));
+}
+
+}  // namespace
+}  // namespace cotune
