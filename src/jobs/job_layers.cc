@@ -19,8 +19,10 @@ class DocumentReader {
 
   JobsFileLayers read(const YAML::Node& document) {
     JobsFileLayers layers;
+    const std::vector<SectionReader::Entry> entries = reader_.entries(document, "", 1);
+    if (!document.IsMap() && !document.IsNull()) mistakes_.throw_if_any();
     bool has_version = false, has_jobs = false;
-    for (const SectionReader::Entry& entry : reader_.entries(document, "", 1)) {
+    for (const SectionReader::Entry& entry : entries) {
       if (entry.key == "cotune") {
         has_version = true;
         check_version(entry);

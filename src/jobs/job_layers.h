@@ -23,7 +23,8 @@ struct JobsFileLayers {
   std::vector<JobLayers> jobs;
 };
 
-/// Reads the document's sections; reports a missing or other version, unknown keys, wrong values, no jobs.
+/// Reads the document's sections; reports a missing or other version, unknown keys, wrong values, no jobs. Throws
+/// UserError at once when the document is no map.
 JobsFileLayers read_layers(const YAML::Node& document, const std::string& file, MistakeList& mistakes);
 
 /// Adds `key=value` texts (jobs_file.h). Of two for one option the later wins.

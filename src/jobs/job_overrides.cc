@@ -114,6 +114,9 @@ class OverrideReader {
       std::string_view key = rest;
       if (take(key, std::string(section_name(section)) + ".")) return set(section, key, level, layer);
     }
+    if (rest == "data" || rest == "adapter" || rest == "train") {
+      return fail(fmt::format("must name one option of `{}`: {}.KEY=value", rest, shown(field_)));
+    }
     set(Section::job, rest, level, layer);
   }
 

@@ -19,6 +19,16 @@ std::string join_field(const std::string& field, const std::string& key) {
   return field.empty() ? shown(key) : field + "." + shown(key);
 }
 
+/// The one candidate that begins with the key, else the nearest by spelling; "" when none is near.
+std::string likely_key(const std::string& key, const std::vector<std::string>& candidates) {
+  if (key.size() > 60) return "";
+  const auto begins = [&key](const std::string& candidate) { return candidate.starts_with(key); };
+  if (key.size() >= 4 && std::count_if(candidates.begin(), candidates.end(), begins) == 1) {
+    return *std::find_if(candidates.begin(), candidates.end(), begins);
+  }
+  return nearest_name(key, candidates);
+}
+
 }  // namespace
 
 void MistakeList::add(const std::string& file, int line, const std::string& field, const std::string& message) {
@@ -126,13 +136,13 @@ std::string unknown_key_message(const std::string& key, Section section, bool in
       candidates.push_back(nested);
     }
   }
-  const std::string near = key.size() < 60 ? nearest_name(key, candidates) : "";
+  const std::string near = likely_key(key, candidates);
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);
   return fmt::format("unknown key; accepted: {}", fmt::join(accepted, ", "));
 }
 
 std::string unknown_key_message(const std::string& key, const std::vector<std::string>& accepted) {
-  const std::string near = key.size() < 60 ? nearest_name(key, accepted) : "";
+  const std::string near = likely_key(key, accepted);
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);
   return fmt::format("unknown key; accepted: {}", fmt::join(accepted, ", "));
 }

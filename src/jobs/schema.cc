@@ -101,9 +101,13 @@ Json job_schema(bool in_defaults) {
 }
 
 /// A `|` would end the table's cell.
-std::string cell(std::string text) {
-  for (size_t at = text.find('|'); at != std::string::npos; at = text.find('|', at + 2)) text.insert(at, "\\");
-  return text;
+std::string cell(const std::string& text) {
+  std::string escaped;
+  for (char c : text) {
+    if (c == '|') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
 }
 
 std::string default_cell(const Option& option) {
