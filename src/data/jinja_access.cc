@@ -19,8 +19,8 @@ Value loop_field(const Loop& loop, const std::string& name) {
   if (name == "first") return loop.index == 0;
   if (name == "last") return loop.index + 1 == count;
   if (name == "length") return count;
-  if (name == "depth") return loop.depth;
-  if (name == "depth0") return loop.depth - 1;
+  if (name == "depth") return int64_t{1};  // jinja2 counts recursive loops only
+  if (name == "depth0") return int64_t{0};
   if (name == "previtem") return item(loop.index - 1);
   if (name == "nextitem") return item(loop.index + 1);
   return Value::undefined("loop." + name);

@@ -116,17 +116,19 @@ Value indent(Runtime& runtime, const Value& value, const Arguments& arguments) {
   }
   const bool first = flag(runtime, arguments, 1, "first", false);
   const bool blank = flag(runtime, arguments, 2, "blank", false);
-  const Text text = runtime.str(value);
+  Text text = runtime.str(value);
+  text.append("\n", template_origin);
+  const Value lines = call_method(runtime, Value(std::move(text)), "splitlines", {});
+  const Text newline("\n");
   Text out;
-  size_t begin = 0;
-  for (bool first_line = true;; first_line = false) {
-    const size_t newline = text.bytes().find('\n', begin);
-    const size_t end = newline == std::string::npos ? text.size() : newline;
-    if (first_line ? first : blank || end > begin) runtime.append(out, margin);
-    runtime.append(out, text.slice(begin, std::min(end + 1, text.size())));
-    if (newline == std::string::npos) return out;
-    begin = end + 1;
+  bool is_first = true;
+  for (const Value& line : lines.as_list()->items) {
+    if (!is_first) runtime.append(out, newline);
+    if (is_first ? first : blank || !line.as_text()->empty()) runtime.append(out, margin);
+    runtime.append(out, *line.as_text());
+    is_first = false;
   }
+  return out;
 }
 
 Value to_integer(Runtime& runtime, const Value& value, const Arguments& arguments) {

@@ -36,7 +36,7 @@ std::vector<Value> split_text(Runtime& runtime, const Text& text, const Argument
     while (at < bytes.size()) {
       size_t end = at;
       if (left == 0) {
-        end = skip_space_right(bytes);
+        end = bytes.size();
       } else {
         while (end < bytes.size()) {
           const CodePoint point = code_point_at(bytes, end);

@@ -129,16 +129,14 @@ Renderer::Flow Renderer::run_loop(const Statement& statement, Text& out) {
     scope_ = outer;
     return flow;
   }
-  ++loop_depth_;
   for (size_t i = 0; i < items->size(); ++i) {
     runtime_.charge(1);
     push_scope(outer);
-    Loop loop{items, static_cast<int64_t>(i), loop_depth_};
+    Loop loop{items, static_cast<int64_t>(i)};
     set_variable("loop", Value(Value::Storage(std::make_shared<const Loop>(std::move(loop)))));
     bind(statement.target, (*items)[i]);
     if (run_block(statement.body, out) == Flow::stop) break;
   }
-  --loop_depth_;
   scope_ = outer;
   return Flow::normal;
 }

@@ -68,7 +68,6 @@ class Renderer {
   Runtime& runtime_;
   std::shared_ptr<Scope> scope_;
   int depth_ = 0;
-  int loop_depth_ = 0;
   // Both can hold references in a circle; they are emptied when the rendering ends.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> captured_scopes_;

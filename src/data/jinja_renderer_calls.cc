@@ -56,9 +56,7 @@ Value Renderer::call_macro(const Function& function, const Arguments& arguments)
     }
   }
   Text out;
-  const int outer_loops = std::exchange(loop_depth_, 0);
   run_block(definition.body, out);
-  loop_depth_ = outer_loops;
   scope_ = outer;
   return out;
 }

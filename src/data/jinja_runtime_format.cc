@@ -127,7 +127,10 @@ void Runtime::write_json(Text& out, const Value& value, const JsonStyle& style, 
   charge(1);
   const auto plain = [&](std::string_view text) { append(out, Text(std::string(text))); };
   const auto new_line = [&](int depth) {
-    if (style.indent >= 0) plain("\n" + std::string(static_cast<size_t>(style.indent) * static_cast<size_t>(depth), ' '));
+    if (style.indent < 0) return;
+    std::string line(1 + static_cast<size_t>(style.indent) * static_cast<size_t>(depth), ' ');
+    line.front() = '\n';
+    append(out, Text(std::move(line)));
   };
   if (value.is_none()) {
     plain("null");

@@ -128,7 +128,6 @@ struct Namespace {
 struct Loop {
   std::shared_ptr<const std::vector<Value>> items;
   int64_t index = 0;  ///< from 0
-  int64_t depth = 1;
 };
 
 struct Macro;
