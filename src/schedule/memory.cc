@@ -141,10 +141,11 @@ std::string MemoryEstimate::overflowing_term(int64_t limit) const {
 WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const PackingPolicy& policy) {
   const JobFootprint& lead = jobs[leading];
   int64_t everything = 0;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    if (fuses(policy)) everything += batch_tokens(jobs[i], policy, longest_row(jobs));
+  if (fuses(policy)) {
+    for (const JobFootprint& job : jobs) everything += batch_tokens(job, policy, longest_row(jobs));
+  } else {
+    everything = batch_tokens(lead, policy, lead.longest_row);
   }
-  if (!fuses(policy)) everything = batch_tokens(lead, policy, lead.longest_row);
   if (policy.sharing == Sharing::batch_all) {
     const int64_t tokens = round_up(everything, row_grid);
     return {.microbatch_tokens = tokens, .alive_tokens = tokens};
@@ -163,8 +164,10 @@ WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const P
                                                                        : divide_up(atoms, atoms_at_once);
   WorstCase worst;
   worst.microbatch_tokens = round_up(std::min(policy.token_budget, everything), row_grid);
+  // Layout padded pads every part of a row to the longest in its own microbatch: the row's pads may come `length` times.
+  const int64_t with_pads = policy.layout == Layout::padded ? length * everything : everything;
   worst.alive_tokens =
-      std::min(length * round_up(policy.token_budget, row_grid), everything + length * (row_grid - 1));
+      std::min(length * round_up(policy.token_budget, row_grid), with_pads + length * (row_grid - 1));
   worst.chain_tokens = length > 1 ? row : 0;
   return worst;
 }

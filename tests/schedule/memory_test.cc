@@ -1,0 +1,192 @@
+#include "schedule/memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "schedule/random_batches.h"
+#include "schedule/small_model.h"
+
+namespace cotune {
+namespace {
+
+JobFootprint lora_job(const ModelConfig& config, int32_t job, int64_t rank, int64_t rows, int64_t longest) {
+  return {.job = job, .adapters = lora_everywhere(config, job, rank), .row_count = rows, .longest_row = longest};
+}
+
+int64_t round_64(int64_t tokens) { return (tokens + 63) / 64 * 64; }
+
+/// What a plan really has alive, at most.
+WorstCase worst_of(const StepPlan& plan) {
+  WorstCase worst;
+  int64_t alive = 0;
+  std::map<std::pair<int32_t, int32_t>, int64_t> chains;
+  for (const Action& action : plan.actions) {
+    if (action.microbatch < 0) continue;
+    const Microbatch& microbatch = plan.microbatches[static_cast<size_t>(action.microbatch)];
+    const int64_t tokens = round_64(microbatch.token_count());
+    if (action.kind == ActionKind::forward) {
+      worst.microbatch_tokens = std::max(worst.microbatch_tokens, tokens);
+      worst.alive_tokens = std::max(worst.alive_tokens, alive += tokens);
+      for (const RowPart& part : row_parts(microbatch)) {
+        if (part.length < part.row_length) chains[{part.job, part.row}] += part.length;
+      }
+    }
+    if (action.kind == ActionKind::free) {
+      alive -= tokens;
+      if (alive == 0) {
+        int64_t sum = 0;
+        for (const auto& [row, length] : chains) sum += length;
+        worst.chain_tokens = std::max(worst.chain_tokens, sum);
+        chains.clear();
+      }
+    }
+  }
+  return worst;
+}
+
+TEST(WorstCase, BoundsEveryPlanOfRandomRounds) {
+  for (uint64_t seed = 0; seed < 4000; ++seed) {
+    Dice dice(mix_key(30, seed));
+    const std::vector<BatchShape> round = random_round(dice);
+    const PackingPolicy policy = random_policy(dice);
+    std::vector<JobFootprint> jobs;
+    for (const BatchShape& batch : round) {
+      jobs.push_back({.job = batch.job,
+                      .row_count = static_cast<int64_t>(batch.row_lengths.size()),
+                      .longest_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())});
+    }
+    WorstCase bound;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const WorstCase lead = worst_case(jobs, i, policy);
+      bound.microbatch_tokens = std::max(bound.microbatch_tokens, lead.microbatch_tokens);
+      bound.alive_tokens = std::max(bound.alive_tokens, lead.alive_tokens);
+      bound.chain_tokens = std::max(bound.chain_tokens, lead.chain_tokens);
+    }
+    const WorstCase actual = worst_of(plan_step(round, policy));
+    ASSERT_LE(actual.microbatch_tokens, bound.microbatch_tokens) << "seed " << seed;
+    ASSERT_LE(actual.alive_tokens, bound.alive_tokens) << "seed " << seed;
+    ASSERT_LE(actual.chain_tokens, bound.chain_tokens) << "seed " << seed;
+  }
+}
+
+TEST(WorstCase, IsReachedByLongRows) {
+  const std::vector<JobFootprint> jobs = {{.row_count = 1, .longest_row = 8192}};
+  EXPECT_EQ(worst_case(jobs, 0, {.token_budget = 1024}),
+            (WorstCase{.microbatch_tokens = 1024, .alive_tokens = 8192, .chain_tokens = 8192}));
+  EXPECT_EQ(worst_case(jobs, 0, {.token_budget = 8192}).chain_tokens, 0);
+}
+
+TEST(PredictMemory, ActivationsBoundTheOperatorListOverRandomPlans) {
+  const ModelConfig config = small_model();
+  const StageShape stage = whole_model(config);
+  const MemoryFacts facts{.rounding = 1};
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Dice dice(mix_key(31, seed));
+    const std::vector<BatchShape> round = random_round(dice);
+    PackingPolicy policy = random_policy(dice);
+    policy.recompute = false;
+    std::vector<JobFootprint> jobs;
+    std::vector<AdapterShape> adapters;
+    for (const BatchShape& batch : round) {
+      jobs.push_back(lora_job(config, batch.job, dice.between(1, 64), static_cast<int64_t>(batch.row_lengths.size()),
+                              *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())));
+      adapters.insert(adapters.end(), jobs.back().adapters.begin(), jobs.back().adapters.end());
+    }
+    const std::vector<Operator> forward = stage_operators(config, stage, adapters, Direction::forward);
+    const MemoryEstimate estimate = predict_memory(config, jobs, policy, facts);
+    const StepPlan plan = plan_step(round, policy);
+    int64_t alive = 0;
+    for (const Action& action : plan.actions) {
+      if (action.microbatch < 0) continue;
+      const MicrobatchCounts counts = count_microbatch(plan.microbatches[static_cast<size_t>(action.microbatch)], 0);
+      const int64_t bytes = total_cost(config, stage, forward, counts, facts.element_size).bytes_saved;
+      if (action.kind == ActionKind::forward) alive += bytes;
+      if (action.kind == ActionKind::free) alive -= bytes;
+      ASSERT_LE(alive, estimate.activations) << "seed " << seed;
+    }
+  }
+}
+
+TEST(PredictMemory, RecomputationKeepsLayerInputsAndOneLayer) {
+  const ModelConfig config = smollm2_135m();
+  const std::vector<JobFootprint> jobs = {lora_job(config, 0, 16, 1, 8192)};
+  const MemoryFacts facts{.rounding = 1};
+  const MemoryEstimate kept = predict_memory(config, jobs, {.token_budget = 1024}, facts);
+  const MemoryEstimate recomputed =
+      predict_memory(config, jobs, {.token_budget = 1024, .recompute = true, .layer_count = 30}, facts);
+  EXPECT_GE(recomputed.activations, 8192 * 31 * 576 * 2);
+  EXPECT_LE(recomputed.activations, 8192 * 31 * 576 * 2 + 1024 * 16000);
+  EXPECT_GT(kept.activations, 8 * recomputed.activations);
+  EXPECT_EQ(recomputed.chain_kv, 8192LL * 30 * 2 * 192 * 6);
+  // An 8,192-token row of SmolLM2 trains within 1.5 GiB above the weights.
+  EXPECT_LT(recomputed.total() - recomputed.weights, 3LL << 29);
+}
+
+TEST(PredictMemory, FurtherJobsAddTheirResidentBytesAlone) {
+  const ModelConfig config = smollm2_135m();
+  const MemoryFacts facts;
+  const PackingPolicy policy{.token_budget = 1024};
+  std::vector<JobFootprint> jobs = {lora_job(config, 0, 16, 8, 256)};
+  const MemoryEstimate one = predict_memory(config, jobs, policy, facts);
+  jobs.push_back(lora_job(config, 1, 16, 8, 256));
+  const MemoryEstimate two = predict_memory(config, jobs, policy, facts);
+  EXPECT_EQ(two.total() - one.total(), resident_bytes(config, jobs[1], facts).total());
+  int64_t parameters = 0;
+  for (const AdapterShape& adapter : jobs[1].adapters) parameters += parameter_count(config, adapter);
+  EXPECT_EQ(parameters, 4'884'480);  // as PEFT counts them
+  const MemoryEstimate resident = resident_bytes(config, jobs[1], facts);
+  EXPECT_EQ(resident.gradients, parameters * 4);
+  EXPECT_EQ(resident.optimizer, parameters * 8);
+  EXPECT_EQ(resident.adapters, parameters * 4 + parameters * 2 * 2 * 2);  // both forms in bf16, rank 16 padded to 32
+}
+
+TEST(PredictMemory, WeightsAreTheEmbeddingAndBothPackedForms) {
+  // reference: 0.55 GiB of original embedding and both packed forms of everything
+  const int64_t linear = 30LL * (576 * 960 + 576 * 576 + 3 * 576 * 1536), embedding = 576LL * 49152;
+  const int64_t norms = 61LL * 576 * 4;
+  EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {}), 2 * (2 * linear + 3 * embedding) + norms);
+  EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {.element_size = 4, .packed = false}),
+            4 * (linear + embedding) + norms);
+  EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {.embedding_mapped = true}), 2 * (2 * linear + 2 * embedding) + norms);
+}
+
+TEST(PredictMemory, DiffPruningCountsItsEntriesAndItsSelection) {
+  const ModelConfig config = small_model();
+  const MemoryFacts facts{.selection_bytes = 1000};
+  const JobFootprint job{.adapters = {{.method = AdapterMethod::diff_pruning, .projection = Projection::o, .entries = 20}}};
+  const MemoryEstimate resident = resident_bytes(config, job, facts);
+  EXPECT_EQ(resident.adapters, 20 * 4 + 20 * 4 + 65 * 8);
+  EXPECT_EQ(resident.gradients, 20 * 4 + 64 * 64 * 4);  // at least one layer's dense gradients
+  EXPECT_EQ(resident.optimizer, 20 * 8);
+}
+
+TEST(PredictMemory, GrowsWithEveryJobAndBudget) {
+  const ModelConfig config = small_model();
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Dice dice(mix_key(32, seed));
+    PackingPolicy policy = random_policy(dice);
+    std::vector<JobFootprint> jobs;
+    int64_t before = 0;
+    for (int32_t job = 0; job < 6; ++job) {
+      jobs.push_back(lora_job(config, job, dice.between(1, 64), dice.between(1, 8), dice.between(1, 3000)));
+      const int64_t total = predict_memory(config, jobs, policy, {}).total();
+      ASSERT_GT(total, before) << "seed " << seed;
+      before = total;
+    }
+  }
+}
+
+TEST(MemoryEstimate, NamesTheTermThatOverflows) {
+  const MemoryEstimate estimate{.weights = 10, .adapters = 5, .activations = 20, .logits = 1};
+  EXPECT_EQ(estimate.total(), 36);
+  EXPECT_EQ(estimate.overflowing_term(9), "weights");
+  EXPECT_EQ(estimate.overflowing_term(12), "adapters");
+  EXPECT_EQ(estimate.overflowing_term(34), "activations");
+  EXPECT_EQ(estimate.overflowing_term(35), "logits");
+  EXPECT_EQ(estimate.overflowing_term(36), "");
+}
+
+}  // namespace
+}  // namespace cotune
