@@ -42,18 +42,16 @@ int64_t rounded(int64_t bytes, const MemoryFacts& facts) {
 
 StageShape whole_model(const ModelConfig& config) { return {.last_layer = config.layer_count}; }
 
-/// Saved bytes per token: of the frozen model, and what a job's adapters add; the same for the layer that saves most.
+/// Saved bytes per token, in all and of the layer that saves most.
 struct SavedPerToken {
   int64_t model = 0;
   int64_t layer = 0;
 };
 
 SavedPerToken saved_per_token(const ModelConfig& config, const std::vector<AdapterShape>& adapters,
-                              const MemoryFacts& facts) {
+                              const std::vector<int64_t>& job_tokens, const MemoryFacts& facts) {
   const StageShape stage = whole_model(config);
-  int64_t last_job = 0;
-  for (const AdapterShape& adapter : adapters) last_job = std::max<int64_t>(last_job, adapter.job);
-  const MicrobatchCounts one_token{.tokens = 1, .job_tokens = std::vector<int64_t>(static_cast<size_t>(last_job) + 1, 1)};
+  const MicrobatchCounts one_token{.tokens = 1, .job_tokens = job_tokens};
   SavedPerToken saved;
   std::map<int64_t, int64_t> layers;
   for (const Operator& op : stage_operators(config, stage, adapters, Direction::forward)) {
@@ -62,6 +60,26 @@ SavedPerToken saved_per_token(const ModelConfig& config, const std::vector<Adapt
     saved.layer = std::max(saved.layer, layers[op.layer] += bytes);
   }
   return saved;
+}
+
+/// Of the frozen model, under adapters from `lowest_layer` up.
+SavedPerToken saved_by_model(const ModelConfig& config, int64_t lowest_layer, const MemoryFacts& facts) {
+  return saved_per_token(config, {{.layer = lowest_layer}}, {}, facts);
+}
+
+int64_t lowest_layer(const ModelConfig& config, const JobFootprint& job) {
+  int64_t lowest = config.layer_count;
+  for (const AdapterShape& adapter : job.adapters) lowest = std::min(lowest, adapter.layer);
+  return lowest;
+}
+
+/// What a job's adapters add to that.
+SavedPerToken saved_by_adapters(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+  std::vector<int64_t> job_tokens(static_cast<size_t>(job.job) + 1, 0);
+  job_tokens.back() = 1;
+  const SavedPerToken with = saved_per_token(config, job.adapters, job_tokens, facts);
+  const SavedPerToken without = saved_by_model(config, lowest_layer(config, job), facts);
+  return {with.model - without.model, with.layer - without.layer};
 }
 
 /// Tokens of one job's whole batch, pads included, in a microbatch whose longest row is `width`.
@@ -241,39 +259,44 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
   if (jobs.empty()) return estimate;
 
-  const SavedPerToken frozen = saved_per_token(config, {}, facts);
   std::vector<std::pair<int64_t, int64_t>> model_mix, layer_mix;  // adapter bytes per token, tokens
+  int64_t lowest_of_all = config.layer_count;
   for (const JobFootprint& job : jobs) {
     const MemoryEstimate resident = resident_bytes(config, job, facts);
     estimate.adapters += resident.adapters;
     estimate.gradients += resident.gradients;
     estimate.optimizer += resident.optimizer;
-    const SavedPerToken saved = saved_per_token(config, job.adapters, facts);
+    const SavedPerToken saved = saved_by_adapters(config, job, facts);
     const int64_t tokens = batch_tokens(job, policy, fuses(policy) ? longest_row(jobs) : job.longest_row);
-    model_mix.push_back({saved.model - frozen.model, tokens});
-    layer_mix.push_back({saved.layer - frozen.layer, tokens});
+    model_mix.push_back({saved.model, tokens});
+    layer_mix.push_back({saved.layer, tokens});
+    lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
   }
 
-  WorstCase worst;
+  int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     const WorstCase lead = worst_case(jobs, i, policy);
+    const int64_t lowest = fuses(policy) ? lowest_of_all : lowest_layer(config, jobs[i]);
+    const int64_t trained_layers = config.layer_count - lowest;
+    const SavedPerToken frozen = saved_by_model(config, lowest, facts);
     const auto mix = [&](const std::vector<std::pair<int64_t, int64_t>>& all, int64_t tokens) {
       return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };
     const int64_t kept = policy.recompute
-                             ? lead.alive_tokens * (config.layer_count + 1) * config.hidden_size * e +
+                             ? lead.alive_tokens * (trained_layers + 1) * config.hidden_size * e +
                                    lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens)
                              : lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
     estimate.activations = std::max(estimate.activations, kept);
-    worst.microbatch_tokens = std::max(worst.microbatch_tokens, lead.microbatch_tokens);
-    worst.chain_tokens = std::max(worst.chain_tokens, lead.chain_tokens);
+    estimate.chain_kv =
+        std::max(estimate.chain_kv, lead.chain_tokens * 2 * config.key_value_size() *
+                                        (config.layer_count * e + trained_layers * a));
+    microbatch_tokens = std::max(microbatch_tokens, lead.microbatch_tokens);
   }
   const int64_t head_rows = std::max<int64_t>(row_grid, facts.logits_bytes / (config.vocabulary_size * e));
   estimate.activations = rounded(estimate.activations, facts);
-  estimate.chain_kv =
-      rounded(worst.chain_tokens * config.layer_count * 2 * config.key_value_size() * (e + a), facts);
-  estimate.workspace = rounded(workspace_bytes(config, jobs, worst.microbatch_tokens, facts), facts);
-  estimate.logits = rounded(std::min(worst.microbatch_tokens, head_rows) * config.vocabulary_size * e, facts);
+  estimate.chain_kv = rounded(estimate.chain_kv, facts);
+  estimate.workspace = rounded(workspace_bytes(config, jobs, microbatch_tokens, facts), facts);
+  estimate.logits = rounded(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * e, facts);
   return estimate;
 }
 

@@ -76,9 +76,10 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
 
 /// Peak = what stays + the worst moment of a step:
-///   activations  Σ saved_bytes of the forward list over the tokens alive, dearest jobs first; under recompute the layer
-///                inputs and the head's input of these, and one layer's saved bytes for one microbatch
-///   chain_kv     chain tokens · layers · 2·kv · (e + a): K, V, and dK, dV in accumulations
+///   activations  Σ saved_bytes of the forward list over the tokens alive, dearest jobs first; under recompute the inputs
+///                of the layers from the lowest adapted one and of the head for these, and one layer's saved bytes for
+///                one microbatch
+///   chain_kv     chain tokens · 2·kv · (layers · e + layers from the lowest adapted one · a): K, V; dK, dV
 ///   workspace    microbatch tokens · e · max(3·hidden + 4·intermediate, 3·hidden + 2·q + 2·kv): the stream's gradient,
 ///                the normalised input, a product's input gradient, d_gate_up, swiglu and its gradient (or the gradients
 ///                of attention); + max(3·hidden, intermediate)·e for masked inputs of LoRA dropout; bottleneck jobs:

@@ -210,6 +210,7 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
 
 int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Operator& op,
                     const MicrobatchCounts& counts, int64_t element_size) {
+  if (!op.keeps) return 0;
   const Sizes s(config, stage, element_size);
   const int64_t e = s.element_size, a = s.accumulation_size;
   int64_t per_token = 0;

@@ -61,9 +61,11 @@ class ListBuilder {
   ListBuilder(const StageShape& stage, const std::vector<AdapterShape>& adapters)
       : stage_(stage), adapters_(adapters) {}
 
-  void forward() {
+  void forward(bool keeps) {
     if (stage_.has_embedding) stream_ = add(OperatorKind::embedding, -1, {});
     for (int64_t layer = stage_.first_layer; layer < stage_.last_layer; ++layer) forward_layer(layer);
+    const int64_t lowest = lowest_layer();
+    for (Operator& op : list_) op.keeps = keeps && op.layer >= lowest;
   }
 
   void loss_head() { add(OperatorKind::loss_head, -1, {stream_}); }
@@ -71,15 +73,20 @@ class ListBuilder {
   void backward() {
     if (stage_.has_head) stream_ = add(OperatorKind::head, -1, {});
     if (adapters_.empty()) return;
-    int64_t lowest_layer = std::numeric_limits<int64_t>::max();
-    for (const AdapterShape& adapter : adapters_) lowest_layer = std::min(lowest_layer, adapter.layer);
-    for (int64_t layer = stage_.last_layer; layer-- > std::max(stage_.first_layer, lowest_layer);) {
-      if (layer > lowest_layer) {
+    const int64_t lowest = lowest_layer();
+    for (int64_t layer = stage_.last_layer; layer-- > std::max(stage_.first_layer, lowest);) {
+      if (layer > lowest) {
         backward_layer(layer);
       } else {
         backward_lowest_layer(layer);
       }
     }
+  }
+
+  int64_t lowest_layer() const {
+    int64_t lowest = std::numeric_limits<int64_t>::max();
+    for (const AdapterShape& adapter : adapters_) lowest = std::min(lowest, adapter.layer);
+    return lowest;
   }
 
   std::vector<Operator> take() { return std::move(list_); }
@@ -205,7 +212,7 @@ std::vector<Operator> stage_operators(const ModelConfig& config, const StageShap
   if (direction == Direction::backward) {
     builder.backward();
   } else {
-    builder.forward();
+    builder.forward(direction == Direction::forward);
     if (direction == Direction::evaluate && stage.has_head) builder.loss_head();
   }
   return builder.take();

@@ -118,6 +118,7 @@ struct Operator {
   std::vector<int32_t> predecessors; ///< indices in the same list
   bool communicates = false;         ///< an all-reduce over the tensor-parallel group follows
   std::vector<AdapterShape> adapters;///< of the jobs at this operator's projections (forward, backward and gradient)
+  bool keeps = false;                ///< forward operators: results are kept for the backward list (saved_bytes)
   bool without_input_gradient = false;  ///< adapter gradient operators: see above
   std::string name() const;          ///< `layers.3.qkv_proj`
 };
@@ -132,7 +133,8 @@ ProjectionSize projection_size(const ModelConfig& config, Projection projection,
 /// The list for one stage. `adapters`: those of the whole model, of every job in the microbatch. In the backward list
 /// nothing is computed that nobody needs: layers below the lowest adapted one are absent, and so are adapter_gradient
 /// operators without adapters and, in the lowest layer, the input gradients below its first adapter. Without any adapter
-/// the backward list is the head alone. evaluate: the forward list and loss_head.
+/// the backward list is the head alone. evaluate: the forward list and loss_head. Forward operators keep their results
+/// in the lowest adapted layer and above; under evaluate none does.
 /// `communicates` is set at the cuts when tensor_parallel > 1. Throws InternalError when tensor_parallel does not divide
 /// the heads and the intermediate size.
 std::vector<Operator> stage_operators(const ModelConfig& config, const StageShape& stage,
@@ -146,7 +148,7 @@ OperatorCost operator_cost(const ModelConfig& config, const StageShape& stage, c
 OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, const std::vector<Operator>& operators,
                         const MicrobatchCounts& counts, int64_t element_size);
 
-/// What the engine keeps of one forward operator until its backward (0 for operators of the backward list), bytes:
+/// What the engine keeps of one forward operator until its backward, bytes (0 unless op.keeps):
 ///   attention_norm  T·(hidden·e + a)     layer input, 1/rms
 ///   qkv_proj        T·(q + 2·kv)·e       after rotation
 ///   attention       T·(q·e + heads·a)    output, log-sum-exp
@@ -156,7 +158,7 @@ OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, cons
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e
 /// padded: up to a multiple of 32, where kernels serve the factor (its columns, in or out, a multiple of 32; not f64).
-/// The portable path keeps the width itself; these are then upper bounds. Under evaluation nothing is kept.
+/// The portable path keeps the width itself; these are then upper bounds.
 int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Operator& op,
                     const MicrobatchCounts& counts, int64_t element_size);
 

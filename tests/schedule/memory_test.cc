@@ -92,15 +92,22 @@ TEST(PredictMemory, ActivationsBoundTheOperatorListOverRandomPlans) {
     for (const BatchShape& batch : round) {
       jobs.push_back(lora_job(config, batch.job, dice.between(1, 64), static_cast<int64_t>(batch.row_lengths.size()),
                               *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())));
+      const int64_t lowest = dice.between(0, config.layer_count - 1);
+      std::erase_if(jobs.back().adapters, [&](const AdapterShape& adapter) { return adapter.layer < lowest; });
       adapters.insert(adapters.end(), jobs.back().adapters.begin(), jobs.back().adapters.end());
     }
-    const std::vector<Operator> forward = stage_operators(config, stage, adapters, Direction::forward);
     const MemoryEstimate estimate = predict_memory(config, jobs, policy, facts);
     const StepPlan plan = plan_step(round, policy);
     int64_t alive = 0;
     for (const Action& action : plan.actions) {
       if (action.microbatch < 0) continue;
       const MicrobatchCounts counts = count_microbatch(plan.microbatches[static_cast<size_t>(action.microbatch)], 0);
+      std::vector<AdapterShape> present;
+      for (const AdapterShape& adapter : adapters) {
+        const auto job = static_cast<size_t>(adapter.job);
+        if (job < counts.job_tokens.size() && counts.job_tokens[job] > 0) present.push_back(adapter);
+      }
+      const std::vector<Operator> forward = stage_operators(config, stage, present, Direction::forward);
       const int64_t bytes = total_cost(config, stage, forward, counts, facts.element_size).bytes_saved;
       if (action.kind == ActionKind::forward) alive += bytes;
       if (action.kind == ActionKind::free) alive -= bytes;

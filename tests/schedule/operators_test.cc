@@ -106,6 +106,21 @@ TEST(StageOperators, PredecessorsComeEarlierAndEveryOperatorButTheLastIsUsed) {
   }
 }
 
+TEST(StageOperators, KeepNothingBelowTheLowestAdapterOrUnderEvaluation) {
+  const ModelConfig config = small_model();
+  const StageShape stage = whole_model(config);
+  const std::vector<AdapterShape> adapters = {{.layer = 1, .projection = Projection::up, .width = 4}};
+  for (Direction direction : {Direction::forward, Direction::backward, Direction::evaluate}) {
+    for (const Operator& op : stage_operators(config, stage, adapters, direction)) {
+      EXPECT_EQ(op.keeps, direction == Direction::forward && op.layer >= 1) << op.name();
+      const MicrobatchCounts counts{.tokens = 10, .job_tokens = {10}};
+      if (!op.keeps) {
+        EXPECT_EQ(saved_bytes(config, stage, op, counts, 2), 0);
+      }
+    }
+  }
+}
+
 TEST(StageOperators, CommunicateAtTheCutsUnderTensorParallelism) {
   const ModelConfig config = small_model();
   StageShape stage = whole_model(config);
@@ -175,8 +190,8 @@ TEST(OperatorCost, SavedBytesAreTheTensorsThatBackwardReads) {
   const StageShape stage = whole_model(config);
   const MicrobatchCounts counts{.tokens = 10, .job_tokens = {6, 4}};
   const auto saved = [&](OperatorKind kind, int64_t layer, std::vector<AdapterShape> adapters, int64_t e) {
-    return operator_cost(config, stage, {.kind = kind, .layer = layer, .adapters = std::move(adapters)}, counts, e)
-        .bytes_saved;
+    const Operator op{.kind = kind, .layer = layer, .adapters = std::move(adapters), .keeps = true};
+    return operator_cost(config, stage, op, counts, e).bytes_saved;
   };
   EXPECT_EQ(saved(OperatorKind::attention_norm, 0, {}, 2), 10 * (64 * 2 + 4));
   EXPECT_EQ(saved(OperatorKind::attention_norm, 0, {}, 8), 10 * (64 * 8 + 8));
