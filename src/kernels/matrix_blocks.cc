@@ -38,7 +38,7 @@ LeftOperand::LeftOperand(const void* x, int64_t stride, int64_t k, DType dtype)
       padded_bytes_(padded_depth(k, dtype) * bytes_of(dtype)) {
   const int64_t lines = (padded_bytes_ + line_bytes - 1) / line_bytes;
   copy_stride_ = (lines | 1) * line_bytes;
-  copies_ = padded_bytes_ != row_bytes_ || stride_ % 512 == 0;
+  copies_ = padded_bytes_ != row_bytes_ || stride_ % 2048 == 0;
 }
 
 void LeftOperand::copy_row(int64_t row, char* target) const {

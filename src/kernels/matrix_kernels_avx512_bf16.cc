@@ -43,6 +43,7 @@ inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], _
 template <int height>
 void multiply_rows(const Strip& strip) {
   const Tile& tile = strip.tiles[0];
+  const bool plain = is_plain(strip);
   for (int64_t p = 0; p < strip.panel_count; ++p) {
     __m512 low[height], high[height];
     float* partial = strip.partial + p * (2 * tile_rows * 32);
@@ -67,7 +68,7 @@ void multiply_rows(const Strip& strip) {
       add_products<height>(low, high, term.s, term.s_stride, term.panels + panel * term.panel_bytes, term.k);
     }
 #pragma GCC unroll 12
-    for (int row = 0; row < height; ++row) write_row_bf16(strip, tile, p, row, low[row], high[row]);
+    for (int row = 0; row < height; ++row) write_row_bf16(strip, plain, tile, p, row, low[row], high[row]);
   }
 }
 

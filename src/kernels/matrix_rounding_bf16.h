@@ -16,8 +16,8 @@ inline __m512 widen_bf16(__m256i values) { return _mm512_castsi512_ps(_mm512_sll
 
 inline __mmask32 first_columns(int64_t count) { return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1; }
 
-/// y = round(scale · sum + bias + residual), or y (f32) += scale · sum, for 32 columns of one row.
-inline void write_row_bf16(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
+/// Everything that is not plain rounding: y = round(scale · sum + bias + residual), or y (f32) += scale · sum.
+__attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
   const int64_t left = strip.columns - panel * 32;
   const __mmask32 columns = first_columns(left);
   const auto low_columns = static_cast<__mmask16>(columns);
@@ -50,6 +50,23 @@ inline void write_row_bf16(const Strip& strip, const Tile& tile, int64_t panel, 
   } else {
     _mm512_mask_storeu_epi16(y, columns, rounded);
   }
+}
+
+/// Whether the rows of a strip need no scale, bias or accumulation.
+inline bool is_plain(const Strip& strip) { return !strip.accumulate && strip.bias == nullptr && strip.scale == 1; }
+
+/// The last step of 32 columns of one row; `plain` is is_plain(strip).
+inline void write_row_bf16(const Strip& strip, bool plain, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
+  if (!plain || strip.columns < (panel + 1) * 32) {
+    write_row_in_full(strip, tile, panel, row, low, high);
+    return;
+  }
+  if (tile.residual != nullptr) {
+    const __m512i residual = _mm512_loadu_si512(tile.residual + row * strip.residual_stride + panel * 64);
+    low = _mm512_add_ps(low, widen_bf16(_mm512_castsi512_si256(residual)));
+    high = _mm512_add_ps(high, widen_bf16(_mm512_extracti64x4_epi64(residual, 1)));
+  }
+  _mm512_storeu_si512(tile.y + row * strip.y_stride + panel * 64, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
 /// Words of two rows side by side: word 2i is word `first + i` of the even row, word 2i + 1 the same of the odd row.
