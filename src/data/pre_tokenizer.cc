@@ -186,11 +186,13 @@ std::string_view byte_to_character(uint8_t byte) { return byte_alphabet().charac
 int character_to_byte(char32_t character) { return character < 512 ? byte_alphabet().bytes[character] : -1; }
 
 WordList PreTokenizer::apply(std::string text, bool at_text_start) const {
+  const size_t original_bytes = text.size();
   WordList list;
   if (!text.empty()) list.words.push_back({0, text.size(), at_text_start});
   list.text = std::move(text);
   for (const Step& step : steps_) {
     list = std::visit([&](const auto& s) { return run(s, std::move(list)); }, step);
+    check_rewritten_size(original_bytes, list.text.size());
   }
   return list;
 }

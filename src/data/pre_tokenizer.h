@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -67,9 +68,13 @@ class PreTokenizer {
  public:
   using Step = std::variant<SplitByRegex, SplitByString, SplitDigits, ByteLevelWords, MetaspaceWords>;
 
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  template <typename S>
+  void add(S step) {
+    steps_.emplace_back(std::in_place_type<S>, std::move(step));
+  }
 
-  /// Words are never empty. Throws UserError when an expression gives up (TokenizerRegex::split).
+  /// Words are never empty. Throws UserError when an expression gives up (TokenizerRegex::split)
+  /// or the text grows beyond largest_rewritten_size.
   WordList apply(std::string text, bool at_text_start) const;
 
  private:

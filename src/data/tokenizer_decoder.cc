@@ -71,7 +71,10 @@ std::string StreamingDecoder::add(std::string_view token) {
     return take_complete();
   }
   std::string text(token);
-  for (const auto& [pattern, content] : rules_->replaces) text = replace_all(text, pattern, content);
+  for (const auto& [pattern, content] : rules_->replaces) {
+    text = replace_all(text, pattern, content);
+    check_rewritten_size(token.size(), text.size());
+  }
   if (!rules_->metaspace.empty()) {
     text = replace_all(text, rules_->metaspace, is_first && rules_->drop_metaspace_of_first ? "" : " ");
   }

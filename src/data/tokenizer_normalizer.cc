@@ -1,5 +1,6 @@
 #include "data/tokenizer_normalizer.h"
 
+#include "base/error.h"
 #include "data/unicode.h"
 
 namespace cotune {
@@ -26,6 +27,12 @@ std::string run(const NormalizeReplaceRegex& step, std::string text) {
 
 }  // namespace
 
+void check_rewritten_size(size_t original_bytes, size_t bytes) {
+  if (bytes > largest_rewritten_size(original_bytes)) {
+    throw_user_error("the tokenizer's rules make {} bytes of text grow to {}", original_bytes, bytes);
+  }
+}
+
 std::string replace_all(std::string_view text, std::string_view pattern, std::string_view content) {
   std::string out;
   out.reserve(text.size());
@@ -42,6 +49,7 @@ std::string TokenizerNormalizer::apply(std::string_view utf8) const {
   std::string text(utf8);
   for (const Step& step : steps_) {
     text = std::visit([&](const auto& s) { return run(s, std::move(text)); }, step);
+    check_rewritten_size(utf8.size(), text.size());
   }
   return text;
 }

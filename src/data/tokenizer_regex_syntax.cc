@@ -25,6 +25,8 @@ std::string class_items(std::span<const CodePointRange> ranges) {
   return out;
 }
 
+constexpr size_t kLongestTranslation = 200'000;  // bytes
+
 /// Class items of every code point (surrogates aside) outside the ranges.
 std::string complement_items(std::span<const CodePointRange> ranges) {
   std::vector<CodePointRange> out;
@@ -65,7 +67,10 @@ class Translator {
   explicit Translator(std::string_view pattern) : in_(pattern) {}
 
   std::string run() {
-    while (at_ < in_.size()) translate_one();
+    while (at_ < in_.size()) {
+      translate_one();
+      if (out_.size() > kLongestTranslation) refuse("an expression this long", at_);
+    }
     if (!groups_.empty()) refuse("a group that is never closed", at_);
     return out_;
   }
@@ -306,20 +311,10 @@ class Translator {
       at_ += 2;
       return;
     }
-    if (kind == 'D' || kind == 'P') {
-      const size_t from = at_;
-      const std::string negative = shorthand_items();  // \P{L}: say it as [^\p{L}...], so that additions count
-      const std::string name = negative.starts_with("\\P{") ? negative.substr(3, negative.size() - 4) : std::string();
-      COTUNE_CHECK(at_ > from);
-      if (!name.empty() && name.size() <= 2) {
-        out_ += "[^" + category_items(name) + "]";
-      } else {
-        out_ += "[" + negative + "]";
-      }
-      return;
-    }
     if (const std::string items = shorthand_items(); !items.empty()) {
-      out_ += "[" + items + "]";
+      // \P{L} as [^\p{L}...], so that what newer Unicode versions added counts.
+      const std::string name = items.starts_with("\\P{") ? items.substr(3, items.size() - 4) : std::string();
+      out_ += name.empty() || name.size() > 2 ? "[" + items + "]" : "[^" + category_items(name) + "]";
       return;
     }
     out_ += literal_escape();

@@ -27,7 +27,8 @@ char32_t previous_code_point(std::string_view utf8, size_t& position);
 
 void append_utf8(std::string& out, char32_t code_point);
 
-/// Normalization form C (UAX #15), with the data of Unicode 14. Linear in the text, but for runs of combining marks,
+/// Normalization form C (UAX #15) with the character data of the `tokenizers` library (about Unicode 9: marks and
+/// composites of later versions stay as they are, as they do there). Linear in the text, but for runs of combining marks,
 /// which are sorted.
 std::string normalize_nfc(std::string_view utf8);
 

@@ -1,0 +1,306 @@
+#include "data/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/pre_tokenizer.h"
+
+namespace cotune {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::filesystem::path committed(const std::string& kind) {
+  return std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers" / kind / "tokenizer.json";
+}
+
+/// A vocabulary of the byte characters (ids 0 to 255) and nothing else.
+json byte_level_file() {
+  json vocab;
+  for (int b = 0; b < 256; ++b) vocab[std::string(byte_to_character(static_cast<uint8_t>(b)))] = b;
+  return {{"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", json::array()}}},
+          {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+          {"decoder", {{"type", "ByteLevel"}}}};
+}
+
+json added_token(int id, const std::string& content, bool special = true) {
+  return {{"id", id}, {"content", content}, {"special", special}, {"normalized", false}};
+}
+
+Tokenizer build(const json& file) { return Tokenizer::from_json(file.dump(), "tokenizer.json"); }
+
+std::string error_of(const json& file) {
+  try {
+    build(file);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Tokenizer, TextOfUsersCannotInjectAddedTokens) {
+  for (const char* kind : {"gpt2", "llama3", "qwen2", "smollm", "llama2"}) {
+    const Tokenizer tokenizer = Tokenizer::from_json_file(committed(kind));
+    const std::string text = "a<|im_end|>b</s><|eot_id|><|endoftext|><tool> we [INST] <s>";
+    bool recognised = false;
+    for (const int32_t id : tokenizer.encode(text)) recognised = recognised || tokenizer.is_added(id);
+    EXPECT_TRUE(recognised) << kind;
+    const std::vector<int32_t> plain = tokenizer.encode_plain(text);
+    for (const int32_t id : plain) EXPECT_FALSE(tokenizer.is_added(id)) << kind;
+    EXPECT_EQ(tokenizer.decode(plain), text) << kind;
+  }
+}
+
+TEST(Tokenizer, PlainTextAvoidsAddedTokensThatMergesOrWholeWordsWouldMake) {
+  json file = byte_level_file();
+  file["model"]["vocab"]["ab"] = 256;
+  file["model"]["vocab"]["xyz"] = 257;
+  file["model"]["merges"] = {"a b"};
+  file["model"]["ignore_merges"] = true;
+  file["added_tokens"] = {added_token(256, "ab"), added_token(257, "xyz")};
+  const Tokenizer tokenizer = build(file);
+  EXPECT_THAT(tokenizer.encode("abxyz"), ElementsAre(256, 257));
+  EXPECT_THAT(tokenizer.encode_plain("ab"), ElementsAre('a', 'b'));
+  EXPECT_THAT(tokenizer.encode_plain("xyz"), ElementsAre('x', 'y', 'z'));
+}
+
+TEST(Tokenizer, StreamGivesWholeCharactersAndTogetherTheDecodedText) {
+  const std::string text = "Grüße 你好 👨‍👩‍👧 e\u0301 <|im_end|> the end\xFF";
+  for (const char* kind : {"gpt2", "llama3", "qwen2", "smollm", "llama2"}) {
+    const Tokenizer tokenizer = Tokenizer::from_json_file(committed(kind));
+    const std::vector<int32_t> ids = tokenizer.encode(text, true);
+    Tokenizer::Stream stream = tokenizer.stream();
+    std::string joined;
+    for (const int32_t id : ids) {
+      const std::string piece = stream.add(id);
+      EXPECT_NO_THROW(json(piece).dump()) << "not UTF-8 on its own";
+      joined += piece;
+    }
+    joined += stream.finish();
+    EXPECT_EQ(joined, tokenizer.decode(ids)) << kind;
+  }
+}
+
+TEST(Tokenizer, StreamTurnsBytesWithoutACharacterIntoReplacementCharacters) {
+  const Tokenizer tokenizer = build(byte_level_file());
+  Tokenizer::Stream stream = tokenizer.stream();
+  EXPECT_EQ(stream.add(0xE4), "");
+  EXPECT_EQ(stream.add(0xBD), "");
+  EXPECT_EQ(stream.add(0xA0), "你");
+  EXPECT_EQ(stream.add(0xF0), "");
+  EXPECT_EQ(stream.add('a'), "\uFFFDa");
+  EXPECT_EQ(stream.add(0xC3), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD");
+}
+
+TEST(Tokenizer, StreamOutlivesTheTokenizer) {
+  auto tokenizer = std::make_unique<Tokenizer>(build(byte_level_file()));
+  Tokenizer::Stream stream = tokenizer->stream();
+  tokenizer.reset();
+  EXPECT_EQ(stream.add('x'), "x");
+}
+
+TEST(Tokenizer, AddedTokensStripAndMatchWholeWordsAsAsked) {
+  json file = byte_level_file();
+  json strip = added_token(256, "<a>"), word = added_token(257, "we", false);
+  strip["lstrip"] = strip["rstrip"] = true;
+  word["single_word"] = true;
+  file["added_tokens"] = {strip, word, added_token(258, "<a>b")};
+  const Tokenizer tokenizer = build(file);
+  EXPECT_THAT(tokenizer.encode("x \n<a>\t y"), ElementsAre('x', 256, 'y'));
+  EXPECT_THAT(tokenizer.encode("we"), ElementsAre(257));
+  EXPECT_THAT(tokenizer.encode("owe"), ElementsAre('o', 'w', 'e'));
+  EXPECT_THAT(tokenizer.encode("<a>b"), ElementsAre(258)) << "the longest wins";
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{'x', 258, 257}, true), "xwe") << "only special tokens are left out";
+}
+
+TEST(Tokenizer, KnowsItsTokens) {
+  json file = byte_level_file();
+  file["added_tokens"] = {added_token(256, "<s>"), added_token(257, "<tool>", false)};
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+                                        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                                        {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}}},
+                            {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {256}}, {"tokens", {"<s>"}}}}}}};
+  const Tokenizer tokenizer = build(file);
+  EXPECT_EQ(tokenizer.vocabulary_size(), 258);
+  EXPECT_EQ(tokenizer.token_id("<s>"), 256);
+  EXPECT_EQ(tokenizer.token_id("nothing"), std::nullopt);
+  EXPECT_EQ(tokenizer.token(257), "<tool>");
+  EXPECT_TRUE(tokenizer.is_special(256));
+  EXPECT_FALSE(tokenizer.is_special(257));
+  EXPECT_TRUE(tokenizer.is_added(257));
+  EXPECT_FALSE(tokenizer.is_special(-1));
+  EXPECT_FALSE(tokenizer.is_special(1000));
+  EXPECT_THAT(tokenizer.encode("a", true), ElementsAre(256, 'a', 256));
+  EXPECT_THAT(tokenizer.prefix_ids(), ElementsAre(256));
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{-1, 'a', 9999}), "a");
+}
+
+TEST(Tokenizer, OneMegabyteOfOneCharacterIsFast) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const char* kind : {"gpt2", "llama3", "qwen2", "smollm", "llama2"}) {
+    const Tokenizer tokenizer = Tokenizer::from_json_file(committed(kind));
+    for (const std::string& text : {std::string(1 << 20, 'a'), std::string(1 << 20, ' ') + "x",
+                                    std::string(1 << 20, '\n') + "x", std::string(1 << 20, '1')}) {
+      EXPECT_EQ(tokenizer.decode(tokenizer.encode(text)), text) << kind << " " << text[0];
+    }
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(seconds.count(), 60);
+}
+
+TEST(Tokenizer, ManyThreadsGetTheSameIds) {
+  const Tokenizer tokenizer = Tokenizer::from_json_file(committed("llama3"));
+  const std::string text = read_file(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers/texts.bin");
+  const std::vector<int32_t> expected = Tokenizer::from_json_file(committed("llama3")).encode(text);
+  std::vector<std::thread> threads;
+  std::vector<std::vector<int32_t>> got(4);
+  for (auto& ids : got) threads.emplace_back([&] { ids = tokenizer.encode(text); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& ids : got) EXPECT_EQ(ids, expected);
+}
+
+TEST(TokenizerJson, ErrorsNameTheFileAndThePlace) {
+  json file = byte_level_file();
+  file["model"]["merges"] = {"a b"};
+  EXPECT_EQ(error_of(file), "tokenizer.json: model: merges[0]: no token 'ab' in the vocabulary");
+  file["model"]["merges"] = {"ab"};
+  EXPECT_EQ(error_of(file), "tokenizer.json: model.merges[0]: expected two tokens with one space between them, got 'ab'");
+  file = byte_level_file();
+  file["model"]["type"] = "Unigram";
+  EXPECT_EQ(error_of(file), "tokenizer.json: model.type: model 'Unigram' is not supported; supported is BPE");
+  file = byte_level_file();
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Whitespace"}}}}};
+  EXPECT_THAT(error_of(file),
+              HasSubstr("tokenizer.json: pre_tokenizer.pretokenizers[0].type: pre_tokenizer 'Whitespace' is not supported"));
+  file = byte_level_file();
+  file["normalizer"] = {{"type", "Lowercase"}};
+  EXPECT_THAT(error_of(file), HasSubstr("normalizer.type: normalizer 'Lowercase' is not supported"));
+  file = byte_level_file();
+  file.erase("model");
+  EXPECT_EQ(error_of(file), "tokenizer.json: the whole file: 'model' is missing");
+  file = byte_level_file();
+  file["model"]["vocab"]["a"] = 98;
+  EXPECT_THAT(error_of(file), HasSubstr("model.vocab: two tokens have the id 98"));
+  file["model"]["vocab"]["a"] = 4'000'000'000;
+  EXPECT_THAT(error_of(file), HasSubstr("the id of 'a' must be between 0 and"));
+}
+
+TEST(TokenizerJson, BrokenJsonIsReportedWithLineAndColumn) {
+  try {
+    Tokenizer::from_json("{\n  \"model\": }", "dir/tokenizer.json");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("dir/tokenizer.json:2: column"));
+  }
+  EXPECT_THROW(Tokenizer::from_json("", "x"), UserError);
+  EXPECT_THROW(Tokenizer::from_json("[1]", "x"), UserError);
+  EXPECT_THROW(Tokenizer::from_json(std::string(100'000, '['), "x"), UserError);
+  EXPECT_THROW(Tokenizer::from_json_file("/no/such/tokenizer.json"), UserError);
+}
+
+TEST(TokenizerJson, RegularExpressionsThatExplodeGiveUpWithAUserError) {
+  json file = byte_level_file();
+  file["pre_tokenizer"] = {{"type", "Split"},
+                           {"pattern", {{"Regex", "(a+)+(a+)+(a+)+[bd]"}}},
+                           {"behavior", "Isolated"},
+                           {"invert", false}};
+  const Tokenizer tokenizer = build(file);
+  EXPECT_THROW(tokenizer.encode(std::string(5000, 'a') + "c"), UserError);
+}
+
+TEST(TokenizerJson, RulesThatMakeTextExplodeGiveUpWithAUserError) {
+  json steps = json::array();
+  for (int i = 0; i < 60; ++i) steps.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  json file = byte_level_file();
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", steps}};
+  EXPECT_THROW(build(file).encode("a"), UserError);
+  json words = json::array();
+  for (int i = 0; i < 60; ++i) words.push_back({{"type", "ByteLevel"}, {"add_prefix_space", true}});
+  file = byte_level_file();
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", words}};
+  EXPECT_THROW(build(file).encode("a"), UserError);
+}
+
+TEST(TokenizerJson, MergesMayBePairsOrStrings) {
+  json file = byte_level_file();
+  file["model"]["vocab"]["ab"] = 256;
+  file["model"]["merges"] = {"a b"};
+  EXPECT_THAT(build(file).encode("ab"), ElementsAre(256));
+  file["model"]["merges"] = json::array({json::array({"a", "b"})});
+  EXPECT_THAT(build(file).encode("ab"), ElementsAre(256));
+}
+
+GgufVocabulary gguf(const std::string& pre) {
+  GgufVocabulary out;
+  out.pre = pre;
+  for (int b = 0; b < 256; ++b) out.tokens.emplace_back(byte_to_character(static_cast<uint8_t>(b)));
+  out.token_types.assign(256, 1);
+  for (const char* control : {"<|bos|>", "<|eos|>"}) {
+    out.tokens.emplace_back(control);
+    out.token_types.push_back(3);
+  }
+  out.tokens.emplace_back("12");
+  out.token_types.push_back(1);
+  out.merges = {"1 2"};
+  out.bos = 256;
+  out.eos = 257;
+  return out;
+}
+
+TEST(TokenizerGguf, EveryFamilySplitsAsItsTokenizerJsonDoes) {
+  EXPECT_THAT(Tokenizer::from_gguf(gguf("gpt-2"), "m.gguf").encode("12"), ElementsAre(258));
+  EXPECT_THAT(Tokenizer::from_gguf(gguf("llama-bpe"), "m.gguf").encode("12"), ElementsAre(258));
+  EXPECT_THAT(Tokenizer::from_gguf(gguf("qwen2"), "m.gguf").encode("12"), ElementsAre('1', '2'));
+  EXPECT_THAT(Tokenizer::from_gguf(gguf("smollm"), "m.gguf").encode("12"), ElementsAre('1', '2'));
+  EXPECT_EQ(Tokenizer::from_gguf(gguf("qwen2"), "m.gguf").encode("e\u0301").size(), 2u) << "NFC";
+  EXPECT_EQ(Tokenizer::from_gguf(gguf("smollm"), "m.gguf").encode("e\u0301").size(), 3u);
+}
+
+TEST(TokenizerGguf, PutsBeginningAndEndAsTheFileOrTheFamilySays) {
+  GgufVocabulary in = gguf("llama-bpe");
+  EXPECT_THAT(Tokenizer::from_gguf(in, "m.gguf").encode("a", true), ElementsAre(256, 'a'));
+  in.add_bos = false;
+  in.add_eos = true;
+  EXPECT_THAT(Tokenizer::from_gguf(in, "m.gguf").encode("a", true), ElementsAre('a', 257));
+  EXPECT_THAT(Tokenizer::from_gguf(gguf("smollm"), "m.gguf").encode("a", true), ElementsAre('a'));
+  EXPECT_TRUE(Tokenizer::from_gguf(in, "m.gguf").is_special(256));
+}
+
+TEST(TokenizerGguf, ErrorsNameTheKey) {
+  const auto error = [](const GgufVocabulary& in) -> std::string {
+    try {
+      Tokenizer::from_gguf(in, "m.gguf");
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "no error";
+  };
+  GgufVocabulary in = gguf("tekken");
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.pre: 'tekken' is not supported; supported are gpt-2,"));
+  in = gguf("qwen2");
+  in.model = "bert";
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.model: "));
+  in = gguf("qwen2");
+  in.merges = {"nospace"};
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.merges[0]: "));
+  in = gguf("qwen2");
+  in.token_types.pop_back();
+  EXPECT_THAT(error(in), HasSubstr("tokenizer.ggml.token_type: 258 entries for 259 tokens"));
+  in = gguf("llama-bpe");
+  in.bos = 9999;
+  EXPECT_THAT(error(in), HasSubstr("tokenizer.ggml.bos_token_id: must be between 0 and 258, got 9999"));
+}
+
+}  // namespace
+}  // namespace cotune
