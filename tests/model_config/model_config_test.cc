@@ -15,7 +15,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using Json = nlohmann::json;
 
 Json llama_json() {
@@ -115,6 +114,11 @@ TEST(ConfigJson, RefusesFeaturesThatTheEngineLacks) {
               AllOf(HasSubstr("rope_scaling.rope_type: found \"yarn\""), HasSubstr("\"llama3\"")));
   EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"type", "dynamic"}})), HasSubstr("rope_scaling.type: found \"dynamic\""));
   EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"rope_type", "linear"}})), HasSubstr("rope_scaling.factor: found nothing"));
+}
+
+TEST(ConfigJson, RefusesSizesBeyondAnyModel) {
+  EXPECT_THAT(refusal(with(llama_json(), "num_hidden_layers", 1 << 30)), HasSubstr("accepted: a whole number from 1 to 4096"));
+  EXPECT_THAT(refusal(with(llama_json(), "vocab_size", UINT64_MAX)), HasSubstr("vocab_size: found 18446744073709551615"));
 }
 
 TEST(ConfigJson, RefusesHeadsThatDoNotDivide) {

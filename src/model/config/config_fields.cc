@@ -38,14 +38,14 @@ const nlohmann::json* ConfigFields::find(std::string_view name) const {
 bool ConfigFields::has(std::string_view name) const { return find(name) != nullptr; }
 bool ConfigFields::names(std::string_view name) const { return object_.contains(name); }
 
-int64_t ConfigFields::count(std::string_view name, std::optional<int64_t> fallback) {
+int64_t ConfigFields::count(std::string_view name, int64_t maximum, std::optional<int64_t> fallback) {
   const nlohmann::json* value = find(name);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_number_unsigned() && value->get<uint64_t>() >= 1 &&
-      value->get<uint64_t>() <= uint64_t{INT32_MAX}) {
+      value->get<uint64_t>() <= static_cast<uint64_t>(maximum)) {
     return value->get<int64_t>();
   }
-  refuse(name, "a whole number from 1 to 2147483647");
+  refuse(name, fmt::format("a whole number from 1 to {}", maximum));
   return fallback.value_or(1);
 }
 

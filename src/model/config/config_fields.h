@@ -22,7 +22,7 @@ class ConfigFields {
   bool has(std::string_view name) const;   ///< there and not null
   bool names(std::string_view name) const; ///< there, be it null
 
-  int64_t count(std::string_view name, std::optional<int64_t> fallback = std::nullopt);  ///< 1 … 2^31 − 1
+  int64_t count(std::string_view name, int64_t maximum, std::optional<int64_t> fallback = std::nullopt);  ///< 1 … maximum
   double positive_number(std::string_view name, std::optional<double> fallback = std::nullopt);
   bool flag(std::string_view name, bool fallback);
   std::string text(std::string_view name, std::optional<std::string> fallback = std::nullopt);

@@ -6,6 +6,7 @@
 #include "formats/dequantize.h"
 #include "model/config/families.h"
 #include "model/config/model_config.h"
+#include "model/config/size_limits.h"
 
 namespace cotune {
 namespace {
@@ -16,11 +17,11 @@ class GgufKeys {
   GgufKeys(const GgufFile& file, std::string architecture, Diagnostics& mistakes)
       : file_(file), architecture_(std::move(architecture)), mistakes_(mistakes) {}
 
-  int64_t count(const char* key, std::optional<int64_t> fallback = std::nullopt) {
+  int64_t count(const char* key, int64_t maximum, std::optional<int64_t> fallback = std::nullopt) {
     const auto value = file_.integer(full(key));
     if (!value && fallback) return *fallback;
-    if (value && *value >= 1 && *value <= INT32_MAX) return *value;
-    refuse(key, value ? fmt::format("{}", *value) : "nothing", "a whole number from 1 to 2147483647");
+    if (value && *value >= 1 && *value <= maximum) return *value;
+    refuse(key, value ? fmt::format("{}", *value) : "nothing", fmt::format("a whole number from 1 to {}", maximum));
     return fallback.value_or(1);
   }
 
@@ -75,7 +76,7 @@ void read_rope(const GgufFile& file, GgufKeys& keys, ModelConfig& config) {
 /// Rows of the embedding; metadata need not give the vocabulary's size.
 int64_t embedding_rows(const GgufFile& file) {
   const GgufTensor* embedding = file.find("token_embd.weight");
-  if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > INT32_MAX) {
+  if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > kMaximumVocabulary) {
     throw_user_error("{}: tensor 'token_embd.weight': missing, or not a matrix", file.path().string());
   }
   return embedding->shape[0];
@@ -94,21 +95,21 @@ ModelConfig model_config_from_gguf(const GgufFile& file) {
   GgufKeys keys(file, architecture, mistakes);
   ModelConfig config;
   config.family = family->name;
-  config.layer_count = keys.count("block_count");
-  config.hidden_size = keys.count("embedding_length");
-  config.intermediate_size = keys.count("feed_forward_length");
-  config.head_count = keys.count("attention.head_count");
-  config.kv_head_count = keys.count("attention.head_count_kv", config.head_count);
-  config.context_length = keys.count("context_length");
+  config.layer_count = keys.count("block_count", kMaximumLayers);
+  config.hidden_size = keys.count("embedding_length", kMaximumWidth);
+  config.intermediate_size = keys.count("feed_forward_length", kMaximumWidth);
+  config.head_count = keys.count("attention.head_count", kMaximumHeads);
+  config.kv_head_count = keys.count("attention.head_count_kv", kMaximumHeads, config.head_count);
+  config.context_length = keys.count("context_length", kMaximumContext);
   config.rms_norm_epsilon = keys.positive_number("attention.layer_norm_rms_epsilon");
   config.vocabulary_size = embedding_rows(file);
   config.tied_embeddings = file.find("output.weight") == nullptr;
-  config.head_dim = keys.count("attention.key_length", std::max<int64_t>(config.hidden_size / config.head_count, 1));
+  config.head_dim = keys.count("attention.key_length", kMaximumHeadDim, std::max<int64_t>(config.hidden_size / config.head_count, 1));
   if (config.head_dim % 2 != 0) keys.refuse("attention.key_length", fmt::format("{}", config.head_dim), "an even number");
-  if (keys.count("attention.value_length", config.head_dim) != config.head_dim) {
+  if (keys.count("attention.value_length", kMaximumHeadDim, config.head_dim) != config.head_dim) {
     keys.refuse("attention.value_length", "another size", fmt::format("that of the keys, {}", config.head_dim));
   }
-  if (keys.count("rope.dimension_count", config.head_dim) != config.head_dim) {
+  if (keys.count("rope.dimension_count", kMaximumHeadDim, config.head_dim) != config.head_dim) {
     keys.refuse("rope.dimension_count", "a part of each head", fmt::format("the whole head, {}", config.head_dim));
   }
   if (config.head_count % config.kv_head_count != 0) {

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "model/config/families.h"
 #include "model/config/model_config.h"
+#include "model/config/size_limits.h"
 
 namespace cotune {
 namespace {
@@ -24,7 +25,7 @@ void read_rope(ConfigFields& parameters, ModelConfig& config) {
     scaling.factor = parameters.positive_number("factor");
     scaling.low_freq_factor = parameters.positive_number("low_freq_factor");
     scaling.high_freq_factor = parameters.positive_number("high_freq_factor");
-    scaling.original_context = parameters.count("original_max_position_embeddings");
+    scaling.original_context = parameters.count("original_max_position_embeddings", kMaximumContext);
     if (parameters.has("low_freq_factor") && parameters.has("high_freq_factor") &&
         scaling.high_freq_factor <= scaling.low_freq_factor) {
       parameters.refuse("high_freq_factor", "a number above low_freq_factor");
@@ -35,12 +36,12 @@ void read_rope(ConfigFields& parameters, ModelConfig& config) {
 }
 
 void read_common(ConfigFields& fields, ModelConfig& config) {
-  config.layer_count = fields.count("num_hidden_layers");
-  config.hidden_size = fields.count("hidden_size");
-  config.intermediate_size = fields.count("intermediate_size");
-  config.head_count = fields.count("num_attention_heads");
-  config.vocabulary_size = fields.count("vocab_size");
-  config.context_length = fields.count("max_position_embeddings");
+  config.layer_count = fields.count("num_hidden_layers", kMaximumLayers);
+  config.hidden_size = fields.count("hidden_size", kMaximumWidth);
+  config.intermediate_size = fields.count("intermediate_size", kMaximumWidth);
+  config.head_count = fields.count("num_attention_heads", kMaximumHeads);
+  config.vocabulary_size = fields.count("vocab_size", kMaximumVocabulary);
+  config.context_length = fields.count("max_position_embeddings", kMaximumContext);
   config.rms_norm_epsilon = fields.positive_number("rms_norm_eps", 1e-6);
   config.tied_embeddings = fields.flag("tie_word_embeddings", false);
   config.activation = fields.text("hidden_act", "silu");
@@ -48,7 +49,7 @@ void read_common(ConfigFields& fields, ModelConfig& config) {
   config.dtype = fields.text(fields.has("dtype") ? "dtype" : "torch_dtype", "");
 
   if (fields.has("head_dim")) {
-    config.head_dim = fields.count("head_dim");
+    config.head_dim = fields.count("head_dim", kMaximumHeadDim);
     if (config.head_dim % 2 != 0) fields.refuse("head_dim", "an even number");
   } else if (config.hidden_size % (2 * config.head_count) != 0) {
     fields.refuse("num_attention_heads", fmt::format("a divisor of half of hidden_size ({})", config.hidden_size));

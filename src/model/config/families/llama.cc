@@ -1,6 +1,7 @@
 /// Llama 2 and 3, TinyLlama, SmolLM2 and others of Hugging Face's `LlamaForCausalLM`. GGUF files of architecture
 /// `llama` also hold Mistral models, which compute the same.
 #include "model/config/families.h"
+#include "model/config/size_limits.h"
 
 namespace cotune {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 void read_specifics(ConfigFields& fields, ModelConfig& config) {
   fields.require_off("attention_bias", "the llama family has no biases here");
   fields.require_off("mlp_bias", "the llama family has no biases here");
-  config.kv_head_count = fields.count("num_key_value_heads", config.head_count);
+  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, config.head_count);
 }
 
 void set_gguf_specifics(ModelConfig&) {}

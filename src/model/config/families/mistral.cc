@@ -1,5 +1,6 @@
 /// Mistral 7B as Hugging Face's `MistralForCausalLM`, without its sliding window.
 #include "model/config/families.h"
+#include "model/config/size_limits.h"
 
 namespace cotune {
 namespace {
@@ -10,7 +11,7 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
   } else if (!fields.names("sliding_window")) {
     fields.refuse("sliding_window", "null (a Mistral configuration without the field means a window of 4096)");
   }
-  config.kv_head_count = fields.count("num_key_value_heads", 8);
+  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, 8);
 }
 
 void set_gguf_specifics(ModelConfig&) {}

@@ -1,12 +1,13 @@
 /// Qwen 2 and 2.5 as Hugging Face's `Qwen2ForCausalLM`: biases on q, k and v.
 #include "model/config/families.h"
+#include "model/config/size_limits.h"
 
 namespace cotune {
 namespace {
 
 void read_specifics(ConfigFields& fields, ModelConfig& config) {
   fields.require_off("use_sliding_window", "attention over a sliding window is not supported");
-  config.kv_head_count = fields.count("num_key_value_heads", 32);
+  config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, 32);
   config.qkv_bias = true;
 }
 
