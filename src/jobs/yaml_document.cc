@@ -15,10 +15,7 @@ namespace cotune {
 namespace {
 
 [[noreturn]] void fail(const std::string& file_name, int line, std::string message) {
-  Diagnostics mistakes;
-  mistakes.add(file_name, line, "", std::move(message));
-  mistakes.throw_if_any();
-  throw InternalError(message);
+  throw UserError(Diagnostic{file_name, line, "", std::move(message)}.to_string());
 }
 
 /// Offset of the first byte that is not part of well-formed UTF-8 (RFC 3629); npos when there is none.
@@ -47,6 +44,8 @@ size_t find_bad_utf8(std::string_view text) {
 /// Follows the parser through one document and refuses deep nesting before any node is made.
 class NestingCheck : public YAML::EventHandler {
  public:
+  explicit NestingCheck(const std::string& file_name) : file_name_(file_name) {}
+
   void OnDocumentStart(const YAML::Mark& mark) override { start_ = mark; }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
@@ -67,9 +66,10 @@ class NestingCheck : public YAML::EventHandler {
   static constexpr int deepest = 50;
 
   void descend(const YAML::Mark& mark) {
-    if (++depth_ > deepest) throw YAML::ParserException(mark, fmt::format("nested deeper than {} levels", deepest));
+    if (++depth_ > deepest) fail(file_name_, mark.line + 1, fmt::format("nested deeper than {} levels", deepest));
   }
 
+  const std::string& file_name_;
   int depth_ = 0;
   YAML::Mark start_;
 };
@@ -78,7 +78,7 @@ class NestingCheck : public YAML::EventHandler {
 void check_structure(const std::string& text, const std::string& file_name) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
-  NestingCheck first, second;
+  NestingCheck first(file_name), second(file_name);
   if (parser.HandleNextDocument(first) && parser.HandleNextDocument(second)) {
     fail(file_name, second.start().line + 1, "a second YAML document, or text after the end of the first");
   }
