@@ -9,8 +9,6 @@
 namespace cotune::kernels {
 namespace {
 
-constexpr float log2_of_e = 1.44269504088896341f;
-
 /// Which keys of a block the queries see: key row k is seen by lane i when k + key_minus_query ≤ i.
 struct CausalMask {
   int64_t key_minus_query;  ///< position of the block's first key minus that of the first query
@@ -32,28 +30,6 @@ struct SoftmaxState {
 };
 
 COTUNE_AVX512_BEGIN
-
-/// 2^x: relative error 3e-6 for bf16, 1e-7 for f32. 2^−∞ = 0. Coefficients: relative minimax fit on [0, 1].
-template <typename T>
-inline __m512 exp2(__m512 x) {
-  const __m512 r = _mm512_reduce_ps(x, 9);  // x − floor(x)
-  __m512 p;
-  if constexpr (sizeof(T) == 2) {
-    p = _mm512_set1_ps(1.3534121222e-02f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.2011480748e-02f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4144279997e-01f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9300380885e-01f));
-  } else {
-    p = _mm512_set1_ps(2.1702226848e-04f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.2439693800e-03f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6788406464e-03f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5483341974e-02f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022983633e-01f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314698383e-01f));
-  }
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.f));
-  return _mm512_scalef_ps(p, x);
-}
 
 inline __m512i interleave_index() {
   return _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,

@@ -1,7 +1,6 @@
 #include "kernels/cross_entropy.h"
 
 #include <cmath>
-#include <vector>
 
 #include "kernels/vectors_avx512.h"
 
@@ -26,26 +25,31 @@ float row_maximum(const T* logits, int64_t vocabulary) {
   return _mm512_reduce_max_ps(_mm512_max_ps(highest[0], highest[1]));
 }
 
-/// Where keep is true, exp(z − maximum) goes to `exponentials`.
-template <bool keep, typename T>
-RowSums row_sums(const T* logits, int64_t vocabulary, float* exponentials) {
-  const float maximum = row_maximum(logits, vocabulary);
-  const __m512 shift = _mm512_set1_ps(maximum);
-  __m512 sums[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-  for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
-    const __m512 e = exp(_mm512_sub_ps(load(logits + c, mask), shift));
-    __m512& sum = sums[(c / lane_count) & 1];
-    sum = _mm512_mask_add_ps(sum, mask, sum, e);
-    if constexpr (keep) store(exponentials + c, e, mask);
-  });
-  return {maximum, lane_sum(_mm512_add_ps(sums[0], sums[1]))};
+inline __m512 exponential(__m512 z, __m512 maximum) {
+  return exp2<float>(_mm512_mul_ps(_mm512_sub_ps(z, maximum), _mm512_set1_ps(log2_of_e)));
 }
 
 template <typename T>
-void scale_row(const float* exponentials, int64_t vocabulary, float factor, T* gradient) {
-  const __m512 f = _mm512_set1_ps(factor);
+RowSums row_sums(const T* logits, int64_t vocabulary) {
+  const float maximum = row_maximum(logits, vocabulary);
+  const __m512 shift = _mm512_set1_ps(maximum);
+  __m512 sums[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps()};
+  int64_t c = 0;
+  for (; c + 64 <= vocabulary; c += 64) {
+    for (int i = 0; i < 4; ++i) sums[i] = _mm512_add_ps(sums[i], exponential(load(logits + c + i * 16), shift));
+  }
+  for_lanes(vocabulary - c, [&](int64_t at, __mmask16 mask) {
+    sums[0] = _mm512_mask_add_ps(sums[0], mask, sums[0], exponential(load(logits + c + at, mask), shift));
+  });
+  return {maximum, lane_sum(_mm512_add_ps(_mm512_add_ps(sums[0], sums[1]), _mm512_add_ps(sums[2], sums[3])))};
+}
+
+/// gradient = exp(z − maximum) · factor. The exponentials are computed again: keeping them would cost more.
+template <typename Z, typename G>
+void gradient_row(const Z* logits, int64_t vocabulary, float maximum, float factor, G* gradient) {
+  const __m512 shift = _mm512_set1_ps(maximum), f = _mm512_set1_ps(factor);
   for_lanes(vocabulary, [&](int64_t c, __mmask16 mask) {
-    store(gradient + c, _mm512_mul_ps(load(exponentials + c, mask), f), mask);
+    store(gradient + c, _mm512_mul_ps(exponential(load(logits + c, mask), shift), f), mask);
   });
 }
 
@@ -78,13 +82,12 @@ void loss_and_gradient(const Z* logits, int64_t vocabulary, int32_t label, float
     std::fill_n(gradient, vocabulary, G(0));
     return;
   }
-  thread_local std::vector<float> exponentials;
-  if (int64_t(exponentials.size()) < vocabulary) exponentials.resize(vocabulary);
-  const RowSums sums = row_sums<true>(logits, vocabulary, exponentials.data());
-  *loss = loss_of(sums, logits[label]);
-  const float factor = scale / sums.sum;
-  scale_row(exponentials.data(), vocabulary, factor, gradient);
-  gradient[label] = round_to((exponentials[label] / sums.sum - 1.f) * scale, G{});
+  const RowSums sums = row_sums(logits, vocabulary);
+  const Z label_logit = logits[label];
+  *loss = loss_of(sums, label_logit);
+  gradient_row(logits, vocabulary, sums.maximum, scale / sums.sum, gradient);
+  const double probability = std::exp(double(widen(label_logit)) - double(sums.maximum)) / double(sums.sum);
+  gradient[label] = round_to(float((probability - 1) * double(scale)), G{});
 }
 
 }  // namespace
@@ -112,7 +115,7 @@ void softmax_cross_entropy_loss(DType logits_dtype, const void* logits, int64_t 
 #pragma omp parallel for schedule(static) if (rows > 1)
     for (int64_t r = 0; r < rows; ++r) {
       const Z* row = static_cast<const Z*>(logits) + r * logits_stride;
-      loss[r] = labels[r] < 0 ? 0.f : loss_of(row_sums<false>(row, vocabulary, nullptr), row[labels[r]]);
+      loss[r] = labels[r] < 0 ? 0.f : loss_of(row_sums(row, vocabulary), row[labels[r]]);
     }
   });
 }

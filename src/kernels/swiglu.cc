@@ -9,17 +9,23 @@ constexpr int64_t parallel_elements = 1 << 14;
 
 COTUNE_AVX512_BEGIN
 
+/// To the accuracy of T.
+template <typename T>
 inline __m512 sigmoid(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-87.f), x);  // keeps the denominator finite; σ is below 1e-37 there
   const __m512 one = _mm512_set1_ps(1.f);
-  return reciprocal(_mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+  if constexpr (sizeof(T) == 2) {
+    return _mm512_rcp14_ps(_mm512_add_ps(one, exp2<T>(_mm512_mul_ps(x, _mm512_set1_ps(-log2_of_e)))));
+  } else {
+    return reciprocal(_mm512_add_ps(one, exp(_mm512_sub_ps(_mm512_setzero_ps(), x))));
+  }
 }
 
 template <typename T>
 void forward_row(const T* gate, const T* up, int64_t width, T* y) {
   for_lanes(width, [&](int64_t c, __mmask16 mask) {
     const __m512 g = load(gate + c, mask);
-    store(y + c, _mm512_mul_ps(_mm512_mul_ps(g, sigmoid(g)), load(up + c, mask)), mask);
+    store(y + c, _mm512_mul_ps(_mm512_mul_ps(g, sigmoid<T>(g)), load(up + c, mask)), mask);
   });
 }
 
@@ -28,7 +34,7 @@ void backward_row(const T* dy, const T* gate, const T* up, int64_t width, T* dga
   const __m512 one = _mm512_set1_ps(1.f);
   for_lanes(width, [&](int64_t c, __mmask16 mask) {
     const __m512 g = load(gate + c, mask), u = load(up + c, mask), d = load(dy + c, mask);
-    const __m512 s = sigmoid(g);
+    const __m512 s = sigmoid<T>(g);
     const __m512 silu = _mm512_mul_ps(g, s);
     const __m512 slope = _mm512_mul_ps(s, _mm512_fmadd_ps(g, _mm512_sub_ps(one, s), one));
     store(dgate + c, _mm512_mul_ps(_mm512_mul_ps(d, u), slope), mask);

@@ -1,6 +1,7 @@
 /// SwiGLU (Shazeer 2020):  y = silu(gate) ⊙ up,  silu(g) = g / (1 + exp(−g)).
 ///
-/// gate_up [tokens, 2·width]: gate columns first, then up columns. Computed in f32, rounded once. Strides in elements.
+/// gate_up [tokens, 2·width]: gate columns first, then up columns. Computed in f32 (for bf16 with σ to a relative 6e-5), rounded
+/// once. Strides in elements.
 #pragma once
 
 #include <cstdint>

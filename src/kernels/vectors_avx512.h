@@ -27,6 +27,7 @@ namespace cotune::kernels {
 namespace {
 
 constexpr int64_t lane_count = 16;
+constexpr float log2_of_e = 1.44269504088896341f;
 
 /// Calls body(uint16_t{}) for bf16 and body(float{}) for f32.
 template <typename Body>
@@ -90,6 +91,28 @@ inline __m512 exp(__m512 x) {
   p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.0000001201e-1f));
   p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.f));
   return _mm512_scalef_ps(p, n);
+}
+
+/// 2^x: relative error 3e-6 for bf16, 1e-7 for f32. 2^−∞ = 0. Coefficients: relative minimax fit on [0, 1].
+template <typename T>
+inline __m512 exp2(__m512 x) {
+  const __m512 r = _mm512_reduce_ps(x, 9);  // x − floor(x)
+  __m512 p;
+  if constexpr (sizeof(T) == 2) {
+    p = _mm512_set1_ps(1.3534121222e-02f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.2011480748e-02f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4144279997e-01f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9300380885e-01f));
+  } else {
+    p = _mm512_set1_ps(2.1702226848e-04f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.2439693800e-03f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(9.6788406464e-03f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(5.5483341974e-02f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.4022983633e-01f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.9314698383e-01f));
+  }
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.f));
+  return _mm512_scalef_ps(p, x);
 }
 
 /// 1/x for normal x of ordinary size, to within 1 ulp or so.
