@@ -150,7 +150,6 @@ TEST(PredictMemory, FurtherJobsAddTheirResidentBytesAlone) {
 }
 
 TEST(PredictMemory, WeightsAreTheEmbeddingAndBothPackedForms) {
-  // reference: 0.55 GiB of original embedding and both packed forms of everything
   const int64_t linear = 30LL * (576 * 960 + 576 * 576 + 3 * 576 * 1536), embedding = 576LL * 49152;
   const int64_t norms = 61LL * 576 * 4;
   EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {}), 2 * (2 * linear + 3 * embedding) + norms);
