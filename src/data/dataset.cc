@@ -1,0 +1,105 @@
+#include "data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace cotune {
+
+void Dataset::add(const Example& example) {
+  COTUNE_CHECK(example.tokens.size() == example.learned.size());
+  tokens_.insert(tokens_.end(), example.tokens.begin(), example.tokens.end());
+  learned_.insert(learned_.end(), example.learned.begin(), example.learned.end());
+  learned_count_ += std::count(example.learned.begin(), example.learned.end(), uint8_t{1});
+  ends_.push_back(tokens_.size());
+  lines_.push_back(example.line);
+}
+
+std::span<const int32_t> Dataset::tokens(int64_t index) const {
+  COTUNE_CHECK(index >= 0 && index < size(), "example {} of {}", index, size());
+  const auto i = static_cast<size_t>(index);
+  const size_t begin = i == 0 ? 0 : ends_[i - 1];
+  return std::span(tokens_).subspan(begin, ends_[i] - begin);
+}
+
+std::span<const uint8_t> Dataset::learned(int64_t index) const {
+  const std::span<const int32_t> example = tokens(index);
+  return std::span(learned_).subspan(static_cast<size_t>(example.data() - tokens_.data()), example.size());
+}
+
+Example Dataset::example(int64_t index) const {
+  const auto ids = tokens(index);
+  const auto labels = learned(index);
+  return {{ids.begin(), ids.end()}, {labels.begin(), labels.end()}, source_, line(index)};
+}
+
+std::string Dataset::content_hash() const {
+  const auto bytes = [](const auto& values) {
+    return std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
+  };
+  return checksum(checksum(bytes(ends_)) + checksum(bytes(tokens_)) + checksum(bytes(learned_)));
+}
+
+LengthReport lengths_of(const Dataset& dataset) {
+  LengthReport report;
+  report.examples = dataset.size();
+  report.tokens = dataset.token_count();
+  report.learned = dataset.learned_count();
+  if (dataset.empty()) return report;
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < dataset.size(); ++i) lengths.push_back(dataset.length(i));
+  std::sort(lengths.begin(), lengths.end());
+  const auto rank = [&](int64_t percent) {
+    return lengths[static_cast<size_t>((percent * dataset.size() + 99) / 100 - 1)];
+  };
+  report.min = lengths.front();
+  report.median = rank(50);
+  report.p95 = rank(95);
+  report.max = lengths.back();
+  return report;
+}
+
+std::string LengthReport::to_string() const {
+  return fmt::format("{} examples, {} tokens, {} learned; length min {}, median {}, p95 {}, max {}", examples, tokens,
+                     learned, min, median, p95, max);
+}
+
+std::string FileReport::to_string() const {
+  std::string text = fmt::format("{}: {} records", file, records);
+  const auto add = [&](int64_t count, std::string_view what) {
+    if (count > 0) text += fmt::format(", {} {}", count, what);
+  };
+  add(malformed, "malformed");
+  add(repaired, "with bytes that are not UTF-8 (replaced by U+FFFD)");
+  add(truncated, "truncated");
+  add(dropped_long, "dropped because too long");
+  add(dropped_unlearned, "dropped because nothing is left to learn");
+  return text;
+}
+
+bool truncate_example(Example& example, int64_t max_length, Truncation truncation) {
+  const auto length = static_cast<int64_t>(example.tokens.size());
+  if (max_length <= 0 || length <= max_length) return true;
+  switch (truncation) {
+    case Truncation::right:
+      example.tokens.resize(static_cast<size_t>(max_length));
+      example.learned.resize(static_cast<size_t>(max_length));
+      return true;
+    case Truncation::left:
+      example.tokens.erase(example.tokens.begin(), example.tokens.end() - max_length);
+      example.learned.erase(example.learned.begin(), example.learned.end() - max_length);
+      example.learned[0] = 0;
+      return true;
+    case Truncation::drop:
+      return false;
+    case Truncation::error:
+      break;
+  }
+  throw_user_error("{} tokens, more than max_length {}; shorten it, or set truncation to right, left or drop", length,
+                   max_length);
+}
+
+}  // namespace cotune

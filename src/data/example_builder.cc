@@ -1,0 +1,263 @@
+#include "data/example_builder.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/random.h"
+
+namespace cotune {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string type_of(const ordered_json& value) {
+  if (value.is_string()) return fmt::format("a string");
+  if (value.is_number()) return fmt::format("the number {}", value.dump());
+  if (value.is_boolean() || value.is_null()) return value.dump();
+  return value.is_array() ? "a list" : "an object";
+}
+
+const std::string& string_field(const ordered_json& record, const char* name) {
+  const auto found = record.find(name);
+  if (found == record.end()) throw RecordError(name, "missing; expected a string");
+  if (!found->is_string()) throw RecordError(name, fmt::format("expected a string, found {}", type_of(*found)));
+  return found->get_ref<const std::string&>();
+}
+
+std::string alpaca_prompt(const std::string& instruction, const std::string& input) {
+  if (input.empty()) {
+    return fmt::format(
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+        "\n\n### Instruction:\n{}\n\n### Response:\n",
+        instruction);
+  }
+  return fmt::format(
+      "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+      "response that appropriately completes the request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
+      instruction, input);
+}
+
+std::string alpaca_input(const ordered_json& record) {
+  const auto found = record.find("input");
+  return found == record.end() || found->is_null() ? "" : string_field(record, "input");
+}
+
+void check_message(const ordered_json& message, const std::string& place) {
+  static constexpr std::array<std::string_view, 7> roles = {"system", "developer",    "user",     "assistant",
+                                                            "tool",   "tool_results", "ipython"};
+  if (!message.is_object()) throw RecordError(place, fmt::format("expected an object, found {}", type_of(message)));
+  const auto role = message.find("role");
+  if (role == message.end()) throw RecordError(place + ".role", "missing; expected a string");
+  if (!role->is_string() ||
+      std::find(roles.begin(), roles.end(), role->get_ref<const std::string&>()) == roles.end()) {
+    throw RecordError(place + ".role", fmt::format("expected one of {}; found {}", fmt::join(roles, ", "),
+                                                   role->is_string() ? role->dump() : type_of(*role)));
+  }
+  const auto content = message.find("content");
+  const bool has_calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
+  if (content == message.end() || content->is_null()) {
+    if (!has_calls) {
+      throw RecordError(place + ".content", content == message.end() ? "missing; expected a string"
+                                                                     : "expected a string, found null");
+    }
+  } else if (!content->is_string()) {
+    throw RecordError(place + ".content", fmt::format("expected a string, found {}", type_of(*content)));
+  }
+  const auto weight = message.find("weight");
+  if (weight != message.end() && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
+    throw RecordError(place + ".weight", fmt::format("expected 0 or 1, found {}", type_of(*weight)));
+  }
+}
+
+bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
+  const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
+                                     [](size_t position, const ByteRange& range) { return position < range.end; });
+  return next != ranges.end() && next->begin < end;
+}
+
+/// Special tokens that stand entirely within template text, over the whole text.
+std::vector<SpecialMatch> trusted_special_tokens(const jinja::Text& text, const TextEncoder& encoder) {
+  std::vector<SpecialMatch> matches;
+  size_t begin = 0;
+  for (const jinja::Run& run : text.runs()) {
+    if (run.origin == jinja::template_origin) {
+      for (SpecialMatch match : encoder.find_special(std::string_view(text.bytes()).substr(begin, run.end - begin))) {
+        match.begin += begin;
+        match.end += begin;
+        matches.push_back(match);
+      }
+    }
+    begin = run.end;
+  }
+  return matches;
+}
+
+/// Tokens of the plain stretch [begin, end) of the text.
+void append_stretch(const TrainingText& text, size_t begin, size_t end, const TextEncoder& encoder, Example& example) {
+  if (begin >= end) return;
+  const std::string_view stretch = std::string_view(text.text.bytes()).substr(begin, end - begin);
+  const std::vector<int32_t> tokens = encoder.encode_plain(stretch);
+  std::vector<uint8_t> learned;
+  size_t at = 0;
+  for (const int32_t token : tokens) {
+    const std::string bytes = encoder.token_bytes(token);
+    if (stretch.substr(std::min(at, stretch.size()), bytes.size()) != bytes) break;
+    learned.push_back(overlaps(text.learned, begin + at, begin + at + bytes.size()));
+    at += bytes.size();
+  }
+  if (learned.size() == tokens.size() && at == stretch.size()) {
+    example.tokens.insert(example.tokens.end(), tokens.begin(), tokens.end());
+    example.learned.insert(example.learned.end(), learned.begin(), learned.end());
+    return;
+  }
+  std::vector<size_t> cuts = {begin, end};
+  for (const ByteRange& range : text.learned) {
+    if (range.begin > begin && range.begin < end) cuts.push_back(range.begin);
+    if (range.end > begin && range.end < end) cuts.push_back(range.end);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const auto part = std::string_view(text.text.bytes()).substr(cuts[i], cuts[i + 1] - cuts[i]);
+    const std::vector<int32_t> part_tokens = encoder.encode_plain(part);
+    example.tokens.insert(example.tokens.end(), part_tokens.begin(), part_tokens.end());
+    example.learned.resize(example.tokens.size(), overlaps(text.learned, cuts[i], cuts[i + 1]));
+  }
+}
+
+}  // namespace
+
+void encode_training_text(const TrainingText& text, const TextEncoder& encoder, Example& example) {
+  size_t at = 0;
+  for (const SpecialMatch& special : trusted_special_tokens(text.text, encoder)) {
+    append_stretch(text, at, special.begin, encoder, example);
+    example.tokens.push_back(special.id);
+    example.learned.push_back(overlaps(text.learned, special.begin, special.end));
+    at = special.end;
+  }
+  append_stretch(text, at, text.text.size(), encoder, example);
+}
+
+DataFormat format_of(const ordered_json& record) {
+  if (!record.is_object()) return DataFormat::automatic;
+  if (record.contains("messages")) return DataFormat::messages;
+  if (record.contains("prompt") && record.contains("completion")) return DataFormat::completion;
+  if (record.contains("instruction") && record.contains("output")) return DataFormat::alpaca;
+  if (record.contains("text")) return DataFormat::text;
+  return DataFormat::automatic;
+}
+
+std::string_view format_fields(DataFormat format) {
+  switch (format) {
+    case DataFormat::messages: return "messages";
+    case DataFormat::completion: return "prompt and completion";
+    case DataFormat::alpaca: return "instruction, input (optional) and output";
+    case DataFormat::text: return "text";
+    case DataFormat::automatic: break;
+  }
+  return "messages; or prompt and completion; or instruction, input (optional) and output; or text";
+}
+
+ExampleBuilder::ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt)
+    : encoder_(encoder), chat_template_(chat_template), train_on_prompt_(train_on_prompt) {}
+
+Example ExampleBuilder::build(const ordered_json& record, DataFormat format) const {
+  if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", type_of(record)));
+  Example example;
+  switch (format) {
+    case DataFormat::messages:
+      example = build_chat(record);
+      break;
+    case DataFormat::completion:
+      example = build_completion(string_field(record, "prompt"), string_field(record, "completion"));
+      break;
+    case DataFormat::alpaca:
+      example = build_completion(alpaca_prompt(string_field(record, "instruction"), alpaca_input(record)),
+                                 string_field(record, "output"));
+      break;
+    case DataFormat::text:
+      example = build_text(string_field(record, "text"));
+      break;
+    case DataFormat::automatic:
+      COTUNE_CHECK(false, "the format must be known");
+  }
+  if (train_on_prompt_) std::fill(example.learned.begin(), example.learned.end(), uint8_t{1});
+  if (!example.learned.empty()) example.learned[0] = 0;
+  return example;
+}
+
+Example ExampleBuilder::build_chat(const ordered_json& record) const {
+  const auto messages = record.find("messages");
+  if (messages == record.end()) throw RecordError("messages", "missing; expected a list of messages");
+  if (!messages->is_array() || messages->empty()) {
+    throw RecordError("messages", fmt::format("expected a list of at least one message, found {}",
+                                              messages->is_array() ? "an empty one" : type_of(*messages)));
+  }
+  for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], fmt::format("messages[{}]", i));
+  const auto tools = record.find("tools");
+  const bool has_tools = tools != record.end() && !tools->is_null();
+  if (has_tools && !tools->is_array()) {
+    throw RecordError("tools", fmt::format("expected a list, found {}", type_of(*tools)));
+  }
+  if (!chat_template_) {
+    throw RecordError("messages", "the model has no chat template; set data.chat_template, or use another format");
+  }
+  Example example;
+  try {
+    const ordered_json no_tools;
+    encode_training_text(chat_template_->for_training(*messages, has_tools ? *tools : no_tools, encoder_), encoder_,
+                         example);
+  } catch (const UserError& error) {
+    throw RecordError("messages", error.what());
+  }
+  return example;
+}
+
+void ExampleBuilder::append(Example& example, std::span<const int32_t> tokens, bool learned) const {
+  example.tokens.insert(example.tokens.end(), tokens.begin(), tokens.end());
+  example.learned.resize(example.tokens.size(), learned);
+}
+
+void ExampleBuilder::append_eos(Example& example) const {
+  if (const auto eos = encoder_.eos_id()) append(example, std::span(&*eos, 1), true);
+}
+
+Example ExampleBuilder::build_completion(const std::string& prompt, const std::string& completion) const {
+  Example example;
+  append(example, encoder_.prefix(), false);
+  append(example, encoder_.encode_plain(prompt), false);
+  append(example, encoder_.encode_plain(completion), true);
+  append_eos(example);
+  return example;
+}
+
+Example ExampleBuilder::build_text(const std::string& text) const {
+  Example example;
+  append(example, encoder_.prefix(), true);
+  append(example, encoder_.encode_plain(text), true);
+  append_eos(example);
+  return example;
+}
+
+uint64_t ExampleBuilder::content_key(const ordered_json& record, DataFormat format) {
+  uint64_t key = 0;
+  const auto mix = [&](const ordered_json& holder, const char* name) {
+    const auto found = holder.find(name);
+    std::string text;
+    if (found != holder.end() && !found->is_null()) {
+      text = found->is_string() ? found->get_ref<const std::string&>() : found->dump();
+    }
+    key = mix_key(key, key_of(text));
+  };
+  if (format == DataFormat::messages) {
+    for (const ordered_json& message : record["messages"]) {
+      for (const char* name : {"role", "content", "tool_calls"}) mix(message, name);
+    }
+    return key;
+  }
+  for (const char* name : {"prompt", "completion", "instruction", "input", "output", "text"}) mix(record, name);
+  return key;
+}
+
+}  // namespace cotune

@@ -1,0 +1,74 @@
+/// One JSON record → one Example.
+///
+/// messages    [{role, content, weight?, tool_calls?, …}], with `tools` beside it: the chat template's text and learned
+///             spans (chat_template.h).
+/// completion  {prompt, completion}: prefix + tokens(prompt) + tokens(completion) + eos, the last two learned. Prompt and
+///             completion are tokenised apart, as in use, where the prompt is all that the model is given: no token
+///             straddles them, and joining them may give other tokens.
+/// alpaca      {instruction, input?, output}: as prompt and completion, with the prompt of Stanford Alpaca and a
+///             newline behind its "### Response:".
+/// text        {text}: prefix + tokens(text) + eos, all learned but the first.
+///
+/// Special tokens come from templates alone: in a chat, where they stand entirely within the template's own text; in
+/// the other formats nowhere in the data. The same characters in a message are plain characters. Between special
+/// tokens, template text and messages are tokenised as one string, so that tokens form across their borders as they do
+/// in use: where no message holds the text of a special token, the tokens equal those of the rendered text.
+/// A token of a chat is learned when at least one of its bytes is.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "data/chat_template.h"
+#include "data/example.h"
+#include "jobs/job.h"
+
+namespace cotune {
+
+/// A mistake in one record.
+class RecordError : public std::runtime_error {
+ public:
+  RecordError(std::string field, const std::string& message) : std::runtime_error(message), field_(std::move(field)) {}
+  const std::string& field() const { return field_; }
+
+ private:
+  std::string field_;
+};
+
+/// The format that a record's fields say: messages, completion, alpaca or text; automatic when they say none.
+DataFormat format_of(const nlohmann::ordered_json& record);
+/// `messages`, `prompt and completion`, …: for messages to users.
+std::string_view format_fields(DataFormat format);
+
+class ExampleBuilder {
+ public:
+  /// Both must outlive the builder. `chat_template` may be null: then records with messages are a mistake.
+  ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt);
+
+  /// The whole example, not truncated; `source` and `line` are left empty. Throws RecordError with the field, what was
+  /// found and what is accepted. An example may come without a learned token.
+  Example build(const nlohmann::ordered_json& record, DataFormat format) const;
+
+  /// A key of what the record says (roles and contents; prompt and completion; …), for splitting: equal for duplicates.
+  static uint64_t content_key(const nlohmann::ordered_json& record, DataFormat format);
+
+ private:
+  Example build_chat(const nlohmann::ordered_json& record) const;
+  Example build_completion(const std::string& prompt, const std::string& completion) const;
+  Example build_text(const std::string& text) const;
+  void append(Example& example, std::span<const int32_t> tokens, bool learned) const;
+  void append_eos(Example& example) const;
+
+  const TextEncoder& encoder_;
+  const ChatTemplate* chat_template_;
+  bool train_on_prompt_;
+};
+
+/// Tokens and labels of a rendered text, by the rules above. Where a tokenizer changes the text first (normalisation),
+/// so that tokens cannot be matched to bytes, the stretch is cut at the borders of the learned spans and its parts are
+/// tokenised apart.
+void encode_training_text(const TrainingText& text, const TextEncoder& encoder, Example& example);
+
+}  // namespace cotune

@@ -1,0 +1,59 @@
+/// What making examples needs of a tokenizer. An interface, so that chat templates and readers are tested without a
+/// vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer.h"
+#include "data/tokenizer_added_tokens.h"
+
+namespace cotune {
+
+/// A special token at bytes [begin, end) of a text.
+struct SpecialMatch {
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t id = 0;
+  bool operator==(const SpecialMatch&) const = default;
+};
+
+class TextEncoder {
+ public:
+  virtual ~TextEncoder() = default;
+  /// Tokens of a text in which nothing is special.
+  virtual std::vector<int32_t> encode_plain(std::string_view text) const = 0;
+  /// The added tokens in a text, in order, leftmost and longest first, not overlapping.
+  virtual std::vector<SpecialMatch> find_special(std::string_view text) const = 0;
+  /// The bytes that a token stands for. Over the tokens of a text they join to the text, unless the tokenizer changes
+  /// the text first (normalisation).
+  virtual std::string token_bytes(int32_t id) const = 0;
+  /// What belongs before a text that no template frames (the beginning-of-text token of models that have one).
+  virtual std::vector<int32_t> prefix() const = 0;
+  /// The end-of-text token that a completion or plain text ends with.
+  virtual std::optional<int32_t> eos_id() const = 0;
+};
+
+/// A Tokenizer as encoder. Added tokens are found by their text alone: their options to swallow white space around
+/// them (lstrip, rstrip) are not applied; the families that cotune supports do not set them.
+class TokenizerEncoder : public TextEncoder {
+ public:
+  /// The tokenizer must outlive the encoder. `eos_id`: from the model's configuration.
+  TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eos_id);
+
+  std::vector<int32_t> encode_plain(std::string_view text) const override;
+  std::vector<SpecialMatch> find_special(std::string_view text) const override;
+  std::string token_bytes(int32_t id) const override;
+  std::vector<int32_t> prefix() const override { return tokenizer_.prefix_ids(); }
+  std::optional<int32_t> eos_id() const override { return eos_id_; }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::optional<int32_t> eos_id_;
+  AddedTokenMatcher added_;
+};
+
+}  // namespace cotune
