@@ -232,6 +232,13 @@ TEST(TokenizerJson, RulesThatMakeTextExplodeGiveUpWithAUserError) {
   EXPECT_THROW(build(file).encode("a"), UserError);
 }
 
+TEST(TokenizerJson, SeedsOfTheFuzzTargetAreAcceptedSoThatItReachesTheEncoder) {
+  for (const char* name : {"byte_level.json", "sentencepiece.json"}) {
+    const auto path = std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/data/tokenizers/fuzz_seeds" / name;
+    EXPECT_FALSE(Tokenizer::from_json_file(path).encode("hello we aaaa", true).empty()) << name;
+  }
+}
+
 TEST(TokenizerJson, MergesMayBePairsOrStrings) {
   json file = byte_level_file();
   file["model"]["vocab"]["ab"] = 256;
