@@ -20,9 +20,15 @@ if(COTUNE_TORCH)
   if(NOT EXISTS ${TORCH_ROOT}/lib/libtorch_cpu.so)
     message(FATAL_ERROR "no libtorch in ${TORCH_ROOT}: run scripts/install-dependencies first")
   endif()
+  # The wheel carries headers of other libraries as well, among them a newer fmt than the one we link. Only torch's own
+  # folders are offered to the compiler.
+  set(TORCH_HEADERS ${CMAKE_BINARY_DIR}/torch-headers)
+  file(MAKE_DIRECTORY ${TORCH_HEADERS})
+  foreach(folder ATen c10 caffe2 torch)
+    file(CREATE_LINK ${TORCH_ROOT}/include/${folder} ${TORCH_HEADERS}/${folder} SYMBOLIC)
+  endforeach()
   add_library(cotune_torch INTERFACE)
-  target_include_directories(cotune_torch SYSTEM INTERFACE
-    ${TORCH_ROOT}/include ${TORCH_ROOT}/include/torch/csrc/api/include)
+  target_include_directories(cotune_torch SYSTEM INTERFACE ${TORCH_HEADERS})
   target_link_directories(cotune_torch INTERFACE ${TORCH_ROOT}/lib)
   target_link_libraries(cotune_torch INTERFACE -Wl,--no-as-needed torch_cpu c10 -Wl,--as-needed)
   target_link_options(cotune_torch INTERFACE -Wl,--disable-new-dtags -Wl,--allow-shlib-undefined)

@@ -114,8 +114,9 @@ void Interpreter::recompute(const Action& action) {
   for (int64_t layer = action.first_layer; layer < action.last_layer; ++layer) {
     state.hidden = state.layers[static_cast<size_t>(layer)].input;
     for (const Operator& op : stage_.operators(state, Direction::forward)) {
-      // The layer's output is not needed again.
-      if (op.layer == layer && op.kind != OperatorKind::down_proj) stage_.execute(op, state);
+      // The layer's output is not needed again, only what its adapters keep.
+      const bool needed = op.kind != OperatorKind::down_proj || !op.adapters.empty();
+      if (op.layer == layer && needed) stage_.execute(op, state);
     }
   }
   state.hidden.reset();

@@ -37,7 +37,11 @@ class DenseProduct : public FrozenProduct {
       for (const LowRankTerm& term : *options.terms) {
         at::Tensor block = y.narrow(0, term.rows.begin, term.rows.count())
                                .narrow(1, term.column_begin, term.factor->width());
-        block.addmm_(term.s, dense_form(*term.factor));
+        if (packed_form(*term.factor) != nullptr) {
+          block.add_(expand(term));
+        } else {
+          block.addmm_(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
+        }
       }
     }
     if (!options.residual.defined()) return;

@@ -18,14 +18,14 @@ bool packs(int64_t width, at::ScalarType compute, at::Device device) {
 
 }  // namespace
 
-int64_t padded_rank(int64_t rank, int64_t width, at::ScalarType compute, at::Device device) {
-  if (!packs(width, compute, device)) return rank;
+int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device) {
+  if (kernel_isa(compute, device) == kernels::Isa::none) return rank;
   constexpr int64_t panel = kernels::PackedMatrix::panel_columns;
   return (rank + panel - 1) / panel * panel;
 }
 
 PackedFactor::PackedFactor(const at::Tensor& master, at::ScalarType compute, FactorUse use)
-    : LowRankFactor(master.size(0), cotune::padded_rank(master.size(0), master.size(1), compute, master.device()),
+    : LowRankFactor(master.size(0), cotune::padded_rank(master.size(0), compute, master.device()),
                     master.size(1)) {
   const kernels::DType dtype = kernel_dtype(compute);
   if (use != FactorUse::expand) for_shrink_ = kernels::PackedMatrix(width(), rank(), dtype, counted_memory());
@@ -42,7 +42,8 @@ void PackedFactor::refresh(const at::Tensor& master) {
 }
 
 DenseFactor::DenseFactor(const at::Tensor& master, at::ScalarType compute)
-    : LowRankFactor(master.size(0), master.size(0), master.size(1)), matrix_(master.to(compute)) {}
+    : LowRankFactor(master.size(0), cotune::padded_rank(master.size(0), compute, master.device()), master.size(1)),
+      matrix_(master.to(compute).clone()) {}
 
 void DenseFactor::refresh(const at::Tensor& master) { matrix_.copy_(master); }
 
@@ -72,8 +73,11 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
   if (packed_form(*groups.front().factor) == nullptr) {
     for (ShrinkGroup& group : groups) {
       const at::Tensor rows = x.narrow(0, group.rows.begin, group.rows.count());
-      at::mm_out(group.s, rows, dense_form(*group.factor).t());
-      if (group.scale != 1) group.s.mul_(group.scale);
+      const int64_t rank = group.factor->rank();
+      at::Tensor s = at::mm(rows, dense_form(*group.factor).t());
+      if (group.scale != 1) s.mul_(group.scale);
+      group.s.narrow(1, 0, rank).copy_(s);
+      group.s.narrow(1, rank, group.s.size(1) - rank).zero_();
     }
     return;
   }
@@ -88,7 +92,7 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
 
 at::Tensor expand(const LowRankTerm& term) {
   const PackedFactor* packed = packed_form(*term.factor);
-  if (packed == nullptr) return at::mm(term.s, dense_form(*term.factor));
+  if (packed == nullptr) return at::mm(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
   at::Tensor y = at::empty({term.rows.count(), term.factor->width()}, term.s.options());
   kernels::product(kernel_isa(y.scalar_type(), y.device()), term.s.const_data_ptr(), term.s.stride(0),
                    term.rows.count(), packed->for_expand(), y.mutable_data_ptr(), y.stride(0));

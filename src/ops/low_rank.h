@@ -21,7 +21,7 @@ class LowRankFactor {
  public:
   virtual ~LowRankFactor() = default;
   int64_t rank() const { return rank_; }
-  /// Columns of s: the kernels want multiples of 32, filled with zeros; ATen wants the rank.
+  /// Columns of s: multiples of 32, filled with zeros, where our kernels run; the rank elsewhere.
   int64_t padded_rank() const { return padded_rank_; }
   int64_t width() const { return width_; }
   virtual void refresh(const at::Tensor& master) = 0;
@@ -42,7 +42,7 @@ std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at
                                                     FactorUse use = FactorUse::both);
 
 /// Columns that s must have for a factor of this rank, in this compute dtype on this device.
-int64_t padded_rank(int64_t rank, int64_t width, at::ScalarType compute, at::Device device);
+int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device);
 
 /// y[rows, column_begin … + n) += s·factor, inside a frozen product.
 struct LowRankTerm {

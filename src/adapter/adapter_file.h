@@ -1,0 +1,35 @@
+/// Adapters on disk, as PEFT has them: adapter_config.json and adapter_model.safetensors (f32, PEFT's tensor names).
+/// LoRA loads in PEFT unchanged. Methods that PEFT lacks use the same two files with `peft_type` COTUNE_BOTTLENECK and
+/// COTUNE_DIFF_PRUNING (docs/adapter-format.md).
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "adapter/adapter.h"
+
+namespace cotune {
+
+inline constexpr const char* adapter_config_file = "adapter_config.json";
+inline constexpr const char* adapter_model_file = "adapter_model.safetensors";
+
+/// Bytes of the two files. base_model: `base_model_name_or_path`.
+std::string adapter_config_bytes(const Adapter& adapter, const std::string& base_model);
+std::string adapter_model_bytes(const Adapter& adapter);
+
+/// The moments of every parameter, for checkpoints: `NAME.first_moment`, `NAME.second_moment`, in the accumulation dtype
+/// and in the parameters' own layout.
+std::string optimizer_state_bytes(const Adapter& adapter);
+
+/// Assigns values (and the structure that a method needs first) from a folder with the two files, and refreshes.
+/// Throws UserError naming file and tensor: missing, unknown or wrongly shaped tensors, another method.
+void load_adapter(Adapter& adapter, const std::filesystem::path& folder);
+/// Assigns the moments from a file that optimizer_state_bytes made.
+void load_optimizer_state(Adapter& adapter, const std::filesystem::path& file);
+
+/// What an existing adapter folder says of itself: the spec and modules to make an Adapter for generation, or to start a
+/// job from. Throws UserError for what cannot be read, for PEFT methods and options that are not supported (DoRA, bias,
+/// modules_to_save), and for modules that the model does not have.
+AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const ModelConfig& config);
+
+}  // namespace cotune

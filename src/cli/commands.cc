@@ -1,0 +1,34 @@
+#include "cli/commands.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "base/error.h"
+
+namespace cotune {
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
+  app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  } catch (const UserError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  } catch (const InternalError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 3;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace cotune

@@ -1,0 +1,18 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace cotune {
+
+/// The whole program: parses the command line, runs one subcommand, and turns failures into messages and exit codes:
+/// 0 done; 1 the machine or a job failed; 2 the user's mistake; 3 a bug in cotune; 130 stopped by a signal after saving.
+int run_command_line(int argc, char** argv);
+
+/// One file per subcommand: each adds itself to the app with its options and its callback.
+void add_train_command(CLI::App& app);
+void add_data_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+
+}  // namespace cotune

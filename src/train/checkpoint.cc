@@ -1,0 +1,98 @@
+#include "train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "adapter/adapter_file.h"
+#include "base/error.h"
+#include "base/file.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* optimizer_file = "optimizer.safetensors";
+constexpr const char* state_file = "state.json";
+constexpr const char* checksums_file = "checksums.json";
+
+std::optional<fs::path> named_folder(const fs::path& job_folder, const char* pointer) {
+  const fs::path file = job_folder / pointer;
+  if (!fs::exists(file)) return std::nullopt;
+  std::string name = read_file(file);
+  while (!name.empty() && name.back() == '\n') name.pop_back();
+  const fs::path folder = job_folder / name;
+  if (name.find('/') != std::string::npos || !fs::is_directory(folder)) {
+    throw_user_error("{}: names `{}`, which is not a checkpoint in {}", file.string(), name, job_folder.string());
+  }
+  return folder;
+}
+
+void remove_others(const fs::path& job_folder) {
+  const std::optional<fs::path> latest = named_folder(job_folder, "latest"), best = named_folder(job_folder, "best");
+  std::vector<fs::path> obsolete;
+  for (const fs::directory_entry& entry : fs::directory_iterator(job_folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool named = (latest && latest->filename() == name) || (best && best->filename() == name);
+    if (name.starts_with("step-") && !named) obsolete.push_back(entry.path());
+  }
+  for (const fs::path& folder : obsolete) {
+    std::error_code ignored;  // a folder that cannot be removed does no harm
+    fs::remove_all(folder, ignored);
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const JobState& state,
+                     const std::string& base_model, bool mark_best) {
+  const std::string name = fmt::format("step-{}", state.step);
+  const fs::path folder = job_folder / name;
+  try {
+    fs::create_directories(folder);
+    nlohmann::ordered_json checksums;
+    const auto write = [&](const char* file, const std::string& bytes) {
+      write_file_atomically(folder / file, bytes);
+      checksums[file] = checksum(bytes);
+    };
+    write(adapter_config_file, adapter_config_bytes(adapter, base_model));
+    write(adapter_model_file, adapter_model_bytes(adapter));
+    write(optimizer_file, optimizer_state_bytes(adapter));
+    write(state_file, state.to_json());
+    write_file_atomically(folder / checksums_file, checksums.dump(2));
+    sync_folder(job_folder);
+    if (mark_best) write_file_atomically(job_folder / "best", name + "\n");
+    write_file_atomically(job_folder / "latest", name + "\n");
+    remove_others(job_folder);
+  } catch (const fs::filesystem_error& error) {
+    throw SystemError(fmt::format("{}: cannot write the checkpoint: {}", folder.string(), error.what()));
+  }
+}
+
+std::optional<fs::path> latest_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "latest"); }
+std::optional<fs::path> best_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "best"); }
+
+JobState load_checkpoint(const fs::path& checkpoint, Adapter& adapter) {
+  const fs::path checksums_path = checkpoint / checksums_file;
+  nlohmann::json checksums;
+  try {
+    checksums = nlohmann::json::parse(read_file(checksums_path));
+    for (const auto& [file, expected] : checksums.items()) {
+      if (checksum(read_file(checkpoint / file)) != expected.get<std::string>()) {
+        throw_user_error("{}: is damaged (its checksum is not the one in {})", (checkpoint / file).string(),
+                         checksums_path.string());
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw_user_error("{}: is not a list of checksums: {}", checksums_path.string(), error.what());
+  }
+  const fs::path state_path = checkpoint / state_file;
+  JobState state = JobState::from_json(read_file(state_path), state_path.string());
+  load_adapter(adapter, checkpoint);
+  load_optimizer_state(adapter, checkpoint / optimizer_file);
+  return state;
+}
+
+}  // namespace cotune

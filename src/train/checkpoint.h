@@ -1,0 +1,30 @@
+/// A job's checkpoints (design: one folder per step, committed by one rename):
+///   DIR/step-N/{adapter_config.json, adapter_model.safetensors, optimizer.safetensors, state.json, checksums.json}
+///   DIR/latest   text file with the name of the newest complete folder
+///   DIR/best     the same for the best evaluation, when the job keeps it
+/// Nothing of ranks, stages or neighbours is in it. A crash at any instant leaves `latest` naming a complete folder.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "adapter/adapter.h"
+#include "train/job_state.h"
+
+namespace cotune {
+
+/// Writes the folder of state.step, then moves `latest` to it, then removes folders that neither `latest` nor `best`
+/// names. mark_best: `best` names it too. Throws SystemError (disk full): the checkpoints before stay as they were.
+void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& adapter, const JobState& state,
+                     const std::string& base_model, bool mark_best);
+
+/// The folder that `latest` (or `best`) names, or nothing where there is none. Throws UserError when it names a folder
+/// that is not there.
+std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& job_folder);
+std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& job_folder);
+
+/// Reads tensors and state back; checks every file against its checksum. Throws UserError naming the damaged file.
+JobState load_checkpoint(const std::filesystem::path& checkpoint, Adapter& adapter);
+
+}  // namespace cotune

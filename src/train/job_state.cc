@@ -1,0 +1,73 @@
+#include "train/job_state.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+constexpr const char* status_names[] = {"waiting", "running", "finished", "stopped_early", "failed", "refused"};
+
+nlohmann::json number_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
+
+double number_from(const nlohmann::json& value) {
+  return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+}
+
+}  // namespace
+
+std::string to_string(JobStatus status) { return status_names[static_cast<size_t>(status)]; }
+
+std::string JobState::to_json() const {
+  nlohmann::ordered_json json;
+  json["step"] = step;
+  json["epoch"] = epoch;
+  json["trained_tokens"] = trained_tokens;
+  json["labelled_tokens"] = labelled_tokens;
+  json["last_loss"] = number_or_null(last_loss);
+  json["start_eval_loss"] = number_or_null(start_eval_loss);
+  json["last_eval_loss"] = number_or_null(last_eval_loss);
+  json["best_eval_loss"] = number_or_null(best_eval_loss);
+  json["best_step"] = best_step;
+  json["evaluations_without_improvement"] = evaluations_without_improvement;
+  json["status"] = to_string(status);
+  json["failure"] = failure;
+  json["data_hash"] = data_hash;
+  json["spec_hash"] = spec_hash;
+  return json.dump(2);
+}
+
+JobState JobState::from_json(const std::string& text, const std::string& file_name) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    JobState state;
+    state.step = json.at("step").get<int64_t>();
+    state.epoch = json.at("epoch").get<double>();
+    state.trained_tokens = json.at("trained_tokens").get<int64_t>();
+    state.labelled_tokens = json.at("labelled_tokens").get<int64_t>();
+    state.last_loss = number_from(json.at("last_loss"));
+    state.start_eval_loss = number_from(json.at("start_eval_loss"));
+    state.last_eval_loss = number_from(json.at("last_eval_loss"));
+    state.best_eval_loss = number_from(json.at("best_eval_loss"));
+    state.best_step = json.at("best_step").get<int64_t>();
+    state.evaluations_without_improvement = json.at("evaluations_without_improvement").get<int64_t>();
+    const auto name = json.at("status").get<std::string>();
+    size_t index = 0;
+    while (index < std::size(status_names) && name != status_names[index]) ++index;
+    if (index == std::size(status_names)) throw_user_error("{}: status: `{}` is unknown", file_name, name);
+    state.status = static_cast<JobStatus>(index);
+    state.failure = json.at("failure").get<std::string>();
+    state.data_hash = json.at("data_hash").get<std::string>();
+    state.spec_hash = json.at("spec_hash").get<std::string>();
+    if (state.step < 0) throw_user_error("{}: step: must be at least 0, got {}", file_name, state.step);
+    return state;
+  } catch (const nlohmann::json::exception& error) {
+    throw_user_error("{}: is not a job state: {}", file_name, error.what());
+  }
+}
+
+}  // namespace cotune

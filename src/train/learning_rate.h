@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "jobs/job.h"
+
+namespace cotune {
+
+/// Steps of linear warm-up: warmup_steps, or ⌈warmup_ratio · total_steps⌉.
+int64_t warmup_steps(const TrainSpec& spec, int64_t total_steps);
+
+/// The learning rate of optimizer step `step` (counts from 0) of total_steps, as transformers' schedulers have it:
+///   warm-up   rate · step / warmup
+///   constant  rate
+///   linear    rate · (total − step) / (total − warmup)
+///   cosine    rate · (1 + cos(π · (step − warmup) / (total − warmup))) / 2
+double learning_rate(const TrainSpec& spec, int64_t step, int64_t total_steps);
+
+}  // namespace cotune
