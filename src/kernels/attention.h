@@ -7,7 +7,7 @@
 ///
 /// Query head h reads key/value head h / (heads / kv_heads); dk and dv are sums over the query heads of the group.
 ///
-/// Bits: blocks of 64 queries and 64 keys are aligned to positions of the row. A query takes its key blocks in ascending
+/// Bits: blocks of 32 queries and 64 keys are aligned to positions of the row. A query takes its key blocks in ascending
 /// order; a key takes the query blocks in descending order, and within a block its query heads in ascending order, into
 /// f32 accumulators that are carried exactly. So out, lse, dq, dk, dv of a row do not depend on what else is in the call,
 /// on the number of threads, or on where the row is cut into chunks, as long as the cuts are multiples of 64 tokens
@@ -64,7 +64,8 @@ void attention_forward(DType dtype, const AttentionShape& shape, std::span<const
                        const void* q, int64_t q_stride, void* out, int64_t out_stride, float* lse);
 
 /// dq [tokens, heads · head_dim] in dtype is written; keys and values as `gradients` (one per segment) say.
-/// `out` and `lse` as attention_forward left them. dq must not overlap q, k, v or dout.
+/// `out` and `lse` as attention_forward left them. At most one segment of a chain per call. Gradients must not overlap q,
+/// k, v, out or dout: threads still read those while others write.
 void attention_backward(DType dtype, const AttentionShape& shape, std::span<const AttentionSegment> segments,
                         std::span<const AttentionKvGradient> gradients, const void* q, int64_t q_stride,
                         const void* out, int64_t out_stride, const void* dout, int64_t dout_stride, const float* lse,

@@ -30,6 +30,11 @@ struct ProductOperands {
   int64_t b_step = 0;
 };
 
+Workspace& thread_workspace() {
+  static thread_local Workspace workspace;
+  return workspace;
+}
+
 COTUNE_AVX512_BEGIN
 
 /// What both directions know about a task.
@@ -105,7 +110,7 @@ void attention_forward_task(const AttentionCall& call, const AttentionTask& task
   const int64_t block_words = attention_key_block * padded, value_words = head_dim * View::key_words;
   constexpr int64_t strip = attention_query_block;
 
-  static thread_local Workspace workspace;
+  Workspace& workspace = thread_workspace();
   workspace.reset(key_blocks * (block_words + value_words) + padded * strip + attention_key_block * strip * 2 +
                   head_dim * strip);
   uint32_t* k_rows = workspace.take(key_blocks * block_words);
@@ -234,7 +239,7 @@ void attention_backward_task(const AttentionCall& call, const AttentionTask& tas
   const int64_t query_words = padded * strip, paired_words = View::query_words * head_dim;
   const int64_t head_words = 2 * query_words + 2 * paired_words + head_dim * strip + 2 * strip;
 
-  static thread_local Workspace workspace;
+  Workspace& workspace = thread_workspace();
   workspace.reset(key_blocks * (2 * row_words + column_words + 2 * accumulator_words) +
                   group * (head_words + 2 * operand_words) + 3 * operand_words);
   uint32_t* k_rows = workspace.take(key_blocks * row_words);
