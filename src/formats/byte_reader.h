@@ -13,10 +13,12 @@
 
 namespace cotune {
 
-/// A cursor that never passes the end: every read throws UserError naming the file when too few bytes are left.
+/// A cursor that never passes the end: every read throws UserError naming the file when too few bytes are
+/// left.
 class ByteReader {
  public:
-  ByteReader(std::span<const std::byte> bytes, const std::string& file_name) : bytes_(bytes), file_name_(file_name) {}
+  ByteReader(std::span<const std::byte> bytes, const std::string& file_name)
+      : bytes_(bytes), file_name_(file_name) {}
 
   size_t position() const { return position_; }
   size_t remaining() const { return bytes_.size() - position_; }
@@ -32,8 +34,8 @@ class ByteReader {
 
   std::span<const std::byte> take(uint64_t count, std::string_view what) {
     if (count > remaining()) {
-      throw_user_error("{}: {}: needs {} bytes at offset {}, the file has {} left: is it truncated?", file_name_, what,
-                       count, position_, remaining());
+      throw_user_error("{}: {}: needs {} bytes at offset {}, the file has {} left: is it truncated?",
+                       file_name_, what, count, position_, remaining());
     }
     const auto taken = bytes_.subspan(position_, static_cast<size_t>(count));
     position_ += static_cast<size_t>(count);

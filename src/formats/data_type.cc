@@ -12,9 +12,10 @@ struct Row {
 };
 
 constexpr Row kTypes[] = {
-    {DataType::f64, "F64", 8}, {DataType::f32, "F32", 4}, {DataType::f16, "F16", 2}, {DataType::bf16, "BF16", 2},
-    {DataType::i64, "I64", 8}, {DataType::i32, "I32", 4}, {DataType::i16, "I16", 2}, {DataType::i8, "I8", 1},
-    {DataType::u8, "U8", 1},   {DataType::boolean, "BOOL", 1},
+    {DataType::f64, "F64", 8},      {DataType::f32, "F32", 4}, {DataType::f16, "F16", 2},
+    {DataType::bf16, "BF16", 2},    {DataType::i64, "I64", 8}, {DataType::i32, "I32", 4},
+    {DataType::i16, "I16", 2},      {DataType::i8, "I8", 1},   {DataType::u8, "U8", 1},
+    {DataType::boolean, "BOOL", 1},
 };
 
 const Row& row_of(DataType type) {
@@ -25,9 +26,13 @@ const Row& row_of(DataType type) {
 
 }  // namespace
 
-size_t element_bytes(DataType type) { return row_of(type).bytes; }
+size_t element_bytes(DataType type) {
+  return row_of(type).bytes;
+}
 
-std::string_view safetensors_name(DataType type) { return row_of(type).name; }
+std::string_view safetensors_name(DataType type) {
+  return row_of(type).name;
+}
 
 std::optional<DataType> data_type_of(std::string_view safetensors_name) {
   for (const Row& row : kTypes) {

@@ -20,7 +20,8 @@ uint16_t load_u16(const std::byte* bytes) {
 
 void dequantize_q8_0(const std::byte* block, float* values) {
   const float scale = float_from_f16(load_u16(block));
-  for (int64_t i = 0; i < kBlock; ++i) values[i] = scale * static_cast<float>(std::to_integer<int8_t>(block[2 + i]));
+  for (int64_t i = 0; i < kBlock; ++i)
+    values[i] = scale * static_cast<float>(std::to_integer<int8_t>(block[2 + i]));
 }
 
 void dequantize_q4_0(const std::byte* block, float* values) {
@@ -41,9 +42,15 @@ void dequantize_q4_1(const std::byte* block, float* values) {
   }
 }
 
-void dequantize_f32(const std::byte* block, float* values) { std::memcpy(values, block, sizeof(float)); }
-void dequantize_f16(const std::byte* block, float* values) { *values = float_from_f16(load_u16(block)); }
-void dequantize_bf16(const std::byte* block, float* values) { *values = float_from_bf16(load_u16(block)); }
+void dequantize_f32(const std::byte* block, float* values) {
+  std::memcpy(values, block, sizeof(float));
+}
+void dequantize_f16(const std::byte* block, float* values) {
+  *values = float_from_f16(load_u16(block));
+}
+void dequantize_bf16(const std::byte* block, float* values) {
+  *values = float_from_bf16(load_u16(block));
+}
 
 template <auto dequantize_block>
 void for_each_block(const std::byte* blocks, int64_t count, GgufBlock block, float* values) {
@@ -63,7 +70,9 @@ float float_from_f16(uint16_t bits) {
   return std::bit_cast<float>(sign | ((magnitude << 13) + 0x38000000u));
 }
 
-float float_from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+float float_from_bf16(uint16_t bits) {
+  return std::bit_cast<float>(uint32_t{bits} << 16);
+}
 
 bool can_dequantize(GgufType type) {
   switch (type) {
@@ -78,11 +87,14 @@ bool can_dequantize(GgufType type) {
   return false;
 }
 
-std::string dequantizable_types() { return "F32, F16, BF16, Q8_0, Q4_0, Q4_1"; }
+std::string dequantizable_types() {
+  return "F32, F16, BF16, Q8_0, Q4_0, Q4_1";
+}
 
 GgufBlock gguf_block(GgufType type) {
   if (!can_dequantize(type)) {
-    throw_user_error("cannot read tensors of type {}; accepted: {}", gguf_type_name(type), dequantizable_types());
+    throw_user_error("cannot read tensors of type {}; accepted: {}", gguf_type_name(type),
+                     dequantizable_types());
   }
   const auto layout = gguf_type_layout(static_cast<uint32_t>(type));
   return {layout->block_values, layout->block_bytes};
@@ -96,19 +108,25 @@ void dequantize(GgufType type, std::span<const std::byte> blocks, std::span<floa
                    count * block.values == static_cast<int64_t>(values.size()),
                "{} bytes of {} for {} values", blocks.size(), gguf_type_name(type), values.size());
   switch (type) {
-    case GgufType::F32: return for_each_block<dequantize_f32>(blocks.data(), count, block, values.data());
-    case GgufType::F16: return for_each_block<dequantize_f16>(blocks.data(), count, block, values.data());
-    case GgufType::BF16: return for_each_block<dequantize_bf16>(blocks.data(), count, block, values.data());
-    case GgufType::Q8_0: return for_each_block<dequantize_q8_0>(blocks.data(), count, block, values.data());
-    case GgufType::Q4_0: return for_each_block<dequantize_q4_0>(blocks.data(), count, block, values.data());
-    case GgufType::Q4_1: return for_each_block<dequantize_q4_1>(blocks.data(), count, block, values.data());
+    case GgufType::F32:
+      return for_each_block<dequantize_f32>(blocks.data(), count, block, values.data());
+    case GgufType::F16:
+      return for_each_block<dequantize_f16>(blocks.data(), count, block, values.data());
+    case GgufType::BF16:
+      return for_each_block<dequantize_bf16>(blocks.data(), count, block, values.data());
+    case GgufType::Q8_0:
+      return for_each_block<dequantize_q8_0>(blocks.data(), count, block, values.data());
+    case GgufType::Q4_0:
+      return for_each_block<dequantize_q4_0>(blocks.data(), count, block, values.data());
+    case GgufType::Q4_1:
+      return for_each_block<dequantize_q4_1>(blocks.data(), count, block, values.data());
   }
 }
 
 void require_dequantizable(const GgufTensor& tensor, const std::string& file_name) {
   if (!can_dequantize(tensor.type)) {
-    throw_user_error("{}: tensor '{}': cannot read type {}; accepted: {}", file_name, tensor.name, gguf_type_name(tensor.type),
-                     dequantizable_types());
+    throw_user_error("{}: tensor '{}': cannot read type {}; accepted: {}", file_name, tensor.name,
+                     gguf_type_name(tensor.type), dequantizable_types());
   }
 }
 

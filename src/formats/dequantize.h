@@ -1,4 +1,5 @@
-/// The values of ggml's block formats, as float (ggml-quants.c, dequantize_row_*; equal to the Python package `gguf`).
+/// The values of ggml's block formats, as float (ggml-quants.c, dequantize_row_*; equal to the Python package
+/// `gguf`).
 ///
 ///   F32, F16, BF16: blocks of one value.
 ///   Q8_0: 32 values, f16 d, 32 × i8 q:                        value = d · q
@@ -32,8 +33,8 @@ struct GgufBlock {
 };
 GgufBlock gguf_block(GgufType type);
 
-/// Writes blocks.size() / gguf_block(type).bytes · gguf_block(type).values floats. `blocks` need not be aligned.
-/// Throws InternalError when the sizes disagree or the type cannot be dequantised.
+/// Writes blocks.size() / gguf_block(type).bytes · gguf_block(type).values floats. `blocks` need not be
+/// aligned. Throws InternalError when the sizes disagree or the type cannot be dequantised.
 void dequantize(GgufType type, std::span<const std::byte> blocks, std::span<float> values);
 
 /// Throws UserError naming file, tensor and type, and the accepted types, unless can_dequantize(tensor.type).

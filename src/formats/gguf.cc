@@ -12,7 +12,21 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-enum MetadataType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64 };
+enum MetadataType : uint32_t {
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kF32,
+  kBool,
+  kString,
+  kArray,
+  kU64,
+  kI64,
+  kF64
+};
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
 constexpr int kMaximumDimensions = 4;    // GGML_MAX_DIMS
@@ -38,7 +52,8 @@ class GgufParser {
       throw_user_error("{}: not a GGUF file: it does not begin with 'GGUF'", file_name_);
     }
     content_.version = reader_.read<uint32_t>("version");
-    if (content_.version >= 1 << 16) throw_user_error("{}: a big-endian GGUF file; accepted: little-endian", file_name_);
+    if (content_.version >= 1 << 16)
+      throw_user_error("{}: a big-endian GGUF file; accepted: little-endian", file_name_);
     if (content_.version != 2 && content_.version != 3) {
       throw_user_error("{}: GGUF version {}; accepted: 2, 3", file_name_, content_.version);
     }
@@ -67,19 +82,32 @@ class GgufParser {
 
   GgufValue read_scalar(uint32_t type, const std::string& key) {
     switch (type) {
-      case kU8: return int64_t{reader_.read<uint8_t>(key)};
-      case kI8: return int64_t{reader_.read<int8_t>(key)};
-      case kU16: return int64_t{reader_.read<uint16_t>(key)};
-      case kI16: return int64_t{reader_.read<int16_t>(key)};
-      case kU32: return int64_t{reader_.read<uint32_t>(key)};
-      case kI32: return int64_t{reader_.read<int32_t>(key)};
-      case kF32: return double{reader_.read<float>(key)};
-      case kBool: return read_bool(key);
-      case kString: return read_string(key);
-      case kU64: return reader_.read<uint64_t>(key);
-      case kI64: return reader_.read<int64_t>(key);
-      case kF64: return reader_.read<double>(key);
-      default: throw_user_error("{}: {}: unknown metadata type {}", file_name_, key, type);
+      case kU8:
+        return int64_t{reader_.read<uint8_t>(key)};
+      case kI8:
+        return int64_t{reader_.read<int8_t>(key)};
+      case kU16:
+        return int64_t{reader_.read<uint16_t>(key)};
+      case kI16:
+        return int64_t{reader_.read<int16_t>(key)};
+      case kU32:
+        return int64_t{reader_.read<uint32_t>(key)};
+      case kI32:
+        return int64_t{reader_.read<int32_t>(key)};
+      case kF32:
+        return double{reader_.read<float>(key)};
+      case kBool:
+        return read_bool(key);
+      case kString:
+        return read_string(key);
+      case kU64:
+        return reader_.read<uint64_t>(key);
+      case kI64:
+        return reader_.read<int64_t>(key);
+      case kF64:
+        return reader_.read<double>(key);
+      default:
+        throw_user_error("{}: {}: unknown metadata type {}", file_name_, key, type);
     }
   }
 
@@ -87,8 +115,9 @@ class GgufParser {
   template <typename T, typename Read>
   GgufValue read_elements(uint64_t count, size_t least_bytes, const std::string& key, Read read) {
     if (count > reader_.remaining() / least_bytes) {
-      throw_user_error("{}: {}: an array of {} values does not fit in the {} bytes that are left: is the file truncated?",
-                       file_name_, key, count, reader_.remaining());
+      throw_user_error(
+          "{}: {}: an array of {} values does not fit in the {} bytes that are left: is the file truncated?",
+          file_name_, key, count, reader_.remaining());
     }
     std::vector<T> values;
     values.reserve(static_cast<size_t>(count));
@@ -98,27 +127,42 @@ class GgufParser {
 
   template <typename Stored, typename T>
   GgufValue read_numbers(uint64_t count, const std::string& key) {
-    return read_elements<T>(count, sizeof(Stored), key, [&] { return static_cast<T>(reader_.read<Stored>(key)); });
+    return read_elements<T>(count, sizeof(Stored), key,
+                            [&] { return static_cast<T>(reader_.read<Stored>(key)); });
   }
 
   GgufValue read_array(const std::string& key) {
     const auto type = reader_.read<uint32_t>(key);
     const auto count = reader_.read<uint64_t>(key);
     switch (type) {
-      case kU8: return read_numbers<uint8_t, int64_t>(count, key);
-      case kI8: return read_numbers<int8_t, int64_t>(count, key);
-      case kU16: return read_numbers<uint16_t, int64_t>(count, key);
-      case kI16: return read_numbers<int16_t, int64_t>(count, key);
-      case kU32: return read_numbers<uint32_t, int64_t>(count, key);
-      case kI32: return read_numbers<int32_t, int64_t>(count, key);
-      case kF32: return read_numbers<float, double>(count, key);
-      case kBool: return read_elements<bool>(count, 1, key, [&] { return read_bool(key); });
-      case kString: return read_elements<std::string>(count, 8, key, [&] { return read_string(key); });
-      case kU64: return read_numbers<uint64_t, uint64_t>(count, key);
-      case kI64: return read_numbers<int64_t, int64_t>(count, key);
-      case kF64: return read_numbers<double, double>(count, key);
-      case kArray: throw_user_error("{}: {}: arrays of arrays are not supported", file_name_, key);
-      default: throw_user_error("{}: {}: unknown metadata type {} of array elements", file_name_, key, type);
+      case kU8:
+        return read_numbers<uint8_t, int64_t>(count, key);
+      case kI8:
+        return read_numbers<int8_t, int64_t>(count, key);
+      case kU16:
+        return read_numbers<uint16_t, int64_t>(count, key);
+      case kI16:
+        return read_numbers<int16_t, int64_t>(count, key);
+      case kU32:
+        return read_numbers<uint32_t, int64_t>(count, key);
+      case kI32:
+        return read_numbers<int32_t, int64_t>(count, key);
+      case kF32:
+        return read_numbers<float, double>(count, key);
+      case kBool:
+        return read_elements<bool>(count, 1, key, [&] { return read_bool(key); });
+      case kString:
+        return read_elements<std::string>(count, 8, key, [&] { return read_string(key); });
+      case kU64:
+        return read_numbers<uint64_t, uint64_t>(count, key);
+      case kI64:
+        return read_numbers<int64_t, int64_t>(count, key);
+      case kF64:
+        return read_numbers<double, double>(count, key);
+      case kArray:
+        throw_user_error("{}: {}: arrays of arrays are not supported", file_name_, key);
+      default:
+        throw_user_error("{}: {}: unknown metadata type {} of array elements", file_name_, key, type);
     }
   }
 
@@ -131,7 +175,8 @@ class GgufParser {
     tensor.name = read_string("tensor name");
     const auto dimensions = reader_.read<uint32_t>(tensor.name);
     if (dimensions > kMaximumDimensions) {
-      refuse(tensor.name, fmt::format("has {} dimensions; accepted: up to {}", dimensions, kMaximumDimensions));
+      refuse(tensor.name,
+             fmt::format("has {} dimensions; accepted: up to {}", dimensions, kMaximumDimensions));
     }
     uint64_t values = 1;
     for (uint32_t i = 0; i < dimensions; ++i) {
@@ -147,8 +192,8 @@ class GgufParser {
     tensor.type = static_cast<GgufType>(number);
     const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
     if (columns % layout->block_values != 0) {
-      refuse(tensor.name, fmt::format("rows of {} values do not divide into {} blocks of {}", columns, layout->name,
-                                      layout->block_values));
+      refuse(tensor.name, fmt::format("rows of {} values do not divide into {} blocks of {}", columns,
+                                      layout->name, layout->block_values));
     }
     uint64_t size = values / static_cast<uint64_t>(layout->block_values);
     if (__builtin_mul_overflow(size, static_cast<uint64_t>(layout->block_bytes), &size)) {
@@ -164,7 +209,8 @@ class GgufParser {
     const auto found = content_.metadata.find("general.alignment");
     if (found == content_.metadata.end()) return 32;
     const auto* value = std::get_if<int64_t>(&found->second);
-    if (value == nullptr || *value < 1 || *value > 1 << 20 || !std::has_single_bit(static_cast<uint64_t>(*value))) {
+    if (value == nullptr || *value < 1 || *value > 1 << 20 ||
+        !std::has_single_bit(static_cast<uint64_t>(*value))) {
       throw_user_error("{}: general.alignment: must be a power of two up to 1048576", file_name_);
     }
     return static_cast<uint64_t>(*value);
@@ -174,14 +220,19 @@ class GgufParser {
     const uint64_t step = alignment();
     const uint64_t start = (reader_.position() + step - 1) / step * step;
     const uint64_t available = start <= bytes_.size() ? bytes_.size() - start : 0;
-    std::sort(places_.begin(), places_.end(), [](const Place& a, const Place& b) { return a.offset < b.offset; });
+    std::sort(places_.begin(), places_.end(),
+              [](const Place& a, const Place& b) { return a.offset < b.offset; });
     uint64_t end = 0;
     for (const Place& place : places_) {
-      if (place.offset % step != 0) refuse(place.name, fmt::format("offset {} is not a multiple of {}", place.offset, step));
+      if (place.offset % step != 0)
+        refuse(place.name, fmt::format("offset {} is not a multiple of {}", place.offset, step));
       if (place.offset < end) refuse(place.name, "overlaps another tensor");
       if (place.offset > available || place.size > available - place.offset) {
-        refuse(place.name, fmt::format("its {} bytes at offset {} lie past the end of the file ({} bytes of tensors): is the "
-                                       "file truncated?", place.size, place.offset, available));
+        refuse(place.name,
+               fmt::format(
+                   "its {} bytes at offset {} lie past the end of the file ({} bytes of tensors): is the "
+                   "file truncated?",
+                   place.size, place.offset, available));
       }
       end = place.offset + place.size;
       content_.tensors.find(place.name)->second.bytes =

@@ -1,5 +1,5 @@
-/// GGUF files, versions 2 and 3, little-endian (ggml, docs/gguf.md): metadata pairs, a table of tensors, and their
-/// bytes, each aligned.
+/// GGUF files, versions 2 and 3, little-endian (ggml, docs/gguf.md): metadata pairs, a table of tensors, and
+/// their bytes, each aligned.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,9 @@
 namespace cotune {
 
 /// Integers of every width are widened; u64 values above the range of i64 are refused when read as integers.
-using GgufValue = std::variant<int64_t, uint64_t, double, bool, std::string, std::vector<int64_t>, std::vector<uint64_t>,
-                               std::vector<double>, std::vector<bool>, std::vector<std::string>>;
+using GgufValue =
+    std::variant<int64_t, uint64_t, double, bool, std::string, std::vector<int64_t>, std::vector<uint64_t>,
+                 std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
 /// The tensor types of ggml, by their numbers in the file.
 enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
@@ -40,10 +41,11 @@ struct GgufContent {
   std::map<std::string, GgufTensor, std::less<>> tensors;  ///< views into the bytes parsed
 };
 
-/// Parses a whole file. `file_name` is for messages. Throws UserError naming the file and the key or tensor at fault:
-/// not GGUF, other versions, big-endian, truncated, counts or lengths beyond the file, nested arrays, unknown types,
-/// names that occur twice, shapes that overflow or do not divide into blocks, offsets that are unaligned, overlap or
-/// lie outside the file. Allocates at most a small multiple of the file's size, whatever the counts in it say.
+/// Parses a whole file. `file_name` is for messages. Throws UserError naming the file and the key or tensor
+/// at fault: not GGUF, other versions, big-endian, truncated, counts or lengths beyond the file, nested
+/// arrays, unknown types, names that occur twice, shapes that overflow or do not divide into blocks, offsets
+/// that are unaligned, overlap or lie outside the file. Allocates at most a small multiple of the file's
+/// size, whatever the counts in it say.
 GgufContent parse_gguf(std::span<const std::byte> bytes, const std::string& file_name);
 
 /// One mapped GGUF file. Views stay valid while the object lives.
@@ -59,8 +61,8 @@ class GgufFile {
   /// nullptr when there is no such tensor.
   const GgufTensor* find(std::string_view name) const;
 
-  /// Metadata by type; nothing when the key is absent. Throw UserError naming file, key, the type found and the type
-  /// wanted when it is there with another type. `number` also takes integers.
+  /// Metadata by type; nothing when the key is absent. Throw UserError naming file, key, the type found and
+  /// the type wanted when it is there with another type. `number` also takes integers.
   std::optional<int64_t> integer(std::string_view key) const;
   std::optional<double> number(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;

@@ -17,10 +17,12 @@ const GgufValue* GgufFile::value(std::string_view key) const {
 }
 
 void GgufFile::throw_wrong_type(std::string_view key, std::string_view wanted) const {
-  static constexpr const char* kNames[] = {"integer",           "integer",           "number",        "bool",          "string",
-                                           "array of integers", "array of integers", "array of numbers", "array of bools", "array of strings"};
+  static constexpr const char* kNames[] = {
+      "integer",           "integer",           "number",           "bool",           "string",
+      "array of integers", "array of integers", "array of numbers", "array of bools", "array of strings"};
   static_assert(std::size(kNames) == std::variant_size_v<GgufValue>);
-  throw_user_error("{}: {}: found {}, accepted: {}", path().string(), key, kNames[value(key)->index()], wanted);
+  throw_user_error("{}: {}: found {}, accepted: {}", path().string(), key, kNames[value(key)->index()],
+                   wanted);
 }
 
 std::optional<int64_t> GgufFile::integer(std::string_view key) const {

@@ -1,5 +1,5 @@
-/// The block sizes of every tensor type of ggml (ggml.h, enum ggml_type), including those that cotune cannot dequantise:
-/// their extent in a file is still checked, and messages name them.
+/// The block sizes of every tensor type of ggml (ggml.h, enum ggml_type), including those that cotune cannot
+/// dequantise: their extent in a file is still checked, and messages name them.
 #pragma once
 
 #include <cstdint>

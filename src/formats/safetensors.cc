@@ -15,7 +15,8 @@ using Json = nlohmann::json;
 constexpr uint64_t kMaximumHeaderBytes = 100'000'000;  // as the reference implementation
 constexpr int kMaximumDepth = 4;
 
-/// Parses JSON, refusing what nlohmann accepts silently: names that occur twice, and nesting deeper than any header's.
+/// Parses JSON, refusing what nlohmann accepts silently: names that occur twice, and nesting deeper than any
+/// header's.
 Json parse_header_json(std::string_view text, const std::string& file_name) {
   std::vector<std::set<std::string>> names;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
@@ -53,8 +54,9 @@ class TensorParser {
     const auto begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
     if (begin > end) refuse(fmt::format("data_offsets {}..{} run backwards", begin, end));
     if (end > data_.size()) {
-      refuse(fmt::format("its bytes {}..{} lie past the end of the file ({} bytes of tensors): is the file truncated?",
-                         begin, end, data_.size()));
+      refuse(fmt::format(
+          "its bytes {}..{} lie past the end of the file ({} bytes of tensors): is the file truncated?",
+          begin, end, data_.size()));
     }
     if (end - begin != bytes) {
       refuse(fmt::format("shape and dtype need {} bytes, data_offsets give {}", bytes, end - begin));
@@ -75,7 +77,8 @@ class TensorParser {
   }
 
   DataType dtype_of(const Json& value) const {
-    const std::optional<DataType> type = value.is_string() ? data_type_of(value.get_ref<const std::string&>()) : std::nullopt;
+    const std::optional<DataType> type =
+        value.is_string() ? data_type_of(value.get_ref<const std::string&>()) : std::nullopt;
     if (!type) {
       refuse(fmt::format("dtype {}: accepted are F64, F32, F16, BF16, I64, I32, I16, I8, U8, BOOL",
                          value.dump(-1, ' ', true, Json::error_handler_t::replace)));
@@ -118,11 +121,13 @@ void refuse_overlaps_and_gaps(const SafetensorsContent& content, std::span<const
     const auto begin = static_cast<size_t>(view.bytes.data() - data.data());
     ranges.push_back({begin, begin + view.bytes.size(), &name});
   }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const Range& a, const Range& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
   size_t position = 0;
   for (const Range& range : ranges) {
-    if (range.begin < position) throw_user_error("{}: tensor '{}': overlaps another tensor", file_name, *range.name);
+    if (range.begin < position)
+      throw_user_error("{}: tensor '{}': overlaps another tensor", file_name, *range.name);
     if (range.begin > position) {
       throw_user_error("{}: tensor '{}': {} bytes before it belong to no tensor", file_name, *range.name,
                        range.begin - position);
@@ -130,24 +135,28 @@ void refuse_overlaps_and_gaps(const SafetensorsContent& content, std::span<const
     position = range.end;
   }
   if (position != data.size()) {
-    throw_user_error("{}: {} bytes after the last tensor belong to no tensor", file_name, data.size() - position);
+    throw_user_error("{}: {} bytes after the last tensor belong to no tensor", file_name,
+                     data.size() - position);
   }
 }
 
 }  // namespace
 
 SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, const std::string& file_name) {
-  if (bytes.size() < 8) throw_user_error("{}: not a safetensors file: {} bytes, too short for a header", file_name, bytes.size());
+  if (bytes.size() < 8)
+    throw_user_error("{}: not a safetensors file: {} bytes, too short for a header", file_name, bytes.size());
   uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | std::to_integer<uint64_t>(bytes[static_cast<size_t>(i)]);
+  for (int i = 7; i >= 0; --i)
+    header_bytes = header_bytes << 8 | std::to_integer<uint64_t>(bytes[static_cast<size_t>(i)]);
   if (header_bytes > kMaximumHeaderBytes) {
     throw_user_error("{}: not a safetensors file: its header would have {} bytes", file_name, header_bytes);
   }
   if (header_bytes > bytes.size() - 8) {
-    throw_user_error("{}: the header has {} bytes, the file only {}: is the file truncated?", file_name, header_bytes, bytes.size());
+    throw_user_error("{}: the header has {} bytes, the file only {}: is the file truncated?", file_name,
+                     header_bytes, bytes.size());
   }
-  const Json header =
-      parse_header_json({reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<size_t>(header_bytes)}, file_name);
+  const Json header = parse_header_json(
+      {reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<size_t>(header_bytes)}, file_name);
   if (!header.is_object()) throw_user_error("{}: the safetensors header must be a JSON object", file_name);
   const std::span<const std::byte> data = bytes.subspan(8 + static_cast<size_t>(header_bytes));
 
@@ -176,7 +185,8 @@ const TensorView& SafetensorsFile::at(std::string_view name) const {
   return found->second;
 }
 
-std::string safetensors_bytes(std::span<const NamedTensor> tensors, const std::map<std::string, std::string>& metadata) {
+std::string safetensors_bytes(std::span<const NamedTensor> tensors,
+                              const std::map<std::string, std::string>& metadata) {
   std::vector<const NamedTensor*> order;
   for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
   std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
@@ -191,7 +201,8 @@ std::string safetensors_bytes(std::span<const NamedTensor> tensors, const std::m
     const TensorView& view = tensor->tensor;
     size_t bytes = element_bytes(view.dtype);
     for (const int64_t extent : view.shape) bytes *= static_cast<size_t>(extent);
-    COTUNE_CHECK(bytes == view.bytes.size(), "{}: shape needs {} bytes, got {}", tensor->name, bytes, view.bytes.size());
+    COTUNE_CHECK(bytes == view.bytes.size(), "{}: shape needs {} bytes, got {}", tensor->name, bytes,
+                 view.bytes.size());
     COTUNE_CHECK(!header.contains(tensor->name), "{} occurs twice", tensor->name);
     header[tensor->name] = {{"dtype", safetensors_name(view.dtype)},
                             {"shape", view.shape},

@@ -1,5 +1,5 @@
-/// safetensors files (https://github.com/huggingface/safetensors, "Format"): u64 little-endian header length, a JSON
-/// header {name: {dtype, shape, data_offsets}}, then the tensors' bytes without gaps.
+/// safetensors files (https://github.com/huggingface/safetensors, "Format"): u64 little-endian header length,
+/// a JSON header {name: {dtype, shape, data_offsets}}, then the tensors' bytes without gaps.
 #pragma once
 
 #include <cstddef>
@@ -21,20 +21,21 @@ namespace cotune {
 struct TensorView {
   DataType dtype = DataType::f32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;  ///< product(shape) · element_bytes(dtype) bytes; maybe not aligned to the element
+  std::span<const std::byte>
+      bytes;  ///< product(shape) · element_bytes(dtype) bytes; maybe not aligned to the element
 };
 
-/// What a safetensors file holds, checked: every shape, offset and dtype agrees with the file's size; tensors neither
-/// overlap nor leave gaps.
+/// What a safetensors file holds, checked: every shape, offset and dtype agrees with the file's size; tensors
+/// neither overlap nor leave gaps.
 struct SafetensorsContent {
   std::map<std::string, TensorView, std::less<>> tensors;  ///< views into the bytes parsed
   std::map<std::string, std::string> metadata;             ///< the header's `__metadata__`
 };
 
-/// Parses a whole file. `file_name` is for messages. Throws UserError naming the file, and the tensor where one is at
-/// fault: truncated file, header that is not such JSON, unknown dtype, negative or overflowing shape, tensors that
-/// overlap, leave a gap, or do not fill their bytes, a name that occurs twice. Allocates a small multiple of the
-/// header, which lies in `bytes`.
+/// Parses a whole file. `file_name` is for messages. Throws UserError naming the file, and the tensor where
+/// one is at fault: truncated file, header that is not such JSON, unknown dtype, negative or overflowing
+/// shape, tensors that overlap, leave a gap, or do not fill their bytes, a name that occurs twice. Allocates
+/// a small multiple of the header, which lies in `bytes`.
 SafetensorsContent parse_safetensors(std::span<const std::byte> bytes, const std::string& file_name);
 
 /// One mapped safetensors file. Views stay valid while the object lives.
@@ -54,7 +55,8 @@ class SafetensorsFile {
   SafetensorsContent content_;
 };
 
-/// The tensors of a model folder: `model.safetensors.index.json` with the files it names, or `model.safetensors`.
+/// The tensors of a model folder: `model.safetensors.index.json` with the files it names, or
+/// `model.safetensors`.
 class SafetensorsFolder {
  public:
   struct Location {
@@ -62,8 +64,8 @@ class SafetensorsFolder {
     const TensorView* tensor = nullptr;
   };
 
-  /// Throws UserError when neither file is there, when the index is malformed or names a file outside the folder, or
-  /// when a tensor is not in the file that the index gives for it (all such tensors are named).
+  /// Throws UserError when neither file is there, when the index is malformed or names a file outside the
+  /// folder, or when a tensor is not in the file that the index gives for it (all such tensors are named).
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   /// Every tensor by name. With an index: exactly the tensors that it names.
@@ -79,10 +81,11 @@ struct NamedTensor {
   TensorView tensor;
 };
 
-/// The bytes of a safetensors file. Equal input gives equal bytes, whatever the order of `tensors`: larger elements
-/// first (which keeps every tensor aligned), then by name. Throws InternalError when a view's size disagrees with its
-/// shape or a name occurs twice.
-std::string safetensors_bytes(std::span<const NamedTensor> tensors, const std::map<std::string, std::string>& metadata = {});
+/// The bytes of a safetensors file. Equal input gives equal bytes, whatever the order of `tensors`: larger
+/// elements first (which keeps every tensor aligned), then by name. Throws InternalError when a view's size
+/// disagrees with its shape or a name occurs twice.
+std::string safetensors_bytes(std::span<const NamedTensor> tensors,
+                              const std::map<std::string, std::string>& metadata = {});
 
 /// safetensors_bytes, written by write_file_atomically.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,

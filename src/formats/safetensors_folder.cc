@@ -25,7 +25,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     const std::string file = value.is_string() ? value.get<std::string>() : "";
     if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
         file.find('\0') != std::string::npos) {
-      throw_user_error("{}: weight_map.{}: must be the name of a file in the same folder", path.string(), name);
+      throw_user_error("{}: weight_map.{}: must be the name of a file in the same folder", path.string(),
+                       name);
     }
     files[name] = file;
   }
@@ -39,7 +40,8 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
   const std::filesystem::path single = folder / "model.safetensors";
   if (!std::filesystem::exists(index)) {
     if (!std::filesystem::exists(single)) {
-      throw_user_error("{}: holds neither model.safetensors nor model.safetensors.index.json", folder.string());
+      throw_user_error("{}: holds neither model.safetensors nor model.safetensors.index.json",
+                       folder.string());
     }
     const auto file = std::make_shared<const SafetensorsFile>(single);
     for (const auto& [name, view] : file->tensors()) tensors_[name] = {file, &view};
@@ -52,7 +54,8 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
     if (!file) file = std::make_shared<const SafetensorsFile>(folder / file_name);
     const auto found = file->tensors().find(name);
     if (found == file->tensors().end()) {
-      mistakes.add((folder / file_name).string(), 0, name, "not in this file, where model.safetensors.index.json has it");
+      mistakes.add((folder / file_name).string(), 0, name,
+                   "not in this file, where model.safetensors.index.json has it");
     } else {
       tensors_[name] = {file, &found->second};
     }

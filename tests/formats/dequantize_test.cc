@@ -33,8 +33,9 @@ TEST_P(DequantizeType, EqualsThePythonPackageToTheBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(AllTypes, DequantizeType,
-                         ::testing::Values(Case{"F32", GgufType::F32}, Case{"F16", GgufType::F16}, Case{"BF16", GgufType::BF16},
-                                           Case{"Q8_0", GgufType::Q8_0}, Case{"Q4_0", GgufType::Q4_0}, Case{"Q4_1", GgufType::Q4_1}),
+                         ::testing::Values(Case{"F32", GgufType::F32}, Case{"F16", GgufType::F16},
+                                           Case{"BF16", GgufType::BF16}, Case{"Q8_0", GgufType::Q8_0},
+                                           Case{"Q4_0", GgufType::Q4_0}, Case{"Q4_1", GgufType::Q4_1}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(FloatFromF16, ConvertsZerosSubnormalsInfinitiesAndNan) {
@@ -50,7 +51,8 @@ TEST(FloatFromF16, ConvertsZerosSubnormalsInfinitiesAndNan) {
 }
 
 TEST(FloatFromF16, IsMonotonicOverAllPositiveNumbers) {
-  for (uint16_t bits = 0; bits < 0x7c00; ++bits) ASSERT_LT(float_from_f16(bits), float_from_f16(bits + 1)) << bits;
+  for (uint16_t bits = 0; bits < 0x7c00; ++bits)
+    ASSERT_LT(float_from_f16(bits), float_from_f16(bits + 1)) << bits;
 }
 
 TEST(Dequantize, RefusesOtherTypesNamingTensorTypeAndTheAccepted) {
@@ -58,7 +60,8 @@ TEST(Dequantize, RefusesOtherTypesNamingTensorTypeAndTheAccepted) {
   tensor.name = "blk.0.ffn_down.weight";
   tensor.type = static_cast<GgufType>(14);
   EXPECT_THAT(user_error_of([&] { require_dequantizable(tensor, "x.gguf"); }),
-              AllOf(HasSubstr("x.gguf"), HasSubstr("blk.0.ffn_down.weight"), HasSubstr("Q6_K"), HasSubstr(dequantizable_types())));
+              AllOf(HasSubstr("x.gguf"), HasSubstr("blk.0.ffn_down.weight"), HasSubstr("Q6_K"),
+                    HasSubstr(dequantizable_types())));
   tensor.type = GgufType::Q4_1;
   EXPECT_EQ(user_error_of([&] { require_dequantizable(tensor, "x.gguf"); }), "");
   EXPECT_THAT(user_error_of([&] { gguf_block(static_cast<GgufType>(12)); }), HasSubstr("Q4_K"));

@@ -34,7 +34,8 @@ class GgufBuilder {
   }
 
   /// A tensor with its extents innermost first, as the file has them.
-  GgufBuilder& tensor(std::string_view name, std::initializer_list<uint64_t> extents, uint32_t type, uint64_t offset) {
+  GgufBuilder& tensor(std::string_view name, std::initializer_list<uint64_t> extents, uint32_t type,
+                      uint64_t offset) {
     tensors_ += text(name) + raw(static_cast<uint32_t>(extents.size()));
     for (const uint64_t extent : extents) tensors_ += raw(extent);
     tensors_ += raw(type) + raw(offset);

@@ -18,16 +18,24 @@ std::string raw(T value) {
   return GgufBuilder::raw(value);
 }
 
-GgufContent parse(const std::string& file) { return parse_gguf(std::as_bytes(std::span(file)), "x.gguf"); }
+GgufContent parse(const std::string& file) {
+  return parse_gguf(std::as_bytes(std::span(file)), "x.gguf");
+}
 std::string refusal(const std::string& file) {
   return user_error_of([&] { parse(file); });
 }
 
 TEST(GgufReader, ReadsEveryMetadataType) {
   GgufBuilder builder;
-  builder.pair("u8", 0, raw<uint8_t>(200)).pair("i8", 1, raw<int8_t>(-5)).pair("u16", 2, raw<uint16_t>(60000));
-  builder.pair("i16", 3, raw<int16_t>(-300)).pair("u32", 4, raw<uint32_t>(4000000000)).pair("i32", 5, raw<int32_t>(-7));
-  builder.pair("f32", 6, raw(0.5f)).pair("bool", 7, raw<uint8_t>(1)).string("string", std::string_view("a\0b", 3));
+  builder.pair("u8", 0, raw<uint8_t>(200))
+      .pair("i8", 1, raw<int8_t>(-5))
+      .pair("u16", 2, raw<uint16_t>(60000));
+  builder.pair("i16", 3, raw<int16_t>(-300))
+      .pair("u32", 4, raw<uint32_t>(4000000000))
+      .pair("i32", 5, raw<int32_t>(-7));
+  builder.pair("f32", 6, raw(0.5f))
+      .pair("bool", 7, raw<uint8_t>(1))
+      .string("string", std::string_view("a\0b", 3));
   builder.pair("u64", 10, raw(UINT64_MAX)).pair("i64", 11, raw(INT64_MIN)).pair("f64", 12, raw(0.1));
   builder.array("bytes", 0, 2, raw<uint8_t>(1) + raw<uint8_t>(255)).array("floats", 6, 1, raw(0.25f));
   builder.array("strings", 8, 2, GgufBuilder::text("x") + GgufBuilder::text("")).array("none", 8, 0, "");
@@ -76,7 +84,9 @@ TEST(GgufReader, PlacesTensorsByTheFilesAlignment) {
 
 TEST(GgufReader, RefusesEveryTruncation) {
   GgufBuilder builder;
-  builder.string("general.architecture", "llama").array("tokens", 8, 1, GgufBuilder::text("x")).tensor("a", {4}, 0, 0);
+  builder.string("general.architecture", "llama")
+      .array("tokens", 8, 1, GgufBuilder::text("x"))
+      .tensor("a", {4}, 0, 0);
   const std::string file = builder.bytes(std::string(16, 'a'));
   EXPECT_EQ(refusal(file), "");
   for (size_t length = 0; length < file.size(); ++length) {
@@ -100,9 +110,11 @@ TEST(GgufReader, RefusesHostileCountsWithoutAllocatingThem) {
   EXPECT_THAT(refusal(many_pairs.bytes()), HasSubstr("truncated"));
   EXPECT_THAT(refusal(many_tensors.bytes()), HasSubstr("x.gguf"));
   for (const uint64_t count : {uint64_t{1} << 40, uint64_t{1} << 61, UINT64_MAX}) {
-    EXPECT_THAT(refusal(GgufBuilder().array("tokens", 8, count, "").bytes()), AllOf(HasSubstr("tokens"), HasSubstr("does not fit")));
+    EXPECT_THAT(refusal(GgufBuilder().array("tokens", 8, count, "").bytes()),
+                AllOf(HasSubstr("tokens"), HasSubstr("does not fit")));
     EXPECT_THAT(refusal(GgufBuilder().array("scores", 6, count, "").bytes()), HasSubstr("does not fit"));
-    EXPECT_THAT(refusal(GgufBuilder().pair("name", 8, raw(count)).bytes()), AllOf(HasSubstr("name"), HasSubstr("truncated")));
+    EXPECT_THAT(refusal(GgufBuilder().pair("name", 8, raw(count)).bytes()),
+                AllOf(HasSubstr("name"), HasSubstr("truncated")));
   }
 }
 
@@ -116,32 +128,41 @@ TEST(GgufReader, RefusesUnknownOrNestedMetadata) {
 
 TEST(GgufReader, RefusesAlignmentsThatAreNoPowerOfTwo) {
   for (const uint32_t alignment : {0u, 3u, 1u << 30, UINT32_MAX}) {
-    EXPECT_THAT(refusal(GgufBuilder().u32("general.alignment", alignment).bytes()), HasSubstr("general.alignment"));
+    EXPECT_THAT(refusal(GgufBuilder().u32("general.alignment", alignment).bytes()),
+                HasSubstr("general.alignment"));
   }
-  EXPECT_THAT(refusal(GgufBuilder().string("general.alignment", "32").bytes()), HasSubstr("general.alignment"));
+  EXPECT_THAT(refusal(GgufBuilder().string("general.alignment", "32").bytes()),
+              HasSubstr("general.alignment"));
 }
 
 TEST(GgufReader, RefusesShapesThatOverflowAreEmptyOrDoNotDivideIntoBlocks) {
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {1ull << 32, 1ull << 32}, 0, 0).bytes()), AllOf(HasSubstr("'a'"), HasSubstr("overflows")));
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {1ull << 60}, 0, 0).bytes()), AllOf(HasSubstr("'a'"), HasSubstr("past the end")));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {1ull << 32, 1ull << 32}, 0, 0).bytes()),
+              AllOf(HasSubstr("'a'"), HasSubstr("overflows")));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {1ull << 60}, 0, 0).bytes()),
+              AllOf(HasSubstr("'a'"), HasSubstr("past the end")));
   EXPECT_THAT(refusal(GgufBuilder().tensor("a", {0}, 0, 0).bytes()), HasSubstr("empty"));
   EXPECT_THAT(refusal(GgufBuilder().tensor("a", {33}, 8, 0).bytes()), HasSubstr("blocks of 32"));
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {1, 1, 1, 1, 1}, 0, 0).bytes("1234")), HasSubstr("5 dimensions"));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {1, 1, 1, 1, 1}, 0, 0).bytes("1234")),
+              HasSubstr("5 dimensions"));
 }
 
 TEST(GgufReader, RefusesOffsetsThatAreUnalignedOverlapOrLieOutside) {
   const std::string data(64, 'x');
   EXPECT_THAT(refusal(GgufBuilder().tensor("a", {4}, 0, 8).bytes(data)), HasSubstr("not a multiple of 32"));
   EXPECT_THAT(refusal(GgufBuilder().tensor("a", {4}, 0, 64).bytes(data)), HasSubstr("past the end"));
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {4}, 0, UINT64_MAX - 31).bytes(data)), HasSubstr("past the end"));
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {16}, 0, 0).tensor("b", {4}, 0, 32).bytes(data)), HasSubstr("overlaps"));
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {4}, 0, 0).tensor("a", {4}, 0, 32).bytes(data)), HasSubstr("occurs twice"));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {4}, 0, UINT64_MAX - 31).bytes(data)),
+              HasSubstr("past the end"));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {16}, 0, 0).tensor("b", {4}, 0, 32).bytes(data)),
+              HasSubstr("overlaps"));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {4}, 0, 0).tensor("a", {4}, 0, 32).bytes(data)),
+              HasSubstr("occurs twice"));
 }
 
 TEST(GgufReader, KeepsKnownTypesThatCannotBeDequantisedAndRefusesUnknownOnes) {
   const std::string file = GgufBuilder().tensor("a", {256}, 14, 0).bytes(std::string(210, 'x'));
   EXPECT_EQ(gguf_type_name(parse(file).tensors.find("a")->second.type), "Q6_K");
-  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {32}, 99, 0).bytes(std::string(64, 'x'))), HasSubstr("unknown tensor type 99"));
+  EXPECT_THAT(refusal(GgufBuilder().tensor("a", {32}, 99, 0).bytes(std::string(64, 'x'))),
+              HasSubstr("unknown tensor type 99"));
 }
 
 TEST(GgufFile, NamesKeyAndTypesWhenMetadataHaveAnotherType) {

@@ -14,7 +14,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 template <typename T>
 TensorView view_of(const std::vector<T>& values, DataType dtype, std::vector<int64_t> shape) {
@@ -74,23 +76,29 @@ TEST(SafetensorsWriter, GivesEqualBytesInAnyOrderAndAlignsEveryTensor) {
 
 TEST(SafetensorsWriter, RefusesAViewThatDisagreesWithItsShape) {
   const std::vector<float> values = {1, 2};
-  EXPECT_THROW(safetensors_bytes(std::vector{NamedTensor{"a", view_of(values, DataType::f32, {3})}}), InternalError);
+  EXPECT_THROW(safetensors_bytes(std::vector{NamedTensor{"a", view_of(values, DataType::f32, {3})}}),
+               InternalError);
 }
 
-TEST(SafetensorsReader, ReadsAnEmptyFileOfTensors) { EXPECT_TRUE(parse_safetensors(bytes_of(file_with("{}")), "x").tensors.empty()); }
+TEST(SafetensorsReader, ReadsAnEmptyFileOfTensors) {
+  EXPECT_TRUE(parse_safetensors(bytes_of(file_with("{}")), "x").tensors.empty());
+}
 
 TEST(SafetensorsReader, NamesFileAndTensorWhenTruncated) {
   const std::vector<float> values = {1, 2, 3, 4};
-  const std::string file = safetensors_bytes(std::vector{NamedTensor{"layer.weight", view_of(values, DataType::f32, {4})}});
+  const std::string file =
+      safetensors_bytes(std::vector{NamedTensor{"layer.weight", view_of(values, DataType::f32, {4})}});
   for (size_t length = 0; length < file.size(); ++length) {
     EXPECT_THAT(refusal(file.substr(0, length)), HasSubstr("x.safetensors")) << length;
   }
-  EXPECT_THAT(refusal(file.substr(0, file.size() - 1)), AllOf(HasSubstr("'layer.weight'"), HasSubstr("truncated")));
+  EXPECT_THAT(refusal(file.substr(0, file.size() - 1)),
+              AllOf(HasSubstr("'layer.weight'"), HasSubstr("truncated")));
 }
 
 TEST(SafetensorsReader, RefusesAHeaderLongerThanTheFile) {
   EXPECT_THAT(refusal(std::string("\x10\0\0\0\0\0\0\0{}", 10)), HasSubstr("truncated"));
-  EXPECT_THAT(refusal(std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10)), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(refusal(std::string("\xff\xff\xff\xff\xff\xff\xff\xff{}", 10)),
+              HasSubstr("not a safetensors file"));
 }
 
 TEST(SafetensorsReader, RefusesAHeaderThatIsNotSuchJson) {
@@ -103,20 +111,25 @@ TEST(SafetensorsReader, RefusesAHeaderThatIsNotSuchJson) {
 }
 
 TEST(SafetensorsReader, RefusesMissingFields) {
-  EXPECT_THAT(refusal_of_header(R"({"a": {"shape": [1], "data_offsets": [0, 4]}})", "1234"), HasSubstr("no dtype"));
-  EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", "1234"), HasSubstr("no shape"));
-  EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": "F32", "shape": [1]}})", "1234"), HasSubstr("no data_offsets"));
+  EXPECT_THAT(refusal_of_header(R"({"a": {"shape": [1], "data_offsets": [0, 4]}})", "1234"),
+              HasSubstr("no dtype"));
+  EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": "F32", "data_offsets": [0, 4]}})", "1234"),
+              HasSubstr("no shape"));
+  EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": "F32", "shape": [1]}})", "1234"),
+              HasSubstr("no data_offsets"));
 }
 
 TEST(SafetensorsReader, RefusesUnknownTypesAndListsTheKnown) {
   EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": "F8_E4M3", "shape": [1], "data_offsets": [0, 1]}})", "1"),
               AllOf(HasSubstr("'a'"), HasSubstr("F8_E4M3"), HasSubstr("BF16")));
-  EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": 3, "shape": [1], "data_offsets": [0, 1]}})", "1"), HasSubstr("dtype 3"));
+  EXPECT_THAT(refusal_of_header(R"({"a": {"dtype": 3, "shape": [1], "data_offsets": [0, 1]}})", "1"),
+              HasSubstr("dtype 3"));
 }
 
 TEST(SafetensorsReader, RefusesShapesThatAreNegativeFractionalOrOverflow) {
   const auto with_shape = [](const std::string& shape) {
-    return refusal_of_header(R"({"a": {"dtype": "F32", "shape": )" + shape + R"(, "data_offsets": [0, 4]}})", "1234");
+    return refusal_of_header(R"({"a": {"dtype": "F32", "shape": )" + shape + R"(, "data_offsets": [0, 4]}})",
+                             "1234");
   };
   EXPECT_THAT(with_shape("[-1]"), HasSubstr("none negative"));
   EXPECT_THAT(with_shape("[1.5]"), HasSubstr("whole numbers"));
@@ -130,7 +143,8 @@ TEST(SafetensorsReader, RefusesShapesThatAreNegativeFractionalOrOverflow) {
 
 TEST(SafetensorsReader, RefusesOffsetsThatRunBackwardsOrAreNoNumbers) {
   const auto with_offsets = [](const std::string& offsets) {
-    return refusal_of_header(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": )" + offsets + "}}", "1234");
+    return refusal_of_header(R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": )" + offsets + "}}",
+                             "1234");
   };
   EXPECT_THAT(with_offsets("[4, 0]"), HasSubstr("backwards"));
   EXPECT_THAT(with_offsets("[0]"), HasSubstr("two whole numbers"));
@@ -140,8 +154,10 @@ TEST(SafetensorsReader, RefusesOffsetsThatRunBackwardsOrAreNoNumbers) {
 
 TEST(SafetensorsReader, RefusesOverlapsGapsAndLooseBytes) {
   const std::string one = R"("dtype": "U8", "shape": [2], "data_offsets": )";
-  EXPECT_THAT(refusal_of_header("{\"a\": {" + one + "[0, 2]}, \"b\": {" + one + "[1, 3]}}", "123"), HasSubstr("overlaps"));
-  EXPECT_THAT(refusal_of_header("{\"a\": {" + one + "[0, 2]}, \"b\": {" + one + "[3, 5]}}", "12345"), HasSubstr("belong to no tensor"));
+  EXPECT_THAT(refusal_of_header("{\"a\": {" + one + "[0, 2]}, \"b\": {" + one + "[1, 3]}}", "123"),
+              HasSubstr("overlaps"));
+  EXPECT_THAT(refusal_of_header("{\"a\": {" + one + "[0, 2]}, \"b\": {" + one + "[3, 5]}}", "12345"),
+              HasSubstr("belong to no tensor"));
   EXPECT_THAT(refusal_of_header("{\"a\": {" + one + "[0, 2]}}", "123"), HasSubstr("belong to no tensor"));
 }
 
@@ -160,9 +176,12 @@ TEST(SafetensorsFile, NamesTheFileWhenATensorIsAskedForThatIsNotThere) {
 TEST(SafetensorsFolder, FollowsTheIndex) {
   const TemporaryFolder folder;
   const std::vector<float> values = {1, 2};
-  folder.write("one.safetensors", safetensors_bytes(std::vector{NamedTensor{"a", view_of(values, DataType::f32, {2})}}));
-  folder.write("two.safetensors", safetensors_bytes(std::vector{NamedTensor{"b", view_of(values, DataType::f32, {1, 2})}}));
-  folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  folder.write("one.safetensors",
+               safetensors_bytes(std::vector{NamedTensor{"a", view_of(values, DataType::f32, {2})}}));
+  folder.write("two.safetensors",
+               safetensors_bytes(std::vector{NamedTensor{"b", view_of(values, DataType::f32, {1, 2})}}));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
   const SafetensorsFolder tensors(folder.path());
   ASSERT_EQ(tensors.tensors().size(), 2u);
   EXPECT_EQ(tensors.tensors().find("b")->second.tensor->shape, (std::vector<int64_t>{1, 2}));
@@ -171,7 +190,8 @@ TEST(SafetensorsFolder, FollowsTheIndex) {
 TEST(SafetensorsFolder, NamesEveryTensorThatIsNotWhereTheIndexSays) {
   const TemporaryFolder folder;
   folder.write("one.safetensors", file_with("{}"));
-  folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})");
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}})");
   EXPECT_THAT(user_error_of([&] { SafetensorsFolder{folder.path()}; }),
               AllOf(HasSubstr("one.safetensors: a: "), HasSubstr("one.safetensors: b: ")));
 }

@@ -15,7 +15,8 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     static std::atomic<int> next = 0;
-    path_ = std::filesystem::temp_directory_path() / ("cotune-test-" + std::to_string(::getpid()) + "-" + std::to_string(next++));
+    path_ = std::filesystem::temp_directory_path() /
+            ("cotune-test-" + std::to_string(::getpid()) + "-" + std::to_string(next++));
     std::filesystem::create_directories(path_);
   }
   ~TemporaryFolder() {

@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const cotune::SafetensorsContent content = cotune::parse_safetensors(bytes, "fuzz");
     size_t total = 0;
     for (const auto& [name, view] : content.tensors) {
-      if (view.bytes.data() < bytes.data() || view.bytes.data() + view.bytes.size() > bytes.data() + size) std::abort();
+      if (view.bytes.data() < bytes.data() || view.bytes.data() + view.bytes.size() > bytes.data() + size)
+        std::abort();
       total += view.bytes.size();
     }
     if (total > size) std::abort();

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 Json llama_json() {
-  return Json::parse(R"({"model_type": "llama", "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96,
+  return Json::parse(
+      R"({"model_type": "llama", "hidden_act": "silu", "hidden_size": 64, "intermediate_size": 96,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
     "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
     "attention_bias": false, "mlp_bias": false, "bos_token_id": 1, "eos_token_id": 2, "rope_theta": 500000.0,
@@ -30,7 +31,9 @@ Json with(Json json, const std::string& field, const Json& value) {
   return json;
 }
 
-ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "config.json"); }
+ModelConfig parse(const Json& json) {
+  return parse_model_config(json.dump(), "config.json");
+}
 std::string refusal(const Json& json) {
   return user_error_of([&] { parse(json); });
 }
@@ -57,7 +60,10 @@ TEST(ConfigJson, ReadsEveryField) {
 }
 
 TEST(ConfigJson, ReadsOldAndNewRopeAlike) {
-  const Json scaling = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
                         {"original_max_position_embeddings", 8192}};
   const ModelConfig old_style = parse(with(llama_json(), "rope_scaling", scaling));
   Json json = llama_json();
@@ -100,49 +106,66 @@ TEST(ConfigJson, ReportsAllMistakesAtOnceWithFieldFoundAndAccepted) {
   json["num_hidden_layers"] = -1;
   json["rms_norm_eps"] = "small";
   json.erase("vocab_size");
-  EXPECT_THAT(refusal(json), AllOf(HasSubstr("config.json: hidden_act: found \"gelu\"; accepted: \"silu\""),
-                                   HasSubstr("num_hidden_layers: found -1"), HasSubstr("rms_norm_eps: found \"small\""),
-                                   HasSubstr("vocab_size: found nothing")));
+  EXPECT_THAT(refusal(json),
+              AllOf(HasSubstr("config.json: hidden_act: found \"gelu\"; accepted: \"silu\""),
+                    HasSubstr("num_hidden_layers: found -1"), HasSubstr("rms_norm_eps: found \"small\""),
+                    HasSubstr("vocab_size: found nothing")));
 }
 
 TEST(ConfigJson, RefusesFeaturesThatTheEngineLacks) {
   EXPECT_THAT(refusal(with(llama_json(), "attention_bias", true)), HasSubstr("attention_bias: found true"));
   EXPECT_THAT(refusal(with(llama_json(), "mlp_bias", true)), HasSubstr("mlp_bias: found true"));
-  EXPECT_THAT(refusal(with(llama_json(), "quantization_config", Json::object())), HasSubstr("quantization_config"));
-  EXPECT_THAT(refusal(with(llama_json(), "partial_rotary_factor", 0.5)), HasSubstr("partial_rotary_factor: found 0.5"));
+  EXPECT_THAT(refusal(with(llama_json(), "quantization_config", Json::object())),
+              HasSubstr("quantization_config"));
+  EXPECT_THAT(refusal(with(llama_json(), "partial_rotary_factor", 0.5)),
+              HasSubstr("partial_rotary_factor: found 0.5"));
   EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}})),
               AllOf(HasSubstr("rope_scaling.rope_type: found \"yarn\""), HasSubstr("\"llama3\"")));
-  EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"type", "dynamic"}})), HasSubstr("rope_scaling.type: found \"dynamic\""));
-  EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"rope_type", "linear"}})), HasSubstr("rope_scaling.factor: found nothing"));
+  EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"type", "dynamic"}})),
+              HasSubstr("rope_scaling.type: found \"dynamic\""));
+  EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"rope_type", "linear"}})),
+              HasSubstr("rope_scaling.factor: found nothing"));
 }
 
 TEST(ConfigJson, RefusesSizesBeyondAnyModel) {
-  EXPECT_THAT(refusal(with(llama_json(), "num_hidden_layers", 1 << 30)), HasSubstr("accepted: a whole number from 1 to 4096"));
-  EXPECT_THAT(refusal(with(llama_json(), "vocab_size", UINT64_MAX)), HasSubstr("vocab_size: found 18446744073709551615"));
+  EXPECT_THAT(refusal(with(llama_json(), "num_hidden_layers", 1 << 30)),
+              HasSubstr("accepted: a whole number from 1 to 4096"));
+  EXPECT_THAT(refusal(with(llama_json(), "vocab_size", UINT64_MAX)),
+              HasSubstr("vocab_size: found 18446744073709551615"));
 }
 
 TEST(ConfigJson, RefusesHeadsThatDoNotDivide) {
-  EXPECT_THAT(refusal(with(llama_json(), "num_key_value_heads", 3)), HasSubstr("num_key_value_heads: found 3"));
-  EXPECT_THAT(refusal(with(llama_json(), "num_attention_heads", 5)), HasSubstr("num_attention_heads: found 5"));
-  EXPECT_THAT(refusal(with(llama_json(), "head_dim", 15)), HasSubstr("head_dim: found 15; accepted: an even number"));
+  EXPECT_THAT(refusal(with(llama_json(), "num_key_value_heads", 3)),
+              HasSubstr("num_key_value_heads: found 3"));
+  EXPECT_THAT(refusal(with(llama_json(), "num_attention_heads", 5)),
+              HasSubstr("num_attention_heads: found 5"));
+  EXPECT_THAT(refusal(with(llama_json(), "head_dim", 15)),
+              HasSubstr("head_dim: found 15; accepted: an even number"));
 }
 
 TEST(ConfigJson, RefusesUnknownFamiliesAndListsTheKnown) {
-  EXPECT_THAT(refusal(with(llama_json(), "model_type", "gpt2")), AllOf(HasSubstr("model_type: found \"gpt2\""), HasSubstr("\"qwen2\"")));
+  EXPECT_THAT(refusal(with(llama_json(), "model_type", "gpt2")),
+              AllOf(HasSubstr("model_type: found \"gpt2\""), HasSubstr("\"qwen2\"")));
   EXPECT_THAT(refusal(Json::object()), HasSubstr("model_type: found nothing"));
 }
 
 TEST(ConfigJson, RefusesWhatIsNoJsonObject) {
   EXPECT_THAT(user_error_of([] { parse_model_config("{", "c.json"); }), HasSubstr("c.json: not JSON"));
-  EXPECT_THAT(user_error_of([] { parse_model_config("[]", "c.json"); }), HasSubstr("c.json: must be a JSON object"));
-  EXPECT_THAT(user_error_of([] { parse_model_config(R"({"model_type": )" + std::string(100000, '[') + std::string(100000, ']') + "}", "c.json"); }),
+  EXPECT_THAT(user_error_of([] { parse_model_config("[]", "c.json"); }),
+              HasSubstr("c.json: must be a JSON object"));
+  EXPECT_THAT(user_error_of([] {
+                parse_model_config(
+                    R"({"model_type": )" + std::string(100000, '[') + std::string(100000, ']') + "}",
+                    "c.json");
+              }),
               HasSubstr("model_type: found a list"));
 }
 
 TEST(MistralConfig, NeedsTheWindowToBeOff) {
   Json json = with(llama_json(), "model_type", "mistral");
   EXPECT_THAT(refusal(json), HasSubstr("sliding_window: found nothing"));
-  EXPECT_THAT(refusal(with(json, "sliding_window", 4096)), HasSubstr("sliding_window: found 4096; accepted: null"));
+  EXPECT_THAT(refusal(with(json, "sliding_window", 4096)),
+              HasSubstr("sliding_window: found 4096; accepted: null"));
   EXPECT_EQ(parse(with(json, "sliding_window", nullptr)).family, "mistral");
 }
 
@@ -155,7 +178,9 @@ TEST(Qwen2Config, HasBiasesAndNoWindow) {
 GgufBuilder small_gguf(const std::string& architecture) {
   GgufBuilder builder;
   const std::string prefix = architecture + ".";
-  builder.string("general.architecture", architecture).u32(prefix + "block_count", 2).u32(prefix + "context_length", 512);
+  builder.string("general.architecture", architecture)
+      .u32(prefix + "block_count", 2)
+      .u32(prefix + "context_length", 512);
   builder.u32(prefix + "embedding_length", 64).u32(prefix + "feed_forward_length", 96);
   builder.u32(prefix + "attention.head_count", 4).f32(prefix + "attention.layer_norm_rms_epsilon", 1e-5f);
   return builder;
@@ -171,7 +196,8 @@ TEST(ConfigGguf, ReadsArchitectures) {
   const TemporaryFolder folder;
   for (const char* architecture : {"llama", "qwen2"}) {
     GgufBuilder builder = small_gguf(architecture);
-    builder.u32(fmt::format("{}.attention.head_count_kv", architecture), 2).f32(fmt::format("{}.rope.freq_base", architecture), 1e6f);
+    builder.u32(fmt::format("{}.attention.head_count_kv", architecture), 2)
+        .f32(fmt::format("{}.rope.freq_base", architecture), 1e6f);
     builder.u32("tokenizer.ggml.eos_token_id", 2).tensor("token_embd.weight", {64, 8}, 0, 0);
     const GgufFile file(folder.write("m.gguf", builder.bytes(std::string(64 * 8 * 4, '\0'))));
     const ModelConfig config = model_config_from_gguf(file);
@@ -189,8 +215,11 @@ TEST(ConfigGguf, ReadsArchitectures) {
 TEST(ConfigGguf, RefusesOtherArchitecturesMissingKeysAndUnsupportedFeatures) {
   EXPECT_THAT(gguf_refusal(GgufBuilder().string("general.architecture", "gemma3")),
               AllOf(HasSubstr("general.architecture: found 'gemma3'"), HasSubstr("llama, qwen2")));
-  EXPECT_THAT(gguf_refusal(GgufBuilder().string("general.architecture", "llama").tensor("token_embd.weight", {64, 8}, 0, 0)),
-              AllOf(HasSubstr("llama.block_count: found nothing"), HasSubstr("llama.embedding_length: found nothing")));
+  EXPECT_THAT(
+      gguf_refusal(
+          GgufBuilder().string("general.architecture", "llama").tensor("token_embd.weight", {64, 8}, 0, 0)),
+      AllOf(HasSubstr("llama.block_count: found nothing"),
+            HasSubstr("llama.embedding_length: found nothing")));
   EXPECT_THAT(gguf_refusal(small_gguf("llama")), HasSubstr("token_embd.weight"));
   const auto refusal_with = [](auto add) {
     GgufBuilder builder = small_gguf("llama");
@@ -201,14 +230,20 @@ TEST(ConfigGguf, RefusesOtherArchitecturesMissingKeysAndUnsupportedFeatures) {
   EXPECT_EQ(refusal_with([](GgufBuilder&) {}), "");
   EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.string("llama.rope.scaling.type", "yarn"); }),
               HasSubstr("llama.rope.scaling.type: found yarn; accepted: none, linear"));
-  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.rope.dimension_count", 8); }), HasSubstr("llama.rope.dimension_count"));
-  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.expert_count", 8); }), HasSubstr("llama.expert_count: found 8"));
-  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.attention.head_count_kv", 3); }), HasSubstr("head_count_kv: found 3"));
-  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.attention.value_length", 8); }), HasSubstr("value_length"));
+  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.rope.dimension_count", 8); }),
+              HasSubstr("llama.rope.dimension_count"));
+  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.expert_count", 8); }),
+              HasSubstr("llama.expert_count: found 8"));
+  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.attention.head_count_kv", 3); }),
+              HasSubstr("head_count_kv: found 3"));
+  EXPECT_THAT(refusal_with([](GgufBuilder& b) { b.u32("llama.attention.value_length", 8); }),
+              HasSubstr("value_length"));
 }
 
 TEST(Presets, HaveThePublishedSizes) {
-  const auto billions = [](const char* name) { return static_cast<double>(parameter_count(model_preset(name))) / 1e9; };
+  const auto billions = [](const char* name) {
+    return static_cast<double>(parameter_count(model_preset(name))) / 1e9;
+  };
   EXPECT_EQ(parameter_count(model_preset("smollm2-135m")), 134515008);
   EXPECT_EQ(parameter_count(model_preset("qwen2.5-0.5b")), 494032768);
   EXPECT_EQ(parameter_count(model_preset("llama-2-7b")), 6738415616);
@@ -226,7 +261,8 @@ TEST(Presets, HaveThePublishedSizes) {
 
 TEST(Presets, AreFoundInAnyCaseAndSuggestedWhenMisspelt) {
   EXPECT_EQ(model_preset("Qwen2.5-7B"), model_preset("qwen2.5-7b"));
-  EXPECT_THAT(user_error_of([] { model_preset("lama-2-7b"); }), AllOf(HasSubstr("did you mean 'llama-2-7b'"), HasSubstr("mistral-7b")));
+  EXPECT_THAT(user_error_of([] { model_preset("lama-2-7b"); }),
+              AllOf(HasSubstr("did you mean 'llama-2-7b'"), HasSubstr("mistral-7b")));
 }
 
 TEST(FindModelConfig, TakesPresetsFilesAndFolders) {
@@ -235,7 +271,8 @@ TEST(FindModelConfig, TakesPresetsFilesAndFolders) {
   EXPECT_EQ(find_model_config("tinyllama-1.1b").layer_count, 22);
   EXPECT_EQ(find_model_config(folder.path().string()).hidden_size, 64);
   EXPECT_EQ(find_model_config((folder.path() / "config.json").string()).hidden_size, 64);
-  EXPECT_THAT(user_error_of([] { find_model_config("/nowhere/config.json"); }), HasSubstr("/nowhere/config.json: no such file"));
+  EXPECT_THAT(user_error_of([] { find_model_config("/nowhere/config.json"); }),
+              HasSubstr("/nowhere/config.json: no such file"));
 }
 
 TEST(ModelTensors, ListEveryTensorInTheOrderOfComputation) {
@@ -257,11 +294,13 @@ TEST(ModelTensors, ListEveryTensorInTheOrderOfComputation) {
 TEST(ModelTensors, KeepTheRotaryOrderOfQueriesAndKeysPerArchitecture) {
   ModelConfig config = parse(llama_json());
   for (const ModelTensor& tensor : model_tensors(config)) {
-    const bool rotary = tensor.name.find("q_proj") != std::string::npos || tensor.name.find("k_proj") != std::string::npos;
+    const bool rotary =
+        tensor.name.find("q_proj") != std::string::npos || tensor.name.find("k_proj") != std::string::npos;
     EXPECT_EQ(tensor.gguf_rows, rotary ? GgufRows::rotary_pairs : GgufRows::same) << tensor.name;
   }
   config.family = "qwen2";
-  for (const ModelTensor& tensor : model_tensors(config)) EXPECT_EQ(tensor.gguf_rows, GgufRows::same) << tensor.name;
+  for (const ModelTensor& tensor : model_tensors(config))
+    EXPECT_EQ(tensor.gguf_rows, GgufRows::same) << tensor.name;
 }
 
 }  // namespace

@@ -14,8 +14,13 @@ using Json = nlohmann::json;
 
 /// A configuration with these rotary parameters, through the reader of config.json.
 ModelConfig config_with(int64_t head_dim, const Json& rope_parameters) {
-  Json json = {{"model_type", "llama"}, {"hidden_size", 2 * head_dim}, {"intermediate_size", 8}, {"num_hidden_layers", 1},
-               {"num_attention_heads", 2}, {"vocab_size", 8}, {"max_position_embeddings", 131072}};
+  Json json = {{"model_type", "llama"},
+               {"hidden_size", 2 * head_dim},
+               {"intermediate_size", 8},
+               {"num_hidden_layers", 1},
+               {"num_attention_heads", 2},
+               {"vocab_size", 8},
+               {"max_position_embeddings", 131072}};
   json["rope_parameters"] = rope_parameters;
   return parse_model_config(json.dump(), "config.json");
 }

@@ -15,8 +15,10 @@ using ::testing::HasSubstr;
 
 TEST(TokenizerFilesOfAFolder, CollectsTokensTemplateAndEndOfTurn) {
   const TemporaryFolder folder;
-  folder.write("tokenizer.json", R"({"added_tokens": [{"id": 7, "content": "<|im_end|>"}], "model": {"vocab": {"<s>": 1}}})");
-  folder.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
+  folder.write("tokenizer.json",
+               R"({"added_tokens": [{"id": 7, "content": "<|im_end|>"}], "model": {"vocab": {"<s>": 1}}})");
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "pad_token": null,
     "add_bos_token": true, "chat_template": "{{ messages }}"})");
   folder.write("special_tokens_map.json", R"({"unk_token": "<unk>", "bos_token": "not this"})");
   folder.write("generation_config.json", R"({"eos_token_id": [2, 5]})");
@@ -40,7 +42,9 @@ TEST(TokenizerFilesOfAFolder, PrefersTheTemplateFile) {
 
 TEST(TokenizerFilesOfAFolder, TakesTheDefaultOfSeveralTemplates) {
   const TemporaryFolder folder;
-  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})");
+  folder.write(
+      "tokenizer_config.json",
+      R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})");
   EXPECT_EQ(find_tokenizer_files(folder.path(), {}).chat_template, "b");
 }
 
@@ -67,15 +71,18 @@ TEST(TokenizerFilesOfAFolder, NamesFileAndFieldWhenMalformed) {
   };
   EXPECT_THAT(refusal("tokenizer_config.json", "{"), HasSubstr("tokenizer_config.json: not JSON"));
   EXPECT_THAT(refusal("tokenizer_config.json", "[]"), HasSubstr("must be a JSON object"));
-  EXPECT_THAT(refusal("tokenizer_config.json", R"({"eos_token": 3})"), HasSubstr("tokenizer_config.json: eos_token"));
+  EXPECT_THAT(refusal("tokenizer_config.json", R"({"eos_token": 3})"),
+              HasSubstr("tokenizer_config.json: eos_token"));
   EXPECT_THAT(refusal("tokenizer_config.json", R"({"chat_template": 3})"), HasSubstr("chat_template"));
-  EXPECT_THAT(refusal("generation_config.json", R"({"eos_token_id": "x"})"), HasSubstr("generation_config.json: eos_token_id"));
+  EXPECT_THAT(refusal("generation_config.json", R"({"eos_token_id": "x"})"),
+              HasSubstr("generation_config.json: eos_token_id"));
 }
 
 GgufBuilder vocabulary() {
   GgufBuilder builder;
   builder.string("tokenizer.ggml.model", "gpt2").string("tokenizer.ggml.pre", "smollm");
-  builder.array("tokenizer.ggml.tokens", 8, 3, GgufBuilder::text("<s>") + GgufBuilder::text("a") + GgufBuilder::text("<|im_end|>"));
+  builder.array("tokenizer.ggml.tokens", 8, 3,
+                GgufBuilder::text("<s>") + GgufBuilder::text("a") + GgufBuilder::text("<|im_end|>"));
   builder.array("tokenizer.ggml.merges", 8, 1, GgufBuilder::text("a a"));
   return builder;
 }
@@ -83,9 +90,13 @@ GgufBuilder vocabulary() {
 TEST(TokenizerFilesOfGguf, ReadsTheVocabularyAndSpecialTokens) {
   const TemporaryFolder folder;
   GgufBuilder builder = vocabulary();
-  builder.array("tokenizer.ggml.token_type", 5, 3, GgufBuilder::raw(3) + GgufBuilder::raw(1) + GgufBuilder::raw(3));
-  builder.u32("tokenizer.ggml.bos_token_id", 0).u32("tokenizer.ggml.eos_token_id", 2).u32("tokenizer.ggml.eot_token_id", 1);
-  builder.pair("tokenizer.ggml.add_bos_token", 7, std::string(1, '\0')).string("tokenizer.chat_template", "{{ x }}");
+  builder.array("tokenizer.ggml.token_type", 5, 3,
+                GgufBuilder::raw(3) + GgufBuilder::raw(1) + GgufBuilder::raw(3));
+  builder.u32("tokenizer.ggml.bos_token_id", 0)
+      .u32("tokenizer.ggml.eos_token_id", 2)
+      .u32("tokenizer.ggml.eot_token_id", 1);
+  builder.pair("tokenizer.ggml.add_bos_token", 7, std::string(1, '\0'))
+      .string("tokenizer.chat_template", "{{ x }}");
   const TokenizerFiles files = tokenizer_files_of(GgufFile(folder.write("m.gguf", builder.bytes())));
   ASSERT_TRUE(files.gguf.has_value());
   EXPECT_EQ(files.gguf->pre, "smollm");
@@ -105,9 +116,12 @@ TEST(TokenizerFilesOfGguf, RefusesIdsOutsideTheVocabularyAndWrongCounts) {
     const auto path = folder.write("m.gguf", builder.bytes());
     return user_error_of([&] { tokenizer_files_of(GgufFile(path)); });
   };
-  EXPECT_THAT(refusal(vocabulary().u32("tokenizer.ggml.eos_token_id", 3)), AllOf(HasSubstr("m.gguf"), HasSubstr("eos_token_id: found 3")));
-  EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 1, GgufBuilder::raw(1))), HasSubstr("1 types for 3 tokens"));
-  EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 3, GgufBuilder::raw(1) + GgufBuilder::raw(9) + GgufBuilder::raw(1))),
+  EXPECT_THAT(refusal(vocabulary().u32("tokenizer.ggml.eos_token_id", 3)),
+              AllOf(HasSubstr("m.gguf"), HasSubstr("eos_token_id: found 3")));
+  EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 1, GgufBuilder::raw(1))),
+              HasSubstr("1 types for 3 tokens"));
+  EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 3,
+                                         GgufBuilder::raw(1) + GgufBuilder::raw(9) + GgufBuilder::raw(1))),
               HasSubstr("token_type[1]: found 9"));
 }
 

@@ -22,7 +22,9 @@ namespace fs = std::filesystem;
 
 const fs::path kData = COTUNE_SOURCE_DIR "/tests/model_weights/data";
 
-bool same_memory(const at::Tensor& a, const at::Tensor& b) { return a.const_data_ptr() == b.const_data_ptr(); }
+bool same_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.const_data_ptr() == b.const_data_ptr();
+}
 
 /// A copy of a reference model whose files a test may spoil.
 class CopiedModel {
@@ -41,7 +43,8 @@ class CopiedModel {
   template <typename Change>
   void rewrite_weights(Change change) const {
     const std::string bytes = read_file(path() / "model.safetensors");
-    std::map<std::string, TensorView, std::less<>> tensors = parse_safetensors(std::as_bytes(std::span(bytes)), "copy").tensors;
+    std::map<std::string, TensorView, std::less<>> tensors =
+        parse_safetensors(std::as_bytes(std::span(bytes)), "copy").tensors;
     change(tensors);
     std::vector<NamedTensor> list;
     for (const auto& [name, view] : tensors) list.push_back({name, view});
@@ -81,7 +84,8 @@ TEST_P(ReferenceModel, HasTheRotaryFrequenciesOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ReferenceModel,
-                         ::testing::Values("llama2", "llama3", "mistral", "qwen2", "smollm2", "gguf_llama", "gguf_qwen2"),
+                         ::testing::Values("llama2", "llama3", "mistral", "qwen2", "smollm2", "gguf_llama",
+                                           "gguf_qwen2"),
                          [](const auto& info) { return std::string(info.param); });
 
 class GgufTwin : public ::testing::TestWithParam<const char*> {};
@@ -91,10 +95,12 @@ TEST_P(GgufTwin, HoldsTheSameModelAsTheFolder) {
   const ModelFiles gguf = open_model(kData / GetParam() / "model.gguf");
   for (const ModelTensor& tensor : model_tensors(folder.config)) {
     for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
-      EXPECT_TRUE(at::equal(gguf.load(tensor.name, dtype), folder.load(tensor.name, dtype))) << tensor.name << " " << dtype;
+      EXPECT_TRUE(at::equal(gguf.load(tensor.name, dtype), folder.load(tensor.name, dtype)))
+          << tensor.name << " " << dtype;
     }
   }
-  const std::vector<double> expected = rope_inverse_frequencies(folder.config), found = rope_inverse_frequencies(gguf.config);
+  const std::vector<double> expected = rope_inverse_frequencies(folder.config),
+                            found = rope_inverse_frequencies(gguf.config);
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i], expected[i], 1e-6 * expected[i]);
   ModelConfig config = gguf.config;
@@ -138,7 +144,8 @@ TEST(LoadFromSafetensors, CopiesTensorsThatTheFileLeavesUnaligned) {
 
 TEST(LoadWeights, SaysThatAnUnknownNameIsABug) {
   EXPECT_THROW(open_model(kData / "llama2").load("model.nothing", at::kFloat), InternalError);
-  EXPECT_THROW(open_model(kData / "gguf_llama" / "model.gguf").load("model.nothing", at::kFloat), InternalError);
+  EXPECT_THROW(open_model(kData / "gguf_llama" / "model.gguf").load("model.nothing", at::kFloat),
+               InternalError);
 }
 
 TEST(OpenModel, TakesEndOfTurnFromConfigurations) {
@@ -155,7 +162,8 @@ TEST(OpenModel, ReportsEveryMissingUnknownAndMisshapenTensorAtOnce) {
   });
   EXPECT_THAT(model.refusal(),
               AllOf(HasSubstr("model.layers.1.self_attn.q_proj.bias: missing"),
-                    HasSubstr("model.safetensors: model.layers.0.mlp.up_proj.weight: has shape [32, 64]; config.json says [64, 32]"),
+                    HasSubstr("model.safetensors: model.layers.0.mlp.up_proj.weight: has shape [32, 64]; "
+                              "config.json says [64, 32]"),
                     HasSubstr("model.layers.0.self_attn.q_norm.weight: not a tensor of this qwen2 model"),
                     HasSubstr("model.norm.weight: has type I32; accepted: F64, F32, F16, BF16")));
 }
@@ -173,7 +181,8 @@ TEST(OpenModel, NamesFileAndTensorOfATruncatedShard) {
   const CopiedModel model("llama3");
   const fs::path shard = model.path() / "model-00002-of-00002.safetensors";
   fs::resize_file(shard, fs::file_size(shard) - 100);
-  EXPECT_THAT(model.refusal(), AllOf(HasSubstr(shard.string()), HasSubstr("tensor '"), HasSubstr("truncated")));
+  EXPECT_THAT(model.refusal(),
+              AllOf(HasSubstr(shard.string()), HasSubstr("tensor '"), HasSubstr("truncated")));
   fs::remove(shard);
   EXPECT_THAT(model.refusal(), HasSubstr(shard.string()));
 }
@@ -182,34 +191,42 @@ TEST(OpenModel, ReportsGgufTensorsThatDisagreeWithTheMetadata) {
   const CopiedModel model("gguf_llama");
   const auto refusal = [&] { return user_error_of([&] { open_model(model.path() / "model.gguf"); }); };
   model.replace_in("model.gguf", "blk.1.attn_norm.weight", "blk.1.attn_morn.weight");
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("model.gguf: blk.1.attn_norm.weight: missing"),
-                               HasSubstr("model.gguf: blk.1.attn_morn.weight: not a tensor of this llama model")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("model.gguf: blk.1.attn_norm.weight: missing"),
+                    HasSubstr("model.gguf: blk.1.attn_morn.weight: not a tensor of this llama model")));
 }
 
 TEST(OpenModel, RefusesGgufTypesThatItCannotDequantiseNamingAllTensors) {
   const CopiedModel model("gguf_llama");
-  // The type number follows name (u64 length, text), dimension count and two extents; I32 has the size of F32.
+  // The type number follows name (u64 length, text), dimension count and two extents; I32 has the size of
+  // F32.
   std::string bytes = read_file(model.path() / "model.gguf");
   for (const std::string name : {"blk.0.attn_v.weight", "blk.1.ffn_up.weight"}) {
     bytes[bytes.find(name) + name.size() + 4 + 16] = 26;
   }
   write_file_atomically(model.path() / "model.gguf", bytes);
-  EXPECT_THAT(user_error_of([&] { open_model(model.path() / "model.gguf"); }),
-              AllOf(HasSubstr("blk.0.attn_v.weight: has type I32; accepted: F32, F16, BF16, Q8_0, Q4_0, Q4_1"),
-                    HasSubstr("blk.1.ffn_up.weight: has type I32")));
+  EXPECT_THAT(
+      user_error_of([&] { open_model(model.path() / "model.gguf"); }),
+      AllOf(HasSubstr("blk.0.attn_v.weight: has type I32; accepted: F32, F16, BF16, Q8_0, Q4_0, Q4_1"),
+            HasSubstr("blk.1.ffn_up.weight: has type I32")));
 }
 
 TEST(OpenModel, SaysWhatItAcceptsWhereThereIsNoModel) {
   const TemporaryFolder folder;
-  EXPECT_THAT(user_error_of([&] { open_model(folder.path() / "none"); }), AllOf(HasSubstr("no such file"), HasSubstr(".gguf")));
+  EXPECT_THAT(user_error_of([&] { open_model(folder.path() / "none"); }),
+              AllOf(HasSubstr("no such file"), HasSubstr(".gguf")));
   EXPECT_THAT(user_error_of([&] { open_model(folder.path()); }), HasSubstr("has no config.json"));
-  EXPECT_THAT(user_error_of([&] { open_model(folder.write("a.txt", "hello, world")); }), HasSubstr("not a GGUF file"));
+  EXPECT_THAT(user_error_of([&] { open_model(folder.write("a.txt", "hello, world")); }),
+              HasSubstr("not a GGUF file"));
 }
 
-ModelConfig small_config() { return open_model(kData / "qwen2").config; }
+ModelConfig small_config() {
+  return open_model(kData / "qwen2").config;
+}
 
 TEST(RandomModel, DependsOnSeedAndNameAlone) {
-  const ModelFiles a = random_model(small_config(), 1), b = random_model(small_config(), 1), c = random_model(small_config(), 2);
+  const ModelFiles a = random_model(small_config(), 1), b = random_model(small_config(), 1),
+                   c = random_model(small_config(), 2);
   for (const ModelTensor& tensor : model_tensors(a.config)) {
     const at::Tensor values = a.load(tensor.name, at::kFloat);
     EXPECT_EQ(values.sizes().vec(), tensor.shape);
@@ -217,7 +234,8 @@ TEST(RandomModel, DependsOnSeedAndNameAlone) {
     EXPECT_FALSE(at::equal(values, c.load(tensor.name, at::kFloat)));
     EXPECT_TRUE(at::equal(values.to(at::kBFloat16), a.load(tensor.name, at::kBFloat16)));
   }
-  EXPECT_FALSE(at::equal(a.load("model.layers.0.mlp.up_proj.weight", at::kFloat), a.load("model.layers.1.mlp.up_proj.weight", at::kFloat)));
+  EXPECT_FALSE(at::equal(a.load("model.layers.0.mlp.up_proj.weight", at::kFloat),
+                         a.load("model.layers.1.mlp.up_proj.weight", at::kFloat)));
 }
 
 TEST(RandomModel, HasTheStatedSpread) {

@@ -25,7 +25,8 @@ std::optional<int32_t> token_id_of(const nlohmann::json& value) {
 
 }  // namespace
 
-ConfigFields::ConfigFields(const nlohmann::json& object, std::string file_name, std::string prefix, Diagnostics& mistakes)
+ConfigFields::ConfigFields(const nlohmann::json& object, std::string file_name, std::string prefix,
+                           Diagnostics& mistakes)
     : object_(object), file_name_(std::move(file_name)), prefix_(std::move(prefix)), mistakes_(mistakes) {
   COTUNE_CHECK(object.is_object());
 }
@@ -35,8 +36,12 @@ const nlohmann::json* ConfigFields::find(std::string_view name) const {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-bool ConfigFields::has(std::string_view name) const { return find(name) != nullptr; }
-bool ConfigFields::names(std::string_view name) const { return object_.contains(name); }
+bool ConfigFields::has(std::string_view name) const {
+  return find(name) != nullptr;
+}
+bool ConfigFields::names(std::string_view name) const {
+  return object_.contains(name);
+}
 
 int64_t ConfigFields::count(std::string_view name, int64_t maximum, std::optional<int64_t> fallback) {
   const nlohmann::json* value = find(name);
@@ -52,7 +57,8 @@ int64_t ConfigFields::count(std::string_view name, int64_t maximum, std::optiona
 double ConfigFields::positive_number(std::string_view name, std::optional<double> fallback) {
   const nlohmann::json* value = find(name);
   if (value == nullptr && fallback) return *fallback;
-  if (value != nullptr && value->is_number() && value->get<double>() > 0 && std::isfinite(value->get<double>())) {
+  if (value != nullptr && value->is_number() && value->get<double>() > 0 &&
+      std::isfinite(value->get<double>())) {
     return value->get<double>();
   }
   refuse(name, "a number above 0");

@@ -1,4 +1,5 @@
-/// Typed reading of the fields of a config.json, which collects every mistake instead of stopping at the first.
+/// Typed reading of the fields of a config.json, which collects every mistake instead of stopping at the
+/// first.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,21 @@
 
 namespace cotune {
 
-/// One JSON object. A field that is absent or null is the fallback; without a fallback it is a mistake. A field of the
-/// wrong type or outside its range is a mistake; the value returned then is the fallback or a harmless one.
+/// One JSON object. A field that is absent or null is the fallback; without a fallback it is a mistake. A
+/// field of the wrong type or outside its range is a mistake; the value returned then is the fallback or a
+/// harmless one.
 class ConfigFields {
  public:
-  /// `prefix` comes before field names in messages ("rope_scaling."). The object and `mistakes` must outlive this.
-  ConfigFields(const nlohmann::json& object, std::string file_name, std::string prefix, Diagnostics& mistakes);
+  /// `prefix` comes before field names in messages ("rope_scaling."). The object and `mistakes` must outlive
+  /// this.
+  ConfigFields(const nlohmann::json& object, std::string file_name, std::string prefix,
+               Diagnostics& mistakes);
 
-  bool has(std::string_view name) const;   ///< there and not null
-  bool names(std::string_view name) const; ///< there, be it null
+  bool has(std::string_view name) const;    ///< there and not null
+  bool names(std::string_view name) const;  ///< there, be it null
 
-  int64_t count(std::string_view name, int64_t maximum, std::optional<int64_t> fallback = std::nullopt);  ///< 1 … maximum
+  int64_t count(std::string_view name, int64_t maximum,
+                std::optional<int64_t> fallback = std::nullopt);  ///< 1 … maximum
   double positive_number(std::string_view name, std::optional<double> fallback = std::nullopt);
   bool flag(std::string_view name, bool fallback);
   std::string text(std::string_view name, std::optional<std::string> fallback = std::nullopt);

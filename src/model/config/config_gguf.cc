@@ -21,7 +21,8 @@ class GgufKeys {
     const auto value = file_.integer(full(key));
     if (!value && fallback) return *fallback;
     if (value && *value >= 1 && *value <= maximum) return *value;
-    refuse(key, value ? fmt::format("{}", *value) : "nothing", fmt::format("a whole number from 1 to {}", maximum));
+    refuse(key, value ? fmt::format("{}", *value) : "nothing",
+           fmt::format("a whole number from 1 to {}", maximum));
     return fallback.value_or(1);
   }
 
@@ -36,7 +37,8 @@ class GgufKeys {
   std::string text(const char* key, std::string fallback) { return file_.text(full(key)).value_or(fallback); }
 
   void refuse(const char* key, const std::string& found, const std::string& accepted) {
-    mistakes_.add(file_.path().string(), 0, full(key), fmt::format("found {}; accepted: {}", found, accepted));
+    mistakes_.add(file_.path().string(), 0, full(key),
+                  fmt::format("found {}; accepted: {}", found, accepted));
   }
 
  private:
@@ -62,13 +64,15 @@ void read_rope(const GgufFile& file, GgufKeys& keys, ModelConfig& config) {
   std::vector<float> values(static_cast<size_t>(config.head_dim / 2));
   if (scaling.kind != RopeScaling::Kind::none || divisors->type != GgufType::F32 ||
       divisors->bytes.size() != values.size() * sizeof(float)) {
-    throw_user_error("{}: tensor 'rope_freqs.weight': accepted: {} values of type F32, without rope.scaling.type",
-                     file.path().string(), values.size());
+    throw_user_error(
+        "{}: tensor 'rope_freqs.weight': accepted: {} values of type F32, without rope.scaling.type",
+        file.path().string(), values.size());
   }
   dequantize(divisors->type, divisors->bytes, values);
   scaling.kind = RopeScaling::Kind::table;
   scaling.divisors.assign(values.begin(), values.end());
-  if (!std::all_of(values.begin(), values.end(), [](float value) { return value > 0 && std::isfinite(value); })) {
+  if (!std::all_of(values.begin(), values.end(),
+                   [](float value) { return value > 0 && std::isfinite(value); })) {
     throw_user_error("{}: tensor 'rope_freqs.weight': accepted: numbers above 0", file.path().string());
   }
 }
@@ -104,13 +108,17 @@ ModelConfig model_config_from_gguf(const GgufFile& file) {
   config.rms_norm_epsilon = keys.positive_number("attention.layer_norm_rms_epsilon");
   config.vocabulary_size = embedding_rows(file);
   config.tied_embeddings = file.find("output.weight") == nullptr;
-  config.head_dim = keys.count("attention.key_length", kMaximumHeadDim, std::max<int64_t>(config.hidden_size / config.head_count, 1));
-  if (config.head_dim % 2 != 0) keys.refuse("attention.key_length", fmt::format("{}", config.head_dim), "an even number");
+  config.head_dim = keys.count("attention.key_length", kMaximumHeadDim,
+                               std::max<int64_t>(config.hidden_size / config.head_count, 1));
+  if (config.head_dim % 2 != 0)
+    keys.refuse("attention.key_length", fmt::format("{}", config.head_dim), "an even number");
   if (keys.count("attention.value_length", kMaximumHeadDim, config.head_dim) != config.head_dim) {
-    keys.refuse("attention.value_length", "another size", fmt::format("that of the keys, {}", config.head_dim));
+    keys.refuse("attention.value_length", "another size",
+                fmt::format("that of the keys, {}", config.head_dim));
   }
   if (keys.count("rope.dimension_count", kMaximumHeadDim, config.head_dim) != config.head_dim) {
-    keys.refuse("rope.dimension_count", "a part of each head", fmt::format("the whole head, {}", config.head_dim));
+    keys.refuse("rope.dimension_count", "a part of each head",
+                fmt::format("the whole head, {}", config.head_dim));
   }
   if (config.head_count % config.kv_head_count != 0) {
     keys.refuse("attention.head_count_kv", fmt::format("{}", config.kv_head_count),

@@ -52,7 +52,8 @@ void read_common(ConfigFields& fields, ModelConfig& config) {
     config.head_dim = fields.count("head_dim", kMaximumHeadDim);
     if (config.head_dim % 2 != 0) fields.refuse("head_dim", "an even number");
   } else if (config.hidden_size % (2 * config.head_count) != 0) {
-    fields.refuse("num_attention_heads", fmt::format("a divisor of half of hidden_size ({})", config.hidden_size));
+    fields.refuse("num_attention_heads",
+                  fmt::format("a divisor of half of hidden_size ({})", config.hidden_size));
     config.head_dim = 2;
   } else {
     config.head_dim = config.hidden_size / config.head_count;
@@ -72,7 +73,8 @@ void read_common(ConfigFields& fields, ModelConfig& config) {
 
 void refuse_unsupported(ConfigFields& fields) {
   fields.require_off("quantization_config", "quantised safetensors are not supported; a GGUF file may be");
-  if (fields.positive_number("partial_rotary_factor", 1.0) != 1.0) fields.refuse("partial_rotary_factor", "1");
+  if (fields.positive_number("partial_rotary_factor", 1.0) != 1.0)
+    fields.refuse("partial_rotary_factor", "1");
 }
 
 }  // namespace
@@ -99,7 +101,8 @@ ModelConfig parse_model_config(std::string_view json, const std::string& file_na
   refuse_unsupported(fields);
   model_family(config.family).read_specifics(fields, config);
   if (config.head_count % config.kv_head_count != 0) {
-    fields.refuse("num_key_value_heads", fmt::format("a divisor of num_attention_heads ({})", config.head_count));
+    fields.refuse("num_key_value_heads",
+                  fmt::format("a divisor of num_attention_heads ({})", config.head_count));
   }
   mistakes.throw_if_any();
   return config;

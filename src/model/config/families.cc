@@ -29,9 +29,12 @@ std::string with_layer(std::string_view pattern, int64_t layer) {
 
 bool applies(TensorRule::When when, const ModelConfig& config) {
   switch (when) {
-    case TensorRule::When::always: return true;
-    case TensorRule::When::qkv_bias: return config.qkv_bias;
-    case TensorRule::When::untied: return !config.tied_embeddings;
+    case TensorRule::When::always:
+      return true;
+    case TensorRule::When::qkv_bias:
+      return config.qkv_bias;
+    case TensorRule::When::untied:
+      return !config.tied_embeddings;
   }
   return false;
 }
@@ -40,11 +43,16 @@ bool applies(TensorRule::When when, const ModelConfig& config) {
 
 int64_t extent_of(Extent extent, const ModelConfig& config) {
   switch (extent) {
-    case Extent::hidden: return config.hidden_size;
-    case Extent::query: return config.query_size();
-    case Extent::key_value: return config.key_value_size();
-    case Extent::intermediate: return config.intermediate_size;
-    case Extent::vocabulary: return config.vocabulary_size;
+    case Extent::hidden:
+      return config.hidden_size;
+    case Extent::query:
+      return config.query_size();
+    case Extent::key_value:
+      return config.key_value_size();
+    case Extent::intermediate:
+      return config.intermediate_size;
+    case Extent::vocabulary:
+      return config.vocabulary_size;
   }
   COTUNE_CHECK(false, "extent {}", static_cast<int>(extent));
 }
@@ -53,7 +61,8 @@ const ModelFamily& model_family(std::string_view name) {
   for (const ModelFamily& family : families()) {
     if (family.name == name) return family;
   }
-  throw_user_error("model family '{}' is not known; accepted: {}", name, fmt::join(model_family_names(), ", "));
+  throw_user_error("model family '{}' is not known; accepted: {}", name,
+                   fmt::join(model_family_names(), ", "));
 }
 
 const ModelFamily* family_of_gguf(std::string_view architecture) {
@@ -83,10 +92,26 @@ std::vector<TensorRule> llama_shaped_tensors(GgufRows query_key_rows) {
   return {
       {"model.embed_tokens.weight", "token_embd.weight", {vocabulary, hidden}},
       {"model.layers.{}.input_layernorm.weight", "blk.{}.attn_norm.weight", {hidden}},
-      {"model.layers.{}.self_attn.q_proj.weight", "blk.{}.attn_q.weight", {query, hidden}, When::always, query_key_rows},
-      {"model.layers.{}.self_attn.q_proj.bias", "blk.{}.attn_q.bias", {query}, When::qkv_bias, query_key_rows},
-      {"model.layers.{}.self_attn.k_proj.weight", "blk.{}.attn_k.weight", {key_value, hidden}, When::always, query_key_rows},
-      {"model.layers.{}.self_attn.k_proj.bias", "blk.{}.attn_k.bias", {key_value}, When::qkv_bias, query_key_rows},
+      {"model.layers.{}.self_attn.q_proj.weight",
+       "blk.{}.attn_q.weight",
+       {query, hidden},
+       When::always,
+       query_key_rows},
+      {"model.layers.{}.self_attn.q_proj.bias",
+       "blk.{}.attn_q.bias",
+       {query},
+       When::qkv_bias,
+       query_key_rows},
+      {"model.layers.{}.self_attn.k_proj.weight",
+       "blk.{}.attn_k.weight",
+       {key_value, hidden},
+       When::always,
+       query_key_rows},
+      {"model.layers.{}.self_attn.k_proj.bias",
+       "blk.{}.attn_k.bias",
+       {key_value},
+       When::qkv_bias,
+       query_key_rows},
       {"model.layers.{}.self_attn.v_proj.weight", "blk.{}.attn_v.weight", {key_value, hidden}},
       {"model.layers.{}.self_attn.v_proj.bias", "blk.{}.attn_v.bias", {key_value}, When::qkv_bias},
       {"model.layers.{}.self_attn.o_proj.weight", "blk.{}.attn_output.weight", {hidden, query}},
@@ -108,7 +133,9 @@ std::vector<ModelTensor> model_tensors(const ModelConfig& config) {
     tensors.push_back(std::move(tensor));
   };
   const std::vector<TensorRule>& rules = model_family(config.family).tensors;
-  const auto per_layer = [](const TensorRule& rule) { return rule.name.find("{}") != std::string_view::npos; };
+  const auto per_layer = [](const TensorRule& rule) {
+    return rule.name.find("{}") != std::string_view::npos;
+  };
   for (auto rule = rules.begin(); rule != rules.end();) {
     if (!per_layer(*rule)) {
       add(*rule++, 0);

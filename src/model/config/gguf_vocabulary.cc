@@ -8,7 +8,8 @@ int32_t gguf_token_id(const GgufFile& file, std::string_view key, size_t token_c
   const auto value = file.integer(key);
   if (!value) return -1;
   if (*value < 0 || *value >= static_cast<int64_t>(token_count)) {
-    throw_user_error("{}: {}: found {}; accepted: the id of one of the {} tokens", file.path().string(), key, *value, token_count);
+    throw_user_error("{}: {}: found {}; accepted: the id of one of the {} tokens", file.path().string(), key,
+                     *value, token_count);
   }
   return static_cast<int32_t>(*value);
 }
@@ -24,11 +25,13 @@ std::optional<GgufVocabulary> read_gguf_vocabulary(const GgufFile& file) {
   const size_t count = vocabulary.tokens.size();
   if (const auto types = file.integers("tokenizer.ggml.token_type")) {
     if (types->size() != count) {
-      throw_user_error("{}: tokenizer.ggml.token_type: {} types for {} tokens", file.path().string(), types->size(), count);
+      throw_user_error("{}: tokenizer.ggml.token_type: {} types for {} tokens", file.path().string(),
+                       types->size(), count);
     }
     for (size_t i = 0; i < count; ++i) {
       if ((*types)[i] < 0 || (*types)[i] > 6) {
-        throw_user_error("{}: tokenizer.ggml.token_type[{}]: found {}; accepted: 0 to 6", file.path().string(), i, (*types)[i]);
+        throw_user_error("{}: tokenizer.ggml.token_type[{}]: found {}; accepted: 0 to 6",
+                         file.path().string(), i, (*types)[i]);
       }
       vocabulary.token_types.push_back(static_cast<int32_t>((*types)[i]));
     }

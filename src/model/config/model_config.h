@@ -1,5 +1,5 @@
-/// The shape of a model: everything about the backbone that planning, memory prediction and the engine need to know,
-/// without its weights and without torch.
+/// The shape of a model: everything about the backbone that planning, memory prediction and the engine need
+/// to know, without its weights and without torch.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ struct RopeScaling {
   double factor = 1;
   double low_freq_factor = 1;
   double high_freq_factor = 4;
-  int64_t original_context = 0;   ///< tokens
-  std::vector<double> divisors;   ///< [head_dim / 2], with Kind::table only
+  int64_t original_context = 0;  ///< tokens
+  std::vector<double> divisors;  ///< [head_dim / 2], with Kind::table only
   bool operator==(const RopeScaling&) const = default;
 };
 
 struct ModelConfig {
-  std::string family;             ///< "llama", "mistral" or "qwen2": a name of model_family_names() (families.h)
+  std::string family;  ///< "llama", "mistral" or "qwen2": a name of model_family_names() (families.h)
   int64_t layer_count = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;  ///< of the feed-forward block: down(silu(gate(x)) · up(x))
@@ -43,33 +43,35 @@ struct ModelConfig {
   double rms_norm_epsilon = 1e-6;
   double rope_theta = 10000;
   RopeScaling rope_scaling;
-  bool tied_embeddings = false;   ///< the output head is the embedding
-  bool qkv_bias = false;          ///< q, k and v projections have biases
+  bool tied_embeddings = false;  ///< the output head is the embedding
+  bool qkv_bias = false;         ///< q, k and v projections have biases
   std::string activation = "silu";
-  std::string dtype;              ///< "float32", "bfloat16" or "float16": as the checkpoint says; "" where it does not
+  std::string dtype;  ///< "float32", "bfloat16" or "float16": as the checkpoint says; "" where it does not
   std::optional<int32_t> bos_token_id;
   std::vector<int32_t> eos_token_ids;
   bool operator==(const ModelConfig&) const = default;
 
-  int64_t query_size() const { return head_count * head_dim; }         ///< outputs of q_proj, inputs of o_proj
+  int64_t query_size() const { return head_count * head_dim; }  ///< outputs of q_proj, inputs of o_proj
   int64_t key_value_size() const { return kv_head_count * head_dim; }  ///< outputs of k_proj and of v_proj
 };
 
-/// Reads a Hugging Face config.json, as transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`) write
-/// it. Throws UserError with one line per mistake, naming file, field, what was found and what is accepted: missing or
-/// impossible sizes, unknown model_type, and features that the engine lacks (other activations or rope types, sliding
-/// windows, biases where the family has none, quantised checkpoints). Unknown fields are ignored, as there.
+/// Reads a Hugging Face config.json, as transformers 4 (`rope_theta`, `rope_scaling`) or 5
+/// (`rope_parameters`) write it. Throws UserError with one line per mistake, naming file, field, what was
+/// found and what is accepted: missing or impossible sizes, unknown model_type, and features that the engine
+/// lacks (other activations or rope types, sliding windows, biases where the family has none, quantised
+/// checkpoints). Unknown fields are ignored, as there.
 ModelConfig parse_model_config(std::string_view json, const std::string& file_name);
 
 /// Reads the metadata of a GGUF file. Throws UserError as parse_model_config does.
 ModelConfig model_config_from_gguf(const GgufFile& file);
 
-/// The shapes of published models by name ("llama-2-7b", "qwen2.5-0.5b", …; case does not matter). Throws UserError
-/// listing the names for an unknown one.
+/// The shapes of published models by name ("llama-2-7b", "qwen2.5-0.5b", …; case does not matter). Throws
+/// UserError listing the names for an unknown one.
 ModelConfig model_preset(std::string_view name);
 std::vector<std::string> model_preset_names();
 
-/// What `model: {config: …}` names: a preset, a config.json, a folder with one, or a GGUF file. Throws UserError.
+/// What `model: {config: …}` names: a preset, a config.json, a folder with one, or a GGUF file. Throws
+/// UserError.
 ModelConfig find_model_config(const std::string& preset_or_path);
 
 /// Values in all tensors of the model; a tied head counts once.

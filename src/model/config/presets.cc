@@ -35,7 +35,8 @@ constexpr Preset kPresets[] = {
 
 std::string lower(std::string_view text) {
   std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return result;
 }
 
@@ -69,7 +70,8 @@ ModelConfig model_preset(std::string_view name) {
   }
   const std::string near = nearest_name(lower(name), model_preset_names());
   throw_user_error("model preset '{}' is not known{}; accepted: {}", name,
-                   near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near), fmt::join(model_preset_names(), ", "));
+                   near.empty() ? "" : fmt::format(" (did you mean '{}'?)", near),
+                   fmt::join(model_preset_names(), ", "));
 }
 
 ModelConfig find_model_config(const std::string& preset_or_path) {

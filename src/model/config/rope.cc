@@ -23,15 +23,22 @@ double llama3_frequency(double frequency, const RopeScaling& scaling) {
 std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
   const RopeScaling& scaling = config.rope_scaling;
   const int64_t count = config.head_dim / 2;
-  COTUNE_CHECK(scaling.kind != RopeScaling::Kind::table || static_cast<int64_t>(scaling.divisors.size()) == count);
+  COTUNE_CHECK(scaling.kind != RopeScaling::Kind::table ||
+               static_cast<int64_t>(scaling.divisors.size()) == count);
   std::vector<double> frequencies;
   for (int64_t i = 0; i < count; ++i) {
     const double frequency =
         std::pow(config.rope_theta, -2 * static_cast<double>(i) / static_cast<double>(config.head_dim));
     switch (scaling.kind) {
-      case RopeScaling::Kind::none: frequencies.push_back(frequency); break;
-      case RopeScaling::Kind::linear: frequencies.push_back(frequency / scaling.factor); break;
-      case RopeScaling::Kind::llama3: frequencies.push_back(llama3_frequency(frequency, scaling)); break;
+      case RopeScaling::Kind::none:
+        frequencies.push_back(frequency);
+        break;
+      case RopeScaling::Kind::linear:
+        frequencies.push_back(frequency / scaling.factor);
+        break;
+      case RopeScaling::Kind::llama3:
+        frequencies.push_back(llama3_frequency(frequency, scaling));
+        break;
       case RopeScaling::Kind::table:
         frequencies.push_back(frequency / scaling.divisors[static_cast<size_t>(i)]);
         break;

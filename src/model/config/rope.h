@@ -1,5 +1,5 @@
-/// Rotary position embedding (Su et al. 2021) in the rotate-half form of transformers: position p turns the pair
-/// (x[i], x[i + head_dim/2]) by the angle p · inverse_frequency[i].
+/// Rotary position embedding (Su et al. 2021) in the rotate-half form of transformers: position p turns the
+/// pair (x[i], x[i + head_dim/2]) by the angle p · inverse_frequency[i].
 #pragma once
 
 #include <vector>

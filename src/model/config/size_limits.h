@@ -1,5 +1,5 @@
-/// The largest sizes accepted in a configuration: far above any model, and small enough that no product of them
-/// overflows and that a damaged file cannot ask for millions of layers.
+/// The largest sizes accepted in a configuration: far above any model, and small enough that no product of
+/// them overflows and that a damaged file cannot ask for millions of layers.
 #pragma once
 
 #include <cstdint>

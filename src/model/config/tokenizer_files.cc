@@ -49,8 +49,10 @@ std::string chat_template_of(const Json& document, const fs::path& path) {
       }
     }
   }
-  throw_user_error("{}: chat_template: accepted: a string, or a list of objects with 'name' and 'template', one named default",
-                   path.string());
+  throw_user_error(
+      "{}: chat_template: accepted: a string, or a list of objects with 'name' and 'template', one named "
+      "default",
+      path.string());
 }
 
 void add_generation_eos(const fs::path& path, std::vector<int32_t>& ids) {
@@ -75,7 +77,8 @@ std::optional<int32_t> id_in_tokenizer(const fs::path& path, const std::string& 
   };
   if (const auto added = tokenizer.find("added_tokens"); added != tokenizer.end() && added->is_array()) {
     for (const Json& entry : *added) {
-      if (entry.is_object() && entry.contains("id") && entry.value("content", Json()) == Json(token)) return id_of(entry["id"]);
+      if (entry.is_object() && entry.contains("id") && entry.value("content", Json()) == Json(token))
+        return id_of(entry["id"]);
     }
   }
   const auto model = tokenizer.find("model");
@@ -96,7 +99,8 @@ void sort_without_doubles(std::vector<int32_t>& ids) {
 TokenizerFiles find_tokenizer_files(const fs::path& folder, const std::vector<int32_t>& eos_token_ids) {
   TokenizerFiles files;
   const fs::path tokenizer = folder / "tokenizer.json", settings_path = folder / "tokenizer_config.json";
-  const fs::path special_path = folder / "special_tokens_map.json", template_path = folder / "chat_template.jinja";
+  const fs::path special_path = folder / "special_tokens_map.json",
+                 template_path = folder / "chat_template.jinja";
   if (fs::exists(tokenizer)) files.tokenizer_json = tokenizer;
 
   const Json settings = read_object(settings_path), special = read_object(special_path);
@@ -109,8 +113,10 @@ TokenizerFiles find_tokenizer_files(const fs::path& folder, const std::vector<in
   files.eos_token = text("eos_token");
   files.pad_token = text("pad_token");
   files.unk_token = text("unk_token");
-  files.chat_template = fs::exists(template_path) ? read_file(template_path) : chat_template_of(settings, settings_path);
-  if (const auto add_bos = settings.find("add_bos_token"); add_bos != settings.end() && add_bos->is_boolean()) {
+  files.chat_template =
+      fs::exists(template_path) ? read_file(template_path) : chat_template_of(settings, settings_path);
+  if (const auto add_bos = settings.find("add_bos_token");
+      add_bos != settings.end() && add_bos->is_boolean()) {
     files.add_bos_token = add_bos->get<bool>();
   }
 
@@ -129,13 +135,16 @@ TokenizerFiles tokenizer_files_of(const GgufFile& file) {
   files.chat_template = file.text("tokenizer.chat_template").value_or("");
   if (!files.gguf) return files;
   const GgufVocabulary& vocabulary = *files.gguf;
-  const auto text = [&](int32_t id) { return id < 0 ? std::string() : vocabulary.tokens[static_cast<size_t>(id)]; };
+  const auto text = [&](int32_t id) {
+    return id < 0 ? std::string() : vocabulary.tokens[static_cast<size_t>(id)];
+  };
   files.bos_token = text(vocabulary.bos);
   files.eos_token = text(vocabulary.eos);
   files.pad_token = text(vocabulary.pad);
   files.unk_token = text(vocabulary.unk);
   files.add_bos_token = vocabulary.add_bos;
-  for (const int32_t id : {vocabulary.eos, gguf_token_id(file, "tokenizer.ggml.eot_token_id", vocabulary.tokens.size())}) {
+  for (const int32_t id :
+       {vocabulary.eos, gguf_token_id(file, "tokenizer.ggml.eot_token_id", vocabulary.tokens.size())}) {
     if (id >= 0) files.end_of_turn_ids.push_back(id);
   }
   sort_without_doubles(files.end_of_turn_ids);

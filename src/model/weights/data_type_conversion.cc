@@ -6,16 +6,26 @@ namespace cotune {
 
 at::ScalarType scalar_type_of(DataType type) {
   switch (type) {
-    case DataType::f64: return at::kDouble;
-    case DataType::f32: return at::kFloat;
-    case DataType::f16: return at::kHalf;
-    case DataType::bf16: return at::kBFloat16;
-    case DataType::i64: return at::kLong;
-    case DataType::i32: return at::kInt;
-    case DataType::i16: return at::kShort;
-    case DataType::i8: return at::kChar;
-    case DataType::u8: return at::kByte;
-    case DataType::boolean: return at::kBool;
+    case DataType::f64:
+      return at::kDouble;
+    case DataType::f32:
+      return at::kFloat;
+    case DataType::f16:
+      return at::kHalf;
+    case DataType::bf16:
+      return at::kBFloat16;
+    case DataType::i64:
+      return at::kLong;
+    case DataType::i32:
+      return at::kInt;
+    case DataType::i16:
+      return at::kShort;
+    case DataType::i8:
+      return at::kChar;
+    case DataType::u8:
+      return at::kByte;
+    case DataType::boolean:
+      return at::kBool;
   }
   COTUNE_CHECK(false, "data type {}", static_cast<int>(type));
 }

@@ -37,41 +37,58 @@ class GgufWeights final : public WeightSource {
 
   at::ScalarType stored_dtype(const std::string& name) const override {
     switch (stored(find(name)).type) {
-      case GgufType::F16: return at::kHalf;
-      case GgufType::BF16: return at::kBFloat16;
-      default: return at::kFloat;
+      case GgufType::F16:
+        return at::kHalf;
+      case GgufType::BF16:
+        return at::kBFloat16;
+      default:
+        return at::kFloat;
     }
   }
 
   at::Tensor load(const std::string& name, at::ScalarType dtype) const override {
     const ModelTensor& tensor = find(name);
     const GgufTensor& blocks = stored(tensor);
-    const bool dense = blocks.type == GgufType::F32 || blocks.type == GgufType::F16 || blocks.type == GgufType::BF16;
-    if (dense && stored_dtype(name) == dtype && tensor.gguf_rows == GgufRows::same) return view(blocks, dtype);
+    const bool dense =
+        blocks.type == GgufType::F32 || blocks.type == GgufType::F16 || blocks.type == GgufType::BF16;
+    if (dense && stored_dtype(name) == dtype && tensor.gguf_rows == GgufRows::same)
+      return view(blocks, dtype);
 
     at::Tensor result = at::empty(tensor.shape, at::TensorOptions(dtype));
     const int64_t rows = tensor.shape.size() == 1 ? 1 : tensor.shape[0];
     const int64_t columns = tensor.shape.back();
-    COTUNE_CHECK(rows == 1 ? tensor.gguf_rows == GgufRows::same : true, "{} has its rows in another order", name);
+    COTUNE_CHECK(rows == 1 ? tensor.gguf_rows == GgufRows::same : true, "{} has its rows in another order",
+                 name);
     const auto row_bytes = static_cast<int64_t>(blocks.bytes.size()) / rows;
     const auto fill = [&]<typename T>(T* values) {
       for_each_row_range(rows, columns, [&](int64_t begin, int64_t end) {
         std::vector<float> buffer(static_cast<size_t>(columns));
         for (int64_t row = begin; row < end; ++row) {
           const int64_t source = stored_row(tensor.gguf_rows, row, head_dim_);
-          dequantize(blocks.type, blocks.bytes.subspan(static_cast<size_t>(source * row_bytes), static_cast<size_t>(row_bytes)),
-                     buffer);
+          dequantize(
+              blocks.type,
+              blocks.bytes.subspan(static_cast<size_t>(source * row_bytes), static_cast<size_t>(row_bytes)),
+              buffer);
           T* out = values + row * columns;
           for (int64_t i = 0; i < columns; ++i) out[i] = static_cast<T>(buffer[static_cast<size_t>(i)]);
         }
       });
     };
     switch (dtype) {
-      case at::kFloat: fill(result.mutable_data_ptr<float>()); break;
-      case at::kDouble: fill(result.mutable_data_ptr<double>()); break;
-      case at::kBFloat16: fill(result.mutable_data_ptr<at::BFloat16>()); break;
-      case at::kHalf: fill(result.mutable_data_ptr<at::Half>()); break;
-      default: COTUNE_CHECK(false, "{} is no dtype of weights", c10::toString(dtype));
+      case at::kFloat:
+        fill(result.mutable_data_ptr<float>());
+        break;
+      case at::kDouble:
+        fill(result.mutable_data_ptr<double>());
+        break;
+      case at::kBFloat16:
+        fill(result.mutable_data_ptr<at::BFloat16>());
+        break;
+      case at::kHalf:
+        fill(result.mutable_data_ptr<at::Half>());
+        break;
+      default:
+        COTUNE_CHECK(false, "{} is no dtype of weights", c10::toString(dtype));
     }
     return result;
   }
@@ -85,7 +102,8 @@ class GgufWeights final : public WeightSource {
 
   const GgufTensor& stored(const ModelTensor& tensor) const { return *file_->find(tensor.gguf_name); }
 
-  /// GGUF aligns tensors to at least the file's alignment, which may be 1; an unaligned one is dequantised instead.
+  /// GGUF aligns tensors to at least the file's alignment, which may be 1; an unaligned one is dequantised
+  /// instead.
   at::Tensor view(const GgufTensor& blocks, at::ScalarType dtype) const {
     void* data = const_cast<std::byte*>(blocks.bytes.data());
     if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(dtype) != 0) {
@@ -93,7 +111,8 @@ class GgufWeights final : public WeightSource {
       std::memcpy(copy.mutable_data_ptr(), data, blocks.bytes.size());
       return copy;
     }
-    return at::from_blob(data, blocks.shape, [file = file_](void*) mutable { file.reset(); }, at::TensorOptions(dtype));
+    return at::from_blob(
+        data, blocks.shape, [file = file_](void*) mutable { file.reset(); }, at::TensorOptions(dtype));
   }
 
   std::shared_ptr<const GgufFile> file_;
@@ -113,23 +132,27 @@ void check(const GgufFile& file, const ModelConfig& config) {
       continue;
     }
     if (found->shape != wanted.shape) {
-      mistakes.add(path, 0, wanted.gguf_name, fmt::format("has shape [{}]; the metadata say [{}]", fmt::join(found->shape, ", "),
-                                                          fmt::join(wanted.shape, ", ")));
+      mistakes.add(path, 0, wanted.gguf_name,
+                   fmt::format("has shape [{}]; the metadata say [{}]", fmt::join(found->shape, ", "),
+                               fmt::join(wanted.shape, ", ")));
     }
     if (!can_dequantize(found->type)) {
-      mistakes.add(path, 0, wanted.gguf_name, fmt::format("has type {}; accepted: {}", gguf_type_name(found->type),
-                                                          dequantizable_types()));
+      mistakes.add(
+          path, 0, wanted.gguf_name,
+          fmt::format("has type {}; accepted: {}", gguf_type_name(found->type), dequantizable_types()));
     }
   }
   for (const auto& [name, tensor] : file.tensors()) {
-    if (!expected.contains(name)) mistakes.add(path, 0, name, fmt::format("not a tensor of this {} model", config.family));
+    if (!expected.contains(name))
+      mistakes.add(path, 0, name, fmt::format("not a tensor of this {} model", config.family));
   }
   mistakes.throw_if_any();
 }
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config) {
+std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file,
+                                                      const ModelConfig& config) {
   check(*file, config);
   return std::make_shared<GgufWeights>(std::move(file), config);
 }

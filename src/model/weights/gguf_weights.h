@@ -8,8 +8,10 @@
 
 namespace cotune {
 
-/// Checks the file's tensors against the configuration. Throws UserError with every tensor that is missing, unknown, of
-/// another shape or of a type that cannot be dequantised. Ignored: `rope_freqs.weight`, which the configuration holds.
-std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file, const ModelConfig& config);
+/// Checks the file's tensors against the configuration. Throws UserError with every tensor that is missing,
+/// unknown, of another shape or of a type that cannot be dequantised. Ignored: `rope_freqs.weight`, which the
+/// configuration holds.
+std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file,
+                                                      const ModelConfig& config);
 
 }  // namespace cotune

@@ -10,7 +10,8 @@ namespace {
 ModelFiles open_folder(const std::filesystem::path& folder) {
   const std::filesystem::path config_path = folder / "config.json";
   if (!std::filesystem::exists(config_path)) {
-    throw_user_error("{}: has no config.json; accepted: a Hugging Face model folder or a .gguf file", folder.string());
+    throw_user_error("{}: has no config.json; accepted: a Hugging Face model folder or a .gguf file",
+                     folder.string());
   }
   ModelFiles model;
   model.path = folder;
@@ -34,7 +35,8 @@ ModelFiles open_gguf(const std::filesystem::path& path) {
 
 ModelFiles open_model(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) {
-    throw_user_error("{}: no such file or folder; accepted: a Hugging Face model folder or a .gguf file", path.string());
+    throw_user_error("{}: no such file or folder; accepted: a Hugging Face model folder or a .gguf file",
+                     path.string());
   }
   return std::filesystem::is_directory(path) ? open_folder(path) : open_gguf(path);
 }

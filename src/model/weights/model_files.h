@@ -19,10 +19,10 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
 
-  /// The tensor on the CPU, contiguous, in `dtype` (float32, bfloat16, float16 or float64), in Hugging Face's row order.
-  /// Where the file holds that dtype the result is a view of the read-only mapping, which it keeps alive: writing to it
-  /// ends the program. Else the values are converted, quantised ones in f32, and rounded once.
-  /// Throws InternalError for a name that the model does not have.
+  /// The tensor on the CPU, contiguous, in `dtype` (float32, bfloat16, float16 or float64), in Hugging Face's
+  /// row order. Where the file holds that dtype the result is a view of the read-only mapping, which it keeps
+  /// alive: writing to it ends the program. Else the values are converted, quantised ones in f32, and rounded
+  /// once. Throws InternalError for a name that the model does not have.
   virtual at::Tensor load(const std::string& name, at::ScalarType dtype) const = 0;
 
   /// Dtype of the tensor in the file; float32 for quantised ones.
@@ -38,14 +38,15 @@ struct ModelFiles {
   at::Tensor load(const std::string& name, at::ScalarType dtype) const { return weights->load(name, dtype); }
 };
 
-/// Opens a Hugging Face folder (config.json with model.safetensors or an index of several) or a GGUF file; maps the
-/// weights and reads none of them. Throws UserError: what is missing in the folder, mistakes in the configuration, and
-/// every tensor that is missing, unknown, of another shape or of a type that cannot be read, all at once.
+/// Opens a Hugging Face folder (config.json with model.safetensors or an index of several) or a GGUF file;
+/// maps the weights and reads none of them. Throws UserError: what is missing in the folder, mistakes in the
+/// configuration, and every tensor that is missing, unknown, of another shape or of a type that cannot be
+/// read, all at once.
 ModelFiles open_model(const std::filesystem::path& path);
 
-/// A model without files, for tests and benchmarks: values from (seed, tensor name, index) alone, so the same on every
-/// machine and for every dtype up to its rounding. Uniform with standard deviation 1/√columns for matrices, 1 ± 0.1 for
-/// norms, ± 0.1 for biases. The tokenizer's files are empty.
+/// A model without files, for tests and benchmarks: values from (seed, tensor name, index) alone, so the same
+/// on every machine and for every dtype up to its rounding. Uniform with standard deviation 1/√columns for
+/// matrices, 1 ± 0.1 for norms, ± 0.1 for biases. The tokenizer's files are empty.
 ModelFiles random_model(const ModelConfig& config, uint64_t seed);
 
 }  // namespace cotune

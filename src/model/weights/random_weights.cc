@@ -27,7 +27,8 @@ class RandomWeights final : public WeightSource {
     const bool vector = shape.size() == 1, bias = name.ends_with(".bias");
     const int64_t rows = vector ? 1 : shape[0], columns = shape.back();
     const double center = vector && !bias ? 1 : 0;
-    const double range = vector ? 0.1 : std::sqrt(3.0 / static_cast<double>(columns));  // uniform ±r has variance r²/3
+    const double range =
+        vector ? 0.1 : std::sqrt(3.0 / static_cast<double>(columns));  // uniform ±r has variance r²/3
     const uint64_t key = mix_key(seed_, key_of(name));
 
     const at::Tensor values = at::empty(shape, at::TensorOptions(at::kFloat));
@@ -48,7 +49,10 @@ class RandomWeights final : public WeightSource {
 }  // namespace
 
 ModelFiles random_model(const ModelConfig& config, uint64_t seed) {
-  return {.path = {}, .config = config, .tokenizer = {}, .weights = std::make_shared<RandomWeights>(config, seed)};
+  return {.path = {},
+          .config = config,
+          .tokenizer = {},
+          .weights = std::make_shared<RandomWeights>(config, seed)};
 }
 
 }  // namespace cotune

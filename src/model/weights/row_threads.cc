@@ -10,9 +10,11 @@ namespace {
 constexpr int64_t kLeastValuesPerThread = 1 << 17;  // about 0.1 ms of work, well above a thread's start
 }
 
-void for_each_row_range(int64_t rows, int64_t columns, const std::function<void(int64_t begin, int64_t end)>& work) {
+void for_each_row_range(int64_t rows, int64_t columns,
+                        const std::function<void(int64_t begin, int64_t end)>& work) {
   const int64_t cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
-  const int64_t count = std::clamp<int64_t>(rows * columns / kLeastValuesPerThread, 1, std::min(cores, std::max<int64_t>(rows, 1)));
+  const int64_t count = std::clamp<int64_t>(rows * columns / kLeastValuesPerThread, 1,
+                                            std::min(cores, std::max<int64_t>(rows, 1)));
   if (count == 1) {
     work(0, rows);
     return;

@@ -27,7 +27,9 @@ class SafetensorsWeights final : public WeightSource {
     return stored.scalar_type() == dtype ? stored : stored.to(dtype);
   }
 
-  at::ScalarType stored_dtype(const std::string& name) const override { return scalar_type_of(find(name).tensor->dtype); }
+  at::ScalarType stored_dtype(const std::string& name) const override {
+    return scalar_type_of(find(name).tensor->dtype);
+  }
 
  private:
   const SafetensorsFolder::Location& find(const std::string& name) const {
@@ -36,7 +38,8 @@ class SafetensorsWeights final : public WeightSource {
     return found->second;
   }
 
-  /// The tensor in the mapping, which lives as long as it; a copy where the file's offsets leave it unaligned.
+  /// The tensor in the mapping, which lives as long as it; a copy where the file's offsets leave it
+  /// unaligned.
   static at::Tensor view(const SafetensorsFolder::Location& location) {
     const TensorView& tensor = *location.tensor;
     const at::TensorOptions options(scalar_type_of(tensor.dtype));
@@ -46,7 +49,8 @@ class SafetensorsWeights final : public WeightSource {
       return copy;
     }
     void* data = const_cast<std::byte*>(tensor.bytes.data());
-    return at::from_blob(data, tensor.shape, [file = location.file](void*) mutable { file.reset(); }, options);
+    return at::from_blob(
+        data, tensor.shape, [file = location.file](void*) mutable { file.reset(); }, options);
   }
 
   SafetensorsFolder folder_;
@@ -69,17 +73,20 @@ void check(const std::filesystem::path& folder, const SafetensorsFolder& tensors
     const SafetensorsFolder::Location& location = found->second;
     const std::string file = location.file->path().string();
     if (location.tensor->shape != wanted.shape) {
-      mistakes.add(file, 0, wanted.name, fmt::format("has shape [{}]; config.json says [{}]", fmt::join(location.tensor->shape, ", "),
-                                                     fmt::join(wanted.shape, ", ")));
+      mistakes.add(file, 0, wanted.name,
+                   fmt::format("has shape [{}]; config.json says [{}]",
+                               fmt::join(location.tensor->shape, ", "), fmt::join(wanted.shape, ", ")));
     }
     if (!is_weight_type(scalar_type_of(location.tensor->dtype))) {
-      mistakes.add(file, 0, wanted.name, fmt::format("has type {}; accepted: F64, F32, F16, BF16",
-                                                     safetensors_name(location.tensor->dtype)));
+      mistakes.add(file, 0, wanted.name,
+                   fmt::format("has type {}; accepted: F64, F32, F16, BF16",
+                               safetensors_name(location.tensor->dtype)));
     }
   }
   for (const auto& [name, location] : tensors.tensors()) {
     if (!expected.contains(name) && !is_ignored(name, config)) {
-      mistakes.add(location.file->path().string(), 0, name, fmt::format("not a tensor of this {} model", config.family));
+      mistakes.add(location.file->path().string(), 0, name,
+                   fmt::format("not a tensor of this {} model", config.family));
     }
   }
   mistakes.throw_if_any();
@@ -87,7 +94,8 @@ void check(const std::filesystem::path& folder, const SafetensorsFolder& tensors
 
 }  // namespace
 
-std::shared_ptr<const WeightSource> open_safetensors_weights(const std::filesystem::path& folder, const ModelConfig& config) {
+std::shared_ptr<const WeightSource> open_safetensors_weights(const std::filesystem::path& folder,
+                                                             const ModelConfig& config) {
   SafetensorsFolder tensors(folder);
   check(folder, tensors, config);
   return std::make_shared<SafetensorsWeights>(std::move(tensors));

@@ -1,5 +1,5 @@
-/// Llama 2 and 3, TinyLlama, SmolLM2 and others of Hugging Face's `LlamaForCausalLM`. GGUF files of architecture
-/// `llama` also hold Mistral models, which compute the same.
+/// Llama 2 and 3, TinyLlama, SmolLM2 and others of Hugging Face's `LlamaForCausalLM`. GGUF files of
+/// architecture `llama` also hold Mistral models, which compute the same.
 #include "model/config/families.h"
 #include "model/config/size_limits.h"
 

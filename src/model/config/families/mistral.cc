@@ -9,7 +9,8 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
   if (fields.has("sliding_window")) {
     fields.refuse("sliding_window", "null (attention over a sliding window is not supported)");
   } else if (!fields.names("sliding_window")) {
-    fields.refuse("sliding_window", "null (a Mistral configuration without the field means a window of 4096)");
+    fields.refuse("sliding_window",
+                  "null (a Mistral configuration without the field means a window of 4096)");
   }
   config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, 8);
 }

@@ -11,7 +11,9 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
   config.qkv_bias = true;
 }
 
-void set_gguf_specifics(ModelConfig& config) { config.qkv_bias = true; }
+void set_gguf_specifics(ModelConfig& config) {
+  config.qkv_bias = true;
+}
 
 }  // namespace
 
