@@ -1,0 +1,228 @@
+#include "data/dataset.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "data/batch_order.h"
+#include "data/example_encoder.h"
+
+namespace cotune {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Reading {
+  Dataset train{"f"}, eval{"f"};
+  Diagnostics diagnostics;
+  FileReport report;
+  std::string text(int64_t index) const {
+    return describe_example(train.example(index), ExampleEncoder(), Marking::brackets);
+  }
+  std::string mistake(size_t index) const { return diagnostics.items().at(index).to_string(); }
+};
+
+Reading read(const std::string& lines, const DataSpec& spec = {}, int64_t context_length = 0) {
+  static const ChatTemplate chat(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", "chatml", {});
+  Reading reading;
+  std::istringstream stream(lines);
+  reading.report = read_examples(stream, "f", spec, ExampleEncoder(), &chat, context_length, reading.train,
+                                 &reading.eval, reading.diagnostics);
+  return reading;
+}
+
+TEST(Dataset, MarksWhatEachFormatLearns) {
+  EXPECT_EQ(read(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})").text(0),
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n⟦a<|im_end|>⟧\n");
+  EXPECT_EQ(read(R"({"prompt":"Say: ","completion":"hi"})").text(0), "<s>Say: ⟦hi</s>⟧");
+  EXPECT_EQ(read(R"({"text":"abc"})").text(0), "<s>⟦abc</s>⟧");
+  const std::string alpaca = read(R"({"instruction":"Add","input":"1 1","output":"2"})").text(0);
+  EXPECT_THAT(alpaca, HasSubstr("paired with an input"));
+  EXPECT_THAT(alpaca, HasSubstr("### Instruction:\nAdd\n\n### Input:\n1 1\n\n### Response:\n⟦2</s>⟧"));
+  EXPECT_THAT(read(R"({"instruction":"Add","input":"","output":"2"})").text(0),
+              HasSubstr("completes the request.\n\n### Instruction:\nAdd\n\n### Response:\n⟦2</s>⟧"));
+}
+
+TEST(Dataset, TokenisesPromptAndCompletionApart) {
+  EXPECT_THAT(read(R"({"prompt":"a","completion":"b"})").train.example(0).tokens,
+              ElementsAre(ExampleEncoder::bos, 'a', 'b', ExampleEncoder::eos));
+}
+
+TEST(Dataset, DataNeverMakesSpecialTokens) {
+  const Reading reading = read(R"({"prompt":"</s>","completion":"<|im_end|></s>"})");
+  const std::vector<int32_t> tokens = reading.train.example(0).tokens;
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), ExampleEncoder::eos), 1);
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 403), 0);
+}
+
+TEST(Dataset, LearnsThePromptToldTo) {
+  DataSpec spec;
+  spec.train_on_prompt = true;
+  EXPECT_EQ(read(R"({"prompt":"p","completion":"c"})", spec).text(0), "<s>⟦pc</s>⟧");
+}
+
+TEST(Dataset, TruncatesAsAsked) {
+  DataSpec spec;
+  spec.max_length = 4;
+  const std::string line = R"({"prompt":"12","completion":"34"})";
+  EXPECT_EQ(read(line, spec).text(0), "<s>12⟦3⟧");
+  EXPECT_EQ(read(line, spec).report.truncated, 1);
+  spec.truncation = Truncation::left;
+  EXPECT_EQ(read(line, spec).text(0), "2⟦34</s>⟧");
+  spec.max_length = 2;
+  EXPECT_EQ(read(line, spec).text(0), "4⟦</s>⟧");
+  spec.truncation = Truncation::right;
+  const Reading nothing_left = read(line, spec);
+  EXPECT_EQ(nothing_left.report.dropped_unlearned, 1);
+  EXPECT_THAT(nothing_left.mistake(0), HasSubstr("no example is left"));
+  spec.truncation = Truncation::drop;
+  EXPECT_EQ(read(line, spec).report.dropped_long, 1);
+  spec.truncation = Truncation::error;
+  EXPECT_THAT(read(line, spec).mistake(0), HasSubstr("f:1: 6 tokens, more than max_length 2"));
+  spec.max_length = 100;
+  EXPECT_THAT(read(line, spec, 3).mistake(0), HasSubstr("more than max_length 3"));
+}
+
+TEST(Dataset, NamesTheLineAndFieldOfEveryMistake) {
+  const Reading reading = read(
+      "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"a\"}]}\n"
+      "\n{\"messages\":[{\"role\":\"bot\",\"content\":\"q\"}]}\n{\"messages\":[{\"role\":\"user\",\"content\":7}]}\n{\"messages\":[]}\n"
+      "{\"text\":\"x\"}\n[1]\n{\"messages\":[{\"role\":\"assistant\",\"content\":\"q\",\"weight\":0.5}]}\n{\"messages\": oops}\n");
+  EXPECT_EQ(reading.train.size(), 1);
+  EXPECT_EQ(reading.report.malformed, 7);
+  EXPECT_EQ(reading.mistake(0), "f:3: messages[0].role: expected one of system, developer, user, assistant, tool, "
+                                "tool_results, ipython; found \"bot\"");
+  EXPECT_EQ(reading.mistake(1), "f:4: messages[0].content: expected a string, found the number 7");
+  EXPECT_EQ(reading.mistake(2), "f:5: messages: expected a list of at least one message, found an empty one");
+  EXPECT_EQ(reading.mistake(3), "f:6: expected the fields messages; found text");
+  EXPECT_EQ(reading.mistake(4), "f:7: expected an object, found array");
+  EXPECT_EQ(reading.mistake(5), "f:8: messages[0].weight: expected 0 or 1, found the number 0.5");
+  EXPECT_THAT(reading.mistake(6), HasSubstr("f:9: column 14: not JSON"));
+}
+
+TEST(Dataset, ReportsTwentyMistakesAndCountsTheRest) {
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += "{\n";
+  const Reading reading = read(lines);
+  EXPECT_EQ(reading.diagnostics.items().size(), 21u);
+  EXPECT_THAT(reading.mistake(20), HasSubstr("and 30 more"));
+}
+
+TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
+  EXPECT_THAT(read("{\"question\":1}").mistake(0), HasSubstr("or text; found question"));
+  EXPECT_THAT(read("{\"text\":" + std::string(5000, '[') + "}").mistake(0), HasSubstr("nested deeper than 64"));
+  EXPECT_THAT(read("").mistake(0), HasSubstr("holds no examples"));
+}
+
+TEST(Dataset, RepairsInvalidUtf8AndReadsWindowsLines) {
+  const Reading reading = read("\xEF\xBB\xBF{\"text\":\"a\xFFz\"}\r\n{\"text\":\"q\"}");
+  EXPECT_EQ(reading.train.size(), 2);
+  EXPECT_EQ(reading.text(0), "<s>⟦a\xEF\xBF\xBDz</s>⟧");
+  EXPECT_EQ(reading.report.repaired, 1);
+  EXPECT_EQ(reading.train.line(1), 2);
+}
+
+TEST(Dataset, ExampleWithoutALearnedTokenIsDroppedAndCounted) {
+  const Reading reading = read("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n"
+                               "{\"messages\":[{\"role\":\"assistant\",\"content\":\"q\"}]}");
+  EXPECT_EQ(reading.report.dropped_unlearned, 1);
+  EXPECT_EQ(reading.train.size(), 1);
+}
+
+TEST(Dataset, SplitsByTextSoThatDuplicatesStayTogether) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += "{\"text\":\"row " + std::to_string(i % 1000) + "\"}\n";
+  DataSpec spec;
+  spec.eval_fraction = 0.2;
+  const Reading reading = read(lines, spec);
+  EXPECT_NEAR(static_cast<double>(reading.eval.size()), 400, 60);
+  std::set<std::vector<int32_t>> train;
+  for (int64_t i = 0; i < reading.train.size(); ++i) train.insert(reading.train.example(i).tokens);
+  for (int64_t i = 0; i < reading.eval.size(); ++i) EXPECT_FALSE(train.contains(reading.eval.example(i).tokens));
+  spec.max_examples = 100;
+  const Reading limited = read(lines, spec);
+  EXPECT_EQ(limited.train.size() + limited.eval.size(), 100);
+}
+
+TEST(Dataset, ReportsLengths) {
+  std::string lines;
+  for (int i = 1; i <= 100; ++i) lines += "{\"text\":\"" + std::string(static_cast<size_t>(i), 'x') + "\"}\n";
+  const LengthReport report = lengths_of(read(lines).train);
+  EXPECT_EQ(report.to_string(), "100 examples, 5250 tokens, 5150 learned; length min 3, median 52, p95 97, max 102");
+}
+
+TEST(Dataset, HashFollowsTokensLabelsAndBorders) {
+  const auto hash = [](const std::string& lines) { return read(lines).train.content_hash(); };
+  EXPECT_EQ(hash("{\"text\":\"x\"}"), hash("\n{ \"text\" : \"x\" }"));
+  EXPECT_NE(hash("{\"text\":\"x\"}"), hash("{\"text\":\"y\"}"));
+  EXPECT_NE(hash("{\"prompt\":\"ac\",\"completion\":\"d\"}"), hash("{\"prompt\":\"a\",\"completion\":\"cd\"}"));
+}
+
+TEST(Dataset, ReadsFilesAndRefusesWhatCannotBeRead) {
+  const std::string path = testing::TempDir() + "cotune_dataset_test.jsonl";
+  std::ofstream(path) << "{\"text\":\"x\"}\n";
+  DataSpec spec;
+  spec.train = path;
+  spec.eval = path;
+  Diagnostics diagnostics;
+  const JobData data = read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics);
+  EXPECT_TRUE(diagnostics.empty());
+  EXPECT_EQ(data.train.size(), 1);
+  EXPECT_EQ(data.eval.size(), 1);
+  EXPECT_EQ(data.files.size(), 2u);
+  std::remove(path.c_str());
+  EXPECT_THROW(read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics), UserError);
+  spec.train = testing::TempDir();
+  EXPECT_THROW(read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics), UserError);
+}
+
+TEST(DescribeExample, ShowsControlCharactersAsText) {
+  EXPECT_EQ(read("{\"text\":\"a\\u001b[2J\"}").text(0), "<s>⟦a\\x1b[2J</s>⟧");
+}
+
+TEST(BatchOrder, EveryEpochTakesEachExampleOnce) {
+  const BatchOrder order{10, 4, 7, Shuffle::epoch};
+  EXPECT_EQ(steps_per_epoch(order), 3);
+  std::vector<std::vector<int64_t>> epochs;
+  BatchSequence sequence(order);
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<int64_t> seen;
+    for (int64_t step = 3 * epoch; step < 3 * epoch + 3; ++step) {
+      const std::vector<int64_t> batch = sequence.batch(step);
+      EXPECT_EQ(batch, batch_examples(order, step));
+      EXPECT_EQ(batch.size(), step % 3 == 2 ? 2u : 4u);
+      seen.insert(seen.end(), batch.begin(), batch.end());
+    }
+    epochs.push_back(seen);
+    std::sort(seen.begin(), seen.end());
+    EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_NE(epoch_order({10, 4, 8, Shuffle::epoch}, 0), epochs[0]);
+  EXPECT_EQ(epoch_order({10, 5, 7, Shuffle::epoch}, 0), epochs[0]);
+}
+
+TEST(BatchOrder, WithoutShufflingFollowsTheFile) {
+  const BatchOrder order{5, 2, 7, Shuffle::none};
+  EXPECT_THAT(batch_examples(order, 2), ElementsAre(4));
+  EXPECT_THAT(batch_examples(order, 3), ElementsAre(0, 1));
+}
+
+TEST(BatchOrder, CountsStepsOfFractionalEpochs) {
+  const BatchOrder order{10, 4, 0, Shuffle::epoch};
+  EXPECT_EQ(total_steps(order, 17, 0), 17);
+  EXPECT_EQ(total_steps(order, 0, 2), 6);
+  EXPECT_EQ(total_steps(order, 0, 0.5), 2);
+  EXPECT_EQ(total_steps(order, 0, 1.1), 4);
+}
+
+}  // namespace
+}  // namespace cotune
