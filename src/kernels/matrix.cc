@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/isa.h"
 #include "kernels/matrix_kernels.h"
+#include "kernels/matrix_packing.h"
 
 namespace cotune::kernels {
 namespace {
@@ -108,14 +110,20 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
   const bool rows = source.order == MatrixView::Order::rows;
   const int64_t k_stride = rows ? source.stride : 1;
   const int64_t n_stride = rows ? 1 : source.stride;
+  const bool vectors = cpu_features().avx512 && packs_with_avx512(source.dtype, dtype_);
   const int64_t first_panel = first_column / panel_columns;
   const int64_t end_panel = (first_column + count + panel_columns - 1) / panel_columns;
 #pragma omp parallel for schedule(static) if (count * k_ >= large_piece)
   for (int64_t index = first_panel; index < end_panel; ++index) {
     const int64_t begin = std::max<int64_t>(first_column - index * panel_columns, 0);
     const int64_t end = std::min<int64_t>(first_column + count - index * panel_columns, panel_columns);
-    const int64_t offset = (index * panel_columns + begin - first_column) * n_stride;
     char* target = static_cast<char*>(data_) + index * panel_bytes();
+    const int64_t offset = (index * panel_columns + begin - first_column) * n_stride;
+    if (vectors) {
+      const auto* from = static_cast<const char*>(source.data) + offset * bytes_of(source.dtype);
+      pack_panel_avx512({target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}});
+      continue;
+    }
     auto pack = [&](auto* to, const auto* from) { pack_panel(to, begin, end, k_, from + offset, k_stride, n_stride); };
     const auto* words = static_cast<const uint16_t*>(source.data);
     const auto* floats = static_cast<const float*>(source.data);

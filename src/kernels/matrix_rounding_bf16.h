@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/matrix_kernels.h"
+#include "kernels/matrix_transpose.h"
 
 namespace cotune::kernels {
 namespace {
@@ -16,21 +17,26 @@ inline __m512 widen_bf16(__m256i values) { return _mm512_castsi512_ps(_mm512_sll
 
 inline __mmask32 first_columns(int64_t count) { return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1; }
 
-/// Everything that is not plain rounding: y = round(scale · sum + bias + residual), or y (f32) += scale · sum.
-__attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
-  const int64_t left = strip.columns - panel * 32;
-  const __mmask32 columns = first_columns(left);
-  const auto low_columns = static_cast<__mmask16>(columns);
-  const auto high_columns = static_cast<__mmask16>(columns >> 16);
+/// y (f32) += scale · sum, for 32 columns of one row.
+inline void add_row(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
   const __m512 scale = _mm512_set1_ps(strip.scale);
   low = _mm512_mul_ps(low, scale);
   high = _mm512_mul_ps(high, scale);
-  if (strip.accumulate) {
-    float* y = reinterpret_cast<float*>(tile.y + row * strip.y_stride) + panel * 32;
-    _mm512_mask_storeu_ps(y, low_columns, _mm512_add_ps(_mm512_maskz_loadu_ps(low_columns, y), low));
-    _mm512_mask_storeu_ps(y + 16, high_columns, _mm512_add_ps(_mm512_maskz_loadu_ps(high_columns, y + 16), high));
-    return;
-  }
+  float* y = reinterpret_cast<float*>(tile.y + row * strip.y_stride) + panel * 32;
+  const __mmask32 columns = first_columns(strip.columns - panel * 32);
+  const auto low_columns = static_cast<__mmask16>(columns);
+  const auto high_columns = static_cast<__mmask16>(columns >> 16);
+  _mm512_mask_storeu_ps(y, low_columns, _mm512_add_ps(_mm512_maskz_loadu_ps(low_columns, y), low));
+  _mm512_mask_storeu_ps(y + 16, high_columns, _mm512_add_ps(_mm512_maskz_loadu_ps(high_columns, y + 16), high));
+}
+
+/// y = round(scale · sum + bias + residual), for up to 32 columns of one row.
+__attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
+  const int64_t left = strip.columns - panel * 32;
+  const __mmask32 columns = first_columns(left);
+  const __m512 scale = _mm512_set1_ps(strip.scale);
+  low = _mm512_mul_ps(low, scale);
+  high = _mm512_mul_ps(high, scale);
   if (strip.bias != nullptr) {
     const __m512i bias = _mm512_maskz_loadu_epi16(columns, strip.bias + panel * 64);
     low = _mm512_add_ps(low, widen_bf16(_mm512_castsi512_si256(bias)));
@@ -52,11 +58,15 @@ __attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile&
   }
 }
 
-/// Whether the rows of a strip need no scale, bias or accumulation.
-inline bool is_plain(const Strip& strip) { return !strip.accumulate && strip.bias == nullptr && strip.scale == 1; }
+/// Whether the rows of a strip need no scale and no bias.
+inline bool is_plain(const Strip& strip) { return strip.bias == nullptr && strip.scale == 1; }
 
 /// The last step of 32 columns of one row; `plain` is is_plain(strip).
 inline void write_row_bf16(const Strip& strip, bool plain, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
+  if (strip.accumulate) {
+    add_row(strip, tile, panel, row, low, high);
+    return;
+  }
   if (!plain || strip.columns < (panel + 1) * 32) {
     write_row_in_full(strip, tile, panel, row, low, high);
     return;
@@ -96,33 +106,6 @@ inline void pack_right_bf16(const char* right, int64_t stride_bytes, int64_t row
       _mm512_store_si512(panels + row * 64, _mm512_permutex2var_epi16(even, low_order, odd));
       _mm512_store_si512(panels + row * 64 + 64, _mm512_permutex2var_epi16(even, high_order, odd));
     }
-  }
-}
-
-/// Transposes 16×16 dwords in registers.
-inline void transpose_16x16(__m512i (&r)[16]) {
-  __m512i t[16];
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-    t[4 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xdd);
-    t[8 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-    t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xdd);
-  }
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
-    r[4 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0x88);
-    r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
-    r[12 + i] = _mm512_shuffle_i32x4(t[4 + i], t[12 + i], 0xdd);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace cotune::kernels {
 namespace {
 
-constexpr int64_t right_block_bytes = 256 << 10;  // of arranged rows of right, in the second-level cache
+constexpr int64_t right_block_bytes = 12 << 10;  // of arranged rows of right, in the first-level cache; at least one panel
 constexpr int64_t panel_columns = PackedMatrix::panel_columns;
 constexpr int64_t line_bytes = 64;
 

@@ -96,6 +96,17 @@ TEST_P(Shrink, GivesTheSameBitsAloneInCompanyAndForEveryThreadCount) {
   }
 }
 
+TEST_P(Shrink, ReadsAndWritesNothingOutsideItsOperands) {
+  for (const int64_t rows : {1, 15, 33}) {
+    for (const int64_t k : {64, 70}) {
+      FencedCopy x(Matrix::random(rows, k, dtype(), source)), s(Matrix(rows, 32, dtype()));
+      const PackedMatrix a = pack(Matrix::random(k, 20, dtype(), source));
+      const std::vector<ShrinkGroup> groups = {{{0, rows}, &a, s.data(), 32, 1}};
+      shrink(isa(), x.data(), k, groups);
+    }
+  }
+}
+
 TEST_P(Shrink, AcceptsNoGroups) { shrink(isa(), nullptr, 0, {}); }
 
 }  // namespace

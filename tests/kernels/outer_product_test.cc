@@ -119,6 +119,19 @@ TEST_P(OuterProducts, GivesTheSameBitsForEveryThreadCountAndAlone) {
   for (int g = 0; g < gradient_count; ++g) EXPECT_EQ(alone[static_cast<size_t>(g)].bytes(), together[static_cast<size_t>(g)].bytes()) << g;
 }
 
+TEST_P(OuterProducts, ReadsAndWritesNothingOutsideItsOperands) {
+  for (const int64_t rows : {1, 15, 33}) {
+    for (const int64_t rank : {1, 16, 21}) {
+      for (const int64_t columns : {32, 45}) {
+        FencedCopy right(Matrix::random(rows, columns, dtype(), source)), left(Matrix::random(rows, rank, dtype(), source));
+        FencedCopy gradient(Matrix(rank, columns, DType::f32));
+        const std::vector<OuterGroup> groups = {{{0, rows}, left.data(), rank, rank, static_cast<float*>(gradient.data()), columns, 1}};
+        outer_products(isa(), dtype(), right.data(), columns, columns, groups);
+      }
+    }
+  }
+}
+
 TEST_P(OuterProducts, KeepsNaNInTheGradientOfItsJob) {
   Matrix right = Matrix::random(333, 64, dtype(), source);
   std::vector<Matrix> left = lefts();

@@ -67,13 +67,24 @@ TEST(PackedMatrix, PadsWithZero) {
 
 TEST(PackedMatrix, JoinsMatricesSideBySide) {
   std::mt19937 source(3);
-  const Matrix left = Matrix::random(48, 37, DType::f32, source);
-  const Matrix right = Matrix::random(48, 50, DType::f32, source);
-  PackedMatrix packed(48, 87, DType::f32);
-  packed.pack_columns(37, 50, {right.data(), right.stride(), DType::f32, MatrixView::Order::rows});
-  packed.pack_columns(0, 37, {left.data(), left.stride(), DType::f32, MatrixView::Order::rows});
-  for (int64_t i = 0; i < 48; ++i) {
-    for (int64_t j = 0; j < 87; ++j) ASSERT_EQ(packed.at(i, j), static_cast<float>(j < 37 ? left.at(i, j) : right.at(i, j - 37)));
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const auto order : {MatrixView::Order::rows, MatrixView::Order::transposed}) {
+      // Columns 0 to 37 and 37 to 87 of a matrix with 49 rows, the second first.
+      const bool rows = order == MatrixView::Order::rows;
+      const Matrix left = rows ? Matrix::random(49, 37, DType::f32, source) : Matrix::random(37, 49, DType::f32, source);
+      const Matrix right = rows ? Matrix::random(49, 50, DType::f32, source) : Matrix::random(50, 49, DType::f32, source);
+      PackedMatrix packed(49, 87, dtype);
+      packed.pack_columns(37, 50, {right.data(), right.stride(), DType::f32, order});
+      packed.pack_columns(0, 37, {left.data(), left.stride(), DType::f32, order});
+      for (int64_t i = 0; i < 49; ++i) {
+        for (int64_t j = 0; j < 87; ++j) {
+          const Matrix& from = j < 37 ? left : right;
+          const int64_t column = j < 37 ? j : j - 37;
+          const auto value = static_cast<float>(rows ? from.at(i, column) : from.at(column, i));
+          ASSERT_EQ(packed.at(i, j), dtype == DType::f32 ? value : widen_word(round_word(value))) << i << ", " << j;
+        }
+      }
+    }
   }
 }
 

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
@@ -69,6 +71,28 @@ class Matrix {
   int64_t rows_, columns_, stride_;
   DType dtype_;
   std::vector<char> bytes_;
+};
+
+/// A copy of a matrix whose last byte is the last byte before a page that nobody may read, and whose first page follows
+/// another such page.
+class FencedCopy {
+ public:
+  explicit FencedCopy(const Matrix& matrix) : data_bytes_((matrix.bytes().size() + page - 1) / page * page) {
+    memory_ = static_cast<char*>(mmap(nullptr, data_bytes_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    EXPECT_EQ(mprotect(memory_ + page, data_bytes_, PROT_READ | PROT_WRITE), 0);
+    data_ = memory_ + page + data_bytes_ - matrix.bytes().size();
+    std::memcpy(data_, matrix.bytes().data(), matrix.bytes().size());
+  }
+  FencedCopy(const FencedCopy&) = delete;
+  FencedCopy& operator=(const FencedCopy&) = delete;
+  ~FencedCopy() { munmap(memory_, data_bytes_ + 2 * page); }
+  void* data() { return data_; }
+
+ private:
+  static constexpr size_t page = 4096;
+  size_t data_bytes_;
+  char* memory_;
+  char* data_;
 };
 
 inline PackedMatrix pack(const Matrix& matrix) {

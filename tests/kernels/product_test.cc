@@ -185,6 +185,24 @@ TEST_P(Product, GivesARowTheSameBitsAloneAndInCompany) {
   }
 }
 
+TEST_P(Product, ReadsAndWritesNothingOutsideItsOperands) {
+  for (const int64_t rows : {1, 15, 33}) {
+    for (const int64_t k : {64, 70}) {
+      for (const int64_t n : {64, 75}) {
+        const Matrix x = Matrix::random(rows, k, dtype(), source);
+        const Matrix left = Matrix::random(rows, 32, dtype(), source);
+        FencedCopy fenced_x(x), s(left), residual(Matrix::random(rows, n, dtype(), source)), bias(Matrix::random(1, n, dtype(), source));
+        FencedCopy y(Matrix(rows, n, dtype()));
+        const PackedMatrix b = pack(Matrix::random(k, n, dtype(), source));
+        const PackedMatrix factor = pack(Matrix::random(32, n, dtype(), source));
+        const std::vector<LowRankTerm> terms = {{{0, rows}, 0, n, s.data(), 32, &factor}};
+        const std::vector<RowRange> all = {{0, rows}};
+        product(isa(), fenced_x.data(), k, rows, b, y.data(), n, {terms, bias.data(), residual.data(), n, all});
+      }
+    }
+  }
+}
+
 TEST_P(Product, GivesTheSameBitsForEveryThreadCount) {
   const Case all(dtype(), 150, 640, 224, {{{0, 40}, 16, 0, 224}, {{40, 77}, 24, 0, 128}}, {{0, 77}}, true, source);
   const int before = omp_get_max_threads();

@@ -1,0 +1,26 @@
+/// Inside the matrix kernels: packing a panel with vectors, for adapter factors after every step and for large weights.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/matrix.h"
+
+namespace cotune::kernels {
+
+/// A run of columns of one panel of a PackedMatrix.
+struct PanelPiece {
+  char* panel = nullptr;
+  int64_t first_column = 0;  ///< within the panel
+  int64_t count = 0;
+  int64_t k = 0;
+  DType dtype = DType::f32;
+  MatrixView source;  ///< its first column is the piece's first column
+};
+
+/// Whether pack_panel_avx512 knows this pair of dtypes; bf16 → f32 is left to the plain loop.
+constexpr bool packs_with_avx512(DType source, DType target) { return target == DType::bf16 || source == DType::f32; }
+
+/// The same bits as the plain loop of PackedMatrix::pack_columns. Needs AVX-512 F and BW.
+void pack_panel_avx512(const PanelPiece& piece);
+
+}  // namespace cotune::kernels
