@@ -58,6 +58,7 @@ class Adapter {
   std::vector<Parameter>& parameters() { return parameters_; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   int64_t parameter_count() const;
+  ProjectionShape projection_shape_of(Projection projection) const { return projection_shape(config_, projection); }
 
   /// Brings what the kernels read up to date with the parameters: after every step, load or assignment.
   virtual void refresh() = 0;

@@ -10,10 +10,16 @@
 
 namespace cotune {
 
+int& exit_code() {
+  static int code = 0;
+  return code;
+}
+
 int run_command_line(int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
   app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
   app.require_subcommand(1);
+  add_train_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -28,7 +34,7 @@ int run_command_line(int argc, char** argv) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  return 0;
+  return exit_code();
 }
 
 }  // namespace cotune

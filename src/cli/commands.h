@@ -10,6 +10,9 @@ namespace cotune {
 /// 0 done; 1 the machine or a job failed; 2 the user's mistake; 3 a bug in cotune; 130 stopped by a signal after saving.
 int run_command_line(int argc, char** argv);
 
+/// What the subcommand that ran wants the program to exit with.
+int& exit_code();
+
 /// One file per subcommand: each adds itself to the app with its options and its callback.
 void add_train_command(CLI::App& app);
 void add_data_command(CLI::App& app);

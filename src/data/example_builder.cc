@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -145,6 +146,7 @@ DataFormat format_of(const ordered_json& record) {
   if (record.contains("prompt") && record.contains("completion")) return DataFormat::completion;
   if (record.contains("instruction") && record.contains("output")) return DataFormat::alpaca;
   if (record.contains("text")) return DataFormat::text;
+  if (record.contains("input_ids")) return DataFormat::tokens;
   return DataFormat::automatic;
 }
 
@@ -154,9 +156,10 @@ std::string_view format_fields(DataFormat format) {
     case DataFormat::completion: return "prompt and completion";
     case DataFormat::alpaca: return "instruction, input (optional) and output";
     case DataFormat::text: return "text";
+    case DataFormat::tokens: return "input_ids and labels";
     case DataFormat::automatic: break;
   }
-  return "messages; or prompt and completion; or instruction, input (optional) and output; or text";
+  return "messages; or prompt and completion; or instruction, input (optional) and output; or text; or input_ids and labels";
 }
 
 ExampleBuilder::ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt)
@@ -178,6 +181,9 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
       break;
     case DataFormat::text:
       example = build_text(string_field(record, "text"));
+      break;
+    case DataFormat::tokens:
+      example = build_tokens(record);
       break;
     case DataFormat::automatic:
       COTUNE_CHECK(false, "the format must be known");
@@ -210,6 +216,38 @@ Example ExampleBuilder::build_chat(const ordered_json& record) const {
                          example);
   } catch (const UserError& error) {
     throw RecordError("messages", error.what());
+  }
+  return example;
+}
+
+Example ExampleBuilder::build_tokens(const ordered_json& record) {
+  const auto whole_numbers = [&](const char* name, int64_t lowest) {
+    const auto found = record.find(name);
+    if (found == record.end()) throw RecordError(name, "missing; expected a list of token ids");
+    if (!found->is_array()) throw RecordError(name, fmt::format("expected a list of token ids, found {}", type_of(*found)));
+    std::vector<int64_t> values;
+    for (const ordered_json& item : *found) {
+      constexpr int64_t highest = std::numeric_limits<int32_t>::max();
+      if (!item.is_number_integer() || item.get<int64_t>() < lowest || item.get<int64_t>() > highest) {
+        throw RecordError(fmt::format("{}[{}]", name, values.size()),
+                          fmt::format("expected a token id{}, found {}", lowest < 0 ? " or -100" : "", item.dump()));
+      }
+      values.push_back(item.get<int64_t>());
+    }
+    return values;
+  };
+  const std::vector<int64_t> ids = whole_numbers("input_ids", 0), labels = whole_numbers("labels", -100);
+  if (ids.size() != labels.size()) {
+    throw RecordError("labels", fmt::format("expected as many as input_ids ({}), found {}", ids.size(), labels.size()));
+  }
+  Example example;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (labels[i] != -100 && labels[i] != ids[i]) {
+      throw RecordError(fmt::format("labels[{}]", i),
+                        fmt::format("expected -100 or the token itself ({}), found {}", ids[i], labels[i]));
+    }
+    example.tokens.push_back(static_cast<int32_t>(ids[i]));
+    example.learned.push_back(labels[i] != -100);
   }
   return example;
 }
@@ -256,7 +294,7 @@ uint64_t ExampleBuilder::content_key(const ordered_json& record, DataFormat form
     }
     return key;
   }
-  for (const char* name : {"prompt", "completion", "instruction", "input", "output", "text"}) mix(record, name);
+  for (const char* name : {"prompt", "completion", "instruction", "input", "output", "text", "input_ids", "labels"}) mix(record, name);
   return key;
 }
 

@@ -7,6 +7,7 @@
 ///             straddles them, and joining them may give other tokens.
 /// alpaca      {instruction, input?, output}: as prompt and completion, with the prompt of Stanford Alpaca and a
 ///             newline behind its "### Response:".
+/// tokens      {input_ids, labels}: as given; a label is its own token, or -100 where nothing is learned.
 /// text        {text}: prefix + tokens(text) + eos, all learned but the first.
 ///
 /// Special tokens come from templates alone: in a chat, where they stand entirely within the template's own text; in
@@ -57,6 +58,7 @@ class ExampleBuilder {
  private:
   Example build_chat(const nlohmann::ordered_json& record) const;
   Example build_completion(const std::string& prompt, const std::string& completion) const;
+  static Example build_tokens(const nlohmann::ordered_json& record);
   Example build_text(const std::string& text) const;
   void append(Example& example, std::span<const int32_t> tokens, bool learned) const;
   void append_eos(Example& example) const;

@@ -45,6 +45,7 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
     round.labelled_tokens = round.batch->labelled_count();
     round.stepped = false;
     round.failure.clear();
+    round.row_predicted.assign(round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0, 1);
   }
   evaluating_ = !rounds.empty() && rounds.front().purpose == RoundPurpose::evaluate;
   try {
@@ -93,7 +94,7 @@ void Interpreter::forward(const StepPlan& plan, const Action& action) {
     stage_.execute(op, state);
     if (op.kind != OperatorKind::down_proj) continue;
     LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
-    if (evaluating_) {
+    if (!op.keeps) {
       record = LayerRecord{.sites = std::move(record.sites)};
     } else if (plan.policy.recompute) {
       keep_input_only(record);
@@ -121,6 +122,7 @@ void Interpreter::recompute(const Action& action) {
   }
   state.hidden.reset();
   state.x.reset();
+  state.final_hidden.reset();  // the head has been; the last layer's down_proj makes its input anew
 }
 
 void Interpreter::backward(const Action& action) {

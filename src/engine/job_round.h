@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "adapter/adapter.h"
 #include "engine/batch.h"
@@ -41,6 +42,14 @@ struct JobRound {
   bool stepped = false;         ///< out: the optimizer step was made
   std::string failure;          ///< out: why not, when loss, gradient or parameters are not finite; parameters are then
                                 ///< those before the step, except after a non-finite parameter, which is beyond repair
+  /// out, evaluation: per row of the batch, whether every learned token is the model's first choice (given the ones
+  /// before it).
+  std::vector<uint8_t> row_predicted;
+  double row_accuracy() const {
+    int64_t right = 0;
+    for (const uint8_t row : row_predicted) right += row;
+    return row_predicted.empty() ? 0 : static_cast<double>(right) / static_cast<double>(row_predicted.size());
+  }
   double loss() const { return labelled_tokens > 0 ? loss_sum / static_cast<double>(labelled_tokens) : 0; }
 };
 

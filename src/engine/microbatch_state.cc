@@ -99,6 +99,7 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, const std::m
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, round->labelled_tokens));
     for (const Segment& segment : atom.segments) {
       add_segment(rows, segment, round->batch->rows[static_cast<size_t>(segment.row)], scale);
+      state.label_rows.resize(rows.labels.size(), {round, segment.row});
     }
     JobRows& job = state.job_rows.back();
     job.rows.end = static_cast<int64_t>(rows.tokens.size());

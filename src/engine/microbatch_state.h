@@ -47,6 +47,7 @@ struct MicrobatchState {
   at::Tensor labelled_rows;           ///< int64 [labelled]: rows that predict a learned token
   at::Tensor labels;                  ///< int32 [labelled]
   at::Tensor row_scale;               ///< accumulation dtype [labelled]: 1 / labelled tokens of the job's batch
+  std::vector<std::pair<JobRound*, int32_t>> label_rows;  ///< per label: its job and row of the batch
   struct LossSpan {
     size_t job;                       ///< index into jobs
     int64_t begin, end;               ///< of labelled rows; one span per atom, in descending atom order within a job
@@ -59,7 +60,6 @@ struct MicrobatchState {
   at::Tensor final_hidden;            ///< the last layer's output, kept for the head
   at::Tensor d_hidden;                ///< running gradient of the residual stream
   at::Tensor d_x, d_qkv, d_gate_up, activated;  ///< running gradients within a layer
-  bool dispatched = false;            ///< the current operator's before_backward has run
 
   int64_t token_count() const { return tokens.size(0); }
 };

@@ -126,15 +126,13 @@ at::Tensor Stage::backward_product(OperatorKind kind, int64_t layer, MicrobatchS
   at::Tensor dx = site.product->backward(entering, {.terms = &terms});
   ++calls_.frozen;
   for (MethodUse& use : uses) use.method->after_backward(use.use, entering, dx);
-  state.dispatched = true;
   return dx;
 }
 
-void Stage::adapter_gradient(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
-                             const at::Tensor& dy) {
-  std::vector<MethodUse> uses = method_uses(product_site(kind, layer), layer, state);
+void Stage::adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy) {
+  std::vector<MethodUse> uses = method_uses(product_site(op.kind, op.layer), op.layer, state);
   for (MethodUse& use : uses) {
-    if (!state.dispatched) {  // the lowest layer has no input gradient, but the parameters' gradients need the dispatch
+    if (op.without_input_gradient) {  // no backward product has dispatched, and the gradients need what that makes
       std::vector<LowRankTerm> unused;
       at::Tensor entering = dy;
       use.method->before_backward(use.use, entering, unused);
@@ -142,7 +140,6 @@ void Stage::adapter_gradient(OperatorKind kind, int64_t layer, MicrobatchState& 
     use.method->gradients(use.use, x, dy);
     ++calls_.adapter;
   }
-  state.dispatched = false;
 }
 
 std::vector<AttentionSegment> Stage::segments_of(const MicrobatchState& state, int64_t layer) const {
@@ -167,6 +164,14 @@ void Stage::run_head(MicrobatchState& state, bool want_gradient) {
   if (want_gradient) {
     const at::Tensor d_rows = rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {});
     state.d_hidden.index_copy_(0, state.labelled_rows, d_rows);
+  }
+  if (!want_gradient) {
+    const at::Tensor wrong = result.predictions.ne(state.labels).to(at::kCPU);
+    const bool* values = wrong.const_data_ptr<bool>();
+    for (size_t i = 0; i < state.label_rows.size(); ++i) {
+      const auto& [round, row] = state.label_rows[i];
+      if (values[i]) round->row_predicted[static_cast<size_t>(row)] = 0;
+    }
   }
   const at::Tensor losses = result.losses.to(at::kCPU, at::kDouble);
   const double* values = losses.const_data_ptr<double>();
@@ -226,7 +231,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
     }
     case OperatorKind::down_adapter_gradient:
       if (!state.activated.defined()) state.activated = swiglu(record.gate_up);
-      adapter_gradient(op.kind, op.layer, state, state.activated, state.d_hidden);
+      adapter_gradient(op, state, state.activated, state.d_hidden);
       break;
     case OperatorKind::gate_up_proj_backward:
       state.activated.reset();
@@ -239,15 +244,15 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       state.d_x.reset();
       break;
     case OperatorKind::gate_up_adapter_gradient:
-      adapter_gradient(op.kind, op.layer, state,
-                       rms_norm_again(record.middle, weights->mlp_norm, record.mlp_inverse_rms), state.d_gate_up);
+      adapter_gradient(op, state, rms_norm_again(record.middle, weights->mlp_norm, record.mlp_inverse_rms),
+                       state.d_gate_up);
       break;
     case OperatorKind::o_proj_backward:
       state.d_gate_up.reset();
       state.d_x = backward_product(op.kind, op.layer, state, state.d_hidden);
       break;
     case OperatorKind::o_adapter_gradient:
-      adapter_gradient(op.kind, op.layer, state, record.attention.out, state.d_hidden);
+      adapter_gradient(op, state, record.attention.out, state.d_hidden);
       break;
     case OperatorKind::attention_backward:
       state.d_qkv = attention_backward(state.d_x, record.qkv, record.attention, segments_of(state, op.layer), shape);
@@ -261,7 +266,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       state.d_x.reset();
       break;
     case OperatorKind::qkv_adapter_gradient:
-      adapter_gradient(op.kind, op.layer, state,
+      adapter_gradient(op, state,
                        rms_norm_again(record.input, weights->attention_norm, record.attention_inverse_rms),
                        state.d_qkv);
       state.d_qkv.reset();

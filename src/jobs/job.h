@@ -14,7 +14,7 @@ enum class AdapterMethod { lora, bottleneck, diff_pruning };
 enum class Activation { relu, gelu, silu, tanh };
 enum class OptimizerKind { adamw, sgd };
 enum class ScheduleKind { constant, linear, cosine };
-enum class DataFormat { automatic, messages, completion, alpaca, text };
+enum class DataFormat { automatic, messages, completion, alpaca, text, tokens };
 enum class Truncation { right, left, drop, error };
 enum class Shuffle { epoch, none };
 

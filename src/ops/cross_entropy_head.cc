@@ -14,8 +14,12 @@ HeadResult cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels
                               const FrozenProduct& output, bool want_gradient, int64_t workspace_bytes) {
   const int64_t rows = hidden.size(0);
   const at::ScalarType compute = hidden.scalar_type(), wide = accumulation_dtype(compute);
-  HeadResult result{at::empty({rows}, hidden.options().dtype(wide)), {}};
-  if (want_gradient) result.gradient = at::empty_like(hidden);
+  HeadResult result{at::empty({rows}, hidden.options().dtype(wide)), {}, {}};
+  if (want_gradient) {
+    result.gradient = at::empty_like(hidden);
+  } else {
+    result.predictions = at::empty({rows}, hidden.options().dtype(at::kLong));
+  }
   const int64_t row_bytes = output.out_features() * static_cast<int64_t>(hidden.element_size());
   const int64_t chunk = std::max<int64_t>(64, workspace_bytes / row_bytes / 64 * 64);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -24,6 +28,7 @@ HeadResult cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels
     const at::Tensor chunk_labels = labels.narrow(0, begin, count);
     const at::Tensor chunk_scale = row_scale.narrow(0, begin, count);
     at::Tensor losses = result.losses.narrow(0, begin, count);
+    if (!want_gradient) result.predictions.narrow(0, begin, count).copy_(logits.argmax(1));
     if (use_kernels(hidden)) {
       const kernels::DType dtype = kernel_dtype(compute);
       if (want_gradient) {

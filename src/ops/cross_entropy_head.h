@@ -10,6 +10,7 @@ namespace cotune {
 struct HeadResult {
   at::Tensor losses;    ///< [rows] accumulation dtype: −log softmax(h·Wᵀ)[label], unscaled
   at::Tensor gradient;  ///< [rows, hidden] compute dtype: row_scale · (softmax − onehot)·W; undefined when not asked for
+  at::Tensor predictions;  ///< int64 [rows]: the likeliest token; only without gradient
 };
 
 /// Output head with cross-entropy, in chunks of rows so that the logits never exist as a whole (Liger, Hsu et al. 2024).

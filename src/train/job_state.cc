@@ -31,6 +31,8 @@ std::string JobState::to_json() const {
   json["last_loss"] = number_or_null(last_loss);
   json["start_eval_loss"] = number_or_null(start_eval_loss);
   json["last_eval_loss"] = number_or_null(last_eval_loss);
+  json["start_eval_accuracy"] = number_or_null(start_eval_accuracy);
+  json["last_eval_accuracy"] = number_or_null(last_eval_accuracy);
   json["best_eval_loss"] = number_or_null(best_eval_loss);
   json["best_step"] = best_step;
   json["evaluations_without_improvement"] = evaluations_without_improvement;
@@ -52,6 +54,8 @@ JobState JobState::from_json(const std::string& text, const std::string& file_na
     state.last_loss = number_from(json.at("last_loss"));
     state.start_eval_loss = number_from(json.at("start_eval_loss"));
     state.last_eval_loss = number_from(json.at("last_eval_loss"));
+    state.start_eval_accuracy = number_from(json.at("start_eval_accuracy"));
+    state.last_eval_accuracy = number_from(json.at("last_eval_accuracy"));
     state.best_eval_loss = number_from(json.at("best_eval_loss"));
     state.best_step = json.at("best_step").get<int64_t>();
     state.evaluations_without_improvement = json.at("evaluations_without_improvement").get<int64_t>();

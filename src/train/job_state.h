@@ -18,6 +18,8 @@ struct JobState {
   double last_loss = 0;
   double start_eval_loss = std::numeric_limits<double>::quiet_NaN();  ///< before training; NaN: not evaluated
   double last_eval_loss = std::numeric_limits<double>::quiet_NaN();
+  double start_eval_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< share of rows with every token predicted
+  double last_eval_accuracy = std::numeric_limits<double>::quiet_NaN();
   double best_eval_loss = std::numeric_limits<double>::quiet_NaN();
   int64_t best_step = -1;
   int64_t evaluations_without_improvement = 0;

@@ -1,0 +1,50 @@
+#include "cli/model_text.h"
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace cotune {
+namespace {
+
+std::unique_ptr<Tokenizer> make_tokenizer(const ModelFiles& files) {
+  const TokenizerFiles& source = files.tokenizer;
+  if (source.tokenizer_json) return std::make_unique<Tokenizer>(Tokenizer::from_json_file(*source.tokenizer_json));
+  if (source.gguf) return std::make_unique<Tokenizer>(Tokenizer::from_gguf(*source.gguf, files.path.string()));
+  throw_user_error("{}: has no tokenizer: a tokenizer.json beside the weights, or a GGUF file with a vocabulary, is needed",
+                   files.path.string());
+}
+
+std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenizer) {
+  if (const auto id = tokenizer.token_id(files.tokenizer.eos_token); id && !files.tokenizer.eos_token.empty()) return id;
+  if (!files.config.eos_token_ids.empty()) return files.config.eos_token_ids.front();
+  return std::nullopt;
+}
+
+}  // namespace
+
+ModelText::ModelText(const ModelFiles& files)
+    : tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
+  const std::optional<int32_t> eos = eos_of(files, *tokenizer_);
+  encoder_ = std::make_unique<TokenizerEncoder>(*tokenizer_, eos);
+  const TokenizerFiles& source = files.tokenizer;
+  for (const auto& [name, token] : {std::pair{"bos_token", source.bos_token}, std::pair{"eos_token", source.eos_token},
+                                    std::pair{"pad_token", source.pad_token}, std::pair{"unk_token", source.unk_token}}) {
+    if (!token.empty()) special_tokens_[name] = token;
+  }
+  if (!source.chat_template.empty()) {
+    chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template",
+                                                    special_tokens_);
+  }
+  if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
+}
+
+std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::path& file) const {
+  return std::make_unique<ChatTemplate>(read_file(file), file.string(), special_tokens_);
+}
+
+ModelFiles find_model(const ModelSpec& spec) {
+  if (!spec.path.empty()) return open_model(spec.path);
+  return random_model(find_model_config(spec.config), spec.seed);
+}
+
+}  // namespace cotune

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "data/chat_template.h"
+#include "data/text_encoder.h"
+#include "data/tokenizer.h"
+#include "jobs/job.h"
+#include "model/weights/model_files.h"
+
+namespace cotune {
+
+/// The text side of a model: its tokenizer and chat template, from a Hugging Face folder or a GGUF file.
+class ModelText {
+ public:
+  /// Throws UserError when the model has no tokenizer or an unsupported one, or a template that cannot be parsed.
+  explicit ModelText(const ModelFiles& files);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const TextEncoder& encoder() const { return *encoder_; }
+  /// The model's own; nullptr where it has none.
+  const ChatTemplate* chat_template() const { return chat_template_.get(); }
+  /// A template from a user's file, with the model's special tokens.
+  std::unique_ptr<ChatTemplate> make_template(const std::filesystem::path& file) const;
+  /// Tokens at which an answer ends.
+  const std::vector<int32_t>& end_of_turn_ids() const { return end_of_turn_ids_; }
+
+ private:
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<TokenizerEncoder> encoder_;
+  std::map<std::string, std::string> special_tokens_;
+  std::unique_ptr<ChatTemplate> chat_template_;
+  std::vector<int32_t> end_of_turn_ids_;
+};
+
+/// Opens what the model section names: a path, or a configuration with random weights. Throws UserError.
+ModelFiles find_model(const ModelSpec& spec);
+
+}  // namespace cotune

@@ -1,0 +1,37 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "train/trainer.h"
+
+namespace cotune {
+namespace {
+
+/// The kB value of a line `NAME:   123 kB` in a /proc file; 0 where it is missing.
+int64_t proc_bytes(const char* file, const std::string& name) {
+  std::ifstream stream(file);
+  std::string line;
+  while (std::getline(stream, line)) {
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1)) * 1024;
+  }
+  return 0;
+}
+
+/// What the control group still allows; a large number where it sets no limit.
+int64_t control_group_bytes() {
+  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), usage_file("/sys/fs/cgroup/memory.current");
+  int64_t limit = 0, usage = 0;
+  if (!(limit_file >> limit) || !(usage_file >> usage)) return std::numeric_limits<int64_t>::max();
+  return std::max<int64_t>(0, limit - usage);
+}
+
+}  // namespace
+
+int64_t available_memory_bytes() {
+  return std::min(proc_bytes("/proc/meminfo", "MemAvailable"), control_group_bytes());
+}
+int64_t resident_bytes() { return proc_bytes("/proc/self/status", "VmRSS"); }
+int64_t peak_resident_bytes() { return proc_bytes("/proc/self/status", "VmHWM"); }
+
+}  // namespace cotune

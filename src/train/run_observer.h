@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ops/memory.h"
+#include "schedule/step_plan.h"
+#include "train/job_state.h"
+
+namespace cotune {
+
+class TrainingJob;
+
+struct StepEvent {
+  const TrainingJob* job = nullptr;
+  double loss = 0, learning_rate = 0, gradient_norm = 0;
+  TokenCounts tokens;            ///< of this step's batch as it went through the model
+  int64_t labelled = 0;
+  double seconds = 0;            ///< since the run began
+  double tokens_per_second = 0;  ///< of this job, real tokens, over its last steps
+  double seconds_left = 0;       ///< at that rate
+};
+
+struct EvaluationEvent {
+  const TrainingJob* job = nullptr;
+  double loss = 0, accuracy = 0;
+  bool best = false;
+  double seconds = 0;
+};
+
+/// What a run has done when it ends, or so far.
+struct RunSummary {
+  double seconds = 0;                   ///< of the run, from the first round on
+  double seconds_training = 0;          ///< in training rounds after the first
+  double seconds_evaluating = 0;
+  double seconds_to_first_step = 0;     ///< from the start of the program
+  int64_t rounds = 0;
+  int64_t real_tokens = 0, labelled_tokens = 0;  ///< trained in the rounds that seconds_training counts
+  std::map<int32_t, TokenCounts> tokens;         ///< per job, over all training rounds
+  std::map<std::string, double> operator_seconds;
+  MemoryUsage memory;
+  int64_t peak_rss_bytes = 0;
+  int64_t memory_limit_bytes = 0;
+  std::map<int32_t, std::vector<double>> losses;  ///< per job, every step of this run
+  bool interrupted = false;
+  double tokens_per_second() const { return seconds_training > 0 ? static_cast<double>(real_tokens) / seconds_training : 0; }
+};
+
+/// Watches a run; called on the run's thread between rounds.
+class RunObserver {
+ public:
+  virtual ~RunObserver() = default;
+  virtual void on_job_started(const TrainingJob&) {}
+  virtual void on_job_waiting(const TrainingJob&) {}
+  virtual void on_selection(const TrainingJob&) {}
+  virtual void on_step(const StepEvent&) {}
+  virtual void on_evaluation(const EvaluationEvent&) {}
+  virtual void on_checkpoint(const TrainingJob&) {}
+  virtual void on_job_ended(const TrainingJob&) {}
+  virtual void on_notice(const std::string&) {}
+  virtual void on_run_ended(const RunSummary&) {}
+};
+
+}  // namespace cotune

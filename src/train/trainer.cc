@@ -1,0 +1,325 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "schedule/admission.h"
+
+namespace cotune {
+namespace {
+
+/// Left between the limit and what tensors may take: stacks, kernels' scratch, the heap of everything else.
+constexpr int64_t reserve_bytes = int64_t{96} << 20;
+
+TokenCounts& operator+=(TokenCounts& sum, const TokenCounts& counts) {
+  sum.real += counts.real;
+  sum.pad_to_row += counts.pad_to_row;
+  sum.pad_to_mix += counts.pad_to_mix;
+  sum.pad_to_chunk += counts.pad_to_chunk;
+  return sum;
+}
+
+bool has_ended(const TrainingJob& job) {
+  const JobStatus status = job.state().status;
+  return status != JobStatus::waiting && status != JobStatus::running;
+}
+
+}  // namespace
+
+Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::unique_ptr<TrainingJob>> jobs,
+                 TrainerOptions options)
+    : backbone_(std::move(backbone)),
+      jobs_(std::move(jobs)),
+      options_(std::move(options)),
+      interpreter_(backbone_),
+      recent_rate_(jobs_.size(), 0),
+      round_tokens_(jobs_.size()) {
+  options_.policy.layer_count = backbone_->config().layer_count;
+  options_.policy.recompute = options_.recompute == Recompute::always;
+  interpreter_.stage().on_operator = [this](const Operator& op, const MicrobatchState&, double seconds) {
+    summary_.operator_seconds[to_string(op.kind)] += seconds;
+  };
+}
+
+double Trainer::seconds_since_start() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+RunSummary Trainer::run() {
+  start_ = std::chrono::steady_clock::now();
+  summary_.memory_limit_bytes = options_.memory_limit_bytes;
+  if (options_.memory_limit_bytes > 0) set_memory_limit(counted_limit());
+  for (const auto& job : jobs_) {
+    if (!has_ended(*job)) job->state().status = JobStatus::waiting;
+  }
+  admit_jobs();
+  while (!stop_asked()) {
+    const std::vector<TrainingJob*> live = live_jobs();
+    if (live.empty()) break;
+    run_round(live);
+  }
+  if (stop_asked()) {
+    for (const auto& job : jobs_) {
+      if (job->state().status == JobStatus::running) save(*job, false);
+    }
+  }
+  summary_.interrupted = stop_asked();
+  summary_.seconds = seconds_since_start();
+  summary_.memory = memory_usage();
+  summary_.peak_rss_bytes = peak_resident_bytes();
+  set_memory_limit(0);
+  tell([&](RunObserver& observer) { observer.on_run_ended(summary_); });
+  return summary_;
+}
+
+int64_t Trainer::counted_limit() const {
+  const int64_t outside = std::max<int64_t>(0, resident_bytes() - memory_usage().held_bytes);
+  return std::max<int64_t>(1, options_.memory_limit_bytes - outside - reserve_bytes);
+}
+
+MemoryEstimate Trainer::predict(std::span<const int32_t> indices) const {
+  std::vector<JobFootprint> footprints;
+  for (const int32_t index : indices) footprints.push_back(jobs_[static_cast<size_t>(index)]->footprint());
+  MemoryFacts facts;
+  facts.element_size = static_cast<int64_t>(c10::elementSize(backbone_->compute()));
+  facts.weight_bytes = backbone_->weight_bytes();
+  return predict_memory(backbone_->config(), footprints, options_.policy, facts);
+}
+
+void Trainer::admit_jobs() {
+  std::vector<AdmissionCandidate> candidates;
+  for (const auto& job : jobs_) {
+    const bool waits = std::find(paused_.begin(), paused_.end(), job->index()) != paused_.end();
+    if (has_ended(*job) || waits) continue;
+    candidates.push_back({job->index(), job->spec().priority, job->index(), job->state().status == JobStatus::running});
+  }
+  Admission admission;
+  if (options_.memory_limit_bytes > 0) {
+    admission = admit(candidates, counted_limit(), [this](std::span<const int32_t> jobs) { return predict(jobs); });
+  } else {
+    for (const AdmissionCandidate& candidate : candidates) admission.admitted.push_back(candidate.job);
+  }
+  for (const AdmissionRefusal& refusal : admission.refused) {
+    job(refusal.job).state().failure = refusal.to_string();
+    end_job(job(refusal.job), JobStatus::refused);
+  }
+  std::vector<TrainingJob*> started;
+  for (const int32_t index : admission.admitted) {
+    if (job(index).state().status == JobStatus::running) continue;
+    job(index).state().status = JobStatus::running;
+    started.push_back(&job(index));
+    tell([&](RunObserver& observer) { observer.on_job_started(job(index)); });
+  }
+  for (const int32_t index : admission.waiting) {
+    tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
+  }
+  std::vector<TrainingJob*> fresh;
+  for (TrainingJob* candidate : started) {
+    if (candidate->state().step == 0 && candidate->has_evaluation()) fresh.push_back(candidate);
+  }
+  if (!fresh.empty()) evaluate(fresh);
+}
+
+std::vector<TrainingJob*> Trainer::live_jobs() const {
+  std::vector<TrainingJob*> live;
+  for (const auto& job : jobs_) {
+    if (job->state().status != JobStatus::running) continue;
+    live.push_back(job.get());
+    if (options_.policy.sharing == Sharing::separate) break;  // one job at a time, to its end
+  }
+  return live;
+}
+
+void Trainer::run_round(const std::vector<TrainingJob*>& live) {
+  std::vector<JobRound> rounds;
+  for (TrainingJob* job : live) {
+    try {
+      if (job->done()) {
+        end_job(*job, JobStatus::finished);
+        continue;
+      }
+      rounds.push_back(job->next_round());
+    } catch (const UserError& error) {
+      fail_job(*job, error.what());
+    }
+  }
+  if (rounds.empty()) return;
+  const double before = seconds_since_start();
+  interpret(rounds);
+  const double seconds = seconds_since_start() - before;
+  int64_t real_tokens = 0;
+  std::vector<TrainingJob*> to_evaluate, to_save;
+  for (const JobRound& round : rounds) {
+    TrainingJob& current = job(round.job);
+    const bool ran = round.stepped || !round.failure.empty() || round.purpose == RoundPurpose::select;
+    if (!ran || current.state().status != JobStatus::running) continue;  // paused for memory
+    const bool stepped = current.finish_round(round);
+    if (current.state().status == JobStatus::failed) {
+      fail_job(current, current.state().failure);
+      continue;
+    }
+    if (!stepped) {
+      tell([&](RunObserver& observer) { observer.on_selection(current); });
+      continue;
+    }
+    const auto index = static_cast<size_t>(round.job);
+    const TokenCounts& counts = round_tokens_[index];
+    summary_.tokens[round.job] += counts;
+    summary_.losses[round.job].push_back(round.loss());
+    real_tokens += counts.real;
+    if (summary_.rounds > 0) {
+      summary_.real_tokens += counts.real;
+      summary_.labelled_tokens += round.labelled_tokens;
+    }
+    const double rate = static_cast<double>(counts.real) / seconds;
+    recent_rate_[index] = recent_rate_[index] == 0 ? rate : 0.9 * recent_rate_[index] + 0.1 * rate;
+    const double tokens_a_step =
+        static_cast<double>(current.state().trained_tokens) / static_cast<double>(current.state().step);
+    const auto steps_left = static_cast<double>(current.total_steps() - current.state().step);
+    tell([&](RunObserver& observer) {
+      observer.on_step({&current, round.loss(), round.optimizer.learning_rate, round.gradient_norm, counts,
+                        round.labelled_tokens, seconds_since_start(), recent_rate_[index],
+                        steps_left * tokens_a_step / recent_rate_[index]});
+    });
+    if (current.evaluation_due()) {
+      to_evaluate.push_back(&current);
+    } else if (current.checkpoint_due() || current.done()) {
+      to_save.push_back(&current);
+    }
+  }
+  if (real_tokens > 0) {
+    if (summary_.rounds > 0) {
+      summary_.seconds_training += seconds;
+    } else {
+      summary_.seconds_to_first_step =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.program_start).count();
+    }
+    ++summary_.rounds;
+  }
+  if (!to_evaluate.empty()) evaluate(to_evaluate);
+  for (TrainingJob* current : to_save) save(*current, false);
+  for (const JobRound& round : rounds) {
+    TrainingJob& current = job(round.job);
+    if (current.state().status != JobStatus::running) continue;
+    if (current.stops_early()) {
+      end_job(current, JobStatus::stopped_early);
+    } else if (current.done()) {
+      end_job(current, JobStatus::finished);
+    }
+  }
+}
+
+void Trainer::interpret(std::vector<JobRound>& rounds) {
+  while (true) {
+    std::vector<JobRound> open;
+    for (const JobRound& round : rounds) {
+      if (!round.stepped && round.failure.empty()) open.push_back(round);
+    }
+    std::vector<BatchShape> shapes;
+    for (const JobRound& round : open) shapes.push_back(round.batch->shape(round.job, round.adapter->lowest_layer()));
+    const auto take_back = [&] {
+      for (JobRound& result : open) {
+        for (JobRound& round : rounds) {
+          if (round.job == result.job) round = std::move(result);
+        }
+      }
+    };
+    if (open.empty()) return;
+    try {
+      const StepPlan plan = plan_step(shapes, options_.policy);
+      const std::vector<TokenCounts> counts = count_tokens(plan);
+      for (size_t i = 0; i < open.size(); ++i) round_tokens_[static_cast<size_t>(open[i].job)] = counts[i];
+      interpreter_.run(plan, open);
+      take_back();
+      return;
+    } catch (const MemoryLimitExceeded& trouble) {
+      take_back();
+      // A selection has added up part of this round's gradients: it starts again with the next round.
+      std::erase_if(rounds, [&](const JobRound& round) {
+        if (round.purpose == RoundPurpose::select) job(round.job).restart_selection_pass();
+        return round.purpose == RoundPurpose::select;
+      });
+      if (!relieve_memory(trouble.what(), rounds)) throw SystemError(trouble.what());
+    }
+  }
+}
+
+bool Trainer::relieve_memory(const std::string& trouble, std::vector<JobRound>& rounds) {
+  release_unused_memory();
+  PackingPolicy& policy = options_.policy;
+  std::string measure;
+  if (policy.token_budget / 2 >= atom_tokens && policy.sharing != Sharing::batch_all) {
+    policy.token_budget /= 2;
+    measure = fmt::format("token budget {}", policy.token_budget);
+  } else if (!policy.recompute && options_.recompute != Recompute::never) {
+    policy.recompute = true;
+    measure = "recomputation";
+  } else {
+    std::vector<AdmissionCandidate> running;
+    for (const JobRound& round : rounds) {
+      const TrainingJob& candidate = job(round.job);
+      if (candidate.state().status != JobStatus::running) continue;
+      running.push_back({round.job, candidate.spec().priority, round.job, true});
+    }
+    if (running.size() < 2) return false;
+    TrainingJob& victim = job(job_to_pause(running));
+    victim.state().status = JobStatus::waiting;
+    paused_.push_back(victim.index());
+    std::erase_if(rounds, [&](const JobRound& round) { return round.job == victim.index() && !round.stepped; });
+    measure = fmt::format("job `{}` pauses at step {}", victim.spec().name, victim.state().step);
+  }
+  tell([&](RunObserver& observer) { observer.on_notice(fmt::format("memory: {}: {}", trouble, measure)); });
+  return true;
+}
+
+void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
+  const double before = seconds_since_start();
+  // One job after another: held-out sets are large enough to fill microbatches alone.
+  for (TrainingJob* current : jobs) {
+    std::vector<JobRound> rounds{current->evaluation_round()};
+    const BatchShape shape = rounds.front().batch->shape(current->index(), 0);
+    const auto evaluate_once = [&] { interpreter_.run(plan_step({&shape, 1}, options_.policy), rounds); };
+    try {
+      evaluate_once();
+    } catch (const MemoryLimitExceeded&) {
+      release_unused_memory();
+      options_.policy.token_budget = std::max(atom_tokens, options_.policy.token_budget / 2);
+      evaluate_once();
+    }
+    const bool best = current->finish_evaluation(rounds.front());
+    tell([&](RunObserver& observer) {
+      observer.on_evaluation({current, rounds.front().loss(), rounds.front().row_accuracy(), best, seconds_since_start()});
+    });
+    const bool keeps_best = current->spec().train.load_best || current->spec().train.early_stopping_patience > 0;
+    const bool mark = best && keeps_best;
+    if (current->state().step > 0 && (mark || current->checkpoint_due() || current->done())) save(*current, mark);
+  }
+  summary_.seconds_evaluating += seconds_since_start() - before;
+}
+
+void Trainer::save(TrainingJob& job, bool best) {
+  job.checkpoint(best);
+  tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
+}
+
+void Trainer::end_job(TrainingJob& ended, JobStatus status) {
+  ended.state().status = status;
+  if (status == JobStatus::finished || status == JobStatus::stopped_early) {
+    if (status == JobStatus::stopped_early) save(ended, false);
+    ended.write_adapter(options_.effective_configuration ? options_.effective_configuration(ended) : "");
+  }
+  tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
+  if (status == JobStatus::refused) return;
+  ended.release();
+  paused_.clear();
+  admit_jobs();
+}
+
+void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
+  failed.state().failure = reason;
+  end_job(failed, JobStatus::failed);
+}
+
+}  // namespace cotune

@@ -1,0 +1,219 @@
+#include "train/training_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "adapter/adapter_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "jobs/jobs_file.h"
+#include "train/checkpoint.h"
+#include "train/learning_rate.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string hash_of(const JobSpec& spec) {
+  JobsFile alone;
+  alone.jobs.push_back(spec);
+  return checksum(to_yaml(alone));
+}
+
+}  // namespace
+
+TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelConfig& config, at::ScalarType compute,
+                         at::Device device, std::string base_model, fs::path folder)
+    : index_(index),
+      spec_(std::move(spec)),
+      data_(std::move(data)),
+      base_model_(std::move(base_model)),
+      folder_(std::move(folder)),
+      order_({data_.train.size(), spec_.train.batch_size, spec_.train.seed, spec_.train.shuffle}) {
+  AdapterSetup setup;
+  setup.spec = spec_.adapter;
+  setup.modules = resolve_target_modules(spec_, config.layer_count);
+  setup.seed = spec_.train.seed;
+  setup.optimizer = spec_.train.optimizer;
+  setup.momentum = spec_.train.momentum;
+  setup.compute = compute;
+  setup.device = device;
+  adapter_ = make_adapter(config, std::move(setup));
+  if (!spec_.adapter.init_from.empty()) start_from_existing_adapter(config);
+  total_steps_ = cotune::total_steps(order_.order(), spec_.train.steps, spec_.train.epochs);
+  selection_passes_ = adapter_->selection_passes();
+  state_.data_hash = data_.train.content_hash();
+  state_.spec_hash = hash_of(spec_);
+}
+
+void TrainingJob::start_from_existing_adapter(const ModelConfig& config) {
+  const AdapterSetup existing = read_adapter_setup(spec_.adapter.init_from, config);
+  const std::string place = fmt::format("jobs.{}.adapter.init_from: {}", spec_.name, spec_.adapter.init_from);
+  if (existing.spec.method != spec_.adapter.method) throw_user_error("{}: is an adapter of another method", place);
+  if (existing.modules != adapter_->setup().modules) {
+    throw_user_error("{}: adapts other modules, or with other ranks or alphas, than this job: give the job the same "
+                     "target_modules, r and alpha", place);
+  }
+  load_adapter(*adapter_, spec_.adapter.init_from);
+}
+
+void TrainingJob::resume() {
+  const std::optional<fs::path> newest = latest_checkpoint(folder_);
+  if (!newest) return;
+  const JobState loaded = load_checkpoint(*newest, *adapter_);
+  if (loaded.spec_hash != state_.spec_hash) {
+    throw_user_error("{}: belongs to job `{}` with other settings: resume with the jobs file of that run, or choose "
+                     "another output_dir", newest->string(), spec_.name);
+  }
+  if (loaded.data_hash != state_.data_hash) {
+    throw_user_error("{}: job `{}` was trained on other data than {} holds now", newest->string(), spec_.name,
+                     spec_.data.train);
+  }
+  state_ = loaded;
+  selection_passes_ = adapter_->selection_passes();
+}
+
+Batch TrainingJob::make_batch(const Dataset& dataset, const std::vector<int64_t>& examples, int64_t step) const {
+  Batch batch{step, {}};
+  batch.rows.reserve(examples.size());
+  for (const int64_t example : examples) {
+    const std::span<const int32_t> tokens = dataset.tokens(example);
+    const std::span<const uint8_t> learned = dataset.learned(example);
+    batch.rows.push_back({{tokens.begin(), tokens.end()}, {learned.begin(), learned.end()}, static_cast<uint64_t>(example)});
+  }
+  return batch;
+}
+
+JobRound TrainingJob::next_round() {
+  const bool selecting = selection_pass_ < selection_passes_;
+  const int64_t step = selecting ? selection_batch_ : state_.step;
+  if (selecting && selection_batch_ == 0) adapter_->begin_selection(selection_pass_);
+  batch_ = make_batch(data_.train, order_.batch(step), step);
+  const TrainSpec& train = spec_.train;
+  JobRound round;
+  round.job = index_;
+  round.adapter = adapter_.get();
+  round.batch = &batch_;
+  round.purpose = selecting ? RoundPurpose::select : RoundPurpose::train;
+  round.dropout_key = mix_key(mix64(train.seed), static_cast<uint64_t>(step));
+  round.optimizer = {train.optimizer, step + 1,     learning_rate(train, step, total_steps_), train.weight_decay,
+                     train.beta1,     train.beta2, train.epsilon, train.momentum, train.max_grad_norm};
+  return round;
+}
+
+bool TrainingJob::finish_round(const JobRound& round) {
+  if (round.purpose == RoundPurpose::select) {
+    if (!std::isfinite(round.loss_sum)) {
+      state_.status = JobStatus::failed;
+      state_.failure = "the loss is not finite while entries are selected";
+      return false;
+    }
+    const int64_t batches = std::min(spec_.adapter.selection_batches, total_steps_);
+    if (++selection_batch_ < batches) return false;
+    adapter_->end_selection(selection_pass_++);
+    selection_batch_ = 0;
+    return false;
+  }
+  if (!round.stepped) {
+    state_.status = JobStatus::failed;
+    state_.failure = round.failure;
+    return false;
+  }
+  ++state_.step;
+  state_.epoch = static_cast<double>(state_.step) / static_cast<double>(steps_per_epoch());
+  for (const BatchRow& row : batch_.rows) state_.trained_tokens += static_cast<int64_t>(row.tokens.size());
+  state_.labelled_tokens += round.labelled_tokens;
+  state_.last_loss = round.loss();
+  return true;
+}
+
+JobRound TrainingJob::evaluation_round() {
+  std::vector<int64_t> examples(static_cast<size_t>(data_.eval.size()));
+  for (size_t i = 0; i < examples.size(); ++i) examples[i] = static_cast<int64_t>(i);
+  batch_ = make_batch(data_.eval, examples, state_.step);
+  JobRound round;
+  round.job = index_;
+  round.adapter = adapter_.get();
+  round.batch = &batch_;
+  round.purpose = RoundPurpose::evaluate;
+  return round;
+}
+
+bool TrainingJob::finish_evaluation(const JobRound& round) {
+  state_.last_eval_loss = round.loss();
+  state_.last_eval_accuracy = round.row_accuracy();
+  if (state_.step == 0) {
+    state_.start_eval_loss = round.loss();
+    state_.start_eval_accuracy = round.row_accuracy();
+  }
+  const bool better = std::isnan(state_.best_eval_loss) ||
+                      round.loss() < state_.best_eval_loss - spec_.train.early_stopping_threshold;
+  if (better) {
+    state_.best_eval_loss = round.loss();
+    state_.best_step = state_.step;
+    state_.evaluations_without_improvement = 0;
+  } else {
+    ++state_.evaluations_without_improvement;
+  }
+  return better;
+}
+
+bool TrainingJob::evaluation_due() const {
+  if (!has_evaluation()) return false;
+  return done() || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
+}
+
+bool TrainingJob::checkpoint_due() const {
+  return spec_.train.save_steps > 0 && state_.step % spec_.train.save_steps == 0;
+}
+
+bool TrainingJob::stops_early() const {
+  return spec_.train.early_stopping_patience > 0 &&
+         state_.evaluations_without_improvement >= spec_.train.early_stopping_patience;
+}
+
+void TrainingJob::checkpoint(bool best) { save_checkpoint(folder_, *adapter_, state_, base_model_, best); }
+
+void TrainingJob::write_adapter(const std::string& effective_configuration) {
+  const fs::path target = folder_ / "adapter";
+  std::error_code error;
+  fs::create_directories(target, error);
+  if (error) throw SystemError(fmt::format("{}: cannot create: {}", target.string(), error.message()));
+  const std::optional<fs::path> best = spec_.train.load_best ? best_checkpoint(folder_) : std::nullopt;
+  for (const char* file : {adapter_config_file, adapter_model_file}) {
+    std::string bytes;
+    if (best) {
+      bytes = read_file(*best / file);
+    } else {
+      bytes = file == adapter_config_file ? adapter_config_bytes(*adapter_, base_model_) : adapter_model_bytes(*adapter_);
+    }
+    write_file_atomically(target / file, bytes);
+  }
+  write_file_atomically(target / "cotune.yaml", effective_configuration);
+}
+
+JobFootprint TrainingJob::footprint() const {
+  JobFootprint footprint;
+  footprint.job = index_;
+  for (const AdaptedModule& module : adapter_->setup().modules) {
+    AdapterShape shape{index_, adapter_->method(), module.layer, module.projection, module.r, 0};
+    if (adapter_->method() == AdapterMethod::diff_pruning) {
+      const ProjectionShape size = adapter_->projection_shape_of(module.projection);
+      shape.entries = static_cast<int64_t>(std::ceil(spec_.adapter.density * static_cast<double>(size.in * size.out)));
+    }
+    footprint.adapters.push_back(shape);
+  }
+  const bool adamw = spec_.train.optimizer == OptimizerKind::adamw;
+  footprint.moment_count = adamw ? 2 : (spec_.train.momentum != 0 ? 1 : 0);
+  footprint.row_count = std::min(spec_.train.batch_size, data_.train.size());
+  for (int64_t i = 0; i < data_.train.size(); ++i) {
+    footprint.longest_row = std::max(footprint.longest_row, data_.train.length(i));
+  }
+  return footprint;
+}
+
+}  // namespace cotune

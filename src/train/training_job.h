@@ -1,0 +1,86 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "adapter/adapter.h"
+#include "data/batch_order.h"
+#include "data/dataset.h"
+#include "engine/job_round.h"
+#include "schedule/memory.h"
+#include "train/job_state.h"
+
+namespace cotune {
+
+/// One job while it trains: its data, adapter and state. Everything that the job can change is in here, so that jobs
+/// join, leave, fail and resume without touching one another.
+class TrainingJob {
+ public:
+  /// `index` is the job's number in its run. base_model: recorded in checkpoints and adapters.
+  /// Throws UserError when the adapter does not fit the model, or `init_from` does not fit the job.
+  TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelConfig& config, at::ScalarType compute,
+              at::Device device, std::string base_model, std::filesystem::path folder);
+
+  int32_t index() const { return index_; }
+  const JobSpec& spec() const { return spec_; }
+  const JobData& data() const { return data_; }
+  Adapter& adapter() { return *adapter_; }
+  JobState& state() { return state_; }
+  const JobState& state() const { return state_; }
+  int64_t total_steps() const { return total_steps_; }
+  int64_t steps_per_epoch() const { return cotune::steps_per_epoch(order_.order()); }
+  const std::filesystem::path& folder() const { return folder_; }
+
+  /// Takes up the newest checkpoint, if there is one. Throws UserError when it belongs to another configuration or other
+  /// data, or is damaged.
+  void resume();
+
+  /// The job's part in the next round: one training step, or one batch of a method's selection.
+  JobRound next_round();
+  /// Takes the result of that round into the state. Returns whether an optimizer step was made.
+  bool finish_round(const JobRound& round);
+  /// Begins the current selection pass again: a round of it was broken off.
+  void restart_selection_pass() { selection_batch_ = 0; }
+  /// The job's part in an evaluation of its held-out rows. Only when it has some.
+  JobRound evaluation_round();
+  /// Takes the held-out loss into the state: best, patience. Returns whether it is the best so far.
+  bool finish_evaluation(const JobRound& round);
+  bool has_evaluation() const { return !data_.eval.empty(); }
+
+  /// After a step: whether the job's settings ask for an evaluation or a checkpoint now.
+  bool evaluation_due() const;
+  bool checkpoint_due() const;
+  bool done() const { return state_.step >= total_steps_; }
+  bool stops_early() const;
+
+  void checkpoint(bool best);
+  /// Writes FOLDER/adapter: the last state, or the best checkpoint where load_best asks for it.
+  void write_adapter(const std::string& effective_configuration);
+
+  /// Frees the adapter, its gradients and moments: the job has ended.
+  void release() { adapter_.reset(); }
+
+  /// As admission sees it: the shapes and the longest row.
+  JobFootprint footprint() const;
+
+ private:
+  Batch make_batch(const Dataset& dataset, const std::vector<int64_t>& examples, int64_t step) const;
+  void start_from_existing_adapter(const ModelConfig& config);
+
+  int32_t index_;
+  JobSpec spec_;
+  JobData data_;
+  std::string base_model_;
+  std::filesystem::path folder_;
+  std::unique_ptr<Adapter> adapter_;
+  BatchSequence order_;
+  int64_t total_steps_ = 0;
+  JobState state_;
+  Batch batch_;
+  int64_t selection_pass_ = 0, selection_batch_ = 0, selection_passes_ = 0;
+};
+
+}  // namespace cotune
