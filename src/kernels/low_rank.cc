@@ -96,7 +96,7 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
   const LeftOperand left(x, x_stride, first.k(), first.dtype());
   const auto count = static_cast<int64_t>(strips.size());
   const int64_t parts = std::min<int64_t>(omp_get_max_threads(), count);
-#pragma omp parallel num_threads(static_cast <int>(parts))
+#pragma omp parallel num_threads(static_cast<int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {

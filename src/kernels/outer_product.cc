@@ -12,7 +12,11 @@
 namespace cotune::kernels {
 namespace {
 
-constexpr int64_t right_block_bytes = 12 << 10;  // of arranged rows of right, in the first-level cache; at least one panel
+// Arranged rows of right are used at once from the first-level cache where a panel of them leaves room for the rows they
+// come from; else as many panels as suit the second level.
+constexpr int64_t near_panel_bytes = 16 << 10;
+constexpr int64_t near_block_bytes = 12 << 10;
+constexpr int64_t far_block_bytes = 256 << 10;
 constexpr int64_t panel_columns = PackedMatrix::panel_columns;
 constexpr int64_t line_bytes = 64;
 
@@ -83,7 +87,7 @@ void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange 
     target += group.left_columns * left_stride;
   }
   const int64_t panel_bytes = depth * panel_columns * element;
-  const int64_t block = std::clamp<int64_t>(right_block_bytes / panel_bytes, 1, panels.count());
+  const int64_t block = std::clamp<int64_t>((panel_bytes <= near_panel_bytes ? near_block_bytes : far_block_bytes) / panel_bytes, 1, panels.count());
   char* arranged = ThreadScratch::mine().get(ThreadScratch::right, block * panel_bytes);
   for (int64_t first = panels.begin; first < panels.end; first += block) {
     const int64_t count = std::min(block, panels.end - first);
@@ -130,7 +134,7 @@ void outer_products(Isa isa, DType dtype, const void* right, int64_t right_strid
   share_gradients(groups, gradient_parts, gradient_part);
   const Call call{kernels, static_cast<const char*>(right), right_stride * bytes_of(dtype), columns, groups, gradient_part};
   const int64_t parts = column_parts * gradient_parts;
-#pragma omp parallel num_threads(static_cast <int>(parts))
+#pragma omp parallel num_threads(static_cast<int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {

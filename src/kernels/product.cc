@@ -223,7 +223,7 @@ void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const Packe
   const int64_t strips = (tiles + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;
   const Grid grid = choose_grid(omp_get_max_threads(), strips, b.panel_count(), left.copies());
   const int64_t parts = grid.row_parts * grid.column_parts;
-#pragma omp parallel num_threads(static_cast <int>(parts))
+#pragma omp parallel num_threads(static_cast<int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {
