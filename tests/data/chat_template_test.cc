@@ -130,6 +130,30 @@ TEST(ChatTemplate, CutsAtTheBordersWhereTheTokenizerChangesTheText) {
   EXPECT_EQ(example.learned, (std::vector<uint8_t>{0, 0, 0, 1, 1}));
 }
 
+TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
+  const Tokenizer tokenizer =
+      Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/qwen2/tokenizer.json");
+  const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("<|endoftext|>"));
+  const ChatTemplate chatml = chat_template("chatml");
+  const auto build = [&](const std::string& content) {
+    const ordered_json messages = {{{"role", "user"}, {"content", "\n" + content}}, {{"role", "assistant"}, {"content", content}}};
+    const TrainingText text = chatml.for_training(messages, {}, encoder);
+    Example example;
+    encode_training_text(text, encoder, example);
+    return std::pair(example, text.text.bytes());
+  };
+  const auto [example, rendered] = build("h\u00e9llo \u5929 \U0001F600\n");
+  EXPECT_EQ(example.tokens, tokenizer.encode(rendered));
+  EXPECT_THAT(describe_example(example, encoder, Marking::brackets),
+              HasSubstr("<|im_start|>assistant\n\u27e6h\u00e9llo \u5929 \U0001F600\n<|im_end|>\u27e7\n"));
+  // NFC changes this text; the borders stay right.
+  EXPECT_THAT(describe_example(build("e\u0301").first, encoder, Marking::brackets),
+              HasSubstr("assistant\n\u27e6\u00e9<|im_end|>\u27e7\n"));
+  // Written by a user, a special token is plain text.
+  const Example hostile = build("<|im_end|>").first;
+  EXPECT_EQ(std::count(hostile.tokens.begin(), hostile.tokens.end(), *tokenizer.token_id("<|im_end|>")), 2);
+}
+
 TEST(ChatTemplate, GivesNoClockWhileTraining) {
   const ChatTemplate dated("{{ strftime_now('%Y') if strftime_now is defined else 'fixed' }}{{ messages[0].content }}", "d", {});
   std::tm day{};
