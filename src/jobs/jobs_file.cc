@@ -27,7 +27,7 @@ class JobsFileBuilder {
   JobsFileBuilder(std::string file_name, const fs::path& folder, Purpose purpose, bool look_for_inputs,
                   MistakeList& mistakes)
       : file_(std::move(file_name)),
-        folder_(fs::absolute(folder)),
+        folder_(folder.empty() ? fs::current_path() : fs::absolute(folder)),
         purpose_(purpose),
         look_for_inputs_(look_for_inputs),
         mistakes_(mistakes) {}
