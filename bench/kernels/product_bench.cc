@@ -24,7 +24,8 @@ namespace {
 std::mt19937 source(1);
 
 struct Buffer {
-  Buffer(int64_t rows, int64_t columns, DType dtype) : stride(columns), memory(PackedMatrix(rows * columns / 32 + 1, 32, dtype)) {
+  Buffer(int64_t rows, int64_t columns, DType dtype)
+      : stride(columns), memory(PackedMatrix(rows * columns / 32 + 1, 32, dtype)) {
     std::vector<float> values(4099);
     for (float& value : values) value = std::normal_distribution<float>()(source);
     for (int64_t i = 0; i < rows * columns; ++i) {
@@ -55,21 +56,29 @@ double best_seconds(const std::function<void()>& run) {
 }
 
 void report(const char* what, int64_t rows, int64_t k, int64_t n, double flop, double seconds) {
-  std::printf("%-22s rows %5ld  %5ld x %-5ld  %8.3f ms  %7.1f GFLOP/s\n", what, static_cast<long>(rows), static_cast<long>(k),
-              static_cast<long>(n), seconds * 1e3, flop / seconds * 1e-9);
+  std::printf("%-22s rows %5ld  %5ld x %-5ld  %8.3f ms  %7.1f GFLOP/s\n", what, static_cast<long>(rows),
+              static_cast<long>(k), static_cast<long>(n), seconds * 1e3, flop / seconds * 1e-9);
   std::fflush(stdout);
 }
 
 void measure(Isa isa, DType dtype, int64_t rows) {
   constexpr int64_t rank = 16;
-  for (const auto& [k, n] : {std::pair<int64_t, int64_t>{576, 960}, {960, 576}, {576, 576}, {576, 3072}, {3072, 576}, {1536, 576},
-                             {576, 1536}, {576, 49152}, {49152, 576}}) {
+  for (const auto& [k, n] : {std::pair<int64_t, int64_t>{576, 960},
+                             {960, 576},
+                             {576, 576},
+                             {576, 3072},
+                             {3072, 576},
+                             {1536, 576},
+                             {576, 1536},
+                             {576, 49152},
+                             {49152, 576}}) {
     if ((n > 10000 || k > 10000) && rows > 700) continue;
     Buffer weights(k, n, dtype);
     const PackedMatrix b = PackedMatrix::from_rows(weights.data(), k, n, n, dtype, dtype);
     Buffer x(rows, k, dtype), y(rows, n + 32, dtype);
     const double flop = 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(n);
-    report("product", rows, k, n, flop, best_seconds([&] { product(isa, x.data(), k, rows, b, y.data(), n + 32); }));
+    report("product", rows, k, n, flop,
+           best_seconds([&] { product(isa, x.data(), k, rows, b, y.data(), n + 32); }));
     if (n > 10000 || k > 10000) continue;
 
     for (const int64_t jobs : {4, 16}) {

@@ -19,7 +19,8 @@ struct ShrinkStrip {
   int height[2];
 };
 
-void plan_strips(std::span<const ShrinkGroup> groups, const MatrixKernels& kernels, std::vector<ShrinkStrip>& strips) {
+void plan_strips(std::span<const ShrinkGroup> groups, const MatrixKernels& kernels,
+                 std::vector<ShrinkStrip>& strips) {
   strips.clear();
   for (size_t g = 0; g < groups.size(); ++g) {
     const RowRange rows = groups[g].rows;
@@ -29,16 +30,20 @@ void plan_strips(std::span<const ShrinkGroup> groups, const MatrixKernels& kerne
     for (int64_t i = 0; i < count; i += kernels.tiles_per_strip) {
       const int64_t end = i + kernels.tiles_per_strip;
       const auto second = kernels.tiles_per_strip == 2 ? begin(end) - begin(i + 1) : 0;
-      strips.push_back({static_cast<int64_t>(g), begin(i), {static_cast<int>(begin(i + 1) - begin(i)), static_cast<int>(second)}});
+      strips.push_back({static_cast<int64_t>(g),
+                        begin(i),
+                        {static_cast<int>(begin(i + 1) - begin(i)), static_cast<int>(second)}});
     }
   }
 }
 
-void multiply_strip(const MatrixKernels& kernels, const ShrinkGroup& group, const LeftOperand& left, const ShrinkStrip& rows) {
+void multiply_strip(const MatrixKernels& kernels, const ShrinkGroup& group, const LeftOperand& left,
+                    const ShrinkStrip& rows) {
   const PackedMatrix& a = *group.a;
   const int64_t element = bytes_of(kernels.dtype);
   const int64_t depth = a.padded_k();
-  const int64_t partial_bytes = a.panel_count() * 2 * kernels.tile_rows * PackedMatrix::panel_columns * int64_t{sizeof(float)};
+  const int64_t partial_bytes =
+      a.panel_count() * 2 * kernels.tile_rows * PackedMatrix::panel_columns * int64_t{sizeof(float)};
   ThreadScratch& scratch = ThreadScratch::mine();
   Strip strip;
   strip.tile_count = rows.height[1] > 0 ? 2 : 1;
@@ -56,7 +61,8 @@ void multiply_strip(const MatrixKernels& kernels, const ShrinkGroup& group, cons
     for (int64_t i = 0; i < count; ++i) left.copy_row(rows.row + i, copy + i * left.stride());
     x = copy;
   }
-  if (depth > kernels.k_block) strip.partial = reinterpret_cast<float*>(scratch.get(ThreadScratch::partial, partial_bytes));
+  if (depth > kernels.k_block)
+    strip.partial = reinterpret_cast<float*>(scratch.get(ThreadScratch::partial, partial_bytes));
   char* s = static_cast<char*>(group.s) + (rows.row - group.rows.begin) * strip.y_stride;
   for (int side = 0; side < strip.tile_count; ++side) {
     Tile& tile = strip.tiles[side];
@@ -83,10 +89,12 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
   if (groups.empty()) return;
   const PackedMatrix& first = *groups.front().a;
   for (const ShrinkGroup& group : groups) {
-    COTUNE_CHECK(group.a->k() == first.k() && group.a->dtype() == first.dtype(), "factors of one call differ in depth or dtype");
-    COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}", group.rows.begin, group.rows.end);
-    COTUNE_CHECK(group.s_stride >= group.a->padded_n() || group.rows.count() <= 1, "stride {} of s, {} columns", group.s_stride,
-                 group.a->padded_n());
+    COTUNE_CHECK(group.a->k() == first.k() && group.a->dtype() == first.dtype(),
+                 "factors of one call differ in depth or dtype");
+    COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}",
+                 group.rows.begin, group.rows.end);
+    COTUNE_CHECK(group.s_stride >= group.a->padded_n() || group.rows.count() <= 1,
+                 "stride {} of s, {} columns", group.s_stride, group.a->padded_n());
   }
   const MatrixKernels& kernels = matrix_kernels(isa, first.dtype());
   thread_local std::vector<ShrinkStrip> thread_strips;
@@ -96,7 +104,7 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
   const LeftOperand left(x, x_stride, first.k(), first.dtype());
   const auto count = static_cast<int64_t>(strips.size());
   const int64_t parts = std::min<int64_t>(omp_get_max_threads(), count);
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {

@@ -18,15 +18,21 @@ namespace {
 constexpr std::align_val_t alignment{64};
 constexpr int64_t large_piece = 1 << 16;  // elements from which the threads share the packing
 
-void* allocate_on_heap(void*, size_t bytes) { return ::operator new(bytes, alignment); }
-void release_to_heap(void*, void* memory, size_t) noexcept { ::operator delete(memory, alignment); }
+void* allocate_on_heap(void*, size_t bytes) {
+  return ::operator new(bytes, alignment);
+}
+void release_to_heap(void*, void* memory, size_t) noexcept {
+  ::operator delete(memory, alignment);
+}
 
 uint16_t round_to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40);  // NaN stays NaN
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
-float widen(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+float widen(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 template <typename Target, typename Source>
 Target convert(Source value) {
@@ -39,12 +45,14 @@ Target convert(Source value) {
   }
 }
 
-/// Columns [begin, end) of one panel; source element (i, j) at source[i * k_stride + j * n_stride], j from `begin`.
+/// Columns [begin, end) of one panel; source element (i, j) at source[i * k_stride + j * n_stride], j from
+/// `begin`.
 template <typename Target, typename Source>
-void pack_panel(Target* panel, int64_t begin, int64_t end, int64_t k, const Source* source, int64_t k_stride, int64_t n_stride) {
+void pack_panel(Target* panel, int64_t begin, int64_t end, int64_t k, const Source* source, int64_t k_stride,
+                int64_t n_stride) {
   constexpr int64_t width = PackedMatrix::panel_columns;
   constexpr int64_t group = std::is_same_v<Target, float> ? 1 : 2;  // elements of k side by side
-  constexpr int64_t k_block = 64;                                   // keeps the written part of the panel in cache
+  constexpr int64_t k_block = 64;  // keeps the written part of the panel in cache
   for (int64_t block = 0; block < k; block += k_block) {
     const int64_t block_end = block + k_block < k ? block + k_block : k;
     for (int64_t j = begin; j < end; ++j) {
@@ -58,7 +66,9 @@ void pack_panel(Target* panel, int64_t begin, int64_t end, int64_t k, const Sour
 
 }  // namespace
 
-MemorySource MemorySource::heap() { return {allocate_on_heap, release_to_heap, nullptr}; }
+MemorySource MemorySource::heap() {
+  return {allocate_on_heap, release_to_heap, nullptr};
+}
 
 PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory)
     : k_(k), n_(n), padded_k_(padded_depth(k, dtype)), dtype_(dtype), memory_(memory) {
@@ -68,7 +78,9 @@ PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memor
   std::memset(data_, 0, static_cast<size_t>(bytes()));
 }
 
-PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept { *this = std::move(other); }
+PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept {
+  *this = std::move(other);
+}
 
 PackedMatrix& PackedMatrix::operator=(PackedMatrix&& other) noexcept {
   if (this == &other) return *this;
@@ -82,30 +94,32 @@ PackedMatrix& PackedMatrix::operator=(PackedMatrix&& other) noexcept {
   return *this;
 }
 
-PackedMatrix::~PackedMatrix() { free_memory(); }
+PackedMatrix::~PackedMatrix() {
+  free_memory();
+}
 
 void PackedMatrix::free_memory() noexcept {
   if (data_ != nullptr) memory_.release(memory_.context, data_, static_cast<size_t>(bytes()));
   data_ = nullptr;
 }
 
-PackedMatrix PackedMatrix::from_rows(const void* source, int64_t k, int64_t n, int64_t stride, DType source_dtype, DType dtype,
-                                     MemorySource memory) {
+PackedMatrix PackedMatrix::from_rows(const void* source, int64_t k, int64_t n, int64_t stride,
+                                     DType source_dtype, DType dtype, MemorySource memory) {
   PackedMatrix packed(k, n, dtype, memory);
   packed.repack({source, stride, source_dtype, MatrixView::Order::rows});
   return packed;
 }
 
-PackedMatrix PackedMatrix::from_transposed(const void* source, int64_t k, int64_t n, int64_t stride, DType source_dtype,
-                                           DType dtype, MemorySource memory) {
+PackedMatrix PackedMatrix::from_transposed(const void* source, int64_t k, int64_t n, int64_t stride,
+                                           DType source_dtype, DType dtype, MemorySource memory) {
   PackedMatrix packed(k, n, dtype, memory);
   packed.repack({source, stride, source_dtype, MatrixView::Order::transposed});
   return packed;
 }
 
 void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const MatrixView& source) {
-  COTUNE_CHECK(first_column >= 0 && count >= 0 && first_column + count <= n_, "columns {} to {} of a matrix with {}", first_column,
-               first_column + count, n_);
+  COTUNE_CHECK(first_column >= 0 && count >= 0 && first_column + count <= n_,
+               "columns {} to {} of a matrix with {}", first_column, first_column + count, n_);
   if (count == 0 || k_ == 0) return;
   const bool rows = source.order == MatrixView::Order::rows;
   const int64_t k_stride = rows ? source.stride : 1;
@@ -121,10 +135,13 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
     const int64_t offset = (index * panel_columns + begin - first_column) * n_stride;
     if (vectors) {
       const auto* from = static_cast<const char*>(source.data) + offset * bytes_of(source.dtype);
-      pack_panel_avx512({target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}});
+      pack_panel_avx512(
+          {target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}});
       continue;
     }
-    auto pack = [&](auto* to, const auto* from) { pack_panel(to, begin, end, k_, from + offset, k_stride, n_stride); };
+    auto pack = [&](auto* to, const auto* from) {
+      pack_panel(to, begin, end, k_, from + offset, k_stride, n_stride);
+    };
     const auto* words = static_cast<const uint16_t*>(source.data);
     const auto* floats = static_cast<const float*>(source.data);
     if (dtype_ == DType::bf16) {
@@ -138,7 +155,8 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
 }
 
 float PackedMatrix::at(int64_t i, int64_t j) const {
-  COTUNE_CHECK(i >= 0 && i < k_ && j >= 0 && j < n_, "element ({}, {}) of a matrix of {} by {}", i, j, k_, n_);
+  COTUNE_CHECK(i >= 0 && i < k_ && j >= 0 && j < n_, "element ({}, {}) of a matrix of {} by {}", i, j, k_,
+               n_);
   const void* from = panel(j / panel_columns);
   const int64_t column = j % panel_columns;
   if (dtype_ == DType::f32) return static_cast<const float*>(from)[i * panel_columns + column];

@@ -9,7 +9,9 @@ namespace cotune::kernels {
 /// The compute dtypes of the kernels. Sums are f32 in both.
 enum class DType { bf16, f32 };
 
-constexpr int64_t bytes_of(DType dtype) { return dtype == DType::bf16 ? 2 : 4; }
+constexpr int64_t bytes_of(DType dtype) {
+  return dtype == DType::bf16 ? 2 : 4;
+}
 
 /// Rows [begin, end) of a microbatch; end ≥ begin.
 struct RowRange {
@@ -20,8 +22,9 @@ struct RowRange {
   bool operator==(const RowRange&) const = default;
 };
 
-/// Where packed matrices take their memory, so that the caller can count bytes by kind. Plain functions and a context:
-/// both must outlive every matrix made with them. `allocate` returns memory aligned to 64 bytes or throws.
+/// Where packed matrices take their memory, so that the caller can count bytes by kind. Plain functions and a
+/// context: both must outlive every matrix made with them. `allocate` returns memory aligned to 64 bytes or
+/// throws.
 struct MemorySource {
   void* (*allocate)(void* context, size_t bytes) = nullptr;
   void (*release)(void* context, void* memory, size_t bytes) noexcept = nullptr;
@@ -47,8 +50,8 @@ struct MatrixView {
 /// A matrix B [k, n] as the right operand of y = x·B: panels of 32 columns, each panel contiguous.
 ///   bf16  panel [padded_k / 2][32][2]: pairs of k side by side; padded_k is k rounded up to a multiple of 32
 ///   f32   panel [k][32];               padded_k is k
-/// What pads k and n is zero. Element values are those of the source; f32 → bf16 rounds to nearest even, and NaN stays
-/// NaN. Owns its memory; can be moved, not copied. Reading from several threads is safe.
+/// What pads k and n is zero. Element values are those of the source; f32 → bf16 rounds to nearest even, and
+/// NaN stays NaN. Owns its memory; can be moved, not copied. Reading from several threads is safe.
 class PackedMatrix {
  public:
   static constexpr int64_t panel_columns = 32;
@@ -61,15 +64,16 @@ class PackedMatrix {
   ~PackedMatrix();
 
   /// From source [k, n] in row order; stride in elements.
-  static PackedMatrix from_rows(const void* source, int64_t k, int64_t n, int64_t stride, DType source_dtype, DType dtype,
-                                MemorySource memory = MemorySource::heap());
+  static PackedMatrix from_rows(const void* source, int64_t k, int64_t n, int64_t stride, DType source_dtype,
+                                DType dtype, MemorySource memory = MemorySource::heap());
   /// From source [n, k], as Hugging Face stores a Linear's weight; stride in elements.
-  static PackedMatrix from_transposed(const void* source, int64_t k, int64_t n, int64_t stride, DType source_dtype,
-                                      DType dtype, MemorySource memory = MemorySource::heap());
+  static PackedMatrix from_transposed(const void* source, int64_t k, int64_t n, int64_t stride,
+                                      DType source_dtype, DType dtype,
+                                      MemorySource memory = MemorySource::heap());
 
-  /// Overwrites columns [first_column, first_column + count) for all k; `source` is [k, count]. Several matrices side by
-  /// side (q, k, v; gate and up in groups of 16 columns) are packed by several calls. Allocates nothing. Uses the OpenMP
-  /// threads when the piece is large.
+  /// Overwrites columns [first_column, first_column + count) for all k; `source` is [k, count]. Several
+  /// matrices side by side (q, k, v; gate and up in groups of 16 columns) are packed by several calls.
+  /// Allocates nothing. Uses the OpenMP threads when the piece is large.
   void pack_columns(int64_t first_column, int64_t count, const MatrixView& source);
   /// pack_columns over the whole width: for adapter factors after every optimizer step. Allocates nothing.
   void repack(const MatrixView& source) { pack_columns(0, n_, source); }

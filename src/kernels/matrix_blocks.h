@@ -28,14 +28,20 @@ class ThreadScratch {
 };
 
 /// How many tiles `rows` rows are cut into, and where tile i begins: as equal as can be.
-inline int64_t tile_count(int64_t rows, int tile_rows) { return (rows + tile_rows - 1) / tile_rows; }
-inline int64_t tile_begin(int64_t rows, int64_t tiles, int64_t i) { return rows * i / tiles; }
+inline int64_t tile_count(int64_t rows, int tile_rows) {
+  return (rows + tile_rows - 1) / tile_rows;
+}
+inline int64_t tile_begin(int64_t rows, int64_t tiles, int64_t i) {
+  return rows * i / tiles;
+}
 
 /// The part `index` of `parts` of `count` things.
-inline RowRange share(int64_t count, int64_t index, int64_t parts) { return {count * index / parts, count * (index + 1) / parts}; }
+inline RowRange share(int64_t count, int64_t index, int64_t parts) {
+  return {count * index / parts, count * (index + 1) / parts};
+}
 
-/// Rows of a left operand as the kernels can read them: in place, or copied with k padded and a stride that spreads the
-/// rows over the cache's sets.
+/// Rows of a left operand as the kernels can read them: in place, or copied with k padded and a stride that
+/// spreads the rows over the cache's sets.
 class LeftOperand {
  public:
   LeftOperand(const void* x, int64_t stride, int64_t k, DType dtype);

@@ -1,4 +1,5 @@
-/// Inside the matrix kernels: what the blocking code (product, low_rank, outer_product) asks of one instruction set.
+/// Inside the matrix kernels: what the blocking code (product, low_rank, outer_product) asks of one
+/// instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@ namespace cotune::kernels {
 
 /// A low-rank term as one tile of rows sees it.
 struct TileTerm {
-  const char* s = nullptr;  ///< the tile's first row
-  int64_t s_stride = 0;     ///< bytes
-  int64_t k = 0;            ///< padded rank
+  const char* s = nullptr;       ///< the tile's first row
+  int64_t s_stride = 0;          ///< bytes
+  int64_t k = 0;                 ///< padded rank
   const char* panels = nullptr;  ///< of the term's b
   int64_t panel_bytes = 0;
   int64_t panel_begin = 0, panel_end = 0;  ///< panels of the frozen product that the term covers
@@ -32,13 +33,13 @@ struct Tile {
 struct Strip {
   Tile tiles[2];
   int tile_count = 0;
-  int64_t a_stride = 0;       ///< bytes between rows of the left operand
-  int64_t k = 0;              ///< of this block; bf16: a multiple of 32
-  const char* b = nullptr;    ///< first panel, at the first k of the block
-  int64_t panel_bytes = 0;    ///< from one panel to the next
-  int64_t first_panel = 0;    ///< index of the first panel in the whole product, for the terms
+  int64_t a_stride = 0;     ///< bytes between rows of the left operand
+  int64_t k = 0;            ///< of this block; bf16: a multiple of 32
+  const char* b = nullptr;  ///< first panel, at the first k of the block
+  int64_t panel_bytes = 0;  ///< from one panel to the next
+  int64_t first_panel = 0;  ///< index of the first panel in the whole product, for the terms
   int64_t panel_count = 0;
-  int64_t columns = 0;        ///< columns of y from the first panel on; beyond them nothing, or zero, is written
+  int64_t columns = 0;  ///< columns of y from the first panel on; beyond them nothing, or zero, is written
 
   /// Blocks of k before the last leave their sums here: [panel_count][2][tile_rows][32] f32, 64-byte aligned.
   float* partial = nullptr;
@@ -46,27 +47,30 @@ struct Strip {
 
   /// y = round(scale · sum + bias + residual), or y (f32) += scale · sum.
   bool accumulate = false;
-  bool zero_tail = false;     ///< write zero into the last panel's columns beyond `columns`
+  bool zero_tail = false;  ///< write zero into the last panel's columns beyond `columns`
   float scale = 1;
   int64_t y_stride = 0, residual_stride = 0;  ///< bytes
   const char* bias = nullptr;                 ///< at the first column, or null
 };
 
 struct MatrixKernels {
-  int tile_rows;         ///< largest height of a tile
-  int tiles_per_strip;   ///< how many tiles a strip should have, to read B once for all of them
-  int64_t k_block;       ///< k of a block, such that a strip's left operand stays in the first-level cache
+  int tile_rows;        ///< largest height of a tile
+  int tiles_per_strip;  ///< how many tiles a strip should have, to read B once for all of them
+  int64_t k_block;      ///< k of a block, such that a strip's left operand stays in the first-level cache
   DType dtype;
   /// Called by every thread around its strips.
   void (*begin)();
   void (*end)();
   void (*multiply)(const Strip& strip);
-  /// right [rows, columns] → panels of 32 columns in PackedMatrix order with the rows as k; padded_rows (bf16: a multiple
-  /// of 32) are written, the last ones as zero. Columns beyond `columns` in the last panel are zero.
-  void (*pack_right)(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* panels);
-  /// left [rows, columns] → leftᵀ [columns, padded_rows], contiguous rows of target_stride bytes, padded with zero.
-  void (*transpose_left)(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* target,
-                         int64_t target_stride);
+  /// right [rows, columns] → panels of 32 columns in PackedMatrix order with the rows as k; padded_rows
+  /// (bf16: a multiple of 32) are written, the last ones as zero. Columns beyond `columns` in the last panel
+  /// are zero.
+  void (*pack_right)(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows,
+                     int64_t columns, char* panels);
+  /// left [rows, columns] → leftᵀ [columns, padded_rows], contiguous rows of target_stride bytes, padded with
+  /// zero.
+  void (*transpose_left)(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows,
+                         int64_t columns, char* target, int64_t target_stride);
 };
 
 extern const MatrixKernels avx512_kernels;
@@ -77,6 +81,8 @@ extern const MatrixKernels amx_bf16_kernels;
 const MatrixKernels& matrix_kernels(Isa isa, DType dtype);
 
 /// k as the kernels read it: bf16 rounds up to 32.
-constexpr int64_t padded_depth(int64_t k, DType dtype) { return dtype == DType::bf16 ? (k + 31) / 32 * 32 : k; }
+constexpr int64_t padded_depth(int64_t k, DType dtype) {
+  return dtype == DType::bf16 ? (k + 31) / 32 * 32 : k;
+}
 
 }  // namespace cotune::kernels

@@ -1,4 +1,5 @@
-/// bf16 products on AMX tiles: two by two accumulators of 16×16, the rounding of one panel between the products of the next.
+/// bf16 products on AMX tiles: two by two accumulators of 16×16, the rounding of one panel between the
+/// products of the next.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 on its own immintrin.h (GCC bug 105593)
 #include <immintrin.h>
 
@@ -20,17 +21,17 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-constexpr int64_t step = 32;                    // k per tile product
-constexpr int64_t step_bytes_a = step * 2;      // along a row of the left operand
+constexpr int64_t step = 32;                     // k per tile product
+constexpr int64_t step_bytes_a = step * 2;       // along a row of the left operand
 constexpr int64_t step_bytes_b = step * 2 * 32;  // along a panel
-constexpr int64_t row_pair_bytes = 128;         // [32 columns][2] of a panel
+constexpr int64_t row_pair_bytes = 128;          // [32 columns][2] of a panel
 constexpr int64_t half_panel = 64;
-constexpr int sum_stride = 128;                 // bytes of a row of 32 sums
+constexpr int sum_stride = 128;  // bytes of a row of 32 sums
 
 thread_local int configured_heights = 0;
 
-// Tile instructions with the register as a template argument. Loads do not tell the compiler that they read memory:
-// memory_is_read() stands where earlier stores must be complete; stores do say that they write.
+// Tile instructions with the register as a template argument. Loads do not tell the compiler that they read
+// memory: memory_is_read() stands where earlier stores must be complete; stores do say that they write.
 template <int tile>
 inline void load(const void* from, int64_t stride) {
   asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile));
@@ -53,7 +54,9 @@ template <int sum, int left, int right>
 inline void add_product() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(sum), "i"(left), "i"(right));
 }
-inline void memory_is_read() { asm volatile("" ::: "memory"); }
+inline void memory_is_read() {
+  asm volatile("" ::: "memory");
+}
 
 void configure(int first, int second) {
   const int wanted = first * 32 + second;
@@ -65,7 +68,9 @@ void configure(int first, int second) {
   configured_heights = wanted;
 }
 
-void begin() { configured_heights = 0; }
+void begin() {
+  configured_heights = 0;
+}
 void end() {
   _tile_release();
   configured_heights = 0;
@@ -75,8 +80,9 @@ void end() {
 template <int index>
 constexpr int sum_offset = index / 2 * 16 * 32 + index % 2 * 16;
 
-/// Puts the sums of the panel before (if any) into `done` and starts the next panel from zero or from `partial`. The
-/// tiles change over one by one, between the first products of the next panel, so that the multiplier never waits.
+/// Puts the sums of the panel before (if any) into `done` and starts the next panel from zero or from
+/// `partial`. The tiles change over one by one, between the first products of the next panel, so that the
+/// multiplier never waits.
 template <int index>
 inline void change_over(float* done, bool from_zero, const float* partial) {
   if (done != nullptr) store<index>(done + sum_offset<index>, sum_stride);
@@ -113,7 +119,8 @@ inline void add_terms(const Strip& strip, int64_t panel) {
   }
 }
 
-/// Writes rows [row, end) of a strip from its sums of one panel; returns where it stopped, at the latest at the strip's end.
+/// Writes rows [row, end) of a strip from its sums of one panel; returns where it stopped, at the latest at
+/// the strip's end.
 inline int write_rows(const Strip& strip, bool plain, int64_t panel, const float* sums, int row, int end) {
   const int first_height = strip.tiles[0].height;
   const int height = first_height + strip.tiles[1].height;
@@ -122,7 +129,8 @@ inline int write_rows(const Strip& strip, bool plain, int64_t panel, const float
     const bool second = row >= first_height;
     const int in_tile = second ? row - first_height : row;
     const float* from = sums + ((second ? 16 : 0) + in_tile) * 32;
-    write_row_bf16(strip, plain, strip.tiles[second], panel, in_tile, _mm512_load_ps(from), _mm512_load_ps(from + 16));
+    write_row_bf16(strip, plain, strip.tiles[second], panel, in_tile, _mm512_load_ps(from),
+                   _mm512_load_ps(from + 16));
   }
   return end;
 }
@@ -205,6 +213,7 @@ void multiply(const Strip& strip) {
 
 }  // namespace
 
-const MatrixKernels amx_bf16_kernels = {16, 2, 640, DType::bf16, begin, end, multiply, pack_right_bf16, transpose_left_bf16};
+const MatrixKernels amx_bf16_kernels = {
+    16, 2, 640, DType::bf16, begin, end, multiply, pack_right_bf16, transpose_left_bf16};
 
 }  // namespace cotune::kernels

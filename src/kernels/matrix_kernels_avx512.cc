@@ -16,8 +16,8 @@ namespace {
 constexpr int tile_rows = 12;
 
 template <int height>
-inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512 (&high)[height], const char* a, int64_t stride,
-                                                   const char* b) {
+inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512 (&high)[height],
+                                                   const char* a, int64_t stride, const char* b) {
   const __m512 b_low = _mm512_load_ps(b);
   const __m512 b_high = _mm512_load_ps(b + 64);
 #pragma GCC unroll 12
@@ -30,8 +30,9 @@ inline __attribute__((always_inline)) void add_one(__m512 (&low)[height], __m512
 
 /// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, b a panel.
 template <int height>
-inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height], const char* a,
-                                                        int64_t stride, const char* b, int64_t k) {
+inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height],
+                                                        const char* a, int64_t stride, const char* b,
+                                                        int64_t k) {
   int64_t i = 0;
   for (; i + 4 <= k; i += 4, a += 16, b += 512) {
     add_one<height>(low, high, a, stride, b);
@@ -56,10 +57,12 @@ inline void write_half_row(const Strip& strip, const Tile& tile, int64_t column,
     return;
   }
   if (strip.bias != nullptr) {
-    sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(columns, reinterpret_cast<const float*>(strip.bias) + column));
+    sum = _mm512_add_ps(sum,
+                        _mm512_maskz_loadu_ps(columns, reinterpret_cast<const float*>(strip.bias) + column));
   }
   if (tile.residual != nullptr) {
-    const auto* residual = reinterpret_cast<const float*>(tile.residual + row * strip.residual_stride) + column;
+    const auto* residual =
+        reinterpret_cast<const float*>(tile.residual + row * strip.residual_stride) + column;
     sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(columns, residual));
   }
   if (left >= 16) {
@@ -115,7 +118,8 @@ void multiply(const Strip& strip) {
   table[static_cast<size_t>(strip.tiles[0].height - 1)](strip);
 }
 
-void pack_right(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* panels) {
+void pack_right(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns,
+                char* panels) {
   const int64_t panel_bytes = padded_rows * 128;
   for (int64_t column = 0; column < columns; column += 32, panels += panel_bytes) {
     const __mmask16 low = first_columns(columns - column);
@@ -124,17 +128,19 @@ void pack_right(const char* right, int64_t stride_bytes, int64_t rows, int64_t p
       const auto* source = reinterpret_cast<const float*>(right + row * stride_bytes) + column;
       const bool inside = row < rows;
       _mm512_store_ps(panels + row * 128, _mm512_maskz_loadu_ps(inside ? low : __mmask16{0}, source));
-      _mm512_store_ps(panels + row * 128 + 64, _mm512_maskz_loadu_ps(inside ? high : __mmask16{0}, source + 16));
+      _mm512_store_ps(panels + row * 128 + 64,
+                      _mm512_maskz_loadu_ps(inside ? high : __mmask16{0}, source + 16));
     }
   }
 }
 
-void transpose_left(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns, char* target,
-                    int64_t target_stride) {
+void transpose_left(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows,
+                    int64_t columns, char* target, int64_t target_stride) {
   for (int64_t row = 0; row < padded_rows; ++row) {
     const auto* source = reinterpret_cast<const float*>(left + row * stride_bytes);
     for (int64_t column = 0; column < columns; ++column) {
-      *reinterpret_cast<float*>(target + column * target_stride + row * 4) = row < rows ? source[column] : 0.0F;
+      *reinterpret_cast<float*>(target + column * target_stride + row * 4) =
+          row < rows ? source[column] : 0.0F;
     }
   }
 }
@@ -143,6 +149,7 @@ void nothing() {}
 
 }  // namespace
 
-const MatrixKernels avx512_kernels = {tile_rows, 1, 2048, DType::f32, nothing, nothing, multiply, pack_right, transpose_left};
+const MatrixKernels avx512_kernels = {tile_rows, 1,        2048,       DType::f32,    nothing,
+                                      nothing,   multiply, pack_right, transpose_left};
 
 }  // namespace cotune::kernels

@@ -19,8 +19,9 @@ constexpr int tile_rows = 12;
 
 /// sums[row] += a[row, 0..k) · b; a by rows of `stride` bytes, b a panel.
 template <int height>
-inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height], const char* a,
-                                                        int64_t stride, const char* b, int64_t k) {
+inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], __m512 (&high)[height],
+                                                        const char* a, int64_t stride, const char* b,
+                                                        int64_t k) {
   for (int64_t end = k * 2, at = 0; at < end; at += 16) {
     const char* rows = a + at;
 #pragma GCC unroll 4
@@ -86,7 +87,7 @@ void nothing() {}
 
 }  // namespace
 
-const MatrixKernels avx512_bf16_kernels = {tile_rows, 1, 2048, DType::bf16, nothing, nothing, multiply, pack_right_bf16,
-                                           transpose_left_bf16};
+const MatrixKernels avx512_bf16_kernels = {
+    tile_rows, 1, 2048, DType::bf16, nothing, nothing, multiply, pack_right_bf16, transpose_left_bf16};
 
 }  // namespace cotune::kernels

@@ -1,4 +1,5 @@
-/// Inside the matrix kernels: packing a panel with vectors, for adapter factors after every step and for large weights.
+/// Inside the matrix kernels: packing a panel with vectors, for adapter factors after every step and for
+/// large weights.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,9 @@ struct PanelPiece {
 };
 
 /// Whether pack_panel_avx512 knows this pair of dtypes; bf16 → f32 is left to the plain loop.
-constexpr bool packs_with_avx512(DType source, DType target) { return target == DType::bf16 || source == DType::f32; }
+constexpr bool packs_with_avx512(DType source, DType target) {
+  return target == DType::bf16 || source == DType::f32;
+}
 
 /// The same bits as the plain loop of PackedMatrix::pack_columns. Needs AVX-512 F and BW.
 void pack_panel_avx512(const PanelPiece& piece);

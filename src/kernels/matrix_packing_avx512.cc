@@ -11,14 +11,17 @@ namespace cotune::kernels {
 namespace {
 
 inline __mmask16 first_lanes(int64_t count) {
-  return count >= 16 ? __mmask16{0xffff} : count <= 0 ? __mmask16{0} : static_cast<__mmask16>((1u << count) - 1);
+  return count >= 16  ? __mmask16{0xffff}
+         : count <= 0 ? __mmask16{0}
+                      : static_cast<__mmask16>((1u << count) - 1);
 }
 
 /// f32 bits → bf16 bits in the low half of each lane: to nearest even, NaN stays NaN.
 inline __m512i round_lanes(__m512i bits) {
   const __m512i high = _mm512_srli_epi32(bits, 16);
   const __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
+  const __m512i rounded =
+      _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
   const __m512 value = _mm512_castsi512_ps(bits);
   const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
   return _mm512_mask_or_epi32(rounded, nan, high, _mm512_set1_epi32(0x40));
@@ -37,7 +40,8 @@ inline __m512i load_words(const char* from, DType dtype, int64_t count) {
     return _mm512_maskz_loadu_epi16(words, from);
   }
   const __m256i low = _mm512_cvtepi32_epi16(round_lanes(_mm512_maskz_loadu_epi32(first_lanes(count), from)));
-  const __m256i high = _mm512_cvtepi32_epi16(round_lanes(_mm512_maskz_loadu_epi32(first_lanes(count - 16), from + 64)));
+  const __m256i high =
+      _mm512_cvtepi32_epi16(round_lanes(_mm512_maskz_loadu_epi32(first_lanes(count - 16), from + 64)));
   return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
 
@@ -60,7 +64,9 @@ void pack_from_rows(const PanelPiece& piece) {
         value = _mm512_maskz_loadu_epi32(lanes, first);
       } else {
         value = load_rounded(first, source.dtype, lanes);
-        if (i + 1 < piece.k) value = _mm512_or_si512(value, _mm512_slli_epi32(load_rounded(first + row_bytes, source.dtype, lanes), 16));
+        if (i + 1 < piece.k)
+          value = _mm512_or_si512(
+              value, _mm512_slli_epi32(load_rounded(first + row_bytes, source.dtype, lanes), 16));
       }
       _mm512_mask_storeu_epi32(to + j * 4, lanes, value);
     }
@@ -83,7 +89,8 @@ void pack_from_columns(const PanelPiece& piece) {
       }
       transpose_16x16(block);
       char* to = piece.panel + i / group * lane_row_bytes + (piece.first_column + j) * 4;
-      for (int64_t r = 0; r < 16 && i + r * group < piece.k; ++r) _mm512_mask_storeu_epi32(to + r * lane_row_bytes, lanes, block[r]);
+      for (int64_t r = 0; r < 16 && i + r * group < piece.k; ++r)
+        _mm512_mask_storeu_epi32(to + r * lane_row_bytes, lanes, block[r]);
     }
   }
 }

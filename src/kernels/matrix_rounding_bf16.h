@@ -1,5 +1,5 @@
-/// Inside the bf16 kernels: what becomes of a row of sums, and the arrangement of operands. Included by the translation
-/// units that are compiled for AVX-512 BF16, each of which gets its own copy.
+/// Inside the bf16 kernels: what becomes of a row of sums, and the arrangement of operands. Included by the
+/// translation units that are compiled for AVX-512 BF16, each of which gets its own copy.
 #pragma once
 
 #include <immintrin.h>
@@ -13,9 +13,13 @@
 namespace cotune::kernels {
 namespace {
 
-inline __m512 widen_bf16(__m256i values) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16)); }
+inline __m512 widen_bf16(__m256i values) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(values), 16));
+}
 
-inline __mmask32 first_columns(int64_t count) { return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1; }
+inline __mmask32 first_columns(int64_t count) {
+  return count >= 32 ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
+}
 
 /// y (f32) += scale · sum, for 32 columns of one row.
 inline void add_row(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
@@ -27,11 +31,13 @@ inline void add_row(const Strip& strip, const Tile& tile, int64_t panel, int row
   const auto low_columns = static_cast<__mmask16>(columns);
   const auto high_columns = static_cast<__mmask16>(columns >> 16);
   _mm512_mask_storeu_ps(y, low_columns, _mm512_add_ps(_mm512_maskz_loadu_ps(low_columns, y), low));
-  _mm512_mask_storeu_ps(y + 16, high_columns, _mm512_add_ps(_mm512_maskz_loadu_ps(high_columns, y + 16), high));
+  _mm512_mask_storeu_ps(y + 16, high_columns,
+                        _mm512_add_ps(_mm512_maskz_loadu_ps(high_columns, y + 16), high));
 }
 
 /// y = round(scale · sum + bias + residual), for up to 32 columns of one row.
-__attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
+__attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile& tile, int64_t panel, int row,
+                                                 __m512 low, __m512 high) {
   const int64_t left = strip.columns - panel * 32;
   const __mmask32 columns = first_columns(left);
   const __m512 scale = _mm512_set1_ps(strip.scale);
@@ -43,7 +49,8 @@ __attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile&
     high = _mm512_add_ps(high, widen_bf16(_mm512_extracti64x4_epi64(bias, 1)));
   }
   if (tile.residual != nullptr) {
-    const __m512i residual = _mm512_maskz_loadu_epi16(columns, tile.residual + row * strip.residual_stride + panel * 64);
+    const __m512i residual =
+        _mm512_maskz_loadu_epi16(columns, tile.residual + row * strip.residual_stride + panel * 64);
     low = _mm512_add_ps(low, widen_bf16(_mm512_castsi512_si256(residual)));
     high = _mm512_add_ps(high, widen_bf16(_mm512_extracti64x4_epi64(residual, 1)));
   }
@@ -59,10 +66,13 @@ __attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile&
 }
 
 /// Whether the rows of a strip need no scale and no bias.
-inline bool is_plain(const Strip& strip) { return strip.bias == nullptr && strip.scale == 1; }
+inline bool is_plain(const Strip& strip) {
+  return strip.bias == nullptr && strip.scale == 1;
+}
 
 /// The last step of 32 columns of one row; `plain` is is_plain(strip).
-inline void write_row_bf16(const Strip& strip, bool plain, const Tile& tile, int64_t panel, int row, __m512 low, __m512 high) {
+inline void write_row_bf16(const Strip& strip, bool plain, const Tile& tile, int64_t panel, int row,
+                           __m512 low, __m512 high) {
   if (strip.accumulate) {
     add_row(strip, tile, panel, row, low, high);
     return;
@@ -76,10 +86,12 @@ inline void write_row_bf16(const Strip& strip, bool plain, const Tile& tile, int
     low = _mm512_add_ps(low, widen_bf16(_mm512_castsi512_si256(residual)));
     high = _mm512_add_ps(high, widen_bf16(_mm512_extracti64x4_epi64(residual, 1)));
   }
-  _mm512_storeu_si512(tile.y + row * strip.y_stride + panel * 64, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+  _mm512_storeu_si512(tile.y + row * strip.y_stride + panel * 64,
+                      reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
 }
 
-/// Words of two rows side by side: word 2i is word `first + i` of the even row, word 2i + 1 the same of the odd row.
+/// Words of two rows side by side: word 2i is word `first + i` of the even row, word 2i + 1 the same of the
+/// odd row.
 struct PairOrder {
   uint16_t words[32];
   constexpr explicit PairOrder(int first) : words() {
@@ -91,8 +103,8 @@ struct PairOrder {
 };
 constexpr PairOrder low_pairs(0), high_pairs(16);
 
-inline void pack_right_bf16(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns,
-                            char* panels) {
+inline void pack_right_bf16(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows,
+                            int64_t columns, char* panels) {
   const __m512i low_order = _mm512_loadu_si512(low_pairs.words);
   const __m512i high_order = _mm512_loadu_si512(high_pairs.words);
   const int64_t panel_bytes = padded_rows * 64;
@@ -100,17 +112,18 @@ inline void pack_right_bf16(const char* right, int64_t stride_bytes, int64_t row
     const __mmask32 mask = first_columns(columns - column);
     const char* source = right + column * 2;
     for (int64_t row = 0; row < padded_rows; row += 2) {
-      const __m512i even = row < rows ? _mm512_maskz_loadu_epi16(mask, source + row * stride_bytes) : _mm512_setzero_si512();
-      const __m512i odd =
-          row + 1 < rows ? _mm512_maskz_loadu_epi16(mask, source + (row + 1) * stride_bytes) : _mm512_setzero_si512();
+      const __m512i even =
+          row < rows ? _mm512_maskz_loadu_epi16(mask, source + row * stride_bytes) : _mm512_setzero_si512();
+      const __m512i odd = row + 1 < rows ? _mm512_maskz_loadu_epi16(mask, source + (row + 1) * stride_bytes)
+                                         : _mm512_setzero_si512();
       _mm512_store_si512(panels + row * 64, _mm512_permutex2var_epi16(even, low_order, odd));
       _mm512_store_si512(panels + row * 64 + 64, _mm512_permutex2var_epi16(even, high_order, odd));
     }
   }
 }
 
-inline void transpose_left_bf16(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows, int64_t columns,
-                                char* target, int64_t target_stride) {
+inline void transpose_left_bf16(const char* left, int64_t stride_bytes, int64_t rows, int64_t padded_rows,
+                                int64_t columns, char* target, int64_t target_stride) {
   const __m512i pair_order = _mm512_loadu_si512(low_pairs.words);
   for (int64_t column = 0; column < columns; column += 16) {
     const int64_t width = columns - column < 16 ? columns - column : 16;
@@ -120,13 +133,16 @@ inline void transpose_left_bf16(const char* left, int64_t stride_bytes, int64_t 
       for (int i = 0; i < 16; ++i) {
         const int64_t even_row = row + 2 * i;
         const char* source = left + even_row * stride_bytes + column * 2;
-        const __m256i even = even_row < rows ? _mm256_maskz_loadu_epi16(mask, source) : _mm256_setzero_si256();
-        const __m256i odd =
-            even_row + 1 < rows ? _mm256_maskz_loadu_epi16(mask, source + stride_bytes) : _mm256_setzero_si256();
-        block[i] = _mm512_permutex2var_epi16(_mm512_castsi256_si512(even), pair_order, _mm512_castsi256_si512(odd));
+        const __m256i even =
+            even_row < rows ? _mm256_maskz_loadu_epi16(mask, source) : _mm256_setzero_si256();
+        const __m256i odd = even_row + 1 < rows ? _mm256_maskz_loadu_epi16(mask, source + stride_bytes)
+                                                : _mm256_setzero_si256();
+        block[i] =
+            _mm512_permutex2var_epi16(_mm512_castsi256_si512(even), pair_order, _mm512_castsi256_si512(odd));
       }
       transpose_16x16(block);
-      for (int i = 0; i < width; ++i) _mm512_storeu_si512(target + (column + i) * target_stride + row * 2, block[i]);
+      for (int i = 0; i < width; ++i)
+        _mm512_storeu_si512(target + (column + i) * target_stride + row * 2, block[i]);
     }
   }
 }

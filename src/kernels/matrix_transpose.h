@@ -1,5 +1,5 @@
-/// Inside the matrix kernels: a transpose in registers. Included by translation units compiled for AVX-512, each of which
-/// gets its own copy.
+/// Inside the matrix kernels: a transpose in registers. Included by translation units compiled for AVX-512,
+/// each of which gets its own copy.
 #pragma once
 
 #include <immintrin.h>

@@ -12,8 +12,8 @@
 namespace cotune::kernels {
 namespace {
 
-// Arranged rows of right are used at once from the first-level cache where a panel of them leaves room for the rows they
-// come from; else as many panels as suit the second level.
+// Arranged rows of right are used at once from the first-level cache where a panel of them leaves room for
+// the rows they come from; else as many panels as suit the second level.
 constexpr int64_t near_panel_bytes = 16 << 10;
 constexpr int64_t near_block_bytes = 12 << 10;
 constexpr int64_t far_block_bytes = 256 << 10;
@@ -30,8 +30,8 @@ struct Call {
 };
 
 /// gradient += scale · leftᵀ·right for panels of `right` columns that lie arranged in `panels`.
-void add_group(const Call& call, const OuterGroup& group, const char* left, int64_t left_stride, int64_t depth, const char* panels,
-               int64_t column, int64_t panel_count) {
+void add_group(const Call& call, const OuterGroup& group, const char* left, int64_t left_stride,
+               int64_t depth, const char* panels, int64_t column, int64_t panel_count) {
   const MatrixKernels& kernels = call.kernels;
   const int64_t element = bytes_of(kernels.dtype);
   const int64_t tiles = tile_count(group.left_columns, kernels.tile_rows);
@@ -45,7 +45,8 @@ void add_group(const Call& call, const OuterGroup& group, const char* left, int6
   strip.y_stride = group.gradient_stride * int64_t{sizeof(float)};
   if (depth > kernels.k_block) {
     strip.partial = reinterpret_cast<float*>(ThreadScratch::mine().get(
-        ThreadScratch::partial, panel_count * 2 * kernels.tile_rows * panel_columns * int64_t{sizeof(float)}));
+        ThreadScratch::partial,
+        panel_count * 2 * kernels.tile_rows * panel_columns * int64_t{sizeof(float)}));
   }
   for (int64_t t = 0; t < tiles; t += kernels.tiles_per_strip) {
     strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, tiles - t));
@@ -67,7 +68,8 @@ void add_group(const Call& call, const OuterGroup& group, const char* left, int6
   }
 }
 
-/// Groups [begin, end) have the same rows: arranges those rows of right once and adds every group of this part.
+/// Groups [begin, end) have the same rows: arranges those rows of right once and adds every group of this
+/// part.
 void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange panels) {
   const MatrixKernels& kernels = call.kernels;
   const int64_t element = bytes_of(kernels.dtype);
@@ -82,18 +84,20 @@ void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange 
   for (size_t g = begin; g < end; ++g) {
     if (call.parts[g] != part) continue;
     const OuterGroup& group = call.groups[g];
-    kernels.transpose_left(static_cast<const char*>(group.left), group.left_stride * element, rows.count(), depth, group.left_columns,
-                           target, left_stride);
+    kernels.transpose_left(static_cast<const char*>(group.left), group.left_stride * element, rows.count(),
+                           depth, group.left_columns, target, left_stride);
     target += group.left_columns * left_stride;
   }
   const int64_t panel_bytes = depth * panel_columns * element;
-  const int64_t block = std::clamp<int64_t>((panel_bytes <= near_panel_bytes ? near_block_bytes : far_block_bytes) / panel_bytes, 1, panels.count());
+  const int64_t block = std::clamp<int64_t>(
+      (panel_bytes <= near_panel_bytes ? near_block_bytes : far_block_bytes) / panel_bytes, 1,
+      panels.count());
   char* arranged = ThreadScratch::mine().get(ThreadScratch::right, block * panel_bytes);
   for (int64_t first = panels.begin; first < panels.end; first += block) {
     const int64_t count = std::min(block, panels.end - first);
     const int64_t column = first * panel_columns;
-    kernels.pack_right(call.right + rows.begin * call.right_stride + column * element, call.right_stride, rows.count(), depth,
-                       std::min(count * panel_columns, call.columns - column), arranged);
+    kernels.pack_right(call.right + rows.begin * call.right_stride + column * element, call.right_stride,
+                       rows.count(), depth, std::min(count * panel_columns, call.columns - column), arranged);
     const char* from = left;
     for (size_t g = begin; g < end; ++g) {
       if (call.parts[g] != part) continue;
@@ -121,20 +125,25 @@ void outer_products(Isa isa, DType dtype, const void* right, int64_t right_strid
                     std::span<const OuterGroup> groups) {
   const MatrixKernels& kernels = matrix_kernels(isa, dtype);
   for (const OuterGroup& group : groups) {
-    COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}", group.rows.begin, group.rows.end);
-    COTUNE_CHECK(group.left_columns >= 0 && group.left_columns <= 512, "a left operand of {} columns", group.left_columns);
+    COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}",
+                 group.rows.begin, group.rows.end);
+    COTUNE_CHECK(group.left_columns >= 0 && group.left_columns <= 512, "a left operand of {} columns",
+                 group.left_columns);
   }
   if (groups.empty() || columns == 0) return;
   const int64_t panels = (columns + panel_columns - 1) / panel_columns;
   const int64_t threads = omp_get_max_threads();
   const int64_t column_parts = std::min(threads, panels);
-  const int64_t gradient_parts = std::min<int64_t>(threads / column_parts, static_cast<int64_t>(groups.size()));
+  const int64_t gradient_parts =
+      std::min<int64_t>(threads / column_parts, static_cast<int64_t>(groups.size()));
   thread_local std::vector<int64_t> thread_parts;
   std::vector<int64_t>& gradient_part = thread_parts;
   share_gradients(groups, gradient_parts, gradient_part);
-  const Call call{kernels, static_cast<const char*>(right), right_stride * bytes_of(dtype), columns, groups, gradient_part};
+  const Call call{
+      kernels,      static_cast<const char*>(right), right_stride * bytes_of(dtype), columns, groups,
+      gradient_part};
   const int64_t parts = column_parts * gradient_parts;
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {

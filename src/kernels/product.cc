@@ -12,7 +12,8 @@
 namespace cotune::kernels {
 namespace {
 
-// A block of rows of x and a group of panels of B, for one block of k, stay in the second-level cache together.
+// A block of rows of x and a group of panels of B, for one block of k, stay in the second-level cache
+// together.
 constexpr int64_t left_block_bytes = 300 << 10;
 constexpr int64_t panel_group_bytes = 300 << 10;
 
@@ -32,7 +33,9 @@ struct RowPlan {
   void build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels);
 };
 
-bool covers(const RowRange& range, int64_t begin, int64_t end) { return range.begin <= begin && end <= range.end; }
+bool covers(const RowRange& range, int64_t begin, int64_t end) {
+  return range.begin <= begin && end <= range.end;
+}
 
 void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels) {
   borders.assign({0, rows});
@@ -64,13 +67,14 @@ void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKer
     int64_t active = 0;
     const auto first_term = static_cast<int64_t>(terms.size());
     for (const LowRankTerm& term : options.terms) {
-      if (!covers(term.rows, begin, end) || term.column_end == term.column_begin || term.b->padded_k() == 0) continue;
+      if (!covers(term.rows, begin, end) || term.column_end == term.column_begin || term.b->padded_k() == 0)
+        continue;
       ++active;
       const int64_t stride = term.s_stride * element;
       const int64_t first_panel = term.column_begin / PackedMatrix::panel_columns;
-      terms.push_back({static_cast<const char*>(term.s) + (begin - term.rows.begin) * stride, stride, term.b->padded_k(),
-                       static_cast<const char*>(term.b->panel(0)), term.b->panel_bytes(), first_panel,
-                       first_panel + term.b->panel_count()});
+      terms.push_back({static_cast<const char*>(term.s) + (begin - term.rows.begin) * stride, stride,
+                       term.b->padded_k(), static_cast<const char*>(term.b->panel(0)), term.b->panel_bytes(),
+                       first_panel, first_panel + term.b->panel_count()});
     }
     for (int64_t i = 0; i < count; ++i) {
       RowTile& tile = tiles[static_cast<size_t>(first_tile + i)];
@@ -87,16 +91,18 @@ void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKer
 
 void check(const PackedMatrix& b, int64_t rows, const ProductOptions& options) {
   for (const LowRankTerm& term : options.terms) {
-    COTUNE_CHECK(term.rows.begin >= 0 && term.rows.begin <= term.rows.end && term.rows.end <= rows, "term rows {} to {} of {}",
-                 term.rows.begin, term.rows.end, rows);
-    COTUNE_CHECK(term.b != nullptr && term.b->dtype() == b.dtype(), "a term needs a matrix in the product's dtype");
-    COTUNE_CHECK(term.column_begin % PackedMatrix::panel_columns == 0 && term.column_end == term.column_begin + term.b->n() &&
-                     term.column_end <= b.n(),
-                 "term columns {} to {} of {}, matrix with {} columns", term.column_begin, term.column_end, b.n(), term.b->n());
+    COTUNE_CHECK(term.rows.begin >= 0 && term.rows.begin <= term.rows.end && term.rows.end <= rows,
+                 "term rows {} to {} of {}", term.rows.begin, term.rows.end, rows);
+    COTUNE_CHECK(term.b != nullptr && term.b->dtype() == b.dtype(),
+                 "a term needs a matrix in the product's dtype");
+    COTUNE_CHECK(term.column_begin % PackedMatrix::panel_columns == 0 &&
+                     term.column_end == term.column_begin + term.b->n() && term.column_end <= b.n(),
+                 "term columns {} to {} of {}, matrix with {} columns", term.column_begin, term.column_end,
+                 b.n(), term.b->n());
   }
   for (const RowRange& range : options.residual_rows) {
-    COTUNE_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= rows, "residual rows {} to {} of {}", range.begin,
-                 range.end, rows);
+    COTUNE_CHECK(range.begin >= 0 && range.begin <= range.end && range.end <= rows,
+                 "residual rows {} to {} of {}", range.begin, range.end, rows);
     COTUNE_CHECK(options.residual != nullptr || range.count() == 0, "residual rows without a residual");
   }
 }
@@ -114,7 +120,8 @@ Grid choose_grid(int64_t threads, int64_t strips, int64_t panels, bool copies) {
     const int64_t rows = std::min(threads / columns, strips);
     const auto strips_each = static_cast<double>((strips + rows - 1) / rows);
     const auto panels_each = static_cast<double>((panels + columns - 1) / columns);
-    // Products, then the share of bringing a strip's rows and a panel's columns near, in units of strip × panel.
+    // Products, then the share of bringing a strip's rows and a panel's columns near, in units of strip ×
+    // panel.
     const double cost = strips_each * panels_each + strips_each * (copies ? 0.5 : 0.1) + panels_each * 0.3;
     if (columns == 1 || cost < best_cost) {
       best = {rows, columns};
@@ -146,18 +153,21 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
   const int64_t column_bytes = PackedMatrix::panel_columns * element;
   const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * k_block * element, 1);
   const int64_t block_tiles = std::max<int64_t>(left_block_bytes / tile_bytes, 2) / 2 * 2;
-  const int64_t group_panels = std::max<int64_t>(panel_group_bytes / std::max<int64_t>(k_block * column_bytes, 1), 1);
+  const int64_t group_panels =
+      std::max<int64_t>(panel_group_bytes / std::max<int64_t>(k_block * column_bytes, 1), 1);
   const int64_t partial_floats = 2 * kernels.tile_rows * PackedMatrix::panel_columns;  // per strip and panel
   ThreadScratch& scratch = ThreadScratch::mine();
   float* partial = nullptr;
   if (k_blocks > 1) {
     const int64_t strips = std::min(block_tiles, tiles.count());
     partial = reinterpret_cast<float*>(
-        scratch.get(ThreadScratch::partial, strips * group_panels * partial_floats * static_cast<int64_t>(sizeof(float))));
+        scratch.get(ThreadScratch::partial,
+                    strips * group_panels * partial_floats * static_cast<int64_t>(sizeof(float))));
   }
   char* copy = nullptr;
   if (call.left.copies()) {
-    copy = scratch.get(ThreadScratch::left, call.left.copy_bytes(std::min(block_tiles, tiles.count()) * kernels.tile_rows));
+    copy = scratch.get(ThreadScratch::left,
+                       call.left.copy_bytes(std::min(block_tiles, tiles.count()) * kernels.tile_rows));
   }
   for (int64_t block = tiles.begin; block < tiles.end; block += block_tiles) {
     const int64_t block_end = std::min(block + block_tiles, tiles.end);
@@ -182,25 +192,29 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
         strip.last = k + k_block >= depth;
         strip.y_stride = call.y_stride;
         strip.residual_stride = call.options.residual_stride * element;
-        if (call.options.bias != nullptr) strip.bias = static_cast<const char*>(call.options.bias) + group * column_bytes;
+        if (call.options.bias != nullptr)
+          strip.bias = static_cast<const char*>(call.options.bias) + group * column_bytes;
         for (int64_t t = block; t < block_end; t += kernels.tiles_per_strip) {
           strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, block_end - t));
           strip.tiles[1] = {};
           for (int side = 0; side < strip.tile_count; ++side) {
             const RowTile& rows = call.plan.tiles[static_cast<size_t>(t + side)];
             Tile& tile = strip.tiles[side];
-            tile.a = (copy != nullptr ? copy + (rows.row - first_row) * call.left.stride() : call.left.in_place(rows.row)) + k * element;
+            tile.a = (copy != nullptr ? copy + (rows.row - first_row) * call.left.stride()
+                                      : call.left.in_place(rows.row)) +
+                     k * element;
             tile.y = call.y + rows.row * call.y_stride + group * column_bytes;
             tile.residual = nullptr;
             if (rows.residual) {
-              tile.residual =
-                  static_cast<const char*>(call.options.residual) + rows.row * strip.residual_stride + group * column_bytes;
+              tile.residual = static_cast<const char*>(call.options.residual) +
+                              rows.row * strip.residual_stride + group * column_bytes;
             }
             tile.terms = call.plan.terms.data() + rows.first_term;
             tile.term_count = static_cast<int>(rows.term_count);
             tile.height = rows.height;
           }
-          if (partial != nullptr) strip.partial = partial + (t - block) / kernels.tiles_per_strip * group_panels * partial_floats;
+          if (partial != nullptr)
+            strip.partial = partial + (t - block) / kernels.tiles_per_strip * group_panels * partial_floats;
           kernels.multiply(strip);
         }
       }
@@ -210,8 +224,8 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
 
 }  // namespace
 
-void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const PackedMatrix& b, void* y, int64_t y_stride,
-             const ProductOptions& options) {
+void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const PackedMatrix& b, void* y,
+             int64_t y_stride, const ProductOptions& options) {
   const MatrixKernels& kernels = matrix_kernels(isa, b.dtype());
   check(b, rows, options);
   if (rows == 0 || b.n() == 0) return;
@@ -223,7 +237,7 @@ void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const Packe
   const int64_t strips = (tiles + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;
   const Grid grid = choose_grid(omp_get_max_threads(), strips, b.panel_count(), left.copies());
   const int64_t parts = grid.row_parts * grid.column_parts;
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {

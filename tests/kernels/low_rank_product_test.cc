@@ -16,7 +16,8 @@ struct GroupCase {
   float scale;
 };
 
-std::vector<Matrix> run(Isa isa, const Matrix& x, const std::vector<GroupCase>& cases, const std::vector<Matrix>& factors) {
+std::vector<Matrix> run(Isa isa, const Matrix& x, const std::vector<GroupCase>& cases,
+                        const std::vector<Matrix>& factors) {
   std::vector<PackedMatrix> packed;
   std::vector<Matrix> results;
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -38,8 +39,9 @@ class Shrink : public OnEveryIsa {
     for (const GroupCase& group : cases) factors.push_back(Matrix::random(k, group.rank, dtype(), source));
     return factors;
   }
-  const std::vector<GroupCase> cases = {{{0, 40}, 16, 1},     {{40, 41}, 8, 2},     {{41, 42}, 64, 0.5F}, {{42, 42}, 16, 1},
-                                        {{50, 113}, 33, 0.1F}, {{50, 113}, 48, 1.5F}, {{113, 130}, 1, 3}};
+  const std::vector<GroupCase> cases = {{{0, 40}, 16, 1},  {{40, 41}, 8, 2},      {{41, 42}, 64, 0.5F},
+                                        {{42, 42}, 16, 1}, {{50, 113}, 33, 0.1F}, {{50, 113}, 48, 1.5F},
+                                        {{113, 130}, 1, 3}};
 };
 INSTANTIATE_TEST_SUITE_P(Machine, Shrink, testing::ValuesIn(machine_isas()), isa_name);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Shrink);
@@ -59,7 +61,8 @@ TEST_P(Shrink, AgreesWithDoublePrecisionForJobsOfDifferentRanks) {
             sum += part;
             magnitude += std::abs(part);
           }
-          ASSERT_NEAR(results[g].at(i, j), sum, tolerance(dtype(), sum, magnitude)) << "group " << g << " row " << i << " column " << j;
+          ASSERT_NEAR(results[g].at(i, j), sum, tolerance(dtype(), sum, magnitude))
+              << "group " << g << " row " << i << " column " << j;
         }
       }
     }
@@ -90,8 +93,11 @@ TEST_P(Shrink, GivesTheSameBitsAloneInCompanyAndForEveryThreadCount) {
   for (size_t g = 0; g < cases.size(); ++g) {
     for (int64_t i = 0; i < cases[g].rows.count(); ++i) {
       const int64_t row = cases[g].rows.begin + i;
-      const std::vector<Matrix> alone = run(isa(), x, {{{row, row + 1}, cases[g].rank, cases[g].scale}}, {factors[g]});
-      ASSERT_EQ(std::memcmp(alone[0].row(0), together[g].row(i), static_cast<size_t>(alone[0].row_bytes())), 0) << row;
+      const std::vector<Matrix> alone =
+          run(isa(), x, {{{row, row + 1}, cases[g].rank, cases[g].scale}}, {factors[g]});
+      ASSERT_EQ(std::memcmp(alone[0].row(0), together[g].row(i), static_cast<size_t>(alone[0].row_bytes())),
+                0)
+          << row;
     }
   }
 }
@@ -107,7 +113,9 @@ TEST_P(Shrink, ReadsAndWritesNothingOutsideItsOperands) {
   }
 }
 
-TEST_P(Shrink, AcceptsNoGroups) { shrink(isa(), nullptr, 0, {}); }
+TEST_P(Shrink, AcceptsNoGroups) {
+  shrink(isa(), nullptr, 0, {});
+}
 
 }  // namespace
 }  // namespace cotune::kernels

@@ -20,15 +20,17 @@ struct GroupCase {
 class OuterProducts : public OnEveryIsa {
  protected:
   // Atoms of one job one after another, three lefts over the same rows, one row, no rows, ranks that differ.
-  const std::vector<GroupCase> cases = {{{0, 37}, 16, 0, 1},   {{37, 40}, 16, 0, 1},  {{41, 42}, 8, 1, 2},     {{42, 42}, 8, 1, 1},
-                                        {{43, 300}, 64, 2, 1}, {{43, 300}, 5, 3, 1},  {{43, 300}, 33, 4, 0.5F}, {{300, 301}, 16, 0, 1},
-                                        {{301, 333}, 0, 5, 1}, {{301, 333}, 1, 6, 1}};
+  const std::vector<GroupCase> cases = {
+      {{0, 37}, 16, 0, 1},   {{37, 40}, 16, 0, 1}, {{41, 42}, 8, 1, 2},      {{42, 42}, 8, 1, 1},
+      {{43, 300}, 64, 2, 1}, {{43, 300}, 5, 3, 1}, {{43, 300}, 33, 4, 0.5F}, {{300, 301}, 16, 0, 1},
+      {{301, 333}, 0, 5, 1}, {{301, 333}, 1, 6, 1}};
   static constexpr int gradient_count = 7;
   static constexpr int64_t ranks[gradient_count] = {16, 8, 64, 5, 33, 0, 1};
 
   std::vector<Matrix> lefts() {
     std::vector<Matrix> result;
-    for (const GroupCase& group : cases) result.push_back(Matrix::random(group.rows.count(), group.left_columns, dtype(), source, 3));
+    for (const GroupCase& group : cases)
+      result.push_back(Matrix::random(group.rows.count(), group.left_columns, dtype(), source, 3));
     return result;
   }
 
@@ -38,8 +40,8 @@ class OuterProducts : public OnEveryIsa {
     return result;
   }
 
-  void add(const Matrix& right, std::vector<Matrix>& left, std::vector<Matrix>& gradient, std::vector<size_t> which = {},
-           int64_t shift = 0) {
+  void add(const Matrix& right, std::vector<Matrix>& left, std::vector<Matrix>& gradient,
+           std::vector<size_t> which = {}, int64_t shift = 0) {
     std::vector<OuterGroup> groups;
     for (size_t i = 0; i < cases.size(); ++i) {
       if (!which.empty() && std::find(which.begin(), which.end(), i) == which.end()) continue;
@@ -78,7 +80,8 @@ TEST_P(OuterProducts, AgreesWithDoublePrecision) {
               magnitude += std::abs(part);
             }
           }
-          ASSERT_NEAR(sums[g].at(i, j), sum, tolerance(DType::f32, sum, magnitude)) << "gradient " << g << " at " << i << ", " << j;
+          ASSERT_NEAR(sums[g].at(i, j), sum, tolerance(DType::f32, sum, magnitude))
+              << "gradient " << g << " at " << i << ", " << j;
         }
       }
     }
@@ -89,7 +92,8 @@ TEST_P(OuterProducts, SumsManyRows) {
   const Matrix right = Matrix::random(3001, 40, dtype(), source);
   const Matrix left = Matrix::random(3001, 3, dtype(), source);
   Matrix sums(3, 40, DType::f32);
-  const std::vector<OuterGroup> groups = {{{0, 3001}, left.data(), left.stride(), 3, static_cast<float*>(sums.data()), 40, 1}};
+  const std::vector<OuterGroup> groups = {
+      {{0, 3001}, left.data(), left.stride(), 3, static_cast<float*>(sums.data()), 40, 1}};
   outer_products(isa(), dtype(), right.data(), right.stride(), 40, groups);
   for (int64_t i = 0; i < 3; ++i) {
     for (int64_t j = 0; j < 40; ++j) {
@@ -111,21 +115,25 @@ TEST_P(OuterProducts, GivesTheSameBitsForEveryThreadCountAndAlone) {
     omp_set_num_threads(threads);
     std::vector<Matrix> again = start;
     add(right, left, again);
-    for (int g = 0; g < gradient_count; ++g) EXPECT_EQ(again[static_cast<size_t>(g)].bytes(), together[static_cast<size_t>(g)].bytes());
+    for (int g = 0; g < gradient_count; ++g)
+      EXPECT_EQ(again[static_cast<size_t>(g)].bytes(), together[static_cast<size_t>(g)].bytes());
   }
   omp_set_num_threads(before);
   std::vector<Matrix> alone = start;
   for (size_t g = 0; g < cases.size(); ++g) add(right, left, alone, {g}, cases[g].rows.begin);
-  for (int g = 0; g < gradient_count; ++g) EXPECT_EQ(alone[static_cast<size_t>(g)].bytes(), together[static_cast<size_t>(g)].bytes()) << g;
+  for (int g = 0; g < gradient_count; ++g)
+    EXPECT_EQ(alone[static_cast<size_t>(g)].bytes(), together[static_cast<size_t>(g)].bytes()) << g;
 }
 
 TEST_P(OuterProducts, ReadsAndWritesNothingOutsideItsOperands) {
   for (const int64_t rows : {1, 15, 33}) {
     for (const int64_t rank : {1, 16, 21}) {
       for (const int64_t columns : {32, 45}) {
-        FencedCopy right(Matrix::random(rows, columns, dtype(), source)), left(Matrix::random(rows, rank, dtype(), source));
+        FencedCopy right(Matrix::random(rows, columns, dtype(), source)),
+            left(Matrix::random(rows, rank, dtype(), source));
         FencedCopy gradient(Matrix(rank, columns, DType::f32));
-        const std::vector<OuterGroup> groups = {{{0, rows}, left.data(), rank, rank, static_cast<float*>(gradient.data()), columns, 1}};
+        const std::vector<OuterGroup> groups = {
+            {{0, rows}, left.data(), rank, rank, static_cast<float*>(gradient.data()), columns, 1}};
         outer_products(isa(), dtype(), right.data(), columns, columns, groups);
       }
     }

@@ -31,14 +31,16 @@ TEST(PackedMatrix, HoldsTheSourceInEveryOrderAndDtype) {
   std::mt19937 source(3);
   for (const DType from : {DType::bf16, DType::f32}) {
     for (const DType to : {DType::bf16, DType::f32}) {
-      for (const auto& [k, n] : {std::pair<int64_t, int64_t>{1, 1}, {33, 70}, {576, 16}, {16, 576}, {100, 1000}}) {
+      for (const auto& [k, n] :
+           {std::pair<int64_t, int64_t>{1, 1}, {33, 70}, {576, 16}, {16, 576}, {100, 1000}}) {
         const Matrix rows = Matrix::random(k, n, from, source, 3);
         Matrix transposed(n, k, from, 5);
         for (int64_t i = 0; i < k; ++i) {
           for (int64_t j = 0; j < n; ++j) transposed.set(j, i, static_cast<float>(rows.at(i, j)));
         }
         const PackedMatrix a = PackedMatrix::from_rows(rows.data(), k, n, rows.stride(), from, to);
-        const PackedMatrix b = PackedMatrix::from_transposed(transposed.data(), k, n, transposed.stride(), from, to);
+        const PackedMatrix b =
+            PackedMatrix::from_transposed(transposed.data(), k, n, transposed.stride(), from, to);
         ASSERT_EQ(a.bytes(), b.bytes());
         EXPECT_EQ(std::memcmp(a.panel(0), b.panel(0), static_cast<size_t>(a.bytes())), 0);
         for (int64_t i = 0; i < k; ++i) {
@@ -71,8 +73,10 @@ TEST(PackedMatrix, JoinsMatricesSideBySide) {
     for (const auto order : {MatrixView::Order::rows, MatrixView::Order::transposed}) {
       // Columns 0 to 37 and 37 to 87 of a matrix with 49 rows, the second first.
       const bool rows = order == MatrixView::Order::rows;
-      const Matrix left = rows ? Matrix::random(49, 37, DType::f32, source) : Matrix::random(37, 49, DType::f32, source);
-      const Matrix right = rows ? Matrix::random(49, 50, DType::f32, source) : Matrix::random(50, 49, DType::f32, source);
+      const Matrix left =
+          rows ? Matrix::random(49, 37, DType::f32, source) : Matrix::random(37, 49, DType::f32, source);
+      const Matrix right =
+          rows ? Matrix::random(49, 50, DType::f32, source) : Matrix::random(50, 49, DType::f32, source);
       PackedMatrix packed(49, 87, dtype);
       packed.pack_columns(37, 50, {right.data(), right.stride(), DType::f32, order});
       packed.pack_columns(0, 37, {left.data(), left.stride(), DType::f32, order});
@@ -81,7 +85,8 @@ TEST(PackedMatrix, JoinsMatricesSideBySide) {
           const Matrix& from = j < 37 ? left : right;
           const int64_t column = j < 37 ? j : j - 37;
           const auto value = static_cast<float>(rows ? from.at(i, column) : from.at(column, i));
-          ASSERT_EQ(packed.at(i, j), dtype == DType::f32 ? value : widen_word(round_word(value))) << i << ", " << j;
+          ASSERT_EQ(packed.at(i, j), dtype == DType::f32 ? value : widen_word(round_word(value)))
+              << i << ", " << j;
         }
       }
     }
@@ -89,8 +94,13 @@ TEST(PackedMatrix, JoinsMatricesSideBySide) {
 }
 
 TEST(PackedMatrix, RoundsToNearestEvenAndKeepsNaN) {
-  const float values[] = {1.00390625F, 1.01171875F, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
-                          std::bit_cast<float>(0x7f800001u), -0.0F, 3.4e38F};
+  const float values[] = {1.00390625F,
+                          1.01171875F,
+                          std::numeric_limits<float>::quiet_NaN(),
+                          std::numeric_limits<float>::infinity(),
+                          std::bit_cast<float>(0x7f800001u),
+                          -0.0F,
+                          3.4e38F};
   const PackedMatrix packed = PackedMatrix::from_rows(values, 1, 7, 7, DType::f32, DType::bf16);
   EXPECT_EQ(packed.at(0, 0), 1.0F);
   EXPECT_EQ(packed.at(0, 1), 1.015625F);

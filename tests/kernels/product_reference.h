@@ -17,7 +17,9 @@
 
 namespace cotune::kernels {
 
-inline float widen_word(uint16_t word) { return std::bit_cast<float>(static_cast<uint32_t>(word) << 16); }
+inline float widen_word(uint16_t word) {
+  return std::bit_cast<float>(static_cast<uint32_t>(word) << 16);
+}
 inline uint16_t round_word(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) return static_cast<uint16_t>((bits >> 16) | 0x40);
@@ -28,13 +30,17 @@ inline uint16_t round_word(float value) {
 class Matrix {
  public:
   Matrix(int64_t rows, int64_t columns, DType dtype, int64_t padding = 0)
-      : rows_(rows), columns_(columns), stride_(columns + padding), dtype_(dtype),
+      : rows_(rows),
+        columns_(columns),
+        stride_(columns + padding),
+        dtype_(dtype),
         bytes_(static_cast<size_t>(rows * stride_ * bytes_of(dtype)), '\xff') {
     for (int64_t i = 0; i < rows; ++i) {
       for (int64_t j = 0; j < columns; ++j) set(i, j, 0);
     }
   }
-  static Matrix random(int64_t rows, int64_t columns, DType dtype, std::mt19937& source, int64_t padding = 0) {
+  static Matrix random(int64_t rows, int64_t columns, DType dtype, std::mt19937& source,
+                       int64_t padding = 0) {
     Matrix matrix(rows, columns, dtype, padding);
     std::normal_distribution<float> normal;
     for (int64_t i = 0; i < rows; ++i) {
@@ -73,12 +79,13 @@ class Matrix {
   std::vector<char> bytes_;
 };
 
-/// A copy of a matrix whose last byte is the last byte before a page that nobody may read, and whose first page follows
-/// another such page.
+/// A copy of a matrix whose last byte is the last byte before a page that nobody may read, and whose first
+/// page follows another such page.
 class FencedCopy {
  public:
   explicit FencedCopy(const Matrix& matrix) : data_bytes_((matrix.bytes().size() + page - 1) / page * page) {
-    memory_ = static_cast<char*>(mmap(nullptr, data_bytes_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    memory_ = static_cast<char*>(
+        mmap(nullptr, data_bytes_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_EQ(mprotect(memory_ + page, data_bytes_, PROT_READ | PROT_WRITE), 0);
     data_ = memory_ + page + data_bytes_ - matrix.bytes().size();
     std::memcpy(data_, matrix.bytes().data(), matrix.bytes().size());
@@ -96,12 +103,15 @@ class FencedCopy {
 };
 
 inline PackedMatrix pack(const Matrix& matrix) {
-  return PackedMatrix::from_rows(matrix.data(), matrix.rows(), matrix.columns(), matrix.stride(), matrix.dtype(), matrix.dtype());
+  return PackedMatrix::from_rows(matrix.data(), matrix.rows(), matrix.columns(), matrix.stride(),
+                                 matrix.dtype(), matrix.dtype());
 }
 
-/// Largest difference that f32 sums of terms with absolute sum `magnitude` and one rounding of `value` may show.
+/// Largest difference that f32 sums of terms with absolute sum `magnitude` and one rounding of `value` may
+/// show.
 inline double tolerance(DType dtype, double value, double magnitude) {
-  return (dtype == DType::bf16 ? std::ldexp(std::abs(value), -8) : std::ldexp(std::abs(value), -24)) + 1e-6 * magnitude + 1e-30;
+  return (dtype == DType::bf16 ? std::ldexp(std::abs(value), -8) : std::ldexp(std::abs(value), -24)) +
+         1e-6 * magnitude + 1e-30;
 }
 
 /// The instruction sets of this machine, each with its dtype.
@@ -112,7 +122,9 @@ inline std::vector<Isa> machine_isas() {
   if (cpu_features().amx_bf16) isas.push_back(Isa::amx_bf16);
   return isas;
 }
-inline DType dtype_of(Isa isa) { return isa == Isa::avx512 ? DType::f32 : DType::bf16; }
+inline DType dtype_of(Isa isa) {
+  return isa == Isa::avx512 ? DType::f32 : DType::bf16;
+}
 
 class OnEveryIsa : public testing::TestWithParam<Isa> {
  protected:

@@ -25,8 +25,8 @@ struct Case {
   std::vector<RowRange> residual_rows;
   bool with_bias;
 
-  Case(DType dtype, int64_t rows, int64_t k, int64_t n, std::vector<TermCase> terms, std::vector<RowRange> with_residual, bool has_bias,
-       std::mt19937& source, int64_t padding = 3)
+  Case(DType dtype, int64_t rows, int64_t k, int64_t n, std::vector<TermCase> terms,
+       std::vector<RowRange> with_residual, bool has_bias, std::mt19937& source, int64_t padding = 3)
       : x(Matrix::random(rows, k, dtype, source, padding)),
         b(Matrix::random(k, n, dtype, source)),
         bias(Matrix::random(1, n, dtype, source)),
@@ -53,7 +53,8 @@ struct Case {
     std::vector<LowRankTerm> terms;
     for (const Matrix& factor : factors) packed.push_back(pack(factor));
     for (size_t i = 0; i < shapes.size(); ++i) {
-      const RowRange mine = {std::max(shapes[i].rows.begin, rows.begin), std::min(shapes[i].rows.end, rows.end)};
+      const RowRange mine = {std::max(shapes[i].rows.begin, rows.begin),
+                             std::min(shapes[i].rows.end, rows.end)};
       if (mine.begin >= mine.end) continue;
       terms.push_back({{mine.begin - rows.begin, mine.end - rows.begin},
                        shapes[i].column_begin,
@@ -89,8 +90,11 @@ struct Case {
         for (int64_t k = 0; k < x.columns(); ++k) add(x.at(i, k) * b.at(k, j));
         for (size_t t = 0; t < shapes.size(); ++t) {
           const TermCase& term = shapes[t];
-          if (i < term.rows.begin || i >= term.rows.end || j < term.column_begin || j >= term.column_begin + term.columns) continue;
-          for (int64_t k = 0; k < term.rank; ++k) add(s[t].at(i - term.rows.begin, k) * factors[t].at(k, j - term.column_begin));
+          if (i < term.rows.begin || i >= term.rows.end || j < term.column_begin ||
+              j >= term.column_begin + term.columns)
+            continue;
+          for (int64_t k = 0; k < term.rank; ++k)
+            add(s[t].at(i - term.rows.begin, k) * factors[t].at(k, j - term.column_begin));
         }
         if (with_bias) add(bias.at(0, j));
         for (const RowRange& range : residual_rows) {
@@ -127,10 +131,11 @@ TEST_P(Product, AgreesWhenTheDepthNeedsSeveralBlocks) {
 }
 
 TEST_P(Product, AddsTermsOfManyJobsBiasAndResidual) {
-  // Ranks that differ, jobs of one row, rows of no job, terms on some columns, two terms on the same rows, odd borders.
-  std::vector<TermCase> terms = {{{0, 40}, 16, 0, 128},  {{40, 41}, 8, 0, 128},   {{41, 42}, 64, 0, 128}, {{42, 83}, 1, 0, 64},
-                                 {{42, 83}, 33, 64, 64}, {{50, 60}, 16, 32, 90},  {{83, 83}, 16, 0, 128}, {{90, 107}, 40, 96, 64},
-                                 {{107, 140}, 4, 0, 160}};
+  // Ranks that differ, jobs of one row, rows of no job, terms on some columns, two terms on the same rows,
+  // odd borders.
+  std::vector<TermCase> terms = {{{0, 40}, 16, 0, 128},  {{40, 41}, 8, 0, 128},   {{41, 42}, 64, 0, 128},
+                                 {{42, 83}, 1, 0, 64},   {{42, 83}, 33, 64, 64},  {{50, 60}, 16, 32, 90},
+                                 {{83, 83}, 16, 0, 128}, {{90, 107}, 40, 96, 64}, {{107, 140}, 4, 0, 160}};
   const Case all(dtype(), 141, 64, 160, terms, {{0, 30}, {41, 100}}, true, source);
   all.expect_true(all.run(isa()));
 }
@@ -149,7 +154,8 @@ TEST_P(Product, LeavesWhatLiesBesideTheColumnsOfY) {
   const Case all(dtype(), 19, 64, 45, {}, {}, false, source);
   const Matrix y = all.run(isa());
   for (int64_t i = 0; i < y.rows(); ++i) {
-    for (const char* at = y.row(i) + y.row_bytes(); at < y.row(i) + y.stride() * bytes_of(y.dtype()); ++at) ASSERT_EQ(*at, '\xff');
+    for (const char* at = y.row(i) + y.row_bytes(); at < y.row(i) + y.stride() * bytes_of(y.dtype()); ++at)
+      ASSERT_EQ(*at, '\xff');
   }
 }
 
@@ -171,14 +177,18 @@ TEST_P(Product, AddsAResidualThatIsTheOutputItself) {
 }
 
 TEST_P(Product, GivesARowTheSameBitsAloneAndInCompany) {
-  const std::vector<TermCase> terms = {{{0, 40}, 16, 0, 128}, {{40, 77}, 24, 0, 128}, {{77, 150}, 64, 32, 96}};
+  const std::vector<TermCase> terms = {
+      {{0, 40}, 16, 0, 128}, {{40, 77}, 24, 0, 128}, {{77, 150}, 64, 32, 96}};
   for (const int64_t k : {96, 100, 1536}) {
     const Case all(dtype(), 150, k, 128, terms, {{0, 77}}, true, source);
     const Matrix together = all.run(isa());
-    for (const RowRange part : {RowRange{0, 1}, {39, 40}, {40, 77}, {77, 150}, {13, 99}, {149, 150}, {30, 61}}) {
+    for (const RowRange part :
+         {RowRange{0, 1}, {39, 40}, {40, 77}, {77, 150}, {13, 99}, {149, 150}, {30, 61}}) {
       const Matrix alone = all.run(isa(), part);
       for (int64_t i = part.begin; i < part.end; ++i) {
-        ASSERT_EQ(std::memcmp(alone.row(i - part.begin), together.row(i), static_cast<size_t>(alone.row_bytes())), 0)
+        ASSERT_EQ(
+            std::memcmp(alone.row(i - part.begin), together.row(i), static_cast<size_t>(alone.row_bytes())),
+            0)
             << "row " << i << " of " << part.begin << " to " << part.end;
       }
     }
@@ -191,20 +201,23 @@ TEST_P(Product, ReadsAndWritesNothingOutsideItsOperands) {
       for (const int64_t n : {64, 75}) {
         const Matrix x = Matrix::random(rows, k, dtype(), source);
         const Matrix left = Matrix::random(rows, 32, dtype(), source);
-        FencedCopy fenced_x(x), s(left), residual(Matrix::random(rows, n, dtype(), source)), bias(Matrix::random(1, n, dtype(), source));
+        FencedCopy fenced_x(x), s(left), residual(Matrix::random(rows, n, dtype(), source)),
+            bias(Matrix::random(1, n, dtype(), source));
         FencedCopy y(Matrix(rows, n, dtype()));
         const PackedMatrix b = pack(Matrix::random(k, n, dtype(), source));
         const PackedMatrix factor = pack(Matrix::random(32, n, dtype(), source));
         const std::vector<LowRankTerm> terms = {{{0, rows}, 0, n, s.data(), 32, &factor}};
         const std::vector<RowRange> all = {{0, rows}};
-        product(isa(), fenced_x.data(), k, rows, b, y.data(), n, {terms, bias.data(), residual.data(), n, all});
+        product(isa(), fenced_x.data(), k, rows, b, y.data(), n,
+                {terms, bias.data(), residual.data(), n, all});
       }
     }
   }
 }
 
 TEST_P(Product, GivesTheSameBitsForEveryThreadCount) {
-  const Case all(dtype(), 150, 640, 224, {{{0, 40}, 16, 0, 224}, {{40, 77}, 24, 0, 128}}, {{0, 77}}, true, source);
+  const Case all(dtype(), 150, 640, 224, {{{0, 40}, 16, 0, 224}, {{40, 77}, 24, 0, 128}}, {{0, 77}}, true,
+                 source);
   const int before = omp_get_max_threads();
   omp_set_num_threads(1);
   const Matrix one = all.run(isa());
@@ -219,7 +232,8 @@ TEST_P(Product, KeepsNaNAndInfinityInTheRowsOfTheirJob) {
   const float bad[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()};
   for (const float value : bad) {
     for (int place = 0; place < 3; ++place) {
-      Case all(dtype(), 50, 64, 64, {{{0, 21}, 16, 0, 64}, {{21, 38}, 16, 0, 64}, {{38, 50}, 16, 0, 64}}, {}, false, source);
+      Case all(dtype(), 50, 64, 64, {{{0, 21}, 16, 0, 64}, {{21, 38}, 16, 0, 64}, {{38, 50}, 16, 0, 64}}, {},
+               false, source);
       const Matrix clean = all.run(isa());
       if (place == 0) all.x.set(25, 3, value);
       if (place == 1) all.s[1].set(4, 5, value);
@@ -227,7 +241,8 @@ TEST_P(Product, KeepsNaNAndInfinityInTheRowsOfTheirJob) {
       const Matrix spoilt = all.run(isa());
       for (int64_t i = 0; i < 50; ++i) {
         if (i >= 21 && i < 38) continue;
-        ASSERT_EQ(std::memcmp(clean.row(i), spoilt.row(i), static_cast<size_t>(clean.row_bytes())), 0) << "row " << i;
+        ASSERT_EQ(std::memcmp(clean.row(i), spoilt.row(i), static_cast<size_t>(clean.row_bytes())), 0)
+            << "row " << i;
       }
       EXPECT_FALSE(std::isfinite(spoilt.at(25, 7)));
     }
