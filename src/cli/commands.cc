@@ -20,6 +20,8 @@ int run_command_line(int argc, char** argv) {
   app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
   app.require_subcommand(1);
   add_train_command(app);
+  add_data_command(app);
+  add_generate_command(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

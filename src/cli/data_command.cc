@@ -1,0 +1,78 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/run_setup.h"
+#include "data/example.h"
+#include "jobs/jobs_file.h"
+
+namespace cotune {
+namespace {
+
+struct DataArguments {
+  std::string jobs_file;
+  std::vector<std::string> overrides;
+  std::string job;
+  int64_t count = 3;
+  bool eval = false, tokens = false;
+};
+
+void show_example(const Dataset& dataset, int64_t index, const ModelText& text, bool tokens) {
+  const Example example = dataset.example(index);
+  int64_t learned = 0;
+  for (const uint8_t flag : example.learned) learned += flag;
+  fmt::print("--- {}:{}: {} tokens, {} learned\n", example.source, example.line, example.tokens.size(), learned);
+  const Marking marking = ::isatty(STDOUT_FILENO) != 0 ? Marking::colour : Marking::brackets;
+  fmt::print("{}\n", describe_example(example, text.encoder(), marking));
+  if (!tokens) return;
+  for (size_t i = 0; i < example.tokens.size(); ++i) {
+    fmt::print("{}{}{}", i == 0 ? "" : " ", example.tokens[i], example.learned[i] != 0 ? "*" : "");
+  }
+  fmt::print("\n");
+}
+
+void show_data(const DataArguments& arguments) {
+  const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train);
+  std::vector<std::string> names;
+  for (const JobSpec& job : jobs_file.jobs) names.push_back(job.name);
+  if (!arguments.job.empty() && std::find(names.begin(), names.end(), arguments.job) == names.end()) {
+    throw_user_error("--job: no job is called `{}`; there are {}", arguments.job, fmt::join(names, ", "));
+  }
+  const ModelFiles files = find_model(jobs_file.model);
+  const ModelText text(files);
+  Diagnostics diagnostics;
+  for (const JobSpec& job : jobs_file.jobs) {
+    if (!arguments.job.empty() && job.name != arguments.job) continue;
+    const JobData data = read_data(job, text, files.config, diagnostics);
+    const Dataset& shown = arguments.eval ? data.eval : data.train;
+    fmt::print("job {}\n", job.name);
+    for (const FileReport& file : data.files) fmt::print("  {}\n", file.to_string());
+    fmt::print("  train:    {}\n", lengths_of(data.train).to_string());
+    if (!data.eval.empty()) fmt::print("  held out: {}\n", lengths_of(data.eval).to_string());
+    for (int64_t i = 0; i < std::min(arguments.count, shown.size()); ++i) show_example(shown, i, text, arguments.tokens);
+    fmt::print("\n");
+  }
+  diagnostics.throw_if_any();
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app) {
+  auto arguments = std::make_shared<DataArguments>();
+  CLI::App* command = app.add_subcommand("data", "Show what the jobs learn: examples with the learned tokens marked");
+  command->add_option("jobs_file", arguments->jobs_file, "The jobs file (docs/jobs-file.md)")->required();
+  command->add_option("--set", arguments->overrides, "key=value: replaces what the file says; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--job", arguments->job, "This job only");
+  command->add_option("--count", arguments->count, "Examples per job")->check(CLI::Range(int64_t{0}, int64_t{1000000}));
+  command->add_flag("--eval", arguments->eval, "Held-out examples instead of training examples");
+  command->add_flag("--tokens", arguments->tokens, "Token ids too, learned ones with a star");
+  command->callback([arguments] { show_data(*arguments); });
+}
+
+}  // namespace cotune
