@@ -1,0 +1,109 @@
+/// Text generation with the base model and any mix of adapters: several sequences go through the model together, each
+/// with its own adapter, by the operators that train.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adapter/adapter.h"
+#include "engine/sampling.h"
+#include "engine/stage.h"
+
+namespace cotune {
+
+/// Tokens that went through the model, with their keys and values: 2 · layers · kv columns elements a token, charged as
+/// chain_kv; room grows by doubling, up to the model's context. Belongs to one Generator's backbone and one adapter,
+/// whose parameters must not change while it is used.
+class CachedSequence {
+ public:
+  explicit CachedSequence(Adapter* adapter = nullptr) : adapter_(adapter) {}
+  Adapter* adapter() const { return adapter_; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  /// Forgets all tokens but the first `count`.
+  void truncate(int64_t count) { tokens_.resize(static_cast<size_t>(count)); }
+
+ private:
+  friend class Generator;
+  Adapter* adapter_;
+  std::vector<int32_t> tokens_;
+  std::vector<ChainCache> layers_;
+};
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;       ///< at least one token
+  Adapter* adapter = nullptr;        ///< nullptr: the base model. Not changed
+  int64_t max_new_tokens = 256;
+  SamplingSettings sampling;
+  std::vector<int32_t> stop_ids;     ///< end the answer and are no part of it
+  /// A conversation's memory, or nullptr: where the prompt begins with its tokens, they do not go through the model again.
+  /// Afterwards it holds prompt and answer, without the last token of an answer that was cut off. Its adapter must be
+  /// this request's.
+  CachedSequence* memory = nullptr;
+};
+
+enum class StopReason {
+  stop_token,
+  max_new_tokens,
+  context_length,  ///< prompt and answer fill the model's context
+  interrupted,     ///< by the caller
+  not_finite,      ///< the model's output holds NaN or infinity
+};
+std::string to_string(StopReason reason);
+
+struct GeneratedAnswer {
+  std::vector<int32_t> tokens;
+  StopReason stop = StopReason::max_new_tokens;
+  int64_t reused_tokens = 0;  ///< of the prompt, from memory
+};
+
+/// Called on the thread that generates.
+struct GenerationCallbacks {
+  /// A new token of requests[request]; false ends that answer.
+  std::function<bool(size_t request, int32_t token)> on_token;
+  /// Asked before every pass through the model; true ends all answers.
+  std::function<bool()> interrupted;
+};
+
+/// Not thread-safe. Keeps nothing between two calls.
+class Generator {
+ public:
+  /// token_budget: tokens that go through the model at once; longer prompts are cut. Results do not depend on it but for
+  /// rounding.
+  explicit Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget = 1024);
+
+  /// One answer per request, in their order. All run at once: memory for keys and values is the caller's to bound.
+  /// An answer depends on its own request alone (equal bits where our kernels run; up to rounding elsewhere).
+  /// Throws UserError for a prompt that is empty, has tokens beyond the model's vocabulary, or leaves no room in its context.
+  std::vector<GeneratedAnswer> generate(std::span<const GenerationRequest> requests,
+                                        const GenerationCallbacks& callbacks = {});
+
+  /// Tokens to go through the model behind those of a sequence.
+  struct Feed {
+    CachedSequence* sequence = nullptr;
+    std::span<const int32_t> tokens;
+  };
+  /// Feeds several sequences (each at most once) and gives the logits behind each feed's last token, f64
+  /// [vocabulary], to on_logits, in any order. Nothing is kept but keys and values. False where `interrupted` said so:
+  /// some of the tokens are then in the sequences.
+  bool feed(std::span<const Feed> feeds, const std::function<void(size_t feed, std::span<const double> logits)>& on_logits,
+            const std::function<bool()>& interrupted = {});
+
+ private:
+  struct Piece;
+  bool feed_all(std::span<const Feed> feeds, const std::function<void(size_t, std::span<const double>)>& on_logits,
+                const std::function<bool()>& interrupted);
+  void run_pass(std::span<const Piece> pieces, std::span<const Feed> feeds,
+                const std::function<void(size_t, std::span<const double>)>& on_logits);
+  void make_room(CachedSequence& sequence, int64_t tokens) const;
+
+  Stage stage_;
+  int64_t token_budget_;
+  std::vector<Adapter*> listed_adapters_;  ///< that operators_ are for
+  std::vector<Operator> operators_;
+};
+
+}  // namespace cotune
