@@ -47,14 +47,17 @@ std::vector<ChainCache>* chain_of(const RowPart& part, ChainCaches& chains, int6
                                   const AttentionShape& attention, at::ScalarType compute, at::Device device) {
   if (part.position == 0 && part.length == part.row_length) return nullptr;
   std::vector<ChainCache>& caches = chains[{part.job, part.row}];
-  if (caches.empty()) {
-    const MemoryScope scope(MemoryKind::chain_kv);
-    const auto options = at::TensorOptions().dtype(compute).device(device);
-    for (int64_t layer = 0; layer < layer_count; ++layer) {
-      ChainCache cache;
-      cache.keys = at::empty({part.row_length + part.pad, attention.kv_columns()}, options);
-      cache.values = at::empty_like(cache.keys);
-      caches.push_back(std::move(cache));
+  const MemoryScope scope(MemoryKind::chain_kv);
+  caches.resize(static_cast<size_t>(layer_count));
+  // Only the last part has pads, and which there are depends on its microbatch: the caches grow when it comes.
+  const int64_t rows = std::max(part.row_length, part.position + part.length + part.pad);
+  for (ChainCache& cache : caches) {
+    for (at::Tensor* tensor : {&cache.keys, &cache.values}) {
+      if (tensor->defined() && tensor->size(0) >= rows) continue;
+      const at::Tensor grown =
+          at::empty({rows, attention.kv_columns()}, at::TensorOptions().dtype(compute).device(device));
+      if (tensor->defined()) grown.narrow(0, 0, tensor->size(0)).copy_(*tensor);
+      *tensor = grown;
     }
   }
   return &caches;

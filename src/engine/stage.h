@@ -50,8 +50,7 @@ class Stage {
   at::Tensor forward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
                              const at::Tensor& residual);
   at::Tensor backward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& dy);
-  void adapter_gradient(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
-                        const at::Tensor& dy);
+  void adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy);
   std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
   void run_head(MicrobatchState& state, bool want_gradient);
 

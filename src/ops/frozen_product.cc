@@ -7,6 +7,7 @@
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
 #include "ops/memory.h"
+#include "ops/row_products.h"
 
 namespace cotune {
 namespace {
@@ -18,13 +19,13 @@ class DenseProduct : public FrozenProduct {
       : FrozenProduct(weight.size(1), weight.size(0)), weight_(std::move(weight)), bias_(std::move(bias)) {}
 
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {
-    at::Tensor y = bias_.defined() ? at::addmm(bias_, x, weight_.t()) : at::mm(x, weight_.t());
+    at::Tensor y = row_product(x, weight_.t(), bias_);
     add_options(y, options);
     return y;
   }
 
   at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const override {
-    at::Tensor dx = at::mm(dy, weight_);
+    at::Tensor dx = row_product(dy, weight_);
     add_options(dx, options);
     return dx;
   }
@@ -40,7 +41,7 @@ class DenseProduct : public FrozenProduct {
         if (packed_form(*term.factor) != nullptr) {
           block.add_(expand(term));
         } else {
-          block.addmm_(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
+          add_row_product(block, term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
         }
       }
     }

@@ -8,6 +8,7 @@
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
 #include "ops/memory.h"
+#include "ops/row_products.h"
 
 namespace cotune {
 namespace {
@@ -74,7 +75,7 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
     for (ShrinkGroup& group : groups) {
       const at::Tensor rows = x.narrow(0, group.rows.begin, group.rows.count());
       const int64_t rank = group.factor->rank();
-      at::Tensor s = at::mm(rows, dense_form(*group.factor).t());
+      at::Tensor s = row_product(rows, dense_form(*group.factor).t());
       if (group.scale != 1) s.mul_(group.scale);
       group.s.narrow(1, 0, rank).copy_(s);
       group.s.narrow(1, rank, group.s.size(1) - rank).zero_();
@@ -92,7 +93,7 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
 
 at::Tensor expand(const LowRankTerm& term) {
   const PackedFactor* packed = packed_form(*term.factor);
-  if (packed == nullptr) return at::mm(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
+  if (packed == nullptr) return row_product(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
   at::Tensor y = at::empty({term.rows.count(), term.factor->width()}, term.s.options());
   kernels::product(kernel_isa(y.scalar_type(), y.device()), term.s.const_data_ptr(), term.s.stride(0),
                    term.rows.count(), packed->for_expand(), y.mutable_data_ptr(), y.stride(0));

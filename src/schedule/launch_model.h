@@ -30,7 +30,7 @@ struct LaunchModel {
 
   int64_t separate(int64_t k) const { return k * (base_calls + adapter_calls); }    ///< kα + kβ: without BatchLoRA
   int64_t batch_lora(int64_t k) const { return base_calls + k * adapter_calls; }    ///< α + kβ: the paper's
-  /// α + mβ: ours, one grouped adapter call per site and method; m is the number of *methods*, whatever the jobs.
+  /// α + mβ: ours, one grouped adapter call per operator and method; m is the number of *methods*, whatever the jobs.
   int64_t grouped(int64_t methods) const { return base_calls + methods * adapter_calls; }
   /// (k−1)α / (k(α+β)): the share of calls that BatchLoRA saves.
   double batch_lora_saving(int64_t k) const {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "schedule/operators.h"
@@ -28,9 +27,9 @@ int64_t job_tokens(const MicrobatchCounts& counts, int32_t job) {
   return job < static_cast<int32_t>(counts.job_tokens.size()) ? counts.job_tokens[static_cast<size_t>(job)] : 0;
 }
 
-/// Columns of x·Fᵀ for an adapter's factor F [width, factor_columns].
-int64_t padded_width(int64_t width, int64_t factor_columns, int64_t element_size) {
-  return element_size == 8 || factor_columns % 32 != 0 ? width : (width + 31) / 32 * 32;
+/// Columns of x·Fᵀ for an adapter's factor F [width, …].
+int64_t padded_width(int64_t width, int64_t element_size) {
+  return element_size == 8 ? width : (width + 31) / 32 * 32;
 }
 
 /// Operations per token of one of forward, input gradient and adapter gradient.
@@ -73,7 +72,7 @@ double adapter_bytes_per_token(const AdapterShape& adapter, const ProjectionSize
 
 void add_adapters(const ModelConfig& config, const StageShape& stage, const Operator& op,
                   const MicrobatchCounts& counts, const Sizes& s, OperatorCost& cost) {
-  std::set<std::pair<Projection, AdapterMethod>> calls;
+  std::set<AdapterMethod> methods;
   for (const AdapterShape& adapter : op.adapters) {
     const int64_t tokens = job_tokens(counts, adapter.job);
     if (tokens == 0) continue;
@@ -82,9 +81,9 @@ void add_adapters(const ModelConfig& config, const StageShape& stage, const Oper
     cost.flops += n * adapter_flops_per_token(adapter, size);
     if (op.without_input_gradient) cost.flops += n * incoming_flops_per_token(adapter, size);
     cost.bytes_moved += n * adapter_bytes_per_token(adapter, size, s);
-    calls.insert({adapter.projection, adapter.method});
+    methods.insert(adapter.method);
   }
-  cost.adapter_calls += static_cast<int64_t>(calls.size());
+  cost.adapter_calls += static_cast<int64_t>(methods.size());
 }
 
 /// y [tokens, out] from x [tokens, in], with `extra` more reads and writes of [tokens, out].
@@ -106,7 +105,7 @@ OperatorCost head_cost(double labelled, bool with_gradient, const Sizes& s) {
   const double products = with_gradient ? 2 : 1;
   return {.flops = labelled * (products * 2 * h * v + (with_gradient ? 5 : 3) * v + (with_gradient ? 12 : 4) * h),
           .bytes_moved = e * (products * v * h + labelled * ((with_gradient ? 4 : 2) * v + 2 * products * h)),
-          .frozen_calls = 1};
+          .frozen_calls = with_gradient ? 2 : 1};
 }
 
 OperatorCost base_cost(const Operator& op, const MicrobatchCounts& counts, const Sizes& s) {
@@ -240,9 +239,9 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
   for (const AdapterShape& adapter : op.adapters) {
     const ProjectionSize size = projection_size(config, adapter.projection, stage.tensor_parallel);
     int64_t per_job_token = 0;
-    if (adapter.method == AdapterMethod::lora) per_job_token = padded_width(adapter.width, size.in, e) * e;
+    if (adapter.method == AdapterMethod::lora) per_job_token = padded_width(adapter.width, e) * e;
     if (adapter.method == AdapterMethod::bottleneck) {
-      per_job_token = (size.out + padded_width(adapter.width, size.out, e)) * e;
+      per_job_token = (size.out + padded_width(adapter.width, e)) * e;
     }
     bytes += job_tokens(counts, adapter.job) * per_job_token;
   }

@@ -107,8 +107,8 @@ struct OperatorCost {
   double flops = 0;
   double bytes_moved = 0;      ///< weights and activations read and written once
   int64_t bytes_saved = 0;     ///< kept from forward for backward
-  int64_t frozen_calls = 0;    ///< calls of frozen products: 1 per operator that has one, whatever the jobs
-  int64_t adapter_calls = 0;   ///< grouped adapter calls: one per projection and method present, whatever the jobs
+  int64_t frozen_calls = 0;    ///< calls of frozen products: 1 per operator that has one (head: 2), whatever the jobs
+  int64_t adapter_calls = 0;   ///< grouped adapter calls: one per method present, whatever the jobs
   OperatorCost& operator+=(const OperatorCost& other);
 };
 
@@ -157,8 +157,8 @@ OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, cons
 ///   down_proj       T·hidden·e           in the last layer of the stage with the head: the head's input
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e
-/// padded: up to a multiple of 32, where kernels serve the factor (its columns, in or out, a multiple of 32; not f64).
-/// The portable path keeps the width itself; these are then upper bounds.
+/// padded: up to a multiple of 32 where our kernels run (not f64). The portable path keeps the width itself; these are
+/// then upper bounds.
 int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Operator& op,
                     const MicrobatchCounts& counts, int64_t element_size);
 
