@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/run_setup.h"
+#include "cli/sample_answers.h"
 #include "engine/backbone.h"
 #include "jobs/enum_names.h"
 #include "jobs/jobs_file.h"
@@ -32,6 +33,7 @@ namespace fs = std::filesystem;
 struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
+  int64_t sample_tokens = 0;
   bool check = false, json = false, resume = false, overwrite = false;
 };
 
@@ -110,6 +112,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   install_counting_allocator();
   const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train);
   const RunSpec& run = jobs_file.run;
+  if (run.device == "cuda") throw_user_error("run.device: cuda: this build has no CUDA plugin; cpu and auto are available");
   if (run.threads > 0) omp_set_num_threads(static_cast<int>(run.threads));
   std::unique_ptr<PortableKernels> portable;
   if (run.portable_kernels) portable = std::make_unique<PortableKernels>();
@@ -155,6 +158,11 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   } else {
     options.observers.push_back(&lines);
   }
+  std::unique_ptr<SampleAnswers> samples;
+  if (arguments.sample_tokens > 0 && !arguments.json) {
+    samples = std::make_unique<SampleAnswers>(backbone, text, arguments.sample_tokens);
+    options.observers.push_back(samples.get());
+  }
   options.stop = &stop_requested;
   options.program_start = program_start;
   options.effective_configuration = [&](const TrainingJob& job) {
@@ -192,6 +200,9 @@ void add_train_command(CLI::App& app) {
   command->add_option("jobs_file", arguments->jobs_file, "The jobs file (docs/jobs-file.md)")->required();
   command->add_option("--set", arguments->overrides, "key=value: replaces what the file says; may be repeated")
       ->allow_extra_args(false);
+  command->add_option("--sample-tokens", arguments->sample_tokens,
+                      "Print each job's answer to its first held-out example before and after, up to so many tokens")
+      ->check(CLI::Range(int64_t{0}, int64_t{4096}));
   command->add_flag("--check", arguments->check, "Check everything, data included, without training");
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");

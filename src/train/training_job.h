@@ -27,7 +27,8 @@ class TrainingJob {
   int32_t index() const { return index_; }
   const JobSpec& spec() const { return spec_; }
   const JobData& data() const { return data_; }
-  Adapter& adapter() { return *adapter_; }
+  /// Until release().
+  Adapter& adapter() const { return *adapter_; }
   JobState& state() { return state_; }
   const JobState& state() const { return state_; }
   int64_t total_steps() const { return total_steps_; }
