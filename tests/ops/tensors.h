@@ -1,0 +1,62 @@
+/// Random tensors and comparisons for the operators' tests.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "base/random.h"
+#include "ops/backend.h"
+
+namespace cotune::testing {
+
+/// Standard normal values of the key, rounded once to dtype.
+inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t key, at::ScalarType dtype, double scale = 1) {
+  at::Tensor values = at::empty(shape, at::kDouble);
+  double* value = values.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) value[i] = scale * normal(key, static_cast<uint64_t>(i));
+  return values.to(dtype);
+}
+
+/// ‖a − b‖ / ‖b‖.
+inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);
+  return (x - y).norm().item<double>() / std::max(1e-300, y.norm().item<double>());
+}
+
+/// What two correct implementations may differ by: results rounded to the dtype, f32 accumulation inside.
+inline double tolerance(at::ScalarType dtype) {
+  return dtype == at::kDouble ? 1e-12 : dtype == at::kFloat ? 2e-6 : 6e-3;
+}
+
+/// The gradient of f, a scalar function of x, by central differences of every element (f64).
+inline at::Tensor numeric_gradient(const at::Tensor& x, const std::function<double()>& f) {
+  constexpr double step = 1e-5;
+  at::Tensor gradient = at::empty(x.sizes(), at::kDouble);
+  double* value = x.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    const double start = value[i];
+    value[i] = start + step;
+    const double above = f();
+    value[i] = start - step;
+    const double below = f();
+    value[i] = start;
+    gradient.mutable_data_ptr<double>()[i] = (above - below) / (2 * step);
+  }
+  return gradient;
+}
+
+/// Σ y ⊙ d: a scalar whose gradient with respect to y is d.
+inline double weighted_sum(const at::Tensor& y, const at::Tensor& d) { return (y * d).sum().item<double>(); }
+
+/// The dtypes for which this machine has kernels of ours.
+inline std::vector<at::ScalarType> kernel_dtypes() {
+  std::vector<at::ScalarType> dtypes;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    if (kernel_isa(dtype, at::kCPU) != kernels::Isa::none) dtypes.push_back(dtype);
+  }
+  return dtypes;
+}
+
+}  // namespace cotune::testing
