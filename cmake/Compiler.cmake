@@ -1,7 +1,8 @@
 # Warnings, sanitizers, ccache and the fast linker.
 find_program(COTUNE_CCACHE ccache)
 if(COTUNE_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+  # Paths below the source folder do not count, so that a second clone finds what the first one compiled.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${COTUNE_CCACHE})
 endif()
 find_program(COTUNE_MOLD mold)
@@ -9,7 +10,15 @@ if(COTUNE_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 add_compile_options(-Wall -Wextra -Wno-missing-field-initializers)
-if(COTUNE_SANITIZE)
-  add_compile_options(-fsanitize=${COTUNE_SANITIZE} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
-  add_link_options(-fsanitize=${COTUNE_SANITIZE})
+set(instruments ${COTUNE_SANITIZE})
+if(COTUNE_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "COTUNE_FUZZ needs clang++ for libFuzzer, found ${CMAKE_CXX_COMPILER}: use scripts/fuzz")
+  endif()
+  list(APPEND instruments fuzzer-no-link)
+endif()
+if(instruments)
+  list(JOIN instruments "," instruments)
+  add_compile_options(-fsanitize=${instruments} -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${instruments})
 endif()
