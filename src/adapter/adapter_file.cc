@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -67,7 +68,7 @@ std::string shape_text(at::IntArrayRef shape) { return fmt::format("[{}]", fmt::
 
 void assign(at::Tensor& target, const TensorView& view, bool transposed, const std::string& place) {
   const at::Tensor source = to_tensor(view);
-  const at::Tensor oriented = transposed ? source.t() : source;
+  const at::Tensor oriented = transposed && source.dim() == 2 ? source.t() : source;
   if (oriented.sizes() != target.sizes()) {
     throw_user_error("{}: has shape {}, {} is expected", place, shape_text(source.sizes()),
                      shape_text(transposed ? target.t().sizes() : target.sizes()));
@@ -135,6 +136,51 @@ ModulePattern<T> pattern_of(const Json& config, const char* name) {
   return pattern;
 }
 
+void check_rank(int64_t rank, const std::string& place) {
+  if (rank < 1 || rank > 512) throw_user_error("{}: must be between 1 and 512, got {}", place, rank);
+}
+
+void check_finite(double value, const std::string& place) {
+  if (!std::isfinite(value)) throw_user_error("{}: must be a finite number", place);
+}
+
+void read_lora_spec(const Json& config, AdapterSpec& spec, const std::string& file) {
+  spec.r = config.at("r").get<int64_t>();
+  spec.alpha = config.at("lora_alpha").get<double>();
+  spec.dropout = field_or(config, "lora_dropout", 0.0);
+  spec.use_rslora = field_or(config, "use_rslora", false);
+  spec.rank_pattern = pattern_of<int64_t>(config, "rank_pattern");
+  spec.alpha_pattern = pattern_of<double>(config, "alpha_pattern");
+  check_rank(spec.r, file + ": r");
+  check_finite(spec.alpha, file + ": lora_alpha");
+  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
+    throw_user_error("{}: lora_dropout: must be in [0, 1), got {}", file, spec.dropout);
+  }
+  for (const auto& [key, rank] : spec.rank_pattern) check_rank(rank, file + ": rank_pattern: " + key);
+  for (const auto& [key, alpha] : spec.alpha_pattern) check_finite(alpha, file + ": alpha_pattern: " + key);
+}
+
+void read_bottleneck_spec(const Json& config, AdapterSpec& spec, const std::string& file) {
+  spec.bottleneck_size = config.at("bottleneck_size").get<int64_t>();
+  if (spec.bottleneck_size < 1 || spec.bottleneck_size > 4096) {
+    throw_user_error("{}: bottleneck_size: must be between 1 and 4096, got {}", file, spec.bottleneck_size);
+  }
+  const auto activation = config.at("activation").get<std::string>();
+  for (const Activation candidate : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh}) {
+    if (activation != activation_name(candidate)) continue;
+    spec.activation = candidate;
+    return;
+  }
+  throw_user_error("{}: activation: must be relu, gelu, silu or tanh, got `{}`", file, activation);
+}
+
+void read_diff_pruning_spec(const Json& config, AdapterSpec& spec, const std::string& file) {
+  spec.density = config.at("density").get<double>();
+  if (!(spec.density > 0 && spec.density <= 1)) {
+    throw_user_error("{}: density: must be above 0 and at most 1, got {}", file, spec.density);
+  }
+}
+
 void refuse_unsupported(const Json& config, const std::string& file) {
   if (field_or(config, "use_dora", false)) throw_user_error("{}: use_dora: is not supported, only plain LoRA is", file);
   const auto bias = field_or<std::string>(config, "bias", "none");
@@ -197,7 +243,11 @@ void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {
       if (!name.ends_with(".values")) structure.push_back({name, to_tensor(view)});
     }
     // A checkpoint from before the selection holds no entries at all.
-    if (!structure.empty()) adapter.restore_structure(structure);
+    try {
+      if (!structure.empty()) adapter.restore_structure(structure);
+    } catch (const UserError& error) {
+      throw_user_error("{}: {}", path, error.what());
+    }
   }
   size_t known = 0;
   for (Parameter& parameter : adapter.parameters()) {
@@ -256,21 +306,11 @@ AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const Model
     }
     if (spec.method == AdapterMethod::lora) {
       refuse_unsupported(config, name);
-      spec.r = config.at("r").get<int64_t>();
-      spec.alpha = config.at("lora_alpha").get<double>();
-      spec.dropout = field_or(config, "lora_dropout", 0.0);
-      spec.use_rslora = field_or(config, "use_rslora", false);
-      spec.rank_pattern = pattern_of<int64_t>(config, "rank_pattern");
-      spec.alpha_pattern = pattern_of<double>(config, "alpha_pattern");
-      if (spec.r < 1 || spec.r > 512) throw_user_error("{}: r: must be between 1 and 512, got {}", name, spec.r);
+      read_lora_spec(config, spec, name);
     } else if (spec.method == AdapterMethod::bottleneck) {
-      spec.bottleneck_size = config.at("bottleneck_size").get<int64_t>();
-      const auto activation = config.at("activation").get<std::string>();
-      for (const Activation candidate : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh}) {
-        if (activation == activation_name(candidate)) spec.activation = candidate;
-      }
+      read_bottleneck_spec(config, spec, name);
     } else {
-      spec.density = config.at("density").get<double>();
+      read_diff_pruning_spec(config, spec, name);
     }
     AdapterSetup setup;
     setup.spec = spec;

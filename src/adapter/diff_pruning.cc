@@ -160,18 +160,11 @@ at::Tensor job_columns(const at::Tensor& tensor, const SiteUse& site) {
   return job_rows(tensor, site).narrow(1, site.column_begin, site.column_count);
 }
 
-/// dense += x[atom]ᵀ·dy[atom] in slices of the kernels' widest left operand.
+/// dense += x[atom]ᵀ·dy[atom].
 void add_dense_gradient(const at::Tensor& x, const at::Tensor& dy, const std::vector<RowRange>& atoms,
-                        at::Tensor& dense) {
-  constexpr int64_t widest_left = 512;
+                        const at::Tensor& dense) {
   std::vector<GradientGroup> groups;
-  for (const RowRange& atom : atoms) {
-    for (int64_t begin = 0; begin < dense.size(0); begin += widest_left) {
-      const int64_t count = std::min(widest_left, dense.size(0) - begin);
-      groups.push_back({atom, x.narrow(0, atom.begin, atom.count()).narrow(1, begin, count),
-                        dense.narrow(0, begin, count)});
-    }
-  }
+  for (const RowRange& atom : atoms) groups.push_back({atom, x.narrow(0, atom.begin, atom.count()), dense});
   accumulate_gradients(dy, groups);
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "kernels/low_rank.h"
 #include "kernels/outer_product.h"
@@ -12,6 +14,8 @@
 
 namespace cotune {
 namespace {
+
+constexpr int64_t widest_left = 512;  // what kernels::outer_products takes at once
 
 bool packs(int64_t width, at::ScalarType compute, at::Device device) {
   return kernel_isa(compute, device) != kernels::Isa::none && width % kernels::PackedMatrix::panel_columns == 0;
@@ -116,8 +120,12 @@ void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGro
   outer.reserve(groups.size());
   for (const GradientGroup& group : groups) {
     COTUNE_CHECK(group.gradient.is_contiguous() && group.gradient.scalar_type() == at::kFloat);
-    outer.push_back({group.rows, group.left.const_data_ptr(), group.left.stride(0), group.gradient.size(0),
-                     static_cast<float*>(group.gradient.mutable_data_ptr()), group.gradient.size(1), 1.0f});
+    for (int64_t begin = 0; begin < group.gradient.size(0); begin += widest_left) {
+      const int64_t count = std::min(widest_left, group.gradient.size(0) - begin);
+      const at::Tensor left = group.left.narrow(1, begin, count), gradient = group.gradient.narrow(0, begin, count);
+      outer.push_back({group.rows, left.const_data_ptr(), left.stride(0), count,
+                       static_cast<float*>(gradient.mutable_data_ptr()), gradient.size(1), 1.0f});
+    }
   }
   kernels::outer_products(isa, kernel_dtype(right.scalar_type()), right.const_data_ptr(), right.stride(0),
                           right.size(1), outer);

@@ -6,6 +6,7 @@ namespace cotune {
 namespace {
 
 constexpr int64_t fewest_rows = 8;
+constexpr int64_t block_columns = 32;
 
 bool few(const at::Tensor& x) { return x.size(0) > 0 && x.size(0) < fewest_rows; }
 
@@ -15,21 +16,33 @@ at::Tensor among_zeros(const at::Tensor& x) {
   return padded;
 }
 
+/// a with at least fewest_rows rows (unless it has none) and, in bf16, zeros behind rows that do not end with a block.
+at::Tensor separated(const at::Tensor& a) {
+  const int64_t rows = few(a) ? fewest_rows : a.size(0), columns = a.size(1);
+  const bool apart = a.scalar_type() == at::kBFloat16 && columns % block_columns != 0;
+  if (rows == a.size(0) && !apart) return a;
+  const int64_t stride = apart ? (columns + block_columns - 1) / block_columns * block_columns : columns;
+  const at::Tensor spaced = at::zeros({rows, stride}, a.options()).narrow(1, 0, columns);
+  spaced.narrow(0, 0, a.size(0)).copy_(a);
+  return spaced;
+}
+
 }  // namespace
 
 at::Tensor row_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
-  if (few(a)) return row_product(among_zeros(a), b, bias).narrow(0, 0, a.size(0)).clone();
-  return bias.defined() ? at::addmm(bias, a, b) : at::mm(a, b);
+  const at::Tensor rows = separated(a);
+  const at::Tensor product = bias.defined() ? at::addmm(bias, rows, b) : at::mm(rows, b);
+  return few(a) ? product.narrow(0, 0, a.size(0)).clone() : product;
 }
 
 void add_row_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor rows = separated(a);
   if (!few(a)) {
-    y.addmm_(a, b);
+    y.addmm_(rows, b);
     return;
   }
-  at::Tensor padded = among_zeros(y);
-  padded.addmm_(among_zeros(a), b);
-  y.copy_(padded.narrow(0, 0, y.size(0)));
+  const at::Tensor sum = among_zeros(y).addmm_(rows, b);
+  y.copy_(sum.narrow(0, 0, y.size(0)));
 }
 
 }  // namespace cotune

@@ -1,6 +1,10 @@
-/// Matrix products by ATen whose rows do not know of each other. ATen computes a few rows at a time with other code than
-/// many (in f32, below 8 rows, another order of summation), so few rows are computed among rows of zeros: a row of a
-/// job then has the same bits whatever else is in the microbatch. Internal to ops/.
+/// Matrix products by ATen whose rows do not know of each other: a row of a job has the same bits whatever else is in the
+/// microbatch. Two habits of ATen stand against that:
+///   * few rows are computed with other code than many (in f32, below 8 rows, in another order of summation);
+///   * oneDNN's AMX products in bf16 read a row in blocks of 32 columns, beyond its end into the next row, and multiply
+///     what they find by zero: a NaN or infinity there becomes this row's.
+/// So few rows are computed among rows of zeros, and bf16 rows of other lengths are moved apart by zeros.
+/// Internal to ops/.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,0 +1,268 @@
+#include "engine/generation.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "adapter/adapter_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "engine/model_logits.h"
+#include "engine/random_job.h"
+#include "engine/reference_job.h"
+#include "ops/memory.h"
+
+namespace cotune::testing {
+namespace {
+
+std::vector<int32_t> random_prompt(uint64_t key, int64_t length, int64_t vocabulary) {
+  std::vector<int32_t> prompt;
+  for (int64_t i = 0; i < length; ++i) {
+    prompt.push_back(static_cast<int32_t>(uniform_below(key, static_cast<uint64_t>(i), static_cast<uint64_t>(vocabulary))));
+  }
+  return prompt;
+}
+
+at::Tensor to_tensor(std::span<const double> values) {
+  at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kDouble);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<double>());
+  return tensor;
+}
+
+at::Tensor whole_logits(const std::shared_ptr<const Backbone>& backbone, Adapter* adapter,
+                        const std::vector<int32_t>& tokens) {
+  return model_logits(backbone, adapter, {BatchRow{tokens, std::vector<uint8_t>(tokens.size(), 1), 0}});
+}
+
+/// The base model and one adapter of each method, their values as after long training.
+struct MixedAdapters {
+  std::vector<std::unique_ptr<Adapter>> owned;
+  std::vector<Adapter*> all = {nullptr};
+
+  explicit MixedAdapters(const std::shared_ptr<const Backbone>& backbone) {
+    const std::vector<RandomJob> jobs = {lora_job("lora", 1, 5, 0.3, {"all-linear"}, {12}),
+                                         bottleneck_job("bottleneck", 2, 7, Activation::gelu, {12}),
+                                         diff_pruning_job("diff", 3, 0.05, {12}),
+                                         lora_job("upper", 4, 33, 0, {"q_proj", "down_proj"}, {12})};
+    Interpreter interpreter(backbone);
+    for (const RandomJob& job : jobs) {
+      owned.push_back(job.make_adapter(backbone->config(), backbone->compute()));
+      select_alone(interpreter, job, *owned.back());
+      randomise(*owned.back(), job.seed, 0.1);
+      all.push_back(owned.back().get());
+    }
+  }
+};
+
+GenerationRequest request_for(std::vector<int32_t> prompt, Adapter* adapter = nullptr, int64_t max_new_tokens = 12) {
+  GenerationRequest request;
+  request.prompt = std::move(prompt);
+  request.adapter = adapter;
+  request.max_new_tokens = max_new_tokens;
+  return request;
+}
+
+class GenerationIn : public ::testing::TestWithParam<at::ScalarType> {
+ protected:
+  /// Of logits, relative to the largest.
+  double tolerance() const {
+    if (GetParam() == at::kDouble) return 1e-10;
+    return GetParam() == at::kFloat ? 1e-4 : 0.05;
+  }
+};
+
+TEST_P(GenerationIn, PrefillAndDecodeEqualAWholeForwardForEveryMethod) {
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  MixedAdapters adapters(backbone);
+  const std::vector<int32_t> tokens = random_prompt(7, 150, 256);
+  for (Adapter* adapter : adapters.all) {
+    const at::Tensor expected = whole_logits(backbone, adapter, tokens);
+    const double allowed = tolerance() * expected.abs().max().item<double>();
+    for (const int64_t budget : {1, 7, 64, 1024}) {
+      Generator generator(backbone, budget);
+      CachedSequence sequence(adapter);
+      for (size_t fed = 0; fed < tokens.size();) {
+        const size_t count = fed == 0 ? 130 : 1;
+        const Generator::Feed feed{&sequence, std::span(tokens).subspan(fed, count)};
+        fed += count;
+        generator.feed({&feed, 1}, [&](size_t, std::span<const double> logits) {
+          const at::Tensor row = expected[static_cast<int64_t>(fed) - 1];
+          ASSERT_LE((to_tensor(logits) - row).abs().max().item<double>(), allowed)
+              << "token " << fed << " budget " << budget;
+        });
+      }
+      EXPECT_EQ(sequence.tokens(), tokens);
+    }
+  }
+}
+
+TEST_P(GenerationIn, AnAnswerIsTheSameAloneAndInCompany) {
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  MixedAdapters adapters(backbone);
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < 11; ++i) {
+    requests.push_back(request_for(random_prompt(i, static_cast<int64_t>(1 + 9 * i), 256),
+                                   adapters.all[i * 3 % adapters.all.size()], static_cast<int64_t>(3 + 4 * i)));
+    if (i % 2 == 0) requests.back().sampling = {.temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = i};
+  }
+  Generator generator(backbone, 64);
+  const std::vector<GeneratedAnswer> together = generator.generate(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const GeneratedAnswer alone = generator.generate({&requests[i], 1}).front();
+    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
+    EXPECT_EQ(together[i].tokens.size(), static_cast<size_t>(requests[i].max_new_tokens));
+  }
+}
+
+TEST_P(GenerationIn, NothingStaysInMemory) {
+  install_counting_allocator();
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  Generator generator(backbone);
+  const GenerationRequest request = request_for(random_prompt(1, 40, 256));
+  const MemoryUsage before = memory_usage();
+  generator.generate({&request, 1});
+  const MemoryUsage after = memory_usage();
+  for (const MemoryKind kind : {MemoryKind::chain_kv, MemoryKind::activations, MemoryKind::logits, MemoryKind::workspace}) {
+    EXPECT_EQ(after[kind], before[kind]) << to_string(kind);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, GenerationIn, ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+TEST(Generation, GreedyTokensEqualTransformersAndPeft) {
+  const auto cases = nlohmann::json::parse(
+      read_file(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/engine/data/generation.json"));
+  std::map<std::string, std::shared_ptr<const Backbone>> backbones;
+  std::map<std::string, std::vector<GenerationRequest>> requests;
+  std::map<std::string, std::vector<std::vector<int32_t>>> expected;
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  for (const auto& item : cases) {
+    const auto family = item.at("model").get<std::string>();
+    auto& backbone = backbones[family];
+    if (backbone == nullptr) backbone = tiny_backbone(family, at::kDouble);
+    Adapter* adapter = nullptr;
+    if (!item.at("adapter").is_null()) {
+      const auto folder = std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/engine/data/peft" / family /
+                          item.at("adapter").get<std::string>();
+      AdapterSetup setup = read_adapter_setup(folder, backbone->config());
+      setup.compute = at::kDouble;
+      adapters.push_back(make_adapter(backbone->config(), setup));
+      load_adapter(*adapters.back(), folder);
+      adapter = adapters.back().get();
+    }
+    expected[family].push_back(item.at("tokens").get<std::vector<int32_t>>());
+    requests[family].push_back(request_for(item.at("prompt").get<std::vector<int32_t>>(), adapter,
+                                           static_cast<int64_t>(expected[family].back().size())));
+  }
+  EXPECT_EQ(backbones.size(), 5u);
+  for (const auto& [family, list] : requests) {
+    const std::vector<GeneratedAnswer> answers = Generator(backbones.at(family)).generate(list);
+    for (size_t i = 0; i < list.size(); ++i) EXPECT_EQ(answers[i].tokens, expected[family][i]) << family << " " << i;
+  }
+}
+
+class Generating : public ::testing::Test {
+ protected:
+  std::shared_ptr<const Backbone> backbone_ = tiny_backbone("smollm2", at::kDouble);
+  Generator generator_{backbone_};
+  int64_t vocabulary_ = backbone_->config().vocabulary_size;
+  int64_t context_ = backbone_->config().context_length;
+  GenerationRequest request_ = request_for(random_prompt(3, 20, vocabulary_));
+
+  GeneratedAnswer answer(const GenerationCallbacks& callbacks = {}) {
+    return generator_.generate({&request_, 1}, callbacks).front();
+  }
+};
+
+TEST_F(Generating, AStopTokenEndsTheAnswerAndIsNoPartOfIt) {
+  const std::vector<int32_t> free = answer().tokens;
+  request_.stop_ids = {free[5]};
+  const auto first = std::find(free.begin(), free.end(), free[5]);
+  const GeneratedAnswer stopped = answer();
+  EXPECT_EQ(stopped.tokens, std::vector<int32_t>(free.begin(), first));
+  EXPECT_EQ(stopped.stop, StopReason::stop_token);
+}
+
+TEST_F(Generating, EndsAtTheMostNewTokensAndAtTheContext) {
+  EXPECT_EQ(answer().stop, StopReason::max_new_tokens);
+  request_.max_new_tokens = 0;
+  EXPECT_TRUE(answer().tokens.empty());
+  request_.max_new_tokens = 1000;
+  request_.prompt = random_prompt(3, context_ - 4, vocabulary_);
+  const GeneratedAnswer full = answer();
+  EXPECT_EQ(full.tokens.size(), 4u);
+  EXPECT_EQ(full.stop, StopReason::context_length);
+}
+
+TEST_F(Generating, TheCallerEndsAnAnswerAtATokenOrBeforeAPass) {
+  std::vector<int32_t> seen;
+  const GenerationCallbacks third{.on_token = [&](size_t, int32_t token) {
+    seen.push_back(token);
+    return seen.size() < 3;
+  }};
+  const GeneratedAnswer ended = answer(third);
+  EXPECT_EQ(ended.tokens, seen);
+  EXPECT_EQ(ended.tokens.size(), 3u);
+  EXPECT_EQ(ended.stop, StopReason::interrupted);
+  const GeneratedAnswer none = answer({.interrupted = [] { return true; }});
+  EXPECT_TRUE(none.tokens.empty());
+  EXPECT_EQ(none.stop, StopReason::interrupted);
+}
+
+TEST_F(Generating, AConversationFeedsOnlyWhatIsNew) {
+  CachedSequence memory;
+  request_.memory = &memory;
+  const GeneratedAnswer first = answer();
+  EXPECT_EQ(first.reused_tokens, 0);
+  const std::vector<int32_t> held = memory.tokens();
+  EXPECT_EQ(held.size(), request_.prompt.size() + first.tokens.size() - 1);
+
+  request_.prompt.insert(request_.prompt.end(), first.tokens.begin(), first.tokens.end());
+  request_.prompt.push_back(5);
+  const GeneratedAnswer second = answer();
+  EXPECT_EQ(second.reused_tokens, static_cast<int64_t>(held.size()));
+  request_.memory = nullptr;
+  EXPECT_EQ(second.tokens, answer().tokens);
+
+  // A changed history is kept up to where it changed; an equal prompt is fed its last token again.
+  request_.memory = &memory;
+  request_.prompt[10] = (request_.prompt[10] + 1) % static_cast<int32_t>(vocabulary_);
+  const GeneratedAnswer third = answer();
+  EXPECT_EQ(third.reused_tokens, 10);
+  const GeneratedAnswer again = answer();
+  EXPECT_EQ(again.reused_tokens, static_cast<int64_t>(request_.prompt.size()) - 1);
+  EXPECT_EQ(again.tokens, third.tokens);
+}
+
+TEST_F(Generating, PromptsThatCannotBeAnsweredAreTheUsersMistake) {
+  const auto mistake = [&](std::vector<int32_t> prompt) {
+    request_.prompt = std::move(prompt);
+    try {
+      answer();
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(mistake({}), ::testing::HasSubstr("empty"));
+  EXPECT_THAT(mistake({0, static_cast<int32_t>(vocabulary_)}), ::testing::HasSubstr("vocabulary"));
+  EXPECT_THAT(mistake(random_prompt(1, context_, vocabulary_)), ::testing::HasSubstr("context"));
+}
+
+TEST_F(Generating, AnAdapterWithoutFiniteValuesEndsItsOwnAnswerOnly) {
+  MixedAdapters adapters(backbone_);
+  for (Parameter& parameter : adapters.all[1]->parameters()) parameter.value.fill_(std::nan(""));
+  adapters.all[1]->refresh();
+  const GeneratedAnswer healthy = answer();
+  const std::vector<GenerationRequest> both = {request_for(request_.prompt, adapters.all[1]), request_};
+  const std::vector<GeneratedAnswer> answers = generator_.generate(both);
+  EXPECT_EQ(answers[0].stop, StopReason::not_finite);
+  EXPECT_EQ(answers[1].tokens, healthy.tokens);
+}
+
+}  // namespace
+}  // namespace cotune::testing

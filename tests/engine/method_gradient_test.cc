@@ -1,0 +1,221 @@
+// Every method in a microbatch of three jobs: against single-job runs and against finite differences (MX-5), f64.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "base/random.h"
+#include "engine/random_job.h"
+#include "engine/reference_job.h"
+
+namespace cotune::testing {
+namespace {
+
+/// Jobs with adapters that have been trained for long.
+struct Company {
+  std::shared_ptr<const Backbone> backbone;
+  Interpreter interpreter;
+  std::vector<RandomJob> jobs;
+  std::vector<const RandomJob*> job_pointers;
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::vector<Adapter*> adapter_pointers;
+
+  Company(std::shared_ptr<const Backbone> model, std::vector<RandomJob> given)
+      : backbone(std::move(model)), interpreter(backbone), jobs(std::move(given)) {
+    for (const RandomJob& job : jobs) {
+      job_pointers.push_back(&job);
+      adapters.push_back(job.make_adapter(backbone->config(), at::kDouble));
+      select_alone(interpreter, job, *adapters.back());
+      randomise(*adapters.back(), job.seed, 0.3);
+      adapter_pointers.push_back(adapters.back().get());
+    }
+  }
+  GradientRun gradients(const PackingPolicy& policy = {}) {
+    return gradients_of(interpreter, job_pointers, adapter_pointers, policy);
+  }
+
+  /// d loss / d parameter in company along a random direction, by central differences of the job's loss.
+  void expect_finite_differences() {
+    const GradientRun run = gradients();
+    constexpr double step = 1e-5;
+    for (size_t job = 0; job < jobs.size(); ++job) {
+      for (size_t index = 0; index < adapters[job]->parameters().size(); ++index) {
+        at::Tensor& value = adapters[job]->parameters()[index].value;
+        const at::Tensor start = value.clone();
+        at::Tensor direction = at::empty(value.sizes(), at::kDouble);
+        for (int64_t i = 0; i < value.numel(); ++i) {
+          direction.mutable_data_ptr<double>()[i] = normal(mix_key(job, index), static_cast<uint64_t>(i));
+        }
+        const auto loss_at = [&](double distance) {
+          value.copy_(start + distance * direction);
+          adapters[job]->refresh();
+          return gradients_of(interpreter, {job_pointers[job]}, {adapter_pointers[job]}, {}).losses[0];
+        };
+        const double found = (loss_at(step) - loss_at(-step)) / (2 * step);
+        value.copy_(start);
+        adapters[job]->refresh();
+        const double expected = (run.gradients[job][index] * direction).sum().item<double>();
+        const double size = (run.gradients[job][index].square().sum().sqrt()).item<double>();
+        EXPECT_NEAR(found, expected, 1e-6 * size + 1e-10)
+            << jobs[job].name << " " << adapters[job]->parameters()[index].name;
+      }
+    }
+  }
+
+  void expect_gradients_of_single_jobs() {
+    const GradientRun together = gradients();
+    for (size_t job = 0; job < jobs.size(); ++job) {
+      const GradientRun alone = gradients_of(interpreter, {job_pointers[job]}, {adapter_pointers[job]}, {});
+      EXPECT_NEAR(together.losses[job], alone.losses[0], 1e-10 * alone.losses[0]);
+      EXPECT_LE(largest_relative_difference(together.gradients[job], alone.gradients[0]), 1e-10) << jobs[job].name;
+    }
+  }
+};
+
+std::vector<RandomJob> one_of_each(Activation activation) {
+  return {lora_job("lora", 1, 3, 0.3, {"all-linear"}, {12, 5}), bottleneck_job("bottleneck", 2, 4, activation, {9, 9}),
+          diff_pruning_job("diff", 3, 0.01, {14})};
+}
+
+class EveryActivation : public ::testing::TestWithParam<Activation> {};
+
+TEST_P(EveryActivation, GradientsInAMixedMicrobatchAreThoseOfTheLoss) {
+  Company company(tiny_backbone("qwen2", at::kDouble), one_of_each(GetParam()));
+  company.expect_gradients_of_single_jobs();
+  company.expect_finite_differences();
+}
+
+INSTANTIATE_TEST_SUITE_P(Bottlenecks, EveryActivation,
+                         ::testing::Values(Activation::relu, Activation::gelu, Activation::silu, Activation::tanh));
+
+TEST(MethodGradients, AreRightWhereverTheLowestAdapterSits) {
+  // The lowest adapted operator of the lowest layer makes its gradient without an input gradient.
+  for (const std::vector<std::string>& targets :
+       std::vector<std::vector<std::string>>{{"v_proj"}, {"o_proj"}, {"up_proj"}, {"down_proj"}, {"k_proj", "gate_proj"}}) {
+    std::vector<RandomJob> jobs{lora_job("lora " + targets.front(), 4, 2, 0.0, targets, {7, 3}),
+                                lora_job("dropped " + targets.front(), 5, 3, 0.4, targets, {5}),
+                                diff_pruning_job("diff " + targets.front(), 6, 0.02, {6})};
+    jobs[1].adapter.layers_to_transform = {1};
+    jobs[2].adapter.target_modules = targets;
+    Company company(tiny_backbone("mistral", at::kDouble), jobs);
+    company.expect_gradients_of_single_jobs();
+    company.expect_finite_differences();
+  }
+}
+
+TEST(MethodGradients, OfJobsThatAdaptDifferentLayersDoNotMix) {
+  std::vector<RandomJob> jobs{lora_job("upper", 4, 2, 0.2, {"q_proj", "o_proj"}, {7, 3}),
+                              bottleneck_job("lower", 5, 3, Activation::silu, {6, 2}),
+                              bottleneck_job("upper bottleneck", 6, 5, Activation::gelu, {8})};
+  jobs[0].adapter.layers_to_transform = {1};
+  jobs[1].adapter.layers_to_transform = {0};
+  jobs[2].adapter.layers_to_transform = {1};
+  Company company(tiny_backbone("llama2", at::kDouble), jobs);
+  company.expect_gradients_of_single_jobs();
+  company.expect_finite_differences();
+}
+
+TEST(MethodGradients, AreTheSameInEveryLayoutAndPolicy) {
+  Company company(tiny_backbone("llama3", at::kDouble),
+                  {lora_job("lora", 1, 3, 0.3, {"all-linear"}, {300, 5, 80}),
+                   bottleneck_job("bottleneck", 2, 4, Activation::gelu, {9, 130, 33}), diff_pruning_job("diff", 3, 0.01, {70, 70})});
+  const GradientRun ragged = company.gradients();
+  for (const Layout layout : {Layout::padded, Layout::chunked}) {
+    for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
+      for (const int64_t budget : {400, 2048}) {
+        const GradientRun run = company.gradients({.sharing = sharing, .layout = layout, .token_budget = budget});
+        for (size_t job = 0; job < company.jobs.size(); ++job) {
+          EXPECT_NEAR(run.losses[job], ragged.losses[job], 1e-10 * ragged.losses[job]);
+          EXPECT_LE(largest_relative_difference(run.gradients[job], ragged.gradients[job]), 1e-10)
+              << company.jobs[job].name << ", layout " << static_cast<int>(layout) << ", sharing "
+              << static_cast<int>(sharing) << ", budget " << budget;
+        }
+      }
+    }
+  }
+}
+
+double evaluated_loss(Interpreter& interpreter, const RandomJob& job, Adapter* adapter) {
+  const Batch batch = job.batch(0, interpreter.stage().backbone().config().vocabulary_size);
+  JobRound round;
+  round.adapter = adapter;
+  round.batch = &batch;
+  round.purpose = RoundPurpose::evaluate;
+  return run_round(interpreter, {round}, {}).front().loss();
+}
+
+TEST(Adapters, ChangeNothingAtTheStart) {
+  const auto backbone = tiny_backbone("smollm2", at::kDouble);
+  Interpreter interpreter(backbone);
+  for (const RandomJob& job : one_of_each(Activation::gelu)) {
+    const auto adapter = job.make_adapter(backbone->config(), at::kDouble);
+    const double base = evaluated_loss(interpreter, job, nullptr);
+    EXPECT_NEAR(evaluated_loss(interpreter, job, adapter.get()), base, 1e-13 * base) << job.name;
+    select_alone(interpreter, job, *adapter);
+    EXPECT_NEAR(evaluated_loss(interpreter, job, adapter.get()), base, 1e-13 * base) << job.name;
+    randomise(*adapter, 1, 0.1);
+    EXPECT_GT(std::abs(evaluated_loss(interpreter, job, adapter.get()) - base), 1e-4 * base) << job.name;
+  }
+}
+
+TEST(Evaluation, DropsNothingOut) {
+  const auto backbone = tiny_backbone("smollm2", at::kDouble);
+  Interpreter interpreter(backbone);
+  RandomJob job = lora_job("lora", 1, 3, 0.0, {"all-linear"}, {12, 5});
+  const auto adapter = job.make_adapter(backbone->config(), at::kDouble);
+  randomise(*adapter, 1, 0.2);
+  const double plain = evaluated_loss(interpreter, job, adapter.get());
+  job.adapter.dropout = 0.5;
+  const auto dropping = job.make_adapter(backbone->config(), at::kDouble);
+  randomise(*dropping, 1, 0.2);
+  EXPECT_EQ(evaluated_loss(interpreter, job, dropping.get()), plain);
+  EXPECT_NE(gradients_of(interpreter, {&job}, {dropping.get()}, {}).losses[0], plain);
+}
+
+TEST(DiffPruning, KeepsTheEntriesOfLargestAccumulatedGradient) {
+  const auto backbone = tiny_backbone("qwen2", at::kDouble);
+  Interpreter interpreter(backbone);
+  const RandomJob job = diff_pruning_job("job", 3, 0.013, {14, 60});
+  RandomJob dense_job = job;
+  dense_job.adapter.density = 1;  // keeps every entry: its values' gradients are the dense gradient
+  const auto sparse = job.make_adapter(backbone->config(), at::kDouble),
+             dense = dense_job.make_adapter(backbone->config(), at::kDouble);
+  select_alone(interpreter, job, *sparse);
+  select_alone(interpreter, dense_job, *dense);
+  std::vector<at::Tensor> accumulated;
+  for (int64_t batch = 0; batch < job.adapter.selection_batches; ++batch) {
+    const GradientRun run = gradients_of(interpreter, {&dense_job}, {dense.get()}, {}, 0, batch);
+    for (size_t i = 0; i < run.gradients[0].size(); ++i) {
+      if (batch == 0) accumulated.push_back(at::zeros_like(run.gradients[0][i]));
+      accumulated[i].add_(run.gradients[0][i]);
+    }
+  }
+  const std::vector<Adapter::NamedTensor> structure = sparse->structure();
+  ASSERT_EQ(structure.size(), 2 * accumulated.size());
+  for (size_t site = 0; site < accumulated.size(); ++site) {
+    const AdaptedModule& module = sparse->setup().modules[site];
+    const ProjectionShape shape = projection_shape(backbone->config(), module.projection);
+    const double* gradient = accumulated[site].const_data_ptr<double>();  // by column, by row within a column
+    std::vector<int64_t> order(static_cast<size_t>(shape.in * shape.out));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int64_t a, int64_t b) { return std::abs(gradient[a]) > std::abs(gradient[b]); });
+    order.resize(static_cast<size_t>(std::ceil(0.013 * static_cast<double>(shape.in * shape.out))));
+    std::sort(order.begin(), order.end());
+    const at::Tensor rows = structure[2 * site].tensor, offsets = structure[2 * site + 1].tensor;
+    ASSERT_EQ(rows.numel(), static_cast<int64_t>(order.size()));
+    size_t entry = 0;
+    for (int64_t column = 0; column < shape.out; ++column) {
+      for (int64_t i = offsets[column].item<int64_t>(); i < offsets[column + 1].item<int64_t>(); ++i) {
+        ASSERT_EQ(order[entry++], column * shape.in + rows[i].item<int64_t>()) << module_name(module.layer, module.projection);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cotune::testing
