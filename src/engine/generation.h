@@ -63,9 +63,9 @@ struct GeneratedAnswer {
 /// Called on the thread that generates.
 struct GenerationCallbacks {
   /// A new token of requests[request]; false ends that answer.
-  std::function<bool(size_t request, int32_t token)> on_token;
+  std::function<bool(size_t request, int32_t token)> on_token{};
   /// Asked before every pass through the model; true ends all answers.
-  std::function<bool()> interrupted;
+  std::function<bool()> interrupted{};
 };
 
 /// Not thread-safe. Keeps nothing between two calls.
