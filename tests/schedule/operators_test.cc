@@ -243,8 +243,8 @@ TEST(LaunchModel, FusedCallsDoNotGrowWithTheJobs) {
   };
   const LaunchCount one = calls_of(0, 1);
   const LaunchModel model{.base_calls = one.frozen, .adapter_calls = one.adapter};
-  EXPECT_EQ(one.frozen, 4 * 3 + 1 + 4 * 3 - 1);                 // all but qkv's input gradient in the lowest layer
-  EXPECT_EQ(one.adapter, 7 * 3 + (7 * 3 - 3) + 7 * 3);          // forward, input gradient, adapter gradient
+  EXPECT_EQ(one.frozen, 4 * 3 + 2 + 4 * 3 - 1);          // all but qkv's input gradient in the lowest layer; the head
+  EXPECT_EQ(one.adapter, 4 * 3 + (4 * 3 - 1) + 4 * 3);   // forward, input gradient, adapter gradient
   for (int32_t jobs = 1; jobs <= 8; ++jobs) {
     EXPECT_EQ(calls_of(0, jobs).total(), model.grouped(1));
     LaunchCount separate;
@@ -270,7 +270,7 @@ TEST(LaunchModel, EachMethodPresentAddsItsOwnCalls) {
   const LaunchCount forward =
       count_launches(config, stage, stage_operators(config, stage, adapters, Direction::forward), counts);
   EXPECT_EQ(forward.frozen, 4 * 3);
-  EXPECT_EQ(forward.adapter, 3 * 7 * 3);
+  EXPECT_EQ(forward.adapter, 3 * 4 * 3);
 }
 
 }  // namespace
