@@ -180,6 +180,22 @@ TEST(LoraFile, HasPeftsNamesShapesAndDtype) {
   for (const auto& [name, view] : file.tensors()) EXPECT_EQ(view.dtype, DataType::f32) << name;
 }
 
+TEST(AdapterFormat, IsWhatItsPageSays) {
+  const std::string page = read_file(COTUNE_SOURCE_DIR "/docs/adapter-format.md");
+  for (const AdapterSpec& spec : {bottleneck_spec(), diff_spec()}) {
+    const auto adapter = trained_adapter(spec);
+    const Json config = Json::parse(adapter_config_bytes(*adapter, "base"));
+    for (const auto& [key, value] : config.items()) EXPECT_THAT(page, HasSubstr("`" + key + "`"));
+    EXPECT_THAT(page, HasSubstr("`" + config.at("peft_type").get<std::string>() + "`"));
+    const std::string bytes = adapter_model_bytes(*adapter);
+    const SafetensorsContent content = parse_safetensors(std::as_bytes(std::span(bytes)), "file");
+    for (const auto& [name, view] : content.tensors) {
+      const size_t place = name.find("_proj.");
+      EXPECT_THAT(page, HasSubstr("`NAME." + name.substr(place + 6) + "`"));
+    }
+  }
+}
+
 /// A written adapter whose configuration and tensors a test may spoil.
 class Spoiled {
  public:

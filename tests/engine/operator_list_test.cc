@@ -30,7 +30,7 @@ Execution executions_of(const std::vector<Operator>& list) {
   return execution;
 }
 
-/// What one operator of the list has for results: [columns of its output], where it leaves one.
+/// Columns of what an operator made; 0 where it leaves nothing to look at.
 int64_t columns_after(const Operator& op, const MicrobatchState& state) {
   const auto columns = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.size(1) : 0; };
   switch (op.kind) {
@@ -94,12 +94,6 @@ Recorded record(Interpreter& interpreter, const std::vector<const RandomJob*>& j
   stage.on_operator = nullptr;
   return recorded;
 }
-
-struct Subject {
-  std::string family;
-  std::string name;
-  RandomJob job;
-};
 
 std::vector<RandomJob> one_job_of_every_kind() {
   std::vector<RandomJob> jobs{lora_job("lora", 1, 4, 0.2, {"all-linear"}, {9, 4}),
@@ -175,7 +169,9 @@ TEST(Launches, AreOneFrozenProductAnOperatorAndOneAdapterCallAMethodWhateverTheJ
         const bool both_ends = list[i].kind == OperatorKind::o_proj || list[i].kind == OperatorKind::down_proj;
         const bool gradient = list[i].name().find("adapter_gradient") != std::string::npos;
         EXPECT_EQ(recorded.launches[i].frozen, gradient ? 0 : 1) << list[i].name();
-        if (both_ends) EXPECT_EQ(recorded.launches[i].adapter, 3) << list[i].name();
+        if (both_ends) {
+          EXPECT_EQ(recorded.launches[i].adapter, 3) << list[i].name();
+        }
       }
     }
   }
