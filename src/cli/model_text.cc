@@ -6,12 +6,29 @@
 namespace cotune {
 namespace {
 
+/// Stands in for the tokenizer of a model without one: data that are token ids already need none.
+class NoTokenizer : public TextEncoder {
+ public:
+  explicit NoTokenizer(std::string model) : model_(std::move(model)) {}
+  std::vector<int32_t> encode_plain(std::string_view) const override { refuse(); }
+  std::vector<SpecialMatch> find_special(std::string_view) const override { refuse(); }
+  std::string token_bytes(int32_t id) const override { return "<" + std::to_string(id) + ">"; }
+  std::vector<int32_t> prefix() const override { refuse(); }
+  std::optional<int32_t> eos_id() const override { refuse(); }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw_user_error("{}: has no tokenizer: text needs a tokenizer.json beside the weights, or a GGUF file with a "
+                     "vocabulary (data with input_ids and labels needs none)", model_);
+  }
+  std::string model_;
+};
+
 std::unique_ptr<Tokenizer> make_tokenizer(const ModelFiles& files) {
   const TokenizerFiles& source = files.tokenizer;
   if (source.tokenizer_json) return std::make_unique<Tokenizer>(Tokenizer::from_json_file(*source.tokenizer_json));
   if (source.gguf) return std::make_unique<Tokenizer>(Tokenizer::from_gguf(*source.gguf, files.path.string()));
-  throw_user_error("{}: has no tokenizer: a tokenizer.json beside the weights, or a GGUF file with a vocabulary, is needed",
-                   files.path.string());
+  return nullptr;
 }
 
 std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenizer) {
@@ -24,6 +41,10 @@ std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenize
 
 ModelText::ModelText(const ModelFiles& files)
     : tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
+  if (tokenizer_ == nullptr) {
+    encoder_ = std::make_unique<NoTokenizer>(files.path.empty() ? "the model" : files.path.string());
+    return;
+  }
   const std::optional<int32_t> eos = eos_of(files, *tokenizer_);
   encoder_ = std::make_unique<TokenizerEncoder>(*tokenizer_, eos);
   const TokenizerFiles& source = files.tokenizer;
@@ -36,6 +57,11 @@ ModelText::ModelText(const ModelFiles& files)
                                                     special_tokens_);
   }
   if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
+}
+
+const Tokenizer& ModelText::tokenizer() const {
+  if (tokenizer_ == nullptr) throw_user_error("the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed");
+  return *tokenizer_;
 }
 
 std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::path& file) const {

@@ -16,10 +16,11 @@ namespace cotune {
 /// The text side of a model: its tokenizer and chat template, from a Hugging Face folder or a GGUF file.
 class ModelText {
  public:
-  /// Throws UserError when the model has no tokenizer or an unsupported one, or a template that cannot be parsed.
+  /// Throws UserError for an unsupported tokenizer, or a template that cannot be parsed. Without a tokenizer encoder()
+  /// throws UserError when text is given to it, and tokenizer() always.
   explicit ModelText(const ModelFiles& files);
 
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Tokenizer& tokenizer() const;
   const TextEncoder& encoder() const { return *encoder_; }
   /// The model's own; nullptr where it has none.
   const ChatTemplate* chat_template() const { return chat_template_.get(); }
@@ -30,7 +31,7 @@ class ModelText {
 
  private:
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::unique_ptr<TokenizerEncoder> encoder_;
+  std::unique_ptr<TextEncoder> encoder_;
   std::map<std::string, std::string> special_tokens_;
   std::unique_ptr<ChatTemplate> chat_template_;
   std::vector<int32_t> end_of_turn_ids_;

@@ -11,6 +11,22 @@
 
 namespace cotune {
 
+namespace {
+
+/// Names the first token that the model does not have.
+void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnostics& diagnostics) {
+  for (int64_t i = 0; i < dataset.size(); ++i) {
+    for (const int32_t token : dataset.tokens(i)) {
+      if (token < config.vocabulary_size) continue;
+      diagnostics.add(dataset.source(), dataset.line(i), "",
+                      fmt::format("holds token {}, but the model's vocabulary has {} tokens", token, config.vocabulary_size));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, Diagnostics& diagnostics) {
   const std::unique_ptr<ChatTemplate> own =
       job.data.chat_template.empty() ? nullptr : text.make_template(job.data.chat_template);
@@ -19,6 +35,8 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
   if (data.train.empty() && diagnostics.empty()) {
     diagnostics.add(job.data.train, 0, "", fmt::format("job `{}` has no example left to train on", job.name));
   }
+  check_vocabulary(data.train, config, diagnostics);
+  check_vocabulary(data.eval, config, diagnostics);
   return data;
 }
 

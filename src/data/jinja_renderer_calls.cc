@@ -100,7 +100,7 @@ Value Renderer::make_dict(const Arguments& arguments) {
   }
   for (const auto& [name, value] : arguments.named) {
     runtime_.charge(1 + entries.size() / 16);
-    const auto same = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.first.bytes() == name; });
+    const auto same = std::find_if(entries.begin(), entries.end(), [&name = name](const auto& e) { return e.first.bytes() == name; });
     if (same != entries.end()) {
       same->second = value;
     } else {

@@ -117,7 +117,7 @@ TEST(Dataset, ReportsTwentyMistakesAndCountsTheRest) {
 }
 
 TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
-  EXPECT_THAT(read("{\"question\":1}").mistake(0), HasSubstr("or text; found question"));
+  EXPECT_THAT(read("{\"question\":1}").mistake(0), HasSubstr("or input_ids and labels; found question"));
   EXPECT_THAT(read("{\"text\":" + std::string(5000, '[') + "}").mistake(0), HasSubstr("nested deeper than 64"));
   EXPECT_THAT(read("").mistake(0), HasSubstr("holds no examples"));
 }

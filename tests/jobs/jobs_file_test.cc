@@ -198,7 +198,7 @@ TEST(JobsFile, OnDiskIsReadWithItsInputsLookedFor) {
 }
 
 TEST(ExampleJobsFiles, AreValid) {
-  for (const char* name : {"minimal.yaml", "four-methods.yaml"}) {
+  for (const char* name : {"minimal.yaml", "four-methods.yaml", "demo.yaml"}) {
     const std::filesystem::path path = std::filesystem::path(COTUNE_SOURCE_DIR) / "examples" / name;
     std::ifstream stream(path);
     const std::string text{std::istreambuf_iterator<char>(stream), {}};
