@@ -13,7 +13,7 @@ again: their earlier runs are then dropped); --table-only writes the table from 
 
 A row's figures are medians over its repetitions; the ratio is that of the medians. A goal that is missed is marked so,
 and so is a row whose losses differ (LOSS_LIMIT): its speed counts for nothing. Two cores run one benchmark at a time:
-the load average before each run is recorded, and a table from a busy machine says so.
+how many cores others keep busy is recorded before each run, and a table from a busy machine says so.
 """
 import argparse
 import collections
@@ -27,6 +27,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 
 import workloads
 
@@ -143,14 +144,14 @@ class Runner:
         return folder
 
     def keep(self, row_name, program, result):
-        record = {"row": row_name, "program": program, "load_before": self.load, "date": datetime.date.today().isoformat(),
-                  **result}
+        record = {**result, "row": row_name, "program": program, "busy_before": self.load,
+                  "date": datetime.date.today().isoformat()}
         with open(self.results_path, "a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         print(f"  {program:16} {rate(result):8.1f} real tokens/s  {result['peak_rss_bytes'] / 2**30:5.2f} GiB", flush=True)
 
     def cotune(self, row_name, workload, dtype, arguments=""):
-        self.load = os.getloadavg()[0]
+        self.load = busy_cores()
         folder = self.workload(workload, dtype)
         output = BENCH / "runs" / row_name
         subprocess.run(["rm", "-rf", output], check=True)
@@ -159,7 +160,7 @@ class Runner:
         self.keep(row_name, "cotune", parse_summary(run(command, "cotune"), "cotune"))
 
     def peft(self, row_name, workload, dtype, mode, batching=None):
-        self.load = os.getloadavg()[0]
+        self.load = busy_cores()
         folder = self.workload(workload, dtype)
         command = [sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--mode", mode]
         program = "peft shipped"
@@ -194,7 +195,18 @@ class Runner:
             if not self.options.only or "matrix-rate" in self.options.only:
                 with open(self.results_path, "a", encoding="utf-8") as file:
                     file.write(json.dumps({"row": "matrix-rate", "program": "torch.mm", "flops": matrix_rate("bfloat16"),
-                                           "load_before": os.getloadavg()[0]}) + "\n")
+                                           "busy_before": busy_cores()}) + "\n")
+
+
+def busy_cores(seconds=1.0):
+    """Cores that other programs keep busy now. (The load average would count the run before this one.)"""
+    def ticks():
+        fields = [int(field) for field in open("/proc/stat", encoding="utf-8").readline().split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+    total, idle = ticks()
+    time.sleep(seconds)
+    new_total, new_idle = ticks()
+    return (os.cpu_count() or 1) * (1 - (new_idle - idle) / max(1, new_total - total))
 
 
 def largest_loss_difference(ours, theirs):
@@ -243,12 +255,12 @@ def table(results):
             f"{median_memory(cotune):.2f} / {median_memory(shipped):.2f} | {loss} | {len(cotune)} |")
     lines += ["", "| | reached |", "|---|---|"]
     lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory)]
-    loads = [record["load_before"] for record in results]
+    busy = [record["busy_before"] for record in results if "busy_before" in record]
     versions = next((r["versions"] for r in results if r.get("versions")), {})
     about = [f"Machine: {machine()}. " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ". "
-             f"{max(r.get('date', '') for r in results)}; load average before a run: median {statistics.median(loads):.1f}, "
-             f"highest {max(loads):.1f}."]
-    if statistics.median(loads) > 0.5 * os.cpu_count():
+             f"{max(r.get('date', '') for r in results)}; cores busy with other work before a run: "
+             + (f"median {statistics.median(busy):.1f}, highest {max(busy):.1f}." if busy else "not recorded.")]
+    if busy and statistics.median(busy) > 0.25 * os.cpu_count():
         about.append("**The machine was busy with other work: these figures are worth little.**")
     return "\n".join([*about, "", *lines])
 

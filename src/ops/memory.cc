@@ -39,7 +39,6 @@ class BlockStore {
     const std::lock_guard lock(mutex_);
     BlockHeader* header = take(size);
     header->requested = requested;
-    header->size = size;
     header->kind = current_kind;
     int64_t& bytes = usage_.bytes[static_cast<size_t>(current_kind)];
     int64_t& peak = usage_.peak_bytes[static_cast<size_t>(current_kind)];
@@ -83,8 +82,9 @@ class BlockStore {
 
  private:
   BlockHeader* take(size_t size) {
-    const auto found = unused_.find(size);
-    if (found != unused_.end() && !found->second.empty()) {
+    // The smallest kept block that fits and is at most a quarter larger: lengths change from step to step.
+    for (auto found = unused_.lower_bound(size); found != unused_.end() && found->first <= size + size / 4; ++found) {
+      if (found->second.empty()) continue;
       BlockHeader* header = found->second.back();
       found->second.pop_back();
       return header;
@@ -101,7 +101,7 @@ class BlockStore {
     }
     usage_.held_bytes += static_cast<int64_t>(size);
     usage_.peak_held_bytes = std::max(usage_.peak_held_bytes, usage_.held_bytes);
-    return new (memory) BlockHeader;
+    return new (memory) BlockHeader{.size = size};
   }
 
   void give_back(BlockHeader* header) noexcept {
