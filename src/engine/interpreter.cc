@@ -90,7 +90,8 @@ void Interpreter::forward(const StepPlan& plan, const Action& action) {
       plan.microbatches[static_cast<size_t>(action.microbatch)], rounds_, chains_, model.config().layer_count,
       model.attention_shape(), model.compute(), model.device()));
   MicrobatchState& state = *live.state;
-  for (const Operator& op : stage_.operators(state, evaluating_ ? Direction::evaluate : Direction::forward)) {
+  live.forward = stage_.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
+  for (const Operator& op : live.forward) {
     stage_.execute(op, state);
     if (op.kind != OperatorKind::down_proj) continue;
     LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
@@ -111,10 +112,11 @@ void Interpreter::forward(const StepPlan& plan, const Action& action) {
 }
 
 void Interpreter::recompute(const Action& action) {
-  MicrobatchState& state = *live_.at(action.microbatch).state;
+  Live& live = live_.at(action.microbatch);
+  MicrobatchState& state = *live.state;
   for (int64_t layer = action.first_layer; layer < action.last_layer; ++layer) {
     state.hidden = state.layers[static_cast<size_t>(layer)].input;
-    for (const Operator& op : stage_.operators(state, Direction::forward)) {
+    for (const Operator& op : live.forward) {
       // The layer's output is not needed again, only what its adapters keep.
       const bool needed = op.kind != OperatorKind::down_proj || !op.adapters.empty();
       if (op.layer == layer && needed) stage_.execute(op, state);

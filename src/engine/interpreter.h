@@ -27,7 +27,7 @@ class Interpreter {
  private:
   struct Live {
     std::unique_ptr<MicrobatchState> state;
-    std::vector<Operator> backward;
+    std::vector<Operator> forward, backward;  ///< made once per microbatch; recomputation runs parts of forward again
   };
 
   void forward(const StepPlan& plan, const Action& action);
