@@ -33,6 +33,14 @@ struct ModelSpec {
 template <typename T>
 using ModulePattern = std::vector<std::pair<std::string, T>>;
 
+/// Example lengths in tokens in place of data, for plan and simulate. One of the two is set, or neither.
+struct LengthsSpec {
+  std::string histogram;  ///< name of a published data set's lengths, or a JSON file {"LENGTH": COUNT}
+  std::vector<std::pair<int64_t, int64_t>> counts;  ///< (length, how many examples), ascending, each length once
+  bool empty() const { return histogram.empty() && counts.empty(); }
+  bool operator==(const LengthsSpec&) const = default;
+};
+
 struct DataSpec {
   std::string train;              ///< JSONL file
   std::string eval;               ///< JSONL file; empty: none, or a part of train (eval_fraction)
@@ -43,7 +51,7 @@ struct DataSpec {
   Truncation truncation = Truncation::right;
   bool train_on_prompt = false;   ///< label prompt tokens too
   int64_t max_examples = 0;       ///< 0: all
-  std::vector<int64_t> lengths;   ///< plan and simulate only: a list of example lengths instead of data
+  LengthsSpec lengths;            ///< plan and simulate only: example lengths instead of data
   bool operator==(const DataSpec&) const = default;
 };
 

@@ -137,6 +137,7 @@ class OverrideReader {
     bool literal = true;
     switch (option.accepted.type) {
       case OptionType::wholes:
+      case OptionType::lengths:
       case OptionType::whole_by_module:
       case OptionType::number_by_module: literal = false; break;
       case OptionType::modules: literal = !value_.starts_with('['); break;

@@ -115,8 +115,12 @@ class JobsFileBuilder {
   void resolve_paths(OptionLayer& merged) {
     for (auto& [option, given] : merged) {
       const OptionType type = option->accepted.type;
-      if (given.is_mistaken || (type != OptionType::path && type != OptionType::name_or_path)) continue;
-      auto& text = std::get<std::string>(given.value);
+      if (given.is_mistaken) continue;
+      std::string* place = std::get_if<std::string>(&given.value);
+      if (auto* lengths = std::get_if<LengthsSpec>(&given.value)) place = &lengths->histogram;
+      const bool may_be_path = type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
+      if (!may_be_path || place == nullptr || place->empty()) continue;
+      std::string& text = *place;
       const bool is_path = type == OptionType::path || text.find('/') != std::string::npos || text.ends_with(".json");
       if (!is_path) continue;
       const fs::path base = given.file == override_file ? fs::current_path() : folder_;

@@ -239,7 +239,7 @@ void add_data(std::vector<Option>& table) {
                         "JSONL file of training examples.",
                         {.required = true, .group = "examples", .alternative = "train"}));
   table.push_back(field(Section::data, "lengths", COTUNE_FIELD(job->data.lengths),
-                        {.type = OptionType::wholes, .low = 1, .high = double(most_tokens)},
+                        {.type = OptionType::lengths, .low = 1, .high = double(most_tokens)},
                         "Example lengths in tokens in place of data; plan and simulate only.",
                         {.group = "examples", .alternative = "lengths"}));
   table.push_back(field(Section::data, "eval", COTUNE_FIELD(job->data.eval), of_type(OptionType::path),

@@ -40,6 +40,7 @@ enum class OptionType {
   number,    ///< double
   modules,   ///< a list of module names, or one text: `all-linear`, a name or a regular expression
   wholes,    ///< list of int64_t
+  lengths,   ///< LengthsSpec: a list of lengths, a map length → count, or a name or file
   whole_by_module,   ///< map: regular expression → int64_t
   number_by_module,  ///< map: regular expression → double
 };
@@ -57,7 +58,7 @@ struct Accepted {
 
 /// A value as the table's readers and writers pass it on; a choice is its name.
 using OptionValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<std::string>,
-                                 std::vector<int64_t>, ModulePattern<int64_t>, ModulePattern<double>>;
+                                 std::vector<int64_t>, LengthsSpec, ModulePattern<int64_t>, ModulePattern<double>>;
 
 /// The objects that options write to. `job` is null while model and run are read.
 struct OptionTarget {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -106,6 +107,8 @@ bool is_time(std::string_view text) {
   return (literal('+') || literal('-')) && number(2, 0, 23) && literal(':') && number(2, 0, 59) && text.empty();
 }
 
+constexpr int64_t most_examples = 1'000'000'000'000;
+
 class ValueReader {
  public:
   ValueReader(const Option& option, bool literal) : option_(option), literal_(literal) {}
@@ -114,6 +117,7 @@ class ValueReader {
     switch (option_.accepted.type) {
       case OptionType::modules: return read_modules(node);
       case OptionType::wholes: return read_wholes(node);
+      case OptionType::lengths: return read_lengths(node);
       case OptionType::whole_by_module: return read_by_module<int64_t>(node);
       case OptionType::number_by_module: return read_by_module<double>(node);
       default: break;
@@ -209,6 +213,38 @@ class ValueReader {
     return OptionValue(std::move(numbers));
   }
 
+  std::variant<OptionValue, ValueMistake> read_lengths(const YAML::Node& node) const {
+    if (node.IsScalar()) {
+      const std::string& text = node.Scalar();
+      if (text.empty() || has_control_characters(text) || parse_number<double>(text)) return unacceptable(node);
+      return OptionValue(LengthsSpec{.histogram = text});
+    }
+    std::map<int64_t, int64_t> counts;
+    if (node.IsSequence()) {
+      const auto list = read_wholes(node);
+      if (const auto* mistake = std::get_if<ValueMistake>(&list)) return *mistake;
+      for (const int64_t length : std::get<std::vector<int64_t>>(std::get<OptionValue>(list))) ++counts[length];
+    } else if (node.IsMap()) {
+      for (const auto& item : node) {
+        const auto number = [](const YAML::Node& value) {
+          return value.IsScalar() ? parse_number<int64_t>(value.Scalar()) : std::nullopt;
+        };
+        const std::optional<int64_t> length = number(item.first), count = number(item.second);
+        if (!length || !is_within(option_.accepted, static_cast<double>(*length))) {
+          return unacceptable("a map with the length " + found_text(item.first, true));
+        }
+        if (!count || *count < 1 || *count > most_examples) {
+          return unacceptable(fmt::format("{} examples of length {}", found_text(item.second, false), *length));
+        }
+        if (!counts.emplace(*length, *count).second) return ValueMistake{fmt::format("length {} is given twice", *length)};
+      }
+      if (counts.empty()) return unacceptable("an empty map");
+    } else {
+      return unacceptable(node);
+    }
+    return OptionValue(LengthsSpec{.counts = {counts.begin(), counts.end()}});
+  }
+
   template <typename Number>
   std::variant<OptionValue, ValueMistake> read_by_module(const YAML::Node& node) const {
     if (!node.IsMap()) return unacceptable(node);
@@ -258,6 +294,9 @@ std::string accepted_text(const Option& option) {
     case OptionType::number: return range_text(accepted, "a number");
     case OptionType::modules: return "a list of module names, `all-linear` or one regular expression";
     case OptionType::wholes: return "a list, each " + range_text(accepted, "a whole number");
+    case OptionType::lengths:
+      return fmt::format("a list of lengths or a map from lengths to counts, each {}, or the name or file of a histogram",
+                         range_text(accepted, "a whole number"));
     case OptionType::whole_by_module:
       return "a map from regular expressions to, each, " + range_text(accepted, "a whole number");
     case OptionType::number_by_module:
@@ -296,6 +335,10 @@ std::string to_yaml_text(const OptionValue& value) {
           // A single text is a name, `all-linear` or an expression, which only stands outside a list.
           if (held.size() == 1) return quote_yaml(held[0]);
           return "[" + join(held, [](const std::string& item) { return quote_yaml(item); }) + "]";
+        } else if constexpr (std::is_same_v<Held, LengthsSpec>) {
+          if (held.counts.empty()) return held.histogram.empty() ? "[]" : quote_yaml(held.histogram);
+          return "{" + join(held.counts, [](const auto& item) { return fmt::format("{}: {}", item.first, item.second); }) +
+                 "}";
         } else if constexpr (std::is_same_v<Held, std::vector<int64_t>>) {
           return "[" + join(held, [](int64_t item) { return fmt::format("{}", item); }) + "]";
         } else {

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"
@@ -15,7 +16,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json to_json(const OptionValue& value) {
-  return std::visit([](const auto& held) { return Json(held); }, value);
+  return std::visit(
+      [](const auto& held) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, LengthsSpec>) {
+          return held.histogram.empty() ? Json(held.counts) : Json(held.histogram);
+        } else {
+          return Json(held);
+        }
+      },
+      value);
 }
 
 Json number_schema(const Accepted& accepted, bool is_whole) {
@@ -49,6 +58,14 @@ Json value_schema(const Option& option) {
     case OptionType::number: return number_schema(accepted, false);
     case OptionType::modules: return {{"anyOf", {text, {{"type", "array"}, {"items", text}, {"minItems", 1}}}}};
     case OptionType::wholes: return {{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}};
+    case OptionType::lengths:
+      return {{"anyOf",
+               {{{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}},
+                {{"type", "object"},
+                 {"propertyNames", {{"pattern", "^[1-9][0-9]*$"}}},
+                 {"additionalProperties", {{"type", "integer"}, {"minimum", 1}}},
+                 {"minProperties", 1}},
+                text}}};
     case OptionType::whole_by_module:
       return {{"type", "object"}, {"additionalProperties", number_schema(accepted, true)}, {"minProperties", 1}};
     case OptionType::number_by_module:

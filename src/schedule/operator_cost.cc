@@ -16,11 +16,12 @@ struct Sizes {
         query(heads * head_dim),
         qkv(query + 2 * config.kv_head_count / stage.tensor_parallel * head_dim),
         intermediate(config.intermediate_size / stage.tensor_parallel),
+        gated(config.gated ? 2 * intermediate : intermediate),
         vocabulary(config.vocabulary_size / stage.tensor_parallel),
         element_size(element),
         accumulation_size(std::max<int64_t>(4, element)) {}
 
-  int64_t hidden, heads, head_dim, query, qkv, intermediate, vocabulary, element_size, accumulation_size;
+  int64_t hidden, heads, head_dim, query, qkv, intermediate, gated, vocabulary, element_size, accumulation_size;
 };
 
 int64_t job_tokens(const MicrobatchCounts& counts, int32_t job) {
@@ -130,7 +131,7 @@ OperatorCost base_cost(const Operator& op, const MicrobatchCounts& counts, const
     case OperatorKind::o_proj:
       return frozen_product(tokens, s.query, s.hidden, 1, s);
     case OperatorKind::gate_up_proj:
-      return frozen_product(tokens, s.hidden, 2 * s.intermediate, 0, s);
+      return frozen_product(tokens, s.hidden, s.gated, 0, s);
     case OperatorKind::down_proj:
       return frozen_product(tokens, s.intermediate, s.hidden, 1, s);
     case OperatorKind::qkv_proj_backward:
@@ -138,7 +139,7 @@ OperatorCost base_cost(const Operator& op, const MicrobatchCounts& counts, const
     case OperatorKind::o_proj_backward:
       return frozen_product(tokens, s.hidden, s.query, 0, s);
     case OperatorKind::gate_up_proj_backward:
-      return frozen_product(tokens, 2 * s.intermediate, s.hidden, 0, s);
+      return frozen_product(tokens, s.gated, s.hidden, 0, s);
     case OperatorKind::down_proj_backward:
       return frozen_product(tokens, s.hidden, s.intermediate, 0, s);
     case OperatorKind::attention:
@@ -225,7 +226,7 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
       per_token = s.query * e + s.heads * a;
       break;
     case OperatorKind::gate_up_proj:
-      per_token = 2 * s.intermediate * e;
+      per_token = s.gated * e;
       break;
     case OperatorKind::o_proj:
       break;

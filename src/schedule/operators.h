@@ -153,7 +153,7 @@ OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, cons
 ///   qkv_proj        T·(q + 2·kv)·e       after rotation
 ///   attention       T·(q·e + heads·a)    output, log-sum-exp
 ///   mlp_norm        T·(hidden·e + a)     stream after attention, 1/rms
-///   gate_up_proj    T·2·intermediate·e
+///   gate_up_proj    T·2·intermediate·e; models without a gate T·intermediate·e
 ///   down_proj       T·hidden·e           in the last layer of the stage with the head: the head's input
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e

@@ -95,6 +95,9 @@ class RandomSpecs {
       case OptionType::number: return number(accepted);
       case OptionType::modules: return modules();
       case OptionType::wholes: return std::vector<int64_t>{whole(accepted), whole(accepted)};
+      case OptionType::lengths:
+        if (below(2) == 0) return LengthsSpec{.histogram = below(2) ? "xsum-gamma" : "/x/lengths.json"};
+        return LengthsSpec{.counts = {{1 + int64_t(below(50)), 1 + int64_t(below(9))}, {100 + int64_t(below(50)), 7}}};
       case OptionType::whole_by_module:
         return ModulePattern<int64_t>{{"v_proj", whole(accepted)}, {R"(layers\.1\..*"')", whole(accepted)}};
       case OptionType::number_by_module:

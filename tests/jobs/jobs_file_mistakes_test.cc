@@ -205,7 +205,18 @@ TEST(JobsFileMistakes, InData) {
   EXPECT_EQ(mistakes(head + "lengths: [3]}}]}"),
             "j.yaml:2: jobs[0].data.lengths: training needs data.train; only plan and simulate work with lengths");
   EXPECT_EQ(mistakes(head + "lengths: [0]}}]}", {}, Purpose::plan),
-            "j.yaml:2: jobs[0].data.lengths: must be a list, each a whole number from 1 to 1048576, got a list with 0 in it");
+            "j.yaml:2: jobs[0].data.lengths: must be a list of lengths or a map from lengths to counts, each a whole "
+            "number from 1 to 1048576, or the name or file of a histogram, got a list with 0 in it");
+  const auto refused = [&](const std::string& lengths) {
+    const std::string text = mistakes(head + "lengths: " + lengths + "}}]}", {}, Purpose::plan);
+    return text.substr(std::min(text.size(), text.rfind(", got ")));
+  };
+  EXPECT_EQ(refused("{0: 3}"), ", got a map with the length 0");
+  EXPECT_EQ(refused("{7: 0}"), ", got 0 examples of length 7");
+  EXPECT_EQ(refused("{7: x}"), ", got x examples of length 7");
+  EXPECT_EQ(refused("{a: 3}"), ", got a map with the length a");
+  EXPECT_EQ(refused("{}"), ", got an empty map");
+  EXPECT_EQ(refused("12"), ", got 12");
   EXPECT_EQ(mistakes(head + "train: t, lengths: [3]}}]}", {}, Purpose::plan),
             "j.yaml:2: jobs[0].data.lengths: `train` and `lengths` exclude each other: give one");
   EXPECT_EQ(mistakes(head + "train: t, eval: e, eval_fraction: 0.1}}]}"),

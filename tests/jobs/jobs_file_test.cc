@@ -1,5 +1,6 @@
 #include "jobs/jobs_file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -148,8 +149,21 @@ TEST(JobsFile, ForPlanningMayHaveNeitherWeightsNorData) {
   const JobsFile file = parse("cotune: 1\nmodel: {config: llama-7b, weights: none}\n"
                               "jobs: [{name: a, data: {lengths: [12, 100]}, deadline: 2026-01-31T18:00Z}]",
                               {}, Purpose::plan);
-  EXPECT_EQ(file.jobs[0].data.lengths, (std::vector<int64_t>{12, 100}));
+  EXPECT_EQ(file.jobs[0].data.lengths.counts, (std::vector<std::pair<int64_t, int64_t>>{{12, 1}, {100, 1}}));
   EXPECT_EQ(file.jobs[0].deadline, "2026-01-31T18:00Z");
+}
+
+TEST(JobsFile, TakesLengthsAsAListAHistogramANameOrAFile) {
+  const auto lengths = [](const std::string& text) {
+    const std::string start = "cotune: 1\nmodel: {config: llama-7b, weights: none}\njobs: [{name: a, data: {lengths: ";
+    return parse(start + text + "}}]", {}, Purpose::plan).jobs[0].data.lengths;
+  };
+  using Counts = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(lengths("[9, 4, 9]"), (LengthsSpec{.counts = Counts{{4, 1}, {9, 2}}}));
+  EXPECT_EQ(lengths("{512: 3, 64: 100}"), (LengthsSpec{.counts = Counts{{64, 100}, {512, 3}}}));
+  EXPECT_EQ(lengths("xsum-gamma"), (LengthsSpec{.histogram = "xsum-gamma"}));
+  EXPECT_THAT(lengths("lengths/own.json").histogram, testing::EndsWith("/lengths/own.json"));
+  EXPECT_EQ(lengths("/x/y").histogram, "/x/y");
 }
 
 TEST(JobsFileOverrides, ReplaceWhatTheFileSays) {

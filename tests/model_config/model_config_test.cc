@@ -257,6 +257,19 @@ TEST(Presets, HaveThePublishedSizes) {
   EXPECT_NEAR(billions("smollm2-360m"), 0.3618, 0.0001);
   EXPECT_NEAR(billions("smollm2-1.7b"), 1.7114, 0.0001);
   EXPECT_NEAR(billions("mistral-7b"), 7.248, 0.001);
+  EXPECT_NEAR(billions("gpt-2.7b"), 2.65, 0.01);
+  EXPECT_NEAR(billions("opt-30b"), 29.97, 0.01);
+}
+
+TEST(Presets, OfFamiliesWithoutOperatorsCanOnlyBePlanned) {
+  for (const char* name : {"gpt-2.7b", "opt-30b"}) {
+    EXPECT_THAT(user_error_of([&] { require_engine_support(model_preset(name)); }), HasSubstr("can be planned but not trained"));
+    EXPECT_FALSE(model_preset(name).gated);
+  }
+  EXPECT_NO_THROW(require_engine_support(model_preset("llama-2-7b")));
+  nlohmann::json config = llama_json();
+  config["model_type"] = "opt";
+  EXPECT_THAT(user_error_of([&] { parse_model_config(config.dump(), "config.json"); }), HasSubstr("model_type"));
 }
 
 TEST(Presets, AreFoundInAnyCaseAndSuggestedWhenMisspelt) {

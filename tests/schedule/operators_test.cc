@@ -273,5 +273,22 @@ TEST(LaunchModel, EachMethodPresentAddsItsOwnCalls) {
   EXPECT_EQ(forward.adapter, 3 * 4 * 3);
 }
 
+TEST(OperatorCost, OfAModelWithoutAGateHasOneProductLessInItsFeedForwardBlock) {
+  ModelConfig gated = small_model(), plain = small_model();
+  plain.gated = false;
+  const StageShape stage{.first_layer = 0, .last_layer = gated.layer_count};
+  const MicrobatchCounts counts{.tokens = 128, .labelled = 0, .attention_pairs = 128 * 129 / 2, .job_tokens = {128}};
+  const AdapterShape adapter{.width = 8};
+  const auto total = [&](const ModelConfig& config, Direction direction) {
+    return total_cost(config, stage, stage_operators(config, stage, {adapter}, direction), counts, 2);
+  };
+  const double product = 2.0 * 128 * static_cast<double>(gated.hidden_size * gated.intermediate_size);
+  const auto layers = static_cast<double>(gated.layer_count);
+  EXPECT_EQ(total(gated, Direction::forward).flops - total(plain, Direction::forward).flops, layers * product);
+  EXPECT_EQ(total(gated, Direction::backward).flops - total(plain, Direction::backward).flops, layers * product);
+  EXPECT_EQ(total(gated, Direction::forward).bytes_saved - total(plain, Direction::forward).bytes_saved,
+            gated.layer_count * 128 * gated.intermediate_size * 2);
+}
+
 }  // namespace
 }  // namespace cotune

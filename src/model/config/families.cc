@@ -9,6 +9,8 @@ namespace cotune {
 ModelFamily llama_family();
 ModelFamily mistral_family();
 ModelFamily qwen2_family();
+ModelFamily gpt_family();
+ModelFamily opt_family();
 
 namespace {
 
@@ -17,6 +19,8 @@ const std::vector<ModelFamily>& families() {
       llama_family(),
       mistral_family(),
       qwen2_family(),
+      gpt_family(),
+      opt_family(),
   };
   return all;
 }
@@ -53,6 +57,8 @@ int64_t extent_of(Extent extent, const ModelConfig& config) {
       return config.intermediate_size;
     case Extent::vocabulary:
       return config.vocabulary_size;
+    case Extent::positions:
+      return config.learned_positions;
   }
   COTUNE_CHECK(false, "extent {}", static_cast<int>(extent));
 }
@@ -74,8 +80,16 @@ const ModelFamily* family_of_gguf(std::string_view architecture) {
 
 std::vector<std::string> model_family_names() {
   std::vector<std::string> names;
-  for (const ModelFamily& family : families()) names.emplace_back(family.name);
+  for (const ModelFamily& family : families()) {
+    if (!family.shape_only) names.emplace_back(family.name);
+  }
   return names;
+}
+
+void require_engine_support(const ModelConfig& config) {
+  if (!model_family(config.family).shape_only) return;
+  throw_user_error("models of family '{}' can be planned but not trained; trained are: {}", config.family,
+                   fmt::join(model_family_names(), ", "));
 }
 
 std::vector<std::string> gguf_architecture_names() {

@@ -13,7 +13,7 @@
 namespace cotune {
 
 /// A dimension of a tensor, in terms of the configuration.
-enum class Extent { hidden, query, key_value, intermediate, vocabulary };
+enum class Extent { hidden, query, key_value, intermediate, vocabulary, positions };
 int64_t extent_of(Extent extent, const ModelConfig& config);
 
 /// Order of rows in a GGUF file. llama.cpp stores the q and k rows of architecture `llama` so that the two
@@ -38,13 +38,16 @@ struct ModelFamily {
   /// Sets what the architecture implies in a GGUF file (for example biases).
   void (*set_gguf_specifics)(ModelConfig& config);
   std::vector<TensorRule> tensors;
+  bool shape_only = false;  ///< for plan and simulate: the engine has no operators for it
 };
 
 /// Throws UserError listing the families for an unknown name.
 const ModelFamily& model_family(std::string_view name);
+/// Throws UserError when the family can only be planned.
+void require_engine_support(const ModelConfig& config);
 /// nullptr when no family reads that architecture.
 const ModelFamily* family_of_gguf(std::string_view architecture);
-std::vector<std::string> model_family_names();
+std::vector<std::string> model_family_names();  ///< those that can be trained
 std::vector<std::string> gguf_architecture_names();
 
 /// The tensors shared by Llama-shaped decoders: embedding, per layer two norms, q, k, v, o, gate, up, down,

@@ -31,7 +31,7 @@ struct RopeScaling {
 };
 
 struct ModelConfig {
-  std::string family;  ///< "llama", "mistral" or "qwen2": a name of model_family_names() (families.h)
+  std::string family;  ///< "llama", "mistral", "qwen2", or one that can only be planned: "gpt", "opt" (families.h)
   int64_t layer_count = 0;
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;  ///< of the feed-forward block: down(silu(gate(x)) · up(x))
@@ -45,6 +45,8 @@ struct ModelConfig {
   RopeScaling rope_scaling;
   bool tied_embeddings = false;  ///< the output head is the embedding
   bool qkv_bias = false;         ///< q, k and v projections have biases
+  bool gated = true;             ///< false: the feed-forward block is down(activation(up(x))), without gate_proj
+  int64_t learned_positions = 0; ///< rows of a table of position embeddings; 0: rotary positions
   std::string activation = "silu";
   std::string dtype;  ///< "float32", "bfloat16" or "float16": as the checkpoint says; "" where it does not
   std::optional<int32_t> bos_token_id;

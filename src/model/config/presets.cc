@@ -14,9 +14,11 @@ struct Preset {
   int64_t layers, hidden, intermediate, heads, kv_heads, head_dim, vocabulary, context;
   double epsilon, theta;
   bool tied, qkv_bias;
+  int64_t learned_positions = 0;
 };
 
-// From the config.json of each base checkpoint on the Hugging Face hub.
+// From the config.json of each base checkpoint on the Hugging Face hub; gpt-2.7b as MuxTune's Table 1 sizes it (32 layers
+// of 2560 with 32 heads), with GPT-3's vocabulary and context.
 constexpr Preset kPresets[] = {
     {"llama-2-7b", "llama", 32, 4096, 11008, 32, 32, 128, 32000, 4096, 1e-5, 1e4, false, false},
     {"llama-2-13b", "llama", 40, 5120, 13824, 40, 40, 128, 32000, 4096, 1e-5, 1e4, false, false},
@@ -31,6 +33,8 @@ constexpr Preset kPresets[] = {
     {"smollm2-360m", "llama", 32, 960, 2560, 15, 5, 64, 49152, 8192, 1e-5, 1e5, true, false},
     {"smollm2-1.7b", "llama", 24, 2048, 8192, 32, 32, 64, 49152, 8192, 1e-5, 1.3e5, true, false},
     {"mistral-7b", "mistral", 32, 4096, 14336, 32, 8, 128, 32768, 32768, 1e-5, 1e6, false, false},
+    {"gpt-2.7b", "gpt", 32, 2560, 10240, 32, 32, 80, 50257, 2048, 1e-5, 1e4, true, true, 2048},
+    {"opt-30b", "opt", 48, 7168, 28672, 56, 56, 128, 50272, 2048, 1e-5, 1e4, true, true, 2050},
 };
 
 std::string lower(std::string_view text) {
@@ -65,6 +69,9 @@ ModelConfig model_preset(std::string_view name) {
     config.rope_theta = preset.theta;
     config.tied_embeddings = preset.tied;
     config.qkv_bias = preset.qkv_bias;
+    config.learned_positions = preset.learned_positions;
+    config.gated = preset.learned_positions == 0;
+    config.activation = config.gated ? "silu" : config.family == "gpt" ? "gelu" : "relu";
     config.dtype = "bfloat16";
     return config;
   }

@@ -46,7 +46,8 @@ ModelFiles open_model(const std::filesystem::path& path);
 
 /// A model without files, for tests and benchmarks: values from (seed, tensor name, index) alone, so the same
 /// on every machine and for every dtype up to its rounding. Uniform with standard deviation 1/√columns for
-/// matrices, 1 ± 0.1 for norms, ± 0.1 for biases. The tokenizer's files are empty.
+/// matrices, 1 ± 0.1 for norms, ± 0.1 for biases. The tokenizer's files are empty. Throws UserError for a family that
+/// can only be planned.
 ModelFiles random_model(const ModelConfig& config, uint64_t seed);
 
 }  // namespace cotune

@@ -49,6 +49,7 @@ class RandomWeights final : public WeightSource {
 }  // namespace
 
 ModelFiles random_model(const ModelConfig& config, uint64_t seed) {
+  require_engine_support(config);
   return {.path = {},
           .config = config,
           .tokenizer = {},
