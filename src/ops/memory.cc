@@ -4,64 +4,44 @@
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
 
-#include <bit>
-#include <cstdlib>
-#include <map>
+#include <algorithm>
 #include <mutex>
 #include <numeric>
-#include <vector>
+
+#include "ops/block_store.h"
 
 namespace cotune {
 namespace {
 
 thread_local MemoryKind current_kind = MemoryKind::other;
 
-constexpr size_t alignment = 64;
-constexpr size_t smallest_reused = size_t{1} << 14;
-
-/// In front of every block.
-struct alignas(alignment) BlockHeader {
-  size_t requested = 0;
-  size_t size = 0;  ///< the size class, header included
-  MemoryKind kind = MemoryKind::other;
-};
-
-size_t size_class(size_t bytes) {
-  if (bytes < smallest_reused) return (bytes + alignment - 1) / alignment * alignment;
-  const size_t step = std::bit_floor(bytes) / 8;
-  return (bytes + step - 1) / step * step;
-}
-
-class BlockStore {
+class CountedMemory {
  public:
-  void* allocate(size_t requested) {
-    const size_t size = size_class(requested + sizeof(BlockHeader));
+  void* allocate(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    BlockHeader* header = take(size);
-    header->requested = requested;
-    header->kind = current_kind;
-    int64_t& bytes = usage_.bytes[static_cast<size_t>(current_kind)];
+    void* memory = store_.allocate(bytes, static_cast<int>(current_kind));
+    if (memory == nullptr) throw_exceeded(bytes);
+    int64_t& live = usage_.bytes[static_cast<size_t>(current_kind)];
     int64_t& peak = usage_.peak_bytes[static_cast<size_t>(current_kind)];
-    bytes += static_cast<int64_t>(requested);
-    peak = std::max(peak, bytes);
-    return header + 1;
+    live += static_cast<int64_t>(bytes);
+    peak = std::max(peak, live);
+    usage_.peak_live_bytes = std::max(usage_.peak_live_bytes, usage_.live_bytes());
+    usage_.held_bytes = static_cast<int64_t>(store_.held_bytes());
+    usage_.peak_held_bytes = std::max(usage_.peak_held_bytes, usage_.held_bytes);
+    return memory;
   }
 
   void release(void* memory) noexcept {
     if (memory == nullptr) return;
-    BlockHeader* header = static_cast<BlockHeader*>(memory) - 1;
     const std::lock_guard lock(mutex_);
-    usage_.bytes[static_cast<size_t>(header->kind)] -= static_cast<int64_t>(header->requested);
-    if (header->size >= smallest_reused) {
-      unused_[header->size].push_back(header);
-    } else {
-      give_back(header);
-    }
+    const BlockStore::Freed freed = store_.free(memory);
+    usage_.bytes[static_cast<size_t>(freed.label)] -= static_cast<int64_t>(freed.bytes);
   }
 
   void set_limit(int64_t bytes) {
     const std::lock_guard lock(mutex_);
-    limit_ = bytes;
+    store_.set_limit(static_cast<size_t>(bytes));
+    usage_.held_bytes = static_cast<int64_t>(store_.held_bytes());
   }
 
   MemoryUsage usage() {
@@ -72,59 +52,34 @@ class BlockStore {
   void reset_peaks() {
     const std::lock_guard lock(mutex_);
     usage_.peak_bytes = usage_.bytes;
+    usage_.peak_live_bytes = usage_.live_bytes();
     usage_.peak_held_bytes = usage_.held_bytes;
   }
 
   void release_unused() {
     const std::lock_guard lock(mutex_);
-    drop_unused();
+    store_.release_unused();
+    usage_.held_bytes = static_cast<int64_t>(store_.held_bytes());
   }
 
  private:
-  BlockHeader* take(size_t size) {
-    // The smallest kept block that fits and is at most a quarter larger: lengths change from step to step.
-    for (auto found = unused_.lower_bound(size); found != unused_.end() && found->first <= size + size / 4; ++found) {
-      if (found->second.empty()) continue;
-      BlockHeader* header = found->second.back();
-      found->second.pop_back();
-      return header;
-    }
-    if (limit_ > 0 && usage_.held_bytes + static_cast<int64_t>(size) > limit_) drop_unused();
-    if (limit_ > 0 && usage_.held_bytes + static_cast<int64_t>(size) > limit_) {
+  [[noreturn]] void throw_exceeded(size_t bytes) {
+    if (store_.limit() > 0) {
       throw MemoryLimitExceeded(fmt::format("{} bytes for {} would exceed the memory limit of {} bytes; {} are in use",
-                                            size, to_string(current_kind), limit_, usage_.held_bytes));
+                                            bytes, to_string(current_kind), store_.limit(), usage_.live_bytes()));
     }
-    void* memory = std::aligned_alloc(alignment, size);
-    if (memory == nullptr) {
-      throw MemoryLimitExceeded(fmt::format("the system refused {} bytes for {}; {} are in use", size,
-                                            to_string(current_kind), usage_.held_bytes));
-    }
-    usage_.held_bytes += static_cast<int64_t>(size);
-    usage_.peak_held_bytes = std::max(usage_.peak_held_bytes, usage_.held_bytes);
-    return new (memory) BlockHeader{.size = size};
-  }
-
-  void give_back(BlockHeader* header) noexcept {
-    usage_.held_bytes -= static_cast<int64_t>(header->size);
-    std::free(header);
-  }
-
-  void drop_unused() {
-    for (auto& [size, blocks] : unused_) {
-      for (BlockHeader* header : blocks) give_back(header);
-      blocks.clear();
-    }
+    throw MemoryLimitExceeded(fmt::format("the system refused {} bytes for {}; {} are in use", bytes,
+                                          to_string(current_kind), usage_.live_bytes()));
   }
 
   std::mutex mutex_;
-  std::map<size_t, std::vector<BlockHeader*>> unused_;
+  BlockStore store_;
   MemoryUsage usage_;
-  int64_t limit_ = 0;
 };
 
-BlockStore& store() {
-  static auto* blocks = new BlockStore;  // outlives every tensor, static ones included
-  return *blocks;
+CountedMemory& store() {
+  static auto* memory = new CountedMemory;  // outlives every tensor, static ones included
+  return *memory;
 }
 
 void release_block(void* memory) { store().release(memory); }

@@ -1,8 +1,7 @@
 /// Every byte of tensor memory on the CPU, counted by what it is for, reused between steps and held under a limit.
 ///
-/// Freed blocks are kept in size classes (eight to a power of two) and handed out again, so a training step asks the
-/// operating system for nothing once it has run; that is also what keeps lengths that change every step from fragmenting
-/// the heap.
+/// Blocks come from a BlockStore (ops/block_store.h): freed memory is kept, merged and handed out again, so a training step
+/// asks the operating system for nothing once it has run, whatever the lengths of its rows. All calls are thread-safe.
 #pragma once
 
 #include <array>
@@ -44,13 +43,14 @@ class MemoryScope {
 struct MemoryUsage {
   std::array<int64_t, memory_kind_count> bytes{};       ///< requested and alive, by kind
   std::array<int64_t, memory_kind_count> peak_bytes{};  ///< highest of each kind by itself
-  int64_t held_bytes = 0;       ///< taken from the system: alive, rounded up, and kept for reuse
+  int64_t peak_live_bytes = 0;  ///< highest sum of the kinds
+  int64_t held_bytes = 0;       ///< taken from the system: alive, and kept for reuse; what the limit counts
   int64_t peak_held_bytes = 0;
   int64_t operator[](MemoryKind kind) const { return bytes[static_cast<size_t>(kind)]; }
   int64_t live_bytes() const;
 };
 
-/// An allocation would take held_bytes over the limit even after everything kept for reuse was given back.
+/// An allocation would take held_bytes over the limit even after what is kept for reuse was given back.
 class MemoryLimitExceeded : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -36,8 +36,8 @@ int64_t factor_bytes(int64_t rank, int64_t columns, const MemoryFacts& facts) {
   return panel_bytes(columns, rank, facts.element_size) + panel_bytes(rank, columns, facts.element_size);
 }
 
-int64_t rounded(int64_t bytes, const MemoryFacts& facts) {
-  return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * facts.rounding));
+int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * facts.fragmentation));
 }
 
 StageShape whole_model(const ModelConfig& config) { return {.last_layer = config.layer_count}; }
@@ -293,10 +293,10 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     microbatch_tokens = std::max(microbatch_tokens, lead.microbatch_tokens);
   }
   const int64_t head_rows = std::max<int64_t>(row_grid, facts.logits_bytes / (config.vocabulary_size * e));
-  estimate.activations = rounded(estimate.activations, facts);
-  estimate.chain_kv = rounded(estimate.chain_kv, facts);
-  estimate.workspace = rounded(workspace_bytes(config, jobs, microbatch_tokens, facts), facts);
-  estimate.logits = rounded(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * e, facts);
+  estimate.activations = with_holes(estimate.activations, facts);
+  estimate.chain_kv = with_holes(estimate.chain_kv, facts);
+  estimate.workspace = with_holes(workspace_bytes(config, jobs, microbatch_tokens, facts), facts);
+  estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * e, facts);
   return estimate;
 }
 

@@ -47,7 +47,7 @@ struct MemoryFacts {
   int64_t weight_bytes = 0;       ///< known weights; 0: predicted
   int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
-  double rounding = 1.125;        ///< of dynamic tensors by the allocator's size classes (eight to a power of two)
+  double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
 };
 
 /// The largest microbatch, the most tokens alive at once and the longest chain that plan_step can make of batches of

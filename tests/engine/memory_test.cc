@@ -124,7 +124,7 @@ TEST_F(Memory, DoesNotGrowOverStepsOfChangingLengths) {
     held.push_back(memory_usage().held_bytes);
   }
   EXPECT_EQ(live.front(), live.back());
-  // Size classes fill as lengths that were not seen yet come; then nothing is asked of the system any more.
+  // Once rounds nearly as large as the largest have been, nothing is asked of the system any more.
   EXPECT_LE(static_cast<double>(held.back()), 1.15 * static_cast<double>(held[30]));
   EXPECT_LE(static_cast<double>(held.back()), 1.03 * static_cast<double>(held[150]));
 }

@@ -81,7 +81,7 @@ TEST(WorstCase, IsReachedByLongRows) {
 TEST(PredictMemory, ActivationsBoundTheOperatorListOverRandomPlans) {
   const ModelConfig config = small_model();
   const StageShape stage = whole_model(config);
-  const MemoryFacts facts{.rounding = 1};
+  const MemoryFacts facts{.fragmentation = 1};
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Dice dice(mix_key(31, seed));
     const std::vector<BatchShape> round = random_round(dice);
@@ -119,7 +119,7 @@ TEST(PredictMemory, ActivationsBoundTheOperatorListOverRandomPlans) {
 TEST(PredictMemory, RecomputationKeepsLayerInputsAndOneLayer) {
   const ModelConfig config = smollm2_135m();
   const std::vector<JobFootprint> jobs = {lora_job(config, 0, 16, 1, 8192)};
-  const MemoryFacts facts{.rounding = 1};
+  const MemoryFacts facts{.fragmentation = 1};
   const MemoryEstimate kept = predict_memory(config, jobs, {.token_budget = 1024}, facts);
   const MemoryEstimate recomputed =
       predict_memory(config, jobs, {.token_budget = 1024, .recompute = true, .layer_count = 30}, facts);
