@@ -40,6 +40,7 @@ void visit_fields(ActionType& action, Visitor&& visit) {
   visit("job_step", action.job_step);
   visit("first_layer", action.first_layer);
   visit("last_layer", action.last_layer);
+  visit("stage", action.stage);
   visit("peer", action.peer);
   visit("bytes", action.bytes);
 }

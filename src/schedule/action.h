@@ -29,6 +29,10 @@ enum class ActionKind {
 
 /// One action. Fields that a kind does not use stay at their defaults.
 ///
+/// Messages go through channels, one FIFO per ordered pair of ranks and kind (activation, error). `receive` posts: it
+/// gives a buffer, and the rank goes on; what uses the message waits for it. A send completes only when its receive is
+/// posted. A message with microbatch -1 brings the squared gradient norm of job and job_step (pipeline_work.h).
+///
 /// Ranges of forward, recompute and backward, where the chunk has layers 0 … L-1 (L = last_layer of the whole chunk):
 ///   -1, -1   all of the chunk: forward = embedding and every layer; backward = head, then every layer, top first
 ///   l, m     layers l … m-1 alone (l < m), without embedding and head
@@ -44,6 +48,7 @@ struct Action {
   int64_t job_step = -1;
   int32_t first_layer = -1;  ///< forward, recompute, backward: see above
   int32_t last_layer = -1;
+  int32_t stage = 0;         ///< the stage, of those of the pipeline; messages: the one that uses what is sent
   int32_t peer = -1;         ///< messages: the other rank
   int64_t bytes = 0;         ///< messages and collectives
   bool operator==(const Action&) const = default;

@@ -14,7 +14,7 @@ TEST(ActionJson, LeavesOutDefaults) {
 
 TEST(ActionJson, RoundTripsEveryKindWithEveryField) {
   for (int kind = 0; kind <= static_cast<int>(ActionKind::free); ++kind) {
-    const Action action{static_cast<ActionKind>(kind), 1, 2, 3, 4'000'000'000, 5, 6, 7, 8'000'000'000};
+    const Action action{static_cast<ActionKind>(kind), 1, 2, 3, 4'000'000'000, 5, 6, 7, 8, 9'000'000'000};
     EXPECT_EQ(action_from_json_line(to_json_line(action)), action);
   }
 }

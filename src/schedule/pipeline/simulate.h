@@ -1,0 +1,65 @@
+/// Runs a pipeline schedule on a cluster, event by event, without a model.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "schedule/pipeline/pipeline_cluster.h"
+#include "schedule/pipeline/pipeline_schedule.h"
+
+namespace cotune {
+
+/// When a forward, backward or optimizer step ran. `action`: index in its rank's list.
+struct SimulatedSpan {
+  size_t action = 0;
+  double start_s = 0;
+  double end_s = 0;
+};
+
+/// When a message was under way. `action`: index of the send in its rank's list.
+struct SimulatedTransfer {
+  int32_t from = 0;
+  int32_t to = 0;
+  size_t action = 0;
+  double start_s = 0;
+  double end_s = 0;
+};
+
+/// Bytes in flight from this moment on.
+struct MemorySample {
+  double time_s = 0;
+  int64_t bytes = 0;
+};
+
+struct SimulatedRank {
+  std::vector<SimulatedSpan> spans;
+  std::vector<MemorySample> memory;  ///< kept for backward, receive buffers, what waits to be sent
+  double busy_s = 0;                 ///< in spans
+  int64_t peak_bytes = 0;
+};
+
+struct PipelineSimulation {
+  double makespan_s = 0;
+  std::vector<SimulatedRank> ranks;
+  std::vector<SimulatedTransfer> transfers;
+  int64_t message_count = 0;  ///< activations and errors
+  int64_t message_bytes = 0;
+  int64_t norm_message_count = 0;
+
+  /// Idle share of one rank, and of all, from 0 to the makespan.
+  double bubble_ratio(size_t rank) const;
+  double bubble_ratio() const;
+  /// Idle share of all ranks between two moments (mLoRA's steady region).
+  double idle_share(double from_s, double until_s) const;
+};
+
+/// A rank takes its actions in order. Forwards, backwards and optimizer steps run one at a time, for the
+/// seconds of the work times what slows the rank; each waits for the message that it uses. A message leaves
+/// when it is sent, its receive is posted, the link is free and those before it in its channel have left; it
+/// takes the link for bytes / bytes_per_s and is there latency_s later. With overlap the sending rank goes on
+/// at once; a message's bytes count on the sender until it is there, on the receiver from the post to the end
+/// of what uses it. Throws InternalError on deadlock: verify schedules first.
+PipelineSimulation simulate(const PipelineWork& work, const PipelineSchedule& schedule,
+                            const PipelineCluster& cluster = {});
+
+}  // namespace cotune
