@@ -8,34 +8,10 @@
 #include "base/error.h"
 #include "kernels/matrix_blocks.h"
 #include "kernels/matrix_kernels.h"
+#include "kernels/shrink_plan.h"
 
 namespace cotune::kernels {
 namespace {
-
-/// Rows of one group that are multiplied together.
-struct ShrinkStrip {
-  int64_t group;
-  int64_t row;
-  int height[2];
-};
-
-void plan_strips(std::span<const ShrinkGroup> groups, const MatrixKernels& kernels,
-                 std::vector<ShrinkStrip>& strips) {
-  strips.clear();
-  for (size_t g = 0; g < groups.size(); ++g) {
-    const RowRange rows = groups[g].rows;
-    const int64_t count = tile_count(rows.count(), kernels.tile_rows);
-    if (groups[g].a->n() == 0) continue;
-    auto begin = [&](int64_t i) { return rows.begin + tile_begin(rows.count(), count, std::min(i, count)); };
-    for (int64_t i = 0; i < count; i += kernels.tiles_per_strip) {
-      const int64_t end = i + kernels.tiles_per_strip;
-      const auto second = kernels.tiles_per_strip == 2 ? begin(end) - begin(i + 1) : 0;
-      strips.push_back({static_cast<int64_t>(g),
-                        begin(i),
-                        {static_cast<int>(begin(i + 1) - begin(i)), static_cast<int>(second)}});
-    }
-  }
-}
 
 void multiply_strip(const MatrixKernels& kernels, const ShrinkGroup& group, const LeftOperand& left,
                     const ShrinkStrip& rows) {
@@ -97,20 +73,24 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
                  "stride {} of s, {} columns", group.s_stride, group.a->padded_n());
   }
   const MatrixKernels& kernels = matrix_kernels(isa, first.dtype());
-  thread_local std::vector<ShrinkStrip> thread_strips;
-  std::vector<ShrinkStrip>& strips = thread_strips;
-  plan_strips(groups, kernels, strips);
-  if (strips.empty()) return;
+  thread_local std::vector<ShrinkShape> thread_shapes;
+  thread_local ShrinkPlan thread_plan;
+  thread_shapes.clear();
+  for (const ShrinkGroup& group : groups) {
+    thread_shapes.push_back({group.rows, group.a->n() == 0 ? 0 : group.a->panel_count()});
+  }
+  plan_shrink(thread_shapes, kernels.tile_rows, kernels.tiles_per_strip, omp_get_max_threads(), thread_plan);
+  if (thread_plan.strips.empty()) return;
   const LeftOperand left(x, x_stride, first.k(), first.dtype());
-  const auto count = static_cast<int64_t>(strips.size());
-  const int64_t parts = std::min<int64_t>(omp_get_max_threads(), count);
+  const ShrinkPlan& plan = thread_plan;
+  const int64_t parts = plan.parts();
 #pragma omp parallel num_threads(static_cast <int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {
-      const RowRange mine = share(count, part, parts);
-      for (int64_t i = mine.begin; i < mine.end; ++i) {
-        const ShrinkStrip& strip = strips[static_cast<size_t>(i)];
+      for (int64_t i = plan.part_begins[static_cast<size_t>(part)]; i < plan.part_begins[static_cast<size_t>(part) + 1];
+           ++i) {
+        const ShrinkStrip& strip = plan.strips[static_cast<size_t>(i)];
         multiply_strip(kernels, groups[static_cast<size_t>(strip.group)], left, strip);
       }
     }
