@@ -1,0 +1,128 @@
+// Gradients in bf16 point where those in f32 do: cosine per module at the first step (design: "exact").
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/random.h"
+#include "engine/random_job.h"
+#include "engine/reference_job.h"
+
+namespace cotune::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The gradients of one step, one vector per adapted module (all of its parameters one after another).
+struct Step {
+  double loss = 0;
+  std::vector<std::string> modules;
+  std::vector<at::Tensor> gradients;
+};
+
+Step first_step(const std::shared_ptr<const Backbone>& backbone, const RandomJob& job, const Batch& batch, const Adapter* like,
+                double spread) {
+  Interpreter interpreter(backbone);
+  const auto adapter = job.make_adapter(backbone->config(), backbone->compute());
+  if (like == nullptr) {
+    select_alone(interpreter, job, *adapter);
+  } else {
+    adapter->restore_structure(like->structure());  // the same kept entries, whatever the dtype they were chosen in
+  }
+  if (spread > 0) randomise(*adapter, job.seed, spread);
+  JobRound round;
+  round.adapter = adapter.get();
+  round.batch = &batch;
+  round.purpose = RoundPurpose::select;  // forward and backward, and no step
+  round.dropout_key = job.dropout_key(0);
+  Step step{run_round(interpreter, {round}, {}).front().loss(), {}, {}};
+  const size_t each = adapter->parameters().size() / adapter->setup().modules.size();
+  for (size_t site = 0; site < adapter->setup().modules.size(); ++site) {
+    std::vector<at::Tensor> parts;
+    for (size_t i = site * each; i < (site + 1) * each; ++i) {
+      parts.push_back(adapter->parameters()[i].gradient.flatten().to(at::kDouble));
+    }
+    const AdaptedModule& module = adapter->setup().modules[site];
+    step.modules.push_back(module_name(module.layer, module.projection));
+    step.gradients.push_back(at::cat(parts));
+  }
+  return step;
+}
+
+/// The lowest cosine over the modules.
+double lowest_cosine(const ModelFiles& files, const RandomJob& job, const Batch& batch, double spread) {
+  const auto wide = Backbone::load(files, at::kFloat, at::kCPU);
+  std::unique_ptr<Adapter> selected;
+  if (job.adapter.method == AdapterMethod::diff_pruning) {
+    Interpreter interpreter(wide);
+    selected = job.make_adapter(wide->config(), at::kFloat);
+    select_alone(interpreter, job, *selected);
+  }
+  const Step f32 = first_step(wide, job, batch, selected.get(), spread);
+  const Step bf16 = first_step(Backbone::load(files, at::kBFloat16, at::kCPU), job, batch, selected.get(), spread);
+  EXPECT_NEAR(bf16.loss, f32.loss, 0.01 * f32.loss) << job.name;
+  double lowest = 1;
+  for (size_t i = 0; i < f32.gradients.size(); ++i) {
+    const double norms = f32.gradients[i].norm().item<double>() * bf16.gradients[i].norm().item<double>();
+    EXPECT_GT(norms, 0) << f32.modules[i];
+    const double cosine = (f32.gradients[i] * bf16.gradients[i]).sum().item<double>() / norms;
+    lowest = std::min(lowest, cosine);
+  }
+  return lowest;
+}
+
+TEST(Bf16Gradients, OfTheFirstStepPointWhereThoseOfF32Do) {
+  const ModelFiles files = random_model(kernel_friendly_config(4), 5);
+  for (const RandomJob& job : {lora_job("lora", 1, 8, 0.1, {"all-linear"}, {90, 20, 300}),
+                               bottleneck_job("bottleneck", 2, 16, Activation::gelu, {90, 20, 300}),
+                               diff_pruning_job("diff pruning", 3, 0.02, {90, 20, 300})}) {
+    for (const double spread : {0.0, 0.05}) {  // as initialised, where only B has a gradient, and as after training
+      EXPECT_GE(lowest_cosine(files, job, job.batch(0, files.config.vocabulary_size), spread), 0.999) << job.name;
+    }
+  }
+}
+
+/// Three paragraphs of English and one of Python, as SmolLM2's tokenizer has them: a story, why water boils cooler on a
+/// mountain, the mean of a list, the capital of France. Every token is learned.
+Batch some_text() {
+  const std::vector<std::vector<int32_t>> texts = {
+      {504, 1573, 33059, 418, 260, 1112, 282, 260, 19189, 761, 719, 3605, 327, 929, 30, 1963, 4339, 9053, 253,
+       43663, 3680, 624, 17559, 8110, 1163, 28, 284, 384, 4505, 277, 1699, 260, 13631, 288, 1042, 578, 617, 761,
+       1150, 357, 30, 19373, 384, 983, 253, 1165, 8180, 351, 253, 3985, 282, 12643, 284, 253, 4141, 282, 260, 4051,
+       7141, 411, 874, 19756, 30},
+      {12615, 36411, 418, 253, 2208, 2779, 335, 253, 904, 6740, 975, 260, 1512, 2456, 665, 314, 2208, 30, 1848, 314,
+       1701, 19904, 2933, 2848, 288, 4857, 281, 260, 33012, 670, 411, 260, 3426, 42, 260, 913, 314, 16891, 28, 564,
+       357, 314, 441, 347, 3380, 30},
+      {1604, 1441, 24, 6347, 727, 472, 1620, 25671, 260, 20270, 1441, 282, 253, 1398, 282, 2966, 7996, 472, 585,
+       441, 2396, 42, 448, 3467, 11049, 1470, 6830, 282, 354, 7964, 1398, 1715, 472, 1003, 2028, 24, 6347, 25, 2272,
+       3858, 24, 6347, 25, 198},
+      {17872, 42, 1812, 314, 260, 3575, 282, 4649, 28, 284, 527, 4626, 8634, 738, 357, 47, 19842, 42, 378, 3575,
+       282, 4649, 314, 7042, 28, 284, 260, 4626, 1268, 462, 8634, 738, 357, 30}};
+  Batch batch;
+  for (const std::vector<int32_t>& tokens : texts) {
+    batch.rows.push_back({tokens, std::vector<uint8_t>(tokens.size(), 1), batch.rows.size()});
+  }
+  return batch;
+}
+
+/// The demonstration's model: COTUNE_SMOLLM2, or where scripts/demo-data puts it; empty where there is none.
+fs::path smollm2() {
+  if (const char* path = std::getenv("COTUNE_SMOLLM2")) return path;
+  const fs::path fetched = fs::path(COTUNE_SOURCE_DIR) / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return fs::exists(fetched) ? fetched : fs::path();
+}
+
+TEST(Bf16Gradients, OfSmolLm2PointWhereThoseOfF32Do) {
+  if (smollm2().empty()) GTEST_SKIP() << "no SmolLM2 here: scripts/demo-data --model-only fetches it";
+  const double lowest = lowest_cosine(open_model(smollm2()), lora_job("lora", 1, 16, 0, {"all-linear"}, {}), some_text(), 0);
+  RecordProperty("lowest_cosine", std::to_string(lowest));
+  // Thirty layers of rounding move single modules further than the tiny models' four do: 0.9954 is the lowest of the 210,
+  // with weights rounded beforehand in the f32 run too.
+  EXPECT_GE(lowest, 0.994);
+}
+
+}  // namespace
+}  // namespace cotune::testing
