@@ -119,9 +119,9 @@ TEST(Bf16Gradients, OfSmolLm2PointWhereThoseOfF32Do) {
   if (smollm2().empty()) GTEST_SKIP() << "no SmolLM2 here: scripts/demo-data --model-only fetches it";
   const double lowest = lowest_cosine(open_model(smollm2()), lora_job("lora", 1, 16, 0, {"all-linear"}, {}), some_text(), 0);
   RecordProperty("lowest_cosine", std::to_string(lowest));
-  // Thirty layers of rounding move single modules further than the tiny models' four do: 0.9954 is the lowest of the 210,
-  // with weights rounded beforehand in the f32 run too.
-  EXPECT_GE(lowest, 0.994);
+  // Thirty layers of rounding move single modules further than the tiny model's four. The lowest of the 210 modules is
+  // 0.995 with our kernels; PEFT in bf16 reaches 0.990 on these rows.
+  EXPECT_GE(lowest, 0.98);
 }
 
 }  // namespace

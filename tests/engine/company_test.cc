@@ -1,0 +1,179 @@
+// Jobs together against the same jobs one after another, over many steps and random mixes; what the frozen weights are
+// afterwards (MX-7, ML-2, ML-3, LB-1, LB-2).
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/random.h"
+#include "engine/random_job.h"
+#include "engine/reference_job.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+
+namespace cotune::testing {
+namespace {
+
+struct Trained {
+  std::vector<std::vector<double>> losses;
+  std::vector<std::vector<at::Tensor>> values;
+};
+
+Trained train(Interpreter& interpreter, const std::vector<RandomJob>& jobs, bool together) {
+  std::vector<std::unique_ptr<JobLife>> lives;
+  std::vector<JobLife*> pointers;
+  for (const RandomJob& job : jobs) {
+    lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, interpreter.stage().backbone()));
+    pointers.push_back(lives.back().get());
+    if (!together) run_lives(interpreter, {pointers.back()}, {});
+  }
+  if (together) run_lives(interpreter, pointers, {});
+  Trained trained;
+  for (const auto& life : lives) {
+    EXPECT_EQ(life->failure(), "");
+    trained.losses.push_back(life->losses());
+    trained.values.push_back(values_of(life->adapter()));
+  }
+  return trained;
+}
+
+double largest_difference(const Trained& a, const Trained& b) {
+  double worst = 0;
+  for (size_t job = 0; job < a.losses.size(); ++job) {
+    EXPECT_EQ(a.losses[job].size(), b.losses[job].size());
+    for (size_t step = 0; step < a.losses[job].size(); ++step) {
+      worst = std::max(worst, std::abs(a.losses[job][step] - b.losses[job][step]) / std::abs(b.losses[job][step]));
+    }
+  }
+  return worst;
+}
+
+std::vector<RandomJob> four_jobs(int64_t steps) {
+  std::vector<RandomJob> jobs{lora_job("dropout", 1, 4, 0.3, {"all-linear"}, {20, 7}),
+                              lora_job("plain", 2, 2, 0, {"q_proj", "v_proj"}, {33}),
+                              bottleneck_job("bottleneck", 3, 6, Activation::silu, {5, 12, 3}),
+                              diff_pruning_job("diff", 4, 0.02, {16, 2})};
+  for (RandomJob& job : jobs) job.steps = steps;
+  return jobs;
+}
+
+TEST(Company, FiftyStepsTogetherAreThoseOfTheJobsAlone) {
+  {
+    Interpreter interpreter(tiny_backbone("llama3", at::kDouble));
+    EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)), 1e-12);
+  }
+  const PortableKernels portable;
+  Interpreter interpreter(tiny_backbone("llama3", at::kFloat));
+  EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)), 1e-5);
+}
+
+/// Ranks 1 to 40, any targets and layers, one to four rows of 1 to 90 tokens, any method.
+std::vector<RandomJob> random_jobs(uint64_t key, int64_t count) {
+  static const std::vector<std::string> names{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  std::vector<RandomJob> jobs;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t index = 0;
+    const uint64_t own = mix_key(key, static_cast<uint64_t>(i));
+    const auto draw = [&](uint64_t bound) { return uniform_below(own, ++index, bound); };
+    std::vector<int64_t> lengths;
+    for (uint64_t row = 0, rows = 1 + draw(4); row < rows; ++row) lengths.push_back(1 + static_cast<int64_t>(draw(90)));
+    std::vector<std::string> targets;
+    for (const std::string& name : names) {
+      if (draw(2) == 0) targets.push_back(name);
+    }
+    if (targets.empty()) targets = {"all-linear"};
+    const std::string name = "job " + std::to_string(i);
+    switch (draw(4)) {
+      case 0: jobs.push_back(bottleneck_job(name, own, 1 + static_cast<int64_t>(draw(40)), Activation::gelu, lengths)); break;
+      case 1:
+        jobs.push_back(diff_pruning_job(name, own, 0.001 + 0.05 * uniform(own, 0), lengths));
+        jobs.back().adapter.target_modules = targets;
+        break;
+      default: jobs.push_back(lora_job(name, own, 1 + static_cast<int64_t>(draw(40)), draw(2) * 0.25, targets, lengths));
+    }
+    if (draw(3) == 0) jobs.back().adapter.layers_to_transform = {static_cast<int64_t>(draw(2))};
+    jobs.back().steps = 1;
+  }
+  return jobs;
+}
+
+TEST(Company, EightRandomJobsHaveTheBitsOfTheJobsAlone) {
+  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "ATen promises agreement within rounding";
+  for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
+    if (kernel_isa(compute, at::kCPU) == kernels::Isa::none) continue;
+    Interpreter interpreter(random_backbone(kernel_friendly_config(), compute));
+    for (uint64_t key = 0; key < 6; ++key) {
+      const std::vector<RandomJob> jobs = random_jobs(key, 8);
+      const Trained together = train(interpreter, jobs, true), alone = train(interpreter, jobs, false);
+      for (size_t job = 0; job < jobs.size(); ++job) {
+        EXPECT_EQ(together.losses[job], alone.losses[job]) << "mix " << key << ", " << jobs[job].name;
+        EXPECT_EQ(difference_in_bits(together.values[job], alone.values[job]), "") << "mix " << key << ", " << jobs[job].name;
+      }
+    }
+  }
+}
+
+TEST(Company, EightRandomJobsAgreeWithTheJobsAloneOnThePortablePath) {
+  const PortableKernels portable;
+  Interpreter interpreter(tiny_backbone("qwen2", at::kFloat));
+  for (uint64_t key = 10; key < 13; ++key) {
+    const std::vector<RandomJob> jobs = random_jobs(key, 8);
+    EXPECT_LE(largest_difference(train(interpreter, jobs, true), train(interpreter, jobs, false)), 1e-5);
+  }
+}
+
+/// Everything that is frozen, as the engine holds it: the products of unit vectors in both directions, and the vectors.
+std::vector<at::Tensor> frozen_values(const Backbone& backbone) {
+  std::vector<at::Tensor> values{backbone.embedding().clone(), backbone.final_norm().clone()};
+  const auto add = [&](const FrozenProduct& product, bool both) {
+    const auto options = at::TensorOptions().dtype(backbone.compute());
+    values.push_back(product.forward(at::eye(product.in_features(), options), {}));
+    if (both) values.push_back(product.backward(at::eye(product.out_features(), options), {}));
+  };
+  for (int64_t index = 0; index < backbone.config().layer_count; ++index) {
+    const BackboneLayer& layer = backbone.layer(index);
+    values.push_back(layer.attention_norm.clone());
+    values.push_back(layer.mlp_norm.clone());
+    for (const auto& product : {layer.qkv, layer.o, layer.gate_up, layer.down}) add(*product, true);
+  }
+  add(backbone.head(), true);
+  return values;
+}
+
+TEST(Company, TrainingLeavesTheFrozenWeightsAsTheyWere) {
+  for (const at::ScalarType compute : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const auto backbone = random_backbone(kernel_friendly_config(), compute);
+    Interpreter interpreter(backbone);
+    const std::vector<at::Tensor> before = frozen_values(*backbone);
+    train(interpreter, four_jobs(3), true);
+    EXPECT_EQ(difference_in_bits(frozen_values(*backbone), before), "") << compute;
+  }
+}
+
+TEST(Company, NoGradientOfAFrozenWeightIsEverHeld) {
+  install_counting_allocator();
+  ModelConfig config = kernel_friendly_config();
+  config.hidden_size = 256;
+  config.head_count = 8;
+  config.intermediate_size = 512;
+  const auto backbone = random_backbone(config, at::kFloat);
+  Interpreter interpreter(backbone);
+  const int64_t smallest_gradient = config.hidden_size * config.query_size() * 4;  // of o_proj
+  for (const RandomJob& job : {lora_job("lora", 1, 1, 0.3, {"all-linear"}, {2}),
+                               bottleneck_job("bottleneck", 2, 1, Activation::relu, {2})}) {
+    const auto adapter = job.make_adapter(config, at::kFloat);
+    gradients_of(interpreter, {&job}, {adapter.get()}, {});
+    reset_memory_peaks();
+    const int64_t before = memory_usage().live_bytes();
+    gradients_of(interpreter, {&job}, {adapter.get()}, {});
+    const MemoryUsage usage = memory_usage();
+    int64_t peaks = 0;
+    for (const int64_t bytes : usage.peak_bytes) peaks += bytes;
+    // Gradients of the adapter are copied for the result.
+    EXPECT_LT(peaks - before - 4 * adapter->parameter_count(), smallest_gradient * 3 / 4) << job.name;
+  }
+}
+
+}  // namespace
+}  // namespace cotune::testing
