@@ -1,5 +1,6 @@
 /// Rates of the CPU matrix kernels at the shapes of one training step of SmolLM2-135M.
-///   product_bench [bf16|avx512_bf16|f32] [rows ...]
+///   product_bench [bf16|avx512_bf16|f32|f32_in_2|f32_in_1|avx512] [rows ...]
+/// f32: the fastest for this machine; f32_in_2, f32_in_1: with weights in so many bf16 parts (kernels/float_parts.h).
 /// Prints GFLOP/s: the best of several runs. Compare only runs made back to back.
 #include <omp.h>
 
@@ -13,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/float_parts.h"
 #include "kernels/low_rank.h"
 #include "kernels/outer_product.h"
 #include "kernels/product.h"
@@ -61,7 +63,7 @@ void report(const char* what, int64_t rows, int64_t k, int64_t n, double flop, d
   std::fflush(stdout);
 }
 
-void measure(Isa isa, DType dtype, int64_t rows) {
+void measure(Isa isa, DType dtype, int parts, int64_t rows) {
   constexpr int64_t rank = 16;
   for (const auto& [k, n] : {std::pair<int64_t, int64_t>{576, 960},
                              {960, 576},
@@ -74,7 +76,8 @@ void measure(Isa isa, DType dtype, int64_t rows) {
                              {49152, 576}}) {
     if ((n > 10000 || k > 10000) && rows > 700) continue;
     Buffer weights(k, n, dtype);
-    const PackedMatrix b = PackedMatrix::from_rows(weights.data(), k, n, n, dtype, dtype);
+    PackedMatrix b(k, n, dtype, MemorySource::heap(), parts);
+    b.repack({weights.data(), n, dtype, MatrixView::Order::rows});
     Buffer x(rows, k, dtype), y(rows, n + 32, dtype);
     const double flop = 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(n);
     report("product", rows, k, n, flop,
@@ -89,7 +92,8 @@ void measure(Isa isa, DType dtype, int64_t rows) {
       Buffer factor(std::max(k, n), rank, dtype), s(rows, 32, dtype);
       Buffer gradient(rank * jobs, n, DType::f32);
       for (int64_t job = 0; job < jobs; ++job) {
-        up.push_back(PackedMatrix::from_transposed(factor.data(), rank, n, rank, dtype, dtype));
+        up.emplace_back(rank, n, dtype, MemorySource::heap(), parts == 0 ? 0 : largest_part_count);
+        up.back().repack({factor.data(), rank, dtype, MatrixView::Order::transposed});
         down.push_back(PackedMatrix::from_rows(factor.data(), k, rank, rank, dtype, dtype));
       }
       for (int64_t job = 0; job < jobs; ++job) {
@@ -117,8 +121,10 @@ void measure(Isa isa, DType dtype, int64_t rows) {
 
 int main(int count, char** arguments) {
   const std::string name = count > 1 ? arguments[1] : "bf16";
-  const DType dtype = name == "f32" ? DType::f32 : DType::bf16;
-  const Isa isa = name == "f32" ? f32_isa() : name == "bf16" ? bf16_isa() : Isa::avx512_bf16;
+  const bool f32 = name.starts_with("f32") || name == "avx512";
+  const DType dtype = f32 ? DType::f32 : DType::bf16;
+  const Isa isa = name == "avx512" ? Isa::avx512 : f32 ? f32_isa() : name == "bf16" ? bf16_isa() : Isa::avx512_bf16;
+  const int parts = isa != Isa::amx_f32 ? 0 : name == "f32_in_1" ? 1 : name == "f32_in_2" ? 2 : largest_part_count;
   if (isa == Isa::none) {
     std::puts("this machine has none of our instruction sets");
     return 1;
@@ -127,5 +133,5 @@ int main(int count, char** arguments) {
   std::vector<int64_t> rows;
   for (int i = 2; i < count; ++i) rows.push_back(std::atol(arguments[i]));
   if (rows.empty()) rows = {64, 640, 1500};
-  for (const int64_t each : rows) measure(isa, dtype, each);
+  for (const int64_t each : rows) measure(isa, dtype, parts, each);
 }

@@ -29,21 +29,27 @@ CpuFeatures detect() {
   return features;
 }
 
-Isa choose_bf16() {
-  const CpuFeatures& features = cpu_features();
+std::string_view isa_limit() {
   const char* wish = std::getenv("COTUNE_CPU_ISA");
   const std::string_view limit = wish == nullptr ? "amx" : wish;
   if (limit != "amx" && limit != "avx512_bf16" && limit != "none") {
     throw_user_error("COTUNE_CPU_ISA: must be none, avx512_bf16 or amx, got `{}`", limit);
   }
+  return limit;
+}
+
+Isa choose_bf16() {
+  const CpuFeatures& features = cpu_features();
+  const std::string_view limit = isa_limit();
   if (limit == "none" || !features.avx512_bf16) return Isa::none;
   return limit == "amx" && features.amx_bf16 ? Isa::amx_bf16 : Isa::avx512_bf16;
 }
 
 Isa choose_f32() {
-  const char* wish = std::getenv("COTUNE_CPU_ISA");
-  const bool allowed = wish == nullptr || std::string_view(wish) != "none";
-  return allowed && cpu_features().avx512 ? Isa::avx512 : Isa::none;
+  const CpuFeatures& features = cpu_features();
+  const std::string_view limit = isa_limit();
+  if (limit == "none" || !features.avx512) return Isa::none;
+  return limit == "amx" && features.amx_bf16 ? Isa::amx_f32 : Isa::avx512;
 }
 
 }  // namespace
@@ -69,6 +75,7 @@ std::string to_string(Isa isa) {
     case Isa::avx512: return "AVX-512";
     case Isa::avx512_bf16: return "AVX-512 BF16";
     case Isa::amx_bf16: return "AMX BF16";
+    case Isa::amx_f32: return "f32 on AMX BF16";
   }
   return "unknown";
 }

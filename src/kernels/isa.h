@@ -15,13 +15,14 @@ struct CpuFeatures {
 /// Detected once. AMX needs a system call per process, made here.
 const CpuFeatures& cpu_features();
 
-/// How matrix products are computed.
-enum class Isa { none, avx512, avx512_bf16, amx_bf16 };
+/// How matrix products are computed. amx_f32 computes in f32: operands are sums of three bf16 parts whose products run
+/// on AMX tiles (kernels/float_parts.h); products too narrow to gain by it run on vectors, as under avx512.
+enum class Isa { none, avx512, avx512_bf16, amx_bf16, amx_f32 };
 
 /// The fastest instruction set for products in bf16, or Isa::none where only the ATen path works.
 /// COTUNE_CPU_ISA=none|avx512_bf16|amx lowers it (read once, at the first call): for tests and comparisons.
 Isa bf16_isa();
-/// The same for f32: avx512 or none.
+/// The same for f32: amx_f32, avx512 or none.
 Isa f32_isa();
 
 std::string to_string(Isa isa);

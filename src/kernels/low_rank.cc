@@ -65,14 +65,14 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
   if (groups.empty()) return;
   const PackedMatrix& first = *groups.front().a;
   for (const ShrinkGroup& group : groups) {
-    COTUNE_CHECK(group.a->k() == first.k() && group.a->dtype() == first.dtype(),
-                 "factors of one call differ in depth or dtype");
+    COTUNE_CHECK(group.a->k() == first.k() && group.a->dtype() == first.dtype() && group.a->parts() == 0,
+                 "factors of one call differ in depth or dtype, or are in parts");
     COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}",
                  group.rows.begin, group.rows.end);
     COTUNE_CHECK(group.s_stride >= group.a->padded_n() || group.rows.count() <= 1,
                  "stride {} of s, {} columns", group.s_stride, group.a->padded_n());
   }
-  const MatrixKernels& kernels = matrix_kernels(isa, first.dtype());
+  const MatrixKernels& kernels = narrow_matrix_kernels(isa, first.dtype());
   thread_local std::vector<ShrinkShape> thread_shapes;
   thread_local ShrinkPlan thread_plan;
   thread_shapes.clear();
@@ -81,7 +81,7 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
   }
   plan_shrink(thread_shapes, kernels.tile_rows, kernels.tiles_per_strip, omp_get_max_threads(), thread_plan);
   if (thread_plan.strips.empty()) return;
-  const LeftOperand left(x, x_stride, first.k(), first.dtype());
+  const LeftOperand left(x, x_stride, first.k(), kernels);
   const ShrinkPlan& plan = thread_plan;
   const int64_t parts = plan.parts();
 #pragma omp parallel num_threads(static_cast <int>(parts))

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kernels/float_parts.h"
 #include "kernels/isa.h"
 #include "kernels/matrix_kernels.h"
 #include "kernels/matrix_packing.h"
@@ -70,9 +71,16 @@ MemorySource MemorySource::heap() {
   return {allocate_on_heap, release_to_heap, nullptr};
 }
 
-PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory)
-    : k_(k), n_(n), padded_k_(padded_depth(k, dtype)), dtype_(dtype), memory_(memory) {
+PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory, int parts)
+    : k_(k),
+      n_(n),
+      padded_k_(padded_depth(k, dtype == DType::bf16 || parts > 0 ? 32 : 1)),
+      dtype_(dtype),
+      parts_(parts),
+      memory_(memory) {
   COTUNE_CHECK(k >= 0 && n >= 0, "a packed matrix of {} by {}", k, n);
+  COTUNE_CHECK(parts == 0 || (dtype == DType::f32 && parts <= largest_part_count && cpu_features().amx_bf16),
+               "a matrix in {} parts", parts);
   if (bytes() == 0) return;
   data_ = memory_.allocate(memory_.context, static_cast<size_t>(bytes()));
   std::memset(data_, 0, static_cast<size_t>(bytes()));
@@ -89,6 +97,7 @@ PackedMatrix& PackedMatrix::operator=(PackedMatrix&& other) noexcept {
   n_ = std::exchange(other.n_, 0);
   padded_k_ = std::exchange(other.padded_k_, 0);
   dtype_ = other.dtype_;
+  parts_ = other.parts_;
   data_ = std::exchange(other.data_, nullptr);
   memory_ = other.memory_;
   return *this;
@@ -133,6 +142,12 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
     const int64_t end = std::min<int64_t>(first_column + count - index * panel_columns, panel_columns);
     char* target = static_cast<char*>(data_) + index * panel_bytes();
     const int64_t offset = (index * panel_columns + begin - first_column) * n_stride;
+    if (parts_ > 0) {
+      const auto* from = static_cast<const char*>(source.data) + offset * bytes_of(source.dtype);
+      pack_panel_in_parts({target, begin, end - begin, k_, dtype_, {from, source.stride, source.dtype, source.order}},
+                          parts_);
+      continue;
+    }
     if (vectors) {
       const auto* from = static_cast<const char*>(source.data) + offset * bytes_of(source.dtype);
       pack_panel_avx512(
@@ -159,18 +174,31 @@ float PackedMatrix::at(int64_t i, int64_t j) const {
                n_);
   const void* from = panel(j / panel_columns);
   const int64_t column = j % panel_columns;
+  if (parts_ > 0) {
+    constexpr int64_t part_words = float_part_depth * panel_columns;
+    const auto* words = static_cast<const uint16_t*>(from) + i / float_part_depth * parts_ * part_words +
+                        i % float_part_depth / 2 * 2 * panel_columns + column * 2 + i % 2;
+    float sum = 0;
+    for (int part = parts_ - 1; part >= 0; --part) sum += widen(words[part * part_words]);
+    return sum;
+  }
   if (dtype_ == DType::f32) return static_cast<const float*>(from)[i * panel_columns + column];
   return widen(static_cast<const uint16_t*>(from)[(i / 2) * 2 * panel_columns + column * 2 + i % 2]);
 }
 
 const MatrixKernels& matrix_kernels(Isa isa, DType dtype) {
   const MatrixKernels* kernels = isa == Isa::amx_bf16      ? &amx_bf16_kernels
+                                 : isa == Isa::amx_f32     ? &amx_f32_kernels
                                  : isa == Isa::avx512_bf16 ? &avx512_bf16_kernels
                                  : isa == Isa::avx512      ? &avx512_kernels
                                                            : nullptr;
   COTUNE_CHECK(kernels != nullptr && kernels->dtype == dtype, "{} has no products in {}", to_string(isa),
                dtype == DType::bf16 ? "bf16" : "f32");
   return *kernels;
+}
+
+const MatrixKernels& narrow_matrix_kernels(Isa isa, DType dtype) {
+  return matrix_kernels(isa == Isa::amx_f32 ? Isa::avx512 : isa, dtype);
 }
 
 }  // namespace cotune::kernels

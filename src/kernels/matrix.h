@@ -50,6 +50,8 @@ struct MatrixView {
 /// A matrix B [k, n] as the right operand of y = x·B: panels of 32 columns, each panel contiguous.
 ///   bf16  panel [padded_k / 2][32][2]: pairs of k side by side; padded_k is k rounded up to a multiple of 32
 ///   f32   panel [k][32];               padded_k is k
+///   f32 in parts  panel [padded_k / 32][parts][16][32][2]: each element as the sum of 1 to 3 bf16 parts, largest
+///         first (kernels/float_parts.h); for every 32 of k, part by part in the order of bf16. What Isa::amx_f32 reads
 /// What pads k and n is zero. Element values are those of the source; f32 → bf16 rounds to nearest even, and
 /// NaN stays NaN. Owns its memory; can be moved, not copied. Reading from several threads is safe.
 class PackedMatrix {
@@ -57,8 +59,8 @@ class PackedMatrix {
   static constexpr int64_t panel_columns = 32;
 
   PackedMatrix() = default;
-  /// All zero.
-  PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory = MemorySource::heap());
+  /// All zero. parts > 0 (f32 only, on a machine with AMX): in parts; what they cannot hold of an element is lost.
+  PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory = MemorySource::heap(), int parts = 0);
   PackedMatrix(PackedMatrix&& other) noexcept;
   PackedMatrix& operator=(PackedMatrix&& other) noexcept;
   ~PackedMatrix();
@@ -86,9 +88,13 @@ class PackedMatrix {
   int64_t padded_n() const { return panel_count() * panel_columns; }
   int64_t panel_count() const { return (n_ + panel_columns - 1) / panel_columns; }
   DType dtype() const { return dtype_; }
+  /// bf16 parts of an element; 0 where elements are stored whole.
+  int parts() const { return parts_; }
   /// Bytes held.
   int64_t bytes() const { return panel_bytes() * panel_count(); }
-  int64_t panel_bytes() const { return padded_k_ * panel_columns * bytes_of(dtype_); }
+  int64_t panel_bytes() const { return padded_k_ * depth_bytes(); }
+  /// Bytes of a panel for each one of k.
+  int64_t depth_bytes() const { return panel_columns * (parts_ > 0 ? 2 * parts_ : bytes_of(dtype_)); }
   const void* panel(int64_t index) const { return static_cast<const char*>(data_) + index * panel_bytes(); }
   bool empty() const { return data_ == nullptr; }
 
@@ -100,6 +106,7 @@ class PackedMatrix {
 
   int64_t k_ = 0, n_ = 0, padded_k_ = 0;
   DType dtype_ = DType::f32;
+  int parts_ = 0;
   void* data_ = nullptr;
   MemorySource memory_;
 };

@@ -31,17 +31,23 @@ ThreadScratch& ThreadScratch::mine() {
   return scratch;
 }
 
-LeftOperand::LeftOperand(const void* x, int64_t stride, int64_t k, DType dtype)
-    : x_(static_cast<const char*>(x)),
-      stride_(stride * bytes_of(dtype)),
-      row_bytes_(k * bytes_of(dtype)),
-      padded_bytes_(padded_depth(k, dtype) * bytes_of(dtype)) {
+LeftOperand::LeftOperand(const void* x, int64_t stride, int64_t k, const MatrixKernels& kernels)
+    : kernels_(kernels),
+      x_(static_cast<const char*>(x)),
+      k_(k),
+      stride_(stride * bytes_of(kernels.dtype)),
+      row_bytes_(k * bytes_of(kernels.dtype)),
+      padded_bytes_(padded_depth(k, kernels.depth_unit) * kernels.left_element_bytes) {
   const int64_t lines = (padded_bytes_ + line_bytes - 1) / line_bytes;
   copy_stride_ = (lines | 1) * line_bytes;
   copies_ = padded_bytes_ != row_bytes_ || stride_ % 2048 == 0;
 }
 
 void LeftOperand::copy_row(int64_t row, char* target) const {
+  if (kernels_.convert_left != nullptr) {
+    kernels_.convert_left(in_place(row), k_, target);
+    return;
+  }
   std::memcpy(target, in_place(row), static_cast<size_t>(row_bytes_));
   std::memset(target + row_bytes_, 0, static_cast<size_t>(padded_bytes_ - row_bytes_));
 }

@@ -16,7 +16,7 @@ class ThreadScratch {
   ThreadScratch& operator=(const ThreadScratch&) = delete;
   ~ThreadScratch();
 
-  enum Slot { left, right, partial, slot_count };
+  enum Slot { left, right, partial, terms, slot_count };
   /// At least `bytes`, aligned to 64.
   char* get(Slot slot, int64_t bytes);
 
@@ -40,11 +40,11 @@ inline RowRange share(int64_t count, int64_t index, int64_t parts) {
   return {count * index / parts, count * (index + 1) / parts};
 }
 
-/// Rows of a left operand as the kernels can read them: in place, or copied with k padded and a stride that
-/// spreads the rows over the cache's sets.
+/// Rows of a left operand as the kernels can read them: in place, or copied (converted, where the kernels ask for it)
+/// with k padded and a stride that spreads the rows over the cache's sets.
 class LeftOperand {
  public:
-  LeftOperand(const void* x, int64_t stride, int64_t k, DType dtype);
+  LeftOperand(const void* x, int64_t stride, int64_t k, const MatrixKernels& kernels);
 
   bool copies() const { return copies_; }
   /// Bytes that `rows` rows take in scratch; 0 where they are read in place.
@@ -55,8 +55,9 @@ class LeftOperand {
   void copy_row(int64_t row, char* target) const;
 
  private:
+  const MatrixKernels& kernels_;
   const char* x_;
-  int64_t stride_, row_bytes_, padded_bytes_, copy_stride_;
+  int64_t k_, stride_, row_bytes_, padded_bytes_, copy_stride_;
   bool copies_;
 };
 

@@ -16,6 +16,7 @@ struct TileTerm {
   int64_t k = 0;                 ///< padded rank
   const char* panels = nullptr;  ///< of the term's b
   int64_t panel_bytes = 0;
+  int parts = 0;  ///< of the term's b
   int64_t panel_begin = 0, panel_end = 0;  ///< panels of the frozen product that the term covers
 };
 
@@ -34,8 +35,9 @@ struct Strip {
   Tile tiles[2];
   int tile_count = 0;
   int64_t a_stride = 0;     ///< bytes between rows of the left operand
-  int64_t k = 0;            ///< of this block; bf16: a multiple of 32
+  int64_t k = 0;            ///< of this block; a multiple of depth_unit
   const char* b = nullptr;  ///< first panel, at the first k of the block
+  int b_parts = 0;          ///< PackedMatrix::parts
   int64_t panel_bytes = 0;  ///< from one panel to the next
   int64_t first_panel = 0;  ///< index of the first panel in the whole product, for the terms
   int64_t panel_count = 0;
@@ -58,13 +60,17 @@ struct MatrixKernels {
   int tiles_per_strip;  ///< how many tiles a strip should have, to read B once for all of them
   int64_t k_block;      ///< k of a block, such that a strip's left operand stays in the first-level cache
   DType dtype;
+  int64_t depth_unit;          ///< k of the operands is padded with zeros to a multiple of this
+  int64_t left_element_bytes;  ///< of the left operand as `multiply` reads it
+  /// x [k] → a row of the left operand, k padded; null where rows of x are read as they are.
+  void (*convert_left)(const char* x, int64_t k, char* target);
   /// Called by every thread around its strips.
   void (*begin)();
   void (*end)();
   void (*multiply)(const Strip& strip);
   /// right [rows, columns] → panels of 32 columns in PackedMatrix order with the rows as k; padded_rows
   /// (bf16: a multiple of 32) are written, the last ones as zero. Columns beyond `columns` in the last panel
-  /// are zero.
+  /// are zero. Null, as transpose_left, in kernels that take packed operands only.
   void (*pack_right)(const char* right, int64_t stride_bytes, int64_t rows, int64_t padded_rows,
                      int64_t columns, char* panels);
   /// left [rows, columns] → leftᵀ [columns, padded_rows], contiguous rows of target_stride bytes, padded with
@@ -76,13 +82,15 @@ struct MatrixKernels {
 extern const MatrixKernels avx512_kernels;
 extern const MatrixKernels avx512_bf16_kernels;
 extern const MatrixKernels amx_bf16_kernels;
+extern const MatrixKernels amx_f32_kernels;
 
 /// The kernels of an instruction set; COTUNE_CHECKs that it computes in `dtype`.
 const MatrixKernels& matrix_kernels(Isa isa, DType dtype);
+/// The same for products that amx_f32 leaves to vectors: a few columns, or operands that are packed for one use.
+const MatrixKernels& narrow_matrix_kernels(Isa isa, DType dtype);
 
-/// k as the kernels read it: bf16 rounds up to 32.
-constexpr int64_t padded_depth(int64_t k, DType dtype) {
-  return dtype == DType::bf16 ? (k + 31) / 32 * 32 : k;
+constexpr int64_t padded_depth(int64_t k, int64_t unit) {
+  return (k + unit - 1) / unit * unit;
 }
 
 }  // namespace cotune::kernels

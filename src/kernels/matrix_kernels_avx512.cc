@@ -10,6 +10,8 @@
 
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq")
 
+#include "kernels/matrix_rounding_f32.h"
+
 namespace cotune::kernels {
 namespace {
 
@@ -41,37 +43,6 @@ inline __attribute__((always_inline)) void add_products(__m512 (&low)[height], _
     add_one<height>(low, high, a + 12, stride, b + 384);
   }
   for (; i < k; ++i, a += 4, b += 128) add_one<height>(low, high, a, stride, b);
-}
-
-inline __mmask16 first_columns(int64_t count) {
-  return count >= 16 ? 0xffff : count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1);
-}
-
-inline void write_half_row(const Strip& strip, const Tile& tile, int64_t column, int row, __m512 sum) {
-  const int64_t left = strip.columns - column;
-  const __mmask16 columns = first_columns(left);
-  sum = _mm512_mul_ps(sum, _mm512_set1_ps(strip.scale));
-  float* y = reinterpret_cast<float*>(tile.y + row * strip.y_stride) + column;
-  if (strip.accumulate) {
-    _mm512_mask_storeu_ps(y, columns, _mm512_add_ps(_mm512_maskz_loadu_ps(columns, y), sum));
-    return;
-  }
-  if (strip.bias != nullptr) {
-    sum = _mm512_add_ps(sum,
-                        _mm512_maskz_loadu_ps(columns, reinterpret_cast<const float*>(strip.bias) + column));
-  }
-  if (tile.residual != nullptr) {
-    const auto* residual =
-        reinterpret_cast<const float*>(tile.residual + row * strip.residual_stride) + column;
-    sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(columns, residual));
-  }
-  if (left >= 16) {
-    _mm512_storeu_ps(y, sum);
-  } else if (strip.zero_tail) {
-    _mm512_storeu_ps(y, _mm512_maskz_mov_ps(columns, sum));
-  } else {
-    _mm512_mask_storeu_ps(y, columns, sum);
-  }
 }
 
 template <int height>
@@ -149,7 +120,17 @@ void nothing() {}
 
 }  // namespace
 
-const MatrixKernels avx512_kernels = {tile_rows, 1,        2048,       DType::f32,    nothing,
-                                      nothing,   multiply, pack_right, transpose_left};
+const MatrixKernels avx512_kernels = {.tile_rows = tile_rows,
+                                      .tiles_per_strip = 1,
+                                      .k_block = 2048,
+                                      .dtype = DType::f32,
+                                      .depth_unit = 1,
+                                      .left_element_bytes = 4,
+                                      .convert_left = nullptr,
+                                      .begin = nothing,
+                                      .end = nothing,
+                                      .multiply = multiply,
+                                      .pack_right = pack_right,
+                                      .transpose_left = transpose_left};
 
 }  // namespace cotune::kernels

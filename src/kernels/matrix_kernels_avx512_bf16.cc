@@ -87,7 +87,17 @@ void nothing() {}
 
 }  // namespace
 
-const MatrixKernels avx512_bf16_kernels = {
-    tile_rows, 1, 2048, DType::bf16, nothing, nothing, multiply, pack_right_bf16, transpose_left_bf16};
+const MatrixKernels avx512_bf16_kernels = {.tile_rows = tile_rows,
+                                           .tiles_per_strip = 1,
+                                           .k_block = 2048,
+                                           .dtype = DType::bf16,
+                                           .depth_unit = 32,
+                                           .left_element_bytes = 2,
+                                           .convert_left = nullptr,
+                                           .begin = nothing,
+                                           .end = nothing,
+                                           .multiply = multiply,
+                                           .pack_right = pack_right_bf16,
+                                           .transpose_left = transpose_left_bf16};
 
 }  // namespace cotune::kernels

@@ -16,6 +16,8 @@ struct PanelPiece {
   int64_t k = 0;
   DType dtype = DType::f32;
   MatrixView source;  ///< its first column is the piece's first column
+  /// Bytes from the rows of 32 of k to those of the next 32 of k, in bf16.
+  int64_t step_bytes = 2048;
 };
 
 /// Whether pack_panel_avx512 knows this pair of dtypes; bf16 → f32 is left to the plain loop.
@@ -25,5 +27,8 @@ constexpr bool packs_with_avx512(DType source, DType target) {
 
 /// The same bits as the plain loop of PackedMatrix::pack_columns. Needs AVX-512 F and BW.
 void pack_panel_avx512(const PanelPiece& piece);
+
+/// A panel of f32 in `parts` bf16 parts; the source is f32 or bf16. Needs AVX-512 BF16.
+void pack_panel_in_parts(const PanelPiece& piece, int parts);
 
 }  // namespace cotune::kernels

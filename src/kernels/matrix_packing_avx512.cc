@@ -48,14 +48,20 @@ inline __m512i load_words(const char* from, DType dtype, int64_t count) {
 // A panel is rows of 32 lanes; a lane holds a pair of k in bf16 and one k in f32 (`group` below).
 constexpr int64_t lane_row_bytes = 128;
 
+/// Where a row of lanes of a panel begins; 16 of them are 32 of k in bf16.
+inline int64_t lane_row_offset(const PanelPiece& piece, int64_t index) {
+  if (piece.dtype == DType::f32) return index * lane_row_bytes;
+  return index / 16 * piece.step_bytes + index % 16 * lane_row_bytes;
+}
+
 void pack_from_rows(const PanelPiece& piece) {
   const MatrixView& source = piece.source;
   const int64_t element = bytes_of(source.dtype);
   const int64_t row_bytes = source.stride * element;
   const auto* from = static_cast<const char*>(source.data);
   const int64_t group = piece.dtype == DType::bf16 ? 2 : 1;
-  char* to = piece.panel + piece.first_column * 4;
-  for (int64_t i = 0; i < piece.k; i += group, from += group * row_bytes, to += lane_row_bytes) {
+  for (int64_t i = 0; i < piece.k; i += group, from += group * row_bytes) {
+    char* to = piece.panel + lane_row_offset(piece, i / group) + piece.first_column * 4;
     for (int64_t j = 0; j < piece.count; j += 16) {
       const __mmask16 lanes = first_lanes(piece.count - j);
       const char* first = from + j * element;
@@ -88,7 +94,7 @@ void pack_from_columns(const PanelPiece& piece) {
                                         : load_words(from, source.dtype, piece.k - i);
       }
       transpose_16x16(block);
-      char* to = piece.panel + i / group * lane_row_bytes + (piece.first_column + j) * 4;
+      char* to = piece.panel + lane_row_offset(piece, i / group) + (piece.first_column + j) * 4;
       for (int64_t r = 0; r < 16 && i + r * group < piece.k; ++r)
         _mm512_mask_storeu_epi32(to + r * lane_row_bytes, lanes, block[r]);
     }

@@ -74,7 +74,7 @@ void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange 
   const MatrixKernels& kernels = call.kernels;
   const int64_t element = bytes_of(kernels.dtype);
   const RowRange rows = call.groups[begin].rows;
-  const int64_t depth = padded_depth(rows.count(), kernels.dtype);
+  const int64_t depth = padded_depth(rows.count(), kernels.depth_unit);
   const int64_t left_stride = ((depth * element + line_bytes - 1) / line_bytes | 1) * line_bytes;
   int64_t left_rows = 0;
   for (size_t g = begin; g < end; ++g) left_rows += call.parts[g] == part ? call.groups[g].left_columns : 0;
@@ -123,7 +123,7 @@ void share_gradients(std::span<const OuterGroup> groups, int64_t parts, std::vec
 
 void outer_products(Isa isa, DType dtype, const void* right, int64_t right_stride, int64_t columns,
                     std::span<const OuterGroup> groups) {
-  const MatrixKernels& kernels = matrix_kernels(isa, dtype);
+  const MatrixKernels& kernels = narrow_matrix_kernels(isa, dtype);
   for (const OuterGroup& group : groups) {
     COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}",
                  group.rows.begin, group.rows.end);

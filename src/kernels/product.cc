@@ -1,6 +1,7 @@
 #include "kernels/product.h"
 
 #include <omp.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -12,10 +13,13 @@
 namespace cotune::kernels {
 namespace {
 
-// A block of rows of x and a group of panels of B, for one block of k, stay in the second-level cache
-// together.
-constexpr int64_t left_block_bytes = 300 << 10;
-constexpr int64_t panel_group_bytes = 300 << 10;
+/// A block of rows of x and a group of panels of B, for one block of k, stay in the second-level cache
+/// together: bytes of either. Decides speed alone; sums are cut by k_block.
+int64_t cache_block_bytes() {
+  static const int64_t bytes =
+      std::clamp<int64_t>(::sysconf(_SC_LEVEL2_CACHE_SIZE) * 3 / 10, 150 << 10, 1 << 20);
+  return bytes;
+}
 
 struct RowTile {
   int64_t row;
@@ -31,7 +35,29 @@ struct RowPlan {
   std::vector<TileTerm> terms;  // tile by tile
 
   void build(int64_t rows, const ProductOptions& options, const MatrixKernels& kernels);
+
+ private:
+  struct LeftRows {
+    const char* data;
+    int64_t stride;  // bytes
+  };
+  static LeftRows left_rows(const LowRankTerm& term, const MatrixKernels& kernels, char*& scratch);
+  std::vector<LeftRows> term_rows_;
 };
+
+/// The rows of a term's left operand as the kernels read them, converted into `scratch` where they ask for
+/// it.
+RowPlan::LeftRows RowPlan::left_rows(const LowRankTerm& term, const MatrixKernels& kernels, char*& scratch) {
+  const auto* s = static_cast<const char*>(term.s);
+  const int64_t stride = term.s_stride * bytes_of(kernels.dtype);
+  if (kernels.convert_left == nullptr) return {s, stride};
+  const LeftRows rows = {scratch, term.b->padded_k() * kernels.left_element_bytes};
+  for (int64_t i = 0; i < term.rows.count(); ++i) {
+    kernels.convert_left(s + i * stride, term.b->padded_k(), scratch);
+    scratch += rows.stride;
+  }
+  return rows;
+}
 
 bool covers(const RowRange& range, int64_t begin, int64_t end) {
   return range.begin <= begin && end <= range.end;
@@ -51,7 +77,16 @@ void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKer
   }
   std::sort(borders.begin(), borders.end());
   borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
-  const int64_t element = bytes_of(kernels.dtype);
+  int64_t converted_bytes = 0;
+  if (kernels.convert_left != nullptr) {
+    for (const LowRankTerm& term : options.terms)
+      converted_bytes += term.rows.count() * term.b->padded_k() * kernels.left_element_bytes;
+  }
+  char* scratch =
+      converted_bytes == 0 ? nullptr : ThreadScratch::mine().get(ThreadScratch::terms, converted_bytes);
+  std::vector<LeftRows>& left = term_rows_;
+  left.clear();
+  for (const LowRankTerm& term : options.terms) left.push_back(left_rows(term, kernels, scratch));
   for (size_t segment = 0; segment + 1 < borders.size(); ++segment) {
     const int64_t begin = borders[segment];
     const int64_t end = borders[segment + 1];
@@ -66,15 +101,20 @@ void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKer
     }
     int64_t active = 0;
     const auto first_term = static_cast<int64_t>(terms.size());
-    for (const LowRankTerm& term : options.terms) {
+    for (size_t t = 0; t < options.terms.size(); ++t) {
+      const LowRankTerm& term = options.terms[t];
       if (!covers(term.rows, begin, end) || term.column_end == term.column_begin || term.b->padded_k() == 0)
         continue;
       ++active;
-      const int64_t stride = term.s_stride * element;
       const int64_t first_panel = term.column_begin / PackedMatrix::panel_columns;
-      terms.push_back({static_cast<const char*>(term.s) + (begin - term.rows.begin) * stride, stride,
-                       term.b->padded_k(), static_cast<const char*>(term.b->panel(0)), term.b->panel_bytes(),
-                       first_panel, first_panel + term.b->panel_count()});
+      terms.push_back({.s = left[t].data + (begin - term.rows.begin) * left[t].stride,
+                       .s_stride = left[t].stride,
+                       .k = term.b->padded_k(),
+                       .panels = static_cast<const char*>(term.b->panel(0)),
+                       .panel_bytes = term.b->panel_bytes(),
+                       .parts = term.b->parts(),
+                       .panel_begin = first_panel,
+                       .panel_end = first_panel + term.b->panel_count()});
     }
     for (int64_t i = 0; i < count; ++i) {
       RowTile& tile = tiles[static_cast<size_t>(first_tile + i)];
@@ -89,12 +129,14 @@ void RowPlan::build(int64_t rows, const ProductOptions& options, const MatrixKer
   }
 }
 
-void check(const PackedMatrix& b, int64_t rows, const ProductOptions& options) {
+void check(const MatrixKernels& kernels, const PackedMatrix& b, int64_t rows, const ProductOptions& options) {
+  const bool in_parts = kernels.convert_left != nullptr;
+  COTUNE_CHECK(in_parts == (b.parts() > 0), "a matrix packed for other kernels, in {} parts", b.parts());
   for (const LowRankTerm& term : options.terms) {
     COTUNE_CHECK(term.rows.begin >= 0 && term.rows.begin <= term.rows.end && term.rows.end <= rows,
                  "term rows {} to {} of {}", term.rows.begin, term.rows.end, rows);
-    COTUNE_CHECK(term.b != nullptr && term.b->dtype() == b.dtype(),
-                 "a term needs a matrix in the product's dtype");
+    COTUNE_CHECK(term.b != nullptr && term.b->dtype() == b.dtype() && in_parts == (term.b->parts() > 0),
+                 "a term needs a matrix packed as the product's is");
     COTUNE_CHECK(term.column_begin % PackedMatrix::panel_columns == 0 &&
                      term.column_end == term.column_begin + term.b->n() && term.column_end <= b.n(),
                  "term columns {} to {} of {}, matrix with {} columns", term.column_begin, term.column_end,
@@ -148,13 +190,12 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
   const int64_t depth = call.b.padded_k();
   // Zero depth still makes one block, which writes the terms, the bias and the residual.
   const int64_t k_blocks = std::max<int64_t>((depth + kernels.k_block - 1) / kernels.k_block, 1);
-  const int64_t k_unit = kernels.dtype == DType::bf16 ? 32 : 1;
-  const int64_t k_block = (depth / k_unit + k_blocks - 1) / k_blocks * k_unit;
+  const int64_t k_block = (depth / kernels.depth_unit + k_blocks - 1) / k_blocks * kernels.depth_unit;
   const int64_t column_bytes = PackedMatrix::panel_columns * element;
-  const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * k_block * element, 1);
-  const int64_t block_tiles = std::max<int64_t>(left_block_bytes / tile_bytes, 2) / 2 * 2;
+  const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * k_block * kernels.left_element_bytes, 1);
+  const int64_t block_tiles = std::max<int64_t>(cache_block_bytes() / tile_bytes, 2) / 2 * 2;
   const int64_t group_panels =
-      std::max<int64_t>(panel_group_bytes / std::max<int64_t>(k_block * column_bytes, 1), 1);
+      std::max<int64_t>(cache_block_bytes() / std::max<int64_t>(k_block * call.b.depth_bytes(), 1), 1);
   const int64_t partial_floats = 2 * kernels.tile_rows * PackedMatrix::panel_columns;  // per strip and panel
   ThreadScratch& scratch = ThreadScratch::mine();
   float* partial = nullptr;
@@ -183,7 +224,8 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
         Strip strip;
         strip.a_stride = call.left.stride();
         strip.k = std::min(k_block, depth - k);
-        strip.b = static_cast<const char*>(call.b.panel(group)) + k * column_bytes;
+        strip.b = static_cast<const char*>(call.b.panel(group)) + k * call.b.depth_bytes();
+        strip.b_parts = call.b.parts();
         strip.panel_bytes = call.b.panel_bytes();
         strip.first_panel = group;
         strip.panel_count = std::min(group_panels, panels.end - group);
@@ -202,7 +244,7 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
             Tile& tile = strip.tiles[side];
             tile.a = (copy != nullptr ? copy + (rows.row - first_row) * call.left.stride()
                                       : call.left.in_place(rows.row)) +
-                     k * element;
+                     k * kernels.left_element_bytes;
             tile.y = call.y + rows.row * call.y_stride + group * column_bytes;
             tile.residual = nullptr;
             if (rows.residual) {
@@ -227,11 +269,11 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
 void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const PackedMatrix& b, void* y,
              int64_t y_stride, const ProductOptions& options) {
   const MatrixKernels& kernels = matrix_kernels(isa, b.dtype());
-  check(b, rows, options);
+  check(kernels, b, rows, options);
   if (rows == 0 || b.n() == 0) return;
   thread_local RowPlan plan;
   plan.build(rows, options, kernels);
-  const LeftOperand left(x, x_stride, b.k(), b.dtype());
+  const LeftOperand left(x, x_stride, b.k(), kernels);
   const Call call{kernels, b, left, plan, options, static_cast<char*>(y), y_stride * bytes_of(b.dtype())};
   const auto tiles = static_cast<int64_t>(plan.tiles.size());
   const int64_t strips = (tiles + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;

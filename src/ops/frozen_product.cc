@@ -2,7 +2,10 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "kernels/float_parts.h"
 #include "kernels/product.h"
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
@@ -58,6 +61,18 @@ class DenseProduct : public FrozenProduct {
   at::Tensor weight_, bias_;
 };
 
+/// As many bf16 parts as hold f32 weights exactly, where products run on parts; else 0.
+int part_count(const std::vector<at::Tensor>& weights) {
+  const at::Tensor& first = weights.front();
+  if (kernel_isa(first.scalar_type(), first.device()) != kernels::Isa::amx_f32) return 0;
+  int parts = 1;
+  for (const at::Tensor& weight : weights) {
+    const at::Tensor values = weight.contiguous();
+    parts = std::max(parts, kernels::exact_part_count(values.const_data_ptr<float>(), values.numel()));
+  }
+  return parts;
+}
+
 /// Our kernels: the weight packed once for each direction.
 class PackedProduct : public FrozenProduct {
  public:
@@ -67,7 +82,8 @@ class PackedProduct : public FrozenProduct {
     const kernels::DType dtype = kernel_dtype(compute);
     device_ = weights.front().device();
     compute_ = compute;
-    for_forward_ = kernels::PackedMatrix(in_features(), out_features, dtype, counted_memory());
+    const int parts = part_count(weights);
+    for_forward_ = kernels::PackedMatrix(in_features(), out_features, dtype, counted_memory(), parts);
     int64_t column = 0;
     for (const at::Tensor& weight : weights) {
       for_forward_.pack_columns(column, weight.size(0),
@@ -77,8 +93,8 @@ class PackedProduct : public FrozenProduct {
     }
     if (!need_backward) return;
     const at::Tensor joined = weights.size() == 1 ? weights.front() : at::cat(weights);
-    for_backward_ = kernels::PackedMatrix::from_rows(joined.const_data_ptr(), out_features, in_features(),
-                                                     joined.stride(0), dtype, dtype, counted_memory());
+    for_backward_ = kernels::PackedMatrix(out_features, in_features(), dtype, counted_memory(), parts);
+    for_backward_.repack({joined.const_data_ptr(), joined.stride(0), dtype, kernels::MatrixView::Order::rows});
   }
 
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {

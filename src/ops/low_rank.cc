@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/float_parts.h"
 #include "kernels/low_rank.h"
 #include "kernels/outer_product.h"
 #include "ops/backend.h"
@@ -34,7 +35,11 @@ PackedFactor::PackedFactor(const at::Tensor& master, at::ScalarType compute, Fac
                     master.size(1)) {
   const kernels::DType dtype = kernel_dtype(compute);
   if (use != FactorUse::expand) for_shrink_ = kernels::PackedMatrix(width(), rank(), dtype, counted_memory());
-  if (use != FactorUse::shrink) for_expand_ = kernels::PackedMatrix(rank(), width(), dtype, counted_memory());
+  const bool in_parts = kernel_isa(compute, master.device()) == kernels::Isa::amx_f32;
+  if (use != FactorUse::shrink) {
+    for_expand_ = kernels::PackedMatrix(rank(), width(), dtype, counted_memory(),
+                                        in_parts ? kernels::largest_part_count : 0);
+  }
   refresh(master);
 }
 

@@ -18,22 +18,23 @@ int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1
 int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 int64_t accumulation_size(const MemoryFacts& facts) { return std::max<int64_t>(4, facts.element_size); }
 
-/// A matrix [k, n] in panels of 32 columns; bf16 pads k.
-int64_t panel_bytes(int64_t k, int64_t n, int64_t element_size) {
+/// A matrix [k, n] in panels of 32 columns; bf16 pads k, and so do parts.
+int64_t panel_bytes(int64_t k, int64_t n, int64_t element_size, int parts) {
+  if (parts > 0) return round_up(k, 32) * round_up(n, 32) * 2 * parts;
   return (element_size == 2 ? round_up(k, 32) : k) * round_up(n, 32) * element_size;
 }
 
 int64_t frozen_bytes(int64_t in, int64_t out, const MemoryFacts& facts) {
   const bool packed = facts.packed && facts.element_size != 8 && in % 32 == 0 && out % 32 == 0;
   if (!packed) return in * out * facts.element_size;
-  return panel_bytes(in, out, facts.element_size) + panel_bytes(out, in, facts.element_size);
+  return panel_bytes(in, out, facts.element_size, facts.parts) + panel_bytes(out, in, facts.element_size, facts.parts);
 }
 
-/// An adapter's factor [rank, columns] in the compute dtype.
+/// An adapter's factor [rank, columns] in the compute dtype: whole to shrink by, as the products read it to expand by.
 int64_t factor_bytes(int64_t rank, int64_t columns, const MemoryFacts& facts) {
   const bool packed = facts.packed && facts.element_size != 8 && columns % 32 == 0;
   if (!packed) return rank * columns * facts.element_size;
-  return panel_bytes(columns, rank, facts.element_size) + panel_bytes(rank, columns, facts.element_size);
+  return panel_bytes(columns, rank, facts.element_size, 0) + panel_bytes(rank, columns, facts.element_size, facts.parts);
 }
 
 int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {

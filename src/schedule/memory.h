@@ -43,6 +43,7 @@ struct JobFootprint {
 struct MemoryFacts {
   int64_t element_size = 2;       ///< of the compute dtype
   bool packed = true;             ///< kernels of our own: frozen weights once per direction, adapter factors in both forms
+  int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights and factors in so many
   bool embedding_mapped = false;  ///< the embedding is read from the file's mapping, which is not counted
   int64_t weight_bytes = 0;       ///< known weights; 0: predicted
   int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
@@ -68,8 +69,8 @@ WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const P
 /// Trained values of one adapter: LoRA r·(in + out); bottleneck 2·width·out + width + out; diff pruning: entries.
 int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
 
-/// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 pads the other side
-/// to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the accumulation dtype.
+/// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 and parts pad the
+/// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the accumulation dtype.
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
 
 /// What a resident job holds between steps: adapters (masters and packed factors), gradients, optimizer.

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "kernels/float_parts.h"
+#include "ops/backend.h"
 #include "schedule/admission.h"
 
 namespace cotune {
@@ -84,6 +86,9 @@ MemoryEstimate Trainer::predict(std::span<const int32_t> indices) const {
   for (const int32_t index : indices) footprints.push_back(jobs_[static_cast<size_t>(index)]->footprint());
   MemoryFacts facts;
   facts.element_size = static_cast<int64_t>(c10::elementSize(backbone_->compute()));
+  const kernels::Isa isa = kernel_isa(backbone_->compute(), backbone_->device());
+  facts.packed = isa != kernels::Isa::none;
+  facts.parts = isa == kernels::Isa::amx_f32 ? kernels::largest_part_count : 0;
   facts.weight_bytes = backbone_->weight_bytes();
   return predict_memory(backbone_->config(), footprints, options_.policy, facts);
 }

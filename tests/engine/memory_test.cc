@@ -41,7 +41,8 @@ TEST_F(Memory, OfAdaptersGradientsAndMomentsIsExact) {
           footprint.adapters.push_back({0, adapter->method(), module.layer, module.projection, module.r, 0});
         }
         const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(compute)),
-                                .packed = kernel_isa(compute, at::kCPU) != kernels::Isa::none};
+                                .packed = kernel_isa(compute, at::kCPU) != kernels::Isa::none,
+                                .parts = kernel_isa(compute, at::kCPU) == kernels::Isa::amx_f32 ? 3 : 0};
         const MemoryEstimate estimate = resident_bytes(config, footprint, facts);
         EXPECT_EQ(growth[MemoryKind::gradients], estimate.gradients);
         EXPECT_EQ(growth[MemoryKind::optimizer], estimate.optimizer);

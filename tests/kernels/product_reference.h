@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/float_parts.h"
 #include "kernels/isa.h"
 #include "kernels/matrix.h"
 
@@ -102,9 +103,12 @@ class FencedCopy {
   char* data_;
 };
 
-inline PackedMatrix pack(const Matrix& matrix) {
-  return PackedMatrix::from_rows(matrix.data(), matrix.rows(), matrix.columns(), matrix.stride(),
-                                 matrix.dtype(), matrix.dtype());
+/// Whole elements, or as `isa` multiplies with.
+inline PackedMatrix pack(const Matrix& matrix, Isa isa = Isa::none, int parts = largest_part_count) {
+  PackedMatrix packed(matrix.rows(), matrix.columns(), matrix.dtype(), MemorySource::heap(),
+                      isa == Isa::amx_f32 ? parts : 0);
+  packed.repack({matrix.data(), matrix.stride(), matrix.dtype(), MatrixView::Order::rows});
+  return packed;
 }
 
 /// Largest difference that f32 sums of terms with absolute sum `magnitude` and one rounding of `value` may
@@ -120,10 +124,11 @@ inline std::vector<Isa> machine_isas() {
   if (cpu_features().avx512) isas.push_back(Isa::avx512);
   if (cpu_features().avx512_bf16) isas.push_back(Isa::avx512_bf16);
   if (cpu_features().amx_bf16) isas.push_back(Isa::amx_bf16);
+  if (cpu_features().amx_bf16) isas.push_back(Isa::amx_f32);
   return isas;
 }
 inline DType dtype_of(Isa isa) {
-  return isa == Isa::avx512 ? DType::f32 : DType::bf16;
+  return isa == Isa::avx512 || isa == Isa::amx_f32 ? DType::f32 : DType::bf16;
 }
 
 class OnEveryIsa : public testing::TestWithParam<Isa> {
@@ -134,7 +139,14 @@ class OnEveryIsa : public testing::TestWithParam<Isa> {
 };
 
 inline std::string isa_name(const testing::TestParamInfo<Isa>& info) {
-  return info.param == Isa::avx512 ? "avx512" : info.param == Isa::avx512_bf16 ? "avx512_bf16" : "amx_bf16";
+  switch (info.param) {
+    case Isa::avx512: return "avx512";
+    case Isa::avx512_bf16: return "avx512_bf16";
+    case Isa::amx_bf16: return "amx_bf16";
+    case Isa::amx_f32: return "amx_f32";
+    case Isa::none: break;
+  }
+  return "none";
 }
 
 }  // namespace cotune::kernels

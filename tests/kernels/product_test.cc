@@ -51,7 +51,7 @@ struct Case {
     const RowRange rows = only.value_or(RowRange{0, x.rows()});
     std::vector<PackedMatrix> packed;
     std::vector<LowRankTerm> terms;
-    for (const Matrix& factor : factors) packed.push_back(pack(factor));
+    for (const Matrix& factor : factors) packed.push_back(pack(factor, isa));
     for (size_t i = 0; i < shapes.size(); ++i) {
       const RowRange mine = {std::max(shapes[i].rows.begin, rows.begin),
                              std::min(shapes[i].rows.end, rows.end)};
@@ -75,7 +75,7 @@ struct Case {
     options.residual_stride = residual.stride();
     options.residual_rows = with_residual;
     Matrix y(rows.count(), b.columns(), x.dtype(), 5);
-    product(isa, x.row(rows.begin), x.stride(), rows.count(), pack(b), y.data(), y.stride(), options);
+    product(isa, x.row(rows.begin), x.stride(), rows.count(), pack(b, isa), y.data(), y.stride(), options);
     return y;
   }
 
@@ -161,7 +161,7 @@ TEST_P(Product, LeavesWhatLiesBesideTheColumnsOfY) {
 
 TEST_P(Product, AddsAResidualThatIsTheOutputItself) {
   const Matrix x = Matrix::random(37, 96, dtype(), source);
-  const PackedMatrix b = pack(Matrix::random(96, 64, dtype(), source));
+  const PackedMatrix b = pack(Matrix::random(96, 64, dtype(), source), isa());
   const Matrix before = Matrix::random(37, 64, dtype(), source);
   const std::vector<RowRange> rows = {{0, 37}};
   ProductOptions options;
@@ -204,8 +204,8 @@ TEST_P(Product, ReadsAndWritesNothingOutsideItsOperands) {
         FencedCopy fenced_x(x), s(left), residual(Matrix::random(rows, n, dtype(), source)),
             bias(Matrix::random(1, n, dtype(), source));
         FencedCopy y(Matrix(rows, n, dtype()));
-        const PackedMatrix b = pack(Matrix::random(k, n, dtype(), source));
-        const PackedMatrix factor = pack(Matrix::random(32, n, dtype(), source));
+        const PackedMatrix b = pack(Matrix::random(k, n, dtype(), source), isa());
+        const PackedMatrix factor = pack(Matrix::random(32, n, dtype(), source), isa());
         const std::vector<LowRankTerm> terms = {{{0, rows}, 0, n, s.data(), 32, &factor}};
         const std::vector<RowRange> all = {{0, rows}};
         product(isa(), fenced_x.data(), k, rows, b, y.data(), n,
