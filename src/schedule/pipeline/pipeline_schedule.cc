@@ -212,8 +212,8 @@ class ScheduleWriter {
   /// The gap before the first computation of a rank that starts at a moment or later.
   size_t gap_at(int32_t rank, double moment_s) const {
     const std::vector<ComputeSpan>& spans = times_[static_cast<size_t>(rank)];
-    const auto next = std::find_if(spans.begin(), spans.end(),
-                                   [&](const ComputeSpan& span) { return span.start_s >= moment_s; });
+    const auto next = std::partition_point(spans.begin(), spans.end(),
+                                           [&](const ComputeSpan& span) { return span.start_s < moment_s; });
     return static_cast<size_t>(next - spans.begin());
   }
 
@@ -238,8 +238,8 @@ class ScheduleWriter {
       const std::vector<ComputeSpan>& spans = times_[static_cast<size_t>(to)];
       std::vector<size_t> gaps;
       for (const Sent& message : messages) {
-        const auto running = std::find_if(spans.begin(), spans.end(), [&](const ComputeSpan& span) {
-          return span.end_s > message.ready_s;
+        const auto running = std::partition_point(spans.begin(), spans.end(), [&](const ComputeSpan& span) {
+          return span.end_s <= message.ready_s;
         });
         gaps.push_back(std::min(message.latest_gap, static_cast<size_t>(running - spans.begin())));
       }

@@ -1,0 +1,154 @@
+#include "schedule/pipeline/default_order.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "schedule/pipeline/lorapp.h"
+#include "schedule/pipeline/one_f_one_b.h"
+#include "schedule/pipeline/structured_template.h"
+
+namespace cotune {
+namespace {
+
+constexpr int64_t most_exchanges = 64;
+constexpr int64_t computations_to_spend = 200'000;  // on exchanges
+
+class Chooser {
+ public:
+  Chooser(const PipelineWork& work, const PipelineCluster& cluster, const std::vector<int64_t>& limit)
+      : work_(work), cluster_(cluster), limit_(limit), graph_(work, cluster), units_(units_of(work)) {}
+
+  ChosenOrder run() {
+    try_list("lorapp", {});
+    try_list("lorapp, forward first", {.backward_first = false});
+    try_list("template", {.launch_order = descending_launch_order(work_), .strict = true});
+    try_list("tasks in turn", {.strict = true});
+    if (work_.stage_rank == one_stage_per_rank(work_.rank_count)) {
+      consider("1F1B, continuous", one_f_one_b(work_, BatchBoundary::continuous));
+    }
+    exchange_tasks();
+    return std::move(chosen_);
+  }
+
+ private:
+  void try_list(const std::string& name, ListPolicy policy) {
+    policy.kept_bytes_limit = limit_;
+    consider(name, list_schedule(work_, cluster_, policy));
+  }
+
+  bool consider(const std::string& name, ComputeOrder order) {
+    const auto times = graph_.times(order);
+    COTUNE_CHECK(times.has_value(), "the order '{}' holds a cycle of waits", name);
+    TriedOrder tried{
+        .name = name, .makespan_s = makespan_s(*times), .peak_kept_bytes = peak_kept_bytes(work_, order)};
+    for (size_t rank = 0; rank < limit_.size(); ++rank) {
+      tried.fits = tried.fits && tried.peak_kept_bytes[rank] <= limit_[rank];
+    }
+    const bool is_better = tried.fits && (chosen_.name.empty() || beats(tried));
+    if (is_better) {
+      chosen_.order = std::move(order);
+      chosen_.name = tried.name;
+      chosen_.makespan_s = tried.makespan_s;
+      best_peak_ = highest(tried);
+    }
+    chosen_.tried.push_back(std::move(tried));
+    return is_better;
+  }
+
+  static int64_t highest(const TriedOrder& tried) {
+    return tried.peak_kept_bytes.empty()
+               ? 0
+               : *std::max_element(tried.peak_kept_bytes.begin(), tried.peak_kept_bytes.end());
+  }
+
+  bool beats(const TriedOrder& tried) const {
+    if (tried.makespan_s < 0.999 * chosen_.makespan_s) return true;
+    return tried.makespan_s <= chosen_.makespan_s && highest(tried) < best_peak_;
+  }
+
+  /// Units by round, then by their hybrid task's place in `tasks`, then as they stand.
+  std::vector<int32_t> launch_order(const std::vector<int32_t>& tasks) const {
+    std::map<int32_t, size_t> place;
+    for (size_t i = 0; i < tasks.size(); ++i) place[tasks[i]] = i;
+    std::vector<int32_t> launch(units_.size());
+    std::iota(launch.begin(), launch.end(), 0);
+    std::stable_sort(launch.begin(), launch.end(), [&](int32_t a, int32_t b) {
+      const auto key = [&](int32_t unit) {
+        const PipelineMicrobatch& microbatch =
+            work_.microbatches[static_cast<size_t>(units_[static_cast<size_t>(unit)].first)];
+        return std::pair(microbatch.round, place.at(microbatch.hybrid_task));
+      };
+      return key(a) < key(b);
+    });
+    return launch;
+  }
+
+  void exchange_tasks() {
+    std::vector<int32_t> tasks;  // in the template's order, which is a good start
+    for (const int32_t unit : descending_launch_order(work_)) {
+      const int32_t task =
+          work_.microbatches[static_cast<size_t>(units_[static_cast<size_t>(unit)].first)].hybrid_task;
+      if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
+    }
+    int64_t left = std::min(most_exchanges, computations_to_spend / std::max(1, graph_.size()));
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t i = 0; i + 1 < tasks.size(); ++i) {
+        if (left-- <= 0) return;
+        std::swap(tasks[i], tasks[i + 1]);
+        if (try_tasks(tasks)) {
+          moved = true;
+        } else {
+          std::swap(tasks[i], tasks[i + 1]);
+        }
+      }
+    }
+  }
+
+  bool try_tasks(const std::vector<int32_t>& tasks) {
+    bool is_better = false;
+    for (const bool strict : {true, false}) {
+      ListPolicy policy{.launch_order = launch_order(tasks), .strict = strict, .kept_bytes_limit = limit_};
+      std::string name = strict ? "tasks in turn:" : "tasks by readiness:";
+      for (const int32_t task : tasks) name += fmt::format(" {}", task);
+      is_better = consider(name, list_schedule(work_, cluster_, policy)) || is_better;
+    }
+    return is_better;
+  }
+
+  const PipelineWork& work_;
+  const PipelineCluster& cluster_;
+  const std::vector<int64_t>& limit_;
+  const ComputeGraph graph_;
+  const std::vector<PipelineUnit> units_;
+  int64_t best_peak_ = 0;
+  ChosenOrder chosen_;
+};
+
+}  // namespace
+
+std::vector<int64_t> peak_kept_bytes(const PipelineWork& work, const ComputeOrder& order) {
+  std::vector<int64_t> peaks;
+  for (const std::vector<Compute>& rank : order) {
+    int64_t kept = 0;
+    int64_t peak = 0;
+    for (const Compute& compute : rank) {
+      const PipelineMicrobatch& microbatch = work.microbatches[static_cast<size_t>(compute.microbatch)];
+      if (lowest_stage(work, microbatch) > compute.stage) continue;
+      kept += (compute.backward ? -1 : 1) * microbatch.cost[static_cast<size_t>(compute.stage)].kept_bytes;
+      peak = std::max(peak, kept);
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+ChosenOrder choose_order(const PipelineWork& work, const PipelineCluster& cluster,
+                         const std::vector<int64_t>& kept_bytes_limit) {
+  check(work);
+  return Chooser(work, cluster, kept_bytes_limit).run();
+}
+
+}  // namespace cotune

@@ -1,0 +1,15 @@
+/// Seconds and bytes for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace cotune {
+
+/// Three digits and a unit: `1.25 s`, `340 ms`, `17.0 µs`, `0 s`; `us` where `unicode` is false.
+std::string seconds_text(double seconds, bool unicode = true);
+
+/// Three digits and a binary unit: `512 B`, `1.50 KiB`, `20.0 GiB`.
+std::string bytes_text(int64_t bytes);
+
+}  // namespace cotune

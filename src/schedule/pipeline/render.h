@@ -1,0 +1,39 @@
+/// A simulated pipeline to look at.
+#pragma once
+
+#include <string>
+
+#include "schedule/pipeline/simulate.h"
+
+namespace cotune {
+
+struct TextChart {
+  int64_t width = 100;  ///< columns of the whole; at least 30
+  bool unicode = true;  ///< false: ASCII alone
+  bool memory = true;   ///< a line of memory below each rank's
+};
+
+/// One line per rank, time from left to right: a hybrid task is a letter, its forwards upper case, its
+/// backwards lower case (from the 27th task on the letters begin anew), optimizer steps `*`, idle time a dot.
+/// A column shows what takes most of it. Memory stands below in nine heights of the highest peak of any rank.
+/// No escape sequences.
+std::string render_text(const PipelineSchedule& schedule, const PipelineSimulation& simulation,
+                        const TextChart& chart = {});
+
+struct SvgChart {
+  int64_t width = 1200;  ///< pixels; at least 400
+  bool memory = true;    ///< a curve of memory below each rank
+  std::string title;     ///< empty: none
+};
+
+/// A bar per forward (lighter) and backward (darker) in its hybrid task's colour, numbered by microbatch
+/// where there is room, optimizer steps black, messages as thin lines between ranks; a legend and a time
+/// axis. Hovering names an entry with its times. Self-contained, well-formed XML.
+std::string render_svg(const PipelineSchedule& schedule, const PipelineSimulation& simulation,
+                       const SvgChart& chart = {});
+
+/// Trace events (the JSON that ui.perfetto.dev and chrome://tracing open): a track per rank and per link,
+/// flows from send to use, a counter of bytes in flight per rank. Times in microseconds.
+std::string render_trace(const PipelineSchedule& schedule, const PipelineSimulation& simulation);
+
+}  // namespace cotune

@@ -1,0 +1,158 @@
+#include "schedule/pipeline/render.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "schedule/pipeline/quantity_text.h"
+#include "schedule/pipeline/random_work.h"
+
+namespace cotune {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Example {
+  PipelineWork work;
+  PipelineSchedule schedule;
+  PipelineSimulation simulation;
+
+  explicit Example(PipelineWork given, const PipelineCluster& cluster = {}) : work(std::move(given)) {
+    schedule = make_schedule(work, lorapp(work, cluster), cluster);
+    simulation = simulate(work, schedule, cluster);
+  }
+};
+
+TEST(RenderText, DrawsTheScheduleAsItsDiagram) {
+  // Two ranks, two jobs, one microbatch each, forward 1 s, backward 2 s; four columns a second.
+  const Example example(uniform_work(2, 2, 1, 1, {.forward_s = 1, .backward_s = 2, .kept_bytes = 1 << 20}));
+  ASSERT_DOUBLE_EQ(example.simulation.makespan_s, 9);
+  EXPECT_EQ(render_text(example.schedule, example.simulation, {.width = 6 + 2 + 7 + 36, .unicode = false}),
+            "9.00 s, 33.3% idle, 4 messages, 0 B\n"
+            "rank 0|AAAABBBB........aaaaaaaa....bbbbbbbb|  66.7%\n"
+            "      |====@@@@@@@@@@@@@@@@@@@@@===========| 2.00 MiB\n"
+            "rank 1|....AAAAaaaaaaaaBBBBbbbbbbbb........|  66.7%\n"
+            "      |    =========================       | 1.00 MiB\n");
+  const std::string unicode =
+      render_text(example.schedule, example.simulation, {.width = 6 + 2 + 7 + 36, .memory = false});
+  EXPECT_THAT(unicode, HasSubstr("rank 1│····AAAAaaaaaaaaBBBBbbbbbbbb········│  66.7%\n"));
+}
+
+TEST(RenderText, KeepsItsWidthAndHasNoEscapes) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    Dice dice(seed);
+    const PipelineCluster cluster = random_cluster(dice);
+    const Example example(random_work(dice), cluster);
+    for (const int64_t width : {30, 77, 200}) {
+      std::istringstream lines(
+          render_text(example.schedule, example.simulation, {.width = width, .unicode = false}));
+      std::string line;
+      std::getline(lines, line);  // the summary
+      for (bool is_activity = true; std::getline(lines, line); is_activity = !is_activity) {
+        EXPECT_TRUE(!is_activity || static_cast<int64_t>(line.size()) == width) << line;
+        for (const char c : line) EXPECT_TRUE(c >= 32 && c < 127) << line;
+      }
+    }
+  }
+  const Example example(uniform_work(1, 1, 1, 1));
+  EXPECT_THROW(render_text(example.schedule, example.simulation, {.width = 29}), InternalError);
+}
+
+/// Tags closed in order, attributes quoted, ampersands escaped: enough of XML for what we write.
+void expect_well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  for (size_t at = xml.find('<'); at != std::string::npos; at = xml.find('<', at + 1)) {
+    const size_t end = xml.find('>', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    ASSERT_EQ(tag.find('<'), std::string::npos) << tag;
+    EXPECT_EQ(std::count(tag.begin(), tag.end(), '"') % 2, 0) << tag;
+    if (tag.front() == '/') {
+      ASSERT_FALSE(open.empty());
+      EXPECT_EQ(tag.substr(1), open.back());
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+  }
+  EXPECT_TRUE(open.empty());
+  for (size_t at = xml.find('&'); at != std::string::npos; at = xml.find('&', at + 1)) {
+    EXPECT_THAT(xml.substr(at, 6), ::testing::MatchesRegex("&(amp|lt|gt|quot);.*"));
+  }
+  EXPECT_EQ(xml.find("nan"), std::string::npos);
+  EXPECT_EQ(xml.find("inf"), std::string::npos);
+}
+
+size_t count(const std::string& text, const std::string& what) {
+  size_t found = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
+
+TEST(RenderSvg, HasABarForEveryComputationAndALineForEveryMessage) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Dice dice(seed);
+    const PipelineCluster cluster = random_cluster(dice);
+    const Example example(random_work(dice), cluster);
+    const std::string svg =
+        render_svg(example.schedule, example.simulation, {.width = 700, .title = "a < b & \"c\""});
+    expect_well_formed(svg);
+    size_t bars = 0;
+    for (const SimulatedRank& rank : example.simulation.ranks) {
+      for (const SimulatedSpan& span : rank.spans) bars += span.end_s > span.start_s ? 1 : 0;
+    }
+    EXPECT_EQ(count(svg, "</title></rect>"), bars);
+    EXPECT_EQ(count(svg, "stroke-opacity"), example.simulation.transfers.size());
+  }
+  const Example nothing(uniform_work(2, 1, 0, 1));
+  expect_well_formed(render_svg(nothing.schedule, nothing.simulation));
+  EXPECT_THROW(render_svg(nothing.schedule, nothing.simulation, {.width = 399}), InternalError);
+}
+
+TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Dice dice(seed);
+    const PipelineCluster cluster = random_cluster(dice);
+    const Example example(random_work(dice, seed % 2 == 0 ? 2 : 1), cluster);
+    const nlohmann::json trace = nlohmann::json::parse(render_trace(example.schedule, example.simulation));
+    size_t slices = 0;
+    size_t starts = 0;
+    std::map<int64_t, double> flow_start;
+    for (const nlohmann::json& event : trace["traceEvents"]) {
+      const std::string phase = event["ph"];
+      slices += phase == "X" ? 1 : 0;
+      if (phase == "s") flow_start[event["id"]] = event["ts"];
+      if (phase == "f") {
+        ++starts;
+        EXPECT_GE(event["ts"].get<double>() + 1e-6, flow_start.at(event["id"]));
+      }
+    }
+    size_t spans = 0;
+    for (const SimulatedRank& rank : example.simulation.ranks) spans += rank.spans.size();
+    EXPECT_EQ(slices, spans + example.simulation.transfers.size());
+    EXPECT_EQ(starts, example.simulation.transfers.size());
+    EXPECT_EQ(flow_start.size(), starts);
+  }
+}
+
+TEST(QuantityText, HasThreeDigitsAndAUnit) {
+  EXPECT_EQ(seconds_text(0), "0 s");
+  EXPECT_EQ(seconds_text(1.2345), "1.23 s");
+  EXPECT_EQ(seconds_text(12.345), "12.3 s");
+  EXPECT_EQ(seconds_text(1234.5), "1234 s");
+  EXPECT_EQ(seconds_text(0.34), "340 ms");
+  EXPECT_EQ(seconds_text(17e-6), "17.0 µs");
+  EXPECT_EQ(seconds_text(17e-6, false), "17.0 us");
+  EXPECT_EQ(seconds_text(0.9999), "1.00 s");
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(1023), "1023 B");
+  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
+  EXPECT_EQ(bytes_text(20LL << 30), "20.0 GiB");
+  EXPECT_EQ(bytes_text((1LL << 30) - 1), "1.00 GiB");
+}
+
+}  // namespace
+}  // namespace cotune
