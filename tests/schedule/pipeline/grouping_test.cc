@@ -1,0 +1,133 @@
+#include "schedule/pipeline/grouping.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "schedule/random_batches.h"
+#include "schedule/stage/launch_order.h"
+
+namespace cotune {
+namespace {
+
+std::vector<double> random_latencies(Dice& dice, int64_t count) {
+  std::vector<double> latencies;
+  while (count-- > 0) latencies.push_back(static_cast<double>(dice.between(0, 40)));
+  return latencies;
+}
+
+void expect_partition(const Buckets& buckets, size_t tasks, int64_t bucket_count) {
+  std::set<int32_t> seen;
+  size_t members = 0;
+  for (const std::vector<int32_t>& bucket : buckets) {
+    EXPECT_FALSE(bucket.empty());
+    seen.insert(bucket.begin(), bucket.end());
+    members += bucket.size();
+  }
+  EXPECT_EQ(static_cast<int64_t>(buckets.size()), bucket_count);
+  EXPECT_EQ(seen.size(), tasks);
+  EXPECT_EQ(members, tasks);
+}
+
+/// The least imbalance over all assignments of tasks to buckets.
+double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_t next) {
+  if (next == latencies.size()) {
+    const bool has_empty =
+        std::any_of(buckets.begin(), buckets.end(), [](const auto& b) { return b.empty(); });
+    return has_empty ? std::numeric_limits<double>::infinity() : imbalance(latencies, buckets);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (std::vector<int32_t>& bucket : buckets) {
+    bucket.push_back(static_cast<int32_t>(next));
+    best = std::min(best, brute_force(latencies, buckets, next + 1));
+    bucket.pop_back();
+  }
+  return best;
+}
+
+TEST(BalancedBuckets, EqualBruteForceUpToSevenTasks) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    Dice dice(seed);
+    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 7));
+    const int64_t count = dice.between(1, std::min<int64_t>(4, static_cast<int64_t>(latencies.size())));
+    const Buckets buckets = balanced_buckets(latencies, count);
+    expect_partition(buckets, latencies.size(), count);
+    Buckets empty(static_cast<size_t>(count));
+    EXPECT_NEAR(imbalance(latencies, buckets), brute_force(latencies, empty, 0), 1e-9) << seed;
+  }
+}
+
+TEST(BalancedBuckets, ByExchangeAreNearlyAsBalanced) {
+  double exchanged = 0;
+  double exact = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Dice dice(seed);
+    const std::vector<double> latencies = random_latencies(dice, dice.between(4, 12));
+    const int64_t count = dice.between(2, 4);
+    const Buckets buckets = balanced_buckets_by_exchange(latencies, count);
+    expect_partition(buckets, latencies.size(), count);
+    exchanged += imbalance(latencies, buckets);
+    exact += imbalance(latencies, balanced_buckets(latencies, count));
+  }
+  EXPECT_GE(exchanged, exact - 1e-6);
+  EXPECT_LE(exchanged, 1.1 * exact) << exchanged << " against " << exact;
+}
+
+TEST(BalancedBuckets, OfManyTasksAreAPartitionToo) {
+  Dice dice(1);
+  const std::vector<double> latencies = random_latencies(dice, 64);
+  for (const int64_t count : {1, 2, 7, 63, 64})
+    expect_partition(balanced_buckets(latencies, count), 64, count);
+  EXPECT_THROW(balanced_buckets(latencies, 0), InternalError);
+  EXPECT_THROW(balanced_buckets(latencies, 65), InternalError);
+}
+
+/// Tasks of one subgraph chain each: a bucket's clock is their interleaved makespan.
+BucketCost interleaved_cost(const std::vector<double>& compute, double communication, size_t stages) {
+  return [=](std::span<const int32_t> tasks) {
+    std::vector<SubgraphDag> dags;
+    for (const int32_t task : tasks) {
+      SubgraphDag dag;
+      for (int32_t i = 0; i < 4; ++i) {
+        Subgraph subgraph{.operators = {i}, .depth = i};
+        if (i > 0) subgraph.predecessors = {i - 1};
+        subgraph.compute_s = compute[static_cast<size_t>(task)];
+        subgraph.communication_s = communication * subgraph.compute_s;
+        dag.push_back(subgraph);
+      }
+      dags.push_back(dag);
+    }
+    const double clock_s = choose_launch_order(dags).overlap.makespan_s;
+    return std::vector<StageCost>(stages, StageCost{.forward_s = clock_s, .backward_s = clock_s});
+  };
+}
+
+TEST(ChooseBuckets, TakesTheCountWithTheLeastMakespan) {
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Dice dice(seed);
+    std::vector<double> latencies = random_latencies(dice, dice.between(1, 6));
+    for (double& latency : latencies) latency += 1;
+    const auto stages = static_cast<size_t>(dice.between(1, 5));
+    const double communication = static_cast<double>(dice.between(0, 4)) / 4;
+    const ChosenBuckets chosen =
+        choose_buckets(latencies, interleaved_cost(latencies, communication, stages), dice.between(1, 5));
+    ASSERT_EQ(chosen.makespan_of_count.size(), latencies.size());
+    const double least = *std::min_element(chosen.makespan_of_count.begin(), chosen.makespan_of_count.end());
+    EXPECT_NEAR(chosen.makespan_s, least, 1e-9 * least) << seed;
+    expect_partition(chosen.buckets, latencies.size(), static_cast<int64_t>(chosen.buckets.size()));
+  }
+}
+
+TEST(ChooseBuckets, FillsThePipelineFirstAndHidesCommunicationWhereThereIsNone) {
+  const std::vector<double> equal(4, 1.0);
+  // Four stages, no communication: every task by itself fills the pipeline best.
+  EXPECT_EQ(choose_buckets(equal, interleaved_cost(equal, 0, 4), 2).buckets.size(), 4u);
+  // One stage and much communication: all of them in one clock.
+  EXPECT_EQ(choose_buckets(equal, interleaved_cost(equal, 1, 1), 2).buckets.size(), 1u);
+}
+
+}  // namespace
+}  // namespace cotune
