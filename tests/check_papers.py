@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks docs/papers.md: one row per mechanism of the three papers, and what a row names exists.
+"""Checks docs/papers.md: one row per mechanism of the three papers, and what a row names exists. And docs/correctness.md:
+the tests and files that it names exist.
 
     python3 tests/check_papers.py [--root FOLDER]
 
@@ -12,6 +13,7 @@ the first word of their heading, others are free. Checked:
     out in the column header), tests written Suite.Name, and in the column command the script or cotune's subcommand
 """
 import argparse
+import fnmatch
 import pathlib
 import re
 import sys
@@ -95,6 +97,19 @@ def check_row(number, row, project):
     return mistakes
 
 
+def check_correctness(root, project):
+    """Tests are written Suite.Name or Suite.* there; a * may also begin or end a name."""
+    path, mistakes = root / "docs/correctness.md", []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for name in re.findall(r"`([^`]+)`", line):
+            if re.fullmatch(r"[\w*]+\.[\w*]+", name) and not fnmatch.filter(project.tests, name):
+                if not (root / name).exists() and not name.endswith((".json", ".py")):
+                    mistakes.append(f"docs/correctness.md:{number}: no test is called {name}")
+            elif PATH.match(name.split()[0]) and not (root / name.split()[0]).exists():
+                mistakes.append(f"docs/correctness.md:{number}: {name.split()[0]} does not exist")
+    return mistakes
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[1])
@@ -112,6 +127,7 @@ def main():
             mistakes.append(f"docs/papers.md:{number}: there is no id '{row['id']}'")
         seen[row["id"]] = number
         mistakes += check_row(number, row, project)
+    mistakes += check_correctness(root, project)
     absent = [name for name in IDS if name not in seen]
     if absent:
         mistakes.append(f"docs/papers.md: no row for {', '.join(absent)}")

@@ -190,12 +190,12 @@ def make_optimizer(model, job):
     return torch.optim.AdamW(trainable, lr=rate, weight_decay=decay, **settings)
 
 
-def make_schedule(optimizer, train):
+def make_schedule(optimizer, train, step_count):
     kind, warmup = train.get("lr_scheduler", "constant"), train.get("warmup_steps", 0)
     if kind == "constant":
         return get_constant_schedule_with_warmup(optimizer, warmup)
     return {"linear": get_linear_schedule_with_warmup, "cosine": get_cosine_schedule_with_warmup}[kind](
-        optimizer, warmup, STEPS)
+        optimizer, warmup, step_count)
 
 
 def adapter_tensors(model, pick):
@@ -204,14 +204,27 @@ def adapter_tensors(model, pick):
             for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def train(model, job, rows):
+def save_initial_adapter(model, folder, base_name):
+    """The adapter as PEFT saves it, f32, with equal bytes for equal values."""
+    folder.mkdir(parents=True, exist_ok=True)
+    initial = {key: value.float() for key, value in adapter_tensors(model, lambda p: p.data).items()}
+    assert set(initial) == set(get_peft_model_state_dict(model)), "the names are PEFT's"
+    save_file(initial, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    config = model.peft_config["default"].to_dict()
+    config["base_model_name_or_path"], config["target_modules"] = base_name, sorted(config["target_modules"])
+    config["inference_mode"] = True
+    (folder / "adapter_config.json").write_text(json.dumps(
+        {key: value for key, value in sorted(config.items())}, indent=2, default=str) + "\n")
+
+
+def train(model, job, rows, step_count=STEPS):
     optimizer = make_optimizer(model, job)
-    schedule = make_schedule(optimizer, job["train"])
+    schedule = make_schedule(optimizer, job["train"], step_count)
     trainable = [p for p in model.parameters() if p.requires_grad]
     batch_size = job["train"]["batch_size"]
     batches = [list(range(start, min(start + batch_size, len(rows)))) for start in range(0, len(rows), batch_size)]
     steps, first_gradient = [], None
-    for step in range(STEPS):
+    for step in range(step_count):
         batch = batches[step % len(batches)]
         labelled = sum(label != -100 for index in batch for label in rows[index]["labels"][1:])
         optimizer.zero_grad()
@@ -243,15 +256,7 @@ def run_job(name, job, folder):
     model = get_peft_model(model, lora_config(job["adapter"])).double()
     model.train()
     set_initial_values(model, job["b_zero"], seed)
-    folder.mkdir(parents=True, exist_ok=True)
-    initial = {key: value.float() for key, value in adapter_tensors(model, lambda p: p.data).items()}
-    assert set(initial) == set(get_peft_model_state_dict(model)), "the names are PEFT's"
-    save_file(initial, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    config = model.peft_config["default"].to_dict()
-    config["base_model_name_or_path"], config["target_modules"] = family, sorted(config["target_modules"])
-    config["inference_mode"] = True
-    (folder / "adapter_config.json").write_text(json.dumps(
-        {key: value for key, value in sorted(config.items())}, indent=2, default=str) + "\n")
+    save_initial_adapter(model, folder, family)
     steps, first_gradient = train(model, job, rows)
     tensors = {"first_gradient." + key: value for key, value in first_gradient.items()}
     tensors.update({"final." + key: value for key, value in adapter_tensors(model, lambda p: p.data).items()})

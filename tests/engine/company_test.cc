@@ -50,10 +50,9 @@ double largest_difference(const Trained& a, const Trained& b) {
 }
 
 std::vector<RandomJob> four_jobs(int64_t steps) {
-  std::vector<RandomJob> jobs{lora_job("dropout", 1, 4, 0.3, {"all-linear"}, {20, 7}),
-                              lora_job("plain", 2, 2, 0, {"q_proj", "v_proj"}, {33}),
-                              bottleneck_job("bottleneck", 3, 6, Activation::silu, {5, 12, 3}),
-                              diff_pruning_job("diff", 4, 0.02, {16, 2})};
+  std::vector<RandomJob> jobs{
+      lora_job("dropout", 1, 4, 0.3, {"all-linear"}, {20, 7}), lora_job("plain", 2, 2, 0, {"q_proj", "v_proj"}, {33}),
+      bottleneck_job("bottleneck", 3, 6, Activation::silu, {5, 12, 3}), diff_pruning_job("diff", 4, 0.02, {16, 2})};
   for (RandomJob& job : jobs) job.steps = steps;
   return jobs;
 }
@@ -61,16 +60,19 @@ std::vector<RandomJob> four_jobs(int64_t steps) {
 TEST(Company, FiftyStepsTogetherAreThoseOfTheJobsAlone) {
   {
     Interpreter interpreter(tiny_backbone("llama3", at::kDouble));
-    EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)), 1e-12);
+    EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)),
+              1e-12);
   }
   const PortableKernels portable;
   Interpreter interpreter(tiny_backbone("llama3", at::kFloat));
-  EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)), 1e-5);
+  EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)),
+            1e-5);
 }
 
 /// Ranks 1 to 40, any targets and layers, one to four rows of 1 to 90 tokens, any method.
 std::vector<RandomJob> random_jobs(uint64_t key, int64_t count) {
-  static const std::vector<std::string> names{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  static const std::vector<std::string> names{"q_proj",    "k_proj",  "v_proj",   "o_proj",
+                                              "gate_proj", "up_proj", "down_proj"};
   std::vector<RandomJob> jobs;
   for (int64_t i = 0; i < count; ++i) {
     uint64_t index = 0;
@@ -85,12 +87,15 @@ std::vector<RandomJob> random_jobs(uint64_t key, int64_t count) {
     if (targets.empty()) targets = {"all-linear"};
     const std::string name = "job " + std::to_string(i);
     switch (draw(4)) {
-      case 0: jobs.push_back(bottleneck_job(name, own, 1 + static_cast<int64_t>(draw(40)), Activation::gelu, lengths)); break;
+      case 0:
+        jobs.push_back(bottleneck_job(name, own, 1 + static_cast<int64_t>(draw(40)), Activation::gelu, lengths));
+        break;
       case 1:
         jobs.push_back(diff_pruning_job(name, own, 0.001 + 0.05 * uniform(own, 0), lengths));
         jobs.back().adapter.target_modules = targets;
         break;
-      default: jobs.push_back(lora_job(name, own, 1 + static_cast<int64_t>(draw(40)), draw(2) * 0.25, targets, lengths));
+      default:
+        jobs.push_back(lora_job(name, own, 1 + static_cast<int64_t>(draw(40)), draw(2) * 0.25, targets, lengths));
     }
     if (draw(3) == 0) jobs.back().adapter.layers_to_transform = {static_cast<int64_t>(draw(2))};
     jobs.back().steps = 1;
@@ -108,7 +113,8 @@ TEST(Company, EightRandomJobsHaveTheBitsOfTheJobsAlone) {
       const Trained together = train(interpreter, jobs, true), alone = train(interpreter, jobs, false);
       for (size_t job = 0; job < jobs.size(); ++job) {
         EXPECT_EQ(together.losses[job], alone.losses[job]) << "mix " << key << ", " << jobs[job].name;
-        EXPECT_EQ(difference_in_bits(together.values[job], alone.values[job]), "") << "mix " << key << ", " << jobs[job].name;
+        EXPECT_EQ(difference_in_bits(together.values[job], alone.values[job]), "")
+            << "mix " << key << ", " << jobs[job].name;
       }
     }
   }
@@ -160,8 +166,8 @@ TEST(Company, NoGradientOfAFrozenWeightIsEverHeld) {
   const auto backbone = random_backbone(config, at::kFloat);
   Interpreter interpreter(backbone);
   const int64_t smallest_gradient = config.hidden_size * config.query_size() * 4;  // of o_proj
-  for (const RandomJob& job : {lora_job("lora", 1, 1, 0.3, {"all-linear"}, {2}),
-                               bottleneck_job("bottleneck", 2, 1, Activation::relu, {2})}) {
+  for (const RandomJob& job :
+       {lora_job("lora", 1, 1, 0.3, {"all-linear"}, {2}), bottleneck_job("bottleneck", 2, 1, Activation::relu, {2})}) {
     const auto adapter = job.make_adapter(config, at::kFloat);
     gradients_of(interpreter, {&job}, {adapter.get()}, {});
     reset_memory_peaks();

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +41,9 @@ struct Setting {
   Activation activation;
 };
 
-std::ostream& operator<<(std::ostream& out, const Setting& setting) { return out << setting.family; }
+std::ostream& operator<<(std::ostream& out, const Setting& setting) {
+  return out << setting.family;
+}
 
 class PlainModelTest : public ::testing::TestWithParam<Setting> {
  protected:
@@ -51,10 +54,19 @@ class PlainModelTest : public ::testing::TestWithParam<Setting> {
     interpreter_ = std::make_unique<Interpreter>(backbone_);
   }
 
-  void TearDown() override { at::set_num_threads(threads_); }
+  void TearDown() override {
+    at::set_num_threads(threads_);
+    RecordProperty("worst_loss", fmt::format("{:.2e}", worst_loss_));
+    RecordProperty("worst_norm", fmt::format("{:.2e}", worst_norm_));
+    RecordProperty("worst_gradient", fmt::format("{:.2e}", worst_gradient_));
+  }
 
   Twin twin_of(const RandomJob& job) {
-    Twin twin{job, job.batch(0, backbone_->config().vocabulary_size), job.make_adapter(backbone_->config(), at::kDouble), {}, {}};
+    Twin twin{job,
+              job.batch(0, backbone_->config().vocabulary_size),
+              job.make_adapter(backbone_->config(), at::kDouble),
+              {},
+              {}};
     mark_edges(twin.batch);
     select_alone(*interpreter_, job, *twin.adapter);
     twin.plain = std::make_unique<PlainAdapter>(*twin.adapter);
@@ -81,10 +93,21 @@ class PlainModelTest : public ::testing::TestWithParam<Setting> {
       const double expected = plain_->backward(twin.batch, *twin.plain, twin.job.dropout_key(step));
       twin.losses.push_back(results[i].loss());
       ASSERT_NEAR(results[i].loss(), expected, 1e-10 * expected) << twin.job.name << ", step " << step;
+      if (expected > 0) worst_loss_ = std::max(worst_loss_, std::abs(results[i].loss() - expected) / expected);
       std::vector<at::Tensor> gradients, expected_gradients;
       for (const Parameter& parameter : twin.adapter->parameters()) gradients.push_back(parameter.gradient);
       for (const at::Tensor& leaf : twin.plain->leaves()) expected_gradients.push_back(leaf.grad());
-      ASSERT_LE(largest_relative_difference(gradients, expected_gradients), 1e-10) << twin.job.name << ", step " << step;
+      // All of the job's gradients as one vector; then each tensor, where small gradients carry the rounding of large ones.
+      double square = 0, expected_square = 0;
+      for (size_t g = 0; g < gradients.size(); ++g) {
+        square += (gradients[g] - expected_gradients[g]).square().sum().item<double>();
+        expected_square += expected_gradients[g].square().sum().item<double>();
+      }
+      ASSERT_LE(std::sqrt(square), 1e-10 * std::sqrt(expected_square)) << twin.job.name << ", step " << step;
+      const double apart = largest_relative_difference(gradients, expected_gradients);
+      ASSERT_LE(apart, 1e-9) << twin.job.name << ", step " << step;
+      if (square > 0) worst_norm_ = std::max(worst_norm_, std::sqrt(square / expected_square));
+      worst_gradient_ = std::max(worst_gradient_, apart);
       optimizer_step(results[i]);
       ASSERT_TRUE(results[i].stepped) << results[i].failure;
       twin.plain->step(results[i].optimizer);
@@ -99,6 +122,7 @@ class PlainModelTest : public ::testing::TestWithParam<Setting> {
   }
 
   int threads_ = at::get_num_threads();
+  double worst_loss_ = 0, worst_norm_ = 0, worst_gradient_ = 0;
   std::shared_ptr<const Backbone> backbone_;
   std::unique_ptr<PlainModel> plain_;
   std::unique_ptr<Interpreter> interpreter_;
@@ -110,14 +134,14 @@ std::vector<RandomJob> every_method(Activation activation) {
   dropped.adapter.lora_plus_ratio = 4;
   dropped.adapter.rank_pattern = {{"v_proj", 5}};
   dropped.adapter.alpha_pattern = {{"down_proj", 11}};
-  dropped.optimizer.learning_rate = 4e-3;
+  dropped.optimizer.learning_rate = 1e-3;
   dropped.optimizer.weight_decay = 0.02;
   dropped.optimizer.max_grad_norm = 1.5;
   RandomJob upper = lora_job("lora on the upper layer, SGD", 2, 4, 0, {"q_proj", "o_proj", "up_proj"}, {11, 7});
   upper.adapter.layers_to_transform = {1};
   upper.optimizer = {.kind = OptimizerKind::sgd, .learning_rate = 2e-2, .momentum = 0.9};
   RandomJob bottleneck = bottleneck_job("bottleneck", 3, 5, activation, {10, 5, 8});
-  bottleneck.optimizer.learning_rate = 1e-2;
+  bottleneck.optimizer.learning_rate = 4e-3;
   RandomJob diff = diff_pruning_job("diff pruning", 4, 0.03, {12, 4});
   diff.optimizer.learning_rate = 1e-2;
   RandomJob dense = diff_pruning_job("diff pruning of every weight", 5, 1, {9});
@@ -125,7 +149,10 @@ std::vector<RandomJob> every_method(Activation activation) {
   dense.optimizer.learning_rate = 3e-3;
   RandomJob sparse = diff_pruning_job("diff pruning of one weight a module", 6, 1e-9, {9, 3});
   sparse.optimizer.learning_rate = 0.1;
-  return {dropped, upper, bottleneck, diff, dense, sparse};
+  std::vector<RandomJob> jobs{dropped, upper, bottleneck, diff, dense, sparse};
+  // AdamW divides gradients that are all but zero by little more than epsilon: a larger one keeps rounding small.
+  for (RandomJob& job : jobs) job.optimizer.epsilon = 1e-6;
+  return jobs;
 }
 
 TEST_P(PlainModelTest, FiftyStepsOfEveryMethodInOneMicrobatchAreAutogradsOfEachJobAlone) {
@@ -137,7 +164,8 @@ TEST_P(PlainModelTest, FiftyStepsOfEveryMethodInOneMicrobatchAreAutogradsOfEachJ
   }
   for (const Twin& twin : twins) {
     expect_equal_values(twin, 1e-9);
-    EXPECT_LE(twin.losses.back(), 0.8 * twin.losses.front()) << twin.job.name << ": a loss that hardly falls shows little";
+    EXPECT_LE(twin.losses.back(), 0.8 * twin.losses.front())
+        << twin.job.name << ": a loss that hardly falls shows little";
   }
 }
 
@@ -146,8 +174,10 @@ TEST_P(PlainModelTest, RaggedEdgesAreAutogradsToo) {
   uint64_t seed = 100;
   const std::vector<std::string> everything{"all-linear"};
   for (int i = 0; i < 8; ++i) jobs.push_back(lora_job("one token", ++seed, 1 + i % 3, i % 2 * 0.4, everything, {1}));
-  for (const int64_t r : {1, 7, 33}) jobs.push_back(lora_job("rank " + std::to_string(r), ++seed, r, 0.2, everything, {2, 5, 1}));
-  for (const int64_t size : {1, 40}) jobs.push_back(bottleneck_job("bottleneck", ++seed, size, GetParam().activation, {3, 2}));
+  for (const int64_t r : {1, 7, 33})
+    jobs.push_back(lora_job("rank " + std::to_string(r), ++seed, r, 0.2, everything, {2, 5, 1}));
+  for (const int64_t size : {1, 40})
+    jobs.push_back(bottleneck_job("bottleneck", ++seed, size, GetParam().activation, {3, 2}));
   jobs.push_back(bottleneck_job("bottleneck of one token", ++seed, 3, GetParam().activation, {1}));
   jobs.push_back(lora_job("nothing to learn", ++seed, 2, 0, everything, {6, 4}));
   jobs.push_back(diff_pruning_job("one weight a module", ++seed, 1e-9, {4, 2}));
@@ -162,7 +192,8 @@ TEST_P(PlainModelTest, RaggedEdgesAreAutogradsToo) {
     for (BatchRow& row : twin.batch.rows) row.learned.assign(row.tokens.size(), 0);
   }
   int64_t step_index = 0;
-  for (const int64_t segment_tokens : {0, 3}) {  // 3: chunks and microbatches without a labelled token, or without a job
+  for (const int64_t segment_tokens :
+       {0, 3}) {  // 3: chunks and microbatches without a labelled token, or without a job
     for (const bool recompute : {false, true}) {
       const PackingPolicy policy{.token_budget = segment_tokens == 0 ? 1024 : segment_tokens, .recompute = recompute};
       step(twins, step_index++, policy, segment_tokens);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "schedule/launch_model.h"
 #include "schedule/small_model.h"
+#include "schedule/step_plan.h"
 
 namespace cotune {
 namespace {
@@ -221,6 +222,24 @@ TEST(CountMicrobatch, CountsCausalPairsOfWholeRowsChunksAndPads) {
   EXPECT_EQ(counts.labelled, 7);
   EXPECT_EQ(counts.attention_pairs, (4 * 256 + 10) + 6 + 15);
   EXPECT_EQ(counts.job_tokens, (std::vector<int64_t>{7, 0, 0, 5}));
+}
+
+TEST(CountMicrobatch, PairsOfPackedRowsAreThoseOfTheirSequencesWhateverTheChunks) {  // MX-23
+  const std::vector<int64_t> lengths{144, 64, 48};  // one packed row of 256 in chunks of 256, two rows in smaller ones
+  int64_t expected = 0;
+  for (const int64_t length : lengths) expected += length * (length + 1) / 2;
+  for (const int64_t chunk_size : {16, 64, 256}) {
+    const StepPlan plan = plan_step(std::vector<BatchShape>{{0, 0, lengths, 0}},
+                                    {.layout = Layout::chunked, .token_budget = 256, .chunk_size = chunk_size});
+    int64_t pairs = 0, tokens = 0;
+    for (const Microbatch& microbatch : plan.microbatches) {
+      const MicrobatchCounts counts = count_microbatch(microbatch, 0);
+      pairs += counts.attention_pairs;
+      tokens += counts.tokens;
+    }
+    EXPECT_EQ(tokens, 256) << "chunks of " << chunk_size;
+    EXPECT_EQ(pairs, expected) << "chunks of " << chunk_size;
+  }
 }
 
 TEST(LaunchModel, FusedCallsDoNotGrowWithTheJobs) {
