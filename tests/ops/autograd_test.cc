@@ -113,6 +113,7 @@ TEST(OperatorBackward, OfAttentionIsAutograds) {
       const at::Tensor plain = plain_attention(leaf, segments, shape);
       EXPECT_LE(relative_error(result.out, plain.detach()), autograd_limit);
       EXPECT_LE(relative_error(ours, autograd_gradient(plain, d, leaf)), 1e-11);
+      if (qkv.numel() > 150) continue;  // central differences of every element take long
       EXPECT_LE(relative_error(
                     ours, numeric_gradient(qkv, [&] { return weighted_sum(attention(qkv, segments, shape).out, d); })),
                 difference_limit);
