@@ -7,14 +7,20 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "base/bus_error.h"
 #include "base/error.h"
 
 namespace cotune {
 namespace {
+
+constexpr std::string_view temporary_suffix = ".part";
 
 class Descriptor {
  public:
@@ -30,6 +36,45 @@ class Descriptor {
   int fd_;
 };
 
+/// The maps that are alive, for the handler of bus errors, which may neither allocate nor lock.
+struct MapEntry {
+  std::atomic<const std::byte*> begin{nullptr};
+  size_t size = 0;
+  char message[1024] = {};
+};
+MapEntry map_entries[64];  // a model has fewer files; more are not named
+const std::byte* const reserved = reinterpret_cast<const std::byte*>(&map_entries);
+
+void enter_map(const std::byte* data, size_t size, const std::filesystem::path& path) {
+  for (MapEntry& entry : map_entries) {
+    const std::byte* free = nullptr;
+    if (!entry.begin.compare_exchange_strong(free, reserved)) continue;
+    entry.size = size;
+    std::snprintf(entry.message, sizeof entry.message, "%s: cannot be read any more: it was truncated, or its disk failed\n",
+                  path.c_str());
+    entry.begin = data;
+    return;
+  }
+}
+
+void leave_map(const std::byte* data) {
+  for (MapEntry& entry : map_entries) {
+    const std::byte* expected = data;
+    if (entry.begin.compare_exchange_strong(expected, nullptr)) return;
+  }
+}
+
+extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
+  const auto* address = static_cast<const std::byte*>(info->si_addr);
+  for (const MapEntry& entry : map_entries) {
+    const std::byte* begin = entry.begin;
+    if (begin == nullptr || begin == reserved || address < begin || address >= begin + entry.size) continue;
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, entry.message, std::strlen(entry.message));
+    ::_exit(1);
+  }
+  std::signal(number, SIG_DFL);  // the read fails again when this returns
+}
+
 [[noreturn]] void throw_system_error(const char* action, const std::filesystem::path& path) {
   throw SystemError(fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(errno)));
 }
@@ -39,6 +84,9 @@ class Descriptor {
 std::string read_file(const std::filesystem::path& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) throw_user_error("{}: cannot open: {}", path.string(), std::strerror(errno));
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0) throw_user_error("{}: cannot read: {}", path.string(), std::strerror(errno));
+  const bool may_be_endless = !S_ISREG(status.st_mode);
   std::string bytes;
   char buffer[1 << 16];
   while (true) {
@@ -47,15 +95,28 @@ std::string read_file(const std::filesystem::path& path) {
     if (count < 0) throw_user_error("{}: cannot read: {}", path.string(), std::strerror(errno));
     if (count == 0) return bytes;
     bytes.append(buffer, static_cast<size_t>(count));
+    if (may_be_endless && bytes.size() > (size_t{64} << 20)) {
+      throw_user_error("{}: is not a regular file and gives more than 64 MiB", path.string());
+    }
   }
+}
+
+std::function<void()>& file_change_watch() {
+  static std::function<void()> watch;
+  return watch;
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
   std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.part", ::getpid());
+  temporary += fmt::format(".{}{}", ::getpid(), temporary_suffix);
+  const auto changing = [] {
+    if (file_change_watch()) file_change_watch()();
+  };
+  changing();
   try {
     const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
     if (file.get() < 0) throw_system_error("create", temporary);
+    changing();
     while (!bytes.empty()) {
       const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
       if (count < 0 && errno == EINTR) continue;
@@ -63,12 +124,20 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view b
       bytes.remove_prefix(static_cast<size_t>(count));
     }
     if (::fsync(file.get()) != 0) throw_system_error("write", path);
+    changing();
     if (::rename(temporary.c_str(), path.c_str()) != 0) throw_system_error("replace", path);
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
   }
+  changing();
   sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
+}
+
+bool is_temporary_file(const std::filesystem::path& path) {
+  const std::filesystem::path stem = path.stem();  // NAME.PID
+  const std::string pid = stem.extension().string();
+  return path.extension() == temporary_suffix && pid.size() > 1 && pid.find_first_not_of("0123456789", 1) == pid.npos;
 }
 
 void sync_folder(const std::filesystem::path& folder) {
@@ -79,6 +148,13 @@ void sync_folder(const std::filesystem::path& folder) {
 std::string checksum(std::string_view bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+void report_bus_errors() {
+  struct sigaction action{};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
@@ -92,10 +168,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) throw_user_error("{}: cannot map: {}", path.string(), std::strerror(errno));
   data_ = static_cast<const std::byte*>(address);
+  enter_map(data_, size_, path);
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  leave_map(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

@@ -4,18 +4,28 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace cotune {
 
-/// The file's bytes. Throws UserError naming the file when it cannot be read.
+/// The file's bytes. Throws UserError naming the file when it cannot be read, and when a device or pipe gives more than
+/// 64 MiB.
 std::string read_file(const std::filesystem::path& path);
 
 /// Writes through a temporary file in the same folder, fsync, rename, fsync of the folder. Throws SystemError naming
 /// the file (disk full, no permission); the old file is then untouched and the temporary removed.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+/// While it holds a function, write_file_atomically calls it before every change that it makes to the file system and
+/// after the last: for tests that look at what a kill at that instant would leave.
+std::function<void()>& file_change_watch();
+
+/// Whether the name is one that write_file_atomically gives its temporary files: one that is there while nothing writes
+/// into the folder was left by a process that was killed.
+bool is_temporary_file(const std::filesystem::path& path);
 
 /// fsyncs a folder, so that renames in it survive a power cut. Throws SystemError.
 void sync_folder(const std::filesystem::path& folder);

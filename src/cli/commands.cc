@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "base/error.h"
@@ -34,6 +36,10 @@ int run_command_line(int argc, char** argv) {
     return 3;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    fmt::print(stderr, "standard output: cannot be written: {}\n", std::strerror(errno));
     return 1;
   }
   return exit_code();

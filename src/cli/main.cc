@@ -1,7 +1,10 @@
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
+#include "base/bus_error.h"
 #include "cli/commands.h"
 
 namespace {
@@ -15,9 +18,19 @@ void limit_idle_spinning(char** argv) {
   execv("/proc/self/exe", argv);  // on failure the program goes on as it is
 }
 
+/// A closed standard stream would give its number to the next file that is opened, and our lines with it.
+void keep_standard_streams_open() {
+  for (int descriptor = 0; descriptor < 3; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) < 0) open("/dev/null", descriptor == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   limit_idle_spinning(argv);
+  keep_standard_streams_open();
+  cotune::report_bus_errors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write() like a full disk
   return cotune::run_command_line(argc, argv);
 }

@@ -4,39 +4,29 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <nlohmann/json.hpp>
 
+#include "cli/output.h"
 #include "train/training_job.h"
 
 namespace cotune {
 namespace {
 
-using Json = nlohmann::ordered_json;
+constexpr size_t widest_name = 20;
 
-/// Seconds between two lines of one job.
-constexpr double line_interval_s = 5;
-
-void print_line(const std::string& text) {
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
-}
-
-std::string accuracy_text(double accuracy) {
-  return std::isnan(accuracy) ? "" : fmt::format(", {:.1f}% of rows right", 100 * accuracy);
-}
-
-Json tokens_json(const TokenCounts& counts) {
-  return {{"real", counts.real},
-          {"padded_to_row", counts.pad_to_row},
-          {"padded_to_mix", counts.pad_to_mix},
-          {"padded_to_chunk", counts.pad_to_chunk},
-          {"processed", counts.processed()}};
-}
-
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+/// Seconds between two blocks: seldom enough that a long run's log stays short.
+double block_interval(double seconds) { return std::clamp(seconds / 20, 5.0, 60.0); }
 
 }  // namespace
+
+size_t name_column_width(const std::vector<std::string>& names) {
+  size_t width = 8;
+  for (const std::string& name : names) width = std::max(width, name.size());
+  return std::min(width, widest_name);
+}
+
+std::string name_column(const std::string& name, size_t width) {
+  return name.size() <= width ? fmt::format("{:<{}}", name, width) : name.substr(0, width - 2) + "..";
+}
 
 std::string bytes_text(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
@@ -51,144 +41,84 @@ std::string duration_text(double seconds) {
   return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
 }
 
-void ProgressLines::on_job_started(const TrainingJob& job) {
-  const LengthReport lengths = lengths_of(job.data().train);
-  print_line(fmt::format("{:<16} starts: {} steps of {} examples, {} to train ({} to {} tokens, median {}), {} held out",
-                         job.spec().name, job.total_steps(), job.spec().train.batch_size, lengths.examples, lengths.min,
-                         lengths.max, lengths.median, job.data().eval.size()));
+std::string accuracy_text(double accuracy) {
+  return std::isnan(accuracy) ? "" : fmt::format("{:.1f}%", 100 * accuracy);
 }
 
-void ProgressLines::on_job_waiting(const TrainingJob& job) {
-  print_line(fmt::format("{:<16} waits for memory", job.spec().name));
+ProgressLines::ProgressLines(const std::vector<std::string>& names, int64_t total_steps)
+    : name_width_(name_column_width(names)), step_width_(std::to_string(total_steps).size()) {}
+
+void ProgressLines::line(const TrainingJob& job, const std::string& text) const {
+  print_line(fmt::format("{}  {}", name_column(job.spec().name, name_width_), text));
+}
+
+void ProgressLines::on_job_started(const TrainingJob& job) {
+  const int64_t step = job.state().step;
+  const std::string place = step == 0 ? "starts" : fmt::format("goes on at step {}", step);
+  line(job, fmt::format("{}: {} steps of {} rows, {} rows to train, {} held out", place, job.total_steps(),
+                        job.spec().train.batch_size, job.data().train.size(), job.data().eval.size()));
+}
+
+void ProgressLines::on_job_waiting(const TrainingJob& job) { line(job, "waits for memory"); }
+
+void ProgressLines::on_selection(const TrainingJob& job) {
+  if (selecting_.insert(job.index()).second) line(job, "chooses its entries by their gradients");
 }
 
 void ProgressLines::on_step(const StepEvent& event) {
-  total_tokens_ += static_cast<double>(event.tokens.real);
-  double& last = last_line_s_[event.job];
-  const int64_t step = event.job->state().step, total = event.job->total_steps();
-  if (step != 1 && step != total && event.seconds - last < line_interval_s) return;
-  last = event.seconds;
-  print_line(fmt::format("{:<16} step {:>5}/{:<5} loss {:<8.4f} lr {:<9.3g} {:>6.0f} tokens/s  {} left  (all jobs {:.0f} tokens/s)",
-                         event.job->spec().name, step, total, event.loss, event.learning_rate, event.tokens_per_second,
-                         duration_text(event.seconds_left), total_tokens_ / std::max(1e-9, event.seconds)));
+  const TrainingJob& job = *event.job;
+  const auto mean = static_cast<double>(job.state().trained_tokens) / static_cast<double>(job.state().step);
+  tokens_left_[job.index()] = mean * static_cast<double>(job.total_steps() - job.state().step);
+  newest_[job.index()] = event;
+}
+
+void ProgressLines::on_round_ended(double seconds) {
+  const auto is_last = [](const auto& item) { return item.second.job->done(); };
+  const bool due = last_block_s_ < 0 || seconds - last_block_s_ >= block_interval(seconds);
+  if (!due && std::none_of(newest_.begin(), newest_.end(), is_last)) return;
+  for (const auto& item : newest_) {
+    if (due || is_last(item)) step_line(item.second);
+  }
+  if (due && newest_.size() > 1) total_line();
+  if (due) {
+    newest_.clear();
+    last_block_s_ = seconds;
+  } else {
+    std::erase_if(newest_, is_last);
+  }
+}
+
+void ProgressLines::step_line(const StepEvent& event) const {
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  loss {:<7.4f} lr {:<8.2e} {:>6.0f} tok/s  {:>6} left", event.job->state().step,
+                               step_width_, event.job->total_steps(), step_width_, event.loss, event.learning_rate,
+                               event.tokens_per_second, duration_text(event.seconds_left)));
+}
+
+void ProgressLines::total_line() const {
+  double left = 0, rate = 0;
+  for (const auto& [job, tokens] : tokens_left_) left += tokens;
+  for (const auto& [job, event] : newest_) rate += event.tokens_per_second;
+  print_line(fmt::format("{}  {:<{}} {:>6.0f} tok/s  {:>6} left", name_column("together", name_width_),
+                         fmt::format("{} jobs", newest_.size()), 2 * step_width_ + 28, rate, duration_text(left / rate)));
 }
 
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
-  print_line(fmt::format("{:<16} held-out loss {:.4f} at step {}{}{}", event.job->spec().name, event.loss,
-                         event.job->state().step, accuracy_text(event.accuracy), event.best ? "" : " (not the best)"));
+  const std::string accuracy = accuracy_text(event.accuracy);
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} of rows right{}", event.job->state().step,
+                               step_width_, event.job->total_steps(), step_width_, event.loss, accuracy,
+                               event.best ? "" : ", not the best"));
 }
 
 void ProgressLines::on_job_ended(const TrainingJob& job) {
   const JobState& state = job.state();
-  std::string text = fmt::format("{:<16} {} at step {}", job.spec().name, to_string(state.status), state.step);
+  tokens_left_.erase(job.index());
+  newest_.erase(job.index());
+  std::string text = state.status == JobStatus::stopped_early ? "stopped early" : to_string(state.status);
+  text += fmt::format(" at step {}", state.step);
   if (!state.failure.empty()) text += ": " + state.failure;
-  print_line(text);
+  line(job, text);
 }
 
 void ProgressLines::on_notice(const std::string& text) { print_line(text); }
-
-void ProgressLines::on_run_ended(const RunSummary& summary) {
-  print_line("");
-  print_line(fmt::format("{} in {}: {:.0f} real tokens/s in training, first step after {:.1f} s",
-                         summary.interrupted ? "Stopped and saved" : "Done", duration_text(summary.seconds),
-                         summary.tokens_per_second(), summary.seconds_to_first_step));
-  print_line(fmt::format("memory: peak {} of the process{}", bytes_text(summary.peak_rss_bytes),
-                         summary.memory_limit_bytes > 0 ? fmt::format(", limit {}", bytes_text(summary.memory_limit_bytes))
-                                                        : std::string()));
-  std::string kinds;
-  for (int kind = 0; kind < memory_kind_count; ++kind) {
-    const int64_t bytes = summary.memory.peak_bytes[static_cast<size_t>(kind)];
-    if (bytes > 0) kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", to_string(static_cast<MemoryKind>(kind)), bytes_text(bytes));
-  }
-  print_line("  peak by kind: " + kinds);
-  std::vector<std::pair<double, std::string>> operators;
-  double total = 0;
-  for (const auto& [name, seconds] : summary.operator_seconds) {
-    operators.emplace_back(seconds, name);
-    total += seconds;
-  }
-  std::sort(operators.rbegin(), operators.rend());
-  std::string times;
-  for (size_t i = 0; i < std::min<size_t>(8, operators.size()); ++i) {
-    times += fmt::format("{}{} {:.0f}%", i == 0 ? "" : ", ", operators[i].second, 100 * operators[i].first / total);
-  }
-  if (total > 0) print_line("time by operator: " + times);
-}
-
-void JsonLines::on_step(const StepEvent& event) {
-  print_line(Json{{"event", "step"},
-                  {"job", event.job->spec().name},
-                  {"step", event.job->state().step},
-                  {"steps", event.job->total_steps()},
-                  {"loss", number(event.loss)},
-                  {"learning_rate", event.learning_rate},
-                  {"tokens_per_second", number(event.tokens_per_second)},
-                  {"seconds_left", number(event.seconds_left)}}
-                 .dump());
-}
-
-void JsonLines::on_evaluation(const EvaluationEvent& event) {
-  print_line(Json{{"event", "evaluation"},
-                  {"job", event.job->spec().name},
-                  {"step", event.job->state().step},
-                  {"loss", number(event.loss)},
-                  {"accuracy", number(event.accuracy)}}
-                 .dump());
-}
-
-void JsonLines::on_job_ended(const TrainingJob& job) {
-  print_line(Json{{"event", "end"},
-                  {"job", job.spec().name},
-                  {"step", job.state().step},
-                  {"status", to_string(job.state().status)},
-                  {"reason", job.state().failure}}
-                 .dump());
-}
-
-void JsonLines::on_notice(const std::string& text) { print_line(Json{{"event", "notice"}, {"text", text}}.dump()); }
-
-std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs) {
-  Json json;
-  json["event"] = "summary";
-  json["interrupted"] = summary.interrupted;
-  json["seconds"] = summary.seconds;
-  json["seconds_training"] = summary.seconds_training;
-  json["seconds_evaluating"] = summary.seconds_evaluating;
-  json["seconds_to_first_step"] = summary.seconds_to_first_step;
-  json["rounds"] = summary.rounds;
-  json["real_tokens"] = summary.real_tokens;
-  json["labelled_tokens"] = summary.labelled_tokens;
-  json["tokens_per_second"] = summary.tokens_per_second();
-  json["peak_rss_bytes"] = summary.peak_rss_bytes;
-  json["peak_held_bytes"] = summary.memory.peak_held_bytes;
-  json["peak_live_bytes"] = summary.memory.peak_live_bytes;
-  json["memory_limit_bytes"] = summary.memory_limit_bytes;
-  for (int kind = 0; kind < memory_kind_count; ++kind) {
-    json["peak_bytes"][to_string(static_cast<MemoryKind>(kind))] = summary.memory.peak_bytes[static_cast<size_t>(kind)];
-  }
-  json["operator_seconds"] = summary.operator_seconds;
-  json["losses"] = Json::object();
-  json["jobs"] = Json::array();
-  for (const TrainingJob* job : jobs) {
-    const JobState& state = job->state();
-    const auto losses = summary.losses.find(job->index());
-    json["losses"][job->spec().name] = losses == summary.losses.end() ? std::vector<double>{} : losses->second;
-    Json entry{{"name", job->spec().name},
-               {"status", to_string(state.status)},
-               {"step", state.step},
-               {"reason", state.failure},
-               {"start_eval_loss", number(state.start_eval_loss)},
-               {"eval_loss", number(state.last_eval_loss)},
-               {"start_eval_accuracy", number(state.start_eval_accuracy)},
-               {"eval_accuracy", number(state.last_eval_accuracy)},
-               {"best_eval_loss", number(state.best_eval_loss)},
-               {"trained_tokens", state.trained_tokens},
-               {"labelled_tokens", state.labelled_tokens}};
-    const auto tokens = summary.tokens.find(job->index());
-    if (tokens != summary.tokens.end()) entry["tokens"] = tokens_json(tokens->second);
-    json["jobs"].push_back(std::move(entry));
-  }
-  return json.dump();
-}
 
 }  // namespace cotune

@@ -1,42 +1,49 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "train/run_observer.h"
 
 namespace cotune {
 
-/// Lines for people on standard output: a line per job every few steps, evaluations, ends, and the summary.
+/// Lines for people on standard output, at most 80 columns with names of up to 20 characters: a block with a line per
+/// job and one for all of them every few seconds, evaluations, starts and ends.
 class ProgressLines : public RunObserver {
  public:
+  /// total_steps: the most steps of any job; names and it set the widths of the columns.
+  ProgressLines(const std::vector<std::string>& names, int64_t total_steps);
+
   void on_job_started(const TrainingJob& job) override;
   void on_job_waiting(const TrainingJob& job) override;
+  void on_selection(const TrainingJob& job) override;
   void on_step(const StepEvent& event) override;
+  void on_round_ended(double seconds) override;
   void on_evaluation(const EvaluationEvent& event) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_notice(const std::string& text) override;
-  void on_run_ended(const RunSummary& summary) override;
 
  private:
-  std::map<const TrainingJob*, double> last_line_s_;
-  double total_tokens_ = 0;
-  double last_total_s_ = 0;
+  void line(const TrainingJob& job, const std::string& text) const;
+  void step_line(const StepEvent& event) const;
+  void total_line() const;
+
+  size_t name_width_, step_width_;
+  std::map<int32_t, StepEvent> newest_;    ///< per live job, its step since the last block
+  std::map<int32_t, double> tokens_left_;  ///< per live job, at its mean tokens a step
+  std::set<int32_t> selecting_;            ///< jobs whose selection has been told of
+  double last_block_s_ = -1;
 };
 
-/// The same events as JSON lines on standard output, the summary last (`--json`).
-class JsonLines : public RunObserver {
- public:
-  void on_step(const StepEvent& event) override;
-  void on_evaluation(const EvaluationEvent& event) override;
-  void on_job_ended(const TrainingJob& job) override;
-  void on_notice(const std::string& text) override;
-};
-
-/// The summary as one JSON object (fields in docs/training.md).
-std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs);
+/// A job's name in a column: cut where it is longer than the column may be.
+size_t name_column_width(const std::vector<std::string>& names);
+std::string name_column(const std::string& name, size_t width);
 
 std::string bytes_text(int64_t bytes);
 std::string duration_text(double seconds);
+std::string accuracy_text(double accuracy);  ///< "87.3%"; "" for NaN
 
 }  // namespace cotune

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "cli/output.h"
+#include "cli/progress.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -25,8 +26,9 @@ std::string on_one_line(std::string text) {
 
 }  // namespace
 
-SampleAnswers::SampleAnswers(std::shared_ptr<const Backbone> backbone, const ModelText& text, int64_t max_new_tokens)
-    : generator_(std::move(backbone)), text_(text), max_new_tokens_(max_new_tokens) {}
+SampleAnswers::SampleAnswers(std::shared_ptr<const Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
+                             size_t name_width)
+    : generator_(std::move(backbone)), text_(text), max_new_tokens_(max_new_tokens), name_width_(name_width) {}
 
 void SampleAnswers::on_job_started(const TrainingJob& job) {
   if (job.state().step == 0) print(job, "before");
@@ -49,10 +51,9 @@ void SampleAnswers::print(const TrainingJob& job, const char* when) {
   request.max_new_tokens = max_new_tokens_;
   request.stop_ids = text_.end_of_turn_ids();
   const std::vector<GeneratedAnswer> answers = generator_.generate({&request, 1});
-  fmt::print("{:<16} sample {}: {} => {}\n", job.spec().name, when,
-             on_one_line(text_.tokenizer().decode(request.prompt, true)),
-             on_one_line(text_.tokenizer().decode(answers.front().tokens, true)));
-  std::fflush(stdout);
+  const std::string name = name_column(job.spec().name, name_width_);
+  print_line(fmt::format("{}  asked {} training: {}", name, when, on_one_line(text_.tokenizer().decode(request.prompt, true))));
+  print_line(fmt::format("{}  answers: {}", name, on_one_line(text_.tokenizer().decode(answers.front().tokens, true))));
 }
 
 }  // namespace cotune

@@ -1,28 +1,28 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <omp.h>
 
 #include <CLI/CLI.hpp>
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "cli/commands.h"
+#include "cli/json_events.h"
+#include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/run_report.h"
 #include "cli/run_setup.h"
 #include "cli/sample_answers.h"
+#include "cli/stop_signals.h"
 #include "engine/backbone.h"
-#include "jobs/enum_names.h"
 #include "jobs/jobs_file.h"
 #include "jobs/memory_size.h"
 #include "jobs/option_table.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "train/checkpoint.h"
 #include "train/metrics_file.h"
+#include "train/run_folder.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -37,18 +37,6 @@ struct TrainArguments {
   bool check = false, json = false, resume = false, overwrite = false;
 };
 
-std::atomic<bool> stop_requested{false};
-
-extern "C" void request_stop(int) { stop_requested = true; }
-
-void catch_signals() {
-  struct sigaction action{};
-  action.sa_handler = request_stop;
-  action.sa_flags = SA_RESETHAND;  // a second Ctrl-C ends the program at once
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
-
 int64_t memory_limit(const RunSpec& run) {
   const auto size = parse_memory_size(run.memory);
   COTUNE_CHECK(size.has_value());
@@ -56,33 +44,29 @@ int64_t memory_limit(const RunSpec& run) {
   return wish.of(available_memory_bytes() + resident_bytes());
 }
 
-/// Refuses to mix two runs in one folder.
-void prepare_folder(const fs::path& folder, const TrainArguments& arguments) {
-  const fs::path run_file = folder / "run.json";
-  if (fs::exists(run_file) && !arguments.resume && !arguments.overwrite) {
-    throw_user_error("{}: holds a run already: pass --resume to go on with it, --overwrite to start again, or choose "
-                     "another --output-dir", folder.string());
-  }
-  if (arguments.resume && !fs::exists(run_file)) throw_user_error("{}: holds no run to resume", folder.string());
-  try {
-    if (arguments.overwrite) fs::remove_all(folder / "jobs");
-    fs::create_directories(folder / "jobs");
-  } catch (const fs::filesystem_error& error) {
-    throw SystemError(fmt::format("{}: cannot be prepared: {}", folder.string(), error.what()));
-  }
+RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data,
+                      at::ScalarType compute, int64_t limit) {
+  RunRecord record;
+  record.configuration = jobs_file;
+  record.model_fingerprint = model_fingerprint(files);
+  record.compute_dtype = c10::toString(compute);
+  record.instruction_set = to_string(kernel_isa(compute, at::kCPU));
+  record.memory_limit_bytes = limit;
+  for (size_t i = 0; i < data.size(); ++i) record.data_hashes[jobs_file.jobs[i].name] = content_hash(data[i]);
+  return record;
 }
 
-void write_run_file(const fs::path& folder, const JobsFile& jobs_file, at::ScalarType compute, int64_t limit) {
-  nlohmann::ordered_json json;
-  json["cotune"] = 1;
-  json["configuration"] = to_yaml(jobs_file);
-  json["compute_dtype"] = c10::toString(compute);
-  json["token_budget"] = jobs_file.run.token_budget;
-  json["sharing"] = std::string(name_of(jobs_file.run.sharing));
-  json["layout"] = std::string(name_of(jobs_file.run.layout));
-  json["recompute"] = std::string(name_of(jobs_file.run.recompute));
-  json["memory_limit_bytes"] = limit;
-  write_file_atomically(folder / "run.json", json.dump(2) + "\n");
+/// Refuses to go on with a run as something else than it was. Before anything is written.
+void compare_with(const RunRecord& before, const RunRecord& now, const fs::path& folder) {
+  const std::vector<std::string> lines = differences(before, now);
+  if (!lines.empty()) {
+    throw_user_error("{}: this run cannot be resumed with other settings (its own first):\n  {}",
+                     (folder / "run.json").string(), fmt::join(lines, "\n  "));
+  }
+  if (before.instruction_set != now.instruction_set) {
+    fmt::print(stderr, "{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
+               folder.string(), before.instruction_set, now.instruction_set);
+  }
 }
 
 void report_check(const JobsFile& jobs_file, const std::vector<JobData>& data) {
@@ -93,22 +77,17 @@ void report_check(const JobsFile& jobs_file, const std::vector<JobData>& data) {
   fmt::print("{} jobs are ready to train\n", jobs_file.jobs.size());
 }
 
-void report_outputs(const fs::path& folder, const Trainer& trainer) {
-  fmt::print("\n{:<16} {:<14} {:>19} {:>21}\n", "job", "ended", "held-out loss", "rows right");
-  for (const auto& job : trainer.jobs()) {
-    const JobState& state = job->state();
-    const auto arrow = [](double before, double after, const char* format) {
-      return std::isnan(after) ? std::string("-")
-                               : fmt::format(fmt::runtime(std::string(format) + " -> " + format), before, after);
-    };
-    fmt::print("{:<16} {:<14} {:>19} {:>21}\n", job->spec().name, to_string(state.status),
-               arrow(state.start_eval_loss, state.last_eval_loss, "{:.4f}"),
-               arrow(100 * state.start_eval_accuracy, 100 * state.last_eval_accuracy, "{:.1f}%"));
+RunSummary run_to_the_end(Trainer& trainer) {
+  try {
+    return trainer.run();
+  } catch (const SystemError& error) {
+    throw SystemError(fmt::format("{}\nThe run ends here. Once that is mended, --resume goes on from every job's last "
+                                  "checkpoint.", error.what()));
   }
-  fmt::print("\nadapters: {}/jobs/NAME/adapter   log: {}/metrics.jsonl\n", folder.string(), folder.string());
 }
 
 int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point program_start) {
+  catch_stop_signals();
   install_counting_allocator();
   const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train);
   const RunSpec& run = jobs_file.run;
@@ -125,26 +104,38 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     report_check(jobs_file, data);
     return 0;
   }
+  survive_closed_pipes();
 
-  const fs::path folder = run.output;
-  prepare_folder(folder, arguments);
+  using Start = RunFolder::Start;
+  RunFolder folder(run.output, arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh);
   const at::ScalarType compute = compute_dtype(jobs_file.model);
   const int64_t limit = memory_limit(run);
-  write_run_file(folder, jobs_file, compute, limit);
+  const RunRecord record = make_record(jobs_file, files, data, compute, limit);
+  if (const std::optional<RunRecord> before = folder.record()) compare_with(*before, record, folder.path());
   const auto backbone = Backbone::load(files, compute, at::kCPU);
   release_unused_memory();
 
   std::vector<std::unique_ptr<TrainingJob>> jobs;
+  std::map<std::string, JobProgress> progress;
   for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
     const JobSpec& spec = jobs_file.jobs[i];
     jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), spec, std::move(data[i]), files.config, compute,
-                                                 at::kCPU, files.path.string(), folder / "jobs" / spec.name));
+                                                 at::kCPU, files.path.string(), folder.job_folder(spec.name)));
     if (arguments.resume) jobs.back()->resume();
+    progress[spec.name] = {jobs.back()->state().step, jobs.back()->state().last_eval_step};
   }
 
-  MetricsFile metrics(folder / "metrics.jsonl", arguments.resume);
-  ProgressLines lines;
-  JsonLines json_lines;
+  folder.begin(record);
+  if (arguments.resume) trim_metrics(folder.metrics_file(), progress);
+  MetricsFile metrics(folder.metrics_file(), arguments.resume);
+  std::vector<std::string> names;
+  int64_t most_steps = 0;
+  for (const auto& job : jobs) {
+    names.push_back(job->spec().name);
+    most_steps = std::max(most_steps, job->total_steps());
+  }
+  ProgressLines lines(names, most_steps);
+  JsonEvents json_events;
   TrainerOptions options;
   options.policy.sharing = run.sharing;
   options.policy.layout = run.layout;
@@ -154,25 +145,25 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   options.memory_limit_bytes = limit;
   options.observers = {&metrics};
   if (arguments.json) {
-    options.observers.push_back(&json_lines);
+    options.observers.push_back(&json_events);
   } else {
     options.observers.push_back(&lines);
   }
   std::unique_ptr<SampleAnswers> samples;
   if (arguments.sample_tokens > 0 && !arguments.json) {
-    samples = std::make_unique<SampleAnswers>(backbone, text, arguments.sample_tokens);
+    samples = std::make_unique<SampleAnswers>(backbone, text, arguments.sample_tokens, name_column_width(names));
     options.observers.push_back(samples.get());
   }
-  options.stop = &stop_requested;
+  options.stop = &stop_requested();
   options.program_start = program_start;
   options.effective_configuration = [&](const TrainingJob& job) {
     JobsFile alone = jobs_file;
     alone.jobs = {job.spec()};
     return to_yaml(alone);
   };
-  catch_signals();
   Trainer trainer(backbone, std::move(jobs), options);
-  const RunSummary summary = trainer.run();
+  finish_before_stopping();
+  const RunSummary summary = run_to_the_end(trainer);
 
   std::vector<const TrainingJob*> all;
   bool all_well = true;
@@ -182,14 +173,14 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     all_well = all_well && status != JobStatus::failed && status != JobStatus::refused;
   }
   const std::string summary_text = summary_json(summary, all);
-  write_file_atomically(folder / "summary.json", summary_text + "\n");
+  folder.write_summary(summary_text);
   if (arguments.json) {
-    fmt::print("{}\n", summary_text);
+    print_line(summary_text);
   } else {
-    report_outputs(folder, trainer);
+    print_run_report(summary, all, folder.path());
   }
   if (summary.interrupted) return 130;
-  return all_well ? 0 : 1;
+  return all_well && !output_failed() ? 0 : 1;
 }
 
 }  // namespace

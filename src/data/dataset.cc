@@ -43,6 +43,10 @@ std::string Dataset::content_hash() const {
   return checksum(checksum(bytes(ends_)) + checksum(bytes(tokens_)) + checksum(bytes(learned_)));
 }
 
+std::string content_hash(const JobData& data) {
+  return checksum(data.train.content_hash() + data.eval.content_hash());
+}
+
 LengthReport lengths_of(const Dataset& dataset) {
   LengthReport report;
   report.examples = dataset.size();

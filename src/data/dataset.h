@@ -72,6 +72,9 @@ struct JobData {
   std::vector<FileReport> files;   ///< the train file, then the eval file if there is one
 };
 
+/// Checksum over the training and the held-out examples.
+std::string content_hash(const JobData& data);
+
 /// Cuts an example to `max_length` tokens (0: no limit). `right` keeps the beginning, `left` the end (its first token is
 /// then not learned: nothing predicts it). Returns false when the example is to be dropped. `error` throws UserError.
 bool truncate_example(Example& example, int64_t max_length, Truncation truncation);

@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 
@@ -117,8 +120,12 @@ FileReport read_examples(std::istream& stream, const std::string& name, const Da
 JobData read_job_data(const DataSpec& spec, const TextEncoder& encoder, const ChatTemplate* chat_template,
                       int64_t context_length, Diagnostics& diagnostics) {
   const auto open = [](const std::string& path) {
+    std::error_code unknown;
+    if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+      throw_user_error("{}: is not a regular file", path);
+    }
     std::ifstream stream(path, std::ios::binary);
-    if (!stream || (stream.peek(), stream.bad())) throw_user_error("{}: cannot read the file", path);
+    if (!stream || (stream.peek(), stream.bad())) throw_user_error("{}: cannot open: {}", path, std::strerror(errno));
     stream.clear();
     return stream;
   };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <vector>
 
 #include "adapter/adapter_file.h"
@@ -30,45 +31,84 @@ std::optional<fs::path> named_folder(const fs::path& job_folder, const char* poi
   return folder;
 }
 
-void remove_others(const fs::path& job_folder) {
-  const std::optional<fs::path> latest = named_folder(job_folder, "latest"), best = named_folder(job_folder, "best");
+/// Names of the folders that must not be touched.
+std::set<std::string> named_checkpoints(const fs::path& job_folder) {
+  std::set<std::string> names;
+  for (const char* pointer : {"latest", "best"}) {
+    if (const std::optional<fs::path> folder = named_folder(job_folder, pointer)) names.insert(folder->filename());
+  }
+  return names;
+}
+
+void remove_quietly(const fs::path& path) {
+  std::error_code ignored;  // what cannot be removed does no harm
+  fs::remove_all(path, ignored);
+}
+
+void remove_unnamed_checkpoints(const fs::path& job_folder) {
+  const std::set<std::string> named = named_checkpoints(job_folder);
   std::vector<fs::path> obsolete;
   for (const fs::directory_entry& entry : fs::directory_iterator(job_folder)) {
     const std::string name = entry.path().filename().string();
-    const bool named = (latest && latest->filename() == name) || (best && best->filename() == name);
-    if (name.starts_with("step-") && !named) obsolete.push_back(entry.path());
+    if (name.starts_with("step-") && !named.contains(name)) obsolete.push_back(entry.path());
   }
-  for (const fs::path& folder : obsolete) {
-    std::error_code ignored;  // a folder that cannot be removed does no harm
-    fs::remove_all(folder, ignored);
-  }
+  for (const fs::path& folder : obsolete) remove_quietly(folder);
+}
+
+/// An empty folder for the step. Its name is one that neither `latest` nor `best` names.
+fs::path make_step_folder(const fs::path& job_folder, int64_t step) {
+  const std::set<std::string> named = named_checkpoints(job_folder);
+  std::string name = fmt::format("step-{}", step);
+  while (named.contains(name)) name += ".again";
+  const fs::path folder = job_folder / name;
+  fs::remove_all(folder);  // unfinished, from a run that was killed
+  fs::create_directories(folder);
+  return folder;
+}
+
+void write_checkpoint(const fs::path& folder, const Adapter& adapter, const JobState& state,
+                      const std::string& base_model) {
+  nlohmann::ordered_json checksums;
+  const auto write = [&](const char* file, const std::string& bytes) {
+    write_file_atomically(folder / file, bytes);
+    checksums[file] = checksum(bytes);
+  };
+  write(adapter_config_file, adapter_config_bytes(adapter, base_model));
+  write(adapter_model_file, adapter_model_bytes(adapter));
+  write(optimizer_file, optimizer_state_bytes(adapter));
+  write(state_file, state.to_json());
+  write_file_atomically(folder / checksums_file, checksums.dump(2));
 }
 
 }  // namespace
 
 void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const JobState& state,
                      const std::string& base_model, bool mark_best) {
-  const std::string name = fmt::format("step-{}", state.step);
-  const fs::path folder = job_folder / name;
+  fs::path folder;
   try {
-    fs::create_directories(folder);
-    nlohmann::ordered_json checksums;
-    const auto write = [&](const char* file, const std::string& bytes) {
-      write_file_atomically(folder / file, bytes);
-      checksums[file] = checksum(bytes);
-    };
-    write(adapter_config_file, adapter_config_bytes(adapter, base_model));
-    write(adapter_model_file, adapter_model_bytes(adapter));
-    write(optimizer_file, optimizer_state_bytes(adapter));
-    write(state_file, state.to_json());
-    write_file_atomically(folder / checksums_file, checksums.dump(2));
+    folder = make_step_folder(job_folder, state.step);
+    write_checkpoint(folder, adapter, state, base_model);
     sync_folder(job_folder);
-    if (mark_best) write_file_atomically(job_folder / "best", name + "\n");
-    write_file_atomically(job_folder / "latest", name + "\n");
-    remove_others(job_folder);
+    const std::string name = folder.filename().string() + "\n";
+    if (mark_best) write_file_atomically(job_folder / "best", name);
+    write_file_atomically(job_folder / "latest", name);
+    remove_unnamed_checkpoints(job_folder);
   } catch (const fs::filesystem_error& error) {
-    throw SystemError(fmt::format("{}: cannot write the checkpoint: {}", folder.string(), error.what()));
+    throw SystemError(fmt::format("{}: cannot write a checkpoint: {}", job_folder.string(), error.what()));
+  } catch (const SystemError&) {
+    if (!folder.empty() && !named_checkpoints(job_folder).contains(folder.filename())) remove_quietly(folder);
+    throw;
   }
+}
+
+void remove_leftovers(const fs::path& job_folder) {
+  if (!fs::exists(job_folder)) return;
+  remove_unnamed_checkpoints(job_folder);
+  std::vector<fs::path> unfinished;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(job_folder)) {
+    if (is_temporary_file(entry.path())) unfinished.push_back(entry.path());
+  }
+  for (const fs::path& file : unfinished) remove_quietly(file);
 }
 
 std::optional<fs::path> latest_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "latest"); }

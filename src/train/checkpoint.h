@@ -2,7 +2,9 @@
 ///   DIR/step-N/{adapter_config.json, adapter_model.safetensors, optimizer.safetensors, state.json, checksums.json}
 ///   DIR/latest   text file with the name of the newest complete folder
 ///   DIR/best     the same for the best evaluation, when the job keeps it
-/// Nothing of ranks, stages or neighbours is in it. A crash at any instant leaves `latest` naming a complete folder.
+/// A folder that `latest` or `best` names is never written to: saving such a step again makes `step-N.again` beside it and
+/// moves the name over. So a crash at any instant leaves `latest` (and `best`) naming a complete folder. Nothing of ranks,
+/// stages or neighbours is in it.
 #pragma once
 
 #include <filesystem>
@@ -14,8 +16,9 @@
 
 namespace cotune {
 
-/// Writes the folder of state.step, then moves `latest` to it, then removes folders that neither `latest` nor `best`
-/// names. mark_best: `best` names it too. Throws SystemError (disk full): the checkpoints before stay as they were.
+/// Writes a folder of state.step, then moves `latest` to it, then removes folders that neither `latest` nor `best`
+/// names. mark_best: `best` names it too. Throws SystemError (disk full) naming the file: the checkpoints before stay as
+/// they were, and the unfinished folder is removed.
 void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& adapter, const JobState& state,
                      const std::string& base_model, bool mark_best);
 
@@ -23,6 +26,10 @@ void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& ada
 /// that is not there.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& job_folder);
 std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& job_folder);
+
+/// Removes what interrupted writes left in a job's folder: temporary files, and checkpoints that nothing names. For the
+/// owner of the run folder's lock. Throws UserError as latest_checkpoint does.
+void remove_leftovers(const std::filesystem::path& job_folder);
 
 /// Reads tensors and state back; checks every file against its checksum. Throws UserError naming the damaged file.
 JobState load_checkpoint(const std::filesystem::path& checkpoint, Adapter& adapter);

@@ -20,13 +20,16 @@ struct JobState {
   double last_eval_loss = std::numeric_limits<double>::quiet_NaN();
   double start_eval_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< share of rows with every token predicted
   double last_eval_accuracy = std::numeric_limits<double>::quiet_NaN();
+  int64_t last_eval_step = -1;  ///< of the newest evaluation that was finished
   double best_eval_loss = std::numeric_limits<double>::quiet_NaN();
   int64_t best_step = -1;
   int64_t evaluations_without_improvement = 0;
+  std::string data_hash;        ///< of the tokenised examples, held-out ones included: a resumed run refuses others
+  std::string spec_hash;        ///< of the settings that determine results (jobs/settings.h)
+
+  // How the job stands in this run; not in checkpoints, from which any job goes on.
   JobStatus status = JobStatus::waiting;
   std::string failure;
-  std::string data_hash;        ///< of the tokenised training data: a resumed run refuses other data
-  std::string spec_hash;        ///< of the job's effective configuration
 
   std::string to_json() const;
   /// Throws UserError naming file and field.

@@ -1,24 +1,87 @@
 #include "train/metrics_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "train/training_job.h"
 
 namespace cotune {
 
 using Json = nlohmann::ordered_json;
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
-    : path_(path), stream_(path, append ? std::ios::app : std::ios::trunc) {
-  if (!stream_) throw SystemError(fmt::format("{}: cannot be written", path.string()));
+namespace {
+
+/// The line of a checkpoint event.
+std::string checkpoint_line(const std::string& job, int64_t step) {
+  return Json{{"event", "checkpoint"}, {"job", job}, {"step", step}}.dump();
 }
 
-void MetricsFile::write(const std::string& line) {
-  stream_ << line << '\n' << std::flush;
-  if (!stream_) throw SystemError(fmt::format("{}: cannot be written (is the disk full?)", path_.string()));
+/// Whether a line stays when jobs go on from these steps. noted: by job, the newest checkpoint's line so far.
+bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, JobProgress>& jobs,
+                           std::map<std::string, int64_t>& noted) {
+  try {
+    const Json json = Json::parse(line);
+    const auto event = json.at("event").get<std::string>();
+    if (event == "notice") return true;
+    const auto job = json.at("job").get<std::string>();
+    const auto step = json.at("step").get<int64_t>();
+    const JobProgress& progress = jobs.at(job);
+    if (event == "end" || step > (event == "evaluation" ? progress.last_eval_step : progress.step)) return false;
+    if (event == "checkpoint") noted[job] = step;
+    return true;
+  } catch (const Json::exception&) {
+    return false;  // half a line
+  } catch (const std::out_of_range&) {
+    return false;  // of no job of the run
+  }
+}
+
+[[noreturn]] void throw_system_error(const std::filesystem::path& path, const char* action) {
+  throw SystemError(fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(errno)));
+}
+
+}  // namespace
+
+void trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs) {
+  if (!std::filesystem::exists(path)) return;
+  const std::string before = read_file(path);
+  std::string after;
+  std::map<std::string, int64_t> noted;  // by job, the newest checkpoint's line
+  for (size_t begin = 0, end = 0; (end = before.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string line = before.substr(begin, end - begin + 1);
+    if (!belongs_to_checkpoint(line, jobs, noted)) continue;
+    after += line;
+  }
+  for (const auto& [job, progress] : jobs) {
+    if (progress.step > 0 && noted[job] != progress.step) after += checkpoint_line(job, progress.step) + "\n";
+  }
+  write_file_atomically(path, after);
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0644)) {
+  if (descriptor_ < 0) throw_system_error(path_, "open");
+}
+
+MetricsFile::~MetricsFile() { ::close(descriptor_); }
+
+void MetricsFile::write(std::string line) {
+  line += '\n';
+  for (std::string_view rest = line; !rest.empty();) {
+    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw_system_error(path_, "write");
+    rest.remove_prefix(static_cast<size_t>(count));
+  }
 }
 
 void MetricsFile::on_step(const StepEvent& event) {
@@ -49,8 +112,12 @@ void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   write(json.dump());
 }
 
+void MetricsFile::on_saving(const TrainingJob&) {
+  if (::fdatasync(descriptor_) != 0 && errno != EINVAL) throw_system_error(path_, "write");
+}
+
 void MetricsFile::on_checkpoint(const TrainingJob& job) {
-  write(Json{{"event", "checkpoint"}, {"job", job.spec().name}, {"step", job.state().step}}.dump());
+  write(checkpoint_line(job.spec().name, job.state().step));
 }
 
 void MetricsFile::on_job_ended(const TrainingJob& job) {

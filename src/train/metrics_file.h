@@ -1,29 +1,47 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
+#include <map>
+#include <string>
 
 #include "train/run_observer.h"
 
 namespace cotune {
+
+/// How far a job had come when its newest checkpoint was written.
+struct JobProgress {
+  int64_t step = 0;
+  int64_t last_eval_step = -1;
+};
+
+/// Takes back what the file says of jobs beyond their checkpoints, and ends and half a line of a run that was killed: they
+/// are written again as the jobs go on, so that no event stands twice. Lines that stay keep their order and bytes. The
+/// checkpoint itself is noted where the kill came before its line. Nothing happens where there is no file. Throws
+/// SystemError.
+void trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs);
 
 /// Appends one JSON object per event to RUN/metrics.jsonl (docs/training.md lists the fields).
 class MetricsFile : public RunObserver {
  public:
   /// append: a resumed run goes on in the file. Throws SystemError when it cannot be opened.
   MetricsFile(const std::filesystem::path& path, bool append);
+  ~MetricsFile() override;
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
 
   void on_step(const StepEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;
+  void on_saving(const TrainingJob& job) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_notice(const std::string& text) override;
 
  private:
-  void write(const std::string& line);
+  void write(std::string line);
 
   std::filesystem::path path_;
-  std::ofstream stream_;
+  int descriptor_ = -1;
 };
 
 }  // namespace cotune

@@ -36,9 +36,11 @@ struct RunSummary {
   double seconds_training = 0;          ///< in training rounds after the first
   double seconds_evaluating = 0;
   double seconds_to_first_step = 0;     ///< from the start of the program
-  int64_t rounds = 0;
+  int64_t rounds = 0;                   ///< of training
+  int64_t evaluation_rounds = 0;        ///< jobs whose evaluation is due together share one
   int64_t real_tokens = 0, labelled_tokens = 0;  ///< trained in the rounds that seconds_training counts
   std::map<int32_t, TokenCounts> tokens;         ///< per job, over all training rounds
+  std::map<int32_t, int64_t> labelled;           ///< per job, over the same
   std::map<std::string, double> operator_seconds;
   MemoryUsage memory;
   int64_t peak_rss_bytes = 0;
@@ -56,8 +58,10 @@ class RunObserver {
   virtual void on_job_waiting(const TrainingJob&) {}
   virtual void on_selection(const TrainingJob&) {}
   virtual void on_step(const StepEvent&) {}
+  virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began
   virtual void on_evaluation(const EvaluationEvent&) {}
-  virtual void on_checkpoint(const TrainingJob&) {}
+  virtual void on_saving(const TrainingJob&) {}      ///< before a checkpoint: what was told must be on disk
+  virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}
   virtual void on_notice(const std::string&) {}
   virtual void on_run_ended(const RunSummary&) {}

@@ -8,6 +8,7 @@
 #include "kernels/float_parts.h"
 #include "ops/backend.h"
 #include "schedule/admission.h"
+#include "train/checkpoint.h"
 
 namespace cotune {
 namespace {
@@ -42,6 +43,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
   options_.policy.recompute = options_.recompute == Recompute::always;
   interpreter_.stage().on_operator = [this](const Operator& op, const MicrobatchState&, double seconds) {
     summary_.operator_seconds[to_string(op.kind)] += seconds;
+    break_off_stopped_evaluation();
   };
 }
 
@@ -64,10 +66,12 @@ RunSummary Trainer::run() {
   }
   if (stop_asked()) {
     for (const auto& job : jobs_) {
-      if (job->state().status == JobStatus::running) save(*job, false);
+      if (has_ended(*job)) continue;
+      summary_.interrupted = true;
+      const bool began = job->state().status == JobStatus::running || job->state().step > 0;  // or pauses
+      if (began && !job->is_saved()) save(*job, false);
     }
   }
-  summary_.interrupted = stop_asked();
   summary_.seconds = seconds_since_start();
   summary_.memory = memory_usage();
   summary_.peak_rss_bytes = peak_resident_bytes();
@@ -120,11 +124,8 @@ void Trainer::admit_jobs() {
   for (const int32_t index : admission.waiting) {
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }
-  std::vector<TrainingJob*> fresh;
-  for (TrainingJob* candidate : started) {
-    if (candidate->state().step == 0 && candidate->has_evaluation()) fresh.push_back(candidate);
-  }
-  if (!fresh.empty()) evaluate(fresh);
+  std::erase_if(started, [](const TrainingJob* candidate) { return !candidate->evaluation_due(); });
+  if (!started.empty()) evaluate(started);
 }
 
 std::vector<TrainingJob*> Trainer::live_jobs() const {
@@ -141,8 +142,8 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
   std::vector<JobRound> rounds;
   for (TrainingJob* job : live) {
     try {
-      if (job->done()) {
-        end_job(*job, JobStatus::finished);
+      if (job->stops_early() || job->done()) {  // resumed at its end
+        end_job(*job, job->stops_early() ? JobStatus::stopped_early : JobStatus::finished);
         continue;
       }
       rounds.push_back(job->next_round());
@@ -172,6 +173,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     const auto index = static_cast<size_t>(round.job);
     const TokenCounts& counts = round_tokens_[index];
     summary_.tokens[round.job] += counts;
+    summary_.labelled[round.job] += round.labelled_tokens;
     summary_.losses[round.job].push_back(round.loss());
     real_tokens += counts.real;
     if (summary_.rounds > 0) {
@@ -194,6 +196,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
       to_save.push_back(&current);
     }
   }
+  tell([&](RunObserver& observer) { observer.on_round_ended(seconds_since_start()); });
   if (real_tokens > 0) {
     if (summary_.rounds > 0) {
       summary_.seconds_training += seconds;
@@ -207,7 +210,8 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
   for (TrainingJob* current : to_save) save(*current, false);
   for (const JobRound& round : rounds) {
     TrainingJob& current = job(round.job);
-    if (current.state().status != JobStatus::running) continue;
+    // An evaluation that is still due was broken off: the job ends when a resumed run has made it.
+    if (current.state().status != JobStatus::running || current.evaluation_due()) continue;
     if (current.stops_early()) {
       end_job(current, JobStatus::stopped_early);
     } else if (current.done()) {
@@ -279,32 +283,8 @@ bool Trainer::relieve_memory(const std::string& trouble, std::vector<JobRound>& 
   return true;
 }
 
-void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
-  const double before = seconds_since_start();
-  // One job after another: held-out sets are large enough to fill microbatches alone.
-  for (TrainingJob* current : jobs) {
-    std::vector<JobRound> rounds{current->evaluation_round()};
-    const BatchShape shape = rounds.front().batch->shape(current->index(), 0);
-    const auto evaluate_once = [&] { interpreter_.run(plan_step({&shape, 1}, options_.policy), rounds); };
-    try {
-      evaluate_once();
-    } catch (const MemoryLimitExceeded&) {
-      release_unused_memory();
-      options_.policy.token_budget = std::max(atom_tokens, options_.policy.token_budget / 2);
-      evaluate_once();
-    }
-    const bool best = current->finish_evaluation(rounds.front());
-    tell([&](RunObserver& observer) {
-      observer.on_evaluation({current, rounds.front().loss(), rounds.front().row_accuracy(), best, seconds_since_start()});
-    });
-    const bool keeps_best = current->spec().train.load_best || current->spec().train.early_stopping_patience > 0;
-    const bool mark = best && keeps_best;
-    if (current->state().step > 0 && (mark || current->checkpoint_due() || current->done())) save(*current, mark);
-  }
-  summary_.seconds_evaluating += seconds_since_start() - before;
-}
-
 void Trainer::save(TrainingJob& job, bool best) {
+  tell([&](RunObserver& observer) { observer.on_saving(job); });
   job.checkpoint(best);
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
@@ -312,7 +292,6 @@ void Trainer::save(TrainingJob& job, bool best) {
 void Trainer::end_job(TrainingJob& ended, JobStatus status) {
   ended.state().status = status;
   if (status == JobStatus::finished || status == JobStatus::stopped_early) {
-    if (status == JobStatus::stopped_early) save(ended, false);
     ended.write_adapter(options_.effective_configuration ? options_.effective_configuration(ended) : "");
   }
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
@@ -323,7 +302,10 @@ void Trainer::end_job(TrainingJob& ended, JobStatus status) {
 }
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
-  failed.state().failure = reason;
+  if (failed.state().step > 0 && !failed.is_saved() && failed.has_finite_parameters()) save(failed, false);
+  const std::optional<std::filesystem::path> good = latest_checkpoint(failed.folder());
+  failed.state().failure =
+      fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");
   end_job(failed, JobStatus::failed);
 }
 

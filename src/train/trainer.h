@@ -19,7 +19,8 @@ struct TrainerOptions {
   Recompute recompute = Recompute::automatic;  ///< automatic: only when memory demands it
   int64_t memory_limit_bytes = 0;              ///< of the whole process; 0: none
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
-  const std::atomic<bool>* stop = nullptr;     ///< set: save and end after the current round
+  /// Set: save and end. A training round is finished first, an evaluation broken off after the operator at hand.
+  const std::atomic<bool>* stop = nullptr;
   std::chrono::steady_clock::time_point program_start = std::chrono::steady_clock::now();
   std::function<std::string(const TrainingJob&)> effective_configuration;  ///< written beside a finished adapter
 };
@@ -43,8 +44,13 @@ class Trainer {
   /// to pause. Rounds that were not run come back unfinished.
   void interpret(std::vector<JobRound>& rounds);
   bool relieve_memory(const std::string& trouble, std::vector<JobRound>& rounds);
+  /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
+  /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
+  void run_evaluation(std::vector<JobRound>& rounds);
+  void break_off_stopped_evaluation() const;
   void end_job(TrainingJob& job, JobStatus status);
+  /// Ends the job alone, with the reason and its last good checkpoint, which is made now if its parameters are good.
   void fail_job(TrainingJob& job, const std::string& reason);
   void save(TrainingJob& job, bool best);
   MemoryEstimate predict(std::span<const int32_t> jobs) const;
@@ -65,6 +71,7 @@ class Trainer {
   std::vector<int32_t> paused_;            ///< by memory; they start again when another job ends
   std::vector<double> recent_rate_;        ///< per job, real tokens per second
   std::vector<TokenCounts> round_tokens_;  ///< per job, of the last plan
+  bool evaluating_ = false;
   std::chrono::steady_clock::time_point start_;
 };
 

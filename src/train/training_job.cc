@@ -1,5 +1,6 @@
 #include "train/training_job.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,22 +10,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
-#include "jobs/jobs_file.h"
+#include "jobs/settings.h"
 #include "train/checkpoint.h"
 #include "train/learning_rate.h"
 
 namespace cotune {
-namespace {
 
 namespace fs = std::filesystem;
-
-std::string hash_of(const JobSpec& spec) {
-  JobsFile alone;
-  alone.jobs.push_back(spec);
-  return checksum(to_yaml(alone));
-}
-
-}  // namespace
 
 TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelConfig& config, at::ScalarType compute,
                          at::Device device, std::string base_model, fs::path folder)
@@ -46,8 +38,9 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
   if (!spec_.adapter.init_from.empty()) start_from_existing_adapter(config);
   total_steps_ = cotune::total_steps(order_.order(), spec_.train.steps, spec_.train.epochs);
   selection_passes_ = adapter_->selection_passes();
-  state_.data_hash = data_.train.content_hash();
-  state_.spec_hash = hash_of(spec_);
+  vocabulary_size_ = config.vocabulary_size;
+  state_.data_hash = content_hash(data_);
+  state_.spec_hash = settings_hash(spec_);
 }
 
 void TrainingJob::start_from_existing_adapter(const ModelConfig& config) {
@@ -74,6 +67,7 @@ void TrainingJob::resume() {
                      spec_.data.train);
   }
   state_ = loaded;
+  saved_step_ = state_.step;
   selection_passes_ = adapter_->selection_passes();
 }
 
@@ -83,6 +77,11 @@ Batch TrainingJob::make_batch(const Dataset& dataset, const std::vector<int64_t>
   for (const int64_t example : examples) {
     const std::span<const int32_t> tokens = dataset.tokens(example);
     const std::span<const uint8_t> learned = dataset.learned(example);
+    for (const int32_t token : tokens) {
+      if (token >= 0 && token < vocabulary_size_) continue;
+      throw_user_error("{}:{}: holds token {}, but the model's vocabulary has {} tokens", dataset.source(),
+                       dataset.line(example), token, vocabulary_size_);
+    }
     batch.rows.push_back({{tokens.begin(), tokens.end()}, {learned.begin(), learned.end()}, static_cast<uint64_t>(example)});
   }
   return batch;
@@ -144,8 +143,15 @@ JobRound TrainingJob::evaluation_round() {
 }
 
 bool TrainingJob::finish_evaluation(const JobRound& round) {
+  if (!std::isfinite(round.loss_sum)) {
+    state_.status = JobStatus::failed;
+    state_.failure = "the held-out loss is not finite";
+    return false;
+  }
   state_.last_eval_loss = round.loss();
   state_.last_eval_accuracy = round.row_accuracy();
+  state_.last_eval_step = state_.step;
+  saved_step_ = -1;
   if (state_.step == 0) {
     state_.start_eval_loss = round.loss();
     state_.start_eval_accuracy = round.row_accuracy();
@@ -163,12 +169,12 @@ bool TrainingJob::finish_evaluation(const JobRound& round) {
 }
 
 bool TrainingJob::evaluation_due() const {
-  if (!has_evaluation()) return false;
-  return done() || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
+  if (data_.eval.empty() || state_.last_eval_step == state_.step) return false;
+  return state_.step == 0 || done() || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
 }
 
 bool TrainingJob::checkpoint_due() const {
-  return spec_.train.save_steps > 0 && state_.step % spec_.train.save_steps == 0;
+  return spec_.train.save_steps > 0 && state_.step > 0 && state_.step % spec_.train.save_steps == 0;
 }
 
 bool TrainingJob::stops_early() const {
@@ -176,7 +182,17 @@ bool TrainingJob::stops_early() const {
          state_.evaluations_without_improvement >= spec_.train.early_stopping_patience;
 }
 
-void TrainingJob::checkpoint(bool best) { save_checkpoint(folder_, *adapter_, state_, base_model_, best); }
+void TrainingJob::checkpoint(bool best) {
+  save_checkpoint(folder_, *adapter_, state_, base_model_, best);
+  saved_step_ = state_.step;
+}
+
+bool TrainingJob::has_finite_parameters() const {
+  const auto& parameters = adapter_->parameters();
+  return std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
+    return at::isfinite(parameter.value).all().item<bool>();
+  });
+}
 
 void TrainingJob::write_adapter(const std::string& effective_configuration) {
   const fs::path target = folder_ / "adapter";
@@ -184,7 +200,9 @@ void TrainingJob::write_adapter(const std::string& effective_configuration) {
   fs::create_directories(target, error);
   if (error) throw SystemError(fmt::format("{}: cannot create: {}", target.string(), error.message()));
   const std::optional<fs::path> best = spec_.train.load_best ? best_checkpoint(folder_) : std::nullopt;
-  for (const char* file : {adapter_config_file, adapter_model_file}) {
+  write_file_atomically(target / "cotune.yaml", effective_configuration);
+  // adapter_config.json last: it is what makes the folder an adapter.
+  for (const char* file : {adapter_model_file, adapter_config_file}) {
     std::string bytes;
     if (best) {
       bytes = read_file(*best / file);
@@ -193,7 +211,6 @@ void TrainingJob::write_adapter(const std::string& effective_configuration) {
     }
     write_file_atomically(target / file, bytes);
   }
-  write_file_atomically(target / "cotune.yaml", effective_configuration);
 }
 
 JobFootprint TrainingJob::footprint() const {

@@ -39,25 +39,31 @@ class TrainingJob {
   /// data, or is damaged.
   void resume();
 
-  /// The job's part in the next round: one training step, or one batch of a method's selection.
+  /// The job's part in the next round: one training step, or one batch of a method's selection. Throws UserError naming
+  /// file and line when an example holds a token that the model does not have.
   JobRound next_round();
   /// Takes the result of that round into the state. Returns whether an optimizer step was made.
   bool finish_round(const JobRound& round);
   /// Begins the current selection pass again: a round of it was broken off.
   void restart_selection_pass() { selection_batch_ = 0; }
-  /// The job's part in an evaluation of its held-out rows. Only when it has some.
+  /// The job's part in an evaluation of its held-out rows. Only when it has some. Throws as next_round does.
   JobRound evaluation_round();
-  /// Takes the held-out loss into the state: best, patience. Returns whether it is the best so far.
+  /// Takes the held-out loss into the state: best, patience. Returns whether it is the best so far. A loss that is not
+  /// finite fails the job.
   bool finish_evaluation(const JobRound& round);
-  bool has_evaluation() const { return !data_.eval.empty(); }
 
-  /// After a step: whether the job's settings ask for an evaluation or a checkpoint now.
+  /// Whether the job's settings ask for an evaluation at the step it is at, and it has not been made: before the first
+  /// step, every eval_steps and at the end.
   bool evaluation_due() const;
   bool checkpoint_due() const;
   bool done() const { return state_.step >= total_steps_; }
   bool stops_early() const;
 
   void checkpoint(bool best);
+  /// Whether the newest checkpoint holds the state as it is.
+  bool is_saved() const { return saved_step_ == state_.step; }
+  /// Whether every parameter is a number: a job that fails is saved only then.
+  bool has_finite_parameters() const;
   /// Writes FOLDER/adapter: the last state, or the best checkpoint where load_best asks for it.
   void write_adapter(const std::string& effective_configuration);
 
@@ -79,6 +85,8 @@ class TrainingJob {
   std::unique_ptr<Adapter> adapter_;
   BatchSequence order_;
   int64_t total_steps_ = 0;
+  int64_t vocabulary_size_ = 0;
+  int64_t saved_step_ = -1;
   JobState state_;
   Batch batch_;
   int64_t selection_pass_ = 0, selection_batch_ = 0, selection_passes_ = 0;

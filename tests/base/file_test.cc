@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 
@@ -42,6 +43,31 @@ TEST(File, AMissingFileIsTheUsersMistakeAndIsNamed) {
   } catch (const UserError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("/nonexistent/model.safetensors"));
   }
+}
+
+TEST(File, AnEndlessOneIsRefused) { EXPECT_THROW(read_file("/dev/zero"), UserError); }
+
+TEST(File, TemporaryOnesOfAKilledProcessAreKnownByTheirNames) {
+  EXPECT_TRUE(is_temporary_file("a/adapter_model.safetensors.123.part"));
+  EXPECT_FALSE(is_temporary_file("a/adapter_model.part"));
+  EXPECT_FALSE(is_temporary_file("a/adapter_model.x12.part"));
+  EXPECT_FALSE(is_temporary_file("a/adapter_model.safetensors"));
+}
+
+TEST(FileDeathTest, TruncatedWhileItIsMappedIsNamed) {
+  const auto path = scratch_folder() / "shrinks.bin";
+  write_file_atomically(path, std::string(10000, 'x'));
+  EXPECT_EXIT(
+      {
+        report_bus_errors();
+        const MappedFile other(path);
+        MappedFile file(path);
+        const MappedFile moved(std::move(file));
+        std::filesystem::resize_file(path, 0);
+        const volatile char first = moved.text()[0];
+        std::exit(first == 'x' ? 3 : 4);
+      },
+      ::testing::ExitedWithCode(1), "shrinks.bin: cannot be read any more");
 }
 
 TEST(Diagnostics, AreReportedTogetherInLineOrder) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 
+#include "base/file.h"
 #include "base/random.h"
 #include "data/example.h"
 #include "engine/backbone.h"
@@ -81,6 +82,7 @@ class SmallRun {
       JobData data;
       data.train = small_data(key_of(specs[i].name), 20, specs[i].name == "long" ? 600 : 40);
       data.eval = small_data(key_of(specs[i].name) + 1, 5, 30);
+      if (change_data) change_data(specs[i], data);
       jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), specs[i], std::move(data), small_config(),
                                                    compute_, at::kCPU, "small", folder / "jobs" / specs[i].name));
       if (resume) jobs.back()->resume();
@@ -90,6 +92,7 @@ class SmallRun {
 
   std::filesystem::path folder;
   std::shared_ptr<const Backbone> backbone;
+  std::function<void(const JobSpec&, JobData&)> change_data;
 
  private:
   at::ScalarType compute_;
@@ -100,14 +103,39 @@ inline std::string adapter_bytes(const SmallRun& run, const std::string& job) {
   return read_file(run.folder / "jobs" / job / "adapter" / "adapter_model.safetensors");
 }
 
-/// Calls a function at every step.
+/// Jobs of every method, with dropout, shuffling, clipping, a schedule and rows longer than an atom.
+inline std::vector<JobSpec> mixed_jobs(int64_t steps) {
+  std::vector<JobSpec> specs{small_job("plain", AdapterMethod::lora, 1, steps),
+                             small_job("bottleneck", AdapterMethod::bottleneck, 2, steps),
+                             small_job("sparse", AdapterMethod::diff_pruning, 3, steps),
+                             small_job("long", AdapterMethod::lora, 4, steps)};
+  specs[0].adapter.dropout = 0.2;
+  specs[3].adapter.use_rslora = true;
+  specs[3].train.schedule = ScheduleKind::cosine;
+  specs[3].train.warmup_steps = 2;
+  specs[3].train.max_grad_norm = 0.5;
+  return specs;
+}
+
+/// The adapters of finished jobs.
+inline std::vector<std::string> finished_adapters(const SmallRun& run, const std::vector<JobSpec>& specs) {
+  std::vector<std::string> bytes;
+  for (const JobSpec& spec : specs) bytes.push_back(adapter_bytes(run, spec.name));
+  return bytes;
+}
+
+/// Calls a function at every step, and another after every checkpoint.
 class AtStep : public RunObserver {
  public:
-  explicit AtStep(std::function<void(const StepEvent&)> call) : call_(std::move(call)) {}
+  explicit AtStep(std::function<void(const StepEvent&)> call,
+                  std::function<void(const TrainingJob&)> saved = [](const TrainingJob&) {})
+      : call_(std::move(call)), saved_(std::move(saved)) {}
   void on_step(const StepEvent& event) override { call_(event); }
+  void on_checkpoint(const TrainingJob& job) override { saved_(job); }
 
  private:
   std::function<void(const StepEvent&)> call_;
+  std::function<void(const TrainingJob&)> saved_;
 };
 
 }  // namespace cotune::testing

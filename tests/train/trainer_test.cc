@@ -12,25 +12,6 @@
 namespace cotune::testing {
 namespace {
 
-std::vector<JobSpec> mixed_jobs(int64_t steps) {
-  std::vector<JobSpec> specs{small_job("plain", AdapterMethod::lora, 1, steps),
-                             small_job("bottleneck", AdapterMethod::bottleneck, 2, steps),
-                             small_job("sparse", AdapterMethod::diff_pruning, 3, steps),
-                             small_job("long", AdapterMethod::lora, 4, steps)};
-  specs[0].adapter.dropout = 0.2;
-  specs[3].adapter.use_rslora = true;
-  specs[3].train.schedule = ScheduleKind::cosine;
-  specs[3].train.warmup_steps = 2;
-  specs[3].train.max_grad_norm = 0.5;
-  return specs;
-}
-
-std::vector<std::string> finished_adapters(const SmallRun& run, const std::vector<JobSpec>& specs) {
-  std::vector<std::string> bytes;
-  for (const JobSpec& spec : specs) bytes.push_back(adapter_bytes(run, spec.name));
-  return bytes;
-}
-
 TEST(Trainer, LowersTheHeldOutLossOfEveryMethod) {
   SmallRun run("lowers");
   auto trainer = run.trainer(mixed_jobs(40), {});
@@ -58,6 +39,57 @@ TEST(Trainer, StoppedAnywhereAndResumedEndsWithEqualBits) {
     EXPECT_TRUE(run.trainer(specs, options)->run().interrupted);
     run.trainer(specs, {}, true)->run();
     EXPECT_EQ(finished_adapters(run, specs), expected) << "stopped at " << stop_at;
+  }
+}
+
+/// Jobs of two methods whose evaluations are due in the same rounds.
+std::vector<JobSpec> evaluated_jobs(int64_t steps) {
+  std::vector<JobSpec> specs{small_job("plain", AdapterMethod::lora, 1, steps),
+                             small_job("bottleneck", AdapterMethod::bottleneck, 2, steps)};
+  for (JobSpec& spec : specs) {
+    spec.train.eval_steps = 2;
+    spec.train.early_stopping_patience = 2;
+    spec.train.load_best = true;
+  }
+  return specs;
+}
+
+TEST(Trainer, StoppedInAnEvaluationMakesUpForItWhenResumed) {
+  const std::vector<JobSpec> specs = evaluated_jobs(4);
+  SmallRun whole("whole-evaluations");
+  auto expected = whole.trainer(specs, {});
+  expected->run();
+  for (const int64_t stop_at : {2, 4}) {
+    SmallRun run("stopped-evaluation");
+    std::atomic<bool> stop{false};
+    AtStep observer([&](const StepEvent& event) {
+      if (event.job->state().step == stop_at) stop = true;  // the evaluation of this step comes next
+    });
+    TrainerOptions options;
+    options.observers = {&observer};
+    options.stop = &stop;
+    auto stopped = run.trainer(specs, options);
+    EXPECT_TRUE(stopped->run().interrupted);
+    for (const auto& job : stopped->jobs()) EXPECT_EQ(job->state().last_eval_step, stop_at - 2) << job->spec().name;
+    auto resumed = run.trainer(specs, {}, true);
+    resumed->run();
+    EXPECT_EQ(finished_adapters(run, specs), finished_adapters(whole, specs)) << "stopped at " << stop_at;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      EXPECT_EQ(resumed->jobs()[i]->state().to_json(), expected->jobs()[i]->state().to_json());
+    }
+  }
+}
+
+TEST(Trainer, EvaluatesJobsThatAreDueTogetherThroughOnePlanWithTheBitsOfEachAlone) {
+  const std::vector<JobSpec> specs = evaluated_jobs(4);
+  SmallRun together("together");
+  auto all = together.trainer(specs, {});
+  EXPECT_EQ(all->run().evaluation_rounds, 3);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    SmallRun run("alone");
+    auto alone = run.trainer({specs[i]}, {});
+    EXPECT_EQ(alone->run().evaluation_rounds, 3);
+    EXPECT_EQ(alone->jobs()[0]->state().to_json(), all->jobs()[i]->state().to_json());
   }
 }
 

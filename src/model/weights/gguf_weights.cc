@@ -11,6 +11,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "formats/dequantize.h"
 #include "model/config/families.h"
 #include "model/weights/row_threads.h"
@@ -33,6 +34,15 @@ class GgufWeights final : public WeightSource {
       const std::string name = tensor.name;
       tensors_.emplace(name, std::move(tensor));
     }
+  }
+
+  std::string content_hash() const override {
+    std::string parts;
+    for (const auto& [name, tensor] : file_->tensors()) {
+      parts += fmt::format("{} {} {}\n", name, gguf_type_name(tensor.type),
+                           checksum({reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()}));
+    }
+    return checksum(parts);
   }
 
   at::ScalarType stored_dtype(const std::string& name) const override {

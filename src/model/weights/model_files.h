@@ -27,6 +27,9 @@ class WeightSource {
 
   /// Dtype of the tensor in the file; float32 for quantised ones.
   virtual at::ScalarType stored_dtype(const std::string& name) const = 0;
+
+  /// Checksum of every tensor's name and stored bytes: reads them all.
+  virtual std::string content_hash() const = 0;
 };
 
 struct ModelFiles {
@@ -43,6 +46,10 @@ struct ModelFiles {
 /// configuration, and every tensor that is missing, unknown, of another shape or of a type that cannot be
 /// read, all at once.
 ModelFiles open_model(const std::filesystem::path& path);
+
+/// Checksum of everything that training computes with: the configuration's shape and rotary settings, and all weights as
+/// stored. The same wherever the files lie; another for another file format. Reads every weight once.
+std::string model_fingerprint(const ModelFiles& model);
 
 /// A model without files, for tests and benchmarks: values from (seed, tensor name, index) alone, so the same
 /// on every machine and for every dtype up to its rounding. Uniform with standard deviation 1/√columns for

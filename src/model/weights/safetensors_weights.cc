@@ -10,6 +10,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "formats/safetensors.h"
 #include "model/config/families.h"
 #include "model/weights/data_type_conversion.h"
@@ -29,6 +30,16 @@ class SafetensorsWeights final : public WeightSource {
 
   at::ScalarType stored_dtype(const std::string& name) const override {
     return scalar_type_of(find(name).tensor->dtype);
+  }
+
+  std::string content_hash() const override {
+    std::string parts;
+    for (const auto& [name, location] : folder_.tensors()) {
+      const std::span<const std::byte> bytes = location.tensor->bytes;
+      parts += fmt::format("{} {} {}\n", name, safetensors_name(location.tensor->dtype),
+                           checksum({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
+    }
+    return checksum(parts);
   }
 
  private:

@@ -1,0 +1,126 @@
+#include "cli/json_events.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/output.h"
+#include "train/training_job.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json tokens_json(const TokenCounts& counts) {
+  return {{"real", counts.real},
+          {"padded_to_row", counts.pad_to_row},
+          {"padded_to_mix", counts.pad_to_mix},
+          {"padded_to_chunk", counts.pad_to_chunk},
+          {"processed", counts.processed()}};
+}
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+}  // namespace
+
+void JsonEvents::on_job_started(const TrainingJob& job) {
+  print_line(Json{{"event", "start"},
+                  {"job", job.spec().name},
+                  {"step", job.state().step},
+                  {"steps", job.total_steps()},
+                  {"examples", job.data().train.size()},
+                  {"held_out", job.data().eval.size()}}
+                 .dump());
+}
+
+void JsonEvents::on_job_waiting(const TrainingJob& job) {
+  print_line(Json{{"event", "wait"}, {"job", job.spec().name}, {"step", job.state().step}}.dump());
+}
+
+void JsonEvents::on_selection(const TrainingJob& job) {
+  print_line(Json{{"event", "selection"}, {"job", job.spec().name}}.dump());
+}
+
+void JsonEvents::on_step(const StepEvent& event) {
+  print_line(Json{{"event", "step"},
+                  {"job", event.job->spec().name},
+                  {"step", event.job->state().step},
+                  {"steps", event.job->total_steps()},
+                  {"loss", number(event.loss)},
+                  {"learning_rate", event.learning_rate},
+                  {"tokens_per_second", number(event.tokens_per_second)},
+                  {"seconds_left", number(event.seconds_left)}}
+                 .dump());
+}
+
+void JsonEvents::on_evaluation(const EvaluationEvent& event) {
+  print_line(Json{{"event", "evaluation"},
+                  {"job", event.job->spec().name},
+                  {"step", event.job->state().step},
+                  {"loss", number(event.loss)},
+                  {"accuracy", number(event.accuracy)},
+                  {"best", event.best}}
+                 .dump());
+}
+
+void JsonEvents::on_checkpoint(const TrainingJob& job) {
+  print_line(Json{{"event", "checkpoint"}, {"job", job.spec().name}, {"step", job.state().step}}.dump());
+}
+
+void JsonEvents::on_job_ended(const TrainingJob& job) {
+  print_line(Json{{"event", "end"},
+                  {"job", job.spec().name},
+                  {"step", job.state().step},
+                  {"status", to_string(job.state().status)},
+                  {"reason", job.state().failure}}
+                 .dump());
+}
+
+void JsonEvents::on_notice(const std::string& text) { print_line(Json{{"event", "notice"}, {"text", text}}.dump()); }
+
+std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs) {
+  Json json;
+  json["event"] = "summary";
+  json["interrupted"] = summary.interrupted;
+  json["seconds"] = summary.seconds;
+  json["seconds_training"] = summary.seconds_training;
+  json["seconds_evaluating"] = summary.seconds_evaluating;
+  json["seconds_to_first_step"] = summary.seconds_to_first_step;
+  json["rounds"] = summary.rounds;
+  json["evaluation_rounds"] = summary.evaluation_rounds;
+  json["real_tokens"] = summary.real_tokens;
+  json["labelled_tokens"] = summary.labelled_tokens;
+  json["tokens_per_second"] = summary.tokens_per_second();
+  json["peak_rss_bytes"] = summary.peak_rss_bytes;
+  json["peak_held_bytes"] = summary.memory.peak_held_bytes;
+  json["peak_live_bytes"] = summary.memory.peak_live_bytes;
+  json["memory_limit_bytes"] = summary.memory_limit_bytes;
+  for (int kind = 0; kind < memory_kind_count; ++kind) {
+    json["peak_bytes"][to_string(static_cast<MemoryKind>(kind))] = summary.memory.peak_bytes[static_cast<size_t>(kind)];
+  }
+  json["operator_seconds"] = summary.operator_seconds;
+  json["losses"] = Json::object();
+  json["jobs"] = Json::array();
+  for (const TrainingJob* job : jobs) {
+    const JobState& state = job->state();
+    const auto losses = summary.losses.find(job->index());
+    json["losses"][job->spec().name] = losses == summary.losses.end() ? std::vector<double>{} : losses->second;
+    Json entry{{"name", job->spec().name},
+               {"status", to_string(state.status)},
+               {"step", state.step},
+               {"reason", state.failure},
+               {"start_eval_loss", number(state.start_eval_loss)},
+               {"eval_loss", number(state.last_eval_loss)},
+               {"start_eval_accuracy", number(state.start_eval_accuracy)},
+               {"eval_accuracy", number(state.last_eval_accuracy)},
+               {"best_eval_loss", number(state.best_eval_loss)},
+               {"trained_tokens", state.trained_tokens},
+               {"labelled_tokens", state.labelled_tokens}};
+    const auto tokens = summary.tokens.find(job->index());
+    if (tokens != summary.tokens.end()) entry["tokens"] = tokens_json(tokens->second);
+    json["jobs"].push_back(std::move(entry));
+  }
+  return json.dump();
+}
+
+}  // namespace cotune

@@ -1,0 +1,125 @@
+#include "cli/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "cli/output.h"
+#include "cli/progress.h"
+#include "train/training_job.h"
+
+namespace cotune {
+namespace {
+
+std::string arrow(const std::string& before, const std::string& after) {
+  return before.empty() || before == after ? after : before + " -> " + after;
+}
+
+std::string loss_text(double loss) { return std::isnan(loss) ? "" : fmt::format("{:.4f}", loss); }
+
+void print_speed(const RunSummary& summary) {
+  print_line(fmt::format("\n{} in {}: {:.0f} real tokens/s in training, first step after {:.1f} s",
+                         summary.interrupted ? "Stopped and saved" : "Done", duration_text(summary.seconds),
+                         summary.tokens_per_second(), summary.seconds_to_first_step));
+  print_line(fmt::format("{} training rounds in {}, {} evaluations in {}", summary.rounds,
+                         duration_text(summary.seconds_training), summary.evaluation_rounds,
+                         duration_text(summary.seconds_evaluating)));
+}
+
+void print_results(const std::vector<const TrainingJob*>& jobs, size_t width) {
+  print_line(fmt::format("\n{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column("job", width), "ended", "steps", "held-out loss",
+                         "rows right"));
+  for (const TrainingJob* job : jobs) {
+    const JobState& state = job->state();
+    print_line(fmt::format(
+        "{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column(job->spec().name, width), to_string(state.status), state.step,
+        arrow(loss_text(state.start_eval_loss), loss_text(state.last_eval_loss)),
+        arrow(accuracy_text(state.start_eval_accuracy), accuracy_text(state.last_eval_accuracy))));
+  }
+}
+
+void print_tokens(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs, size_t width) {
+  if (summary.tokens.empty()) return;
+  print_line(fmt::format("\n{}  {:>12}  {:>12}  {:>12}", name_column("tokens", width), "real", "labelled", "padded"));
+  int64_t real = 0, labelled = 0, padded = 0;
+  const auto row = [&](const std::string& name, int64_t of_real, int64_t of_labelled, int64_t of_padded) {
+    print_line(fmt::format("{}  {:>12}  {:>12}  {:>12}", name_column(name, width), of_real, of_labelled, of_padded));
+  };
+  for (const TrainingJob* job : jobs) {
+    const auto found = summary.tokens.find(job->index());
+    if (found == summary.tokens.end()) continue;
+    const TokenCounts& counts = found->second;
+    const int64_t learned = summary.labelled.at(job->index()), pads = counts.processed() - counts.real;
+    row(job->spec().name, counts.real, learned, pads);
+    real += counts.real;
+    labelled += learned;
+    padded += pads;
+  }
+  if (summary.tokens.size() > 1) row("together", real, labelled, padded);
+}
+
+void print_operators(const RunSummary& summary, size_t width) {
+  constexpr size_t most = 8;
+  std::vector<std::pair<double, std::string>> operators;
+  double total = 0;
+  for (const auto& [name, seconds] : summary.operator_seconds) {
+    operators.emplace_back(seconds, name);
+    total += seconds;
+  }
+  if (total <= 0) return;
+  std::sort(operators.rbegin(), operators.rend());
+  const size_t name_width = std::max<size_t>(width, 24);
+  print_line(fmt::format("\n{}  {:>9}  {:>6}", name_column("time by operator", name_width), "seconds", "share"));
+  double rest = total;
+  const auto row = [&](const std::string& name, double seconds) {
+    print_line(fmt::format("{}  {:>9.2f}  {:>5.1f}%", name_column(name, name_width), seconds, 100 * seconds / total));
+  };
+  for (size_t i = 0; i < std::min(most, operators.size()); ++i) {
+    row(operators[i].second, operators[i].first);
+    rest -= operators[i].first;
+  }
+  if (operators.size() > most) row(fmt::format("{} others", operators.size() - most), rest);
+}
+
+void print_memory(const RunSummary& summary, size_t width) {
+  const size_t name_width = std::max<size_t>(width, 24);
+  print_line(fmt::format("\n{}  {:>12}", name_column("memory", name_width), "peak"));
+  for (int kind = 0; kind < memory_kind_count; ++kind) {
+    const int64_t bytes = summary.memory.peak_bytes[static_cast<size_t>(kind)];
+    if (bytes > 0) {
+      print_line(fmt::format("{}  {:>12}", name_column(to_string(static_cast<MemoryKind>(kind)), name_width), bytes_text(bytes)));
+    }
+  }
+  print_line(fmt::format("{}  {:>12}{}", name_column("the whole process", name_width), bytes_text(summary.peak_rss_bytes),
+                         summary.memory_limit_bytes > 0 ? "  of " + bytes_text(summary.memory_limit_bytes) : ""));
+}
+
+void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {
+  print_line("");
+  for (const TrainingJob* job : jobs) {
+    const JobStatus status = job->state().status;
+    const bool ended = status == JobStatus::finished || status == JobStatus::stopped_early;
+    if (ended) print_line(fmt::format("adapter  {}", (job->folder() / "adapter").string()));
+  }
+  print_line(fmt::format("log      {}", (run_folder / "metrics.jsonl").string()));
+}
+
+}  // namespace
+
+void print_run_report(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
+                      const std::filesystem::path& run_folder) {
+  std::vector<std::string> names;
+  for (const TrainingJob* job : jobs) names.push_back(job->spec().name);
+  const size_t width = name_column_width(names);
+  print_speed(summary);
+  print_operators(summary, width);
+  print_memory(summary, width);
+  print_tokens(summary, jobs, width);
+  print_results(jobs, width);
+  print_places(jobs, run_folder);
+}
+
+}  // namespace cotune

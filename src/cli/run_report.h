@@ -1,0 +1,15 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "train/run_observer.h"
+
+namespace cotune {
+
+/// What a run has done, for people, on standard output: speed, memory by kind, time by operator, and per job its losses,
+/// its tokens (real, labelled, padded) and where its adapter is.
+void print_run_report(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
+                      const std::filesystem::path& run_folder);
+
+}  // namespace cotune

@@ -1,0 +1,47 @@
+#include "cli/stop_signals.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <string_view>
+
+namespace cotune {
+namespace {
+
+std::atomic<bool> finishing{false}, requested{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+void say(std::string_view text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+extern "C" void on_stop_signal(int number) {
+  if (!finishing) {
+    say("stopped before training began; nothing was changed\n");
+    ::_exit(130);
+  }
+  if (requested.exchange(true)) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);  // delivered when this handler returns
+    return;
+  }
+  say("stopping: every job is saved first; a second signal stops at once\n");
+}
+
+}  // namespace
+
+void catch_stop_signals() {
+  struct sigaction action{};
+  action.sa_handler = on_stop_signal;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before{};
+    if (number == SIGHUP && sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    sigaction(number, &action, nullptr);
+  }
+}
+
+void finish_before_stopping() { finishing = true; }
+
+const std::atomic<bool>& stop_requested() { return requested; }
+
+}  // namespace cotune

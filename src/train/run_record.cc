@@ -1,0 +1,91 @@
+#include "train/run_record.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "jobs/enum_names.h"
+#include "jobs/jobs_file.h"
+#include "jobs/settings.h"
+
+namespace cotune {
+namespace {
+
+const JobSpec* find_job(const JobsFile& jobs_file, const std::string& name) {
+  const auto found = std::find_if(jobs_file.jobs.begin(), jobs_file.jobs.end(),
+                                  [&](const JobSpec& job) { return job.name == name; });
+  return found == jobs_file.jobs.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string RunRecord::to_json() const {
+  const RunSpec& run = configuration.run;
+  nlohmann::ordered_json json;
+  json["cotune"] = 1;
+  json["configuration"] = to_yaml(configuration);
+  json["model_fingerprint"] = model_fingerprint;
+  json["compute_dtype"] = compute_dtype;
+  json["instruction_set"] = instruction_set;
+  json["token_budget"] = run.token_budget;
+  json["sharing"] = std::string(name_of(run.sharing));
+  json["layout"] = std::string(name_of(run.layout));
+  json["recompute"] = std::string(name_of(run.recompute));
+  json["memory_limit_bytes"] = memory_limit_bytes;
+  json["data_hashes"] = data_hashes;
+  return json.dump(2) + "\n";
+}
+
+RunRecord RunRecord::from_json(const std::string& text, const std::string& file_name) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    RunRecord record;
+    record.configuration = parse_jobs_file(json.at("configuration").get<std::string>(), file_name + ": configuration",
+                                           {}, {}, Purpose::train);
+    json.at("model_fingerprint").get_to(record.model_fingerprint);
+    json.at("compute_dtype").get_to(record.compute_dtype);
+    json.at("instruction_set").get_to(record.instruction_set);
+    json.at("memory_limit_bytes").get_to(record.memory_limit_bytes);
+    json.at("data_hashes").get_to(record.data_hashes);
+    return record;
+  } catch (const nlohmann::json::exception& error) {
+    throw_user_error("{}: is not the record of a run: {}", file_name, error.what());
+  }
+}
+
+std::vector<std::string> differences(const RunRecord& before, const RunRecord& now) {
+  std::vector<std::string> lines;
+  const auto compare = [&](const char* what, const auto& old_value, const auto& new_value) {
+    if (old_value != new_value) lines.push_back(fmt::format("{}: {}, now {}", what, old_value, new_value));
+  };
+  compare("model: weights and shape with fingerprint", before.model_fingerprint, now.model_fingerprint);
+  compare("compute dtype", before.compute_dtype, now.compute_dtype);
+  const RunSpec &old_run = before.configuration.run, &new_run = now.configuration.run;
+  compare("run.layout", name_of(old_run.layout), name_of(new_run.layout));
+  if (new_run.layout == Layout::chunked) compare("run.chunk_size", old_run.chunk_size, new_run.chunk_size);
+  for (const JobSpec& job : now.configuration.jobs) {
+    const JobSpec* old_job = find_job(before.configuration, job.name);
+    if (old_job == nullptr) {
+      lines.push_back(fmt::format("jobs.{}: is not in the run", job.name));
+      continue;
+    }
+    for (std::string& line : settings_differences(*old_job, job)) lines.push_back(std::move(line));
+    const auto old_data = before.data_hashes.find(job.name), new_data = now.data_hashes.find(job.name);
+    const bool known = old_data != before.data_hashes.end() && new_data != now.data_hashes.end();
+    if (!known || old_data->second != new_data->second) {
+      lines.push_back(fmt::format("jobs.{}.data: {} does not give the examples that the job began with", job.name,
+                                  job.data.train));
+    }
+  }
+  for (const JobSpec& job : before.configuration.jobs) {
+    if (find_job(now.configuration, job.name) == nullptr) {
+      lines.push_back(fmt::format("jobs.{}: is in the run, and missing now", job.name));
+    }
+  }
+  return lines;
+}
+
+}  // namespace cotune

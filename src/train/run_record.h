@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "jobs/job.h"
+
+namespace cotune {
+
+/// What RUN/run.json says of a run: all that its results depend on, and how it is packed.
+struct RunRecord {
+  JobsFile configuration;                          ///< effective
+  std::string model_fingerprint;                   ///< model_files.h
+  std::string compute_dtype;
+  std::string instruction_set;                     ///< of the products: another one changes the last bits
+  std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
+  int64_t memory_limit_bytes = 0;
+
+  std::string to_json() const;
+  /// Throws UserError naming file and field.
+  static RunRecord from_json(const std::string& text, const std::string& file_name);
+};
+
+/// Why a run cannot go on as `now`: a line for every difference that would change a result. Where model and data lie,
+/// memory, sharing, token budget, recomputation, threads, priorities and save_steps may differ: none of them does. The
+/// instruction set may too, so that a run can move to another machine; only equal bits are lost then.
+std::vector<std::string> differences(const RunRecord& before, const RunRecord& now);
+
+}  // namespace cotune

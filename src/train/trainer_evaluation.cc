@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "base/error.h"
+#include "train/trainer.h"
+
+namespace cotune {
+namespace {
+
+/// Leaves an evaluation that was broken off.
+class EvaluationStopped : public std::exception {};
+
+}  // namespace
+
+void Trainer::break_off_stopped_evaluation() const {
+  if (evaluating_ && stop_asked()) throw EvaluationStopped();
+}
+
+void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
+  std::vector<BatchShape> shapes;
+  for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, 0));
+  while (true) {
+    PackingPolicy policy = options_.policy;
+    // All held-out rows in one microbatch are no batch of any system.
+    if (policy.sharing == Sharing::batch_all) policy.sharing = Sharing::hybrid;
+    try {
+      interpreter_.run(plan_step(shapes, policy), rounds);
+      return;
+    } catch (const MemoryLimitExceeded& trouble) {
+      release_unused_memory();
+      if (options_.policy.token_budget / 2 < atom_tokens) throw SystemError(trouble.what());
+      options_.policy.token_budget /= 2;
+      tell([&](RunObserver& observer) {
+        observer.on_notice(fmt::format("memory: {}: token budget {}", trouble.what(), options_.policy.token_budget));
+      });
+    }
+  }
+}
+
+void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
+  const double before = seconds_since_start();
+  std::vector<JobRound> rounds;
+  for (TrainingJob* current : jobs) {
+    try {
+      rounds.push_back(current->evaluation_round());
+    } catch (const UserError& error) {
+      fail_job(*current, error.what());
+    }
+  }
+  if (rounds.empty()) return;
+  evaluating_ = true;
+  try {
+    run_evaluation(rounds);
+    ++summary_.evaluation_rounds;
+  } catch (const EvaluationStopped&) {
+    rounds.clear();
+  }
+  evaluating_ = false;
+  summary_.seconds_evaluating += seconds_since_start() - before;
+  for (const JobRound& round : rounds) {
+    TrainingJob& current = job(round.job);
+    const bool best = current.finish_evaluation(round);
+    if (current.state().status == JobStatus::failed) {
+      fail_job(current, current.state().failure);
+      continue;
+    }
+    tell([&](RunObserver& observer) {
+      observer.on_evaluation({&current, round.loss(), round.row_accuracy(), best, seconds_since_start()});
+    });
+    const TrainSpec& train = current.spec().train;
+    const bool mark = best && (train.load_best || train.early_stopping_patience > 0);
+    const bool ends = current.done() || current.stops_early();
+    if (current.state().step > 0 && (mark || ends || current.checkpoint_due())) save(current, mark);
+  }
+}
+
+}  // namespace cotune

@@ -1,0 +1,118 @@
+"""What the tests of the command line share: a tiny model with data for a job of every method, and ways to run cotune.
+
+The program under test is $COTUNE (default build/cotune). Nothing here waits for a time to pass: tests wait for lines of
+output, and LIMIT_S only keeps a program that hangs from hanging the test run.
+"""
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import tempfile
+import unittest
+
+PROGRAM = os.path.abspath(os.environ.get("COTUNE", "build/cotune"))
+LIMIT_S = 900
+CONFIG = {
+    "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 160, "hidden_act": "silu",
+    "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
+}
+METHODS = {
+    "plain": "{method: lora, r: 4, alpha: 8, dropout: 0.1, target_modules: all-linear}",
+    "bottleneck": "{method: bottleneck, bottleneck_size: 8}",
+    "sparse": "{method: diff_pruning, density: 0.02, selection_batches: 2}",
+}
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory(prefix="cotune-cli-")
+        self.path = pathlib.Path(self.folder.name)
+        self.running = []
+        (self.path / "config.json").write_text(json.dumps(CONFIG))
+        generator = random.Random(7)
+        for name in METHODS:
+            rows = []
+            for _ in range(24):
+                ids = [generator.randrange(3, 15) for _ in range(generator.randrange(4, 60))]
+                rows.append(json.dumps({"input_ids": ids, "labels": [-100] + ids[1:]}))
+            (self.path / f"{name}.jsonl").write_text("\n".join(rows) + "\n")
+
+    def tearDown(self):
+        for process in self.running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        self.folder.cleanup()
+
+    def jobs_file(self, steps=30, save_steps=3, train="", name="jobs.yaml", jobs=tuple(METHODS)):
+        text = "cotune: 1\nmodel: {config: ./config.json, weights: random, seed: 3, dtype: float32}\n"
+        text += f"defaults: {{train: {{batch_size: 4, steps: {steps}, lr: 3e-3, save_steps: {save_steps}{train}}}}}\njobs:\n"
+        for job in jobs:
+            text += f"  - {{name: {job}, data: {{train: {job}.jsonl, eval_fraction: 0.2}}, adapter: {METHODS[job]}}}\n"
+        path = self.path / name
+        path.write_text(text)
+        return path
+
+    def command(self, *arguments):
+        return [PROGRAM, *map(str, arguments)]
+
+    def run_program(self, *arguments, expect=0, **options):
+        options.setdefault("stdout", subprocess.PIPE)
+        done = subprocess.run(self.command(*arguments), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                              timeout=LIMIT_S, **options)
+        self.assertEqual(done.returncode, expect, (done.stdout or "") + done.stderr)
+        return done
+
+    def start_program(self, *arguments):
+        """Starts cotune. Its pipe holds 4 KiB and we read it unbuffered, so that it cannot run further ahead of us."""
+        process = subprocess.Popen(self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
+        self.running.append(process)
+        return process
+
+    def wait_for(self, process, wanted):
+        """Reads JSON lines until wanted(event) holds."""
+        for line in process.stdout:
+            event = json.loads(line)
+            if wanted(event):
+                return event
+        self.fail("the program ended before the event that the test waits for: " + process.stderr.read().decode())
+
+    def end(self, process, expect):
+        output, errors = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, expect, output + errors)
+        return output.decode(), errors.decode()
+
+    def kill(self, process):
+        """The exit status: 0 where the program had ended before."""
+        process.send_signal(signal.SIGKILL)
+        output, errors = process.communicate(timeout=LIMIT_S)
+        self.assertIn(process.returncode, (0, -signal.SIGKILL), output + errors)
+        return process.returncode
+
+    def adapter(self, run, job):
+        return (self.path / run / "jobs" / job / "adapter" / "adapter_model.safetensors").read_bytes()
+
+    def adapters(self, run, jobs=tuple(METHODS)):
+        return {name: self.adapter(run, name) for name in jobs}
+
+    def metrics(self, run):
+        """The events of a run; every line must be whole."""
+        text = (self.path / run / "metrics.jsonl").read_text()
+        self.assertTrue(text.endswith("\n"))
+        return [json.loads(line) for line in text.splitlines()]
+
+    def results(self, run):
+        """What metrics.jsonl says of results, in order, per job: no event twice, and without times."""
+        results = {}
+        for event in self.metrics(run):
+            if event["event"] not in ("step", "evaluation", "end"):
+                continue
+            line = tuple((key, value) for key, value in event.items() if key not in ("job", "seconds"))
+            results.setdefault(event["job"], []).append(line)
+        for job, lines in results.items():
+            self.assertEqual(len(lines), len(set(lines)), f"{job}: an event stands twice")
+        return results

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Runs that are killed, stopped and resumed: equal bits, nothing lost, nothing twice. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/resume_test.py [UNITTEST OPTIONS]
+
+COTUNE_KILLS sets at how many instants a run is killed (default 6).
+"""
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+import unittest
+
+from program import LIMIT_S, ProgramTest
+
+KILLS = int(os.environ.get("COTUNE_KILLS", "6"))
+EVERYTHING = ", eval_steps: 4, load_best_model_at_end: true, max_grad_norm: 0.5, lr_scheduler: cosine"
+
+
+def is_step(event, at_least=1):
+    return event["event"] == "step" and event["step"] >= at_least
+
+
+class Killed(ProgramTest):
+    def kill_at_a_random_instant(self, generator, arguments):
+        """Kills the program while it loads, or so many events and a moment later."""
+        process = self.start_program(*arguments, "--json")
+        if generator.random() < 0.15:
+            time.sleep(generator.uniform(0, 0.5))
+        else:
+            for _ in range(generator.randrange(1, 30)):
+                if not process.stdout.readline():
+                    break
+            time.sleep(generator.uniform(0, 0.01))
+        return self.kill(process)
+
+    def test_at_random_instants_a_run_ends_with_equal_bits_and_equal_metrics(self):
+        jobs = self.jobs_file(steps=16, save_steps=1, train=EVERYTHING)
+        options = ("--token-budget", "256")  # several microbatches a step
+        self.run_program("train", jobs, *options, "--output-dir", self.path / "whole")
+        adapters, results = self.adapters("whole"), self.results("whole")
+        generator = random.Random(11)
+        kills = 0
+        while kills < KILLS:
+            run = self.path / "killed"
+            ended = False
+            while kills < KILLS and not ended:
+                resume = ["--resume"] if (run / "run.json").exists() else []
+                arguments = ("train", jobs, *options, "--output-dir", run, *resume)
+                ended = self.kill_at_a_random_instant(generator, arguments) == 0
+                kills += not ended
+            self.run_program("train", jobs, *options, "--output-dir", run,
+                             *(["--resume"] if (run / "run.json").exists() else []))
+            self.assertEqual(self.adapters("killed"), adapters)
+            self.assertEqual(self.results("killed"), results)
+            self.assertEqual(list(run.rglob("*.part")), [])
+            for job in adapters:  # a step may have been saved again, beside its first folder
+                folders = [sorted(path.name.removesuffix(".again") for path in place.glob(f"jobs/{job}/step-*"))
+                           for place in (run, self.path / "whole")]
+                self.assertEqual(folders[0], folders[1])
+            shutil.rmtree(run)
+
+    def test_while_entries_are_selected_the_job_begins_again(self):
+        jobs = self.jobs_file(steps=150, save_steps=0, jobs=["sparse"])
+        jobs.write_text(jobs.read_text().replace("selection_batches: 2", "selection_batches: 150"))
+        self.run_program("train", jobs, "--output-dir", self.path / "whole")
+        run = self.path / "killed"
+        process = self.start_program("train", jobs, "--json", "--output-dir", run)
+        for _ in range(10):
+            self.wait_for(process, lambda event: event["event"] == "selection")
+        self.kill(process)  # more selections than the pipe holds were to come
+        self.assertFalse((run / "jobs" / "sparse" / "latest").exists())
+        self.run_program("train", jobs, "--output-dir", run, "--resume")
+        self.assertEqual(self.adapter("killed", "sparse"), self.adapter("whole", "sparse"))
+        self.assertEqual(self.results("killed"), self.results("whole"))
+
+    def test_what_interrupted_writes_left_is_removed(self):
+        jobs = self.jobs_file(steps=4, save_steps=2)
+        self.run_program("train", jobs, "--output-dir", self.path / "run")
+        adapters = self.adapters("run")
+        job = self.path / "run" / "jobs" / "plain"
+        (job / "step-3").mkdir()
+        (job / "step-3" / "adapter_model.safetensors").write_bytes(b"half")
+        (job / "adapter" / "adapter_model.safetensors.99.part").write_bytes(b"half")
+        (self.path / "run" / "run.json.99.part").write_bytes(b"half")
+        with open(self.path / "run" / "metrics.jsonl", "a") as metrics:
+            metrics.write('{"event":"step","job":"plain","st')
+        self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume")
+        self.assertEqual(self.adapters("run"), adapters)
+        self.assertEqual([path.name for path in job.glob("step-*")], ["step-4"])
+        self.assertEqual(list((self.path / "run").rglob("*.part")), [])
+        self.results("run")
+
+
+class Locked(ProgramTest):
+    def test_a_second_process_is_refused_and_the_first_goes_on(self):
+        jobs = self.jobs_file(steps=100000, save_steps=0, jobs=["plain"])
+        run = self.path / "run"
+        process = self.start_program("train", jobs, "--json", "--output-dir", run)
+        self.wait_for(process, is_step)
+        for option in ("--resume", "--overwrite"):
+            errors = self.run_program("train", jobs, option, "--output-dir", run, expect=2).stderr
+            self.assertRegex(errors, rf"{re.escape(str(run))}: process {process.pid} is training")
+        self.wait_for(process, lambda event: is_step(event, 100))
+        self.kill(process)
+        shorter = self.jobs_file(steps=2, name="shorter.yaml", jobs=["plain"])
+        self.run_program("train", shorter, "--overwrite", "--output-dir", run)  # the lock went with its process
+
+
+class Stopped(ProgramTest):
+    def stop(self, jobs, wanted, number):
+        """Stops a run when the event comes, and resumes it."""
+        process = self.start_program("train", jobs, "--json", "--output-dir", self.path / "stopped")
+        self.wait_for(process, wanted)
+        process.send_signal(number)
+        output, errors = self.end(process, expect=130)
+        self.assertIn("stopping", errors)
+        self.assertTrue(json.loads(output.strip().splitlines()[-1])["interrupted"])
+        saved = {path.parent.name for path in (self.path / "stopped").glob("jobs/*/latest")}
+        self.run_program("train", jobs, "--output-dir", self.path / "stopped", "--resume")
+        return saved
+
+    def test_in_training_every_job_is_saved_and_goes_on(self):
+        jobs = self.jobs_file(steps=36, save_steps=0, train=EVERYTHING)
+        self.run_program("train", jobs, "--output-dir", self.path / "whole")
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            saved = self.stop(jobs, lambda event: is_step(event, 3), number)
+            self.assertEqual(saved, {"plain", "bottleneck", "sparse"})
+            self.assertEqual(self.adapters("stopped"), self.adapters("whole"))
+            self.assertEqual(self.results("stopped"), self.results("whole"))
+            shutil.rmtree(self.path / "stopped")
+
+    def test_at_the_first_evaluation_the_run_goes_on_with_it(self):
+        jobs = self.jobs_file(steps=60, save_steps=0, jobs=["plain", "bottleneck"])
+        self.run_program("train", jobs, "--output-dir", self.path / "whole")
+        self.stop(jobs, lambda event: event["event"] == "start" and event["job"] == "bottleneck", signal.SIGTERM)
+        self.assertEqual(self.results("stopped"), self.results("whole"))
+
+    def test_a_second_signal_ends_the_program_and_a_resumed_run_still_ends_with_equal_bits(self):
+        jobs = self.jobs_file(steps=200, save_steps=2, jobs=["plain"])
+        self.run_program("train", jobs, "--output-dir", self.path / "whole")
+        process = self.start_program("train", jobs, "--json", "--output-dir", self.path / "twice")
+        self.wait_for(process, lambda event: is_step(event, 3))
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.readline().decode()
+        self.assertIn("second signal", said)
+        # It has 200 lines to write into a pipe of 4 KiB that nobody reads: it is still there.
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+        self.assertIn(process.returncode, (130, -signal.SIGTERM))
+        self.run_program("train", jobs, "--output-dir", self.path / "twice", "--resume")
+        self.assertEqual(self.adapter("twice", "plain"), self.adapter("whole", "plain"))
+        self.assertEqual(self.results("twice"), self.results("whole"))
+
+    def test_while_loading_the_program_ends_at_once(self):
+        fifo = self.path / "fifo.yaml"  # the program waits in it for its jobs file
+        os.mkfifo(fifo)
+        process = self.start_program("train", fifo, "--output-dir", self.path / "run")
+        with open(fifo, "w"):  # returns once the program has opened it
+            process.send_signal(signal.SIGINT)
+            _, errors = self.end(process, expect=130)
+        self.assertIn("before training", errors)
+        self.assertFalse((self.path / "run").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

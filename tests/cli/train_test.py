@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""cotune train through its command line: training, mistakes, policies. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/train_test.py [UNITTEST OPTIONS]
+"""
+import json
+import unittest
+
+from program import ProgramTest
+
+
+class CommandLine(ProgramTest):
+    def test_trains_every_job_and_leaves_adapters_and_a_summary(self):
+        done = self.run_program("train", self.jobs_file(), "--json", "--output-dir", self.path / "run")
+        summary = json.loads(done.stdout.strip().splitlines()[-1])
+        self.assertEqual(summary["event"], "summary")
+        for job in summary["jobs"]:
+            self.assertEqual(job["status"], "finished")
+            self.assertLess(job["eval_loss"], job["start_eval_loss"])
+            self.assertEqual(len(summary["losses"][job["name"]]), 30)
+        self.assertEqual(len(self.adapters("run")), 3)
+
+    def test_mistakes_are_reported_together_with_their_places(self):
+        path = self.path / "wrong.yaml"
+        path.write_text("cotune: 1\nmodel: {config: ./config.json, weights: random}\njobs:\n"
+                        "  - name: a\n    data: {train: missing.jsonl}\n    adapter: {method: lora, r: 0}\n"
+                        "    train: {learning_rat: 1}\n")
+        errors = self.run_program("train", path, "--check", expect=2).stderr
+        self.assertRegex(errors, r"wrong\.yaml:5: .*missing\.jsonl")
+        self.assertRegex(errors, r"wrong\.yaml:6: .*\br\b.*got 0")
+        self.assertRegex(errors, r"wrong\.yaml:7: .*learning_rat.*learning_rate")
+
+    def test_check_trains_nothing(self):
+        done = self.run_program("train", self.jobs_file(), "--check", "--output-dir", self.path / "none")
+        self.assertIn("3 jobs are ready to train", done.stdout)
+        self.assertFalse((self.path / "none").exists())
+
+    def test_a_token_outside_the_vocabulary_is_named(self):
+        (self.path / "plain.jsonl").write_text('{"input_ids": [1, 2, 9999], "labels": [1, 2, 9999]}\n')
+        errors = self.run_program("train", self.jobs_file(), "--check", expect=2).stderr
+        self.assertRegex(errors, r"plain\.jsonl:1: .*9999.*160")
+
+    def test_a_run_is_not_overwritten_unasked(self):
+        jobs = self.jobs_file(steps=2)
+        self.run_program("train", jobs, "--output-dir", self.path / "run")
+        self.assertIn("--resume", self.run_program("train", jobs, "--output-dir", self.path / "run", expect=2).stderr)
+        self.run_program("train", jobs, "--output-dir", self.path / "run", "--overwrite")
+
+    def test_every_sharing_and_layout_trains_the_same_rows(self):
+        jobs = self.jobs_file(steps=3)
+        for sharing in ("separate", "temporal", "batch-all", "hybrid"):
+            for layout in ("ragged", "chunked", "padded"):
+                done = self.run_program("train", jobs, "--json", "--overwrite", "--output-dir", self.path / "run",
+                                        "--sharing", sharing, "--layout", layout, "--token-budget", "512")
+                summary = json.loads(done.stdout.strip().splitlines()[-1])
+                for job in summary["jobs"]:
+                    tokens = job["tokens"]
+                    self.assertEqual(tokens["real"], job["trained_tokens"])
+                    self.assertGreaterEqual(tokens["processed"], tokens["real"])
+                    if layout == "ragged":
+                        self.assertEqual(tokens["processed"], tokens["real"])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,127 @@
+#include "train/checkpoint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "train/small_run.h"
+
+namespace cotune::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder for one test, removed at its end.
+class Scratch {
+ public:
+  Scratch() : path(fs::temp_directory_path() / ("cotune-checkpoint-" + std::to_string(::getpid()))) {
+    fs::remove_all(path);
+    fs::create_directories(path);
+  }
+  ~Scratch() { fs::remove_all(path); }
+  fs::path path;
+};
+
+std::unique_ptr<Adapter> small_adapter(double value) {
+  AdapterSetup setup;
+  setup.spec = small_job("job", AdapterMethod::lora, 1, 9).adapter;
+  for (int64_t layer = 0; layer < 2; ++layer) setup.modules.push_back({layer, Projection::q, 4, 8});
+  std::unique_ptr<Adapter> adapter = make_adapter(small_config(), setup);
+  for (Parameter& parameter : adapter->parameters()) parameter.value.fill_(value);
+  adapter->refresh();
+  return adapter;
+}
+
+double value_of(const Adapter& adapter) { return adapter.parameters().front().value.flatten()[0].item<double>(); }
+
+/// What a folder's checkpoint holds: the value of its adapter and its loss.
+std::pair<double, double> held_by(const fs::path& checkpoint) {
+  const std::unique_ptr<Adapter> adapter = small_adapter(-1);
+  const JobState state = load_checkpoint(checkpoint, *adapter);
+  return {value_of(*adapter), state.last_loss};
+}
+
+JobState state_at(int64_t step, double loss) {
+  JobState state;
+  state.step = step;
+  state.last_loss = loss;
+  return state;
+}
+
+std::vector<std::string> step_folders(const fs::path& job) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(job)) {
+    if (entry.path().filename().string().starts_with("step-")) names.push_back(entry.path().filename());
+  }
+  return names;
+}
+
+TEST(Checkpoint, AKillAtAnyInstantOfSavingLeavesACompleteOne) {
+  const Scratch scratch;
+  const fs::path job = scratch.path / "job", snapshots = scratch.path / "snapshots";
+  struct Saving {
+    int64_t step;
+    double value;
+    bool best;
+  };
+  // A new step, the same step again (as a resumed run does after an evaluation), marked best or not, and a later one.
+  const std::vector<Saving> savings{{1, 1, true}, {2, 2, false}, {2, 3, false}, {2, 4, true}, {2, 5, true}, {3, 6, false}};
+  double previous = 0, previous_best = 0;
+  for (const Saving& saving : savings) {
+    int count = 0;
+    fs::remove_all(snapshots);
+    fs::create_directories(snapshots);
+    file_change_watch() = [&] { fs::copy(job, snapshots / std::to_string(count++), fs::copy_options::recursive); };
+    save_checkpoint(job, *small_adapter(saving.value), state_at(saving.step, saving.value), "base", saving.best);
+    file_change_watch() = nullptr;
+    EXPECT_GT(count, 20);
+    for (int i = 0; i < count; ++i) {
+      const fs::path left = snapshots / std::to_string(i);
+      remove_leftovers(left);
+      const auto latest = latest_checkpoint(left), best = best_checkpoint(left);
+      ASSERT_EQ(latest.has_value(), previous > 0 || latest.has_value()) << "instant " << i << " of step " << saving.step;
+      if (latest) {
+        EXPECT_THAT(held_by(*latest), ::testing::AnyOf(std::pair(previous, previous), std::pair(saving.value, saving.value)));
+      }
+      if (best) {
+        EXPECT_THAT(held_by(*best), ::testing::AnyOf(std::pair(previous_best, previous_best), std::pair(saving.value, saving.value)));
+      }
+      for (const auto& entry : fs::recursive_directory_iterator(left)) EXPECT_NE(entry.path().extension(), ".part");
+      EXPECT_LE(step_folders(left).size(), 2u);
+    }
+    previous = saving.value;
+    if (saving.best) previous_best = saving.value;
+    EXPECT_EQ(held_by(latest_checkpoint(job).value()).first, previous);
+    EXPECT_EQ(held_by(best_checkpoint(job).value()).first, previous_best);
+  }
+}
+
+TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOneBeforeAndNothingElse) {
+  const Scratch scratch;
+  const fs::path job = scratch.path / "job";
+  save_checkpoint(job, *small_adapter(1), state_at(1, 1), "base", false);
+  int change = 0;
+  file_change_watch() = [&] {
+    if (++change == 7) throw SystemError("no space left");  // after a file of the new folder
+  };
+  EXPECT_THROW(save_checkpoint(job, *small_adapter(2), state_at(2, 2), "base", false), SystemError);
+  file_change_watch() = nullptr;
+  EXPECT_THAT(step_folders(job), ::testing::ElementsAre("step-1"));
+  EXPECT_EQ(held_by(latest_checkpoint(job).value()).first, 1);
+}
+
+TEST(Checkpoint, ThatIsNamedAndMissingIsTheUsersToMend) {
+  const Scratch scratch;
+  const fs::path job = scratch.path / "job";
+  save_checkpoint(job, *small_adapter(1), state_at(1, 1), "base", false);
+  write_file_atomically(job / "latest", "step-7\n");
+  EXPECT_THROW(latest_checkpoint(job), UserError);
+  write_file_atomically(job / "latest", "../job/step-1\n");
+  EXPECT_THROW(latest_checkpoint(job), UserError);
+}
+
+}  // namespace
+}  // namespace cotune::testing

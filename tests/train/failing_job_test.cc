@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/error.h"
+#include "train/checkpoint.h"
+#include "train/small_run.h"
+
+namespace cotune::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t steps = 5, good_steps = 2;
+
+/// Four jobs, the second of which is to break after good_steps.
+std::vector<JobSpec> jobs_with_a_bad_one() {
+  std::vector<JobSpec> specs = mixed_jobs(steps);
+  specs[1] = small_job("bad", AdapterMethod::lora, 2, steps);
+  specs[1].train.shuffle = Shuffle::none;
+  return specs;
+}
+
+/// The adapters of all but the bad job.
+std::vector<std::string> other_adapters(const SmallRun& run) {
+  std::vector<std::string> bytes;
+  for (const char* name : {"plain", "sparse", "long"}) bytes.push_back(adapter_bytes(run, name));
+  return bytes;
+}
+
+/// What the other jobs are without the bad one, and where it ends normally at the step at which it is to break.
+class FailingJob : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::vector<JobSpec> specs = jobs_with_a_bad_one();
+    specs[1].train.steps = good_steps;
+    SmallRun ends("ends");
+    ends.trainer(specs, {})->run();
+    others_ = other_adapters(ends);
+    good_ = adapter_bytes(ends, "bad");
+    specs.erase(specs.begin() + 1);
+    SmallRun without("without");
+    without.trainer(specs, {})->run();
+    EXPECT_EQ(other_adapters(without), others_);
+  }
+
+  /// Runs the jobs; the bad one must fail with this reason, and the others must not notice.
+  void expect_it_fails_alone(SmallRun& run, const std::vector<JobSpec>& specs, TrainerOptions options,
+                             const std::string& reason) {
+    auto trainer = run.trainer(specs, std::move(options));
+    trainer->run();
+    const JobState& state = trainer->jobs()[1]->state();
+    EXPECT_EQ(state.status, JobStatus::failed);
+    EXPECT_EQ(state.step, good_steps);
+    EXPECT_THAT(state.failure, HasSubstr(reason));
+    for (const size_t other : {0, 2, 3}) EXPECT_EQ(trainer->jobs()[other]->state().status, JobStatus::finished);
+    EXPECT_EQ(other_adapters(run), others_);
+    EXPECT_FALSE(std::filesystem::exists(run.folder / "jobs" / "bad" / "adapter"));
+    const auto checkpoint = latest_checkpoint(run.folder / "jobs" / "bad");
+    ASSERT_TRUE(checkpoint.has_value());
+    EXPECT_THAT(state.failure, HasSubstr("last good checkpoint: " + checkpoint->string()));
+    EXPECT_EQ(read_file(*checkpoint / "adapter_model.safetensors"), good_);
+  }
+
+  static inline std::vector<std::string> others_;
+  static inline std::string good_;
+};
+
+void break_token(Dataset& dataset, int64_t broken_row) {
+  Dataset broken(dataset.source());
+  for (int64_t row = 0; row < dataset.size(); ++row) {
+    Example example = dataset.example(row);
+    if (row == broken_row) example.tokens.back() = 5000;
+    broken.add(example);
+  }
+  dataset = broken;
+}
+
+TEST_F(FailingJob, WhoseDataBreakLeavesTheOthersAsTheyAre) {
+  SmallRun run("data");
+  const std::vector<JobSpec> specs = jobs_with_a_bad_one();
+  run.change_data = [&](const JobSpec& spec, JobData& data) {
+    if (spec.name == "bad") break_token(data.train, good_steps * spec.train.batch_size + 1);
+  };
+  expect_it_fails_alone(run, specs, {}, "random:8: holds token 5000, but the model's vocabulary has 160 tokens");
+}
+
+TEST_F(FailingJob, WhoseLossTurnsNaNLeavesTheOthersAsTheyAre) {
+  SmallRun run("nan");
+  std::vector<JobSpec> specs = jobs_with_a_bad_one();
+  for (JobSpec& spec : specs) spec.train.save_steps = 1;
+  AtStep observer([](const StepEvent&) {}, [](const TrainingJob& job) {
+    if (job.spec().name != "bad" || job.state().step != good_steps) return;
+    job.adapter().parameters().front().value.fill_(std::numeric_limits<float>::quiet_NaN());
+    job.adapter().refresh();
+  });
+  TrainerOptions options;
+  options.observers = {&observer};
+  expect_it_fails_alone(run, specs, options, "the loss of step 3 is not finite");
+}
+
+TEST_F(FailingJob, WhoseHeldOutLossTurnsNaNLeavesTheOthersAsTheyAre) {
+  SmallRun run("held-out");
+  std::vector<JobSpec> specs = jobs_with_a_bad_one();
+  for (JobSpec& spec : specs) spec.train.eval_steps = good_steps;
+  run.change_data = [&](const JobSpec& spec, JobData& data) {
+    if (spec.name == "bad") break_token(data.eval, 2);
+  };
+  // Broken held-out data are found before the first step.
+  auto trainer = run.trainer(specs, {});
+  trainer->run();
+  EXPECT_EQ(trainer->jobs()[1]->state().status, JobStatus::failed);
+  EXPECT_THAT(trainer->jobs()[1]->state().failure, HasSubstr("random:3: holds token 5000"));
+  EXPECT_THAT(trainer->jobs()[1]->state().failure, HasSubstr("it has no checkpoint"));
+  EXPECT_EQ(other_adapters(run), others_);
+
+  SmallRun nan("held-out-nan");  // parameters break between a step and the evaluation that follows it
+  specs[1].train.save_steps = 1;
+  AtStep observer(
+      [&](const StepEvent& event) {
+        if (event.job->spec().name != "bad" || event.job->state().step != good_steps) return;
+        event.job->adapter().parameters().front().value.fill_(std::numeric_limits<float>::quiet_NaN());
+        event.job->adapter().refresh();
+      });
+  TrainerOptions options;
+  options.observers = {&observer};
+  auto other = nan.trainer(specs, options);
+  other->run();
+  EXPECT_EQ(other->jobs()[1]->state().status, JobStatus::failed);
+  EXPECT_THAT(other->jobs()[1]->state().failure, HasSubstr("held-out loss is not finite; last good checkpoint"));
+  EXPECT_EQ(latest_checkpoint(nan.folder / "jobs" / "bad").value().filename(), "step-1");
+  EXPECT_EQ(other_adapters(nan), others_);
+}
+
+}  // namespace
+}  // namespace cotune::testing

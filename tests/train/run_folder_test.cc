@@ -1,0 +1,136 @@
+#include "train/run_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "jobs/jobs_file.h"
+#include "train/metrics_file.h"
+
+namespace cotune::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RunFolderTest : public ::testing::Test {
+ protected:
+  RunFolderTest() : path(fs::temp_directory_path() / ("cotune-run-folder-" + std::to_string(::getpid()))) {
+    fs::remove_all(path);
+  }
+  ~RunFolderTest() override { fs::remove_all(path); }
+  fs::path path;
+};
+
+RunRecord record_of(const std::string& jobs, const std::string& run = "") {
+  RunRecord record;
+  record.configuration = parse_jobs_file("cotune: 1\nmodel: {config: llama-2-7b, weights: random}\n" + run + "jobs:\n" + jobs,
+                                         "jobs.yaml", "/data", {}, Purpose::train);
+  record.model_fingerprint = "m";
+  record.compute_dtype = "Float";
+  record.instruction_set = "avx512";
+  record.memory_limit_bytes = 1 << 30;
+  for (const JobSpec& job : record.configuration.jobs) record.data_hashes[job.name] = "hash of " + job.name;
+  return record;
+}
+
+const std::string two_jobs =
+    "  - {name: a, data: {train: a.jsonl}, adapter: {r: 4, target_modules: all-linear}, train: {lr: 1e-3}}\n"
+    "  - {name: b, data: {train: b.jsonl}, adapter: {method: bottleneck}}\n";
+
+TEST_F(RunFolderTest, IsHeldByOneAtATime) {
+  {
+    RunFolder first(path, RunFolder::Start::fresh);
+    try {
+      RunFolder second(path, RunFolder::Start::fresh);
+      FAIL();
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(path.string()));
+      EXPECT_THAT(error.what(), HasSubstr("process " + std::to_string(::getpid())));
+    }
+  }
+  RunFolder again(path, RunFolder::Start::fresh);
+}
+
+TEST_F(RunFolderTest, HoldsARunOnceItHasBegun) {
+  EXPECT_THROW(RunFolder(path, RunFolder::Start::resume), UserError);
+  EXPECT_FALSE(fs::exists(path));
+  RunFolder(path, RunFolder::Start::fresh).begin(record_of(two_jobs));
+  EXPECT_THROW(RunFolder(path, RunFolder::Start::fresh), UserError);
+  fs::create_directories(path / "jobs" / "a");
+  RunFolder(path, RunFolder::Start::resume).begin(record_of(two_jobs));
+  EXPECT_TRUE(fs::exists(path / "jobs" / "a"));
+  RunFolder(path, RunFolder::Start::overwrite).begin(record_of(two_jobs));
+  EXPECT_FALSE(fs::exists(path / "jobs" / "a"));
+}
+
+TEST_F(RunFolderTest, OfJobsWithoutARunIsNotWrittenOver) {
+  fs::create_directories(path / "jobs" / "a");
+  RunFolder folder(path, RunFolder::Start::fresh);
+  EXPECT_THROW(folder.begin(record_of(two_jobs)), UserError);
+}
+
+TEST_F(RunFolderTest, GivesItsRecordBack) {
+  const RunRecord record = record_of(two_jobs, "run: {layout: chunked, chunk_size: 32}\n");
+  RunFolder(path, RunFolder::Start::fresh).begin(record);
+  const auto read = RunFolder(path, RunFolder::Start::resume).record();
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->configuration, record.configuration);
+  EXPECT_EQ(read->to_json(), record.to_json());
+  EXPECT_THAT(differences(*read, record), ElementsAre());
+  write_file_atomically(path / "run.json", "{\"cotune\": 1}");
+  EXPECT_THROW(RunFolder(path, RunFolder::Start::resume).record(), UserError);
+}
+
+TEST(RunRecord, ListsEveryDifferenceThatChangesAResult) {
+  const RunRecord before = record_of(two_jobs);
+  RunRecord now = record_of(
+      "  - {name: a, data: {train: a.jsonl}, adapter: {r: 8, target_modules: all-linear}, train: {lr: 2e-3}}\n"
+      "  - {name: c, data: {train: c.jsonl}, adapter: {method: bottleneck}}\n",
+      "run: {layout: padded}\n");
+  now.model_fingerprint = "n";
+  now.compute_dtype = "BFloat16";
+  now.data_hashes["a"] = "other";
+  EXPECT_THAT(differences(before, now),
+              ElementsAre(HasSubstr("fingerprint: m, now n"), "compute dtype: Float, now BFloat16",
+                          "run.layout: ragged, now padded", "jobs.a.adapter.r: 4, now 8",
+                          "jobs.a.train.learning_rate: 0.001, now 0.002", HasSubstr("jobs.a.data: /data/a.jsonl"),
+                          "jobs.c: is not in the run", "jobs.b: is in the run, and missing now"));
+}
+
+TEST(RunRecord, LetsPlacesAndThePackingChange) {
+  RunRecord before = record_of(two_jobs), now = record_of(two_jobs, "run: {token_budget: 512, sharing: separate, threads: 1}\n");
+  for (JobSpec& job : now.configuration.jobs) {
+    job.data.train = "/elsewhere/" + job.name;
+    job.priority = 7;
+    job.train.save_steps = 3;
+  }
+  now.instruction_set = "none";
+  EXPECT_THAT(differences(before, now), ElementsAre());
+}
+
+TEST_F(RunFolderTest, MetricsGoOnFromTheCheckpoints) {
+  fs::create_directories(path);
+  const fs::path file = path / "metrics.jsonl";
+  const auto line = [](const std::string& event, const std::string& job, int step) {
+    return "{\"event\":\"" + event + "\",\"job\":\"" + job + "\",\"step\":" + std::to_string(step) + "}\n";
+  };
+  const std::string kept = line("evaluation", "a", 0) + line("step", "a", 1) + line("step", "a", 2) +
+                           "{\"event\":\"notice\",\"text\":\"memory\"}\n" + line("evaluation", "a", 2) + line("step", "b", 1) +
+                           line("checkpoint", "b", 1);
+  const std::string dropped = line("step", "a", 3) + line("evaluation", "b", 1) + line("checkpoint", "a", 3) +
+                              line("end", "a", 2) + line("step", "c", 1) + "{\"event\":\"step\",\"jo";
+  write_file_atomically(file, kept + dropped);
+  trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}, {"d", {0, -1}}});
+  EXPECT_EQ(read_file(file), kept + line("checkpoint", "a", 2));
+  trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}});
+  EXPECT_EQ(read_file(file), kept + line("checkpoint", "a", 2));
+  trim_metrics(path / "none.jsonl", {});
+  EXPECT_FALSE(fs::exists(path / "none.jsonl"));
+}
+
+}  // namespace
+}  // namespace cotune::testing
