@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <iostream>
 
 #include "base/error.h"
 
@@ -17,7 +18,9 @@ int& exit_code() {
   return code;
 }
 
-int run_command_line(int argc, char** argv) {
+namespace {
+
+int run_subcommand(int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
   app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
   app.require_subcommand(1);
@@ -38,11 +41,18 @@ int run_command_line(int argc, char** argv) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
   }
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    fmt::print(stderr, "standard output: cannot be written: {}\n", std::strerror(errno));
-    return 1;
-  }
   return exit_code();
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  const int code = run_subcommand(argc, argv);
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  if (code != 0) return code;
+  fmt::print(stderr, "standard output: cannot be written: {}\n", std::strerror(errno));
+  return 1;
 }
 
 }  // namespace cotune

@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-constexpr size_t widest_name = 20;
+constexpr size_t widest_name = 16;
 
 /// Seconds between two blocks: seldom enough that a long run's log stays short.
 double block_interval(double seconds) { return std::clamp(seconds / 20, 5.0, 60.0); }
@@ -53,9 +53,11 @@ void ProgressLines::line(const TrainingJob& job, const std::string& text) const 
 }
 
 void ProgressLines::on_job_started(const TrainingJob& job) {
-  const int64_t step = job.state().step;
-  const std::string place = step == 0 ? "starts" : fmt::format("goes on at step {}", step);
-  line(job, fmt::format("{}: {} steps of {} rows, {} rows to train, {} held out", place, job.total_steps(),
+  if (job.state().step > 0) {
+    line(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
+    return;
+  }
+  line(job, fmt::format("starts: {} steps of {} rows; {} to train, {} held out", job.total_steps(),
                         job.spec().train.batch_size, job.data().train.size(), job.data().eval.size()));
 }
 
@@ -89,23 +91,22 @@ void ProgressLines::on_round_ended(double seconds) {
 }
 
 void ProgressLines::step_line(const StepEvent& event) const {
-  line(*event.job, fmt::format("{:>{}}/{:<{}}  loss {:<7.4f} lr {:<8.2e} {:>6.0f} tok/s  {:>6} left", event.job->state().step,
-                               step_width_, event.job->total_steps(), step_width_, event.loss, event.learning_rate,
-                               event.tokens_per_second, duration_text(event.seconds_left)));
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  loss {:<7.4f} lr {:<8.2e} {:>6.0f} tok/s {:>6} left",
+                               event.job->state().step, step_width_, event.job->total_steps(), step_width_, event.loss,
+                               event.learning_rate, event.tokens_per_second, duration_text(event.seconds_left)));
 }
 
 void ProgressLines::total_line() const {
   double left = 0, rate = 0;
   for (const auto& [job, tokens] : tokens_left_) left += tokens;
   for (const auto& [job, event] : newest_) rate += event.tokens_per_second;
-  print_line(fmt::format("{}  {:<{}} {:>6.0f} tok/s  {:>6} left", name_column("together", name_width_),
-                         fmt::format("{} jobs", newest_.size()), 2 * step_width_ + 28, rate, duration_text(left / rate)));
+  print_line(fmt::format("{}  {:<{}} {:>6.0f} tok/s {:>6} left", name_column("together", name_width_),
+                         fmt::format("{} jobs", newest_.size()), 2 * step_width_ + 27, rate, duration_text(left / rate)));
 }
 
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
-  const std::string accuracy = accuracy_text(event.accuracy);
-  line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} of rows right{}", event.job->state().step,
-                               step_width_, event.job->total_steps(), step_width_, event.loss, accuracy,
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
+                               event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
                                event.best ? "" : ", not the best"));
 }
 

@@ -10,8 +10,8 @@
 
 namespace cotune {
 
-/// Lines for people on standard output, at most 80 columns with names of up to 20 characters: a block with a line per
-/// job and one for all of them every few seconds, evaluations, starts and ends.
+/// Lines for people on standard output, at most 80 columns: a block with a line per job and one for all of them
+/// every few seconds, evaluations, starts and ends.
 class ProgressLines : public RunObserver {
  public:
   /// total_steps: the most steps of any job; names and it set the widths of the columns.
@@ -38,7 +38,7 @@ class ProgressLines : public RunObserver {
   double last_block_s_ = -1;
 };
 
-/// A job's name in a column: cut where it is longer than the column may be.
+/// A job's name in a column of at most 16 characters: cut where it is longer.
 size_t name_column_width(const std::vector<std::string>& names);
 std::string name_column(const std::string& name, size_t width);
 

@@ -135,7 +135,7 @@ class Inputs(ProgramTest):
 
     def test_a_name_given_twice_is_refused(self):
         jobs = self.jobs_file(jobs=["plain", "plain"])
-        self.assertRegex(self.check(jobs), r"jobs\.yaml:5: .*`plain` is also the name of jobs\[0\]")
+        self.assertRegex(self.check(jobs), r"jobs\.yaml:6: .*`plain` is also the name of jobs\[0\]")
 
     def test_data_that_are_no_file_are_refused(self):
         jobs = self.jobs_file(jobs=["plain"])

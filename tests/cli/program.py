@@ -69,7 +69,8 @@ class ProgramTest(unittest.TestCase):
     def start_program(self, *arguments):
         """Starts cotune. Its pipe holds 4 KiB and we read it unbuffered, so that it cannot run further ahead of us."""
         process = subprocess.Popen(self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
+                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # as under no nohup
         self.running.append(process)
         return process
 

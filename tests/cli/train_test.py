@@ -6,7 +6,7 @@
 import json
 import unittest
 
-from program import ProgramTest
+from program import METHODS, ProgramTest
 
 
 class CommandLine(ProgramTest):
@@ -19,6 +19,22 @@ class CommandLine(ProgramTest):
             self.assertLess(job["eval_loss"], job["start_eval_loss"])
             self.assertEqual(len(summary["losses"][job["name"]]), 30)
         self.assertEqual(len(self.adapters("run")), 3)
+
+    def test_lines_for_people_fit_80_columns_and_say_what_was_done(self):
+        run = self.path / "run"
+        lines = self.run_program("train", self.jobs_file(steps=4), "--output-dir", run).stdout.splitlines()
+        self.assertEqual([line for line in lines if len(line) > 80 and str(run) not in line], [])
+        text = "\n".join(lines)
+        self.assertRegex(text, r"plain +1/4 +loss \d\.\d{4} +lr 3\.00e-03 +\d+ tok/s +\S+ left")
+        self.assertRegex(text, r"together +[23] jobs +\d+ tok/s +\S+ left")
+        self.assertRegex(text, r"plain +4/4 +held-out loss \d\.\d{4}, \d+\.\d% right")
+        self.assertRegex(text, r"sparse +chooses its entries")
+        for heading in (r"time by operator +seconds +share", r"memory +peak", r"tokens +real +labelled +padded",
+                        r"job +ended +steps +held-out loss +rows right"):
+            self.assertRegex(text, heading)
+        for job in METHODS:
+            self.assertIn(f"adapter  {run}/jobs/{job}/adapter", lines)
+        self.assertIn(f"log      {run}/metrics.jsonl", lines)
 
     def test_mistakes_are_reported_together_with_their_places(self):
         path = self.path / "wrong.yaml"
