@@ -45,6 +45,7 @@ class MergedWeights : public WeightSource {
     return (base_->load(name, at::kDouble) + found->second).to(dtype).contiguous();
   }
   at::ScalarType stored_dtype(const std::string& name) const override { return base_->stored_dtype(name); }
+  std::string content_hash() const override { return "merged into " + base_->content_hash(); }
 
  private:
   std::shared_ptr<const WeightSource> base_;
