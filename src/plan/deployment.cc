@@ -1,0 +1,200 @@
+#include "plan/deployment.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "plan/dispatch_bound.h"
+
+namespace cotune {
+namespace {
+
+bool visit_plans(std::span<const int64_t> sizes, size_t i, int64_t left, std::vector<int64_t>& plan,
+                 const std::function<bool(std::span<const int64_t>)>& visit) {
+  if (i + 1 == sizes.size()) {
+    if (left % sizes[i] != 0) return true;
+    plan[i] = left / sizes[i];
+    return visit(plan);
+  }
+  for (int64_t count = 0; count * sizes[i] <= left; ++count) {
+    plan[i] = count;
+    if (!visit_plans(sizes, i + 1, left - count * sizes[i], plan, visit)) return false;
+  }
+  plan[i] = 0;
+  return true;
+}
+
+/// Σ_j B_j·min_i n_i·c_ij over the deployed configurations, over all devices: what no dispatch can beat, by which
+/// configurations are deployed alone. Infinite where a bucket fits none.
+double support_bound(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, uint64_t support,
+                     int64_t devices) {
+  double total = 0;
+  for (size_t j = 0; j < sequences.size(); ++j) {
+    if (sequences[j] == 0) continue;
+    double least = std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < costs.size(); ++i) {
+      if ((support >> i & 1) == 0 || j >= costs[i].reach()) continue;
+      least = std::min(least, static_cast<double>(costs[i].devices) * costs[i].seconds[j]);
+    }
+    total += static_cast<double>(sequences[j]) * least;
+  }
+  return total / static_cast<double>(devices);
+}
+
+class DeploymentSearch {
+ public:
+  DeploymentSearch(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, const DeploymentLimits& limits)
+      : costs_(costs), sequences_(sequences), limits_(limits) {
+    for (const BucketCosts& each : costs) sizes_.push_back(each.devices);
+  }
+
+  Deployment run(int64_t devices) {
+    for (int64_t total = devices; total > 0 && plans_.empty(); --total) {
+      result_ = {};
+      enumerate(total);
+    }
+    if (plans_.empty()) return result_;
+    bound_plans();
+    solve_plans();
+    return std::move(result_);
+  }
+
+ private:
+  size_t width() const { return costs_.size(); }
+  std::span<const int64_t> plan(size_t index) const { return {plans_.data() + index * width(), width()}; }
+
+  void enumerate(int64_t total) {
+    std::vector<double> by_support(size_t{1} << width(), -1);
+    for_each_plan(sizes_, total, [&](std::span<const int64_t> replicas) {
+      if (result_.enumerated == limits_.plans) {
+        result_.truncated = true;
+        return false;
+      }
+      ++result_.enumerated;
+      uint64_t support = 0;
+      for (size_t i = 0; i < width(); ++i) support |= uint64_t{replicas[i] > 0} << i;
+      double& bound = by_support[support];
+      if (bound < 0) bound = support_bound(costs_, sequences_, support, total);
+      if (bound == std::numeric_limits<double>::infinity()) {
+        ++result_.unable;
+      } else {
+        plans_.insert(plans_.end(), replicas.begin(), replicas.end());
+        bounds_.emplace_back(bound, bounds_.size());
+      }
+      return true;
+    });
+  }
+
+  /// First bounds, ascending: by device weights, which is LobRA's Theorem 1, with whole sequences; the paper's own by the
+  /// greedy dispatch.
+  void bound_plans() {
+    CoverBound cover_bound(sequences_);
+    std::vector<double> paper_bounds;
+    for (auto& [bound, index] : bounds_) {
+      cover_bound.deploy(costs_, plan(index));
+      bound = std::max(bound, improve_weights(cover_bound, 1, 1).bound);
+      if (limits_.filter == PlanFilter::paper) paper_bounds.push_back(greedy_bound(plan(index)));
+    }
+    if (limits_.filter == PlanFilter::paper) {
+      const double most = *std::min_element(paper_bounds.begin(), paper_bounds.end()) * (1 + limits_.theta);
+      const size_t before = bounds_.size();
+      std::erase_if(bounds_, [&](const auto& each) { return paper_bounds[each.second] > most; });
+      result_.bounded += static_cast<int64_t>(before - bounds_.size());
+    }
+    std::sort(bounds_.begin(), bounds_.end());
+  }
+
+  double greedy_bound(std::span<const int64_t> replicas) const {
+    const Dispatch greedy = dispatch_greedily(costs_, replicas, sequences_);
+    double device_seconds = 0, devices = 0;
+    for (size_t i = 0; i < width(); ++i) {
+      device_seconds += static_cast<double>(replicas[i] * sizes_[i]) * greedy.seconds[i];
+      devices += static_cast<double>(replicas[i] * sizes_[i]);
+    }
+    return device_seconds / devices;
+  }
+
+  void solve_plans() {
+    const bool is_exact = limits_.filter == PlanFilter::exact;
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    double best = infinity, least_open = infinity;
+    int64_t looks = 0;
+    std::vector<ConsideredPlan> solved;
+    for (size_t k = 0; k < bounds_.size(); ++k) {
+      const auto [bound, index] = bounds_[k];
+      const double enough = best * (1 - limits_.gap);
+      const auto left = static_cast<int64_t>(bounds_.size() - k);
+      if (is_exact && (bound >= enough || looks == limits_.close_looks)) {
+        (bound >= enough ? result_.bounded : result_.open) += left;
+        least_open = std::min(least_open, bound);
+        break;
+      }
+      ++looks;
+      DispatchLimits quick{.gap = limits_.gap, .nodes = 0, .rounds = 40};
+      if (is_exact) quick.cutoff = enough;
+      const Dispatch dispatch = dispatch_balanced(costs_, plan(index), sequences_, quick);
+      const double raised = std::max(bound, dispatch.lower_bound);
+      if (is_exact && raised >= enough && dispatch.makespan >= best) {
+        ++result_.bounded;
+        least_open = std::min(least_open, raised);
+        continue;
+      }
+      ++result_.solved;
+      solved.push_back({{plan(index).begin(), plan(index).end()}, raised, dispatch.makespan});
+      best = std::min(best, dispatch.makespan);
+    }
+    refine(solved);
+    for (const ConsideredPlan& each : solved) least_open = std::min(least_open, each.lower_bound);
+    const bool is_bounded = !result_.truncated && limits_.filter != PlanFilter::paper;
+    result_.lower_bound = is_bounded ? std::min(least_open, result_.dispatch.makespan) : 0;
+    std::erase_if(solved, [&](const ConsideredPlan& each) { return each.replicas == result_.replicas; });
+    if (solved.size() > 10) solved.resize(10);
+    result_.runners_up = std::move(solved);
+  }
+
+  /// Solves the plans whose makespan may be the least again, with the search; sorts by makespan.
+  void refine(std::vector<ConsideredPlan>& solved) {
+    const auto by_makespan = [](const ConsideredPlan& a, const ConsideredPlan& b) { return a.makespan < b.makespan; };
+    std::stable_sort(solved.begin(), solved.end(), by_makespan);
+    constexpr int64_t most_refined = 64;
+    double best = std::numeric_limits<double>::infinity();
+    int64_t refined = 0;
+    for (ConsideredPlan& each : solved) {
+      if (each.lower_bound >= best * (1 - limits_.gap)) continue;
+      if (refined++ == most_refined) break;
+      const Dispatch dispatch = dispatch_balanced(costs_, each.replicas, sequences_, limits_.dispatch);
+      each.lower_bound = std::max(each.lower_bound, dispatch.lower_bound);
+      if (dispatch.makespan < each.makespan) each.makespan = dispatch.makespan;
+      if (dispatch.makespan >= best) continue;
+      best = dispatch.makespan;
+      result_.replicas = each.replicas;
+      result_.dispatch = dispatch;
+    }
+    std::stable_sort(solved.begin(), solved.end(), by_makespan);
+  }
+
+  std::span<const BucketCosts> costs_;
+  std::span<const int64_t> sequences_;
+  const DeploymentLimits& limits_;
+  std::vector<int64_t> sizes_;
+  std::vector<int64_t> plans_;                     ///< one after another
+  std::vector<std::pair<double, size_t>> bounds_;  ///< (bound, place in plans_)
+  Deployment result_;
+};
+
+}  // namespace
+
+void for_each_plan(std::span<const int64_t> sizes, int64_t total,
+                   const std::function<bool(std::span<const int64_t>)>& visit) {
+  if (sizes.empty()) return;
+  std::vector<int64_t> plan(sizes.size(), 0);
+  visit_plans(sizes, 0, total, plan, visit);
+}
+
+Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,
+                           const DeploymentLimits& limits) {
+  COTUNE_CHECK(costs.size() < 24, "{} configurations are too many to enumerate", costs.size());
+  return DeploymentSearch(costs, sequences, limits).run(devices);
+}
+
+}  // namespace cotune

@@ -1,0 +1,65 @@
+/// How many replicas of which parallel configuration (LobRA §4.2): those whose best dispatch of an expected step ends first.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/dispatch.h"
+
+namespace cotune {
+
+/// Which plans are looked at closely (LB-17, LB-18).
+enum class PlanFilter {
+  none,   ///< every plan is solved
+  paper,  ///< those whose bound by greedy dispatch, Σ_i p_i·n_i·t_i / N, is at most (1 + θ) times the least are solved,
+          ///< θ = 15%: can lose the optimum
+  exact,  ///< those whose bound is below the best plan found so far: never loses it, and needs no θ
+};
+
+struct DeploymentLimits {
+  PlanFilter filter = PlanFilter::exact;
+  double theta = 0.15;        ///< of PlanFilter::paper
+  double gap = 0.001;         ///< plans that could be better by less than this share are not looked for
+  int64_t close_looks = 4000; ///< plans, in the order of their first bounds, whose bound is raised or that are solved; what
+                              ///< the others leave open shows in Deployment::lower_bound
+  DispatchLimits dispatch;    ///< of the best plans; the others are solved without the search for what is left of the gap
+  int64_t plans = 4'000'000;  ///< at most so many are enumerated
+};
+
+/// One vector of replica counts that was considered.
+struct ConsideredPlan {
+  std::vector<int64_t> replicas;
+  double lower_bound = 0;  ///< seconds
+  double makespan = 0;     ///< seconds; 0: it was not solved, since its bound ruled it out
+  bool operator==(const ConsideredPlan&) const = default;
+};
+
+struct Deployment {
+  std::vector<int64_t> replicas;  ///< p_i, one per configuration; empty: nothing fits
+  Dispatch dispatch;              ///< of the expected step
+  double lower_bound = 0;         ///< no plan of this many devices takes less
+  int64_t enumerated = 0;         ///< plans that use all devices (or as many as some plan can)
+  int64_t unable = 0;             ///< without a replica that holds the longest bucket
+  int64_t bounded = 0;            ///< ruled out by their bound
+  int64_t solved = 0;
+  int64_t open = 0;               ///< neither: beyond close_looks
+  bool truncated = false;         ///< there were more plans than DeploymentLimits::plans; lower_bound is 0
+  std::vector<ConsideredPlan> runners_up;  ///< solved plans after the best, by makespan, at most ten
+  bool operator==(const Deployment&) const = default;
+
+  bool empty() const { return replicas.empty(); }
+};
+
+/// Eq. 2, with p from all vectors of Σ_i p_i·n_i = devices (less only where none fits exactly; LB-18), each dispatched as in
+/// dispatch_balanced. `sequences`: of the expected step, per bucket (⌈B·f_j⌉).
+Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,
+                           const DeploymentLimits& limits = {});
+
+/// Calls `visit` with every p ≥ 0 with Σ p_i·sizes_i = total, in lexicographic order, until it returns false.
+void for_each_plan(std::span<const int64_t> sizes, int64_t total,
+                   const std::function<bool(std::span<const int64_t>)>& visit);
+
+}  // namespace cotune

@@ -1,0 +1,32 @@
+/// Length buckets of a batch: boundaries that pad least (LobRA §4.3, Eq. 4; LB-20).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/length_histogram.h"
+
+namespace cotune {
+
+struct LengthBuckets {
+  std::vector<int64_t> tokens;     ///< boundaries, ascending: a row is padded to the least that holds it
+  std::vector<int64_t> sequences;  ///< rows of each bucket
+  int64_t padding = 0;             ///< tokens, over all rows
+  bool operator==(const LengthBuckets&) const = default;
+};
+
+struct BucketPolicy {
+  int64_t buckets = 16;            ///< R: at most so many
+  int64_t interval = 256;          ///< boundaries are multiples of this
+  std::vector<int64_t> pinned;     ///< lengths that are boundaries in any case (the longest row of deployed configurations)
+};
+
+/// Exact: dynamic programming over the intervals that hold rows, O(rows + R·U²) for U of them. At most `buckets`
+/// boundaries and the pinned ones below the longest row. No rows: no buckets.
+LengthBuckets bucket_lengths(std::span<const int64_t> lengths, const BucketPolicy& policy = {});
+
+/// Rows per bucket for given boundaries; throws InternalError for a row longer than the last.
+LengthBuckets sort_into_buckets(std::span<const int64_t> lengths, std::span<const int64_t> boundaries);
+
+}  // namespace cotune

@@ -1,0 +1,194 @@
+#include "plan/stage_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "plan/pipeline_seconds.h"
+#include "plan/replica_costs.h"
+
+namespace cotune {
+namespace {
+
+/// Everything takes one second a FLOP, memory and launches nothing.
+StageMachine counting_machine() {
+  StageMachine machine;
+  machine.device = {.name = "count", .memory_bytes = 1, .flops = {{"bfloat16", 1}}, .memory_bandwidth = 1e30,
+                    .compute_efficiency = 1, .launch_seconds = 0};
+  return machine;
+}
+
+std::vector<AdapterShape> lora_everywhere(const ModelConfig& model, int32_t job, int64_t rank) {
+  std::vector<AdapterShape> adapters;
+  for (int64_t layer = 0; layer < model.layer_count; ++layer) {
+    for (const Projection projection : {Projection::q, Projection::v, Projection::down}) {
+      adapters.push_back({job, AdapterMethod::lora, layer, projection, rank, 0});
+    }
+  }
+  return adapters;
+}
+
+TEST(StageSeconds, OnAMachineThatCountsAreTheFlopsOfTheList) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  for (const std::pair<int64_t, int64_t>& layers : {std::pair<int64_t, int64_t>{0, 22}, {0, 9}, {9, 22}, {5, 7}, {10, 16}}) {
+    const StageShape stage{layers.first, layers.second, layers.first == 0, layers.second == 22, 1};
+    std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16), second = lora_everywhere(model, 1, 4);
+    adapters.insert(adapters.end(), second.begin(), second.end());
+    const MicrobatchCounts counts = even_microbatch(4, 200, {0.75, 0.25});
+    const StageSeconds seconds = stage_seconds(model, stage, adapters, counts, counting_machine());
+    const auto flops = [&](Direction direction) {
+      return total_cost(model, stage, stage_operators(model, stage, adapters, direction), counts, 2).flops;
+    };
+    EXPECT_NEAR(seconds.forward / flops(Direction::forward), 1, 1e-9) << layers.first;
+    EXPECT_NEAR(seconds.backward / flops(Direction::backward), 1, 1e-9) << layers.first;
+  }
+}
+
+TEST(StageSeconds, OfManyLikeLayersAreThoseOfTheWholeList) {
+  const ModelConfig model = model_preset("smollm2-135m");
+  const StageMachine machine{device_preset("A40"), link_preset("pcie4"), "bfloat16"};
+  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    const auto first = static_cast<int64_t>(uniform_below(seed, 0, 25));
+    const int64_t last = first + 1 + static_cast<int64_t>(uniform_below(seed, 1, static_cast<uint64_t>(30 - first)));
+    const StageShape stage{first, last, first == 0, last == 30, seed % 2 == 0 ? 1 : 3};
+    const MicrobatchCounts counts = even_microbatch(1 + static_cast<int64_t>(uniform_below(seed, 2, 8)), 1 + static_cast<int64_t>(uniform_below(seed, 3, 900)), {1});
+    const StageSeconds fast = stage_seconds(model, stage, adapters, counts, machine);
+    const double forward = list_seconds(model, stage, stage_operators(model, stage, adapters, Direction::forward), counts, machine);
+    const double backward = list_seconds(model, stage, stage_operators(model, stage, adapters, Direction::backward), counts, machine);
+    EXPECT_NEAR(fast.forward, forward, 1e-9 * forward) << seed;
+    EXPECT_NEAR(fast.backward, backward, 1e-9 * backward) << seed;
+  }
+}
+
+TEST(StageSeconds, OfFusedAdaptersAreBoundByALaunchUntilTheDeviceIsFull) {
+  ModelConfig model = model_preset("tinyllama-1.1b");
+  StageMachine machine = counting_machine();
+  const StageShape stage{0, 22, true, true, 1};
+  const auto forward_seconds = [&](int jobs, double launch) {
+    std::vector<AdapterShape> adapters;
+    for (int32_t job = 0; job < jobs; ++job) adapters.push_back({job, AdapterMethod::lora, 3, Projection::o, 8, 0});
+    machine.device.launch_seconds = launch;
+    // A fixed number of tokens per job; without adapters the rest costs the same.
+    MicrobatchCounts counts = even_microbatch(8, 64, {1});
+    counts.job_tokens.assign(static_cast<size_t>(jobs), 64);
+    const auto list = stage_operators(model, stage, adapters, Direction::forward);
+    auto bare = list;
+    for (Operator& op : bare) op.adapters.clear();
+    return list_seconds(model, stage, list, counts, machine) - list_seconds(model, stage, bare, counts, machine);
+  };
+  const double work = forward_seconds(1, 0);
+  EXPECT_GT(work, 0);
+  // τ = 1, u = 0.4: two fit beside each other, four take 1.6.
+  const double launch = work / 0.4;
+  EXPECT_NEAR(forward_seconds(2, launch) / launch, 1.0, 1e-6);
+  EXPECT_NEAR(forward_seconds(4, launch) / launch, 1.6, 1e-6);
+}
+
+TEST(StageSeconds, GrowWithTokensAndCountCommunication) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  StageMachine machine{device_preset("A100-40"), link_preset("nvlink-600"), "bfloat16"};
+  double before = 0;
+  for (int64_t tokens = 64; tokens <= 4096; tokens *= 2) {
+    const double seconds = stage_seconds(model, {0, 32, true, true, 2}, adapters, even_microbatch(1, tokens, {1}), machine).total();
+    EXPECT_GE(seconds, before);
+    before = seconds;
+  }
+  const MicrobatchCounts counts = even_microbatch(1, 2048, {1});
+  const double fast = stage_seconds(model, {0, 32, true, true, 2}, adapters, counts, machine).total();
+  machine.link.bandwidth /= 2;
+  const double slow = stage_seconds(model, {0, 32, true, true, 2}, adapters, counts, machine).total();
+  // Forward two all-reduces a layer, backward two but for the lowest layer's input; half of 2·(n − 1)/n·bytes each.
+  const double one = 2048.0 * 4096 * 2 / machine.link.bandwidth;
+  EXPECT_NEAR(slow - fast, (64 + 63) * one / 2, 1e-6 * one);
+  machine.dtype = "float64";
+  EXPECT_THROW(stage_seconds(model, {0, 32, true, true, 2}, adapters, counts, machine), UserError);
+}
+
+TEST(EvenMicrobatch, SharesOutAllTokens) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<double> shares;
+    double sum = 0;
+    for (uint64_t k = 0; k < 1 + seed % 7; ++k) sum += shares.emplace_back(uniform(seed, k) + 1e-3);
+    for (double& share : shares) share /= sum;
+    const MicrobatchCounts counts = even_microbatch(3, 1 + static_cast<int64_t>(seed), shares);
+    int64_t total = 0;
+    for (const int64_t tokens : counts.job_tokens) {
+      EXPECT_GE(tokens, 0);
+      total += tokens;
+    }
+    EXPECT_EQ(total, counts.tokens);
+  }
+}
+
+TEST(PipelineSeconds, AreThePapersFormulas) {
+  const std::vector<double> equal(4, 1.0);
+  EXPECT_EQ(pipeline_seconds(equal, 8), 22);  // 2(S − 1)λ + 2Cλ
+  EXPECT_EQ(pipeline_seconds(std::vector<double>{3, 1, 2}, 4), 2 * (3 + 1) + 2 * 4 * 3);
+  EXPECT_EQ(pipeline_seconds({}, 4), 0);
+  EXPECT_EQ(even_chunks_seconds(2, 5, 3), 14);
+  EXPECT_EQ(uneven_chunks_seconds(std::vector<double>{2, 2, 2, 2, 2}, 3), even_chunks_seconds(2, 5, 3));
+  EXPECT_EQ(uneven_chunks_seconds(std::vector<double>{5, 1}, 1), 6);
+  EXPECT_EQ(uneven_chunks_seconds(std::vector<double>{5, 1}, 4), 21);
+}
+
+TEST(StageMemory, CountsTheWeightsOfEveryStageOnce) {
+  for (const char* name : {"llama-2-7b", "qwen2.5-32b", "opt-30b", "smollm2-135m"}) {
+    const ModelConfig model = model_preset(name);
+    for (const int64_t stages : {1, 2, 4}) {
+      int64_t total = 0;
+      for (const StageShape& stage : even_stages(model, stages, 1)) {
+        total += stage_memory(model, stage, {}, 2, even_microbatch(1, 64, {1}), 1, 2).weights;
+      }
+      const int64_t second_embedding = model.tied_embeddings && stages > 1 ? model.vocabulary_size * model.hidden_size : 0;
+      EXPECT_EQ(total, 2 * (parameter_count(model) + second_embedding)) << name << " " << stages;
+    }
+  }
+}
+
+TEST(StageMemory, GrowsWithWhatIsInFlightAndNamesWhatOverflows) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  const MicrobatchCounts counts = even_microbatch(2, 512, {1});
+  const StageShape stage = even_stages(model, 2, 1)[0];
+  const StageMemory one = stage_memory(model, stage, adapters, 2, counts, 1, 2);
+  const StageMemory two = stage_memory(model, stage, adapters, 2, counts, 2, 2);
+  EXPECT_EQ(two.activations, 2 * one.activations);
+  EXPECT_EQ(two.total() - one.total(), one.activations);
+  // q and v: 16·(4096 + 4096); down: 16·(11008 + 4096); value, gradient, two moments in f32; 16 layers.
+  EXPECT_EQ(one.adapters, 16 * 16 * (2 * 8192 + 15104) * 16);
+  EXPECT_EQ(two.overflowing_term(two.total()), "");
+  EXPECT_EQ(two.overflowing_term(two.total() - 1), "activations");
+  EXPECT_EQ(two.overflowing_term(two.weights - 1), "weights");
+}
+
+TEST(ReplicaCandidates, NeverExceedTheDeviceAndSayWhyNothingFits) {
+  const ModelConfig model = model_preset("llama-2-70b");
+  JobShape job{.name = "a", .batch_size = 8, .lengths = {{{512, 1}}}, .adapters = lora_everywhere(model, 0, 16)};
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "n", .count = 2, .devices = 8, .device = device_preset("A100-40"), .link = link_preset("nvlink-600")}};
+  cluster.network = link_preset("infiniband-200");
+  const NodeGroup& group = cluster.nodes[0];
+  int64_t fitting = 0;
+  for (const ReplicaCandidate& each : replica_candidates(model, {job}, cluster, group, "bfloat16")) {
+    const Configuration& configuration = each.configuration;
+    if (configuration.chunk_tokens == 0) {
+      EXPECT_NE(each.reason, "") << configuration.name();
+      EXPECT_GT(each.memory.total(), group.device.usable_bytes());
+      continue;
+    }
+    ++fitting;
+    EXPECT_EQ(each.reason, "");
+    EXPECT_LE(each.memory.total(), group.device.usable_bytes()) << configuration.name();
+    EXPECT_GE(configuration.devices(), 4) << "138 GB of weights on 40 GiB devices";
+    EXPECT_GT(configuration.chunk_seconds(1, 512), 0);
+    EXPECT_GT(configuration.rate(64), 0);
+  }
+  EXPECT_GT(fitting, 3);
+}
+
+}  // namespace
+}  // namespace cotune
