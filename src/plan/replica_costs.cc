@@ -1,5 +1,7 @@
 #include "plan/replica_costs.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <numeric>
