@@ -171,6 +171,10 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   enter_map(data_, size_, path);
 }
 
+void MappedFile::drop_pages() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   if (data_ == nullptr) return;
   leave_map(data_);

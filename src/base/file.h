@@ -47,6 +47,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  /// Lets go of the pages that were read: they no longer count as this process's memory, and come back from the file when
+  /// they are read again.
+  void drop_pages() const;
   const std::filesystem::path& path() const { return path_; }
 
  private:

@@ -133,7 +133,7 @@ class Answerer {
     spec.dtype = arguments_.dtype;
     const at::ScalarType compute = compute_dtype(spec);
     if (!adapter_folder_.empty()) adapter_ = open_adapter(adapter_folder_, files_.config, compute, device);
-    generator_.emplace(Backbone::load(files_, compute, device));
+    generator_.emplace(Backbone::load(files_, compute, device, {.training = false}));
     release_unused_memory();
     memory_ = CachedSequence(adapter_.get());
   }

@@ -6,6 +6,7 @@
 
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "ops/memory.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -50,8 +51,14 @@ void SampleAnswers::print(const TrainingJob& job, const char* when) {
   request.adapter = &job.adapter();
   request.max_new_tokens = max_new_tokens_;
   request.stop_ids = text_.end_of_turn_ids();
-  const std::vector<GeneratedAnswer> answers = generator_.generate({&request, 1});
   const std::string name = name_column(job.spec().name, name_width_);
+  std::vector<GeneratedAnswer> answers;
+  try {
+    answers = generator_.generate({&request, 1});
+  } catch (const MemoryLimitExceeded&) {
+    print_line(fmt::format("{}  no memory is left for a sample {} training", name, when));
+    return;
+  }
   print_line(fmt::format("{}  asked {} training: {}", name, when, on_one_line(text_.tokenizer().decode(request.prompt, true))));
   print_line(fmt::format("{}  answers: {}", name, on_one_line(text_.tokenizer().decode(answers.front().tokens, true))));
 }

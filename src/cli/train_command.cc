@@ -69,6 +69,45 @@ void compare_with(const RunRecord& before, const RunRecord& now, const fs::path&
   }
 }
 
+int64_t longest_row(const std::vector<JobData>& data) {
+  int64_t longest = 0;
+  for (const JobData& job : data) {
+    for (const Dataset* dataset : {&job.train, &job.eval}) longest = std::max(longest, lengths_of(*dataset).max);
+  }
+  return longest;
+}
+
+/// Refuses a limit that the model alone exceeds, and holds loading to it.
+void limit_loading(const std::string& asked, int64_t limit, const ModelConfig& config, at::ScalarType compute) {
+  const kernels::Isa isa = kernel_isa(compute, at::kCPU);
+  // f32 weights in parts take as many as their values need: one at least.
+  const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(compute)),
+                          .packed = isa != kernels::Isa::none,
+                          .parts = isa == kernels::Isa::amx_f32 ? 1 : 0};
+  const int64_t weights = predict_weight_bytes(config, facts), outside = resident_bytes() - memory_usage().held_bytes;
+  const int64_t left = tensor_limit_within(limit, outside);
+  if (weights > left) {
+    constexpr double mib = 1024.0 * 1024.0;
+    throw_user_error("run.memory: {}: the model alone takes {:.0f} MiB of the {:.0f} MiB that are left for it", asked,
+                     static_cast<double>(weights) / mib, static_cast<double>(left) / mib);
+  }
+  set_memory_limit(left);
+}
+
+/// Keeps run.json up to date with what holds the memory limit.
+class ReliefRecorder : public RunObserver {
+ public:
+  ReliefRecorder(RunFolder& folder, RunRecord record) : folder_(folder), record_(std::move(record)) {}
+  void on_relief(const MemoryRelief& relief) override {
+    record_.relief = relief;
+    folder_.update(record_);
+  }
+
+ private:
+  RunFolder& folder_;
+  RunRecord record_;
+};
+
 void report_check(const JobsFile& jobs_file, const std::vector<JobData>& data) {
   for (size_t i = 0; i < data.size(); ++i) {
     fmt::print("{:<16} {}\n", jobs_file.jobs[i].name, lengths_of(data[i].train).to_string());
@@ -110,10 +149,14 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   RunFolder folder(run.output, arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh);
   const at::ScalarType compute = compute_dtype(jobs_file.model);
   const int64_t limit = memory_limit(run);
-  const RunRecord record = make_record(jobs_file, files, data, compute, limit);
-  if (const std::optional<RunRecord> before = folder.record()) compare_with(*before, record, folder.path());
-  const auto backbone = Backbone::load(files, compute, at::kCPU);
-  release_unused_memory();
+  RunRecord record = make_record(jobs_file, files, data, compute, limit);
+  if (const std::optional<RunRecord> before = folder.record()) {
+    compare_with(*before, record, folder.path());
+    record.relief = before->relief;
+  }
+  files.weights->drop_pages();  // the fingerprint has read them all
+  limit_loading(run.memory, limit, files.config, compute);
+  const auto backbone = Backbone::load(files, compute, at::kCPU, {.positions = longest_row(data) + arguments.sample_tokens});
 
   std::vector<std::unique_ptr<TrainingJob>> jobs;
   std::map<std::string, JobProgress> progress;
@@ -143,7 +186,9 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   options.policy.chunk_size = run.chunk_size;
   options.recompute = run.recompute;
   options.memory_limit_bytes = limit;
-  options.observers = {&metrics};
+  options.relief = record.relief;
+  ReliefRecorder relief_recorder(folder, record);
+  options.observers = {&metrics, &relief_recorder};
   if (arguments.json) {
     options.observers.push_back(&json_events);
   } else {

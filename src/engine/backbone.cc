@@ -3,13 +3,16 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "model/config/rope.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
 
 namespace cotune {
 
-std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device) {
+std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device,
+                                               BackboneUse use) {
   const MemoryScope scope(MemoryKind::weights);
   auto backbone = std::make_shared<Backbone>();
   const ModelConfig& config = files.config;
@@ -26,7 +29,7 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
       weights.push_back(weight(prefix + module + ".weight"));
       if (biases) bias_values.push_back(weight(prefix + module + ".bias"));
     }
-    return make_frozen_product(weights, bias_values);
+    return make_frozen_product(weights, bias_values, use.training);
   };
   backbone->embedding_ = weight("model.embed_tokens.weight");
   for (int64_t index = 0; index < config.layer_count; ++index) {
@@ -39,11 +42,14 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
     layer.gate_up = product(prefix + "mlp.", {"gate_proj", "up_proj"}, false);
     layer.down = product(prefix + "mlp.", {"down_proj"}, false);
     backbone->layers_.push_back(std::move(layer));
+    files.weights->drop_pages();
   }
   backbone->final_norm_ = norm("model.norm.weight");
   backbone->head_ = make_frozen_product(
-      {config.tied_embeddings ? backbone->embedding_ : weight("lm_head.weight")}, {});
-  backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), config.context_length, compute, device);
+      {config.tied_embeddings ? backbone->embedding_ : weight("lm_head.weight")}, {}, use.training);
+  files.weights->drop_pages();
+  const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
+  backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
   return backbone;
 }
 
@@ -52,7 +58,9 @@ AttentionShape Backbone::attention_shape() const {
 }
 
 int64_t Backbone::weight_bytes() const {
-  int64_t bytes = static_cast<int64_t>(embedding_.nbytes()) + head_->bytes();
+  int64_t bytes = static_cast<int64_t>(embedding_.nbytes() + rotary_.cosine.nbytes() + rotary_.sine.nbytes() +
+                                       final_norm_.nbytes()) +
+                  head_->bytes();
   for (const BackboneLayer& layer : layers_) {
     bytes += layer.qkv->bytes() + layer.o->bytes() + layer.gate_up->bytes() + layer.down->bytes() +
              static_cast<int64_t>(layer.attention_norm.nbytes() + layer.mlp_norm.nbytes());

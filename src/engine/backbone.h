@@ -18,11 +18,19 @@ struct BackboneLayer {
   std::shared_ptr<const FrozenProduct> qkv, o, gate_up, down;  ///< q|k|v and gate|up side by side
 };
 
+/// What the model is loaded for: what nobody needs takes no memory and no time.
+struct BackboneUse {
+  bool training = true;   ///< false: forward only, for generation; the products keep no backward form
+  int64_t positions = 0;  ///< the longest row, answers included; 0: the model's whole context
+};
+
 /// The frozen base model: immutable, loaded once per process and device, shared by all jobs.
 class Backbone {
  public:
-  /// Reads and packs the weights. compute: bfloat16, float32 or float64 (tests). device: where they go.
-  static std::shared_ptr<const Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device);
+  /// Reads and packs the weights, layer by layer; the file's pages are dropped as it goes. compute: bfloat16, float32 or
+  /// float64 (tests). device: where they go.
+  static std::shared_ptr<const Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device,
+                                              BackboneUse use = {});
 
   const ModelConfig& config() const { return config_; }
   at::ScalarType compute() const { return compute_; }
@@ -32,6 +40,7 @@ class Backbone {
   const at::Tensor& final_norm() const { return final_norm_; }
   const FrozenProduct& head() const { return *head_; }
   const RotaryTable& rotary() const { return rotary_; }
+  int64_t positions() const { return rotary_.cosine.size(0); }  ///< rows can have so many tokens
   AttentionShape attention_shape() const;
   int64_t weight_bytes() const;
 

@@ -22,12 +22,13 @@ at::Tensor grown(const at::Tensor& tensor, int64_t used, int64_t capacity) {
   return larger;
 }
 
-void check_request(const GenerationRequest& request, const ModelConfig& config) {
+void check_request(const GenerationRequest& request, const Backbone& model) {
+  const ModelConfig& config = model.config();
   if (request.prompt.empty()) throw_user_error("the prompt is empty");
   const auto length = static_cast<int64_t>(request.prompt.size());
-  if (length >= config.context_length) {
+  if (length >= model.positions()) {
     throw_user_error("the prompt has {} tokens; the model's context holds {}, an answer included", length,
-                     config.context_length);
+                     model.positions());
   }
   for (const int32_t token : request.prompt) {
     if (token < 0 || token >= config.vocabulary_size) {
@@ -71,7 +72,6 @@ Generator::Generator(std::shared_ptr<const Backbone> backbone, int64_t token_bud
 
 std::vector<GeneratedAnswer> Generator::generate(std::span<const GenerationRequest> requests,
                                                  const GenerationCallbacks& callbacks) {
-  const ModelConfig& config = stage_.backbone().config();
   operators_.clear();
   std::vector<GeneratedAnswer> answers(requests.size());
   std::vector<CachedSequence> own;
@@ -80,7 +80,7 @@ std::vector<GeneratedAnswer> Generator::generate(std::span<const GenerationReque
   own.reserve(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     const GenerationRequest& request = requests[i];
-    check_request(request, config);
+    check_request(request, stage_.backbone());
     own.emplace_back(request.adapter);
     if (request.max_new_tokens <= 0) continue;
     CachedSequence* sequence = request.memory != nullptr ? request.memory : &own.back();
@@ -115,7 +115,7 @@ std::vector<GeneratedAnswer> Generator::generate(std::span<const GenerationReque
         answer.tokens.push_back(*chosen[feed]);
         const auto count = static_cast<int64_t>(answer.tokens.size());
         const auto total = static_cast<int64_t>(request.prompt.size()) + count;
-        if (total >= config.context_length) end = StopReason::context_length;
+        if (total >= stage_.backbone().positions()) end = StopReason::context_length;
         if (count >= request.max_new_tokens) end = StopReason::max_new_tokens;
         if (callbacks.on_token && !callbacks.on_token(i, *chosen[feed])) end = StopReason::interrupted;
       }
@@ -176,11 +176,11 @@ bool Generator::feed_all(std::span<const Feed> feeds,
 void Generator::make_room(CachedSequence& sequence, int64_t tokens) const {
   const Backbone& model = stage_.backbone();
   const auto used = static_cast<int64_t>(sequence.tokens_.size());
-  COTUNE_CHECK(used + tokens <= model.config().context_length, "{} tokens behind {} exceed the context", tokens, used);
+  COTUNE_CHECK(used + tokens <= model.positions(), "{} tokens behind {} exceed the context", tokens, used);
   const int64_t capacity = sequence.layers_.empty() ? 0 : sequence.layers_.front().keys.size(0);
   if (used + tokens <= capacity) return;
   const int64_t wanted = std::max(2 * capacity, (used + tokens + room_step - 1) / room_step * room_step);
-  const int64_t larger = std::min(wanted, model.config().context_length);
+  const int64_t larger = std::min(wanted, model.positions());
   const MemoryScope scope(MemoryKind::chain_kv);
   if (sequence.layers_.empty()) {
     const at::Tensor empty = at::empty({0, model.attention_shape().kv_columns()},

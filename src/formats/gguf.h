@@ -58,6 +58,8 @@ class GgufFile {
   uint32_t version() const { return content_.version; }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return content_.metadata; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return content_.tensors; }
+  /// MappedFile::drop_pages.
+  void drop_pages() const { file_.drop_pages(); }
   /// nullptr when there is no such tensor.
   const GgufTensor* find(std::string_view name) const;
 

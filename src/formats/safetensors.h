@@ -47,6 +47,8 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return content_.tensors; }
   const std::map<std::string, std::string>& metadata() const { return content_.metadata; }
+  /// MappedFile::drop_pages.
+  void drop_pages() const { file_.drop_pages(); }
   /// Throws UserError naming file and tensor when there is no such tensor.
   const TensorView& at(std::string_view name) const;
 
@@ -70,6 +72,8 @@ class SafetensorsFolder {
 
   /// Every tensor by name. With an index: exactly the tensors that it names.
   const std::map<std::string, Location, std::less<>>& tensors() const { return tensors_; }
+  /// MappedFile::drop_pages of every file.
+  void drop_pages() const;
 
  private:
   std::map<std::string, Location, std::less<>> tensors_;

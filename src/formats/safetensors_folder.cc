@@ -1,4 +1,5 @@
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -61,6 +62,12 @@ SafetensorsFolder::SafetensorsFolder(const std::filesystem::path& folder) {
     }
   }
   mistakes.throw_if_any();
+}
+
+void SafetensorsFolder::drop_pages() const {
+  std::set<const SafetensorsFile*> files;
+  for (const auto& [name, location] : tensors_) files.insert(location.file.get());
+  for (const SafetensorsFile* file : files) file->drop_pages();
 }
 
 }  // namespace cotune

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "kernels/rope.h"
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
+#include "ops/memory.h"
 
 namespace cotune {
 namespace {
@@ -99,14 +101,25 @@ at::Tensor sum_groups(const at::Tensor& x, int64_t kv_heads) {
 RotaryTable rotary_table(const std::vector<double>& inverse_frequencies, int64_t positions, at::ScalarType compute,
                          at::Device device) {
   const at::Tensor frequencies = at::tensor(inverse_frequencies, at::kDouble);
-  const at::Tensor angles = at::arange(positions, at::kDouble).unsqueeze(1) * frequencies;
   const auto options = at::TensorOptions().dtype(accumulation_dtype(compute)).device(device);
-  return {angles.cos().to(options), angles.sin().to(options)};
+  RotaryTable table{at::empty({positions, frequencies.size(0)}, options), at::empty({positions, frequencies.size(0)}, options)};
+  constexpr int64_t block = 1024;  // positions: the angles, in f64, never exist as a whole
+  for (int64_t begin = 0; begin < positions; begin += block) {
+    const int64_t end = std::min(positions, begin + block);
+    const at::Tensor angles = at::arange(begin, end, at::kDouble).unsqueeze(1) * frequencies;
+    table.cosine.narrow(0, begin, end - begin).copy_(angles.cos());
+    table.sine.narrow(0, begin, end - begin).copy_(angles.sin());
+  }
+  return table;
 }
 
 void rotate_in_place(at::Tensor& x, const at::Tensor& positions, const RotaryTable& table, int64_t heads,
                      int64_t head_dim, int direction) {
   if (use_kernels(x)) {
+    const int32_t* position = positions.const_data_ptr<int32_t>();
+    const bool inside = std::all_of(position, position + positions.size(0),
+                                    [&](int32_t p) { return p >= 0 && p < table.cosine.size(0); });
+    COTUNE_CHECK(inside, "a position lies beyond the {} of the rotary table", table.cosine.size(0));
     kernels::rotate_in_place(kernel_dtype(x.scalar_type()), x.mutable_data_ptr(), x.size(0), x.stride(0), heads,
                              head_dim, positions.const_data_ptr<int32_t>(), table.cosine.const_data_ptr<float>(),
                              table.sine.const_data_ptr<float>(),
@@ -154,6 +167,7 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
   const QkvViews gradients = views(d_qkv, shape);
   for (const AttentionSegment& segment : segments) {
     if (segment.chain == nullptr || segment.chain->key_gradients.defined()) continue;
+    const MemoryScope scope(MemoryKind::chain_kv);
     segment.chain->key_gradients = at::zeros(segment.chain->keys.sizes(), qkv.options().dtype(wide));
     segment.chain->value_gradients = at::zeros_like(segment.chain->key_gradients);
   }

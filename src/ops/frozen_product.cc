@@ -33,7 +33,9 @@ class DenseProduct : public FrozenProduct {
     return dx;
   }
 
-  int64_t bytes() const override { return static_cast<int64_t>(weight_.nbytes()); }
+  int64_t bytes() const override {
+    return static_cast<int64_t>(weight_.nbytes() + (bias_.defined() ? bias_.nbytes() : 0));
+  }
 
  private:
   static void add_options(at::Tensor& y, const ProductOptions& options) {
@@ -106,7 +108,9 @@ class PackedProduct : public FrozenProduct {
     return multiply(dy, for_backward_, in_features(), options, nullptr);
   }
 
-  int64_t bytes() const override { return for_forward_.bytes() + for_backward_.bytes(); }
+  int64_t bytes() const override {
+    return for_forward_.bytes() + for_backward_.bytes() + (bias_.defined() ? static_cast<int64_t>(bias_.nbytes()) : 0);
+  }
 
  private:
   at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& matrix, int64_t columns,

@@ -8,7 +8,6 @@
 #include <mutex>
 #include <numeric>
 
-#include "ops/block_store.h"
 
 namespace cotune {
 namespace {
@@ -17,6 +16,8 @@ thread_local MemoryKind current_kind = MemoryKind::other;
 
 class CountedMemory {
  public:
+  explicit CountedMemory(size_t granule_bytes) : store_({.granule_bytes = granule_bytes}) {}
+
   void* allocate(size_t bytes) {
     const std::lock_guard lock(mutex_);
     void* memory = store_.allocate(bytes, static_cast<int>(current_kind));
@@ -25,7 +26,9 @@ class CountedMemory {
     int64_t& peak = usage_.peak_bytes[static_cast<size_t>(current_kind)];
     live += static_cast<int64_t>(bytes);
     peak = std::max(peak, live);
-    usage_.peak_live_bytes = std::max(usage_.peak_live_bytes, usage_.live_bytes());
+    const int64_t all = usage_.live_bytes();
+    usage_.peak_live_bytes = std::max(usage_.peak_live_bytes, all);
+    usage_.recent_peak_live_bytes = std::max(usage_.recent_peak_live_bytes, all);
     usage_.held_bytes = static_cast<int64_t>(store_.held_bytes());
     usage_.peak_held_bytes = std::max(usage_.peak_held_bytes, usage_.held_bytes);
     return memory;
@@ -56,6 +59,11 @@ class CountedMemory {
     usage_.peak_held_bytes = usage_.held_bytes;
   }
 
+  void restart_recent_peak() {
+    const std::lock_guard lock(mutex_);
+    usage_.recent_peak_live_bytes = usage_.live_bytes();
+  }
+
   void release_unused() {
     const std::lock_guard lock(mutex_);
     store_.release_unused();
@@ -77,8 +85,8 @@ class CountedMemory {
   MemoryUsage usage_;
 };
 
-CountedMemory& store() {
-  static auto* memory = new CountedMemory;  // outlives every tensor, static ones included
+CountedMemory& store(size_t granule_bytes = BlockStoreOptions{}.granule_bytes) {
+  static auto* memory = new CountedMemory(granule_bytes);  // outlives every tensor, static ones included
   return *memory;
 }
 
@@ -110,7 +118,8 @@ MemoryScope::~MemoryScope() { current_kind = previous_; }
 
 int64_t MemoryUsage::live_bytes() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 
-void install_counting_allocator() {
+void install_counting_allocator(size_t granule_bytes) {
+  store(granule_bytes);
   static CountingAllocator allocator;
   [[maybe_unused]] static const bool installed = [] {
     c10::SetCPUAllocator(&allocator, /*priority=*/100);
@@ -121,6 +130,7 @@ void install_counting_allocator() {
 void set_memory_limit(int64_t bytes) { store().set_limit(bytes); }
 MemoryUsage memory_usage() { return store().usage(); }
 void reset_memory_peaks() { store().reset_peaks(); }
+void restart_recent_peak() { store().restart_recent_peak(); }
 void release_unused_memory() { store().release_unused(); }
 
 kernels::MemorySource counted_memory() {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "kernels/matrix.h"
+#include "ops/block_store.h"
 
 namespace cotune {
 
@@ -44,6 +45,7 @@ struct MemoryUsage {
   std::array<int64_t, memory_kind_count> bytes{};       ///< requested and alive, by kind
   std::array<int64_t, memory_kind_count> peak_bytes{};  ///< highest of each kind by itself
   int64_t peak_live_bytes = 0;  ///< highest sum of the kinds
+  int64_t recent_peak_live_bytes = 0;  ///< the same since restart_recent_peak
   int64_t held_bytes = 0;       ///< taken from the system: alive, and kept for reuse; what the limit counts
   int64_t peak_held_bytes = 0;
   int64_t operator[](MemoryKind kind) const { return bytes[static_cast<size_t>(kind)]; }
@@ -57,13 +59,16 @@ class MemoryLimitExceeded : public std::runtime_error {
 };
 
 /// Makes the counting allocator torch's CPU allocator. Once, before the first tensor; later calls do nothing.
-void install_counting_allocator();
+/// granule_bytes: BlockStoreOptions; models of a few kilobytes need finer ones for limits to mean something.
+void install_counting_allocator(size_t granule_bytes = BlockStoreOptions{}.granule_bytes);
 
 /// 0: no limit.
 void set_memory_limit(int64_t bytes);
 MemoryUsage memory_usage();
 /// Peaks start again from what is alive now.
 void reset_memory_peaks();
+/// recent_peak_live_bytes starts again, and nothing else: to measure one round.
+void restart_recent_peak();
 /// Gives blocks kept for reuse back to the system.
 void release_unused_memory();
 

@@ -131,7 +131,9 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
                        [](const AdapterShape& adapter) { return adapter.method == AdapterMethod::bottleneck; });
   });
   if (bottleneck) per_token += hidden * (e + 4 * a);
-  return tokens * per_token;
+  if (facts.packed) return tokens * per_token;
+  const int64_t longest = longest_row(jobs);
+  return 3 * tokens * per_token + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;
 }
 
 }  // namespace
@@ -297,7 +299,8 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
   estimate.workspace = with_holes(workspace_bytes(config, jobs, microbatch_tokens, facts), facts);
-  estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * e, facts);
+  const int64_t logit_bytes = facts.packed ? e : e + 4 * a;
+  estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);
   return estimate;
 }
 

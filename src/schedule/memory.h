@@ -45,7 +45,7 @@ struct MemoryFacts {
   bool packed = true;             ///< kernels of our own: frozen weights once per direction, adapter factors in both forms
   int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights and factors in so many
   bool embedding_mapped = false;  ///< the embedding is read from the file's mapping, which is not counted
-  int64_t weight_bytes = 0;       ///< known weights; 0: predicted
+  int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
@@ -86,6 +86,8 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///                of attention); + max(3·hidden, intermediate)·e for masked inputs of LoRA dropout; bottleneck jobs:
 ///                + hidden·(e + 4a)
 ///   logits       rows of the head's chunk · vocabulary · e
+///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold, and the scores of a whole
+///   segment, 6a · heads · segment · row; logits (e + 4a) in place of e
 ///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts);

@@ -114,7 +114,7 @@ void remove_leftovers(const fs::path& job_folder) {
 std::optional<fs::path> latest_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "latest"); }
 std::optional<fs::path> best_checkpoint(const fs::path& job_folder) { return named_folder(job_folder, "best"); }
 
-JobState load_checkpoint(const fs::path& checkpoint, Adapter& adapter) {
+JobState read_checkpoint_state(const fs::path& checkpoint) {
   const fs::path checksums_path = checkpoint / checksums_file;
   nlohmann::json checksums;
   try {
@@ -129,7 +129,11 @@ JobState load_checkpoint(const fs::path& checkpoint, Adapter& adapter) {
     throw_user_error("{}: is not a list of checksums: {}", checksums_path.string(), error.what());
   }
   const fs::path state_path = checkpoint / state_file;
-  JobState state = JobState::from_json(read_file(state_path), state_path.string());
+  return JobState::from_json(read_file(state_path), state_path.string());
+}
+
+JobState load_checkpoint(const fs::path& checkpoint, Adapter& adapter) {
+  JobState state = read_checkpoint_state(checkpoint);
   load_adapter(adapter, checkpoint);
   load_optimizer_state(adapter, checkpoint / optimizer_file);
   return state;

@@ -31,7 +31,9 @@ std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path
 /// owner of the run folder's lock. Throws UserError as latest_checkpoint does.
 void remove_leftovers(const std::filesystem::path& job_folder);
 
-/// Reads tensors and state back; checks every file against its checksum. Throws UserError naming the damaged file.
+/// Reads the state back; checks every file against its checksum. Throws UserError naming the damaged file.
+JobState read_checkpoint_state(const std::filesystem::path& checkpoint);
+/// The same with the tensors.
 JobState load_checkpoint(const std::filesystem::path& checkpoint, Adapter& adapter);
 
 }  // namespace cotune

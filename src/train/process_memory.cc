@@ -8,6 +8,9 @@
 namespace cotune {
 namespace {
 
+/// Left between the limit and what tensors may take: stacks, kernels' scratch, the heap of everything else.
+constexpr int64_t reserve_bytes = int64_t{96} << 20;
+
 /// The kB value of a line `NAME:   123 kB` in a /proc file; 0 where it is missing.
 int64_t proc_bytes(const char* file, const std::string& name) {
   std::ifstream stream(file);
@@ -27,6 +30,10 @@ int64_t control_group_bytes() {
 }
 
 }  // namespace
+
+int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes) {
+  return std::max<int64_t>(1, memory_limit_bytes - outside_bytes - reserve_bytes);
+}
 
 int64_t available_memory_bytes() {
   return std::min(proc_bytes("/proc/meminfo", "MemAvailable"), control_group_bytes());

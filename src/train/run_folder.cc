@@ -104,6 +104,8 @@ void RunFolder::begin(const RunRecord& record) {
   write_file_atomically(path_ / "run.json", record.to_json());
 }
 
+void RunFolder::update(const RunRecord& record) { write_file_atomically(path_ / "run.json", record.to_json()); }
+
 void RunFolder::write_summary(const std::string& json) { write_file_atomically(path_ / "summary.json", json + "\n"); }
 
 }  // namespace cotune

@@ -32,6 +32,8 @@ class RunFolder {
   /// The first change: removes the old run's jobs (overwrite), what interrupted writes left, and the old summary, then
   /// writes run.json. Throws SystemError.
   void begin(const RunRecord& record);
+  /// run.json again: the run has learned something that a resumed one needs. Throws SystemError.
+  void update(const RunRecord& record);
   void write_summary(const std::string& json);
 
  private:

@@ -8,6 +8,7 @@
 #include "ops/memory.h"
 #include "schedule/step_plan.h"
 #include "train/job_state.h"
+#include "train/memory_relief.h"
 
 namespace cotune {
 
@@ -64,6 +65,8 @@ class RunObserver {
   virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}
   virtual void on_notice(const std::string&) {}
+  /// Memory ran short: from now on the run uses this, and so must one that resumes it.
+  virtual void on_relief(const MemoryRelief&) {}
   virtual void on_run_ended(const RunSummary&) {}
 };
 

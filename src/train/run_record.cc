@@ -36,6 +36,11 @@ std::string RunRecord::to_json() const {
   json["recompute"] = std::string(name_of(run.recompute));
   json["memory_limit_bytes"] = memory_limit_bytes;
   json["data_hashes"] = data_hashes;
+  if (relief) {
+    json["relief"] = {{"requested_token_budget", relief->requested_token_budget},
+                      {"token_budget", relief->token_budget},
+                      {"recompute", relief->recompute}};
+  }
   return json.dump(2) + "\n";
 }
 
@@ -50,6 +55,14 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
     json.at("instruction_set").get_to(record.instruction_set);
     json.at("memory_limit_bytes").get_to(record.memory_limit_bytes);
     json.at("data_hashes").get_to(record.data_hashes);
+    if (json.contains("relief")) {
+      const auto& relief = json.at("relief");
+      record.relief = MemoryRelief{relief.at("requested_token_budget").get<int64_t>(),
+                                   relief.at("token_budget").get<int64_t>(), relief.at("recompute").get<bool>()};
+      if (record.relief->token_budget < 1) {
+        throw_user_error("{}: relief.token_budget: must be at least 1, got {}", file_name, record.relief->token_budget);
+      }
+    }
     return record;
   } catch (const nlohmann::json::exception& error) {
     throw_user_error("{}: is not the record of a run: {}", file_name, error.what());

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "jobs/job.h"
+#include "train/memory_relief.h"
 
 namespace cotune {
 
@@ -18,6 +20,7 @@ struct RunRecord {
   std::string instruction_set;                     ///< of the products: another one changes the last bits
   std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
   int64_t memory_limit_bytes = 0;
+  std::optional<MemoryRelief> relief;              ///< where the limit was reached
 
   std::string to_json() const;
   /// Throws UserError naming file and field.

@@ -7,14 +7,10 @@
 #include "base/error.h"
 #include "kernels/float_parts.h"
 #include "ops/backend.h"
-#include "schedule/admission.h"
 #include "train/checkpoint.h"
 
 namespace cotune {
 namespace {
-
-/// Left between the limit and what tensors may take: stacks, kernels' scratch, the heap of everything else.
-constexpr int64_t reserve_bytes = int64_t{96} << 20;
 
 TokenCounts& operator+=(TokenCounts& sum, const TokenCounts& counts) {
   sum.real += counts.real;
@@ -22,6 +18,16 @@ TokenCounts& operator+=(TokenCounts& sum, const TokenCounts& counts) {
   sum.pad_to_mix += counts.pad_to_mix;
   sum.pad_to_chunk += counts.pad_to_chunk;
   return sum;
+}
+
+/// Before any job is loaded: what is held now stays.
+MemoryFacts memory_facts(const Backbone& backbone) {
+  release_unused_memory();
+  const kernels::Isa isa = kernel_isa(backbone.compute(), backbone.device());
+  return {.element_size = static_cast<int64_t>(c10::elementSize(backbone.compute())),
+          .packed = isa != kernels::Isa::none,
+          .parts = isa == kernels::Isa::amx_f32 ? kernels::largest_part_count : 0,
+          .weight_bytes = std::max(backbone.weight_bytes(), memory_usage().held_bytes)};
 }
 
 bool has_ended(const TrainingJob& job) {
@@ -37,10 +43,16 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       jobs_(std::move(jobs)),
       options_(std::move(options)),
       interpreter_(backbone_),
+      requested_token_budget_(options_.policy.token_budget),
+      learned_(backbone_->config(), memory_facts(*backbone_)),
       recent_rate_(jobs_.size(), 0),
       round_tokens_(jobs_.size()) {
   options_.policy.layer_count = backbone_->config().layer_count;
   options_.policy.recompute = options_.recompute == Recompute::always;
+  if (options_.relief && options_.relief->requested_token_budget == requested_token_budget_) {
+    options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);
+    if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
+  }
   interpreter_.stage().on_operator = [this](const Operator& op, const MicrobatchState&, double seconds) {
     summary_.operator_seconds[to_string(op.kind)] += seconds;
     break_off_stopped_evaluation();
@@ -54,7 +66,6 @@ double Trainer::seconds_since_start() const {
 RunSummary Trainer::run() {
   start_ = std::chrono::steady_clock::now();
   summary_.memory_limit_bytes = options_.memory_limit_bytes;
-  if (options_.memory_limit_bytes > 0) set_memory_limit(counted_limit());
   for (const auto& job : jobs_) {
     if (!has_ended(*job)) job->state().status = JobStatus::waiting;
   }
@@ -80,54 +91,6 @@ RunSummary Trainer::run() {
   return summary_;
 }
 
-int64_t Trainer::counted_limit() const {
-  const int64_t outside = std::max<int64_t>(0, resident_bytes() - memory_usage().held_bytes);
-  return std::max<int64_t>(1, options_.memory_limit_bytes - outside - reserve_bytes);
-}
-
-MemoryEstimate Trainer::predict(std::span<const int32_t> indices) const {
-  std::vector<JobFootprint> footprints;
-  for (const int32_t index : indices) footprints.push_back(jobs_[static_cast<size_t>(index)]->footprint());
-  MemoryFacts facts;
-  facts.element_size = static_cast<int64_t>(c10::elementSize(backbone_->compute()));
-  const kernels::Isa isa = kernel_isa(backbone_->compute(), backbone_->device());
-  facts.packed = isa != kernels::Isa::none;
-  facts.parts = isa == kernels::Isa::amx_f32 ? kernels::largest_part_count : 0;
-  facts.weight_bytes = backbone_->weight_bytes();
-  return predict_memory(backbone_->config(), footprints, options_.policy, facts);
-}
-
-void Trainer::admit_jobs() {
-  std::vector<AdmissionCandidate> candidates;
-  for (const auto& job : jobs_) {
-    const bool waits = std::find(paused_.begin(), paused_.end(), job->index()) != paused_.end();
-    if (has_ended(*job) || waits) continue;
-    candidates.push_back({job->index(), job->spec().priority, job->index(), job->state().status == JobStatus::running});
-  }
-  Admission admission;
-  if (options_.memory_limit_bytes > 0) {
-    admission = admit(candidates, counted_limit(), [this](std::span<const int32_t> jobs) { return predict(jobs); });
-  } else {
-    for (const AdmissionCandidate& candidate : candidates) admission.admitted.push_back(candidate.job);
-  }
-  for (const AdmissionRefusal& refusal : admission.refused) {
-    job(refusal.job).state().failure = refusal.to_string();
-    end_job(job(refusal.job), JobStatus::refused);
-  }
-  std::vector<TrainingJob*> started;
-  for (const int32_t index : admission.admitted) {
-    if (job(index).state().status == JobStatus::running) continue;
-    job(index).state().status = JobStatus::running;
-    started.push_back(&job(index));
-    tell([&](RunObserver& observer) { observer.on_job_started(job(index)); });
-  }
-  for (const int32_t index : admission.waiting) {
-    tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
-  }
-  std::erase_if(started, [](const TrainingJob* candidate) { return !candidate->evaluation_due(); });
-  if (!started.empty()) evaluate(started);
-}
-
 std::vector<TrainingJob*> Trainer::live_jobs() const {
   std::vector<TrainingJob*> live;
   for (const auto& job : jobs_) {
@@ -139,7 +102,10 @@ std::vector<TrainingJob*> Trainer::live_jobs() const {
 }
 
 void Trainer::run_round(const std::vector<TrainingJob*>& live) {
+  apply_memory_limit();
   std::vector<JobRound> rounds;
+  std::optional<std::string> trouble;
+  const size_t running_before = running_jobs().size();
   for (TrainingJob* job : live) {
     try {
       if (job->stops_early() || job->done()) {  // resumed at its end
@@ -149,19 +115,35 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
       rounds.push_back(job->next_round());
     } catch (const UserError& error) {
       fail_job(*job, error.what());
+    } catch (const MemoryLimitExceeded& error) {
+      trouble = error.what();
     }
   }
-  if (rounds.empty()) return;
+  if (rounds.empty()) {
+    if (trouble) pause_a_job(*trouble);
+    return;
+  }
   const double before = seconds_since_start();
-  interpret(rounds);
+  if (const auto found = interpret(rounds)) trouble = found;
   const double seconds = seconds_since_start() - before;
   int64_t real_tokens = 0;
   std::vector<TrainingJob*> to_evaluate, to_save;
   for (const JobRound& round : rounds) {
     TrainingJob& current = job(round.job);
     const bool ran = round.stepped || !round.failure.empty() || round.purpose == RoundPurpose::select;
-    if (!ran || current.state().status != JobStatus::running) continue;  // paused for memory
-    const bool stepped = current.finish_round(round);
+    if (!ran || current.state().status != JobStatus::running) continue;  // broken off: it comes again
+    bool stepped = false;
+    try {
+      stepped = current.finish_round(round);
+    } catch (const MemoryLimitExceeded& error) {  // at the end of a selection, which then begins again
+      trouble = error.what();
+      if (running_jobs().size() == 1) {
+        fail_job(current, fmt::format("it does not fit even alone: {}", *trouble));
+      } else {
+        set_aside(current, *trouble);
+      }
+      continue;
+    }
     if (current.state().status == JobStatus::failed) {
       fail_job(current, current.state().failure);
       continue;
@@ -207,7 +189,9 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     ++summary_.rounds;
   }
   if (!to_evaluate.empty()) evaluate(to_evaluate);
-  for (TrainingJob* current : to_save) save(*current, false);
+  for (TrainingJob* current : to_save) {
+    if (current->is_loaded()) save(*current, false);  // a job that was paused meanwhile has been saved
+  }
   for (const JobRound& round : rounds) {
     TrainingJob& current = job(round.job);
     // An evaluation that is still due was broken off: the job ends when a resumed run has made it.
@@ -218,9 +202,10 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
       end_job(current, JobStatus::finished);
     }
   }
+  if (trouble && running_jobs().size() == running_before) pause_a_job(*trouble);  // no job has made room
 }
 
-void Trainer::interpret(std::vector<JobRound>& rounds) {
+std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
   while (true) {
     std::vector<JobRound> open;
     for (const JobRound& round : rounds) {
@@ -235,14 +220,17 @@ void Trainer::interpret(std::vector<JobRound>& rounds) {
         }
       }
     };
-    if (open.empty()) return;
+    if (open.empty()) return std::nullopt;
     try {
       const StepPlan plan = plan_step(shapes, options_.policy);
       const std::vector<TokenCounts> counts = count_tokens(plan);
       for (size_t i = 0; i < open.size(); ++i) round_tokens_[static_cast<size_t>(open[i].job)] = counts[i];
+      const int64_t before = memory_usage().live_bytes();
+      restart_recent_peak();
       interpreter_.run(plan, open);
       take_back();
-      return;
+      learn_from(rounds, plan, memory_usage().recent_peak_live_bytes - before);
+      return std::nullopt;
     } catch (const MemoryLimitExceeded& trouble) {
       take_back();
       // A selection has added up part of this round's gradients: it starts again with the next round.
@@ -250,41 +238,14 @@ void Trainer::interpret(std::vector<JobRound>& rounds) {
         if (round.purpose == RoundPurpose::select) job(round.job).restart_selection_pass();
         return round.purpose == RoundPurpose::select;
       });
-      if (!relieve_memory(trouble.what(), rounds)) throw SystemError(trouble.what());
+      if (!make_rounds_smaller(trouble.what())) return trouble.what();
     }
   }
-}
-
-bool Trainer::relieve_memory(const std::string& trouble, std::vector<JobRound>& rounds) {
-  release_unused_memory();
-  PackingPolicy& policy = options_.policy;
-  std::string measure;
-  if (policy.token_budget / 2 >= atom_tokens && policy.sharing != Sharing::batch_all) {
-    policy.token_budget /= 2;
-    measure = fmt::format("token budget {}", policy.token_budget);
-  } else if (!policy.recompute && options_.recompute != Recompute::never) {
-    policy.recompute = true;
-    measure = "recomputation";
-  } else {
-    std::vector<AdmissionCandidate> running;
-    for (const JobRound& round : rounds) {
-      const TrainingJob& candidate = job(round.job);
-      if (candidate.state().status != JobStatus::running) continue;
-      running.push_back({round.job, candidate.spec().priority, round.job, true});
-    }
-    if (running.size() < 2) return false;
-    TrainingJob& victim = job(job_to_pause(running));
-    victim.state().status = JobStatus::waiting;
-    paused_.push_back(victim.index());
-    std::erase_if(rounds, [&](const JobRound& round) { return round.job == victim.index() && !round.stepped; });
-    measure = fmt::format("job `{}` pauses at step {}", victim.spec().name, victim.state().step);
-  }
-  tell([&](RunObserver& observer) { observer.on_notice(fmt::format("memory: {}: {}", trouble, measure)); });
-  return true;
 }
 
 void Trainer::save(TrainingJob& job, bool best) {
   tell([&](RunObserver& observer) { observer.on_saving(job); });
+  make_room_for_files(job);
   job.checkpoint(best);
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
@@ -296,13 +257,13 @@ void Trainer::end_job(TrainingJob& ended, JobStatus status) {
   }
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
   if (status == JobStatus::refused) return;
-  ended.release();
+  ended.unload();
   paused_.clear();
   admit_jobs();
 }
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
-  if (failed.state().step > 0 && !failed.is_saved() && failed.has_finite_parameters()) save(failed, false);
+  if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved() && failed.has_finite_parameters()) save(failed, false);
   const std::optional<std::filesystem::path> good = latest_checkpoint(failed.folder());
   failed.state().failure =
       fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");

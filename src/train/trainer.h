@@ -4,10 +4,14 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/interpreter.h"
+#include "schedule/admission.h"
+#include "schedule/learned_peak.h"
+#include "train/memory_relief.h"
 #include "train/run_observer.h"
 #include "train/training_job.h"
 
@@ -18,6 +22,8 @@ struct TrainerOptions {
   PackingPolicy policy;
   Recompute recompute = Recompute::automatic;  ///< automatic: only when memory demands it
   int64_t memory_limit_bytes = 0;              ///< of the whole process; 0: none
+  int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
+  std::optional<MemoryRelief> relief;          ///< of the run that is resumed: where this one begins
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
   /// Set: save and end. A training round is finished first, an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
@@ -37,13 +43,30 @@ class Trainer {
   const std::vector<std::unique_ptr<TrainingJob>>& jobs() const { return jobs_; }
 
  private:
+  // Under the memory limit (trainer_memory.cc).
+  void apply_memory_limit();
+  MemoryEstimate predict(std::span<const int32_t> jobs, const PackingPolicy& policy) const;
+  Admission decide_admission();
   void admit_jobs();
+  /// The next step down: half the token budget, then recomputation; nothing where both are used up.
+  std::optional<PackingPolicy> smaller(PackingPolicy policy) const;
+  /// The first step down, from the policy in use, under which the job fits alone.
+  std::optional<PackingPolicy> policy_that_fits(int32_t job) const;
+  void use(const PackingPolicy& policy, const std::string& reason);
+  bool make_rounds_smaller(const std::string& trouble);
+  /// Pauses the youngest running job of the lowest priority; fails the one that runs alone. Between rounds.
+  void pause_a_job(const std::string& trouble);
+  void set_aside(TrainingJob& job, const std::string& trouble);
+  void learn_from(const std::vector<JobRound>& rounds, const StepPlan& plan, int64_t bytes);
+  /// Gives back what is kept for reuse, as far as the limit needs it while the job's files are made or read.
+  void make_room_for_files(const TrainingJob& job);
+
+  std::vector<TrainingJob*> running_jobs() const;
   std::vector<TrainingJob*> live_jobs() const;
   void run_round(const std::vector<TrainingJob*>& live);
-  /// Runs the rounds' plan; on memory trouble with a smaller budget, then recomputation, then without the job that has
-  /// to pause. Rounds that were not run come back unfinished.
-  void interpret(std::vector<JobRound>& rounds);
-  bool relieve_memory(const std::string& trouble, std::vector<JobRound>& rounds);
+  /// Runs the rounds' plan; on memory trouble what is left of them again, in smaller microbatches or recomputed. Where that
+  /// does not help either it returns the trouble; rounds that were not run come back unfinished.
+  std::optional<std::string> interpret(std::vector<JobRound>& rounds);
   /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
   /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
@@ -53,8 +76,6 @@ class Trainer {
   /// Ends the job alone, with the reason and its last good checkpoint, which is made now if its parameters are good.
   void fail_job(TrainingJob& job, const std::string& reason);
   void save(TrainingJob& job, bool best);
-  MemoryEstimate predict(std::span<const int32_t> jobs) const;
-  int64_t counted_limit() const;
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }
   double seconds_since_start() const;
   bool stop_asked() const { return options_.stop != nullptr && options_.stop->load(); }
@@ -67,6 +88,10 @@ class Trainer {
   std::vector<std::unique_ptr<TrainingJob>> jobs_;
   TrainerOptions options_;
   Interpreter interpreter_;
+  int64_t requested_token_budget_;
+  LearnedPeak learned_;
+  int64_t tensor_limit_ = 0;               ///< in force; 0: none
+  int64_t outside_bytes_ = 0;              ///< of the process beside its tensors, the most seen
   RunSummary summary_;
   std::vector<int32_t> paused_;            ///< by memory; they start again when another job ends
   std::vector<double> recent_rate_;        ///< per job, real tokens per second
@@ -74,6 +99,9 @@ class Trainer {
   bool evaluating_ = false;
   std::chrono::steady_clock::time_point start_;
 };
+
+/// What a limit on the whole process leaves for tensors, where `outside_bytes` of it is something else.
+int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes);
 
 /// Free memory of the machine now (MemAvailable, and the control group's limit), and this process's resident memory and
 /// its peak. Bytes.

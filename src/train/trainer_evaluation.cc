@@ -19,22 +19,22 @@ void Trainer::break_off_stopped_evaluation() const {
 }
 
 void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
-  std::vector<BatchShape> shapes;
-  for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, 0));
-  while (true) {
+  while (!rounds.empty()) {
+    std::vector<BatchShape> shapes;
+    for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, 0));
     PackingPolicy policy = options_.policy;
     // All held-out rows in one microbatch are no batch of any system.
     if (policy.sharing == Sharing::batch_all) policy.sharing = Sharing::hybrid;
+    evaluating_ = true;
     try {
       interpreter_.run(plan_step(shapes, policy), rounds);
+      evaluating_ = false;
       return;
     } catch (const MemoryLimitExceeded& trouble) {
-      release_unused_memory();
-      if (options_.policy.token_budget / 2 < atom_tokens) throw SystemError(trouble.what());
-      options_.policy.token_budget /= 2;
-      tell([&](RunObserver& observer) {
-        observer.on_notice(fmt::format("memory: {}: token budget {}", trouble.what(), options_.policy.token_budget));
-      });
+      evaluating_ = false;
+      if (make_rounds_smaller(trouble.what())) continue;
+      pause_a_job(trouble.what());  // its evaluation stays due
+      std::erase_if(rounds, [&](const JobRound& round) { return job(round.job).state().status != JobStatus::running; });
     }
   }
 }
@@ -50,7 +50,6 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
     }
   }
   if (rounds.empty()) return;
-  evaluating_ = true;
   try {
     run_evaluation(rounds);
     ++summary_.evaluation_rounds;

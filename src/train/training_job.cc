@@ -25,39 +25,55 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
       data_(std::move(data)),
       base_model_(std::move(base_model)),
       folder_(std::move(folder)),
+      config_(config),
       order_({data_.train.size(), spec_.train.batch_size, spec_.train.seed, spec_.train.shuffle}) {
-  AdapterSetup setup;
-  setup.spec = spec_.adapter;
-  setup.modules = resolve_target_modules(spec_, config.layer_count);
-  setup.seed = spec_.train.seed;
-  setup.optimizer = spec_.train.optimizer;
-  setup.momentum = spec_.train.momentum;
-  setup.compute = compute;
-  setup.device = device;
-  adapter_ = make_adapter(config, std::move(setup));
-  if (!spec_.adapter.init_from.empty()) start_from_existing_adapter(config);
+  setup_.spec = spec_.adapter;
+  setup_.modules = resolve_target_modules(spec_, config.layer_count);
+  setup_.seed = spec_.train.seed;
+  setup_.optimizer = spec_.train.optimizer;
+  setup_.momentum = spec_.train.momentum;
+  setup_.compute = compute;
+  setup_.device = device;
+  if (!spec_.adapter.init_from.empty()) check_existing_adapter();
   total_steps_ = cotune::total_steps(order_.order(), spec_.train.steps, spec_.train.epochs);
-  selection_passes_ = adapter_->selection_passes();
   vocabulary_size_ = config.vocabulary_size;
   state_.data_hash = content_hash(data_);
   state_.spec_hash = settings_hash(spec_);
 }
 
-void TrainingJob::start_from_existing_adapter(const ModelConfig& config) {
-  const AdapterSetup existing = read_adapter_setup(spec_.adapter.init_from, config);
+void TrainingJob::check_existing_adapter() const {
+  const AdapterSetup existing = read_adapter_setup(spec_.adapter.init_from, config_);
   const std::string place = fmt::format("jobs.{}.adapter.init_from: {}", spec_.name, spec_.adapter.init_from);
   if (existing.spec.method != spec_.adapter.method) throw_user_error("{}: is an adapter of another method", place);
-  if (existing.modules != adapter_->setup().modules) {
+  if (existing.modules != setup_.modules) {
     throw_user_error("{}: adapts other modules, or with other ranks or alphas, than this job: give the job the same "
                      "target_modules, r and alpha", place);
   }
-  load_adapter(*adapter_, spec_.adapter.init_from);
+}
+
+void TrainingJob::load() {
+  std::unique_ptr<Adapter> adapter = make_adapter(config_, setup_);
+  if (has_checkpoint_) {
+    const std::optional<fs::path> newest = latest_checkpoint(folder_);
+    COTUNE_CHECK(newest.has_value(), "{}: the checkpoint is gone", folder_.string());
+    COTUNE_CHECK(load_checkpoint(*newest, *adapter).step == state_.step, "{}: is not of step {}", newest->string(), state_.step);
+  } else if (!spec_.adapter.init_from.empty()) {
+    load_adapter(*adapter, spec_.adapter.init_from);
+  }
+  adapter_ = std::move(adapter);
+  selection_passes_ = adapter_->selection_passes();
+  selection_pass_ = selection_batch_ = 0;
+}
+
+void TrainingJob::unload() {
+  adapter_.reset();
+  batch_ = {};
 }
 
 void TrainingJob::resume() {
   const std::optional<fs::path> newest = latest_checkpoint(folder_);
   if (!newest) return;
-  const JobState loaded = load_checkpoint(*newest, *adapter_);
+  const JobState loaded = read_checkpoint_state(*newest);
   if (loaded.spec_hash != state_.spec_hash) {
     throw_user_error("{}: belongs to job `{}` with other settings: resume with the jobs file of that run, or choose "
                      "another output_dir", newest->string(), spec_.name);
@@ -68,7 +84,7 @@ void TrainingJob::resume() {
   }
   state_ = loaded;
   saved_step_ = state_.step;
-  selection_passes_ = adapter_->selection_passes();
+  has_checkpoint_ = true;
 }
 
 Batch TrainingJob::make_batch(const Dataset& dataset, const std::vector<int64_t>& examples, int64_t step) const {
@@ -185,6 +201,7 @@ bool TrainingJob::stops_early() const {
 void TrainingJob::checkpoint(bool best) {
   save_checkpoint(folder_, *adapter_, state_, base_model_, best);
   saved_step_ = state_.step;
+  has_checkpoint_ = true;
 }
 
 bool TrainingJob::has_finite_parameters() const {
@@ -213,13 +230,20 @@ void TrainingJob::write_adapter(const std::string& effective_configuration) {
   }
 }
 
+int64_t TrainingJob::checkpoint_file_bytes() const {
+  const JobFootprint job = footprint();
+  int64_t values = 0;
+  for (const AdapterShape& adapter : job.adapters) values += parameter_count(config_, adapter);
+  return values * 4 * std::max<int64_t>(1, job.moment_count);
+}
+
 JobFootprint TrainingJob::footprint() const {
   JobFootprint footprint;
   footprint.job = index_;
-  for (const AdaptedModule& module : adapter_->setup().modules) {
-    AdapterShape shape{index_, adapter_->method(), module.layer, module.projection, module.r, 0};
-    if (adapter_->method() == AdapterMethod::diff_pruning) {
-      const ProjectionShape size = adapter_->projection_shape_of(module.projection);
+  for (const AdaptedModule& module : setup_.modules) {
+    AdapterShape shape{index_, spec_.adapter.method, module.layer, module.projection, module.r, 0};
+    if (spec_.adapter.method == AdapterMethod::diff_pruning) {
+      const ProjectionShape size = projection_shape(config_, module.projection);
       shape.entries = static_cast<int64_t>(std::ceil(spec_.adapter.density * static_cast<double>(size.in * size.out)));
     }
     footprint.adapters.push_back(shape);

@@ -19,16 +19,17 @@ namespace cotune {
 /// join, leave, fail and resume without touching one another.
 class TrainingJob {
  public:
-  /// `index` is the job's number in its run. base_model: recorded in checkpoints and adapters.
-  /// Throws UserError when the adapter does not fit the model, or `init_from` does not fit the job.
+  /// `index` is the job's number in its run. base_model: recorded in checkpoints and adapters. Makes no tensors: load()
+  /// does. Throws UserError when the adapter does not fit the model, or `init_from` does not fit the job.
   TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelConfig& config, at::ScalarType compute,
               at::Device device, std::string base_model, std::filesystem::path folder);
 
   int32_t index() const { return index_; }
   const JobSpec& spec() const { return spec_; }
   const JobData& data() const { return data_; }
-  /// Until release().
+  /// From load() to unload().
   Adapter& adapter() const { return *adapter_; }
+  bool is_loaded() const { return adapter_ != nullptr; }
   JobState& state() { return state_; }
   const JobState& state() const { return state_; }
   int64_t total_steps() const { return total_steps_; }
@@ -38,6 +39,10 @@ class TrainingJob {
   /// Takes up the newest checkpoint, if there is one. Throws UserError when it belongs to another configuration or other
   /// data, or is damaged.
   void resume();
+
+  /// Makes adapter, gradients and moments: as `init_from` or the newest checkpoint has them, else initial values. Throws
+  /// UserError for damaged files and MemoryLimitExceeded; the job is then as before.
+  void load();
 
   /// The job's part in the next round: one training step, or one batch of a method's selection. Throws UserError naming
   /// file and line when an example holds a token that the model does not have.
@@ -67,22 +72,29 @@ class TrainingJob {
   /// Writes FOLDER/adapter: the last state, or the best checkpoint where load_best asks for it.
   void write_adapter(const std::string& effective_configuration);
 
-  /// Frees the adapter, its gradients and moments: the job has ended.
-  void release() { adapter_.reset(); }
+  /// Frees the adapter, its gradients and moments: the job has ended, or waits for memory. Steps that no checkpoint holds
+  /// are lost: save first.
+  void unload();
+
+  /// Bytes of the largest file that a checkpoint has.
+  int64_t checkpoint_file_bytes() const;
 
   /// As admission sees it: the shapes and the longest row.
   JobFootprint footprint() const;
 
  private:
   Batch make_batch(const Dataset& dataset, const std::vector<int64_t>& examples, int64_t step) const;
-  void start_from_existing_adapter(const ModelConfig& config);
+  void check_existing_adapter() const;
 
   int32_t index_;
   JobSpec spec_;
   JobData data_;
   std::string base_model_;
   std::filesystem::path folder_;
+  ModelConfig config_;
+  AdapterSetup setup_;
   std::unique_ptr<Adapter> adapter_;
+  bool has_checkpoint_ = false;  ///< of this run: load() goes on from it
   BatchSequence order_;
   int64_t total_steps_ = 0;
   int64_t vocabulary_size_ = 0;

@@ -46,6 +46,7 @@ class MergedWeights : public WeightSource {
   }
   at::ScalarType stored_dtype(const std::string& name) const override { return base_->stored_dtype(name); }
   std::string content_hash() const override { return "merged into " + base_->content_hash(); }
+  void drop_pages() const override { base_->drop_pages(); }
 
  private:
   std::shared_ptr<const WeightSource> base_;

@@ -56,6 +56,8 @@ class GgufWeights final : public WeightSource {
     }
   }
 
+  void drop_pages() const override { file_->drop_pages(); }
+
   at::Tensor load(const std::string& name, at::ScalarType dtype) const override {
     const ModelTensor& tensor = find(name);
     const GgufTensor& blocks = stored(tensor);

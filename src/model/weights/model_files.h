@@ -30,6 +30,10 @@ class WeightSource {
 
   /// Checksum of every tensor's name and stored bytes: reads them all.
   virtual std::string content_hash() const = 0;
+
+  /// Pages of the mapping that were read no longer count as this process's memory. Views stay valid; reading them again
+  /// reads the file.
+  virtual void drop_pages() const = 0;
 };
 
 struct ModelFiles {

@@ -20,6 +20,7 @@ class RandomWeights final : public WeightSource {
 
   at::ScalarType stored_dtype(const std::string&) const override { return at::kFloat; }
   std::string content_hash() const override { return "random " + std::to_string(seed_); }
+  void drop_pages() const override {}  // nothing is mapped
 
   at::Tensor load(const std::string& name, at::ScalarType dtype) const override {
     const auto found = shapes_.find(name);

@@ -28,6 +28,8 @@ class SafetensorsWeights final : public WeightSource {
     return stored.scalar_type() == dtype ? stored : stored.to(dtype);
   }
 
+  void drop_pages() const override { folder_.drop_pages(); }
+
   at::ScalarType stored_dtype(const std::string& name) const override {
     return scalar_type_of(find(name).tensor->dtype);
   }

@@ -1,0 +1,198 @@
+// The part of a run that keeps it under its memory limit: which jobs start, and what is given up when memory runs out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "train/trainer.h"
+
+namespace cotune {
+namespace {
+
+bool may_run(const TrainingJob& job) {
+  return job.state().status == JobStatus::waiting || job.state().status == JobStatus::running;
+}
+
+}  // namespace
+
+void Trainer::apply_memory_limit() {
+  if (options_.tensor_limit_bytes > 0) {
+    tensor_limit_ = options_.tensor_limit_bytes;
+  } else if (options_.memory_limit_bytes > 0) {
+    // Pages that are held but were never written are not resident: the largest value seen is the true one.
+    outside_bytes_ = std::max(outside_bytes_, resident_bytes() - memory_usage().held_bytes);
+    tensor_limit_ = tensor_limit_within(options_.memory_limit_bytes, outside_bytes_);
+  } else {
+    return;
+  }
+  set_memory_limit(tensor_limit_);
+}
+
+MemoryEstimate Trainer::predict(std::span<const int32_t> indices, const PackingPolicy& policy) const {
+  std::vector<JobFootprint> footprints, running;
+  for (const int32_t index : indices) {
+    const TrainingJob& job = *jobs_[static_cast<size_t>(index)];
+    footprints.push_back(job.footprint());
+    if (job.state().status == JobStatus::running) running.push_back(footprints.back());
+  }
+  return learned_.predict(footprints, running, policy);
+}
+
+std::optional<PackingPolicy> Trainer::smaller(PackingPolicy policy) const {
+  const int64_t smallest = policy.layout == Layout::chunked ? std::max(atom_tokens, policy.chunk_size) : atom_tokens;
+  if (policy.token_budget / 2 >= smallest && policy.sharing != Sharing::batch_all) {
+    policy.token_budget /= 2;
+  } else if (!policy.recompute && options_.recompute != Recompute::never) {
+    policy.recompute = true;
+  } else {
+    return std::nullopt;
+  }
+  return policy;
+}
+
+std::optional<PackingPolicy> Trainer::policy_that_fits(int32_t index) const {
+  for (std::optional<PackingPolicy> policy = options_.policy; policy; policy = smaller(*policy)) {
+    if (predict(std::array{index}, *policy).total() <= tensor_limit_) return policy;
+  }
+  return std::nullopt;
+}
+
+void Trainer::use(const PackingPolicy& policy, const std::string& reason) {
+  const bool halved = policy.token_budget != options_.policy.token_budget;
+  options_.policy = policy;
+  const std::string measure = halved ? fmt::format("token budget {}", policy.token_budget) : "recomputation";
+  tell([&](RunObserver& observer) { observer.on_notice(fmt::format("memory: {}: {}", reason, measure)); });
+  const MemoryRelief relief{requested_token_budget_, policy.token_budget, policy.recompute};
+  tell([&](RunObserver& observer) { observer.on_relief(relief); });
+}
+
+Admission Trainer::decide_admission() {
+  std::vector<AdmissionCandidate> candidates;
+  for (const auto& job : jobs_) {
+    const bool paused = std::find(paused_.begin(), paused_.end(), job->index()) != paused_.end();
+    if (!may_run(*job) || paused) continue;
+    candidates.push_back({job->index(), job->spec().priority, job->index(), job->state().status == JobStatus::running});
+  }
+  Admission admission;
+  if (tensor_limit_ == 0) {
+    for (const AdmissionCandidate& candidate : candidates) admission.admitted.push_back(candidate.job);
+    return admission;
+  }
+  const auto predicted = [this](std::span<const int32_t> jobs) { return predict(jobs, options_.policy); };
+  admission = admit(candidates, tensor_limit_, predicted);
+  // What does not fit alone may fit with smaller microbatches: such a job waits until it is alone.
+  std::vector<AdmissionRefusal> refused;
+  for (AdmissionRefusal& refusal : admission.refused) {
+    if (policy_that_fits(refusal.job)) {
+      admission.waiting.push_back(refusal.job);
+      continue;
+    }
+    PackingPolicy smallest = options_.policy;
+    while (const auto next = smaller(smallest)) smallest = *next;
+    const MemoryEstimate alone = predict(std::array{refusal.job}, smallest);
+    refused.push_back({refusal.job, alone.overflowing_term(tensor_limit_), alone.total(), tensor_limit_});
+  }
+  admission.refused = std::move(refused);
+  return admission;
+}
+
+void Trainer::admit_jobs() {
+  apply_memory_limit();
+  Admission admission = decide_admission();
+  if (admission.admitted.empty() && !admission.waiting.empty()) {
+    // Nothing else is left to end first.
+    const TrainingJob& next = job(admission.waiting.front());
+    use(*policy_that_fits(next.index()), fmt::format("job `{}` does not fit otherwise", next.spec().name));
+    admission = decide_admission();
+  }
+  for (const AdmissionRefusal& refusal : admission.refused) {
+    job(refusal.job).state().failure = refusal.to_string();
+    end_job(job(refusal.job), JobStatus::refused);
+  }
+  std::vector<TrainingJob*> started;
+  std::vector<std::pair<TrainingJob*, std::string>> failed;
+  for (const int32_t index : admission.admitted) {
+    TrainingJob& candidate = job(index);
+    if (candidate.state().status == JobStatus::running) continue;
+    try {
+      make_room_for_files(candidate);
+      candidate.load();
+    } catch (const MemoryLimitExceeded& trouble) {
+      const bool alone = running_jobs().empty();
+      if (alone) failed.push_back({&candidate, trouble.what()});
+      if (!alone) paused_.push_back(index);
+      continue;
+    } catch (const UserError& error) {
+      failed.push_back({&candidate, error.what()});
+      continue;
+    }
+    candidate.state().status = JobStatus::running;
+    started.push_back(&candidate);
+    tell([&](RunObserver& observer) { observer.on_job_started(candidate); });
+  }
+  for (const int32_t index : admission.waiting) {
+    tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
+  }
+  for (const auto& [candidate, reason] : failed) fail_job(*candidate, reason);
+  std::erase_if(started, [](const TrainingJob* candidate) {
+    return candidate->state().status != JobStatus::running || !candidate->evaluation_due();
+  });
+  if (!started.empty()) evaluate(started);
+}
+
+std::vector<TrainingJob*> Trainer::running_jobs() const {
+  std::vector<TrainingJob*> running;
+  for (const auto& job : jobs_) {
+    if (job->state().status == JobStatus::running) running.push_back(job.get());
+  }
+  return running;
+}
+
+bool Trainer::make_rounds_smaller(const std::string& trouble) {
+  const std::optional<PackingPolicy> policy = smaller(options_.policy);
+  if (policy) use(*policy, trouble);
+  return policy.has_value();
+}
+
+void Trainer::pause_a_job(const std::string& trouble) {
+  std::vector<AdmissionCandidate> running;
+  for (const TrainingJob* candidate : running_jobs()) {
+    running.push_back({candidate->index(), candidate->spec().priority, candidate->index(), true});
+  }
+  if (running.empty()) return;
+  TrainingJob& victim = job(job_to_pause(running));
+  if (running.size() == 1) {
+    fail_job(victim, fmt::format("it does not fit even alone: {}", trouble));
+    return;
+  }
+  if (victim.state().step > 0 && !victim.is_saved()) save(victim, false);
+  set_aside(victim, trouble);
+}
+
+void Trainer::set_aside(TrainingJob& victim, const std::string& trouble) {
+  victim.unload();
+  victim.state().status = JobStatus::waiting;
+  paused_.push_back(victim.index());
+  tell([&](RunObserver& observer) {
+    observer.on_notice(fmt::format("memory: {}: job `{}` pauses at step {}", trouble, victim.spec().name, victim.state().step));
+    observer.on_job_waiting(victim);
+  });
+}
+
+void Trainer::learn_from(const std::vector<JobRound>& rounds, const StepPlan& plan, int64_t bytes) {
+  std::vector<int32_t> jobs;
+  for (const BatchShape& batch : plan.batches) jobs.push_back(batch.job);
+  // What a selection takes is no part of later rounds.
+  const bool selects = std::any_of(rounds.begin(), rounds.end(),
+                                   [](const JobRound& round) { return round.purpose == RoundPurpose::select; });
+  if (!selects) learned_.observe(jobs, options_.policy, alive_at_most(plan), bytes);
+}
+
+void Trainer::make_room_for_files(const TrainingJob& job) {
+  if (options_.memory_limit_bytes == 0 || tensor_limit_ == 0) return;
+  set_memory_limit(std::max<int64_t>(1, tensor_limit_ - job.checkpoint_file_bytes()));
+  set_memory_limit(tensor_limit_);
+}
+
+}  // namespace cotune
