@@ -59,8 +59,10 @@ AttentionShape Backbone::attention_shape() const {
 
 int64_t Backbone::weight_bytes() const {
   int64_t bytes = static_cast<int64_t>(embedding_.nbytes() + rotary_.cosine.nbytes() + rotary_.sine.nbytes() +
-                                       final_norm_.nbytes()) +
-                  head_->bytes();
+                                       final_norm_.nbytes());
+  // A tied head that is not packed is the embedding itself.
+  const bool packed = use_kernels(embedding_) && embedding_.size(0) % 32 == 0 && embedding_.size(1) % 32 == 0;
+  if (packed || !config_.tied_embeddings) bytes += head_->bytes();
   for (const BackboneLayer& layer : layers_) {
     bytes += layer.qkv->bytes() + layer.o->bytes() + layer.gate_up->bytes() + layer.down->bytes() +
              static_cast<int64_t>(layer.attention_norm.nbytes() + layer.mlp_norm.nbytes());
