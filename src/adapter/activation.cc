@@ -45,8 +45,8 @@ T slope_of(Activation activation, T z) {
 template <typename Function>
 at::Tensor elementwise(const at::Tensor& d, const at::Tensor& z, Function function) {
   const at::ScalarType wide = accumulation_dtype(z.scalar_type());
-  const at::Tensor wide_z = z.to(at::kCPU, wide).contiguous();
-  const at::Tensor wide_d = d.defined() ? d.to(at::kCPU, wide).contiguous() : wide_z;
+  const at::Tensor wide_z = z.to(wide).contiguous();
+  const at::Tensor wide_d = d.defined() ? d.to(wide).contiguous() : wide_z;
   at::Tensor result = at::empty_like(wide_z);
   const auto run = [&]<typename T>(T) {
     const T* zs = wide_z.const_data_ptr<T>();
@@ -59,17 +59,52 @@ at::Tensor elementwise(const at::Tensor& d, const at::Tensor& z, Function functi
   } else {
     run(float{});
   }
-  return result.to(z.device(), z.scalar_type());
+  return result.to(z.scalar_type());
+}
+
+at::Tensor value_in_operations(Activation activation, const at::Tensor& z) {
+  switch (activation) {
+    case Activation::relu: return z.clamp_min(0);
+    case Activation::gelu: return z * at::special_ndtr(z);
+    case Activation::silu: return z * z.sigmoid();
+    case Activation::tanh: return z.tanh();
+  }
+  return z;
+}
+
+at::Tensor slope_in_operations(Activation activation, const at::Tensor& z) {
+  switch (activation) {
+    case Activation::relu: return z.gt(0).to(z.scalar_type());
+    case Activation::gelu:
+      return at::special_ndtr(z) + z * (z.square() / -2).exp() * (std::numbers::inv_sqrtpi / std::numbers::sqrt2);
+    case Activation::silu: {
+      const at::Tensor sigmoid = z.sigmoid();
+      return sigmoid * (1 + z * (1 - sigmoid));
+    }
+    case Activation::tanh: return 1 - z.tanh().square();
+  }
+  return at::ones_like(z);
 }
 
 }  // namespace
 
 at::Tensor activate(Activation activation, const at::Tensor& z) {
+  if (!z.is_cpu()) return activate_by_operations(activation, z);
   return elementwise({}, z, [activation](auto, auto v) { return value_of(activation, v); });
 }
 
 at::Tensor activate_backward(Activation activation, const at::Tensor& d, const at::Tensor& z) {
+  if (!z.is_cpu()) return activate_backward_by_operations(activation, d, z);
   return elementwise(d, z, [activation](auto g, auto v) { return g * slope_of(activation, v); });
+}
+
+at::Tensor activate_by_operations(Activation activation, const at::Tensor& z) {
+  return value_in_operations(activation, z.to(accumulation_dtype(z.scalar_type()))).to(z.scalar_type());
+}
+
+at::Tensor activate_backward_by_operations(Activation activation, const at::Tensor& d, const at::Tensor& z) {
+  const at::ScalarType wide = accumulation_dtype(z.scalar_type());
+  return (d.to(wide) * slope_in_operations(activation, z.to(wide))).to(z.scalar_type());
 }
 
 }  // namespace cotune

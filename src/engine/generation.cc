@@ -260,9 +260,9 @@ void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> fe
       rms_norm(rows, model.final_norm(), model.config().rms_norm_epsilon, inverse_rms);
   for (int64_t begin = 0; begin < normed.size(0); begin += logit_rows) {
     const int64_t count = std::min(logit_rows, normed.size(0) - begin);
-    const at::Tensor logits = output_logits(normed.narrow(0, begin, count), model.head());
+    const at::Tensor logits = output_logits(normed.narrow(0, begin, count), model.head()).to(at::kCPU);
     for (int64_t i = 0; i < count; ++i) {
-      const at::Tensor row = logits.select(0, i).to(at::kCPU, at::kDouble).contiguous();
+      const at::Tensor row = logits.select(0, i).to(at::kDouble).contiguous();
       on_logits(finished[static_cast<size_t>(begin + i)],
                 {row.const_data_ptr<double>(), static_cast<size_t>(row.numel())});
     }

@@ -1,9 +1,11 @@
 #include "engine/interpreter.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include "base/error.h"
 #include "engine/optimizer.h"
+#include "ops/memory.h"
 
 namespace cotune {
 namespace {
@@ -35,7 +37,8 @@ void free_chains(const Microbatch& microbatch, ChainCaches& chains, bool evaluat
 }  // namespace
 
 Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes)
-    : stage_(std::move(backbone), head_workspace_bytes) {}
+    : read_tensor([](const at::Tensor& tensor) { return tensor.to(at::kCPU); }),
+      stage_(std::move(backbone), head_workspace_bytes) {}
 
 void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
   rounds_.clear();
@@ -48,6 +51,23 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
     round.row_predicted.assign(round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0, 1);
   }
   evaluating_ = !rounds.empty() && rounds.front().purpose == RoundPurpose::evaluate;
+  try {
+    run_actions(plan);
+    unread_.read(read_tensor);
+  } catch (...) {
+    live_.clear();
+    chains_.clear();
+    if (unread_.has_steps()) unread_.read(read_tensor);  // which jobs had stepped
+    unread_.clear();
+    for (JobRound& round : rounds) {
+      if (round.adapter == nullptr || round.stepped) continue;
+      for (Parameter& parameter : round.adapter->parameters()) parameter.gradient.zero_();
+    }
+    throw;
+  }
+}
+
+void Interpreter::run_actions(const StepPlan& plan) {
   try {
     for (const Action& action : plan.actions) {
       switch (action.kind) {
@@ -71,14 +91,8 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
           COTUNE_CHECK(false, "a plan for one rank has no {} action", to_string(action.kind));
       }
     }
-  } catch (...) {
-    live_.clear();
-    chains_.clear();
-    for (JobRound& round : rounds) {
-      if (round.adapter == nullptr || round.stepped) continue;
-      for (Parameter& parameter : round.adapter->parameters()) parameter.gradient.zero_();
-    }
-    throw;
+  } catch (const c10::OutOfMemoryError& error) {
+    throw MemoryLimitExceeded(error.what_without_backtrace());
   }
 }
 
@@ -93,6 +107,7 @@ void Interpreter::forward(const StepPlan& plan, const Action& action) {
   live.forward = stage_.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
   for (const Operator& op : live.forward) {
     stage_.execute(op, state);
+    if (op.kind == OperatorKind::loss_head) unread_.take_head(state);
     if (op.kind != OperatorKind::down_proj) continue;
     LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
     if (!op.keeps) {
@@ -136,14 +151,18 @@ void Interpreter::backward(const Action& action) {
     if (op.layer != previous && previous >= 0) live.state->layers[static_cast<size_t>(previous)] = {};
     previous = op.layer;
     stage_.execute(op, *live.state);
-    if (op.kind == OperatorKind::head) live.state->final_hidden.reset();
+    if (op.kind != OperatorKind::head) continue;
+    unread_.take_head(*live.state);
+    live.state->final_hidden.reset();
   }
   if (previous >= 0) live.state->layers[static_cast<size_t>(previous)] = {};
 }
 
 void Interpreter::step(const Action& action) {
   JobRound& round = *rounds_.at(action.job);
-  if (round.purpose == RoundPurpose::train) optimizer_step(round);
+  if (round.purpose != RoundPurpose::train) return;
+  if (steps_on_host(*round.adapter)) unread_.read(read_tensor);
+  optimizer_step(round, unread_);
 }
 
 }  // namespace cotune

@@ -16,7 +16,7 @@ template <typename T>
 at::Tensor to_tensor(const std::vector<T>& values, at::ScalarType dtype, at::Device device) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, dtype);
   std::copy(values.begin(), values.end(), static_cast<T*>(tensor.mutable_data_ptr()));
-  return tensor.to(device);
+  return tensor.to(device, dtype, /*non_blocking=*/true);  // the host need not wait for a device to have it
 }
 
 /// The rows of the microbatch one by one, as they are filled in.
@@ -69,7 +69,7 @@ int64_t LayerRecord::bytes() const {
   std::unordered_set<const void*> seen;
   int64_t total = 0;
   const auto add = [&](const at::Tensor& tensor) {
-    if (tensor.defined() && tensor.nbytes() > 0 && seen.insert(tensor.storage().data()).second) {
+    if (tensor.defined() && tensor.nbytes() > 0 && seen.insert(tensor.storage().unsafeGetStorageImpl()).second) {
       total += static_cast<int64_t>(tensor.storage().nbytes());
     }
   };

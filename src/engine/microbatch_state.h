@@ -53,6 +53,8 @@ struct MicrobatchState {
     int64_t begin, end;               ///< of labelled rows; one span per atom, in descending atom order within a job
   };
   std::vector<LossSpan> loss_spans;
+  at::Tensor losses;                  ///< accumulation dtype [labelled]: by the head, unscaled
+  at::Tensor wrong;                   ///< bool [labelled]: by loss_head, where the first choice is another token
 
   std::vector<LayerRecord> layers;
   at::Tensor hidden;                  ///< running activation [tokens, hidden]

@@ -165,21 +165,8 @@ void Stage::run_head(MicrobatchState& state, bool want_gradient) {
     const at::Tensor d_rows = rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {});
     state.d_hidden.index_copy_(0, state.labelled_rows, d_rows);
   }
-  if (!want_gradient) {
-    const at::Tensor wrong = result.predictions.ne(state.labels).to(at::kCPU);
-    const bool* values = wrong.const_data_ptr<bool>();
-    for (size_t i = 0; i < state.label_rows.size(); ++i) {
-      const auto& [round, row] = state.label_rows[i];
-      if (values[i]) round->row_predicted[static_cast<size_t>(row)] = 0;
-    }
-  }
-  const at::Tensor losses = result.losses.to(at::kCPU, at::kDouble);
-  const double* values = losses.const_data_ptr<double>();
-  for (const MicrobatchState::LossSpan& span : state.loss_spans) {
-    double sum = 0;
-    for (int64_t i = span.begin; i < span.end; ++i) sum += values[i];
-    state.jobs[span.job]->loss_sum += sum;
-  }
+  if (!want_gradient) state.wrong = result.predictions.ne(state.labels);
+  state.losses = result.losses;
 }
 
 void Stage::run(const Operator& op, MicrobatchState& state) {

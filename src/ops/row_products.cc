@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t fewest_rows = 8;
 constexpr int64_t block_columns = 32;
 
-bool few(const at::Tensor& x) { return x.size(0) > 0 && x.size(0) < fewest_rows; }
+bool few(const at::Tensor& x) { return x.is_cpu() && x.size(0) > 0 && x.size(0) < fewest_rows; }
 
 at::Tensor among_zeros(const at::Tensor& x) {
   at::Tensor padded = at::zeros({fewest_rows, x.size(1)}, x.options());
@@ -19,7 +19,7 @@ at::Tensor among_zeros(const at::Tensor& x) {
 /// a with at least fewest_rows rows (unless it has none) and, in bf16, zeros behind rows that do not end with a block.
 at::Tensor separated(const at::Tensor& a) {
   const int64_t rows = few(a) ? fewest_rows : a.size(0), columns = a.size(1);
-  const bool apart = a.scalar_type() == at::kBFloat16 && columns % block_columns != 0;
+  const bool apart = a.is_cpu() && a.scalar_type() == at::kBFloat16 && columns % block_columns != 0;
   if (rows == a.size(0) && !apart) return a;
   const int64_t stride = apart ? (columns + block_columns - 1) / block_columns * block_columns : columns;
   const at::Tensor spaced = at::zeros({rows, stride}, a.options()).narrow(1, 0, columns);

@@ -3,7 +3,7 @@
 ///   * few rows are computed with other code than many (in f32, below 8 rows, in another order of summation);
 ///   * oneDNN's AMX products in bf16 read a row in blocks of 32 columns, beyond its end into the next row, and multiply
 ///     what they find by zero: a NaN or infinity there becomes this row's.
-/// So few rows are computed among rows of zeros, and bf16 rows of other lengths are moved apart by zeros.
+/// So few rows are computed among rows of zeros, and bf16 rows of other lengths are moved apart by zeros; on the CPU only.
 /// Internal to ops/.
 #pragma once
 

@@ -21,7 +21,7 @@ kernels::SparseDelta kernel_delta(const SparseDelta& delta) {
 /// For the ATen path: each entry's index into a row-major [in, out] matrix.
 at::Tensor flat_indices(const SparseDelta& delta) {
   const at::Tensor counts = delta.column_offsets.diff();
-  const at::Tensor columns = at::repeat_interleave(counts);
+  const at::Tensor columns = at::repeat_interleave(counts, std::optional<int64_t>(delta.entry_count()));
   return delta.row_indices.to(at::kLong) * delta.out_features + columns;
 }
 
@@ -68,10 +68,32 @@ void add_sparse_delta_value_gradient(const SparseDelta& delta, const at::Tensor&
   gradients.add_(dense.reshape(-1).index_select(0, flat_indices(delta)));
 }
 
+namespace {
+
+int64_t kept_entries(int64_t total, double density) {
+  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(density * static_cast<double>(total))), 1, total);
+}
+
+}  // namespace
+
+SparseDelta select_entries_by_sorting(const at::Tensor& importance, double density) {
+  const int64_t rows = importance.size(0), columns = importance.size(1);
+  const int64_t keep = kept_entries(rows * columns, density);
+  const auto order = std::get<1>(importance.abs().reshape(-1).sort(/*stable=*/true, -1, /*descending=*/true));
+  const at::Tensor flat = order.narrow(0, 0, keep);
+  const at::Tensor row = flat.div(columns, "floor"), column = flat.remainder(columns);
+  const at::Tensor by_column = std::get<0>((column * rows + row).sort());
+  const at::Tensor kept_columns = by_column.div(rows, "floor");
+  at::Tensor offsets = at::zeros({columns + 1}, kept_columns.options());
+  offsets.scatter_add_(0, kept_columns + 1, at::ones_like(kept_columns));
+  return {rows, columns, offsets.cumsum(0), by_column.remainder(rows).to(at::kInt)};
+}
+
 SparseDelta select_entries(const at::Tensor& importance, double density) {
-  const at::Tensor wide = importance.cpu().to(at::kDouble).abs().contiguous();
+  if (!importance.is_cpu()) return select_entries_by_sorting(importance, density);
+  const at::Tensor wide = importance.to(at::kDouble).abs().contiguous();
   const int64_t rows = wide.size(0), columns = wide.size(1), total = rows * columns;
-  const auto keep = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(density * static_cast<double>(total))), 1, total);
+  const int64_t keep = kept_entries(total, density);
   const double* magnitude = wide.const_data_ptr<double>();
   std::vector<int64_t> order(static_cast<size_t>(total));
   for (int64_t i = 0; i < total; ++i) order[static_cast<size_t>(i)] = i;
@@ -91,8 +113,6 @@ SparseDelta select_entries(const at::Tensor& importance, double density) {
     indices[entry] = static_cast<int32_t>(flat / columns);
   }
   for (int64_t column = 0; column < columns; ++column) offsets[column + 1] += offsets[column];
-  delta.column_offsets = delta.column_offsets.to(importance.device());
-  delta.row_indices = delta.row_indices.to(importance.device());
   return delta;
 }
 

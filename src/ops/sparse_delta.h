@@ -24,5 +24,7 @@ void add_sparse_delta_value_gradient(const SparseDelta& delta, const at::Tensor&
 
 /// The k = ⌈density·numel⌉ entries of largest magnitude of `importance` [in, out], ties to the lower (row, column).
 SparseDelta select_entries(const at::Tensor& importance, double density);
+/// The same by tensor operations that stay on the device of `importance`: what select_entries does on a GPU.
+SparseDelta select_entries_by_sorting(const at::Tensor& importance, double density);
 
 }  // namespace cotune

@@ -84,6 +84,9 @@ TEST(Activation, AndItsSlopeAreTheFormulas) {
     EXPECT_TRUE(at::allclose(activate(activation, z), value, 1e-12, 1e-14));
     const at::Tensor slope = (activate(activation, z + 1e-6) - activate(activation, z - 1e-6)) / 2e-6;
     EXPECT_TRUE(at::allclose(activate_backward(activation, d, z), d * slope, 1e-7, 1e-8));
+    EXPECT_TRUE(at::allclose(activate_by_operations(activation, z), value, 1e-12, 1e-14));
+    EXPECT_TRUE(at::allclose(activate_backward_by_operations(activation, d, z), activate_backward(activation, d, z), 1e-12,
+                             1e-14));
   };
   expect(Activation::relu, at::relu(z));
   expect(Activation::gelu, at::gelu(z));

@@ -25,11 +25,12 @@ ModelConfig kernel_friendly_config(int64_t layer_count) {
           .qkv_bias = true};
 }
 
-std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute) {
-  return Backbone::load(random_model(config, 5), compute, at::kCPU);
+std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device) {
+  return Backbone::load(random_model(config, 5), compute, device);
 }
 
-std::unique_ptr<Adapter> RandomJob::make_adapter(const ModelConfig& config, at::ScalarType compute) const {
+std::unique_ptr<Adapter> RandomJob::make_adapter(const ModelConfig& config, at::ScalarType compute,
+                                                 at::Device device) const {
   JobSpec spec;
   spec.name = name;
   spec.adapter = adapter;
@@ -40,6 +41,7 @@ std::unique_ptr<Adapter> RandomJob::make_adapter(const ModelConfig& config, at::
   setup.optimizer = optimizer.kind;
   setup.momentum = optimizer.momentum;
   setup.compute = compute;
+  setup.device = device;
   return cotune::make_adapter(config, std::move(setup));
 }
 
@@ -91,7 +93,7 @@ RandomJob diff_pruning_job(const std::string& name, uint64_t seed, double densit
 }
 
 JobLife::JobLife(int32_t id, const RandomJob& job, const Backbone& backbone)
-    : id_(id), job_(job), adapter_(job.make_adapter(backbone.config(), backbone.compute())),
+    : id_(id), job_(job), adapter_(job.make_adapter(backbone.config(), backbone.compute(), backbone.device())),
       vocabulary_(backbone.config().vocabulary_size), selection_passes_(adapter_->selection_passes()) {}
 
 JobRound JobLife::next_round() {

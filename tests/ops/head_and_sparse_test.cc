@@ -115,5 +115,21 @@ TEST(SelectEntries, TakesTheLargestMagnitudesTiesToTheLowerPlace) {
   EXPECT_TRUE(at::equal(kept(1), expected({1, 1, 1, 1, 1, 1})));
 }
 
+TEST(SelectEntries, BySortingAreTheSame) {
+  const at::Tensor distinct = random_tensor({37, 23}, 7, at::kDouble);
+  const at::Tensor with_ties = (distinct * 2).round();
+  for (const at::Tensor& importance : {distinct, with_ties, at::zeros({5, 9}, at::kDouble)}) {
+    for (const double density : {1e-9, 0.03, 0.5, 1.0}) {
+      const SparseDelta expected = select_entries(importance, density),
+                        sorted = select_entries_by_sorting(importance, density);
+      EXPECT_TRUE(at::equal(sorted.column_offsets, expected.column_offsets)) << density;
+      EXPECT_TRUE(at::equal(sorted.row_indices, expected.row_indices)) << density;
+      EXPECT_EQ(sorted.row_indices.scalar_type(), expected.row_indices.scalar_type());
+      EXPECT_EQ(sorted.in_features, expected.in_features);
+      EXPECT_EQ(sorted.out_features, expected.out_features);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cotune::testing

@@ -1,5 +1,7 @@
 // RMS norm, SwiGLU, dropout: our kernels against ATen, backward against finite differences.
 
+#include <limits>
+
 #include "kernels/dropout.h"
 #include "ops/dropout.h"
 #include "ops/rms_norm.h"
@@ -95,6 +97,23 @@ TEST(Dropout, KernelsAgreeWithAtenAndTheGradientHasTheSameMask) {
       EXPECT_TRUE(at::equal(y.eq(0), expected_y.eq(0)));
       EXPECT_LE(relative_error(y, expected_y), tolerance(dtype));
       EXPECT_LE(relative_error(dx, expected_dx), tolerance(dtype));
+    }
+  }
+}
+
+TEST(Dropout, ByTensorOperationsHasTheMaskOfTheFormula) {
+  const PortableKernels portable;
+  DropoutMask mask = mask_of(9, 0.4);
+  mask.key = 0xFEDCBA9876543210;
+  mask.example_keys[3] = -5;  // keys are 64 bits without a sign
+  mask.example_keys[4] = std::numeric_limits<int64_t>::min();
+  at::Tensor y = at::empty({9, 300}, at::kFloat);
+  apply_dropout(mask, at::ones_like(y), y);
+  for (int64_t row = 0; row < 9; ++row) {
+    for (int64_t feature = 0; feature < 300; ++feature) {
+      ASSERT_EQ(y[row][feature].item<float>() != 0,
+                kernels::dropout_keeps({mask.key, 0.4F}, static_cast<uint64_t>(mask.example_keys[row].item<int64_t>()),
+                                       mask.positions[row].item<int32_t>(), feature));
     }
   }
 }

@@ -1,0 +1,73 @@
+#include "engine/unread_results.h"
+
+#include <ATen/ATen.h>
+
+#include "engine/optimizer.h"
+#include "ops/memory.h"
+
+namespace cotune {
+
+void UnreadResults::take_head(MicrobatchState& state) {
+  if (!state.losses.defined()) return;
+  Head head{std::move(state.losses), std::move(state.wrong), state.jobs, state.loss_spans, {}};
+  if (head.wrong.defined()) head.rows = state.label_rows;
+  heads_.push_back(std::move(head));
+}
+
+void UnreadResults::add_step(JobRound& round, at::Tensor norm, at::Tensor finite_parameters) {
+  steps_.push_back({&round, std::move(norm), std::move(finite_parameters)});
+}
+
+at::Tensor UnreadResults::loss_sum(const JobRound& round) const {
+  at::Tensor sum;
+  for (const Head& head : heads_) {
+    for (const MicrobatchState::LossSpan& span : head.spans) {
+      if (head.jobs[span.job] != &round || span.begin == span.end) continue;
+      const at::Tensor part = head.losses.narrow(0, span.begin, span.end - span.begin).sum(at::kDouble);
+      sum = sum.defined() ? sum + part : part;
+    }
+  }
+  if (sum.defined()) return sum;
+  return at::zeros({}, round.adapter->parameters().front().value.options().dtype(at::kDouble));
+}
+
+void UnreadResults::read(const ReadTensor& read_tensor) {
+  if (heads_.empty() && steps_.empty()) return;
+  const MemoryScope scope(MemoryKind::workspace);
+  std::vector<at::Tensor> parts;
+  for (const Head& head : heads_) {
+    parts.push_back(head.losses.to(at::kDouble));
+    if (head.wrong.defined()) parts.push_back(head.wrong.to(at::kDouble));
+  }
+  for (const Step& step : steps_) {
+    parts.push_back(step.norm.reshape({1}));
+    parts.push_back(step.finite_parameters.to(at::kDouble).reshape({1}));
+  }
+  const at::Tensor values = read_tensor(at::cat(parts));
+  const double* value = values.const_data_ptr<double>();
+  for (const Head& head : heads_) {
+    for (const MicrobatchState::LossSpan& span : head.spans) {
+      double sum = 0;
+      for (int64_t i = span.begin; i < span.end; ++i) sum += value[i];
+      head.jobs[span.job]->loss_sum += sum;
+    }
+    value += head.losses.size(0);
+    if (!head.wrong.defined()) continue;
+    for (const auto& [round, row] : head.rows) {
+      if (*value++ != 0) round->row_predicted[static_cast<size_t>(row)] = 0;
+    }
+  }
+  for (const Step& step : steps_) {
+    const double norm = *value++;
+    const bool finite_parameters = *value++ != 0;
+    conclude_step(*step.round, norm, finite_parameters);
+  }
+  clear();
+}
+
+void UnreadResults::clear() {
+  heads_.clear();
+  steps_.clear();
+}
+
+}  // namespace cotune
