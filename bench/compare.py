@@ -2,6 +2,7 @@
 """Measures cotune against Hugging Face PEFT and writes the table of docs/benchmarks.md.
 
     .deps/venv/bin/python bench/compare.py [--only NAME...] [--repetitions 3] [--steps 4] [--no-docs]
+    .deps/venv/bin/python bench/compare.py --device cuda
     .deps/venv/bin/python bench/compare.py --table-only
 
 Needs `scripts/install-dependencies --comparisons`, a built build/cotune and the model of scripts/demo-data. Everything
@@ -14,6 +15,9 @@ again: their earlier runs are then dropped); --table-only writes the table from 
 A row's figures are medians over its repetitions; the ratio is that of the medians. A goal that is missed is marked so,
 and so is a row whose losses differ (LOSS_LIMIT): its speed counts for nothing. Two cores run one benchmark at a time:
 how many cores others keep busy is recorded before each run, and a table from a busy machine says so.
+
+--device cuda measures both programs on the GPU (docs/gpu.md): memory is then that of tensors on the device, results go to
+build/bench/results-cuda.jsonl and the table to build/bench/benchmarks-cuda.md. The goals are those of a CPU and left out.
 """
 import argparse
 import collections
@@ -49,6 +53,13 @@ ROWS = [
 METHODS_GOAL, MATRIX_GOAL, MEMORY_GOAL, START_GOAL_S = 0.85, 0.80, 0.25, 5.0
 LOSS_LIMIT = {"float32": 1e-5, "bfloat16": 5e-3}  # largest relative difference (bf16: excess) of a step's loss over PEFT as shipped
 SMOLLM2 = {"hidden": 576, "intermediate": 1536, "key_value": 192, "layers": 30, "vocabulary": 49152}
+
+
+def rows_for(device):
+    """On a GPU there are no kernels to take away, and the goals do not apply."""
+    if device == "cpu":
+        return ROWS
+    return [row._replace(goal_shipped=None, goal_tuned=None) for row in ROWS if row.name != "portable"]
 
 
 class BenchmarkError(Exception):
@@ -117,20 +128,24 @@ def arithmetic(result, lora_rank=16):
     return (4 * linear + 6 * adapter) * result["real_tokens"] + 4 * h * SMOLLM2["vocabulary"] * result["labelled_tokens"]
 
 
-def machine():
+def machine(device):
     """What a reader needs to place the figures, in one line."""
     text = pathlib.Path("/proc/cpuinfo").read_text()
     name = re.search(r"model name\s*:\s*(.*)", text)
     flags = set(re.search(r"flags\s*:\s*(.*)", text).group(1).split())
     features = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     memory = int(re.search(r"MemTotal:\s*(\d+)", pathlib.Path("/proc/meminfo").read_text()).group(1)) / 2**20
-    return f"{name.group(1) if name else platform.machine()}, {os.cpu_count()} cores ({', '.join(features)}), {memory:.0f} GiB"
+    host = f"{name.group(1) if name else platform.machine()}, {os.cpu_count()} cores ({', '.join(features)}), {memory:.0f} GiB"
+    if device == "cpu":
+        return host
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    return f"{run(query, 'nvidia-smi').splitlines()[0]}; {host}"
 
 
 class Runner:
     def __init__(self, options):
         self.options = options
-        self.results_path = BENCH / "results.jsonl"
+        self.results_path = BENCH / ("results.jsonl" if options.device == "cpu" else f"results-{options.device}.jsonl")
 
     def workload(self, name, dtype):
         """The folder of a workload with its initial adapters, made once per dtype and number of steps."""
@@ -144,6 +159,11 @@ class Runner:
         return folder
 
     def keep(self, row_name, program, result):
+        if self.options.device != "cpu":  # what counts as memory there
+            device = result.get("device_memory", {}).get("peak_allocated_bytes", result.get("peak_device_bytes"))
+            if device is None:
+                raise BenchmarkError(f"{program} did not compute on the device")
+            result = {**result, "peak_rss_bytes": device, "host_peak_rss_bytes": result["peak_rss_bytes"]}
         record = {**result, "row": row_name, "program": program, "busy_before": self.load,
                   "date": datetime.date.today().isoformat()}
         with open(self.results_path, "a", encoding="utf-8") as file:
@@ -156,13 +176,14 @@ class Runner:
         output = BENCH / "runs" / row_name
         subprocess.run(["rm", "-rf", output], check=True)
         command = self.options.cotune_command.format(program=ROOT / "build/cotune", jobs=folder / "jobs.yaml", output=output)
-        command = shlex.split(command) + shlex.split(arguments)
+        command = shlex.split(command) + shlex.split(arguments) + ["--device", self.options.device]
         self.keep(row_name, "cotune", parse_summary(run(command, "cotune"), "cotune"))
 
     def peft(self, row_name, workload, dtype, mode, batching=None):
         self.load = busy_cores()
         folder = self.workload(workload, dtype)
-        command = [sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--mode", mode]
+        command = [sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--mode", mode,
+                   "--device", self.options.device]
         program = "peft shipped"
         if mode == "tuned":
             command += ["--batching", batching]
@@ -180,7 +201,7 @@ class Runner:
 
     def measure(self):
         self.start_results()
-        chosen = [row for row in ROWS if not self.options.only or row.name in self.options.only]
+        chosen = [row for row in rows_for(self.options.device) if not self.options.only or row.name in self.options.only]
         for repetition in range(self.options.repetitions):
             for row in chosen:
                 print(f"{row.title} ({row.dtype}), run {repetition + 1}", flush=True)
@@ -192,7 +213,7 @@ class Runner:
                 print(f"one job of each method, run {repetition + 1}", flush=True)
                 self.cotune("methods", "methods", "bfloat16")
                 self.cotune("methods-all-lora", "methods-all-lora", "bfloat16")
-            if not self.options.only or "matrix-rate" in self.options.only:
+            if self.options.device == "cpu" and (not self.options.only or "matrix-rate" in self.options.only):
                 with open(self.results_path, "a", encoding="utf-8") as file:
                     file.write(json.dumps({"row": "matrix-rate", "program": "torch.mm", "flops": matrix_rate("bfloat16"),
                                            "busy_before": busy_cores()}) + "\n")
@@ -229,8 +250,8 @@ def verdict(value, goal, at_least=True):
     return f"{value:.2f}× ({'≥' if at_least else '≤'} {goal:g}" + (")" if met else ", **missed**)")
 
 
-def table(results):
-    """The Markdown between the markers, from all records of results.jsonl."""
+def table(results, device):
+    """The Markdown between the markers, from all records of the results file."""
     by_row = collections.defaultdict(lambda: collections.defaultdict(list))
     for record in results:
         by_row[record["row"]][record["program"]].append(record)
@@ -239,7 +260,7 @@ def table(results):
     lines = ["| SmolLM2-135M, LoRA rank 16 on all seven projections, AdamW | dtype | cotune, tokens/s | PEFT shipped | PEFT tuned | "
              "over shipped | over tuned | memory cotune / PEFT, GiB | largest loss difference | runs |",
              "|---|---|---|---|---|---|---|---|---|---|"]
-    for row in ROWS:
+    for row in rows_for(device):
         records = by_row.get(row.name)
         tuned = {name: runs for name, runs in (records or {}).items() if name in ("peft by-length", "peft flattened")}
         if not records or not records["cotune"] or not records["peft shipped"] or not tuned:
@@ -257,10 +278,10 @@ def table(results):
             f"{verdict(median_rate(cotune) / median_rate(tuned[best]), row.goal_tuned)} | "
             f"{median_memory(cotune):.2f} / {median_memory(shipped):.2f} | {loss} | {len(cotune)} |")
     lines += ["", "| | reached |", "|---|---|"]
-    lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory)]
+    lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory, device)]
     busy = [record["busy_before"] for record in results if "busy_before" in record]
     versions = next((r["versions"] for r in results if r.get("versions")), {})
-    about = [f"Machine: {machine()}. " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ". "
+    about = [f"Machine: {machine(device)}. " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ". "
              f"{max(r.get('date', '') for r in results)}; cores busy with other work before a run: "
              + (f"median {statistics.median(busy):.1f}, highest {max(busy):.1f}." if busy else "not recorded.")]
     if busy and statistics.median(busy) > 0.25 * os.cpu_count():
@@ -268,22 +289,24 @@ def table(results):
     return "\n".join([*about, "", *lines])
 
 
-def single_figures(by_row, median_rate, median_memory):
+def single_figures(by_row, median_rate, median_memory, device):
+    goal = lambda value: value if device == "cpu" else None
     four = by_row.get("four-jobs", {})
     cotune, shipped = four.get("cotune"), four.get("peft shipped")
     if by_row.get("methods") and by_row.get("methods-all-lora"):
         ratio = median_rate(by_row["methods"]["cotune"]) / median_rate(by_row["methods-all-lora"]["cotune"])
-        yield "one job of each method together, over all-LoRA at equal tokens", verdict(ratio, METHODS_GOAL)
+        yield "one job of each method together, over all-LoRA at equal tokens", verdict(ratio, goal(METHODS_GOAL))
     if cotune and by_row.get("matrix-rate"):
         flops = statistics.median(record["flops"] for record in by_row["matrix-rate"]["torch.mm"])
         reached = statistics.median(arithmetic(r) / r["seconds_training"] for r in cotune)
         yield (f"share of torch.mm's bf16 rate, {flops / 1e9:.0f} GFLOP/s (four jobs)", verdict(reached / flops, MATRIX_GOAL))
     if cotune and shipped:
-        yield "peak memory over PEFT's (four jobs)", verdict(median_memory(cotune) / median_memory(shipped), MEMORY_GOAL, False)
+        yield "peak memory over PEFT's (four jobs)", verdict(median_memory(cotune) / median_memory(shipped), goal(MEMORY_GOAL), False)
     starts = [r["seconds_to_first_step"] for r in cotune or [] if "seconds_to_first_step" in r]
     if starts:
         start = statistics.median(starts)
         yield ("from program start to the end of the first step (four jobs)",
+               f"{start:.1f} s" if device != "cpu" else
                f"{start:.1f} s (≤ {START_GOAL_S:g} s" + (")" if start <= START_GOAL_S else ", **missed**)"))
 
 
@@ -302,11 +325,13 @@ def main():
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf")
     parser.add_argument("--hf", type=pathlib.Path, default=BENCH / "hf", help="the same model as a Hugging Face folder")
     parser.add_argument("--cotune-command", default="{program} train {jobs} --json --output-dir {output}")
-    parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs/benchmarks.md")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--docs", type=pathlib.Path, help="default: docs/benchmarks.md, or build/bench/benchmarks-cuda.md")
     parser.add_argument("--no-docs", action="store_true", help="print the table, leave docs/benchmarks.md")
     parser.add_argument("--append", action="store_true", help="keep the results of the rows that --only does not name")
     parser.add_argument("--table-only", action="store_true", help="measure nothing: the table from build/bench/results.jsonl")
     options = parser.parse_args()
+    options.docs = options.docs or (ROOT / "docs/benchmarks.md" if options.device == "cpu" else BENCH / f"benchmarks-{options.device}.md")
     runner = Runner(options)
     if not options.table_only:
         BENCH.mkdir(parents=True, exist_ok=True)
@@ -318,7 +343,7 @@ def main():
         runner.measure()
     if not runner.results_path.exists():
         raise BenchmarkError(f"no {runner.results_path}: run without --table-only first")
-    text = table([json.loads(line) for line in runner.results_path.read_text().splitlines()])
+    text = table([json.loads(line) for line in runner.results_path.read_text().splitlines()], options.device)
     print(text)
     if not options.no_docs:
         write_docs(options.docs, text)

@@ -15,7 +15,7 @@ initial adapters (initial/JOB, PEFT's own initialisation) that both programs sta
             in other company) or flattened (a batch's rows end to end in one row with positions that restart, no padding)
 
 Printed keys: real_tokens, labelled_tokens, padded_tokens (computed, pads included), seconds_training, peak_rss_bytes
-(of the process, model included), losses {job: [one per step]}, steps_timed, versions, and the settings. The first step of every
+(of the process, model included), with --device cuda also peak_device_bytes (in tensors there), losses {job: [one per step]}, steps_timed, versions, and the settings. The first step of every
 job is trained but not counted in real_tokens, labelled_tokens, padded_tokens and seconds_training: oneDNN makes its primitives there. A
 step's time covers forward, backward, optimizer and the host's reading of the loss; its loss is the mean over the
 batch's labelled tokens.
@@ -50,8 +50,12 @@ def batches_of(rows, batch_size, batching):
     return [[rows[index] for index in order[start:start + batch_size]] for start in range(0, len(rows), batch_size)]
 
 
-def tensors_of(batch, batching):
+def tensors_of(batch, batching, device):
     """What the model is called with: one padded batch, or all rows flattened into one."""
+    return {name: tensor.to(device) for name, tensor in host_tensors_of(batch, batching).items()}
+
+
+def host_tensors_of(batch, batching):
     if batching == "flattened":
         # The first label of a row would be predicted by the row before it.
         return {"input_ids": torch.tensor([[token for row in batch for token in row["input_ids"]]]),
@@ -85,7 +89,7 @@ def train_job(base, job, workload, folder, options):
     figures = {"losses": [], "real_tokens": 0, "labelled_tokens": 0, "padded_tokens": 0, "seconds": 0.0}
     for step, batch in enumerate(batches):
         start = time.perf_counter()
-        tensors = tensors_of(batch, batching)
+        tensors = tensors_of(batch, batching, options.device)
         loss = model(**tensors, use_cache=False).loss
         loss.backward()
         optimizer.step()
@@ -115,6 +119,7 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--mode", choices=["shipped", "tuned"], default="shipped")
     parser.add_argument("--batching", choices=["by-length", "flattened"], default="by-length")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--steps", type=int, default=0, help="stop every job after so many steps (0: all its rows)")
     parser.add_argument("--prepare", action="store_true")
@@ -124,12 +129,12 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     workload = json.loads((options.workload / "workload.json").read_text())
     dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[workload["dtype"]]
-    base = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype)
+    base = transformers.AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).to(options.device)
     if options.prepare:
         prepare(base, workload, options.workload)
         return
     result = {"program": "peft", "mode": options.mode, "batching": options.batching if options.mode == "tuned" else "padded",
-              "workload": workload["name"], "dtype": workload["dtype"], "threads": options.threads,
+              "workload": workload["name"], "dtype": workload["dtype"], "threads": options.threads, "device": options.device,
               "versions": {"torch": torch.__version__, "peft": peft.__version__, "transformers": transformers.__version__},
               "real_tokens": 0, "labelled_tokens": 0, "padded_tokens": 0, "seconds_training": 0.0, "losses": {}, "steps_timed": 0}
     for job in workload["jobs"]:
@@ -143,6 +148,8 @@ def main():
         sys.exit("bench/peft_baseline.py: a workload needs at least two steps; the first is not timed")
     result["real_tokens_per_s"] = round(result["real_tokens"] / result["seconds_training"], 2)
     result["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if options.device == "cuda":
+        result["peak_device_bytes"] = torch.cuda.max_memory_allocated()
     print(json.dumps(result))
 
 

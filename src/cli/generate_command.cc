@@ -72,11 +72,6 @@ SamplingSettings sampling_of(const GenerateArguments& arguments) {
   return settings;
 }
 
-at::Device device_of(const std::string& name) {
-  if (name == "cuda" && !at::hasCUDA()) throw_user_error("--device: cuda: no CUDA device can be used here; cpu can");
-  return name != "cpu" && at::hasCUDA() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
-}
-
 fs::path model_path(const GenerateArguments& arguments, const fs::path& adapter_folder) {
   if (!arguments.model.empty()) return arguments.model;
   if (adapter_folder.empty()) throw_user_error("--model: is needed: a Hugging Face folder or a GGUF file");
@@ -116,10 +111,12 @@ class Answerer {
  public:
   explicit Answerer(const GenerateArguments& arguments)
       : arguments_(arguments),
+        device_(choose_device(arguments.device, "--device")),
         sampling_(sampling_of(arguments)),
         adapter_folder_(arguments.adapter.empty() ? fs::path() : find_adapter_folder(arguments.adapter)),
         files_(open_model(model_path(arguments, adapter_folder_))),
         text_(files_) {
+    if (!device_.notice.empty()) fmt::print(stderr, "{}\n", device_.notice);
     if (text_.chat_template() == nullptr && (arguments.chat || arguments.system)) {
       throw_user_error("{}: has no chat template, which {} needs", files_.path.string(),
                        arguments.chat ? "--chat" : "--system");
@@ -128,12 +125,11 @@ class Answerer {
 
   /// Reads the weights; mistakes in arguments are found before.
   void load() {
-    const at::Device device = device_of(arguments_.device);
     ModelSpec spec;
     spec.dtype = arguments_.dtype;
-    const at::ScalarType compute = compute_dtype(spec);
-    if (!adapter_folder_.empty()) adapter_ = open_adapter(adapter_folder_, files_.config, compute, device);
-    generator_.emplace(Backbone::load(files_, compute, device, {.training = false}));
+    const at::ScalarType compute = compute_dtype(spec, device_);
+    if (!adapter_folder_.empty()) adapter_ = open_adapter(adapter_folder_, files_.config, compute, device_.device);
+    generator_.emplace(Backbone::load(files_, compute, device_.device, {.training = false}));
     release_unused_memory();
     memory_ = CachedSequence(adapter_.get());
   }
@@ -221,6 +217,7 @@ class Answerer {
   }
 
   const GenerateArguments& arguments_;
+  ComputeDevice device_;
   SamplingSettings sampling_;
   fs::path adapter_folder_;
   ModelFiles files_;
@@ -340,7 +337,8 @@ void add_generate_command(CLI::App& app) {
           std::map<std::string, std::string>{{"auto", "auto"}, {"float32", "float32"}, {"f32", "float32"},
                                              {"fp32", "float32"}, {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
                                              {"float64", "float64"}, {"f64", "float64"}}));
-  command->add_option("--device", to.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--threads", to.threads, "Worker threads; 0: one per core")->check(CLI::Range(0, 4096));
   command->add_flag("--json", to.json, "Each answer as one JSON object on a line, with its tokens and time");
   command->callback([arguments] { exit_code() = generate(*arguments); });

@@ -91,12 +91,18 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["real_tokens"] = summary.real_tokens;
   json["labelled_tokens"] = summary.labelled_tokens;
   json["tokens_per_second"] = summary.tokens_per_second();
+  json["device"] = summary.device;
   json["peak_rss_bytes"] = summary.peak_rss_bytes;
   json["peak_held_bytes"] = summary.memory.peak_held_bytes;
   json["peak_live_bytes"] = summary.memory.peak_live_bytes;
   json["memory_limit_bytes"] = summary.memory_limit_bytes;
   for (int kind = 0; kind < memory_kind_count; ++kind) {
     json["peak_bytes"][to_string(static_cast<MemoryKind>(kind))] = summary.memory.peak_bytes[static_cast<size_t>(kind)];
+  }
+  if (summary.device_memory) {
+    json["device_memory"] = {{"peak_allocated_bytes", summary.device_memory->peak_allocated_bytes},
+                             {"peak_held_bytes", summary.device_memory->peak_held_bytes},
+                             {"total_bytes", summary.device_memory->total_bytes}};
   }
   json["operator_seconds"] = summary.operator_seconds;
   json["losses"] = Json::object();

@@ -48,11 +48,13 @@ std::vector<JobData> read_all_data(const JobsFile& jobs_file, const ModelText& t
   return data;
 }
 
-at::ScalarType compute_dtype(const ModelSpec& model) {
+at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device) {
   if (model.dtype == "float32") return at::kFloat;
   if (model.dtype == "bfloat16") return at::kBFloat16;
   if (model.dtype == "float64") return at::kDouble;
-  return kernels::cpu_features().avx512_bf16 ? at::kBFloat16 : at::kFloat;
+  const bool native =
+      device.is_cpu() ? kernels::cpu_features().avx512_bf16 : device.plugin->has_bf16(device.device.index());
+  return native ? at::kBFloat16 : at::kFloat;
 }
 
 void check_adapters(const JobsFile& jobs_file, const ModelConfig& config) {

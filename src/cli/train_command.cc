@@ -37,20 +37,20 @@ struct TrainArguments {
   bool check = false, json = false, resume = false, overwrite = false;
 };
 
-int64_t memory_limit(const RunSpec& run) {
+int64_t memory_limit(const RunSpec& run, const ComputeDevice& device) {
   const auto size = parse_memory_size(run.memory);
   COTUNE_CHECK(size.has_value());
   const MemorySize wish = size.value();
-  return wish.of(available_memory_bytes() + resident_bytes());
+  return wish.of(device.is_cpu() ? available_memory_bytes() + resident_bytes() : device.memory().free_bytes);
 }
 
 RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data,
-                      at::ScalarType compute, int64_t limit) {
+                      at::ScalarType compute, const ComputeDevice& device, int64_t limit) {
   RunRecord record;
   record.configuration = jobs_file;
   record.model_fingerprint = model_fingerprint(files);
   record.compute_dtype = c10::toString(compute);
-  record.instruction_set = to_string(kernel_isa(compute, at::kCPU));
+  record.instruction_set = device.is_cpu() ? to_string(kernel_isa(compute, at::kCPU)) : device.name;
   record.memory_limit_bytes = limit;
   for (size_t i = 0; i < data.size(); ++i) record.data_hashes[jobs_file.jobs[i].name] = content_hash(data[i]);
   return record;
@@ -130,7 +130,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   install_counting_allocator();
   const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train);
   const RunSpec& run = jobs_file.run;
-  if (run.device == "cuda") throw_user_error("run.device: cuda: this build has no CUDA plugin; cpu and auto are available");
+  const ComputeDevice device = choose_device(run.device, "run.device");
+  if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
   if (run.threads > 0) omp_set_num_threads(static_cast<int>(run.threads));
   std::unique_ptr<PortableKernels> portable;
   if (run.portable_kernels) portable = std::make_unique<PortableKernels>();
@@ -147,23 +148,23 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
 
   using Start = RunFolder::Start;
   RunFolder folder(run.output, arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh);
-  const at::ScalarType compute = compute_dtype(jobs_file.model);
-  const int64_t limit = memory_limit(run);
-  RunRecord record = make_record(jobs_file, files, data, compute, limit);
+  const at::ScalarType compute = compute_dtype(jobs_file.model, device);
+  const int64_t limit = memory_limit(run, device);
+  RunRecord record = make_record(jobs_file, files, data, compute, device, limit);
   if (const std::optional<RunRecord> before = folder.record()) {
     compare_with(*before, record, folder.path());
     record.relief = before->relief;
   }
   files.weights->drop_pages();  // the fingerprint has read them all
-  limit_loading(run.memory, limit, files.config, compute);
-  const auto backbone = Backbone::load(files, compute, at::kCPU, {.positions = longest_row(data) + arguments.sample_tokens});
+  if (device.is_cpu()) limit_loading(run.memory, limit, files.config, compute);
+  const auto backbone = Backbone::load(files, compute, device.device, {.positions = longest_row(data) + arguments.sample_tokens});
 
   std::vector<std::unique_ptr<TrainingJob>> jobs;
   std::map<std::string, JobProgress> progress;
   for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
     const JobSpec& spec = jobs_file.jobs[i];
     jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), spec, std::move(data[i]), files.config, compute,
-                                                 at::kCPU, files.path.string(), folder.job_folder(spec.name)));
+                                                 device.device, files.path.string(), folder.job_folder(spec.name)));
     if (arguments.resume) jobs.back()->resume();
     progress[spec.name] = {jobs.back()->state().step, jobs.back()->state().last_eval_step};
   }
@@ -185,6 +186,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   options.policy.token_budget = run.token_budget;
   options.policy.chunk_size = run.chunk_size;
   options.recompute = run.recompute;
+  options.device = device;
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
   ReliefRecorder relief_recorder(folder, record);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "kernels/adamw.h"
 #include "ops/memory.h"
@@ -80,99 +79,106 @@ std::vector<ParameterGroup> groups_of(const std::vector<Parameter>& parameters, 
   return groups;
 }
 
-/// A step that a flag on the device calls off: every factor is what changes nothing where the flag is false.
+/// The step of one group, called off by a flag on the device: every factor is what changes nothing where the flag is
+/// false. All memory is taken when it is made, so that nothing has changed where memory runs out.
 class GuardedStep {
  public:
-  GuardedStep(const OptimizerSettings& settings, at::Tensor sound, at::Tensor multiplier, at::ScalarType dtype)
-      : settings_(settings), sound_(std::move(sound)), multiplier_(std::move(multiplier)), dtype_(dtype) {}
+  /// sound: bool scalar, loss and gradient are finite. multiplier: scalar of the gradient, for clipping.
+  GuardedStep(const OptimizerSettings& settings, ParameterGroup group, at::Tensor sound, const at::Tensor& multiplier)
+      : settings_(settings), group_(std::move(group)), sound_(std::move(sound)) {
+    // What is not finite goes no further than here.
+    for (const at::Tensor& gradient : group_.gradients) {
+      work_.push_back((gradient * multiplier).masked_fill_(sound_.eq(false), 0));
+      more_work_.push_back(at::empty_like(gradient));
+    }
+    const double rate = group_.learning_rate, decay = group_.weight_decay;
+    if (settings_.kind == OptimizerKind::adamw) {
+      keep_first_ = factor(settings_.beta1, 1);
+      keep_second_ = factor(settings_.beta2, 1);
+      decay_ = factor(1 - rate * decay, 1);
+      rate_ = factor(-rate / correction(settings_.beta1), 0);
+    } else {
+      keep_first_ = factor(settings_.momentum, 1);
+      decay_ = factor(decay, 0);
+      rate_ = factor(-rate, 0);
+    }
+  }
 
-  void run(ParameterGroup& group) const {
-    // Everything is allocated before anything changes: where memory runs out the parameters are those before the step.
-    std::vector<at::Tensor> work = clipped_gradients(group);
-    settings_.kind == OptimizerKind::adamw ? adamw(group, work) : sgd(group, work);
+  /// Changes moments and values; takes no memory.
+  void apply() {
+    if (settings_.kind == OptimizerKind::adamw) {
+      adamw();
+    } else {
+      sgd();
+    }
+    at::_foreach_zero_(group_.gradients);
   }
 
  private:
   /// `value` where the step is made, `otherwise` where it is not.
   at::Tensor factor(double value, double otherwise) const {
-    return at::full({}, otherwise, sound_.options().dtype(dtype_)).masked_fill_(sound_, value);
+    const auto options = sound_.options().dtype(group_.values.front().scalar_type());
+    return at::full({}, otherwise, options).masked_fill_(sound_, value);
   }
 
-  /// Zero where the step is not made: what is not finite goes no further.
-  std::vector<at::Tensor> clipped_gradients(const ParameterGroup& group) const {
-    std::vector<at::Tensor> clipped;
-    for (const at::Tensor& gradient : group.gradients) {
-      clipped.push_back((gradient * multiplier_).masked_fill_(sound_.eq(false), 0));
-    }
-    return clipped;
-  }
+  double correction(double beta) const { return 1 - std::pow(beta, static_cast<double>(settings_.step)); }
 
-  void adamw(ParameterGroup& group, std::vector<at::Tensor>& work) const {
-    const auto step = static_cast<double>(settings_.step);
-    const double correction1 = 1 - std::pow(settings_.beta1, step), correction2 = 1 - std::pow(settings_.beta2, step);
-    const at::Tensor keep1 = factor(settings_.beta1, 1), keep2 = factor(settings_.beta2, 1),
-                     decay = factor(1 - group.learning_rate * group.weight_decay, 1),
-                     rate = factor(-group.learning_rate / correction1, 0);
-    std::vector<at::Tensor> denominators;
-    for (const at::Tensor& moment : group.second_moments) denominators.push_back(at::empty_like(moment));
-    at::_foreach_mul_(group.first_moments, keep1);
-    at::_foreach_add_(group.first_moments, work, 1 - settings_.beta1);
-    at::_foreach_mul_(group.second_moments, keep2);
-    at::_foreach_addcmul_(group.second_moments, work, work, 1 - settings_.beta2);
-    at::_foreach_copy_(denominators, group.second_moments);
+  void adamw() {
+    std::vector<at::Tensor>& denominators = more_work_;
+    at::_foreach_mul_(group_.first_moments, keep_first_);
+    at::_foreach_add_(group_.first_moments, work_, 1 - settings_.beta1);
+    at::_foreach_mul_(group_.second_moments, keep_second_);
+    at::_foreach_addcmul_(group_.second_moments, work_, work_, 1 - settings_.beta2);
+    at::_foreach_copy_(denominators, group_.second_moments);
     at::_foreach_sqrt_(denominators);
-    at::_foreach_div_(denominators, std::sqrt(correction2));
+    at::_foreach_div_(denominators, std::sqrt(correction(settings_.beta2)));
     at::_foreach_add_(denominators, settings_.epsilon);
-    at::_foreach_copy_(work, group.first_moments);
-    at::_foreach_div_(work, denominators);
-    at::_foreach_mul_(work, rate);
-    at::_foreach_mul_(group.values, decay);
-    at::_foreach_add_(group.values, work);
+    at::_foreach_copy_(work_, group_.first_moments);
+    at::_foreach_div_(work_, denominators);
+    at::_foreach_mul_(work_, rate_);
+    at::_foreach_mul_(group_.values, decay_);
+    at::_foreach_add_(group_.values, work_);
   }
 
   /// torch.optim.SGD: its first step takes the gradient as the momentum, which is what a buffer of zeros gives.
-  void sgd(ParameterGroup& group, std::vector<at::Tensor>& work) const {
-    const at::Tensor keep = factor(settings_.momentum, 1), decay = factor(group.weight_decay, 0),
-                     rate = factor(-group.learning_rate, 0);
-    std::vector<at::Tensor> decayed;
-    for (const at::Tensor& value : group.values) decayed.push_back(value * decay);
-    at::_foreach_add_(work, decayed);
-    if (!group.first_moments.empty()) {
-      at::_foreach_mul_(group.first_moments, keep);
-      at::_foreach_add_(group.first_moments, work);
-      at::_foreach_copy_(work, group.first_moments);
+  void sgd() {
+    at::_foreach_copy_(more_work_, group_.values);
+    at::_foreach_mul_(more_work_, decay_);
+    at::_foreach_add_(work_, more_work_);
+    if (!group_.first_moments.empty()) {
+      at::_foreach_mul_(group_.first_moments, keep_first_);
+      at::_foreach_add_(group_.first_moments, work_);
+      at::_foreach_copy_(work_, group_.first_moments);
     }
-    at::_foreach_mul_(work, rate);
-    at::_foreach_add_(group.values, work);
+    at::_foreach_mul_(work_, rate_);
+    at::_foreach_add_(group_.values, work_);
   }
 
   const OptimizerSettings& settings_;
-  at::Tensor sound_;       ///< bool scalar: loss and gradient are finite
-  at::Tensor multiplier_;  ///< scalar of the gradient: clipping
-  at::ScalarType dtype_;
+  ParameterGroup group_;
+  at::Tensor sound_;
+  std::vector<at::Tensor> work_, more_work_;  ///< like the gradients; work_: the clipped ones at first
+  at::Tensor keep_first_, keep_second_, decay_, rate_;
 };
 
 void step_on_device(JobRound& round, UnreadResults& unread) {
   const MemoryScope scope(MemoryKind::workspace);
-  std::vector<Parameter>& parameters = round.adapter->parameters();
   const OptimizerSettings& settings = round.optimizer;
-  std::vector<at::Tensor> gradients, values;
-  for (const Parameter& p : parameters) {
-    gradients.push_back(p.gradient);
-    values.push_back(p.value);
-  }
+  std::vector<at::Tensor> gradients;
+  for (const Parameter& p : round.adapter->parameters()) gradients.push_back(p.gradient);
   const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)), 2);
   const at::Tensor sound = at::isfinite(unread.loss_sum(round)) * at::isfinite(norm);
   at::Tensor multiplier = at::ones_like(norm);
   if (settings.max_grad_norm > 0) {
     multiplier = (settings.max_grad_norm / (norm + clipping_epsilon)).clamp_max_(1.0);
   }
-  const GuardedStep step(settings, sound, multiplier, values.front().scalar_type());
-  for (ParameterGroup& group : groups_of(parameters, settings)) step.run(group);
-  at::_foreach_zero_(gradients);
+  std::vector<GuardedStep> steps;
+  for (ParameterGroup& group : groups_of(round.adapter->parameters(), settings)) {
+    steps.emplace_back(settings, std::move(group), sound, multiplier);
+  }
+  unread.add_step(round, norm);
+  for (GuardedStep& step : steps) step.apply();
   round.adapter->refresh();
-  const at::Tensor largest = at::stack(at::_foreach_norm(values, std::numeric_limits<double>::infinity()));
-  unread.add_step(round, norm, at::isfinite(largest).all());
 }
 
 }  // namespace

@@ -2,10 +2,24 @@
 
 #include <ATen/ATen.h>
 
+#include <cmath>
+#include <limits>
+
 #include "engine/optimizer.h"
 #include "ops/memory.h"
 
 namespace cotune {
+namespace {
+
+/// f64 scalar: of all parameters; not finite where one of them is not.
+at::Tensor largest_magnitude(const Adapter& adapter) {
+  std::vector<at::Tensor> values;
+  for (const Parameter& parameter : adapter.parameters()) values.push_back(parameter.value);
+  const double infinity = std::numeric_limits<double>::infinity();
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(values, infinity)), infinity).to(at::kDouble);
+}
+
+}  // namespace
 
 void UnreadResults::take_head(MicrobatchState& state) {
   if (!state.losses.defined()) return;
@@ -14,9 +28,7 @@ void UnreadResults::take_head(MicrobatchState& state) {
   heads_.push_back(std::move(head));
 }
 
-void UnreadResults::add_step(JobRound& round, at::Tensor norm, at::Tensor finite_parameters) {
-  steps_.push_back({&round, std::move(norm), std::move(finite_parameters)});
-}
+void UnreadResults::add_step(JobRound& round, at::Tensor norm) { steps_.push_back({&round, std::move(norm)}); }
 
 at::Tensor UnreadResults::loss_sum(const JobRound& round) const {
   at::Tensor sum;
@@ -41,7 +53,7 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
   }
   for (const Step& step : steps_) {
     parts.push_back(step.norm.reshape({1}));
-    parts.push_back(step.finite_parameters.to(at::kDouble).reshape({1}));
+    parts.push_back(largest_magnitude(*step.round->adapter).reshape({1}));
   }
   const at::Tensor values = read_tensor(at::cat(parts));
   const double* value = values.const_data_ptr<double>();
@@ -59,7 +71,7 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
   }
   for (const Step& step : steps_) {
     const double norm = *value++;
-    const bool finite_parameters = *value++ != 0;
+    const bool finite_parameters = std::isfinite(*value++);
     conclude_step(*step.round, norm, finite_parameters);
   }
   clear();

@@ -12,16 +12,16 @@ namespace cotune {
 /// Copies a tensor to the CPU: where the host waits for the device.
 using ReadTensor = std::function<at::Tensor(const at::Tensor&)>;
 
-/// What a round has computed and the host has not looked at: losses, first choices, gradient norms and flags stay on the
+/// What a round has computed and the host has not looked at: losses, first choices and gradient norms stay on the
 /// device, so that the host never waits for it within a job step. One transfer then brings all of them.
 class UnreadResults {
  public:
   /// Takes the losses and misses that a head has left in the record, with the rows they belong to.
   void take_head(MicrobatchState& state);
 
-  /// A step whose success is not known yet: made only where loss and norm are finite. Both are scalars on the device.
-  /// norm: f64, of the gradient before clipping; finite_parameters: bool, after the step.
-  void add_step(JobRound& round, at::Tensor norm, at::Tensor finite_parameters);
+  /// A step whose success is not known yet: made only where loss and norm are finite. norm: f64 scalar on the device,
+  /// of the gradient before clipping.
+  void add_step(JobRound& round, at::Tensor norm);
 
   /// f64 scalar on the device: the sum of the job's losses that were taken since the last read. Finite unless a loss is
   /// not; the sum of record is the one that read() forms.
@@ -29,8 +29,9 @@ class UnreadResults {
 
   bool has_steps() const { return !steps_.empty(); }
 
-  /// Brings everything over in one transfer and writes it into the rounds: losses are added in f64, in the order in which
-  /// they were taken (descending atoms); steps report norm, success or failure. Then nothing is unread.
+  /// Brings everything over in one transfer and writes it into the rounds: losses are added in f64, in the order in
+  /// which they were taken (descending atoms); steps report norm, success or failure, parameters that are not finite
+  /// among them. Then nothing is unread.
   void read(const ReadTensor& read_tensor);
   void clear();
 
@@ -43,7 +44,7 @@ class UnreadResults {
   };
   struct Step {
     JobRound* round;
-    at::Tensor norm, finite_parameters;
+    at::Tensor norm;
   };
   std::vector<Head> heads_;
   std::vector<Step> steps_;

@@ -203,7 +203,7 @@ void add_run(std::vector<Option>& table) {
                         "Folder for adapters, checkpoints and logs, relative to the working directory.",
                         {.aliases = {"output"}}));
   table.push_back(field(Section::run, "device", COTUNE_FIELD(run->device), choice({"auto", "cpu", "cuda"}),
-                        "Where to compute; `auto` takes a GPU when there is one."));
+                        "Where to compute; `auto` takes a CUDA GPU where one can be used (docs/gpu.md), the CPU elsewhere."));
   table.push_back(field(Section::run, "memory", COTUNE_FIELD(run->memory), of_type(OptionType::memory),
                         "Most memory the run may take; `auto` is 80% of what is free at start."));
   table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(1, most_tokens),

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/plugin.h"
 #include "ops/memory.h"
 #include "schedule/step_plan.h"
 #include "train/job_state.h"
@@ -43,7 +45,9 @@ struct RunSummary {
   std::map<int32_t, TokenCounts> tokens;         ///< per job, over all training rounds
   std::map<int32_t, int64_t> labelled;           ///< per job, over the same
   std::map<std::string, double> operator_seconds;
-  MemoryUsage memory;
+  std::string device = "cpu";           ///< what it calls itself
+  MemoryUsage memory;                   ///< of the host
+  std::optional<DeviceMemory> device_memory;  ///< of another device than the CPU
   int64_t peak_rss_bytes = 0;
   int64_t memory_limit_bytes = 0;
   std::map<int32_t, std::vector<double>> losses;  ///< per job, every step of this run

@@ -53,6 +53,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
     options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);
     if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
   }
+  if (!options_.device.is_cpu()) return;  // a device works while the host goes on: its times say nothing there
   interpreter_.stage().on_operator = [this](const Operator& op, const MicrobatchState&, double seconds) {
     summary_.operator_seconds[to_string(op.kind)] += seconds;
     break_off_stopped_evaluation();
@@ -66,6 +67,7 @@ double Trainer::seconds_since_start() const {
 RunSummary Trainer::run() {
   start_ = std::chrono::steady_clock::now();
   summary_.memory_limit_bytes = options_.memory_limit_bytes;
+  summary_.device = options_.device.name;
   for (const auto& job : jobs_) {
     if (!has_ended(*job)) job->state().status = JobStatus::waiting;
   }
@@ -86,7 +88,8 @@ RunSummary Trainer::run() {
   summary_.seconds = seconds_since_start();
   summary_.memory = memory_usage();
   summary_.peak_rss_bytes = peak_resident_bytes();
-  set_memory_limit(0);
+  if (!options_.device.is_cpu()) summary_.device_memory = options_.device.memory();
+  limit_memory(0);
   tell([&](RunObserver& observer) { observer.on_run_ended(summary_); });
   return summary_;
 }

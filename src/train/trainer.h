@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/compute_device.h"
 #include "engine/interpreter.h"
 #include "schedule/admission.h"
 #include "schedule/learned_peak.h"
@@ -21,7 +22,8 @@ namespace cotune {
 struct TrainerOptions {
   PackingPolicy policy;
   Recompute recompute = Recompute::automatic;  ///< automatic: only when memory demands it
-  int64_t memory_limit_bytes = 0;              ///< of the whole process; 0: none
+  ComputeDevice device;                        ///< where the backbone is
+  int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
   std::optional<MemoryRelief> relief;          ///< of the run that is resumed: where this one begins
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
@@ -76,6 +78,7 @@ class Trainer {
   /// Ends the job alone, with the reason and its last good checkpoint, which is made now if its parameters are good.
   void fail_job(TrainingJob& job, const std::string& reason);
   void save(TrainingJob& job, bool best);
+  void limit_memory(int64_t bytes);
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }
   double seconds_since_start() const;
   bool stop_asked() const { return options_.stop != nullptr && options_.stop->load(); }

@@ -19,6 +19,8 @@ bool may_run(const TrainingJob& job) {
 void Trainer::apply_memory_limit() {
   if (options_.tensor_limit_bytes > 0) {
     tensor_limit_ = options_.tensor_limit_bytes;
+  } else if (options_.memory_limit_bytes > 0 && !options_.device.is_cpu()) {
+    tensor_limit_ = options_.memory_limit_bytes;
   } else if (options_.memory_limit_bytes > 0) {
     // Pages that are held but were never written are not resident: the largest value seen is the true one.
     outside_bytes_ = std::max(outside_bytes_, resident_bytes() - memory_usage().held_bytes);
@@ -26,7 +28,15 @@ void Trainer::apply_memory_limit() {
   } else {
     return;
   }
-  set_memory_limit(tensor_limit_);
+  limit_memory(tensor_limit_);
+}
+
+void Trainer::limit_memory(int64_t bytes) {
+  if (options_.device.is_cpu()) {
+    set_memory_limit(bytes);
+  } else {
+    options_.device.plugin->set_memory_limit(options_.device.device.index(), bytes);
+  }
 }
 
 MemoryEstimate Trainer::predict(std::span<const int32_t> indices, const PackingPolicy& policy) const {
@@ -150,6 +160,7 @@ std::vector<TrainingJob*> Trainer::running_jobs() const {
 }
 
 bool Trainer::make_rounds_smaller(const std::string& trouble) {
+  if (!options_.device.is_cpu()) options_.device.plugin->release_unused_memory();
   const std::optional<PackingPolicy> policy = smaller(options_.policy);
   if (policy) use(*policy, trouble);
   return policy.has_value();
@@ -183,6 +194,7 @@ void Trainer::set_aside(TrainingJob& victim, const std::string& trouble) {
 void Trainer::learn_from(const std::vector<JobRound>& rounds, const StepPlan& plan, int64_t bytes) {
   std::vector<int32_t> jobs;
   for (const BatchShape& batch : plan.batches) jobs.push_back(batch.job);
+  if (!options_.device.is_cpu()) return;  // `bytes` are the host's
   // What a selection takes is no part of later rounds.
   const bool selects = std::any_of(rounds.begin(), rounds.end(),
                                    [](const JobRound& round) { return round.purpose == RoundPurpose::select; });
@@ -190,7 +202,7 @@ void Trainer::learn_from(const std::vector<JobRound>& rounds, const StepPlan& pl
 }
 
 void Trainer::make_room_for_files(const TrainingJob& job) {
-  if (options_.memory_limit_bytes == 0 || tensor_limit_ == 0) return;
+  if (options_.memory_limit_bytes == 0 || tensor_limit_ == 0 || !options_.device.is_cpu()) return;
   set_memory_limit(std::max<int64_t>(1, tensor_limit_ - job.checkpoint_file_bytes()));
   set_memory_limit(tensor_limit_);
 }

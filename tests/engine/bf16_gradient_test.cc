@@ -54,7 +54,7 @@ Step first_step(const std::shared_ptr<const Backbone>& backbone, const RandomJob
 
 /// The lowest cosine over the modules.
 double lowest_cosine(const ModelFiles& files, const RandomJob& job, const Batch& batch, double spread) {
-  const auto wide = Backbone::load(files, at::kFloat, at::kCPU);
+  const auto wide = Backbone::load(files, at::kFloat, test_device());
   std::unique_ptr<Adapter> selected;
   if (job.adapter.method == AdapterMethod::diff_pruning) {
     Interpreter interpreter(wide);
@@ -62,7 +62,7 @@ double lowest_cosine(const ModelFiles& files, const RandomJob& job, const Batch&
     select_alone(interpreter, job, *selected);
   }
   const Step f32 = first_step(wide, job, batch, selected.get(), spread);
-  const Step bf16 = first_step(Backbone::load(files, at::kBFloat16, at::kCPU), job, batch, selected.get(), spread);
+  const Step bf16 = first_step(Backbone::load(files, at::kBFloat16, test_device()), job, batch, selected.get(), spread);
   EXPECT_NEAR(bf16.loss, f32.loss, 0.01 * f32.loss) << job.name;
   double lowest = 1;
   for (size_t i = 0; i < f32.gradients.size(); ++i) {

@@ -104,9 +104,9 @@ std::vector<RandomJob> random_jobs(uint64_t key, int64_t count) {
 }
 
 TEST(Company, EightRandomJobsHaveTheBitsOfTheJobsAlone) {
-  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "ATen promises agreement within rounding";
+  if (kernel_isa(at::kFloat, test_device()) == kernels::Isa::none) GTEST_SKIP() << "ATen promises agreement within rounding";
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
-    if (kernel_isa(compute, at::kCPU) == kernels::Isa::none) continue;
+    if (kernel_isa(compute, test_device()) == kernels::Isa::none) continue;
     Interpreter interpreter(random_backbone(kernel_friendly_config(), compute));
     for (uint64_t key = 0; key < 6; ++key) {
       const std::vector<RandomJob> jobs = random_jobs(key, 8);

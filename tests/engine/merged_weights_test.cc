@@ -68,7 +68,7 @@ TEST(MergedWeights, GiveTheLogitsOfTheAdapterBesideThem) {
         ModelFiles files = open_model(tiny_model_folder(family));
         files.weights = std::make_shared<MergedWeights>(files.weights, *adapter);
         const std::vector<BatchRow> rows = job.batch(0, backbone->config().vocabulary_size).rows;
-        const at::Tensor merged = model_logits(Backbone::load(files, compute, at::kCPU), nullptr, rows);
+        const at::Tensor merged = model_logits(Backbone::load(files, compute, test_device()), nullptr, rows);
         EXPECT_LE(relative_difference(model_logits(backbone, adapter.get(), rows), merged), allowed)
             << family << ", " << job.name << ", " << compute;
         EXPECT_GT(relative_difference(model_logits(backbone, nullptr, rows), merged), 1e-2) << "the adapter changes nothing";

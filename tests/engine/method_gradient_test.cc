@@ -50,6 +50,7 @@ struct Company {
         for (int64_t i = 0; i < value.numel(); ++i) {
           direction.mutable_data_ptr<double>()[i] = normal(mix_key(job, index), static_cast<uint64_t>(i));
         }
+        direction = direction.to(value.device());
         const auto loss_at = [&](double distance) {
           value.copy_(start + distance * direction);
           adapters[job]->refresh();
@@ -217,14 +218,15 @@ TEST(DiffPruning, KeepsTheEntriesOfLargestAccumulatedGradient) {
   for (size_t site = 0; site < accumulated.size(); ++site) {
     const AdaptedModule& module = sparse->setup().modules[site];
     const ProjectionShape shape = projection_shape(backbone->config(), module.projection);
-    const double* gradient = accumulated[site].const_data_ptr<double>();  // by column, by row within a column
+    const at::Tensor host = accumulated[site].cpu();
+    const double* gradient = host.const_data_ptr<double>();  // by column, by row within a column
     std::vector<int64_t> order(static_cast<size_t>(shape.in * shape.out));
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
                      [&](int64_t a, int64_t b) { return std::abs(gradient[a]) > std::abs(gradient[b]); });
     order.resize(static_cast<size_t>(std::ceil(0.013 * static_cast<double>(shape.in * shape.out))));
     std::sort(order.begin(), order.end());
-    const at::Tensor rows = structure[2 * site].tensor, offsets = structure[2 * site + 1].tensor;
+    const at::Tensor rows = structure[2 * site].tensor.cpu(), offsets = structure[2 * site + 1].tensor.cpu();
     ASSERT_EQ(rows.numel(), static_cast<int64_t>(order.size()));
     size_t entry = 0;
     for (int64_t column = 0; column < shape.out; ++column) {

@@ -8,6 +8,7 @@
 #include "adapter/adapter.h"
 #include "engine/backbone.h"
 #include "engine/interpreter.h"
+#include "engine/test_device.h"
 #include "jobs/job.h"
 
 namespace cotune::testing {
@@ -16,7 +17,7 @@ namespace cotune::testing {
 /// 1,024 positions, biases on q, k and v. Weights from random_model.
 ModelConfig kernel_friendly_config(int64_t layer_count = 2);
 std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute,
-                                                at::Device device = at::kCPU);
+                                                at::Device device = test_device());
 
 /// What a job is; its data and initial values follow from the seed.
 struct RandomJob {
@@ -28,7 +29,7 @@ struct RandomJob {
   int64_t steps = 2;
 
   std::unique_ptr<Adapter> make_adapter(const ModelConfig& config, at::ScalarType compute,
-                                        at::Device device = at::kCPU) const;
+                                        at::Device device = test_device()) const;
   Batch batch(int64_t step, int64_t vocabulary) const;
   uint64_t dropout_key(int64_t step) const;
 };

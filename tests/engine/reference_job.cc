@@ -7,6 +7,7 @@
 
 #include "adapter/adapter_file.h"
 #include "base/file.h"
+#include "engine/test_device.h"
 #include "formats/safetensors.h"
 #include "jobs/target_modules.h"
 #include "model/weights/data_type_conversion.h"
@@ -67,7 +68,7 @@ fs::path tiny_model_folder(const std::string& family) {
 }
 
 std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute) {
-  return Backbone::load(open_model(tiny_model_folder(family)), compute, at::kCPU);
+  return Backbone::load(open_model(tiny_model_folder(family)), compute, test_device());
 }
 
 std::vector<ReferenceJob> reference_jobs(const std::string& family) {
@@ -112,6 +113,7 @@ std::unique_ptr<Adapter> ReferenceJob::make_adapter(const ModelConfig& config, a
   setup.optimizer = spec.train.optimizer;
   setup.momentum = spec.train.momentum;
   setup.compute = compute;
+  setup.device = test_device();
   auto adapter = cotune::make_adapter(config, setup);
   load_adapter(*adapter, folder);
   return adapter;
@@ -146,7 +148,7 @@ TrainedRound train_round(Interpreter& interpreter, const std::vector<const Refer
 }
 
 double relative_difference(const at::Tensor& ours, const at::Tensor& reference) {
-  const at::Tensor a = ours.to(at::kDouble), b = reference.to(at::kDouble);
+  const at::Tensor a = ours.to(at::kCPU, at::kDouble), b = reference.to(at::kDouble);
   return (a - b).abs().max().item<double>() / std::max(1e-300, b.abs().max().item<double>());
 }
 

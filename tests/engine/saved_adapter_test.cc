@@ -62,6 +62,7 @@ TEST_P(SavedAdapter, GivesPeftsLogits) {
     const auto backbone = tiny_backbone(GetParam().family, compute);
     AdapterSetup setup = read_adapter_setup(folder(), backbone->config());
     setup.compute = compute;
+    setup.device = test_device();
     const auto adapter = make_adapter(backbone->config(), std::move(setup));
     load_adapter(*adapter, folder());
     const at::Tensor ids = read_tensor(folder() / "logits.safetensors", "input_ids"),
