@@ -50,8 +50,8 @@ class Trainer {
   MemoryEstimate predict(std::span<const int32_t> jobs, const PackingPolicy& policy) const;
   Admission decide_admission();
   void admit_jobs();
-  /// The next step down: half the token budget, then recomputation; nothing where both are used up.
-  std::optional<PackingPolicy> smaller(PackingPolicy policy) const;
+  /// The next step down (schedule/smaller_rounds.h).
+  std::optional<PackingPolicy> smaller(const PackingPolicy& policy) const;
   /// The first step down, from the policy in use, under which the job fits alone.
   std::optional<PackingPolicy> policy_that_fits(int32_t job) const;
   void use(const PackingPolicy& policy, const std::string& reason);

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "schedule/smaller_rounds.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -49,16 +50,8 @@ MemoryEstimate Trainer::predict(std::span<const int32_t> indices, const PackingP
   return learned_.predict(footprints, running, policy);
 }
 
-std::optional<PackingPolicy> Trainer::smaller(PackingPolicy policy) const {
-  const int64_t smallest = policy.layout == Layout::chunked ? std::max(atom_tokens, policy.chunk_size) : atom_tokens;
-  if (policy.token_budget / 2 >= smallest && policy.sharing != Sharing::batch_all) {
-    policy.token_budget /= 2;
-  } else if (!policy.recompute && options_.recompute != Recompute::never) {
-    policy.recompute = true;
-  } else {
-    return std::nullopt;
-  }
-  return policy;
+std::optional<PackingPolicy> Trainer::smaller(const PackingPolicy& policy) const {
+  return smaller_rounds(policy, options_.recompute);
 }
 
 std::optional<PackingPolicy> Trainer::policy_that_fits(int32_t index) const {
@@ -93,15 +86,11 @@ Admission Trainer::decide_admission() {
   admission = admit(candidates, tensor_limit_, predicted);
   // What does not fit alone may fit with smaller microbatches: such a job waits until it is alone.
   std::vector<AdmissionRefusal> refused;
-  for (AdmissionRefusal& refusal : admission.refused) {
-    if (policy_that_fits(refusal.job)) {
-      admission.waiting.push_back(refusal.job);
-      continue;
-    }
-    PackingPolicy smallest = options_.policy;
-    while (const auto next = smaller(smallest)) smallest = *next;
-    const MemoryEstimate alone = predict(std::array{refusal.job}, smallest);
-    refused.push_back({refusal.job, alone.overflowing_term(tensor_limit_), alone.total(), tensor_limit_});
+  for (const AdmissionRefusal& refusal : admission.refused) {
+    const auto alone = [&](const PackingPolicy& policy) { return predict(std::array{refusal.job}, policy); };
+    const auto final = refuse_for_ever(refusal.job, tensor_limit_, options_.policy, options_.recompute, alone);
+    if (final) refused.push_back(*final);
+    if (!final) admission.waiting.push_back(refusal.job);
   }
   admission.refused = std::move(refused);
   return admission;
