@@ -22,8 +22,8 @@ struct Workload {
 class CandidateBuilder {
  public:
   CandidateBuilder(std::shared_ptr<const Workload> workload, const ClusterSpec& cluster, const NodeGroup& group,
-                   const std::string& dtype, const ReplicaLimits& limits)
-      : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits) {}
+                   const std::string& dtype, const ReplicaLimits& limits, const StageSecondsSource& seconds)
+      : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), seconds_(seconds) {}
 
   ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages) const {
     ReplicaCandidate candidate;
@@ -33,7 +33,8 @@ class CandidateBuilder {
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
     const std::vector<StageShape> stages = even_stages(workload_->model, pipeline_stages, tensor_parallel);
     find_chunk(stages, machine, candidate);
-    candidate.configuration.chunk_seconds = [workload = workload_, stages = distinct(stages), machine, between_stages](
+    candidate.configuration.chunk_seconds = [workload = workload_, stages = distinct(stages), machine, between_stages,
+                                             stage_seconds = seconds_](
                                                 int64_t sequences, int64_t tokens) {
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, workload->shares);
       double slowest = 0;
@@ -101,13 +102,15 @@ class CandidateBuilder {
   const NodeGroup& group_;
   std::string dtype_;
   ReplicaLimits limits_;
+  const StageSecondsSource& seconds_;
 };
 
 }  // namespace
 
 std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                                  const ClusterSpec& cluster, const NodeGroup& group,
-                                                 const std::string& dtype, const ReplicaLimits& limits) {
+                                                 const std::string& dtype, const ReplicaLimits& limits,
+                                                 const StageSecondsSource& seconds) {
   auto workload = std::make_shared<Workload>();
   workload->model = model;
   double tokens = 0;
@@ -118,7 +121,7 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
     tokens += workload->shares.back();
   }
   for (double& share : workload->shares) share /= tokens;
-  const CandidateBuilder builder(workload, cluster, group, dtype, limits);
+  const CandidateBuilder builder(workload, cluster, group, dtype, limits, seconds);
   std::vector<ReplicaCandidate> candidates;
   const int64_t all = group.count * group.devices;
   for (int64_t tensor_parallel = 1; tensor_parallel <= std::min(all, model.head_count); ++tensor_parallel) {

@@ -27,9 +27,10 @@ struct ReplicaCandidate {
 /// Every <TP, PP> on like devices: TP divides heads, key-value heads and the feed-forward width, PP is a power of two of at most the layers,
 /// and replicas fill nodes evenly: TP·PP divides a node's devices or is a multiple of them. chunk_tokens is the most that
 /// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), in steps of 64 tokens.
-/// The chunk's tokens are shared out among the jobs by their shares of the tokens of a step.
+/// The chunk's tokens are shared out among the jobs by their shares of the tokens of a step. `seconds`: of a stage.
 std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                                  const ClusterSpec& cluster, const NodeGroup& group,
-                                                 const std::string& dtype, const ReplicaLimits& limits = {});
+                                                 const std::string& dtype, const ReplicaLimits& limits = {},
+                                                 const StageSecondsSource& seconds = stage_seconds);
 
 }  // namespace cotune

@@ -1,6 +1,7 @@
 /// How long a stage computes on a microbatch, with the adapters of all its jobs fused (MuxTune §3.3, Eq. 3; MX-10).
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "plan/operator_seconds.h"
@@ -24,6 +25,11 @@ struct StageSeconds {
 /// Layers that are adapted alike are computed once.
 StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                            const MicrobatchCounts& counts, const StageMachine& machine);
+
+/// Where the seconds of a stage come from: stage_seconds, or a function of the same arguments that reads a profile.
+using StageSecondsSource =
+    std::function<StageSeconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                               const MicrobatchCounts& counts, const StageMachine& machine)>;
 
 /// One list of operators, as above.
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,

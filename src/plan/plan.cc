@@ -1,0 +1,38 @@
+#include "plan/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "base/file.h"
+#include "plan/cluster_file.h"
+
+namespace cotune {
+
+std::string hash_of(const ModelConfig& m) {
+  const RopeScaling& rope = m.rope_scaling;
+  return checksum(fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", m.family, m.layer_count,
+      m.hidden_size, m.intermediate_size, m.head_count, m.kv_head_count, m.head_dim, m.vocabulary_size,
+      m.context_length, m.rms_norm_epsilon, m.rope_theta, static_cast<int>(rope.kind), rope.factor,
+      rope.low_freq_factor, rope.high_freq_factor, rope.original_context, fmt::join(rope.divisors, ","),
+      m.tied_embeddings, m.qkv_bias, m.gated, m.learned_positions, m.activation, m.dtype));
+}
+
+std::string hash_of(const ClusterSpec& cluster) {
+  return checksum(to_yaml(cluster));
+}
+
+std::string replicas_text(const Plan& plan) {
+  // By devices, then by tensor parallelism, descending.
+  std::map<std::pair<int64_t, int64_t>, int64_t, std::greater<>> counts;
+  for (const PlannedReplica& replica : plan.replicas) ++counts[{replica.devices(), replica.tensor_parallel}];
+  std::vector<std::string> parts;
+  for (const auto& [shape, count] : counts) {
+    parts.push_back(fmt::format("<{},{}>×{}", shape.second, shape.first / shape.second, count));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace cotune

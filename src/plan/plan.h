@@ -1,0 +1,119 @@
+/// A plan: what runs where, as data. Plain values; JSON in and out is plan_json.h, finding the best one
+/// make_plan.h.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "jobs/enum_names.h"
+#include "jobs/job.h"
+#include "model/config/model_config.h"
+#include "plan/cluster.h"
+#include "plan/stage_memory.h"
+#include "schedule/operators.h"
+
+namespace cotune {
+
+/// Which replicas there are, and whether jobs share them (LobRA §3, §5.1; LB-8, LB-9, LB-12, LB-15).
+enum class DeploymentKind {
+  task_sequential,   ///< jobs one after the other on all devices, each on like replicas that suit it best
+  task_fused,        ///< all jobs on like replicas, each of which holds the longest example of any job
+  lobra_sequential,  ///< jobs one after the other, each on unlike replicas of its own
+  lobra,             ///< all jobs on unlike replicas
+};
+
+/// Who computes what and when inside a replica (schedule/pipeline).
+enum class PipelineOrder {
+  gpipe,        ///< all forwards of a hybrid task's step, then all its backwards
+  one_f_one_b,  ///< 1F1B; with a flush between jobs only where jobs go one after the other
+  automatic,    ///< choose_order: the best of several by simulation, within the device's memory
+};
+
+template <>
+inline constexpr std::array<std::string_view, 4> enum_names<DeploymentKind>{"task-sequential", "task-fused",
+                                                                            "lobra-sequential", "lobra"};
+template <>
+inline constexpr std::array<std::string_view, 3> enum_names<PipelineOrder>{"gpipe", "1f1b", "auto"};
+
+/// A device of the cluster file.
+struct PlannedDevice {
+  std::string nodes;   ///< name of the node group
+  int64_t node = 0;    ///< index in the group
+  int64_t device = 0;  ///< index in the node
+  bool operator==(const PlannedDevice&) const = default;
+};
+
+/// One stage of a replica: layers, and the ranks that hold them. All its ranks are predicted alike.
+struct PlannedStage {
+  StageShape shape;                    ///< layer range, embedding, head, tensor-parallel degree
+  std::vector<PlannedDevice> devices;  ///< of tensor-parallel rank 0, 1, …: rank s·TP + i of the replica
+  double busy_s = 0;                   ///< predicted: computing, per step
+  StageMemory memory;                  ///< predicted peak of one rank
+  bool operator==(const PlannedStage&) const = default;
+};
+
+struct PlannedReplica {
+  int64_t tensor_parallel = 1;
+  int64_t token_budget = 0;  ///< tokens of a microbatch; no longer row is sent here
+  std::vector<PlannedStage> stages;
+  std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches, by index; ascending
+  std::vector<std::vector<int32_t>> buckets;       ///< hybrid tasks of one pipeline clock, by index
+  // Predicted, of the typical step (typical_step.h):
+  int64_t rows = 0;
+  int64_t microbatches = 0;
+  int64_t tokens = 0;            ///< of the rows
+  int64_t processed_tokens = 0;  ///< with pads
+  double seconds = 0;            ///< per step, without the exchange of gradients
+  double bubble = 0;             ///< idle share of its devices while it computes
+  bool operator==(const PlannedReplica&) const = default;
+
+  int64_t pipeline_stages() const { return static_cast<int64_t>(stages.size()); }
+  int64_t devices() const { return tensor_parallel * pipeline_stages(); }
+};
+
+/// One step of every job.
+struct PredictedStep {
+  double seconds = 0;     ///< the slowest replica, and the exchange of adapter gradients between replicas
+  double exchange_s = 0;  ///< of it: the exchange
+  int64_t tokens = 0;     ///< of the examples
+  int64_t processed_tokens = 0;  ///< with pads
+  double device_seconds = 0;     ///< devices of the cluster · seconds (LB-7: idle devices count)
+  double bubble = 0;             ///< idle share of the replicas' devices while their replica computes
+  double idle = 0;  ///< idle share of all devices until the step ends: bubbles, imbalance, unused devices
+  int64_t fullest_bytes = 0;  ///< of any device
+  double cost = 0;            ///< device hours · price, in the cluster file's currency; 0: no price
+  bool operator==(const PredictedStep&) const = default;
+
+  double tokens_per_s() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+};
+
+struct Plan {
+  int64_t format = 1;
+  std::string planner;     ///< version of the planner that made it
+  std::string model_hash;  ///< hash_of
+  std::string cluster_hash;
+  std::string profile_hash;  ///< of the profile.json that costs come from; "": roofline of the cluster file
+  std::string dtype;         ///< compute dtype: bfloat16, float32
+  std::vector<std::string> jobs;  ///< names; everywhere else a job is its index here
+  DeploymentKind deployment = DeploymentKind::lobra;
+  Sharing sharing = Sharing::hybrid;
+  Layout layout = Layout::ragged;
+  int64_t chunk_size = 64;  ///< layout chunked
+  PipelineOrder order = PipelineOrder::automatic;
+  Recompute recompute = Recompute::never;
+  std::vector<PlannedReplica> replicas;
+  PredictedStep predicted;
+  bool operator==(const Plan&) const = default;
+};
+
+/// What a plan's costs depend on, as 32 hexadecimal digits.
+std::string hash_of(const ModelConfig& model);
+std::string hash_of(const ClusterSpec& cluster);
+
+/// Replicas by shape in words, largest first: `<4,2>×1, <1,1>×8`.
+std::string replicas_text(const Plan& plan);
+
+}  // namespace cotune

@@ -1,0 +1,32 @@
+/// Plans as JSON files. to_json and plan_from_json are inverse.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "plan/plan.h"
+
+namespace cotune {
+
+/// {"cotune_plan": 1, "planner": …, "model": hash, "cluster": hash, "profile": hash, "dtype", "jobs":
+/// [names], "deployment",
+///  "sharing", "layout", "chunk_size", "order", "recompute",
+///  "replicas": [{"tensor_parallel", "token_budget",
+///                "stages": [{"layers": [first, last + 1], "embedding", "head", "devices": [[nodes, node,
+///                device], …],
+///                            "busy_s", "memory": {"weights", "adapters", "activations", "workspace"}}],
+///                "hybrid_tasks": [[job, …]], "buckets": [[hybrid task, …]], "rows", "microbatches",
+///                "tokens", "processed_tokens", "seconds", "bubble"}],
+///  "predicted": {"seconds", "exchange_s", "tokens", "processed_tokens", "device_seconds", "bubble", "idle",
+///  "fullest_bytes",
+///                "cost"}}
+nlohmann::ordered_json to_json(const Plan& plan);
+nlohmann::ordered_json to_json(const PredictedStep& step);
+
+/// Reads it strictly: every key must be there and no other, in its type and range; layers must follow one
+/// another from embedding to head, jobs and hybrid tasks must be of the plan. Throws UserError naming file,
+/// field, what was found and what is accepted.
+Plan plan_from_json(std::string_view text, const std::string& file_name);
+
+}  // namespace cotune
