@@ -40,10 +40,12 @@ BENCH = ROOT / "build/bench"
 BEGIN, END = "<!-- benchmarks: begin (bench/compare.py writes this part) -->", "<!-- benchmarks: end -->"
 
 # One row of the table: cotune on a workload, against PEFT on the same one. Goals are ratios of real tokens per second.
-Row = collections.namedtuple("Row", "name title workload dtype arguments goal_shipped goal_tuned")
+# stored_bf16: both programs read a checkpoint stored in bfloat16, as Llama, Qwen and SmolLM2 are published.
+Row = collections.namedtuple("Row", "name title workload dtype arguments goal_shipped goal_tuned stored_bf16", defaults=[False])
 ROWS = [
     Row("four-jobs", "four jobs, rows to 32/64/128/256, batch 8", "four-jobs", "bfloat16", "", 5.0, 4.0),
-    Row("four-jobs-f32", "the same in f32", "four-jobs", "float32", "", 4.5, None),
+    Row("four-jobs-f32", "the same in f32, checkpoint stored in bf16", "four-jobs", "float32", "", 4.5, None, True),
+    Row("four-jobs-f32-weights", "the same in f32, weights of 24 bits", "four-jobs", "float32", "", 4.5, None),
     Row("four-jobs-full", "the same, every row at full length", "four-jobs-full", "bfloat16", "", 3.5, None),
     Row("four-jobs-quarter", "the same, a quarter of the tokens labelled", "four-jobs-quarter", "bfloat16", "", 5.5, None),
     Row("sixteen-jobs", "16 jobs of batch 1, rows to 64", "sixteen-jobs", "bfloat16", "", 4.5, None),
@@ -93,6 +95,18 @@ def parse_summary(output, what):
                 raise BenchmarkError(f"{what}: the summary lacks {', '.join(sorted(missing))}")
             return value
     raise BenchmarkError(f"{what}: no summary in its output:\n{output[-1000:]}")
+
+
+def rounds_of_all_jobs(metrics):
+    """Tokens and seconds of the rounds from the last job's second step to its last. (Jobs log a round's steps in their
+    order, so that these rounds end with the last job's.) Before its first step the last job may choose what it trains."""
+    steps = [event for event in map(json.loads, metrics.read_text().splitlines()) if event["event"] == "step"]
+    jobs = {event["job"] for event in steps}
+    ends = [event["seconds"] for event in steps if event["job"] == max(jobs)]
+    counted = [event for event in steps if ends[0] < event["seconds"] <= ends[-1]]
+    if len(counted) != len(jobs) * (len(ends) - 1):
+        raise BenchmarkError(f"{metrics}: not every job makes a step in each round from {ends[0]:.1f} to {ends[-1]:.1f} s")
+    return {"real_tokens": sum(event["real_tokens"] for event in counted), "seconds_training": ends[-1] - ends[0]}
 
 
 def rate(result):
@@ -153,9 +167,17 @@ class Runner:
         folder = base / name
         if not (folder / "ready").exists():
             workloads.write_workload(str(base), name, str(self.options.model), self.options.steps, dtype)
-            run([sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--prepare"],
+            run([sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.hf_folder(False), "--prepare"],
                 "making initial adapters")
             (folder / "ready").touch()
+        return folder
+
+    def hf_folder(self, stored_bf16):
+        """The model as a Hugging Face folder with f32 weights, or with the same weights rounded to bfloat16."""
+        folder = self.options.hf.with_name(self.options.hf.name + ("-bf16" if stored_bf16 else ""))
+        if not (folder / "model.safetensors").exists():
+            run([sys.executable, ROOT / "scripts/gguf-to-hf", self.options.model, folder,
+                 "--dtype", "bfloat16" if stored_bf16 else "float32"], "converting the model")
         return folder
 
     def keep(self, row_name, program, result):
@@ -170,19 +192,24 @@ class Runner:
             file.write(json.dumps(record) + "\n")
         print(f"  {program:16} {rate(result):8.1f} real tokens/s  {result['peak_rss_bytes'] / 2**30:5.2f} GiB", flush=True)
 
-    def cotune(self, row_name, workload, dtype, arguments=""):
+    def cotune(self, row_name, workload, dtype, arguments="", stored_bf16=False):
         self.load = busy_cores()
         folder = self.workload(workload, dtype)
         output = BENCH / "runs" / row_name
         subprocess.run(["rm", "-rf", output], check=True)
         command = self.options.cotune_command.format(program=ROOT / "build/cotune", jobs=folder / "jobs.yaml", output=output)
         command = shlex.split(command) + shlex.split(arguments) + ["--device", self.options.device]
-        self.keep(row_name, "cotune", parse_summary(run(command, "cotune"), "cotune"))
+        if stored_bf16:
+            command += ["--set", f"model.path={self.hf_folder(True)}"]
+        result = parse_summary(run(command, "cotune"), "cotune")
+        if workload.startswith("methods"):
+            result = {**result, **rounds_of_all_jobs(output / "metrics.jsonl")}
+        self.keep(row_name, "cotune", result)
 
-    def peft(self, row_name, workload, dtype, mode, batching=None):
+    def peft(self, row_name, workload, dtype, mode, batching=None, stored_bf16=False):
         self.load = busy_cores()
         folder = self.workload(workload, dtype)
-        command = [sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.options.hf, "--mode", mode,
+        command = [sys.executable, ROOT / "bench/peft_baseline.py", folder, "--model", self.hf_folder(stored_bf16), "--mode", mode,
                    "--device", self.options.device]
         program = "peft shipped"
         if mode == "tuned":
@@ -205,10 +232,10 @@ class Runner:
         for repetition in range(self.options.repetitions):
             for row in chosen:
                 print(f"{row.title} ({row.dtype}), run {repetition + 1}", flush=True)
-                self.cotune(row.name, row.workload, row.dtype, row.arguments)
-                self.peft(row.name, row.workload, row.dtype, "shipped")
-                self.peft(row.name, row.workload, row.dtype, "tuned", "by-length")
-                self.peft(row.name, row.workload, row.dtype, "tuned", "flattened")
+                self.cotune(row.name, row.workload, row.dtype, row.arguments, row.stored_bf16)
+                self.peft(row.name, row.workload, row.dtype, "shipped", None, row.stored_bf16)
+                self.peft(row.name, row.workload, row.dtype, "tuned", "by-length", row.stored_bf16)
+                self.peft(row.name, row.workload, row.dtype, "tuned", "flattened", row.stored_bf16)
             if not self.options.only or "methods" in self.options.only:
                 print(f"one job of each method, run {repetition + 1}", flush=True)
                 self.cotune("methods", "methods", "bfloat16")
@@ -338,8 +365,6 @@ def main():
         options.model = options.model.resolve()
         if not options.model.exists():
             raise BenchmarkError(f"no model {options.model}: scripts/demo-data fetches it")
-        if not (options.hf / "model.safetensors").exists():
-            run([sys.executable, ROOT / "scripts/gguf-to-hf", options.model, options.hf], "converting the model")
         runner.measure()
     if not runner.results_path.exists():
         raise BenchmarkError(f"no {runner.results_path}: run without --table-only first")

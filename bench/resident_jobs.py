@@ -23,7 +23,7 @@ RESIDENT = ("adapters", "gradients", "optimizer")
 def measure(cotune, model, dtype, job_count, folder):
     """Peak bytes alive, and bytes of adapters, gradients and moments, of one step of job_count jobs."""
     jobs = [{"name": f"job{index:02d}", "longest": 128, "batch_size": 8, "full": True, "labelled": 1.0,
-             "adapter": workloads.LORA} for index in range(job_count)]
+             "adapter": workloads.LORA, "more_steps": 0} for index in range(job_count)]
     lines = ["cotune: 1", "model:", f"  path: {json.dumps(os.path.abspath(model))}", f"  dtype: {dtype}", "defaults:",
              "  train: {steps: 1, shuffle: none, learning_rate: 2.0e-4}", "jobs:"]
     for job in jobs:

@@ -23,13 +23,16 @@ VOCABULARY = 49152
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 LORA = {"method": "lora", "r": 16, "alpha": 32, "target_modules": LINEAR}
 BOTTLENECK = {"method": "bottleneck", "bottleneck_size": 64}
-DIFF_PRUNING = {"method": "diff_pruning", "density": 0.005, "target_modules": LINEAR}
+DIFF_PRUNING = {"method": "diff_pruning", "density": 0.005, "target_modules": LINEAR, "selection_batches": 1}
+SELECTION_ROUNDS = 16  # diff pruning chooses its entries in at most so many rounds before it trains (SmolLM2: 8)
 FOUR = (32, 64, 128, 256)
 
 
-def jobs_of(lengths, batch_size=8, full=False, labelled=1.0, adapters=None):
+def jobs_of(lengths, batch_size=8, full=False, labelled=1.0, adapters=None, more_steps=0):
+    """more_steps: steps that every job but the last makes beyond those asked for."""
     return [{"name": f"job{index:02d}-{longest}", "longest": longest, "batch_size": batch_size, "full": full,
-             "labelled": labelled, "adapter": (adapters or [LORA] * len(lengths))[index]}
+             "labelled": labelled, "adapter": (adapters or [LORA] * len(lengths))[index],
+             "more_steps": more_steps if index + 1 < len(lengths) else 0}
             for index, longest in enumerate(lengths)]
 
 
@@ -39,8 +42,9 @@ WORKLOADS = {
     "four-jobs-quarter": jobs_of(FOUR, labelled=0.25),
     "sixteen-jobs": jobs_of((64,) * 16, batch_size=1),
     "one-job": jobs_of((256,)),
-    # Three jobs of equal rows: one method each, and all of them LoRA. PEFT trains the second kind only.
-    "methods": jobs_of((64, 128, 256), adapters=[LORA, BOTTLENECK, DIFF_PRUNING]),
+    # Three jobs of equal rows: one method each, and all of them LoRA. PEFT trains the second kind only. While the last job
+    # chooses its entries the others train on; bench/compare.py counts the rounds in which all three make a step.
+    "methods": jobs_of((64, 128, 256), adapters=[LORA, BOTTLENECK, DIFF_PRUNING], more_steps=SELECTION_ROUNDS),
     "methods-all-lora": jobs_of((64, 128, 256)),
 }
 TRAIN = {"optimizer": "adamw", "learning_rate": 2e-4, "weight_decay": 0.01, "lr_scheduler": "constant"}
@@ -80,7 +84,7 @@ def jobs_yaml(folder, model, dtype, jobs, steps):
             adapter["init_from"] = os.path.join(folder, "initial", job["name"])
         data = {"train": os.path.join(folder, job["name"] + ".jsonl"), "format": "tokens"}
         lines += [f"  - name: {job['name']}", f"    data: {json.dumps(data)}", f"    adapter: {json.dumps(adapter)}",
-                  f"    train: {json.dumps({'batch_size': job['batch_size']})}"]
+                  f"    train: {json.dumps({'batch_size': job['batch_size'], 'steps': steps + job['more_steps']})}"]
     return "\n".join(lines) + "\n"
 
 
@@ -90,7 +94,7 @@ def write_workload(folder, name, model, steps, dtype):
     os.makedirs(folder, exist_ok=True)
     jobs = []
     for job in WORKLOADS[name]:
-        rows = rows_of(job, steps)
+        rows = rows_of(job, steps + job["more_steps"])
         with open(os.path.join(folder, job["name"] + ".jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         jobs.append({**job, **counts_of(rows), "rows": job["name"] + ".jsonl"})
