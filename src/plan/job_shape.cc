@@ -13,7 +13,8 @@ std::vector<AdapterShape> adapter_shapes(const JobSpec& job, int32_t index, cons
   std::vector<AdapterShape> shapes;
   for (const AdaptedModule& module : resolve_target_modules(job, model.layer_count)) {
     if (module.projection == Projection::gate && !model.gated) continue;
-    AdapterShape shape{index, job.adapter.method, module.layer, module.projection, module.r, 0};
+    AdapterShape shape{index, job.adapter.method, module.layer, module.projection, module.r, 0,
+                       job.adapter.dropout > 0};
     if (shape.method == AdapterMethod::diff_pruning) {
       const ProjectionSize size = projection_size(model, module.projection);
       shape.entries = static_cast<int64_t>(std::ceil(job.adapter.density * static_cast<double>(size.in * size.out)));

@@ -1,11 +1,12 @@
 /// Roofline cost of the operator list (schedule/operators.h) on a device of the cluster file: what planning uses where
-/// nothing was measured.
+/// nothing was measured. Where a profile stands beside it, list_seconds (stage_cost.h) takes that.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "plan/cluster.h"
+#include "plan/measured_times.h"
 #include "schedule/operators.h"
 
 namespace cotune {
@@ -15,6 +16,8 @@ struct StageMachine {
   DeviceSpec device;
   LinkSpec link;                   ///< among the tensor-parallel ranks of the stage
   std::string dtype = "bfloat16";  ///< a key of device.flops
+  /// Times of a profile of this device, in place of the roofline; nullptr: none. Must outlive this.
+  const MeasuredTimes* measured = nullptr;
 
   int64_t element_size() const { return dtype == "float32" ? 4 : dtype == "float64" ? 8 : 2; }
 };

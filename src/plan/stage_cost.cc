@@ -58,16 +58,20 @@ double list_seconds(const ModelConfig& model, const StageShape& stage, const std
                     const MicrobatchCounts& counts, const StageMachine& machine) {
   double seconds = 0;
   for (const Operator& op : operators) {
+    if (op.communicates) {
+      const double bytes = static_cast<double>(counts.tokens * model.hidden_size * machine.element_size());
+      seconds += all_reduce_seconds(bytes, stage.tensor_parallel, machine.link);
+    }
+    if (machine.measured != nullptr) {
+      seconds += machine.measured->operator_seconds(model, stage, op, counts);
+      continue;
+    }
     Operator bare = op;
     bare.adapters.clear();
     const OperatorCost base = operator_cost(model, stage, bare, counts, machine.element_size());
     const bool is_empty = base.flops == 0 && base.bytes_moved == 0;
     if (!is_empty) seconds += operator_seconds(base, std::max<int64_t>(1, base.frozen_calls), machine);
     if (!op.adapters.empty()) seconds += fused_adapter_seconds(model, stage, op, counts, machine, base);
-    if (op.communicates) {
-      const double bytes = static_cast<double>(counts.tokens * model.hidden_size * machine.element_size());
-      seconds += all_reduce_seconds(bytes, stage.tensor_parallel, machine.link);
-    }
   }
   return seconds;
 }
@@ -100,7 +104,10 @@ StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, co
 }
 
 MicrobatchCounts even_microbatch(int64_t rows, int64_t tokens, const std::vector<double>& shares) {
-  MicrobatchCounts counts{.tokens = rows * tokens, .labelled = rows * tokens, .attention_pairs = rows * tokens * (tokens + 1) / 2};
+  MicrobatchCounts counts{.tokens = rows * tokens,
+                          .labelled = rows * tokens,
+                          .attention_pairs = rows * tokens * (tokens + 1) / 2,
+                          .row_parts = rows};
   double before = 0;
   int64_t given = 0;
   for (const double share : shares) {
@@ -110,6 +117,7 @@ MicrobatchCounts even_microbatch(int64_t rows, int64_t tokens, const std::vector
     given = end;
   }
   if (!counts.job_tokens.empty()) counts.job_tokens.back() += counts.tokens - given;
+  for (const int64_t of_job : counts.job_tokens) counts.job_atoms.push_back((of_job + atom_tokens - 1) / atom_tokens);
   return counts;
 }
 

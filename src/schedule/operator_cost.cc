@@ -200,11 +200,14 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
     const int64_t n = part.length + part.pad;
     counts.tokens += n;
     counts.attention_pairs += n * part.position + n * (n + 1) / 2;
+    ++counts.row_parts;
     if (part.job >= static_cast<int32_t>(counts.job_tokens.size())) {
       counts.job_tokens.resize(static_cast<size_t>(part.job) + 1, 0);
     }
     counts.job_tokens[static_cast<size_t>(part.job)] += n;
   }
+  counts.job_atoms.resize(counts.job_tokens.size(), 0);
+  for (const Atom& atom : microbatch.atoms) ++counts.job_atoms[static_cast<size_t>(atom.job)];
   return counts;
 }
 

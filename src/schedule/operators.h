@@ -65,6 +65,7 @@ struct AdapterShape {
   Projection projection = Projection::q;
   int64_t width = 0;    ///< LoRA rank, bottleneck size; 0 for diff pruning
   int64_t entries = 0;  ///< diff pruning: kept entries
+  bool drops = false;   ///< LoRA with dropout: its input is masked
   bool operator==(const AdapterShape&) const = default;
 };
 
@@ -84,6 +85,8 @@ struct MicrobatchCounts {
   int64_t labelled = 0;          ///< rows that enter the head
   int64_t attention_pairs = 0;   ///< Σ over row parts of (query, key) pairs under the causal mask, pads included
   std::vector<int64_t> job_tokens;  ///< rows per job, indexed by job
+  int64_t row_parts = 0;         ///< runs of tokens of one row: what attention is computed over
+  std::vector<int64_t> job_atoms;   ///< atoms per job: each adds to the adapter's gradients by itself
   bool operator==(const MicrobatchCounts&) const = default;
 };
 

@@ -241,7 +241,8 @@ JobFootprint TrainingJob::footprint() const {
   JobFootprint footprint;
   footprint.job = index_;
   for (const AdaptedModule& module : setup_.modules) {
-    AdapterShape shape{index_, spec_.adapter.method, module.layer, module.projection, module.r, 0};
+    AdapterShape shape{index_, spec_.adapter.method, module.layer, module.projection, module.r, 0,
+                       spec_.adapter.dropout > 0};
     if (spec_.adapter.method == AdapterMethod::diff_pruning) {
       const ProjectionShape size = projection_shape(config_, module.projection);
       shape.entries = static_cast<int64_t>(std::ceil(spec_.adapter.density * static_cast<double>(size.in * size.out)));

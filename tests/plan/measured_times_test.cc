@@ -1,0 +1,165 @@
+#include "plan/measured_times.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "plan/nonnegative_least_squares.h"
+#include "plan/stage_cost.h"
+#include "plan/synthetic_profile.h"
+
+namespace cotune {
+namespace {
+
+double squared_error(const std::vector<std::vector<double>>& rows, const std::vector<double>& b, const std::vector<double>& x) {
+  double sum = 0;
+  for (size_t k = 0; k < rows.size(); ++k) {
+    double value = -b[k];
+    for (size_t i = 0; i < x.size(); ++i) value += rows[k][i] * x[i];
+    sum += value * value;
+  }
+  return sum;
+}
+
+TEST(NonnegativeLeastSquares, RecoversNonnegativeCoefficientsOfScalesFarApart) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    const size_t n = 1 + seed % 9;
+    std::vector<double> truth(n);
+    for (size_t i = 0; i < n; ++i) truth[i] = uniform(seed, i) < 0.3 ? 0 : uniform(seed, 50 + i) * std::pow(10, -static_cast<double>(i));
+    std::vector<std::vector<double>> rows;
+    std::vector<double> b;
+    for (size_t k = 0; k < 3 * n + 2; ++k) {
+      std::vector<double> row(n);
+      double value = 0;
+      for (size_t i = 0; i < n; ++i) {
+        row[i] = uniform(seed, 1000 + k * n + i) * std::pow(10, static_cast<double>(i));
+        value += row[i] * truth[i];
+      }
+      rows.push_back(row);
+      b.push_back(value);
+    }
+    const std::vector<double> found = nonnegative_least_squares(rows, b);
+    for (size_t i = 0; i < n; ++i) EXPECT_NEAR(found[i], truth[i], 1e-7 * (truth[i] + 1e-9)) << seed << " " << i;
+  }
+}
+
+TEST(NonnegativeLeastSquares, IsNotBeatenByAnyFeasibleNeighbour) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const size_t n = 1 + seed % 6;
+    std::vector<std::vector<double>> rows(10, std::vector<double>(n));
+    std::vector<double> b(10);
+    for (size_t k = 0; k < 10; ++k) {
+      for (size_t i = 0; i < n; ++i) rows[k][i] = uniform(seed, k * 10 + i) - 0.3;
+      b[k] = uniform(seed, 500 + k) - 0.5;
+    }
+    const std::vector<double> found = nonnegative_least_squares(rows, b);
+    const double error = squared_error(rows, b, found);
+    for (size_t i = 0; i < n; ++i) {
+      EXPECT_GE(found[i], 0);
+      for (const double step : {-1e-3, 1e-3}) {
+        std::vector<double> other = found;
+        other[i] = std::max(0.0, other[i] + step);
+        EXPECT_GE(squared_error(rows, b, other), error - 1e-12) << seed << " " << i;
+      }
+    }
+  }
+}
+
+TEST(NonnegativeLeastSquares, GivesNothingToColumnsThatAreZeroOrRepeated) {
+  const std::vector<double> found = nonnegative_least_squares({{1, 0, 1}, {2, 0, 2}, {3, 0, 3}}, {2, 4, 6});
+  EXPECT_EQ(found[1], 0);
+  EXPECT_NEAR(found[0] + found[2], 2, 1e-12);
+}
+
+/// A step that is none of the canonical shapes.
+ProfiledShape other_shape(uint64_t seed) {
+  ProfiledShape shape{.labelled_share = 0.2 + 0.8 * uniform(seed, 0),
+                      .token_budget = 256 * (1 + static_cast<int64_t>(uniform_below(seed, 1, 6)))};
+  const auto jobs = 1 + uniform_below(seed, 2, 6);
+  for (uint64_t j = 0; j < jobs; ++j) {
+    const auto draw = [&](uint64_t index, uint64_t end) { return static_cast<int64_t>(uniform_below(seed, 100 * (j + 1) + index, end)); };
+    ProfiledJob job{.method = static_cast<AdapterMethod>(draw(0, 3)), .width = 1 + draw(1, 100)};
+    if (job.method == AdapterMethod::diff_pruning) job = {.method = job.method, .density = 0.001 * static_cast<double>(1 + draw(1, 20))};
+    if (job.method == AdapterMethod::lora && draw(2, 3) == 0) job.dropout = 0.1;
+    job.projections = {Projection::o, Projection::down};
+    if (job.method != AdapterMethod::bottleneck) job.projections.insert(job.projections.begin(), {Projection::q, Projection::k});
+    const int64_t rows = 1 + draw(3, 8);
+    for (int64_t r = 0; r < rows; ++r) job.row_lengths.push_back(2 + draw(10 + static_cast<uint64_t>(r), 700));
+    shape.jobs.push_back(job);
+  }
+  return shape;
+}
+
+TEST(MeasuredTimes, PredictStepsThatWereNeverMeasured) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  for (const auto& [noise, allowed] : {std::pair{0.0, 0.02}, std::pair{0.1, 0.15}}) {
+    const MeasuredTimes times(synthetic_profile(config, noise), config, "profile.json");
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      const PlannedStep step = planned_step(config, other_shape(seed));
+      double truth = 0;
+      for (const auto& [key, terms] : step_terms(config, step)) {
+        const std::vector<std::string> names = operator_term_names(key);
+        const size_t base_key = std::hash<std::string>{}(key) % 1000;
+        for (size_t i = 0; i < names.size(); ++i) truth += true_coefficient(base_key, i, names[i]) * terms.sums[i];
+      }
+      const StepSeconds found = times.step_seconds(config, step);
+      EXPECT_NEAR(found.total / truth, 1, allowed) << seed;
+      double sum = 0;
+      for (const auto& [key, seconds] : found.by_operator) sum += seconds;
+      EXPECT_NEAR(sum, found.total, 1e-12 * found.total);
+    }
+  }
+}
+
+TEST(MeasuredTimes, NeverFallWhenAStepGrows) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  const MeasuredTimes times(synthetic_profile(config, 0.5), config, "profile.json");
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    ProfiledShape shape = other_shape(seed);
+    shape.token_budget = 1 << 20;  // one microbatch: what grows is what the terms name
+    const double before = times.step_seconds(config, planned_step(config, shape)).total;
+    const auto job = static_cast<size_t>(uniform_below(seed, 7, shape.jobs.size()));
+    const auto grown = [&](auto change) {
+      ProfiledShape larger = shape;
+      change(larger);
+      return times.step_seconds(config, planned_step(config, larger)).total;
+    };
+    EXPECT_GE(grown([&](ProfiledShape& s) { s.jobs[job].row_lengths.push_back(40); }), before) << seed;
+    EXPECT_GE(grown([&](ProfiledShape& s) { s.jobs[job].row_lengths[0] += 300; }), before) << seed;
+    EXPECT_GE(grown([&](ProfiledShape& s) { s.labelled_share = 1; }), before) << seed;
+    EXPECT_GE(grown([&](ProfiledShape& s) { s.jobs[job].density = std::min(1.0, s.jobs[job].density * 2); }), before) << seed;
+    EXPECT_GE(grown([&](ProfiledShape& s) { s.jobs[job].width *= 2; }), before) << seed;
+    EXPECT_GE(grown([&](ProfiledShape& s) { s.jobs.push_back(other_shape(seed + 1000).jobs[0]); }), before) << seed;
+  }
+}
+
+TEST(MeasuredTimes, TakeThePlaceOfTheRoofline) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  const MeasuredTimes times(synthetic_profile(config, 0), config, "profile.json");
+  const PlannedStep step = planned_step(config, {{{AdapterMethod::lora, 12, 0, 0, {Projection::q, Projection::down}, {70, 35}}}});
+  StageMachine machine{device_preset("A40"), link_preset("pcie4"), "bfloat16"};
+  machine.measured = &times;
+  const MicrobatchCounts counts = count_microbatch(step.plan.microbatches[0], step.labelled[0]);
+  const StageSeconds stage = stage_seconds(config, {0, 30, true, true, 1}, step.adapters, counts, machine);
+  const StepSeconds whole = times.step_seconds(config, step);
+  EXPECT_NEAR(stage.total(), whole.total - whole.by_operator.at(round_key), 1e-9 * whole.total);
+  EXPECT_THROW(stage_seconds(config, {0, 30, true, true, 3}, step.adapters, counts, machine), UserError)
+      << "it says nothing of other tensor-parallel degrees";
+}
+
+TEST(MeasuredTimes, RefuseAProfileOfAnotherModelOrWithoutAnOperator) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  Profile profile = synthetic_profile(config, 0);
+  EXPECT_THROW(MeasuredTimes(profile, model_preset("tinyllama-1.1b"), "profile.json"), UserError);
+  profile.operators.erase("swiglu");
+  try {
+    MeasuredTimes(profile, config, "profile.json");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "profile.json: operators.swiglu: has no times");
+  }
+}
+
+}  // namespace
+}  // namespace cotune

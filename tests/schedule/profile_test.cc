@@ -1,0 +1,124 @@
+#include "schedule/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "schedule/profile_grid.h"
+
+namespace cotune {
+namespace {
+
+Profile some_profile() {
+  Profile profile;
+  profile.fingerprint = {"a \"processor\"", "amx_bf16", "torch 2", "hidden 8", "bfloat16", 2, 1};
+  profile.layer_count = 3;
+  profile.process_bytes = 12345678901;
+  profile.shapes = canonical_shapes(8192);
+  profile.operators["swiglu"] = {{0, 3, 1.25e-5, 0.1, 7}, {5, 9, 0.1 + 0.2, 0, 1}};
+  profile.operators["round"] = {{1, 1, 1e-9, 0.5, 7}};
+  return profile;
+}
+
+std::string failure(const std::string& json) {
+  try {
+    parse_profile(json, "profile.json");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Profile, ComesBackFromJsonAsItWas) {
+  const Profile profile = some_profile();
+  EXPECT_EQ(parse_profile(to_json(profile), "profile.json"), profile);
+  EXPECT_EQ(to_json(parse_profile(to_json(profile), "profile.json")), to_json(profile));
+}
+
+TEST(Profile, IsRefusedWithPlaceFoundAndAccepted) {
+  const std::string json = to_json(some_profile());
+  EXPECT_EQ(failure("{"), "profile.json: is not JSON");
+  EXPECT_EQ(failure("{}"), "profile.json: is not a profile (`cotune_profile` is missing)");
+  EXPECT_EQ(failure(replaced(json, "\"cotune_profile\": 1", "\"cotune_profile\": 2")),
+            "profile.json: profile.cotune_profile: must be 1, got 2");
+  EXPECT_EQ(failure(replaced(json, "\"threads\": 2", "\"threads\": 0")),
+            "profile.json: profile.fingerprint.threads: must be an integer of at least 1, got 0");
+  EXPECT_EQ(failure(replaced(json, "\"layer_count\": 3,", "")), "profile.json: profile.layer_count: is missing");
+  EXPECT_EQ(failure(replaced(json, "\"median_s\": 1e-09", "\"median_s\": -1")),
+            "profile.json: profile.operators.round[0].median_s: must be a number from 0 to 1e+09, got -1");
+  EXPECT_EQ(failure(replaced(json, "\"shape\": 5", "\"shape\": 500")),
+            "profile.json: profile.operators.swiglu[1].shape: must be the number of a shape, got 500");
+  EXPECT_EQ(failure(replaced(json, "\"lora\"", "\"laro\"")),
+            "profile.json: profile.shapes[0].jobs[0].method: must be a name that this program knows, got \"laro\"");
+}
+
+TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {
+  const Profile profile = some_profile();
+  ProfileFingerprint here = profile.fingerprint;
+  EXPECT_NO_THROW(check_fingerprint(profile, here, "profile.json"));
+  here.threads = 4;
+  here.dtype = "float32";
+  try {
+    check_fingerprint(profile, here, "profile.json");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "profile.json: was measured under other conditions; `cotune profile` makes one for these:\n"
+                 "  dtype: the profile has bfloat16, here it is float32\n"
+                 "  threads: the profile has 2, here it is 4");
+  }
+}
+
+TEST(Profile, ShapesAreStepsThatVerify) {
+  for (const int64_t context : {8192, 100}) {
+    ModelConfig config = model_preset("smollm2-135m");
+    config.layer_count = 2;
+    for (const ProfiledShape& shape : canonical_shapes(context)) {
+      const PlannedStep step = planned_step(config, shape);
+      verify(step.plan, config.layer_count);
+      int64_t labelled = 0, expected = 0;
+      for (const int64_t rows : step.labelled) labelled += rows;
+      for (const ProfiledJob& job : shape.jobs) {
+        for (const int64_t length : job.row_lengths) {
+          EXPECT_LE(length, context);
+          expected += length - first_target(length, shape.labelled_share);
+        }
+      }
+      EXPECT_EQ(labelled, expected);
+    }
+  }
+}
+
+TEST(StepOperators, AreTheListsInTheOrderOfTheActions) {
+  ModelConfig config = model_preset("smollm2-135m");
+  config.layer_count = 4;
+  PlannedStep step = planned_step(config, {{{AdapterMethod::lora, 4, 0, 0, {Projection::v}, {700, 30}}}, 1, 256});
+  const auto names = [&](const PlannedStep& planned) {
+    std::map<std::string, int> counts;
+    const StepOperators operators(config, planned);
+    for (const Action& action : planned.plan.actions) {
+      for (const Operator* op : operators.of(action)) ++counts[op->name()];
+    }
+    return counts;
+  };
+  const std::map<std::string, int> kept = names(step);
+  EXPECT_EQ(kept.at("layers.2.attention"), 3);
+  EXPECT_EQ(kept.at("head"), 3);
+  PackingPolicy policy = step.plan.policy;
+  policy.recompute = true;
+  step.plan = plan_step(step.plan.batches, policy);
+  const std::map<std::string, int> recomputed = names(step);
+  EXPECT_EQ(recomputed.at("layers.2.attention"), 6);
+  EXPECT_EQ(recomputed.at("layers.2.down_proj"), 3) << "its output is not needed again";
+  EXPECT_EQ(recomputed.at("layers.2.attention_backward"), 3);
+}
+
+}  // namespace
+}  // namespace cotune
