@@ -1,0 +1,205 @@
+#include "plan/hybrid_tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "plan/job_runs.h"
+#include "schedule/pipeline/default_order.h"
+
+namespace cotune {
+namespace {
+
+constexpr double never = std::numeric_limits<double>::infinity();
+
+/// The tasks of a bucket one after the other in a clock.
+FusedCost in_one_clock(std::span<const FusedCost> costs, const std::vector<int32_t>& tasks) {
+  FusedCost sum = costs[static_cast<size_t>(tasks.front())];
+  for (size_t i = 1; i < tasks.size(); ++i) {
+    const FusedCost& next = costs[static_cast<size_t>(tasks[i])];
+    for (size_t s = 0; s < sum.stages.size(); ++s) {
+      StageCost& stage = sum.stages[s];
+      stage.forward_s += next.stages[s].forward_s;
+      // Below a task's lowest stage it has no backward and keeps nothing.
+      const auto has_backward = [s](const FusedCost& cost) { return static_cast<size_t>(cost.lowest_stage) <= s; };
+      if (!has_backward(sum)) stage = {stage.forward_s, 0, 0};
+      if (has_backward(next)) {
+        stage.backward_s += next.stages[s].backward_s;
+        stage.kept_bytes += next.stages[s].kept_bytes;
+      }
+      if (!sum.workspace_bytes.empty()) sum.workspace_bytes[s] = std::max(sum.workspace_bytes[s], next.workspace_bytes[s]);
+    }
+    sum.message_bytes += next.message_bytes;
+    sum.lowest_stage = std::min(sum.lowest_stage, next.lowest_stage);
+    sum.optimizer_s += next.optimizer_s;
+  }
+  return sum;
+}
+
+std::vector<FusedCost> costs_of(const FusionProblem& problem, const HybridTasks& tasks) {
+  std::vector<FusedCost> costs;
+  for (const std::vector<int32_t>& jobs : tasks) costs.push_back(problem.cost(jobs));
+  return costs;
+}
+
+class Arranger {
+ public:
+  Arranger(const FusionProblem& problem, HybridTaskChoice& choice)
+      : problem_(problem), choice_(choice), costs_(costs_of(problem, choice.tasks)) {
+    for (const std::vector<int32_t>& jobs : choice.tasks) {
+      int64_t tokens = 0;
+      for (const int32_t job : jobs) tokens += problem.tokens[static_cast<size_t>(job)];
+      choice.microbatch_tokens.push_back(tokens);
+    }
+    choice.microbatches = problem.microbatches;
+  }
+
+  void group() {
+    std::vector<double> latencies;
+    for (const FusedCost& cost : costs_) latencies.push_back(cost.stages.front().forward_s + cost.stages.front().backward_s);
+    RoundSimulator simulator(problem_, static_cast<int32_t>(costs_.front().stages.size()));
+    choice_.seconds = never;
+    for (int64_t count = 1; count <= static_cast<int64_t>(costs_.size()); ++count) {
+      const Buckets buckets = balanced_buckets(latencies, count);
+      std::vector<JobRun> runs;
+      for (const std::vector<int32_t>& bucket : buckets) runs.push_back(job_run(problem_, in_one_clock(costs_, bucket)));
+      std::vector<const JobRun*> split;
+      for (const JobRun& run : runs) split.push_back(&run);
+      const double seconds = simulator.seconds(split);
+      choice_.seconds_of_bucket_count.push_back(seconds);
+      if (seconds < choice_.seconds * (1 - 1e-12)) {
+        choice_.seconds = seconds;
+        choice_.buckets = buckets;
+      }
+    }
+  }
+
+  /// The best order of what group() has chosen.
+  std::pair<PipelineWork, ComputeOrder> order() {
+    PipelineWork work = round_of_buckets(problem_, choice_.tasks, choice_.buckets);
+    choice_.workspace_bytes.assign(costs_.front().stages.size(), 0);
+    for (const FusedCost& cost : costs_) {
+      for (size_t s = 0; s < cost.workspace_bytes.size(); ++s) {
+        choice_.workspace_bytes[s] = std::max(choice_.workspace_bytes[s], cost.workspace_bytes[s]);
+      }
+    }
+    std::vector<int64_t> limit = problem_.memory_bytes;
+    for (size_t s = 0; s < limit.size(); ++s) limit[s] -= choice_.workspace_bytes[s];
+    ChosenOrder best = choose_order(work, problem_.cluster, limit);
+    choice_.order = best.name;
+    choice_.seconds = best.makespan_s / static_cast<double>(problem_.rounds);
+    choice_.activation_bytes = peak_kept_bytes(work, best.order);
+    double busy = 0;
+    for (const PipelineMicrobatch& microbatch : work.microbatches) {
+      for (int32_t s = 0; s < work.stage_count(); ++s) {
+        const StageCost& cost = microbatch.cost[static_cast<size_t>(s)];
+        busy += cost.forward_s + (s >= lowest_stage(work, microbatch) ? cost.backward_s : 0);
+      }
+    }
+    choice_.idle_share = 1 - busy / (best.makespan_s * work.stage_count());
+    return {std::move(work), std::move(best.order)};
+  }
+
+ private:
+  const FusionProblem& problem_;
+  HybridTaskChoice& choice_;
+  std::vector<FusedCost> costs_;
+};
+
+/// The alternatives of one problem, without what does not differ.
+std::vector<HybridTaskChoice> alternatives(const FusionProblem& problem) {
+  const size_t jobs = problem.tokens.size();
+  HybridTasks apart(jobs), fused(1);
+  for (size_t job = 0; job < jobs; ++job) {
+    apart[job] = {static_cast<int32_t>(job)};
+    fused[0].push_back(static_cast<int32_t>(job));
+  }
+  std::vector<HybridTaskChoice> result;
+  const auto add = [&](const std::string& name, HybridTasks tasks, const std::string& constraint) {
+    const auto same_set = [](HybridTasks a, HybridTasks b) {
+      std::sort(a.begin(), a.end());
+      std::sort(b.begin(), b.end());
+      return a == b;
+    };
+    if (!tasks.empty() && std::any_of(result.begin(), result.end(), [&](const HybridTaskChoice& each) {
+          return same_set(each.tasks, tasks);
+        })) {
+      return;
+    }
+    result.push_back({.name = name, .microbatches = problem.microbatches, .tasks = std::move(tasks), .seconds = never,
+                      .rejected_for = constraint});
+  };
+  Fusion planned = fuse_jobs(problem);
+  add("planned", std::move(planned.tasks), planned.time.constraint);
+  Fusion paper = fuse_jobs(problem, FusionRule::paper);
+  if (!paper.tasks.empty()) add("the paper's fusion", std::move(paper.tasks), "");
+  add("all jobs fused", fused, "");
+  add("each job by itself", apart, "");
+  return result;
+}
+
+}  // namespace
+
+PipelineWork round_of_buckets(const FusionProblem& problem, const HybridTasks& tasks, const Buckets& buckets) {
+  const std::vector<FusedCost> costs = costs_of(problem, tasks);
+  PipelineWork work;
+  std::vector<PipelineMicrobatch> microbatches;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    const FusedCost cost = in_one_clock(costs, buckets[b]);
+    const auto bucket = static_cast<int32_t>(b);
+    work.rank_count = static_cast<int32_t>(cost.stages.size());
+    work.jobs.push_back({.job = bucket, .lowest_stage = cost.lowest_stage, .optimizer_s = cost.optimizer_s});
+    microbatches.push_back(
+        {.hybrid_task = bucket, .jobs = {{bucket, 0}}, .message_bytes = cost.message_bytes, .cost = cost.stages});
+  }
+  for (int64_t round = 0; round < problem.rounds; ++round) {
+    for (PipelineMicrobatch& microbatch : microbatches) {
+      microbatch.round = round;
+      microbatch.jobs[0].step = round;
+      work.microbatches.insert(work.microbatches.end(), static_cast<size_t>(problem.microbatches), microbatch);
+    }
+  }
+  work.stage_rank = one_stage_per_rank(work.rank_count);
+  check(work);
+  return work;
+}
+
+ChosenHybridTasks choose_hybrid_tasks(std::span<const FusionProblem> problems) {
+  ChosenHybridTasks result;
+  result.chosen.seconds = never;
+  for (const FusionProblem& problem : problems) {
+    for (HybridTaskChoice& choice : alternatives(problem)) {
+      if (choice.tasks.empty()) {
+        result.rejected.push_back(std::move(choice));
+        continue;
+      }
+      Arranger arranger(problem, choice);
+      arranger.group();
+      if (choice.seconds == never) {
+        choice.rejected_for = fusion_time(problem, choice.tasks).constraint;
+        result.rejected.push_back(std::move(choice));
+        continue;
+      }
+      auto [work, order] = arranger.order();
+      if (choice.seconds < result.chosen.seconds * (1 - 1e-9)) {
+        if (result.chosen.fits()) result.rejected.push_back(std::move(result.chosen));
+        result.chosen = std::move(choice);
+        result.work = std::move(work);
+        result.compute_order = std::move(order);
+      } else {
+        result.rejected.push_back(std::move(choice));
+      }
+    }
+  }
+  for (HybridTaskChoice& choice : result.rejected) {
+    if (choice.fits()) {
+      choice.rejected_for = fmt::format("{:.1f}% slower", 100 * (choice.seconds / result.chosen.seconds - 1));
+    }
+  }
+  return result;
+}
+
+}  // namespace cotune

@@ -1,0 +1,34 @@
+/// The jobs of a replica as fusion problems: model, stages and machine behind the numbers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/fusion.h"
+#include "plan/job_shape.h"
+#include "plan/stage_cost.h"
+#include "plan/stage_memory.h"
+
+namespace cotune {
+
+struct ReplicaJobs {
+  ModelConfig model;
+  std::vector<JobShape> jobs;      ///< their AdapterShape::job is their place
+  std::vector<StageShape> stages;  ///< even_stages, or partition_stages
+  StageMachine machine;            ///< of every stage
+  LinkSpec between_stages;         ///< not read for one stage
+  int64_t memory_bytes = 0;        ///< that tensors of one rank may take; 0: no limit
+};
+
+/// Weights and adapters of all jobs per stage: what is there whatever is fused. Activations and workspace are 0.
+std::vector<StageMemory> resident_memory(const ReplicaJobs& replica);
+
+/// Each job's expected round cut into `microbatches` parts, rounded up: tokens, labelled tokens (all are taken to be),
+/// causal pairs of whole rows, without pads (layout ragged). Costs are stage_seconds and stage_memory; memory_bytes is
+/// what resident_memory leaves, and where it leaves nothing 0.
+FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches);
+
+/// 1, 2, 4, … microbatches, up to the count that leaves the mean job `least_tokens` in one, and at most `most`.
+std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica, int64_t most = 16, int64_t least_tokens = 64);
+
+}  // namespace cotune
