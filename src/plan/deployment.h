@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "plan/dispatch.h"
+#include "plan/dispatch_rows.h"
 
 namespace cotune {
 
@@ -19,14 +19,22 @@ enum class PlanFilter {
   exact,  ///< those whose bound is below the best plan found so far: never loses it, and needs no θ
 };
 
+/// What a replica is taken to get of a bucket.
+enum class Dealing {
+  evenly,  ///< ⌈d_ij/p_i⌉, all replicas of a configuration alike: Eq. 2 to the letter
+  by_row,  ///< whole sequences of its own (dispatch_rows.h): never later by much, and far sooner where replicas are many
+};
+
 struct DeploymentLimits {
   PlanFilter filter = PlanFilter::exact;
+  Dealing dealing = Dealing::evenly;  ///< by_row: the filter is not used, plans are bounded by their patterns alone
   double theta = 0.15;        ///< of PlanFilter::paper
   double gap = 0.001;         ///< plans that could be better by less than this share are not looked for
-  int64_t close_looks = 4000; ///< plans, in the order of their first bounds, whose bound is raised or that are solved; what
+  int64_t close_looks = 1000; ///< plans, in the order of their first bounds, whose bound is raised or that are solved; what
                               ///< the others leave open shows in Deployment::lower_bound
   DispatchLimits dispatch;    ///< of the best plans; the others are solved without the search for what is left of the gap
-  int64_t plans = 4'000'000;  ///< at most so many are enumerated
+  int64_t enumerated = 5'000; ///< of PlanFilter::exact: where there are more plans, they are not listed but searched
+  int64_t plans = 4'000'000;  ///< at most so many are listed, or steps of the search taken
 };
 
 /// One vector of replica counts that was considered.
@@ -40,6 +48,7 @@ struct ConsideredPlan {
 struct Deployment {
   std::vector<int64_t> replicas;  ///< p_i, one per configuration; empty: nothing fits
   Dispatch dispatch;              ///< of the expected step
+  RowDispatch rows;               ///< of Dealing::by_row
   double lower_bound = 0;         ///< no plan of this many devices takes less
   int64_t enumerated = 0;         ///< plans that use all devices (or as many as some plan can)
   int64_t unable = 0;             ///< without a replica that holds the longest bucket
@@ -53,6 +62,10 @@ struct Deployment {
   bool empty() const { return replicas.empty(); }
 };
 
+/// Up to DeploymentLimits::enumerated plans are listed, bounded and solved. Where there are more, they are searched: a bound
+/// over all of them at once (plan/pattern_bound.h) gives linear cuts on the counts and a fractional plan; a whole one near
+/// that is improved by exchanging replicas, and the plans that the cuts leave are walked through depth first. Limits count
+/// plans and steps, never seconds: equal inputs give equal plans.
 /// Eq. 2, with p from all vectors of Σ_i p_i·n_i = devices (less only where none fits exactly; LB-18), each dispatched as in
 /// dispatch_balanced. `sequences`: of the expected step, per bucket (⌈B·f_j⌉).
 Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "plan/published_rates.h"
@@ -113,6 +115,120 @@ TEST(PlanDeployment, OfSmallCasesIsTheBestOfAllPlans) {
     EXPECT_LE(plan.lower_bound, best * (1 + 1e-9)) << seed;
     EXPECT_EQ(plan.enumerated, plan.unable + plan.bounded + plan.solved + plan.open) << seed;
   }
+}
+
+/// The least makespan of dealing the sequences to single replicas, by trying all.
+double least_by_row(const std::vector<BucketCosts>& costs, std::vector<std::pair<size_t, double>>& replicas, Counts& left, double best) {
+  size_t bucket = left.size();
+  while (bucket-- > 0 && left[bucket] == 0) {
+  }
+  if (bucket == static_cast<size_t>(-1)) {
+    double makespan = 0;
+    for (const auto& [configuration, seconds] : replicas) makespan = std::max(makespan, seconds);
+    return std::min(best, makespan);
+  }
+  --left[bucket];
+  for (size_t r = 0; r < replicas.size(); ++r) {
+    auto& [configuration, seconds] = replicas[r];
+    const bool repeats = std::count(replicas.begin(), replicas.begin() + static_cast<std::ptrdiff_t>(r), replicas[r]) > 0;
+    if (repeats || bucket >= costs[configuration].reach()) continue;
+    const double before = seconds;
+    seconds = (before > 0 ? before : costs[configuration].fill) + costs[configuration].seconds[bucket];
+    if (seconds < best) best = least_by_row(costs, replicas, left, best);
+    seconds = before;
+  }
+  ++left[bucket];
+  return best;
+}
+
+TEST(PlanDeployment, ByRowIsBetweenItsBoundAndLittleMoreThanTheBestOfAllDealings) {
+  double sum = 0;
+  int count = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const RandomDeployment problem(seed, {.configurations = 3, .buckets = 3, .most_sequences = 3});
+    const int64_t devices = 8;
+    // Both ways: all plans looked at, and searched from the relaxation.
+    for (const int64_t enumerated : {5000, 0}) {
+      const Deployment plan = plan_deployment(problem.costs, problem.sequences, devices, {.dealing = Dealing::by_row, .enumerated = enumerated});
+      double best = std::numeric_limits<double>::infinity();
+      Counts sizes;
+      for (const BucketCosts& each : problem.costs) sizes.push_back(each.devices);
+      for (int64_t total = devices; total > 0 && best == std::numeric_limits<double>::infinity(); --total) {
+        for_each_plan(sizes, total, [&](std::span<const int64_t> replicas) {
+          std::vector<std::pair<size_t, double>> single;
+          for (size_t i = 0; i < sizes.size(); ++i) single.insert(single.end(), static_cast<size_t>(replicas[i]), {i, 0.0});
+          Counts left = problem.sequences;
+          best = least_by_row(problem.costs, single, left, best);
+          return true;
+        });
+      }
+      ASSERT_EQ(plan.empty(), best == std::numeric_limits<double>::infinity()) << seed;
+      if (plan.empty() || best == 0) continue;
+      EXPECT_LE(plan.lower_bound, best * (1 + 1e-9)) << seed;
+      EXPECT_GE(plan.dispatch.makespan, best * (1 - 1e-9)) << seed;
+      EXPECT_LE(plan.dispatch.makespan, 1.5 * best) << seed;
+      EXPECT_EQ(plan.rows, dispatch_rows(problem.costs, plan.replicas, problem.sequences));
+      sum += plan.dispatch.makespan / best - 1;
+      ++count;
+    }
+  }
+  EXPECT_GT(count, 60);
+  EXPECT_LT(sum / count, 0.03) << "in the mean";
+}
+
+TEST(PlanDeployment, BySearchIsAsGoodAsByListingWhereBothAreProven) {
+  int64_t compared = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const RandomDeployment problem(seed, {.configurations = 4, .buckets = 5, .most_sequences = 40});
+    const Deployment listed = plan_deployment(problem.costs, problem.sequences, 24);
+    const Deployment searched = plan_deployment(problem.costs, problem.sequences, 24, {.enumerated = 0});
+    ASSERT_EQ(listed.empty(), searched.empty()) << seed;
+    if (listed.empty()) continue;
+    EXPECT_LE(searched.lower_bound, listed.dispatch.makespan * (1 + 1e-9)) << seed;
+    EXPECT_LE(listed.lower_bound, searched.dispatch.makespan * (1 + 1e-9)) << seed;
+    EXPECT_EQ(searched.enumerated, searched.unable + searched.bounded + searched.solved + searched.open) << seed;
+    EXPECT_EQ(searched, plan_deployment(problem.costs, problem.sequences, 24, {.enumerated = 0})) << seed;
+    if (searched.open > 0) continue;
+    ++compared;
+    EXPECT_LE(searched.dispatch.makespan, listed.dispatch.makespan * 1.011) << seed;
+  }
+  EXPECT_GT(compared, 40);
+}
+
+TEST(PlanDeployment, OfManyDevicesIsFoundAndProvenWithoutListingPlans) {
+  // Five kinds of replicas on 512 devices: three million plans.
+  std::vector<BucketCosts> costs;
+  for (const int64_t devices : {1, 2, 4, 8, 16}) {
+    BucketCosts& each = costs.emplace_back();
+    each.devices = devices;
+    for (int64_t j = 0; (int64_t{1} << j) <= 4 * devices && j < 7; ++j) {
+      each.seconds.push_back(0.1 * std::pow(2.0, j) * std::pow(static_cast<double>(devices), -0.8));
+    }
+  }
+  const Counts sequences = {5000, 2000, 900, 300, 100, 30, 10};
+  const Deployment plan = plan_deployment(costs, sequences, 512, {.dealing = Dealing::by_row});
+  EXPECT_GT(plan.enumerated, 3'000'000);
+  EXPECT_LE(plan.dispatch.makespan, 1.02 * plan.lower_bound);
+  int64_t devices = 0;
+  for (size_t i = 0; i < costs.size(); ++i) devices += plan.replicas[i] * costs[i].devices;
+  EXPECT_EQ(devices, 512);
+}
+
+TEST(DispatchRows, OfTheWorkedExampleEndNoLaterThanEvenShares) {
+  const WorkedExample example;
+  const RowDispatch rows = dispatch_rows(example.costs, Counts{4, 2, 0, 1}, example.sequences);
+  EXPECT_LE(rows.makespan, 14.829);
+  Counts total(4, 0);
+  for (const ReplicaRows& each : rows.replicas) {
+    double seconds = 0;
+    for (size_t j = 0; j < each.sequences.size(); ++j) {
+      total[j] += each.sequences[j];
+      if (each.sequences[j] > 0) seconds += static_cast<double>(each.sequences[j]) * example.costs[each.configuration].seconds.at(j);
+    }
+    EXPECT_NEAR(seconds, each.seconds, 1e-9);
+  }
+  EXPECT_EQ(total, example.sequences);
+  EXPECT_TRUE(dispatch_rows(example.costs, Counts{4, 0, 0, 0}, example.sequences).empty());
 }
 
 TEST(PlanDeployment, IsEmptyWhereTheLongestBucketFitsNowhere) {
