@@ -8,13 +8,13 @@
 namespace cotune {
 
 std::string Configuration::name() const {
-  return fmt::format("<{},{}>", tensor_parallel, pipeline_stages);
+  return fmt::format("<{},{}>{}", tensor_parallel, pipeline_stages, shards > 1 ? fmt::format("/{}", shards) : "");
 }
 
 double Configuration::rate(int64_t tokens) const {
   if (tokens <= 0 || tokens > chunk_tokens) return 0;
   const int64_t sequences = chunk_tokens / tokens;
-  return static_cast<double>(sequences * tokens) / (static_cast<double>(devices()) * chunk_seconds(sequences, tokens));
+  return static_cast<double>(shards * sequences * tokens) / (static_cast<double>(devices()) * chunk_seconds(sequences, tokens));
 }
 
 BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens) {
@@ -23,7 +23,7 @@ BucketCosts bucket_costs(const Configuration& configuration, std::span<const int
     if (tokens > configuration.chunk_tokens) break;
     const int64_t sequences = configuration.chunk_tokens / tokens;
     const double seconds = configuration.chunk_seconds(sequences, tokens);
-    costs.seconds.push_back(seconds / static_cast<double>(sequences));
+    costs.seconds.push_back(seconds / static_cast<double>(sequences * configuration.shards));
     costs.fill = std::max(costs.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
   }
   return costs;

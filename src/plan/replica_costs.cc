@@ -25,21 +25,26 @@ class CandidateBuilder {
                    const std::string& dtype, const ReplicaLimits& limits, const StageSecondsSource& seconds)
       : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), seconds_(seconds) {}
 
-  ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages) const {
+  ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages, int64_t shards) const {
     ReplicaCandidate candidate;
     candidate.configuration.tensor_parallel = tensor_parallel;
     candidate.configuration.pipeline_stages = pipeline_stages;
+    candidate.configuration.shards = shards;
+    const WeightSharding sharding{shards, limits_.gather_overlap};
     const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_};
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
     const std::vector<StageShape> stages = even_stages(workload_->model, pipeline_stages, tensor_parallel);
-    find_chunk(stages, machine, candidate);
+    const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
+    find_chunk(stages, machine, sharding, candidate);
     candidate.configuration.chunk_seconds = [workload = workload_, stages = distinct(stages), machine, between_stages,
-                                             stage_seconds = seconds_](
+                                             sharding, between_copies, stage_seconds = seconds_](
                                                 int64_t sequences, int64_t tokens) {
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, workload->shares);
       double slowest = 0;
       for (const StageShape& stage : stages) {
-        slowest = std::max(slowest, stage_seconds(workload->model, stage, workload->adapters, counts, machine).total());
+        const StageSeconds alone = stage_seconds(workload->model, stage, workload->adapters, counts, machine);
+        slowest = std::max(slowest, with_gathered_weights(alone, workload->model, stage, sharding, machine.element_size(),
+                                                          between_copies).total());
       }
       if (stages.size() == 1) return slowest;
       // Activations forward, errors back; sent while the next chunk is computed.
@@ -58,16 +63,17 @@ class CandidateBuilder {
     return kept;
   }
 
-  void find_chunk(const std::vector<StageShape>& stages, const StageMachine& machine, ReplicaCandidate& candidate) const {
+  void find_chunk(const std::vector<StageShape>& stages, const StageMachine& machine, const WeightSharding& sharding,
+                  ReplicaCandidate& candidate) const {
     const int64_t limit = group_.device.usable_bytes();
     // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
     int64_t fits = 0, fails = limits_.most_chunk_tokens / chunk_step + 1;
     while (fails - fits > 1) {
       const int64_t middle = (fits + fails) / 2;
-      (fullest(stages, machine, middle * chunk_step).memory.total() <= limit ? fits : fails) = middle;
+      (fullest(stages, machine, sharding, middle * chunk_step).memory.total() <= limit ? fits : fails) = middle;
     }
     candidate.configuration.chunk_tokens = fits * chunk_step;
-    const Fullest at = fullest(stages, machine, std::max<int64_t>(1, fits) * chunk_step);
+    const Fullest at = fullest(stages, machine, sharding, std::max<int64_t>(1, fits) * chunk_step);
     candidate.memory = at.memory;
     if (fits == 0) {
       candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow", at.stage + 1,
@@ -83,15 +89,18 @@ class CandidateBuilder {
     size_t stage = 0;
   };
 
-  Fullest fullest(const std::vector<StageShape>& stages, const StageMachine& machine, int64_t tokens) const {
+  Fullest fullest(const std::vector<StageShape>& stages, const StageMachine& machine, const WeightSharding& sharding,
+                  int64_t tokens) const {
     const MicrobatchCounts counts = even_microbatch(1, tokens, workload_->shares);
     Fullest most;
     for (size_t s = 0; s < stages.size(); ++s) {
       // Of the stages between the first and the last the first has most in flight.
       if (s > 1 && s + 1 < stages.size()) continue;
       const auto in_flight = static_cast<int64_t>(stages.size() - s);
-      const StageMemory memory = stage_memory(workload_->model, stages[s], workload_->adapters, workload_->moment_count, counts,
-                                              in_flight, machine.element_size());
+      const StageMemory memory = with_sharded_weights(
+          stage_memory(workload_->model, stages[s], workload_->adapters, workload_->moment_count, counts, in_flight,
+                       machine.element_size()),
+          workload_->model, stages[s], sharding, machine.element_size());
       if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
     }
     return most;
@@ -132,7 +141,9 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
       const int64_t devices = tensor_parallel * stages;
       if (devices > std::min(all, limits.most_devices)) break;
       if (group.devices % devices != 0 && devices % group.devices != 0) continue;
-      candidates.push_back(builder.build(tensor_parallel, stages));
+      for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {
+        candidates.push_back(builder.build(tensor_parallel, stages, shards));
+      }
     }
   }
   return candidates;

@@ -34,6 +34,10 @@ int64_t frozen_values(const ModelConfig& model, const StageShape& stage) {
 
 }  // namespace
 
+int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size) {
+  return frozen_values(model, stage) * element_size;
+}
+
 std::string StageMemory::overflowing_term(int64_t limit) const {
   int64_t sum = 0;
   const std::pair<const char*, int64_t> terms[] = {
@@ -48,7 +52,7 @@ std::string StageMemory::overflowing_term(int64_t limit) const {
 StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
                          int64_t logit_rows) {
-  StageMemory memory{.weights = frozen_values(model, stage) * element_size};
+  StageMemory memory{.weights = frozen_bytes(model, stage, element_size)};
   for (const AdapterShape& adapter : adapters) {
     if (adapter.layer < stage.first_layer || adapter.layer >= stage.last_layer) continue;
     // Of a factor pair one side is sharded; held whole here, which is what one side's gradient needs as well.

@@ -30,6 +30,9 @@ StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, cons
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
                          int64_t logit_rows = 1024);
 
+/// Of the frozen parameters of one rank: weights of StageMemory.
+int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size);
+
 /// Layers split as evenly as can be, the last stages one fewer where they do not divide: the last has the head to compute.
 /// Throws InternalError for more stages than layers.
 std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel);
