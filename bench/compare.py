@@ -142,6 +142,37 @@ def arithmetic(result, lora_rank=16):
     return (4 * linear + 6 * adapter) * result["real_tokens"] + 4 * h * SMOLLM2["vocabulary"] * result["labelled_tokens"]
 
 
+GROUPS = {  # of the operators in a summary's operator_seconds
+    "frozen products": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "qkv_proj_backward", "o_proj_backward",
+                        "gate_up_proj_backward", "down_proj_backward"),
+    "head and loss": ("head",),
+    "attention": ("attention", "attention_backward"),
+    "adapter gradients": ("qkv_adapter_gradient", "o_adapter_gradient", "gate_up_adapter_gradient", "down_adapter_gradient"),
+}
+
+
+def where_time_goes(by_row, device):
+    """A Markdown table: share of the operators' time by group, and the rate of the large products, per row. All rounds
+    count, the first too."""
+    lines = ["| where the time of cotune goes | " + " | ".join(GROUPS) + " | all else | frozen products, GFLOP/s | head, GFLOP/s |",
+             "|---" * (len(GROUPS) + 4) + "|"]
+    for row in rows_for(device):
+        runs = by_row.get(row.name, {}).get("cotune")
+        if not runs:
+            continue
+        result = sorted(runs, key=rate)[len(runs) // 2]
+        seconds, jobs = result["operator_seconds"], result["jobs"]
+        groups = {name: sum(seconds.get(operator, 0.0) for operator in operators) for name, operators in GROUPS.items()}
+        all_tokens = {"real_tokens": sum(job["tokens"]["processed"] for job in jobs), "labelled_tokens": 0}
+        head = 4 * SMOLLM2["hidden"] * SMOLLM2["vocabulary"] * sum(job["labelled_tokens"] for job in jobs)
+        total = sum(seconds.values())
+        shares = [f"{value / total:.0%}" for value in [*groups.values(), total - sum(groups.values())]]
+        lines.append(f"| {row.title} | " + " | ".join(shares) +
+                     f" | {arithmetic(all_tokens, 0) / groups['frozen products'] / 1e9:.0f}"
+                     f" | {head / groups['head and loss'] / 1e9:.0f} |")
+    return lines
+
+
 def machine(device):
     """What a reader needs to place the figures, in one line."""
     text = pathlib.Path("/proc/cpuinfo").read_text()
@@ -223,6 +254,7 @@ class Runner:
         if self.options.append and self.results_path.exists():
             again = set(self.options.only or [])
             again |= {"methods-all-lora"} if "methods" in again else set()
+            again |= {"matrix-rate-f32"} if "matrix-rate" in again else set()
             kept = [line for line in self.results_path.read_text().splitlines() if again and json.loads(line)["row"] not in again]
         self.results_path.write_text("".join(line + "\n" for line in kept))
 
@@ -242,8 +274,9 @@ class Runner:
                 self.cotune("methods-all-lora", "methods-all-lora", "bfloat16")
             if self.options.device == "cpu" and (not self.options.only or "matrix-rate" in self.options.only):
                 with open(self.results_path, "a", encoding="utf-8") as file:
-                    file.write(json.dumps({"row": "matrix-rate", "program": "torch.mm", "flops": matrix_rate("bfloat16"),
-                                           "busy_before": busy_cores()}) + "\n")
+                    for row_name, dtype in (("matrix-rate", "bfloat16"), ("matrix-rate-f32", "float32")):
+                        record = {"row": row_name, "program": "torch.mm", "flops": matrix_rate(dtype), "busy_before": busy_cores()}
+                        file.write(json.dumps(record) + "\n")
 
 
 def busy_cores(seconds=1.0):
@@ -306,6 +339,7 @@ def table(results, device):
             f"{median_memory(cotune):.2f} / {median_memory(shipped):.2f} | {loss} | {len(cotune)} |")
     lines += ["", "| | reached |", "|---|---|"]
     lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory, device)]
+    lines += ["", *where_time_goes(by_row, device)]
     busy = [record["busy_before"] for record in results if "busy_before" in record]
     versions = next((r["versions"] for r in results if r.get("versions")), {})
     about = [f"Machine: {machine(device)}. " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ". "
@@ -327,6 +361,9 @@ def single_figures(by_row, median_rate, median_memory, device):
         flops = statistics.median(record["flops"] for record in by_row["matrix-rate"]["torch.mm"])
         reached = statistics.median(arithmetic(r) / r["seconds_training"] for r in cotune)
         yield (f"share of torch.mm's bf16 rate, {flops / 1e9:.0f} GFLOP/s (four jobs)", verdict(reached / flops, MATRIX_GOAL))
+    if by_row.get("matrix-rate-f32"):
+        flops = statistics.median(record["flops"] for record in by_row["matrix-rate-f32"]["torch.mm"])
+        yield "torch.mm's f32 rate, which PEFT's f32 rows rest on", f"{flops / 1e9:.0f} GFLOP/s"
     if cotune and shipped:
         yield "peak memory over PEFT's (four jobs)", verdict(median_memory(cotune) / median_memory(shipped), goal(MEMORY_GOAL), False)
     starts = [r["seconds_to_first_step"] for r in cotune or [] if "seconds_to_first_step" in r]

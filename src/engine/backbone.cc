@@ -31,7 +31,7 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
     }
     return make_frozen_product(weights, bias_values, use.training);
   };
-  backbone->embedding_ = weight("model.embed_tokens.weight");
+  if (!config.tied_embeddings) backbone->embedding_ = weight("model.embed_tokens.weight");
   for (int64_t index = 0; index < config.layer_count; ++index) {
     const std::string prefix = fmt::format("model.layers.{}.", index);
     BackboneLayer layer;
@@ -46,11 +46,15 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
   }
   backbone->final_norm_ = norm("model.norm.weight");
   backbone->head_ = make_frozen_product(
-      {config.tied_embeddings ? backbone->embedding_ : weight("lm_head.weight")}, {}, use.training);
+      {weight(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight")}, {}, use.training);
   files.weights->drop_pages();
   const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
   backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
   return backbone;
+}
+
+at::Tensor Backbone::embed(const at::Tensor& tokens) const {
+  return embedding_.defined() ? embedding_.index_select(0, tokens) : head_->weight_rows(tokens);
 }
 
 AttentionShape Backbone::attention_shape() const {
@@ -58,11 +62,9 @@ AttentionShape Backbone::attention_shape() const {
 }
 
 int64_t Backbone::weight_bytes() const {
-  int64_t bytes = static_cast<int64_t>(embedding_.nbytes() + rotary_.cosine.nbytes() + rotary_.sine.nbytes() +
-                                       final_norm_.nbytes());
-  // A tied head that is not packed is the embedding itself.
-  const bool packed = use_kernels(embedding_) && embedding_.size(0) % 32 == 0 && embedding_.size(1) % 32 == 0;
-  if (packed || !config_.tied_embeddings) bytes += head_->bytes();
+  int64_t bytes = static_cast<int64_t>(rotary_.cosine.nbytes() + rotary_.sine.nbytes() + final_norm_.nbytes()) +
+                  head_->bytes();
+  if (embedding_.defined()) bytes += static_cast<int64_t>(embedding_.nbytes());
   for (const BackboneLayer& layer : layers_) {
     bytes += layer.qkv->bytes() + layer.o->bytes() + layer.gate_up->bytes() + layer.down->bytes() +
              static_cast<int64_t>(layer.attention_norm.nbytes() + layer.mlp_norm.nbytes());

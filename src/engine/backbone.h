@@ -35,7 +35,8 @@ class Backbone {
   const ModelConfig& config() const { return config_; }
   at::ScalarType compute() const { return compute_; }
   at::Device device() const { return device_; }
-  const at::Tensor& embedding() const { return embedding_; }  ///< [vocabulary, hidden]
+  /// Embeddings [n, hidden] of tokens [n], compute dtype. A tied embedding is read from the head.
+  at::Tensor embed(const at::Tensor& tokens) const;
   const BackboneLayer& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
   const at::Tensor& final_norm() const { return final_norm_; }
   const FrozenProduct& head() const { return *head_; }
@@ -48,7 +49,8 @@ class Backbone {
   ModelConfig config_;
   at::ScalarType compute_ = at::kFloat;
   at::Device device_ = at::kCPU;
-  at::Tensor embedding_, final_norm_;
+  at::Tensor embedding_;  ///< [vocabulary, hidden]; undefined where it is tied
+  at::Tensor final_norm_;
   std::vector<BackboneLayer> layers_;
   std::shared_ptr<const FrozenProduct> head_;
   RotaryTable rotary_;

@@ -179,7 +179,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
   const BackboneLayer* weights = op.layer >= 0 ? &model.layer(op.layer) : nullptr;
   const int64_t rotated_heads = shape.heads + shape.kv_heads;
   switch (op.kind) {
-    case OperatorKind::embedding: state.hidden = model.embedding().index_select(0, state.tokens); break;
+    case OperatorKind::embedding: state.hidden = model.embed(state.tokens); break;
     case OperatorKind::attention_norm:
       record.input = state.hidden;
       state.x = rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms);

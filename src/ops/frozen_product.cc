@@ -33,6 +33,8 @@ class DenseProduct : public FrozenProduct {
     return dx;
   }
 
+  at::Tensor weight_rows(const at::Tensor& rows) const override { return weight_.index_select(0, rows); }
+
   int64_t bytes() const override {
     return static_cast<int64_t>(weight_.nbytes() + (bias_.defined() ? bias_.nbytes() : 0));
   }
@@ -106,6 +108,17 @@ class PackedProduct : public FrozenProduct {
   at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const override {
     COTUNE_CHECK(!for_backward_.empty(), "a product without its backward form was asked for a backward");
     return multiply(dy, for_backward_, in_features(), options, nullptr);
+  }
+
+  at::Tensor weight_rows(const at::Tensor& rows) const override {
+    const at::Tensor indices = rows.contiguous();
+    const int64_t* row = indices.const_data_ptr<int64_t>();
+    at::Tensor values = at::empty({indices.numel(), in_features()}, at::TensorOptions().dtype(at::kFloat));
+    auto* value = values.mutable_data_ptr<float>();
+    for (int64_t i = 0; i < indices.numel(); ++i) {
+      for (int64_t column = 0; column < in_features(); ++column) *value++ = for_forward_.at(column, row[i]);
+    }
+    return values.to(compute_);
   }
 
   int64_t bytes() const override {

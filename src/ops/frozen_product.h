@@ -30,6 +30,8 @@ class FrozenProduct {
   virtual at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const = 0;
   /// dx = dy·W + terms, dy [rows, out] → dx [rows, in].
   virtual at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const = 0;
+  /// W[rows], rows [n] (int64, on the weight's device) → [n, in], compute dtype, exactly: a tied embedding's lookup.
+  virtual at::Tensor weight_rows(const at::Tensor& rows) const = 0;
   virtual int64_t bytes() const = 0;
 
  protected:

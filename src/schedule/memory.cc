@@ -214,13 +214,8 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
                         frozen_bytes(hidden, 2 * config.intermediate_size, facts) +
                         frozen_bytes(config.intermediate_size, hidden, facts) + 2 * hidden * a +
                         (config.qkv_bias ? qkv * a : 0);
-  const int64_t embedding = facts.embedding_mapped ? 0 : config.vocabulary_size * hidden * facts.element_size;
-  const bool packed_head = facts.packed && facts.element_size != 8 && hidden % 32 == 0 &&
-                           config.vocabulary_size % 32 == 0;
-  // A tied head that is not packed is the embedding itself.
-  const int64_t head =
-      config.tied_embeddings && !packed_head ? 0 : frozen_bytes(hidden, config.vocabulary_size, facts);
-  return config.layer_count * layer + hidden * a + embedding + head;
+  const int64_t embedding = config.tied_embeddings ? 0 : config.vocabulary_size * hidden * facts.element_size;
+  return config.layer_count * layer + hidden * a + embedding + frozen_bytes(hidden, config.vocabulary_size, facts);
 }
 
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {

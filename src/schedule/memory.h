@@ -44,7 +44,6 @@ struct MemoryFacts {
   int64_t element_size = 2;       ///< of the compute dtype
   bool packed = true;             ///< kernels of our own: frozen weights once per direction, adapter factors in both forms
   int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights and factors in so many
-  bool embedding_mapped = false;  ///< the embedding is read from the file's mapping, which is not counted
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
@@ -70,7 +69,8 @@ WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const P
 int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
 
 /// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 and parts pad the
-/// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the accumulation dtype.
+/// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the
+/// accumulation dtype. A tied embedding is read from the head.
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
 
 /// What a resident job holds between steps: adapters (masters and packed factors), gradients, optimizer.

@@ -56,6 +56,22 @@ TEST_F(BackboneMemory, OfLoadingIsThatOfTheWeightsAndOneProductAtATime) {
   EXPECT_LE(memory_usage().peak_live_bytes - before, backbone->weight_bytes() + (4 + 2 + 2) * largest_product);
 }
 
+TEST_F(BackboneMemory, OfATiedEmbeddingIsTheHeadsAndItsRowsAreTheFiles) {
+  const at::Tensor tokens = at::tensor({7, 0, 255, 31, 32, 7}, at::kLong);
+  for (const bool tied : {true, false}) {
+    ModelConfig config = kernel_friendly_config();
+    config.tied_embeddings = tied;
+    const ModelFiles files = random_model(config, 5);
+    for (const at::ScalarType compute : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      const at::Tensor rows = files.load("model.embed_tokens.weight", compute).index_select(0, tokens);
+      for (const bool training : {true, false}) {
+        const auto backbone = Backbone::load(files, compute, at::kCPU, {.training = training});
+        EXPECT_TRUE(backbone->embed(tokens).equal(rows)) << "tied " << tied << ", training " << training << ", " << compute;
+      }
+    }
+  }
+}
+
 TEST_F(BackboneMemory, OfTheWeightsIsWhatIsPredicted) {
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
     const auto backbone = random_backbone(kernel_friendly_config(3), compute);

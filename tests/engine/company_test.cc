@@ -131,7 +131,7 @@ TEST(Company, EightRandomJobsAgreeWithTheJobsAloneOnThePortablePath) {
 
 /// Everything that is frozen, as the engine holds it: the products of unit vectors in both directions, and the vectors.
 std::vector<at::Tensor> frozen_values(const Backbone& backbone) {
-  std::vector<at::Tensor> values{backbone.embedding().clone(), backbone.final_norm().clone()};
+  std::vector<at::Tensor> values{backbone.embed(at::arange(backbone.config().vocabulary_size)), backbone.final_norm().clone()};
   const auto add = [&](const FrozenProduct& product, bool both) {
     const auto options = at::TensorOptions().dtype(backbone.compute());
     values.push_back(product.forward(at::eye(product.in_features(), options), {}));

@@ -149,13 +149,15 @@ TEST(PredictMemory, FurtherJobsAddTheirResidentBytesAlone) {
   EXPECT_EQ(resident.adapters, parameters * 4 + parameters * 2 * 2 * 2);  // both forms in bf16, rank 16 padded to 32
 }
 
-TEST(PredictMemory, WeightsAreTheEmbeddingAndBothPackedForms) {
+TEST(PredictMemory, WeightsAreBothPackedFormsAndAnEmbeddingOfItsOwn) {
   const int64_t linear = 30LL * (576 * 960 + 576 * 576 + 3 * 576 * 1536), embedding = 576LL * 49152;
   const int64_t norms = 61LL * 576 * 4;
-  EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {}), 2 * (2 * linear + 3 * embedding) + norms);
+  EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {}), 2 * (2 * linear + 2 * embedding) + norms);
   EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {.element_size = 4, .packed = false}),
             4 * (linear + embedding) + norms);
-  EXPECT_EQ(predict_weight_bytes(smollm2_135m(), {.embedding_mapped = true}), 2 * (2 * linear + 2 * embedding) + norms);
+  ModelConfig untied = smollm2_135m();
+  untied.tied_embeddings = false;
+  EXPECT_EQ(predict_weight_bytes(untied, {}), 2 * (2 * linear + 3 * embedding) + norms);
 }
 
 TEST(PredictMemory, DiffPruningCountsItsEntriesAndItsSelection) {
