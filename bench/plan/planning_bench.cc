@@ -10,6 +10,7 @@
 
 #include "base/random.h"
 #include "plan/deployment.h"
+#include "plan/fusion_figures.h"
 #include "plan/length_buckets.h"
 #include "plan/published_lengths.h"
 #include "plan/published_rates.h"
@@ -199,4 +200,5 @@ int main() {
   ablation();
   dispatch();
   planning_time();
+  print_fusion_figures();
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -15,9 +16,10 @@ namespace {
 constexpr double never = std::numeric_limits<double>::infinity();
 constexpr size_t most_bounds = 32;              // on the latency of a run
 constexpr int32_t most_runs = 64;               // of a split that the dynamic program makes
-constexpr size_t starts = 4;                    // splits that borders are moved in
+constexpr size_t starts = 8;                    // splits that borders are moved in
 constexpr int64_t computations_to_spend = 1'200'000;  // on simulations; a third of it before borders are moved
 constexpr double estimates_within = 1.03;       // of the best: what is simulated
+constexpr double estimates_within_memory = 2;   // where microbatches wait for memory, which estimates know less of
 
 /// Distinct latencies of the runs that fit, ascending; evenly chosen where they are many, the largest included.
 std::vector<double> latency_bounds(const JobRuns& runs) {
@@ -38,7 +40,7 @@ std::vector<double> latency_bounds(const JobRuns& runs) {
 class FusionSearch {
  public:
   FusionSearch(const FusionProblem& problem, const JobRuns& runs)
-      : problem_(problem), runs_(runs), simulator_(problem, runs.stage_count()) {
+      : problem_(problem), runs_(runs), simulator_(problem, runs.stage_count()), within_(problem.memory_bytes.empty() ? estimates_within : estimates_within_memory) {
     fusion_.best_of_count.assign(static_cast<size_t>(runs.job_count()), never);
     fusion_.time.seconds = never;
   }
@@ -48,7 +50,7 @@ class FusionSearch {
     std::sort(candidates_.begin(), candidates_.end());
     for (const Candidate& candidate : candidates_) {
       if (simulator_.computations() > computations_to_spend / 3) break;
-      if (candidate.estimate_s > estimates_within * fusion_.time.seconds) break;
+      if (candidate.estimate_s == never || candidate.estimate_s > within_ * fusion_.time.seconds) break;
       simulate(candidate.ends);
     }
     std::sort(simulated_.begin(), simulated_.end());
@@ -125,18 +127,39 @@ class FusionSearch {
     std::vector<const JobRun*> launch = runs_of(ends);
     std::stable_sort(launch.begin(), launch.end(),
                      [](const JobRun* a, const JobRun* b) { return a->latency_s > b->latency_s; });
+    const std::vector<double> work_s = works(launch);
     double backward_left = 0;
     for (const JobRun* run : launch) backward_left += run->backward_s;
     double work = 0, longest = 0;
     const auto rounds = static_cast<double>(problem_.rounds);
-    double all_work = 0;
-    for (const JobRun* run : launch) all_work += run->work_s;
-    for (const JobRun* run : launch) {
-      work += run->work_s;
-      backward_left -= run->backward_s;
-      longest = std::max(longest, work + run->drain_s + backward_left);
+    const double all_work = std::accumulate(work_s.begin(), work_s.end(), 0.0);
+    for (size_t i = 0; i < launch.size(); ++i) {
+      work += work_s[i];
+      backward_left -= launch[i]->backward_s;
+      longest = std::max(longest, work + launch[i]->drain_s + backward_left);
     }
     return ((rounds - 1) * all_work + launch.front()->fill_s + longest) / rounds;
+  }
+
+  /// Of each run, with the largest workspace of all set aside; infinite where one does not fit beside it.
+  std::vector<double> works(const std::vector<const JobRun*>& launch) {
+    std::vector<double> result;
+    if (problem_.memory_bytes.empty()) {
+      for (const JobRun* run : launch) result.push_back(run->work_s);
+      return result;
+    }
+    limit_ = problem_.memory_bytes;
+    for (const JobRun* run : launch) {
+      for (size_t s = 0; s < limit_.size() && !run->workspace_bytes.empty(); ++s) {
+        limit_[s] = std::min(limit_[s], problem_.memory_bytes[s] - run->workspace_bytes[s]);
+      }
+    }
+    for (const JobRun* run : launch) {
+      bool fits = run->fits;
+      for (size_t s = 0; s < limit_.size(); ++s) fits = fits && run->times.stages[s].kept_bytes <= limit_[s];
+      result.push_back(fits ? run_work_s(*run, problem_.microbatches, limit_) : never);
+    }
+    return result;
   }
 
   double simulate(const RunEnds& ends) {
@@ -159,7 +182,7 @@ class FusionSearch {
       std::vector<Candidate> near;
       for (RunEnds& ends : neighbours(at.ends)) {
         const double estimate = estimate_s(ends);
-        if (estimate < estimates_within * at.seconds) near.push_back({estimate, std::move(ends)});
+        if (estimate < within_ * at.seconds) near.push_back({estimate, std::move(ends)});
       }
       std::sort(near.begin(), near.end());
       for (const Candidate& each : near) {
@@ -206,6 +229,8 @@ class FusionSearch {
   std::vector<Simulated> simulated_;
   std::set<RunEnds> seen_, tried_;
   std::vector<const JobRun*> split_;
+  std::vector<int64_t> limit_;
+  double within_;
 };
 
 /// Σ over a stage of a forward's way there, and of an error's way from there.

@@ -93,12 +93,18 @@ class Arranger {
     choice_.seconds = best.makespan_s / static_cast<double>(problem_.rounds);
     choice_.activation_bytes = peak_kept_bytes(work, best.order);
     double busy = 0;
+    std::vector<double> forward(choice_.buckets.size(), 0), backward(choice_.buckets.size(), 0);
     for (const PipelineMicrobatch& microbatch : work.microbatches) {
+      const auto b = static_cast<size_t>(microbatch.hybrid_task);
       for (int32_t s = 0; s < work.stage_count(); ++s) {
         const StageCost& cost = microbatch.cost[static_cast<size_t>(s)];
-        busy += cost.forward_s + (s >= lowest_stage(work, microbatch) ? cost.backward_s : 0);
+        const double backward_s = s >= lowest_stage(work, microbatch) ? cost.backward_s : 0;
+        forward[b] += cost.forward_s;
+        backward[b] += backward_s;
+        busy += cost.forward_s + backward_s;
       }
     }
+    for (size_t b = 0; b < forward.size(); ++b) choice_.backward_ratio.push_back(backward[b] / forward[b]);
     choice_.idle_share = 1 - busy / (best.makespan_s * work.stage_count());
     return {std::move(work), std::move(best.order)};
   }

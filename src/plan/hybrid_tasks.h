@@ -21,6 +21,8 @@ struct HybridTaskChoice {
   std::vector<int64_t> microbatch_tokens;  ///< per task
   Buckets buckets;                 ///< indices of tasks
   std::vector<double> seconds_of_bucket_count;  ///< [count − 1]; infinite where it does not fit
+  /// Per bucket: seconds of all backwards over those of all forwards. MuxTune takes it as 1 (§3.4.1); nothing here does.
+  std::vector<double> backward_ratio;
   std::string order;               ///< of the buckets' microbatches: a name of choose_order
   double seconds = 0;              ///< predicted, of a round; infinite where it does not fit
   double idle_share = 0;           ///< of all stages over the round
@@ -50,7 +52,8 @@ struct ChosenHybridTasks {
 /// that equals an earlier one of its problem is left out.
 ChosenHybridTasks choose_hybrid_tasks(std::span<const FusionProblem> problems);
 
-/// A round of hybrid tasks in buckets, as work for the generators of schedule/pipeline: one entry of `jobs` per bucket.
+/// The problem's rounds of hybrid tasks in buckets, as work for the generators of schedule/pipeline: one entry of `jobs` per
+/// bucket. Every microbatch of a bucket has one cost, round after round (computation homogeneity, §3.4.1; MX-15).
 PipelineWork round_of_buckets(const FusionProblem& problem, const HybridTasks& tasks, const Buckets& buckets);
 
 }  // namespace cotune

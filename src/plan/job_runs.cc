@@ -22,23 +22,6 @@ bool one_microbatch_fits(const FusionProblem& problem, const FusedCost& cost) {
   return true;
 }
 
-/// Seconds between microbatches on the slowest stage. With room for q microbatches on a stage, q of them go the way from
-/// there to the head and back in turn.
-double cycle_s(const FusionProblem& problem, const JobRun& run) {
-  double slowest = 0, way_and_back = 0;
-  for (size_t s = run.times.stages.size(); s-- > 0;) {
-    const BucketStage& stage = run.times.stages[s];
-    slowest = std::max(slowest, stage.forward_s + stage.backward_s);
-    way_and_back += stage.forward_s + stage.backward_s;
-    if (!problem.memory_bytes.empty() && stage.kept_bytes > 0 && run.fits) {
-      const int64_t room = problem.memory_bytes[s] - (run.workspace_bytes.empty() ? 0 : run.workspace_bytes[s]);
-      slowest = std::max(slowest, way_and_back / static_cast<double>(room / stage.kept_bytes));
-    }
-    if (s > 0) way_and_back += stage.send_down_s + run.times.stages[s - 1].send_up_s;
-  }
-  return slowest;
-}
-
 }  // namespace
 
 JobRun job_run(const FusionProblem& problem, const FusedCost& cost) {
@@ -54,7 +37,9 @@ JobRun job_run(const FusionProblem& problem, const FusedCost& cost) {
   }
   run.latency_s = run.times.latency_s();
   const auto count = static_cast<double>(problem.microbatches);
-  run.work_s = count * cycle_s(problem, run);
+  std::vector<int64_t> limit = problem.memory_bytes;
+  for (size_t s = 0; s < limit.size() && !run.workspace_bytes.empty(); ++s) limit[s] -= run.workspace_bytes[s];
+  run.work_s = run.fits ? run_work_s(run, problem.microbatches, limit) : never;
   for (size_t s = 0; s < run.times.stages.size(); ++s) {
     const BucketStage& stage = run.times.stages[s];
     run.backward_s = std::max(run.backward_s, count * stage.backward_s);
@@ -64,6 +49,20 @@ JobRun job_run(const FusionProblem& problem, const FusedCost& cost) {
     }
   }
   return run;
+}
+
+double run_work_s(const JobRun& run, int64_t microbatches, std::span<const int64_t> kept_bytes_limit) {
+  double slowest = 0, way_and_back = 0;
+  for (size_t s = run.times.stages.size(); s-- > 0;) {
+    const BucketStage& stage = run.times.stages[s];
+    slowest = std::max(slowest, stage.forward_s + stage.backward_s);
+    way_and_back += stage.forward_s + stage.backward_s;
+    if (!kept_bytes_limit.empty() && stage.kept_bytes > 0) {
+      slowest = std::max(slowest, way_and_back / static_cast<double>(kept_bytes_limit[s] / stage.kept_bytes));
+    }
+    if (s > 0) way_and_back += stage.send_down_s + run.times.stages[s - 1].send_up_s;
+  }
+  return static_cast<double>(microbatches) * slowest;
 }
 
 JobRuns::JobRuns(const FusionProblem& problem) {

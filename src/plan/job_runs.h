@@ -17,7 +17,7 @@ struct JobRun {
   std::vector<int64_t> workspace_bytes;
   bool fits = true;          ///< one microbatch does, on every stage
   double latency_s = 0;      ///< mean of forward and backward over the stages
-  double work_s = 0;         ///< C microbatches on its slowest stage, or waiting for memory
+  double work_s = 0;         ///< C microbatches on its slowest stage, or waiting for memory with no larger workspace about
   double backward_s = 0;     ///< the backwards of these, on the slowest
   double fill_s = 0;         ///< a forward's way to the last stage
   double drain_s = 0;        ///< an error's way from there
@@ -47,6 +47,10 @@ class JobRuns {
 };
 
 JobRun job_run(const FusionProblem& problem, const FusedCost& cost);
+
+/// Seconds of C microbatches on the slowest stage. With room for q of them on a stage, q go from there to the head and back
+/// in turn. `kept_bytes_limit`: per stage, at least one of them; empty: no limit.
+double run_work_s(const JobRun& run, int64_t microbatches, std::span<const int64_t> kept_bytes_limit);
 
 /// Simulates hybrid tasks as buckets of the template.
 class RoundSimulator {

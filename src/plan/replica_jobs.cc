@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "base/error.h"
+#include "plan/fused_stage_costs.h"
 
 namespace cotune {
 namespace {
@@ -12,7 +14,9 @@ namespace {
 /// One job's part of a microbatch.
 struct JobPart {
   int64_t tokens = 0;
+  int64_t rows = 0;  ///< whole or in part
   double pairs = 0;  ///< of queries and keys
+  int64_t lowest_layer = 0;
 };
 
 JobPart part_of(const JobShape& job, int64_t microbatches) {
@@ -22,44 +26,67 @@ JobPart part_of(const JobShape& job, int64_t microbatches) {
     pairs += weight * static_cast<double>(length) * static_cast<double>(length + 1) / 2;
   }
   const double rows = static_cast<double>(job.batch_size) / count;
+  int64_t lowest = std::numeric_limits<int64_t>::max();
+  for (const AdapterShape& adapter : job.adapters) lowest = std::min(lowest, adapter.layer);
   return {.tokens = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(rows * job.lengths.mean() - 1e-9))),
-          .pairs = rows * pairs / job.lengths.total()};
+          .rows = static_cast<int64_t>(std::ceil(rows - 1e-9)),
+          .pairs = rows * pairs / job.lengths.total(),
+          .lowest_layer = lowest};
 }
 
 struct Workload {
   ReplicaJobs replica;
   std::vector<JobPart> parts;
+  std::unique_ptr<const FusedStageCosts> table;  ///< null: the stages' seconds are asked for each set
 };
+
+std::vector<StageCost> stage_costs(const Workload& workload, std::span<const int32_t> jobs, const MicrobatchCounts& counts) {
+  if (workload.table != nullptr) return workload.table->cost(jobs, counts);
+  const ReplicaJobs& replica = workload.replica;
+  std::vector<AdapterShape> adapters;
+  for (const int32_t job : jobs) {
+    const std::vector<AdapterShape>& own = replica.jobs[static_cast<size_t>(job)].adapters;
+    adapters.insert(adapters.end(), own.begin(), own.end());
+  }
+  std::vector<StageCost> costs;
+  for (const StageShape& stage : replica.stages) {
+    const StageSeconds seconds = replica.seconds
+                                     ? replica.seconds(replica.model, stage, adapters, counts, replica.machine)
+                                     : stage_seconds(replica.model, stage, adapters, counts, replica.machine);
+    const StageMemory memory = stage_memory(replica.model, stage, adapters, 0, counts, 1, replica.machine.element_size());
+    costs.push_back({seconds.forward, seconds.backward, memory.activations});
+  }
+  return costs;
+}
 
 FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
   const ReplicaJobs& replica = workload.replica;
   MicrobatchCounts counts;
   counts.job_tokens.assign(replica.jobs.size(), 0);
-  std::vector<AdapterShape> adapters;
+  counts.job_atoms.assign(replica.jobs.size(), 0);
   double pairs = 0;
   std::vector<int32_t> ascending(jobs.begin(), jobs.end());
   std::sort(ascending.begin(), ascending.end());
+  int64_t lowest_layer = replica.model.layer_count;
   for (const int32_t job : ascending) {
     const auto j = static_cast<size_t>(job);
-    counts.job_tokens[j] = workload.parts[j].tokens;
-    counts.tokens += workload.parts[j].tokens;
-    pairs += workload.parts[j].pairs;
-    adapters.insert(adapters.end(), replica.jobs[j].adapters.begin(), replica.jobs[j].adapters.end());
+    const JobPart& part = workload.parts[j];
+    counts.job_tokens[j] = part.tokens;
+    counts.job_atoms[j] = (part.tokens + atom_tokens - 1) / atom_tokens;
+    counts.tokens += part.tokens;
+    counts.row_parts += part.rows;
+    pairs += part.pairs;
+    lowest_layer = std::min(lowest_layer, part.lowest_layer);
   }
   counts.labelled = counts.tokens;
   counts.attention_pairs = static_cast<int64_t>(pairs);
-  FusedCost cost{.message_bytes = counts.tokens * replica.model.hidden_size * replica.machine.element_size(),
+  FusedCost cost{.stages = stage_costs(workload, ascending, counts),
+                 .message_bytes = counts.tokens * replica.model.hidden_size * replica.machine.element_size(),
                  .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
-  int64_t lowest_layer = replica.model.layer_count;
-  for (const AdapterShape& adapter : adapters) lowest_layer = std::min(lowest_layer, adapter.layer);
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageShape& stage = replica.stages[s];
     if (lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
-    const StageSeconds seconds = stage_seconds(replica.model, stage, adapters, counts, replica.machine);
-    const StageMemory memory =
-        stage_memory(replica.model, stage, adapters, 0, counts, 1, replica.machine.element_size());
-    cost.stages.push_back({seconds.forward, seconds.backward, memory.activations});
-    cost.workspace_bytes.push_back(memory.workspace);
+    cost.workspace_bytes.push_back(workspace_bytes(replica.model, stage, counts, replica.machine.element_size()));
   }
   return cost;
 }
@@ -70,12 +97,8 @@ std::vector<StageMemory> resident_memory(const ReplicaJobs& replica) {
   std::vector<StageMemory> memory;
   for (const StageShape& stage : replica.stages) {
     StageMemory& sum = memory.emplace_back();
-    for (const JobShape& job : replica.jobs) {
-      const StageMemory one =
-          stage_memory(replica.model, stage, job.adapters, job.moment_count, {}, 0, replica.machine.element_size());
-      sum.weights = one.weights;
-      sum.adapters += one.adapters;
-    }
+    sum.weights = frozen_bytes(replica.model, stage, replica.machine.element_size());
+    for (const JobShape& job : replica.jobs) sum.adapters += adapter_bytes(replica.model, stage, job.adapters, job.moment_count);
   }
   return memory;
 }
@@ -83,11 +106,18 @@ std::vector<StageMemory> resident_memory(const ReplicaJobs& replica) {
 FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
   COTUNE_CHECK(!replica.jobs.empty() && !replica.stages.empty(), "{} jobs on {} stages", replica.jobs.size(),
                replica.stages.size());
-  auto workload = std::make_shared<Workload>(Workload{.replica = replica});
+  auto workload = std::make_shared<Workload>();
+  workload->replica = replica;
   FusionProblem problem{.microbatches = microbatches};
   for (const JobShape& job : replica.jobs) {
     workload->parts.push_back(part_of(job, microbatches));
     problem.tokens.push_back(workload->parts.back().tokens);
+  }
+  if (!replica.seconds && replica.machine.measured == nullptr) {
+    std::vector<std::vector<AdapterShape>> adapters;
+    for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);
+    workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine,
+                                                              std::move(adapters), problem.tokens);
   }
   if (replica.memory_bytes > 0) {
     for (const StageMemory& resident : resident_memory(replica)) {

@@ -53,23 +53,36 @@ StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, cons
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
                          int64_t logit_rows) {
   StageMemory memory{.weights = frozen_bytes(model, stage, element_size)};
-  for (const AdapterShape& adapter : adapters) {
-    if (adapter.layer < stage.first_layer || adapter.layer >= stage.last_layer) continue;
-    // Of a factor pair one side is sharded; held whole here, which is what one side's gradient needs as well.
-    memory.adapters += parameter_count(model, adapter) * 4 * (2 + moment_count);
-  }
+  memory.adapters = adapter_bytes(model, stage, adapters, moment_count);
   for (const Operator& op : stage_operators(model, stage, adapters, Direction::forward)) {
     memory.activations += saved_bytes(model, stage, op, counts, element_size);
   }
   memory.activations *= in_flight;
+  memory.workspace = workspace_bytes(model, stage, counts, element_size, logit_rows);
+  return memory;
+}
+
+int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                      int64_t moment_count) {
+  int64_t bytes = 0;
+  for (const AdapterShape& adapter : adapters) {
+    if (adapter.layer < stage.first_layer || adapter.layer >= stage.last_layer) continue;
+    // Of a factor pair one side is sharded; held whole here, which is what one side's gradient needs as well.
+    bytes += parameter_count(model, adapter) * 4 * (2 + moment_count);
+  }
+  return bytes;
+}
+
+int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
+                        int64_t element_size, int64_t logit_rows) {
   const int64_t intermediate = model.intermediate_size / stage.tensor_parallel;
   const int64_t query = (model.query_size() + 2 * model.key_value_size()) / stage.tensor_parallel;
-  memory.workspace = counts.tokens * element_size *
+  int64_t bytes = counts.tokens * element_size *
                      (3 * model.hidden_size + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
   if (stage.has_head) {
-    memory.workspace += std::min(counts.labelled, logit_rows) * (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
+    bytes += std::min(counts.labelled, logit_rows) * (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
   }
-  return memory;
+  return bytes;
 }
 
 std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel) {

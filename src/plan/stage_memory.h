@@ -33,6 +33,14 @@ StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, cons
 /// Of the frozen parameters of one rank: weights of StageMemory.
 int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size);
 
+/// R_ks alone: of the adapters that stand on the stage.
+int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                      int64_t moment_count);
+
+/// The workspace alone.
+int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
+                        int64_t element_size, int64_t logit_rows = 1024);
+
 /// Layers split as evenly as can be, the last stages one fewer where they do not divide: the last has the head to compute.
 /// Throws InternalError for more stages than layers.
 std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel);

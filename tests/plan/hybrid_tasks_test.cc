@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <algorithm>
+#include <map>
 
 #include "plan/random_fusion.h"
 #include "plan/replica_jobs.h"
@@ -43,6 +44,114 @@ TEST(ChooseHybridTasks, PlansAreProvenAndKeepMemoryOverRandomProblems) {
   }
   EXPECT_GT(fitting, 100);
   EXPECT_GT(refused, 4);
+}
+
+TEST(ChooseHybridTasks, KeepsTheTimeOfEveryAlternative) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    const FusionProblem problem = random_fusion(700 + seed, {.jobs = 2 + static_cast<int64_t>(seed % 6)});
+    ChosenHybridTasks choice = choose_hybrid_tasks(std::span(&problem, 1));
+    choice.rejected.push_back(choice.chosen);
+    for (const HybridTaskChoice& each : choice.rejected) {
+      // One task a bucket is what fusion judged; the other counts and other orders may only be better.
+      ASSERT_EQ(each.seconds_of_bucket_count.size(), each.tasks.size());
+      const double apart = fusion_time(problem, each.tasks).seconds;
+      EXPECT_NEAR(each.seconds_of_bucket_count.back(), apart, 1e-9 * apart) << seed << each.name;
+      const double least = *std::min_element(each.seconds_of_bucket_count.begin(), each.seconds_of_bucket_count.end());
+      // Of orders within a thousandth the one with the lower peak is taken.
+      EXPECT_LE(each.seconds, least * 1.0011) << seed << each.name;
+    }
+    EXPECT_EQ(choice.chosen.rejected_for, "");
+  }
+}
+
+TEST(ChooseHybridTasks, HaveOneShapePerBucketOverAHundredRounds) {
+  FusionProblem problem = random_fusion(7, {.jobs = 6});
+  const ChosenHybridTasks choice = choose_hybrid_tasks(std::span(&problem, 1));
+  problem.rounds = 100;
+  const PipelineWork work = round_of_buckets(problem, choice.chosen.tasks, choice.chosen.buckets);
+  std::map<int32_t, std::vector<StageCost>> shapes;
+  std::map<int32_t, int64_t> counts;
+  for (const PipelineMicrobatch& microbatch : work.microbatches) {
+    EXPECT_EQ(shapes.emplace(microbatch.hybrid_task, microbatch.cost).first->second, microbatch.cost);
+    ++counts[microbatch.hybrid_task];
+  }
+  ASSERT_EQ(shapes.size(), choice.chosen.buckets.size());
+  ASSERT_EQ(choice.chosen.backward_ratio.size(), choice.chosen.buckets.size());
+  for (const auto& [bucket, cost] : shapes) {
+    EXPECT_EQ(counts[bucket], 100 * problem.microbatches);
+    double forward = 0, backward = 0;
+    for (const StageCost& stage : cost) {
+      forward += stage.forward_s;
+      backward += stage.backward_s;
+    }
+    EXPECT_NEAR(choice.chosen.backward_ratio[static_cast<size_t>(bucket)], backward / forward, 1e-9);
+  }
+}
+
+/// `count` LoRA jobs on `model`, their examples of 32 to 512 tokens.
+ReplicaJobs replica_of(const std::string& preset, int64_t count, int64_t stages, int64_t batch_size) {
+  ReplicaJobs replica{.model = model_preset(preset)};
+  for (int64_t j = 0; j < count; ++j) {
+    JobSpec spec;
+    spec.adapter.r = 8 + 8 * (j % 3);
+    replica.jobs.push_back({.batch_size = batch_size,
+                            .lengths = {{{32 << j % 5, 1.0}}},
+                            .adapters = adapter_shapes(spec, static_cast<int32_t>(j), replica.model)});
+  }
+  replica.stages = even_stages(replica.model, stages, 1);
+  replica.machine = {device_preset("A40"), link_preset("pcie4"), "bfloat16"};
+  replica.between_stages = link_preset("pcie4");
+  replica.memory_bytes = replica.machine.device.usable_bytes();
+  return replica;
+}
+
+TEST(ChooseHybridTasks, OnOneDeviceFuseAllJobsWhileTheyFitAndCutThemFinerWhereTheyDoNot) {
+  ReplicaJobs replica = replica_of("smollm2-135m", 8, 1, 2);
+  const auto problems = fusion_problems(replica);
+  ASSERT_GT(problems.size(), 1u);
+  const ChosenHybridTasks roomy = choose_hybrid_tasks(problems);
+  EXPECT_EQ(roomy.chosen.tasks.size(), 1u);
+  EXPECT_EQ(roomy.chosen.microbatches, 1);
+  for (const HybridTaskChoice& each : roomy.rejected) EXPECT_NE(each.rejected_for.find("slower"), std::string::npos);
+
+  // Room for half of what that takes.
+  const int64_t resident = resident_memory(replica).front().total();
+  replica.memory_bytes = resident + (roomy.chosen.activation_bytes[0] + roomy.chosen.workspace_bytes[0]) / 2;
+  const ChosenHybridTasks tight = choose_hybrid_tasks(fusion_problems(replica));
+  ASSERT_TRUE(tight.chosen.fits());
+  EXPECT_GT(tight.chosen.microbatches * static_cast<int64_t>(tight.chosen.tasks.size()), 1);
+  EXPECT_LE(resident + tight.chosen.activation_bytes[0] + tight.chosen.workspace_bytes[0], replica.memory_bytes);
+  EXPECT_GE(tight.chosen.seconds, roomy.chosen.seconds);
+  const auto is_whole = [](const HybridTaskChoice& each) { return each.microbatches == 1 && each.tasks.size() == 1; };
+  const auto whole = std::find_if(tight.rejected.begin(), tight.rejected.end(), is_whole);
+  ASSERT_NE(whole, tight.rejected.end());
+  EXPECT_NE(whole->rejected_for.find("stage 1 of 1"), std::string::npos) << whole->rejected_for;
+
+  replica.memory_bytes = resident;  // nothing but the model
+  const ChosenHybridTasks none = choose_hybrid_tasks(fusion_problems(replica));
+  EXPECT_FALSE(none.chosen.fits());
+  EXPECT_FALSE(none.rejected.empty());
+}
+
+TEST(ChooseHybridTasks, OfAModelOnEightStagesAreBetterThanAllFusedAndAllApart) {
+  const ReplicaJobs replica = replica_of("llama-2-7b", 16, 8, 8);
+  const FusionProblem problem = fusion_problem(replica, 8);
+  const ChosenHybridTasks choice = choose_hybrid_tasks(std::span(&problem, 1));
+  EXPECT_EQ(choice.chosen.name, "planned");
+  for (const HybridTaskChoice& each : choice.rejected) EXPECT_GT(each.seconds, choice.chosen.seconds) << each.name;
+  // A source of one's own for the seconds of a stage: here the same one.
+  ReplicaJobs own = replica;
+  own.seconds = stage_seconds;
+  const FusionProblem slow = fusion_problem(own, 8);
+  EXPECT_EQ(slow.memory_bytes, problem.memory_bytes);
+  for (const std::vector<int32_t>& jobs : {std::vector<int32_t>{3}, {0, 5, 15}, {2, 4, 6, 8}}) {
+    const FusedCost quick = problem.cost(jobs), same = slow.cost(jobs);
+    EXPECT_EQ(quick.workspace_bytes, same.workspace_bytes);
+    for (size_t s = 0; s < quick.stages.size(); ++s) {
+      EXPECT_NEAR(quick.stages[s].forward_s, same.stages[s].forward_s, 1e-9 * same.stages[s].forward_s);
+      EXPECT_EQ(quick.stages[s].kept_bytes, same.stages[s].kept_bytes);
+    }
+  }
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "base/random.h"
 #include "plan/fusion.h"
+#include "plan/job_runs.h"
 
 namespace cotune {
 
@@ -62,25 +64,38 @@ inline FusionProblem random_fusion(uint64_t seed, const FusionCase& size) {
   return problem;
 }
 
-/// The split whose borders are the bits of `mask`, over the jobs in `order`.
-inline HybridTasks split_of(const std::vector<int32_t>& order, uint64_t mask) {
-  HybridTasks tasks(1);
-  for (size_t i = 0; i < order.size(); ++i) {
-    tasks.back().push_back(order[i]);
-    if (i + 1 < order.size() && (mask >> i & 1) != 0) tasks.emplace_back();
+/// Tries every contiguous split, `visit(runs)`; a run that does not fit is passed over with all that begin with it.
+template <typename Visit>
+void for_all_splits(const JobRuns& runs, std::vector<const JobRun*>& split, int32_t first, const Visit& visit) {
+  if (first == runs.job_count()) return visit(split);
+  for (int32_t end = first + 1; end <= runs.job_count(); ++end) {
+    if (!runs.run(first, end).fits) continue;
+    split.push_back(&runs.run(first, end));
+    for_all_splits(runs, split, end, visit);
+    split.pop_back();
   }
-  for (std::vector<int32_t>& task : tasks) std::sort(task.begin(), task.end());
-  return tasks;
 }
 
-/// Job indices by ascending tokens: what fusion cuts, where no two jobs have equally many.
-inline std::vector<int32_t> by_tokens(const FusionProblem& problem) {
-  std::vector<int32_t> order(problem.tokens.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return problem.tokens[static_cast<size_t>(a)] < problem.tokens[static_cast<size_t>(b)];
+/// Least simulated seconds of all contiguous splits. Those that keep the last stage busy for longer than the best one's
+/// time, with the way there of the first microbatch, are not simulated.
+inline double best_of_all_splits(const FusionProblem& problem) {
+  const JobRuns runs(problem);
+  RoundSimulator simulator(problem, runs.stage_count());
+  double best = std::numeric_limits<double>::infinity();
+  std::vector<const JobRun*> split;
+  for_all_splits(runs, split, 0, [&](const std::vector<const JobRun*>& each) {
+    double busy = 0, fill = 0, drain = std::numeric_limits<double>::infinity(), longest = -1;
+    for (const JobRun* run : each) {
+      const BucketStage& last = run->times.stages.back();
+      busy += static_cast<double>(problem.microbatches) * (last.forward_s + last.backward_s);
+      if (run->latency_s > longest) fill = run->fill_s;
+      longest = std::max(longest, run->latency_s);
+      drain = std::min(drain, run->drain_s);
+    }
+    if (problem.rounds == 1 && busy + fill + drain > best) return;
+    best = std::min(best, simulator.seconds(each));
   });
-  return order;
+  return best;
 }
 
 }  // namespace cotune
