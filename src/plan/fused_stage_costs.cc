@@ -37,6 +37,18 @@ bool is_adapter_gradient(OperatorKind kind) {
          kind == OperatorKind::gate_up_adapter_gradient || kind == OperatorKind::down_adapter_gradient;
 }
 
+/// What an operator costs without adapters depends on its kind, the sharding, and whether it makes an input gradient.
+size_t base_of(const Operator& op, const StageShape& shape, std::vector<std::pair<Operator, StageShape>>& bases) {
+  const auto found = std::find_if(bases.begin(), bases.end(), [&](const auto& base) {
+    return base.first.kind == op.kind && base.first.without_input_gradient == op.without_input_gradient &&
+           base.first.communicates == op.communicates && base.second.tensor_parallel == shape.tensor_parallel;
+  });
+  if (found != bases.end()) return static_cast<size_t>(found - bases.begin());
+  bases.emplace_back(op, shape);
+  bases.back().first.adapters.clear();
+  return bases.size() - 1;
+}
+
 }  // namespace
 
 FusedStageCosts::FusedStageCosts(ModelConfig model, std::vector<StageShape> stages, StageMachine machine,
@@ -83,7 +95,7 @@ FusedStageCosts::Lists FusedStageCosts::lists_from(Place lowest) const {
       const int side = l < lowest.first ? -1 : l == lowest.first ? 0 : 1;
       const Key key{side, shape.has_embedding, shape.has_head, shape.tensor_parallel, layer_kind_[static_cast<size_t>(l)]};
       const auto [found, is_new] = known.emplace(key, lists.layers.size());
-      if (is_new) lists.layers.push_back(layer_of(shape, lowest));
+      if (is_new) lists.layers.push_back(layer_of(shape, lowest, lists));
       ++counts[found->second];
     }
     lists.of_stage.emplace_back(counts.begin(), counts.end());
@@ -91,7 +103,7 @@ FusedStageCosts::Lists FusedStageCosts::lists_from(Place lowest) const {
   return lists;
 }
 
-FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place lowest) const {
+FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place lowest, Lists& lists) const {
   const int64_t element = machine_.element_size();
   std::vector<AdapterShape> here;
   for (size_t job = 0; job < adapters_.size(); ++job) {
@@ -108,15 +120,16 @@ FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place 
   const MicrobatchCounts one_token{.tokens = 1};
   for (const Direction direction : {Direction::forward, Direction::backward}) {
     for (Operator& op : stage_operators(model_, shape, here, direction)) {
-      LayerOperator each{.bare = op,
+      LayerOperator each{.base = base_of(op, shape, lists.bases),
                          .backward = direction == Direction::backward,
                          .needs_adapters = is_adapter_gradient(op.kind),
                          .has_adapters = std::vector<int32_t>(adapters_.size(), 0),
                          .adapters = std::vector<AdapterTime>(adapters_.size())};
-      each.bare.adapters.clear();
-      layer.kept_bytes_per_token += saved_bytes(model_, shape, each.bare, one_token, element);
+      Operator bare = op;
+      bare.adapters.clear();
+      layer.kept_bytes_per_token += saved_bytes(model_, shape, bare, one_token, element);
       for (size_t begin = 0; begin < op.adapters.size();) {
-        Operator alone = each.bare;
+        Operator alone = bare;
         const int32_t job = op.adapters[begin].job;
         for (; begin < op.adapters.size() && op.adapters[begin].job == job; ++begin) {
           alone.adapters.push_back(op.adapters[begin]);
@@ -127,7 +140,7 @@ FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place 
         counts.job_tokens[j] = tokens_[j];
         each.has_adapters[j] = 1;
         layer.kept_bytes[j] += saved_bytes(model_, shape, alone, counts, element);
-        const OperatorCost base = operator_cost(model_, shape, each.bare, counts, element);
+        const OperatorCost base = operator_cost(model_, shape, bare, counts, element);
         OperatorCost cost = operator_cost(model_, shape, alone, counts, element);
         cost.flops -= base.flops;
         cost.bytes_moved -= base.bytes_moved;
@@ -140,10 +153,27 @@ FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place 
   return layer;
 }
 
-StageCost FusedStageCosts::layer_cost(const Layer& layer, std::span<const int32_t> jobs,
-                                      const MicrobatchCounts& counts) const {
+std::vector<double> FusedStageCosts::base_seconds(const Lists& lists, const MicrobatchCounts& counts) const {
   const int64_t element = machine_.element_size();
-  StageCost sum{0, 0, counts.tokens * layer.kept_bytes_per_token};
+  std::vector<double> result;
+  for (const auto& [op, shape] : lists.bases) {
+    const OperatorCost cost = operator_cost(model_, shape, op, counts, element);
+    double seconds = 0;
+    if (cost.flops != 0 || cost.bytes_moved != 0) {
+      seconds += operator_seconds(cost, std::max<int64_t>(1, cost.frozen_calls), machine_);
+    }
+    if (op.communicates) {
+      const auto bytes = static_cast<double>(counts.tokens * model_.hidden_size * element);
+      seconds += all_reduce_seconds(bytes, shape.tensor_parallel, machine_.link);
+    }
+    result.push_back(seconds);
+  }
+  return result;
+}
+
+StageCost FusedStageCosts::layer_cost(const Layer& layer, std::span<const int32_t> jobs, int64_t tokens,
+                                      std::span<const double> bases) const {
+  StageCost sum{0, 0, tokens * layer.kept_bytes_per_token};
   for (const int32_t job : jobs) sum.kept_bytes += layer.kept_bytes[static_cast<size_t>(job)];
   for (const LayerOperator& op : layer.operators) {
     double slowest = 0, work = 0;
@@ -155,16 +185,7 @@ StageCost FusedStageCosts::layer_cost(const Layer& layer, std::span<const int32_
       has_adapters = has_adapters || op.has_adapters[static_cast<size_t>(job)] != 0;
     }
     if (op.needs_adapters && !has_adapters) continue;
-    double seconds = std::max(slowest, work);
-    const OperatorCost base = operator_cost(model_, layer.shape, op.bare, counts, element);
-    if (base.flops != 0 || base.bytes_moved != 0) {
-      seconds += operator_seconds(base, std::max<int64_t>(1, base.frozen_calls), machine_);
-    }
-    if (op.bare.communicates) {
-      const auto bytes = static_cast<double>(counts.tokens * model_.hidden_size * element);
-      seconds += all_reduce_seconds(bytes, layer.shape.tensor_parallel, machine_.link);
-    }
-    (op.backward ? sum.backward_s : sum.forward_s) += seconds;
+    (op.backward ? sum.backward_s : sum.forward_s) += std::max(slowest, work) + bases[op.base];
   }
   return sum;
 }
@@ -174,7 +195,8 @@ std::vector<StageCost> FusedStageCosts::cost(std::span<const int32_t> jobs, cons
   for (const int32_t job : jobs) lowest = std::min(lowest, lowest_[static_cast<size_t>(job)]);
   const Lists& lists = lists_.at(lowest);
   std::vector<StageCost> layers;
-  for (const Layer& layer : lists.layers) layers.push_back(layer_cost(layer, jobs, counts));
+  const std::vector<double> bases = base_seconds(lists, counts);
+  for (const Layer& layer : lists.layers) layers.push_back(layer_cost(layer, jobs, counts.tokens, bases));
   std::vector<StageCost> stages;
   for (const auto& parts : lists.of_stage) {
     StageCost& sum = stages.emplace_back(StageCost{0, 0, 0});

@@ -31,7 +31,7 @@ class FusedStageCosts {
   };
   /// An operator of a layer, with each job's adapters there.
   struct LayerOperator {
-    Operator bare;
+    size_t base = 0;  ///< in Lists::bases
     bool backward = false;
     bool needs_adapters = false;           ///< not on the list of jobs that have none here
     std::vector<int32_t> has_adapters;     ///< per job: 0 or 1
@@ -46,14 +46,16 @@ class FusedStageCosts {
   };
   /// The lists of those sets whose lowest adapter is at one place: (layer, operator in it).
   struct Lists {
+    std::vector<std::pair<Operator, StageShape>> bases;             ///< operators without adapters, each kind once
     std::vector<Layer> layers;                                      ///< each kind once
     std::vector<std::vector<std::pair<size_t, int64_t>>> of_stage;  ///< (index in layers, how many)
   };
   using Place = std::pair<int64_t, int>;
 
   Lists lists_from(Place lowest) const;
-  Layer layer_of(const StageShape& shape, Place lowest) const;
-  StageCost layer_cost(const Layer& layer, std::span<const int32_t> jobs, const MicrobatchCounts& counts) const;
+  Layer layer_of(const StageShape& shape, Place lowest, Lists& lists) const;
+  std::vector<double> base_seconds(const Lists& lists, const MicrobatchCounts& counts) const;
+  StageCost layer_cost(const Layer& layer, std::span<const int32_t> jobs, int64_t tokens, std::span<const double> bases) const;
 
   ModelConfig model_;
   std::vector<StageShape> stages_;

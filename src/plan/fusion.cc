@@ -17,7 +17,7 @@ constexpr double never = std::numeric_limits<double>::infinity();
 constexpr size_t most_bounds = 32;              // on the latency of a run
 constexpr int32_t most_runs = 64;               // of a split that the dynamic program makes
 constexpr size_t starts = 8;                    // splits that borders are moved in
-constexpr int64_t computations_to_spend = 1'200'000;  // on simulations; a third of it before borders are moved
+constexpr int64_t computations_to_spend = 600'000;    // on simulations; a third of it before borders are moved
 constexpr double estimates_within = 1.03;       // of the best: what is simulated
 constexpr double estimates_within_memory = 2;   // where microbatches wait for memory, which estimates know less of
 
@@ -254,10 +254,23 @@ double lower_bound_s(const FusionProblem& problem, const JobRuns& runs) {
   const int32_t jobs = runs.job_count();
   const auto rounds = static_cast<double>(problem.rounds);
   const auto stages = static_cast<size_t>(runs.stage_count());
+  // Any stage gives a bound; the busiest and the last give the best ones.
+  size_t busiest = 0;
+  const auto busy_s = [&](size_t s) {
+    double sum = 0;
+    for (int32_t job = 0; job < jobs; ++job) {
+      const BucketStage& stage = runs.run(job, job + 1).times.stages[s];
+      sum += stage.forward_s + stage.backward_s;
+    }
+    return sum;
+  };
+  for (size_t s = 1; s < stages; ++s) {
+    if (busy_s(s) > busy_s(busiest)) busiest = s;
+  }
   double least = never, shorter_than = -1;
   for (const double bound : latency_bounds(runs)) {
     double longest_stage = 0;
-    for (size_t s = 0; s < stages; ++s) {
+    for (const size_t s : {busiest, stages - 1}) {
       std::vector<double> work(static_cast<size_t>(jobs) + 1, never);  // of the first jobs
       work[0] = 0;
       double fill = never, drain = never;
@@ -318,8 +331,9 @@ FusionTime time_of(const FusionProblem& problem, const HybridTasks& tasks) {
 
 }  // namespace
 
-Fusion fuse_jobs(const FusionProblem& problem, FusionRule rule) {
-  const JobRuns runs(problem);
+Fusion fuse_jobs(const FusionProblem& problem, FusionRule rule) { return fuse_runs(problem, JobRuns(problem), rule); }
+
+Fusion fuse_runs(const FusionProblem& problem, const JobRuns& runs, FusionRule rule) {
   Fusion fusion;
   if (rule == FusionRule::simulated) {
     fusion = FusionSearch(problem, runs).run();

@@ -14,6 +14,9 @@ namespace cotune {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
+constexpr double near_the_best = 1.01;  // by the template: worth ordering
+constexpr int64_t most_exchanges = 64;
+constexpr int64_t computations_to_exchange = 10'000;
 
 /// The tasks of a bucket one after the other in a clock.
 FusedCost in_one_clock(std::span<const FusedCost> costs, const std::vector<int32_t>& tasks) {
@@ -49,6 +52,7 @@ class Arranger {
  public:
   Arranger(const FusionProblem& problem, HybridTaskChoice& choice)
       : problem_(problem), choice_(choice), costs_(costs_of(problem, choice.tasks)) {
+    choice.microbatch_tokens.clear();
     for (const std::vector<int32_t>& jobs : choice.tasks) {
       int64_t tokens = 0;
       for (const int32_t job : jobs) tokens += problem.tokens[static_cast<size_t>(job)];
@@ -57,11 +61,12 @@ class Arranger {
     choice.microbatches = problem.microbatches;
   }
 
+  /// The best number of buckets, under the template.
   void group() {
     std::vector<double> latencies;
     for (const FusedCost& cost : costs_) latencies.push_back(cost.stages.front().forward_s + cost.stages.front().backward_s);
     RoundSimulator simulator(problem_, static_cast<int32_t>(costs_.front().stages.size()));
-    choice_.seconds = never;
+    choice_.template_seconds = never;
     for (int64_t count = 1; count <= static_cast<int64_t>(costs_.size()); ++count) {
       const Buckets buckets = balanced_buckets(latencies, count);
       std::vector<JobRun> runs;
@@ -70,46 +75,57 @@ class Arranger {
       for (const JobRun& run : runs) split.push_back(&run);
       const double seconds = simulator.seconds(split);
       choice_.seconds_of_bucket_count.push_back(seconds);
-      if (seconds < choice_.seconds * (1 - 1e-12)) {
-        choice_.seconds = seconds;
+      if (seconds < choice_.template_seconds * (1 - 1e-12)) {
+        choice_.template_seconds = seconds;
         choice_.buckets = buckets;
+        choice_.activation_bytes = simulator.peak_kept_bytes();
       }
     }
+    choice_.order = "template";
+    choice_.seconds = choice_.template_seconds;
+    describe();
   }
 
   /// The best order of what group() has chosen.
   std::pair<PipelineWork, ComputeOrder> order() {
     PipelineWork work = round_of_buckets(problem_, choice_.tasks, choice_.buckets);
-    choice_.workspace_bytes.assign(costs_.front().stages.size(), 0);
+    std::vector<int64_t> limit = problem_.memory_bytes;
+    for (size_t s = 0; s < limit.size(); ++s) limit[s] -= choice_.workspace_bytes[s];
+    const auto computations = static_cast<int64_t>(2 * work.microbatches.size()) * work.stage_count();
+    ChosenOrder best =
+        choose_order(work, problem_.cluster, limit, std::min(most_exchanges, computations_to_exchange / computations));
+    choice_.order = best.name;
+    choice_.seconds = best.makespan_s / static_cast<double>(problem_.rounds);
+    choice_.activation_bytes = peak_kept_bytes(work, best.order);
+    describe();
+    return {std::move(work), std::move(best.order)};
+  }
+
+ private:
+  /// What follows from tasks, buckets and seconds.
+  void describe() {
+    const size_t stages = costs_.front().stages.size();
+    choice_.workspace_bytes.assign(stages, 0);
     for (const FusedCost& cost : costs_) {
       for (size_t s = 0; s < cost.workspace_bytes.size(); ++s) {
         choice_.workspace_bytes[s] = std::max(choice_.workspace_bytes[s], cost.workspace_bytes[s]);
       }
     }
-    std::vector<int64_t> limit = problem_.memory_bytes;
-    for (size_t s = 0; s < limit.size(); ++s) limit[s] -= choice_.workspace_bytes[s];
-    ChosenOrder best = choose_order(work, problem_.cluster, limit);
-    choice_.order = best.name;
-    choice_.seconds = best.makespan_s / static_cast<double>(problem_.rounds);
-    choice_.activation_bytes = peak_kept_bytes(work, best.order);
-    double busy = 0;
-    std::vector<double> forward(choice_.buckets.size(), 0), backward(choice_.buckets.size(), 0);
-    for (const PipelineMicrobatch& microbatch : work.microbatches) {
-      const auto b = static_cast<size_t>(microbatch.hybrid_task);
-      for (int32_t s = 0; s < work.stage_count(); ++s) {
-        const StageCost& cost = microbatch.cost[static_cast<size_t>(s)];
-        const double backward_s = s >= lowest_stage(work, microbatch) ? cost.backward_s : 0;
-        forward[b] += cost.forward_s;
-        backward[b] += backward_s;
-        busy += cost.forward_s + backward_s;
+    choice_.backward_ratio.clear();
+    double busy_s = 0;
+    for (const std::vector<int32_t>& bucket : choice_.buckets) {
+      const FusedCost cost = in_one_clock(costs_, bucket);
+      double forward_s = 0, backward_s = 0;
+      for (size_t s = 0; s < stages; ++s) {
+        forward_s += cost.stages[s].forward_s;
+        if (static_cast<size_t>(cost.lowest_stage) <= s) backward_s += cost.stages[s].backward_s;
       }
+      choice_.backward_ratio.push_back(backward_s / forward_s);
+      busy_s += static_cast<double>(problem_.microbatches) * (forward_s + backward_s);
     }
-    for (size_t b = 0; b < forward.size(); ++b) choice_.backward_ratio.push_back(backward[b] / forward[b]);
-    choice_.idle_share = 1 - busy / (best.makespan_s * work.stage_count());
-    return {std::move(work), std::move(best.order)};
+    choice_.idle_share = choice_.seconds < never ? 1 - busy_s / (choice_.seconds * static_cast<double>(stages)) : 0;
   }
 
- private:
   const FusionProblem& problem_;
   HybridTaskChoice& choice_;
   std::vector<FusedCost> costs_;
@@ -135,12 +151,14 @@ std::vector<HybridTaskChoice> alternatives(const FusionProblem& problem) {
         })) {
       return;
     }
-    result.push_back({.name = name, .microbatches = problem.microbatches, .tasks = std::move(tasks), .seconds = never,
+    result.push_back({.name = name, .microbatches = problem.microbatches, .tasks = std::move(tasks), .template_seconds = never,
+                      .seconds = never,
                       .rejected_for = constraint});
   };
-  Fusion planned = fuse_jobs(problem);
+  const JobRuns runs(problem);
+  Fusion planned = fuse_runs(problem, runs, FusionRule::simulated);
   add("planned", std::move(planned.tasks), planned.time.constraint);
-  Fusion paper = fuse_jobs(problem, FusionRule::paper);
+  Fusion paper = fuse_runs(problem, runs, FusionRule::paper);
   if (!paper.tasks.empty()) add("the paper's fusion", std::move(paper.tasks), "");
   add("all jobs fused", fused, "");
   add("each job by itself", apart, "");
@@ -174,37 +192,47 @@ PipelineWork round_of_buckets(const FusionProblem& problem, const HybridTasks& t
 }
 
 ChosenHybridTasks choose_hybrid_tasks(std::span<const FusionProblem> problems) {
-  ChosenHybridTasks result;
-  result.chosen.seconds = never;
+  struct Candidate {
+    const FusionProblem* problem;
+    HybridTaskChoice choice;
+  };
+  std::vector<Candidate> candidates;
+  double shortest = never;
   for (const FusionProblem& problem : problems) {
     for (HybridTaskChoice& choice : alternatives(problem)) {
-      if (choice.tasks.empty()) {
-        result.rejected.push_back(std::move(choice));
-        continue;
+      if (!choice.tasks.empty()) {
+        Arranger(problem, choice).group();
+        if (choice.seconds == never) choice.rejected_for = fusion_time(problem, choice.tasks).constraint;
       }
-      Arranger arranger(problem, choice);
-      arranger.group();
-      if (choice.seconds == never) {
-        choice.rejected_for = fusion_time(problem, choice.tasks).constraint;
-        result.rejected.push_back(std::move(choice));
-        continue;
-      }
-      auto [work, order] = arranger.order();
-      if (choice.seconds < result.chosen.seconds * (1 - 1e-9)) {
-        if (result.chosen.fits()) result.rejected.push_back(std::move(result.chosen));
-        result.chosen = std::move(choice);
-        result.work = std::move(work);
-        result.compute_order = std::move(order);
-      } else {
-        result.rejected.push_back(std::move(choice));
-      }
+      shortest = std::min(shortest, choice.template_seconds);
+      candidates.push_back({&problem, std::move(choice)});
     }
   }
-  for (HybridTaskChoice& choice : result.rejected) {
+  ChosenHybridTasks result;
+  result.chosen.seconds = never;
+  size_t chosen = candidates.size();
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    HybridTaskChoice& choice = candidates[i].choice;
+    if (!choice.fits() || choice.template_seconds > near_the_best * shortest) continue;
+    auto [work, order] = Arranger(*candidates[i].problem, choice).order();
+    if (chosen < candidates.size() && choice.seconds >= candidates[chosen].choice.seconds * (1 - 1e-9)) continue;
+    chosen = i;
+    result.work = std::move(work);
+    result.compute_order = std::move(order);
+  }
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    HybridTaskChoice& choice = candidates[i].choice;
+    if (i == chosen) continue;
     if (choice.fits()) {
-      choice.rejected_for = fmt::format("{:.1f}% slower", 100 * (choice.seconds / result.chosen.seconds - 1));
+      const HybridTaskChoice& best = candidates[chosen].choice;
+      const bool both_are_ordered = choice.template_seconds <= near_the_best * shortest;
+      const double ratio =
+          both_are_ordered ? choice.seconds / best.seconds : choice.template_seconds / best.template_seconds;
+      choice.rejected_for = fmt::format("{:.1f}% slower", 100 * (ratio - 1));
     }
+    result.rejected.push_back(std::move(choice));
   }
+  if (chosen < candidates.size()) result.chosen = std::move(candidates[chosen].choice);
   return result;
 }
 

@@ -23,8 +23,9 @@ struct HybridTaskChoice {
   std::vector<double> seconds_of_bucket_count;  ///< [count − 1]; infinite where it does not fit
   /// Per bucket: seconds of all backwards over those of all forwards. MuxTune takes it as 1 (§3.4.1); nothing here does.
   std::vector<double> backward_ratio;
-  std::string order;               ///< of the buckets' microbatches: a name of choose_order
-  double seconds = 0;              ///< predicted, of a round; infinite where it does not fit
+  double template_seconds = 0;     ///< predicted, of a round under the template; infinite where it does not fit
+  std::string order;               ///< of the buckets' microbatches: `template`, or a name of choose_order
+  double seconds = 0;              ///< predicted, of a round in that order
   double idle_share = 0;           ///< of all stages over the round
   std::vector<int64_t> activation_bytes;  ///< per stage: the most that is kept at once
   std::vector<int64_t> workspace_bytes;   ///< per stage: the largest of all tasks
@@ -47,8 +48,9 @@ struct ChosenHybridTasks {
 ///   all jobs fused     one hybrid task
 ///   each job by itself as many as jobs
 /// Their hybrid tasks are put into 1 … N balanced buckets (Eq. 7, by the latency of the first stage); the count with the
-/// least simulated time under the structured template is kept, then the best order of choose_order for its microbatches.
-/// The shortest of all is chosen; among equals (to 1e-9) the first problem and the first alternative. An alternative
+/// least simulated time under the structured template is kept. Those within a hundredth of the shortest are ordered by
+/// choose_order (with fewer exchanges the larger the round); the shortest then is chosen, among equals (to 1e-9) the first
+/// problem and the first alternative. What the others are rejected for is told by the template's times. An alternative
 /// that equals an earlier one of its problem is left out.
 ChosenHybridTasks choose_hybrid_tasks(std::span<const FusionProblem> problems);
 

@@ -59,6 +59,8 @@ class RoundSimulator {
 
   /// Seconds of a round; infinite where a run does not fit beside the largest workspace of all.
   double seconds(std::span<const JobRun* const> runs);
+  /// Per stage, of the last call.
+  std::vector<int64_t> peak_kept_bytes() const { return simulator_.peak_kept_bytes(); }
   /// Computations simulated so far.
   int64_t computations() const { return simulator_.computations(); }
 
@@ -69,6 +71,9 @@ class RoundSimulator {
   std::vector<const BucketTimes*> buckets_;
   std::vector<int64_t> limit_;
 };
+
+/// fuse_jobs with the runs at hand.
+Fusion fuse_runs(const FusionProblem& problem, const JobRuns& runs, FusionRule rule);
 
 /// Eq. 6 as it is written: ends of the runs and its value; nothing where no split fits.
 struct PaperSplit {

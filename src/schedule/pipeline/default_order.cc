@@ -12,13 +12,18 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t most_exchanges = 64;
 constexpr int64_t computations_to_spend = 200'000;  // on exchanges
 
 class Chooser {
  public:
-  Chooser(const PipelineWork& work, const PipelineCluster& cluster, const std::vector<int64_t>& limit)
-      : work_(work), cluster_(cluster), limit_(limit), graph_(work, cluster), units_(units_of(work)) {}
+  Chooser(const PipelineWork& work, const PipelineCluster& cluster, const std::vector<int64_t>& limit,
+          int64_t most_exchanges)
+      : work_(work),
+        cluster_(cluster),
+        limit_(limit),
+        most_exchanges_(most_exchanges),
+        graph_(work, cluster),
+        units_(units_of(work)) {}
 
   ChosenOrder run() {
     try_list("lorapp", {});
@@ -92,7 +97,7 @@ class Chooser {
           work_.microbatches[static_cast<size_t>(units_[static_cast<size_t>(unit)].first)].hybrid_task;
       if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(task);
     }
-    int64_t left = std::min(most_exchanges, computations_to_spend / std::max(1, graph_.size()));
+    int64_t left = std::min(most_exchanges_, computations_to_spend / std::max(1, graph_.size()));
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t i = 0; i + 1 < tasks.size(); ++i) {
@@ -121,6 +126,7 @@ class Chooser {
   const PipelineWork& work_;
   const PipelineCluster& cluster_;
   const std::vector<int64_t>& limit_;
+  const int64_t most_exchanges_;
   const ComputeGraph graph_;
   const std::vector<PipelineUnit> units_;
   int64_t best_peak_ = 0;
@@ -146,9 +152,9 @@ std::vector<int64_t> peak_kept_bytes(const PipelineWork& work, const ComputeOrde
 }
 
 ChosenOrder choose_order(const PipelineWork& work, const PipelineCluster& cluster,
-                         const std::vector<int64_t>& kept_bytes_limit) {
+                         const std::vector<int64_t>& kept_bytes_limit, int64_t most_exchanges) {
   check(work);
-  return Chooser(work, cluster, kept_bytes_limit).run();
+  return Chooser(work, cluster, kept_bytes_limit, most_exchanges).run();
 }
 
 }  // namespace cotune

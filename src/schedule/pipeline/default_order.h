@@ -29,9 +29,10 @@ struct ChosenOrder {
 /// under the better of strict and free launching, as long as that shortens it. Takes the shortest; among
 /// those within a thousandth the one with the lowest peak of kept bytes on any rank. The effort is bounded by
 /// the size of the work, in evaluations: equal work gives equal orders. `kept_bytes_limit`: as in ListPolicy;
-/// it throws what that throws. Against the exact optimum on small cases: docs/schedules.md.
+/// it throws what that throws. `most_exchanges`: of neighbours, at most. Against the exact optimum on small cases: docs/schedules.md.
 ChosenOrder choose_order(const PipelineWork& work, const PipelineCluster& cluster = {},
-                         const std::vector<int64_t>& kept_bytes_limit = {});
+                         const std::vector<int64_t>& kept_bytes_limit = {},
+                         int64_t most_exchanges = 64);
 
 /// Peak of kept bytes per rank that an order has, whatever the times.
 std::vector<int64_t> peak_kept_bytes(const PipelineWork& work, const ComputeOrder& order);

@@ -56,14 +56,20 @@ double TemplateSimulator::makespan_s(std::span<const BucketTimes* const> buckets
   for (; left > 0; --left) {
     size_t best = 0;
     for (size_t s = 1; s < stage_count_; ++s) {
-      if (stages_[s].next_s < stages_[best].next_s) best = s;
+      if (next_s_[s] < next_s_[best]) best = s;
     }
-    if (stages_[best].next_s == never) return never;
+    if (next_s_[best] == never) return never;
     stages_[best].next_is_backward ? backward(best) : forward(best);
   }
   double last = 0;
   for (const Stage& stage : stages_) last = std::max(last, stage.free_s);
   return last;
+}
+
+std::vector<int64_t> TemplateSimulator::peak_kept_bytes() const {
+  std::vector<int64_t> peaks;
+  for (const Stage& stage : stages_) peaks.push_back(stage.peak_kept_bytes);
+  return peaks;
 }
 
 void TemplateSimulator::prepare(std::span<const BucketTimes* const> buckets) {
@@ -81,6 +87,14 @@ void TemplateSimulator::prepare(std::span<const BucketTimes* const> buckets) {
       slack_s_ = std::max({slack_s_, 1e-9 * stage.forward_s, 1e-9 * stage.backward_s});
     }
   }
+  bucket_count_ = buckets.size();
+  costs_.resize(stage_count_ * bucket_count_);
+  lowest_stage_.resize(bucket_count_);
+  for (size_t b = 0; b < bucket_count_; ++b) {
+    lowest_stage_[b] = static_cast<size_t>(buckets[b]->lowest_stage);
+    for (size_t s = 0; s < stage_count_; ++s) costs_[s * bucket_count_ + b] = buckets[b]->stages[s];
+  }
+  next_s_.assign(stage_count_, never);
   stages_.resize(stage_count_);
   for (Stage& stage : stages_) {
     std::vector<Error> errors = std::move(stage.errors);  // its room
@@ -103,7 +117,7 @@ void TemplateSimulator::refresh(size_t s) {
     // A bucket's backwards are one after the other, and ready no earlier than that.
     const Error& error = stage.errors[i];
     const auto b = static_cast<size_t>(unit_bucket_[static_cast<size_t>(error.unit)]);
-    const double ready_s = std::max(error.arrival_s, backward_end_s_[s * buckets_.size() + b]);
+    const double ready_s = std::max(error.arrival_s, backward_end_s_[s * bucket_count_ + b]);
     const bool is_first = ready_s < backward_s - slack_s_ ||
                           (ready_s <= backward_s + slack_s_ && error.unit < stage.errors[stage.next_error].unit);
     if (!is_first) continue;
@@ -115,29 +129,29 @@ void TemplateSimulator::refresh(size_t s) {
   if (stage.forwards < stage.arrived) {
     const auto unit = static_cast<size_t>(stage.forwards);
     const auto b = static_cast<size_t>(unit_bucket_[unit]);
-    const BucketTimes& bucket = *buckets_[b];
-    const bool is_lowest = static_cast<size_t>(bucket.lowest_stage) == s;
-    const bool is_kept = static_cast<size_t>(bucket.lowest_stage) <= s;
+    const bool is_lowest = lowest_stage_[b] == s;
+    const bool is_kept = lowest_stage_[b] <= s;
     const int64_t round =
-        rounds_ == 1 ? 0 : static_cast<int64_t>(unit) / (microbatches_ * static_cast<int64_t>(buckets_.size()));
+        rounds_ == 1 ? 0 : static_cast<int64_t>(unit) / (microbatches_ * static_cast<int64_t>(bucket_count_));
     const bool has_room = !is_kept || kept_bytes_limit_.empty() ||
-                          stage.kept_bytes + bucket.stages[s].kept_bytes <= kept_bytes_limit_[s];
+                          stage.kept_bytes + costs_[s * bucket_count_ + b].kept_bytes <= kept_bytes_limit_[s];
     if (has_room && (!is_lowest || rounds_done_[b] >= round)) {
       forward_s = std::max(stage.free_s, forward_ready_s_[s * unit_count_ + unit]);
       if (is_lowest && round > 0) forward_s = std::max(forward_s, step_done_s_[b]);
     }
   }
   stage.next_is_backward = backward_s < never && backward_s <= forward_s + slack_s_;
-  stage.next_s = stage.next_is_backward ? backward_s : forward_s;
+  next_s_[s] = stage.next_is_backward ? backward_s : forward_s;
 }
 
 void TemplateSimulator::forward(size_t s) {
   Stage& stage = stages_[s];
   const auto unit = static_cast<size_t>(stage.forwards++);
-  const BucketTimes& bucket = *buckets_[static_cast<size_t>(unit_bucket_[unit])];
-  const BucketStage& cost = bucket.stages[s];
-  stage.free_s = stage.next_s + cost.forward_s;
-  if (static_cast<size_t>(bucket.lowest_stage) <= s) stage.kept_bytes += cost.kept_bytes;
+  const auto b = static_cast<size_t>(unit_bucket_[unit]);
+  const BucketStage& cost = costs_[s * bucket_count_ + b];
+  stage.free_s = next_s_[s] + cost.forward_s;
+  if (lowest_stage_[b] <= s) stage.kept_bytes += cost.kept_bytes;
+  stage.peak_kept_bytes = std::max(stage.peak_kept_bytes, stage.kept_bytes);
   if (s + 1 < stage_count_) {
     Stage& above = stages_[s + 1];
     forward_ready_s_[(s + 1) * unit_count_ + unit] = stage.free_s + cost.send_up_s;
@@ -153,17 +167,16 @@ void TemplateSimulator::backward(size_t s) {
   const int32_t unit = stage.errors[stage.next_error].unit;
   stage.errors.erase(stage.errors.begin() + static_cast<std::ptrdiff_t>(stage.next_error));
   const auto b = static_cast<size_t>(unit_bucket_[static_cast<size_t>(unit)]);
-  const BucketTimes& bucket = *buckets_[b];
-  const BucketStage& cost = bucket.stages[s];
-  stage.free_s = stage.next_s + cost.backward_s;
+  const BucketStage& cost = costs_[s * bucket_count_ + b];
+  stage.free_s = next_s_[s] + cost.backward_s;
   stage.kept_bytes -= cost.kept_bytes;
-  backward_end_s_[s * buckets_.size() + b] = stage.free_s;
-  if (static_cast<size_t>(bucket.lowest_stage) < s) {
+  backward_end_s_[s * bucket_count_ + b] = stage.free_s;
+  if (lowest_stage_[b] < s) {
     stages_[s - 1].errors.push_back({unit, stage.free_s + cost.send_down_s});
     refresh(s - 1);
   } else if ((unit + 1) % microbatches_ == 0) {
     ++rounds_done_[b];
-    step_done_s_[b] = stage.free_s + bucket.optimizer_s;
+    step_done_s_[b] = stage.free_s + buckets_[b]->optimizer_s;
   }
   refresh(s);
 }

@@ -44,6 +44,9 @@ class TemplateSimulator {
   /// stage, as in ListPolicy; empty: none. Infinite where a single microbatch exceeds it.
   double makespan_s(std::span<const BucketTimes* const> buckets, std::span<const int64_t> kept_bytes_limit = {});
 
+  /// The most that each stage kept at once in the last call.
+  std::vector<int64_t> peak_kept_bytes() const;
+
   /// Computations of all calls so far: what they cost.
   int64_t computations() const { return computations_; }
 
@@ -54,12 +57,11 @@ class TemplateSimulator {
   };
   struct Stage {
     double free_s = 0;
-    double next_s = 0;  ///< when it can start something, as far as is known
     bool next_is_backward = false;
     int32_t arrived = 0, forwards = 0;   ///< microbatches, in launch order
     std::vector<Error> errors;           ///< that wait for their backward, in order of arrival
     size_t next_error = 0;               ///< of these
-    int64_t kept_bytes = 0;
+    int64_t kept_bytes = 0, peak_kept_bytes = 0;
   };
   void prepare(std::span<const BucketTimes* const> buckets);
   void refresh(size_t s);
@@ -72,10 +74,14 @@ class TemplateSimulator {
   int64_t computations_ = 0;
   // Of the call under way; `unit`: microbatches in launch order, round by round.
   std::span<const BucketTimes* const> buckets_;
+  size_t bucket_count_ = 0;
   std::span<const int64_t> kept_bytes_limit_;
   size_t unit_count_ = 0;
   double slack_s_ = 0;  ///< moments this close are one
   std::vector<Stage> stages_;
+  std::vector<double> next_s_;             // per stage: when it can start something, as far as is known
+  std::vector<BucketStage> costs_;         // [stage, bucket]
+  std::vector<size_t> lowest_stage_;       // per bucket
   std::vector<int32_t> unit_bucket_;
   std::vector<double> forward_ready_s_;    // [stage, unit]
   std::vector<double> backward_end_s_;     // [stage, bucket]: of its last one

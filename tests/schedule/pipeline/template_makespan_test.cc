@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 
+#include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/structured_template.h"
 #include "schedule/random_batches.h"
 
@@ -74,6 +75,7 @@ TEST(TemplateSimulator, IsTheTemplateOfTheGeneralSimulator) {
     TemplateSimulator simulator(each.work.rank_count, each.microbatches, each.rounds);
     for (int i = 0; i < 2; ++i) {  // its buffers are clean
       EXPECT_NEAR(simulator.makespan_s(launch, each.limit), expected, 1e-9 * expected) << seed;
+      EXPECT_EQ(simulator.peak_kept_bytes(), peak_kept_bytes(each.work, order)) << seed;
     }
   }
 }
