@@ -67,6 +67,9 @@ at::Tensor to_tensor(const TensorView& view) {
 std::string shape_text(at::IntArrayRef shape) { return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", ")); }
 
 void assign(at::Tensor& target, const TensorView& view, bool transposed, const std::string& place) {
+  if (!is_weight_type(scalar_type_of(view.dtype))) {
+    throw_user_error("{}: has type {}; accepted: F64, F32, F16, BF16", place, safetensors_name(view.dtype));
+  }
   const at::Tensor source = to_tensor(view);
   const at::Tensor oriented = transposed && source.dim() == 2 ? source.t() : source;
   if (oriented.sizes() != target.sizes()) {

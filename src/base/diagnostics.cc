@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
-#include <tuple>
-
-#include "base/error.h"
+#include <set>
+#include <utility>
 
 namespace cotune {
 
@@ -21,15 +21,34 @@ void Diagnostics::add(std::string file, int line, std::string field, std::string
   items_.push_back({std::move(file), line, std::move(field), std::move(message)});
 }
 
+void Diagnostics::add(const UserError& error) {
+  if (const auto* several = dynamic_cast<const UserMistakes*>(&error)) {
+    items_.insert(items_.end(), several->items().begin(), several->items().end());
+  } else {
+    add("", 0, "", error.what());
+  }
+}
+
+std::vector<Diagnostic> Diagnostics::in_order() const {
+  std::map<std::string, size_t> first;
+  std::set<std::string> seen;
+  std::vector<Diagnostic> sorted;
+  for (const Diagnostic& item : items_) {
+    first.emplace(item.file, first.size());
+    if (seen.insert(item.to_string()).second) sorted.push_back(item);
+  }
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const Diagnostic& a, const Diagnostic& b) {
+    return std::pair(first.at(a.file), a.line) < std::pair(first.at(b.file), b.line);
+  });
+  return sorted;
+}
+
 void Diagnostics::throw_if_any() const {
   if (items_.empty()) return;
-  std::vector<Diagnostic> sorted = items_;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const Diagnostic& a, const Diagnostic& b) {
-    return std::tie(a.file, a.line) < std::tie(b.file, b.line);
-  });
+  std::vector<Diagnostic> sorted = in_order();
   std::string text;
   for (const Diagnostic& item : sorted) text += (text.empty() ? "" : "\n") + item.to_string();
-  throw UserError(text);
+  throw UserMistakes(text, std::move(sorted));
 }
 
 std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates) {

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace cotune {
 
 /// One mistake: `jobs.yaml:14: jobs[2].adapter.r: must be between 1 and 512, got 0`.
@@ -17,13 +19,29 @@ struct Diagnostic {
   bool operator==(const Diagnostic&) const = default;
 };
 
+/// Several mistakes in one exception. Its text has one line per mistake.
+class UserMistakes : public UserError {
+ public:
+  UserMistakes(const std::string& text, std::vector<Diagnostic> items) : UserError(text), items_(std::move(items)) {}
+  const std::vector<Diagnostic>& items() const { return items_; }
+
+ private:
+  std::vector<Diagnostic> items_;
+};
+
 class Diagnostics {
  public:
   void add(std::string file, int line, std::string field, std::string message);
+  /// Every mistake of UserMistakes; of another UserError its text, without a place.
+  void add(const UserError& error);
   bool empty() const { return items_.empty(); }
+  size_t size() const { return items_.size(); }
   const std::vector<Diagnostic>& items() const { return items_; }
 
-  /// Throws UserError with one line per mistake, in file and line order, when there is any.
+  /// As they are shown: files in the order of their first mistake, by line within a file, equal ones once.
+  std::vector<Diagnostic> in_order() const;
+
+  /// Throws UserMistakes, in order, when there is any.
   void throw_if_any() const;
 
  private:

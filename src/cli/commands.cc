@@ -1,14 +1,19 @@
 #include "cli/commands.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <string>
+#include <vector>
 
+#include "base/diagnostics.h"
 #include "base/error.h"
 
 namespace cotune {
@@ -20,6 +25,43 @@ int& exit_code() {
 
 namespace {
 
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::string suggestion(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string near = nearest_name(word, candidates);
+  return near.empty() ? "" : fmt::format("; did you mean `{}`?", near);
+}
+
+/// A first argument that is no command would be blamed on the command that is missing.
+void check_command(const CLI::App& app, int argc, char** argv) {
+  const std::vector<std::string> names = command_names(app);
+  if (argc < 2) throw_user_error("a command is needed: {}; --help says what they do", fmt::join(names, ", "));
+  const std::string word = argv[1];
+  if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return;
+  throw_user_error("there is no command `{}`{}\ncommands: {}; --help says what they do", word,
+                   suggestion(word, names), fmt::join(names, ", "));
+}
+
+/// The arguments that the command does not have, each with the option that may be meant.
+std::string unexpected_arguments(const CLI::App& app) {
+  std::string text;
+  for (const CLI::App* command : app.get_subcommands()) {
+    std::vector<std::string> options;
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+    }
+    for (const std::string& word : command->remaining()) {
+      text += fmt::format("{}: `{}` was not expected{}\n", command->get_name(), word,
+                          word.starts_with("--") ? suggestion(word.substr(0, word.find('=')), options) : "");
+    }
+  }
+  return text;
+}
+
 int run_subcommand(int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
   app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
@@ -28,7 +70,13 @@ int run_subcommand(int argc, char** argv) {
   add_data_command(app);
   add_generate_command(app);
   try {
+    check_command(app, argc, argv);
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    const std::string unexpected = unexpected_arguments(app);
+    if (unexpected.empty()) return app.exit(error) == 0 ? 0 : 2;
+    fmt::print(stderr, "{}--help lists the options\n", unexpected);
+    return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const UserError& error) {

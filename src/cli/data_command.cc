@@ -26,7 +26,8 @@ void show_example(const Dataset& dataset, int64_t index, const ModelText& text, 
   const Example example = dataset.example(index);
   int64_t learned = 0;
   for (const uint8_t flag : example.learned) learned += flag;
-  fmt::print("--- {}:{}: {} tokens, {} learned\n", example.source, example.line, example.tokens.size(), learned);
+  fmt::print("--- {}:{}: {} tokens, {} learned\n", example.source, example.line, example.tokens.size(),
+             learned);
   const Marking marking = ::isatty(STDOUT_FILENO) != 0 ? Marking::colour : Marking::brackets;
   fmt::print("{}\n", describe_example(example, text.encoder(), marking));
   if (!tokens) return;
@@ -36,40 +37,70 @@ void show_example(const Dataset& dataset, int64_t index, const ModelText& text, 
   fmt::print("\n");
 }
 
-void show_data(const DataArguments& arguments) {
-  const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train);
+void show_job(const JobSpec& job, const JobData& data, const DataArguments& arguments,
+              const ModelText& text) {
+  fmt::print("job {}\n", job.name);
+  for (const FileReport& file : data.files) fmt::print("  {}\n", file.to_string());
+  fmt::print("  train:    {}\n", lengths_of(data.train).to_string());
+  if (!data.eval.empty()) fmt::print("  held out: {}\n", lengths_of(data.eval).to_string());
+  if (arguments.eval && data.eval.empty()) fmt::print("  holds out no examples\n");
+  const Dataset& shown = arguments.eval ? data.eval : data.train;
+  for (int64_t i = 0; i < std::min(arguments.count, shown.size()); ++i)
+    show_example(shown, i, text, arguments.tokens);
+  fmt::print("\n");
+}
+
+/// The jobs that --job leaves, or all.
+std::vector<const JobSpec*> chosen_jobs(const JobsFile& jobs_file, const std::string& name) {
+  std::vector<const JobSpec*> chosen;
   std::vector<std::string> names;
-  for (const JobSpec& job : jobs_file.jobs) names.push_back(job.name);
-  if (!arguments.job.empty() && std::find(names.begin(), names.end(), arguments.job) == names.end()) {
-    throw_user_error("--job: no job is called `{}`; there are {}", arguments.job, fmt::join(names, ", "));
-  }
-  const ModelFiles files = find_model(jobs_file.model);
-  const ModelText text(files);
-  Diagnostics diagnostics;
   for (const JobSpec& job : jobs_file.jobs) {
-    if (!arguments.job.empty() && job.name != arguments.job) continue;
-    const JobData data = read_data(job, text, files.config, diagnostics);
-    const Dataset& shown = arguments.eval ? data.eval : data.train;
-    fmt::print("job {}\n", job.name);
-    for (const FileReport& file : data.files) fmt::print("  {}\n", file.to_string());
-    fmt::print("  train:    {}\n", lengths_of(data.train).to_string());
-    if (!data.eval.empty()) fmt::print("  held out: {}\n", lengths_of(data.eval).to_string());
-    for (int64_t i = 0; i < std::min(arguments.count, shown.size()); ++i) show_example(shown, i, text, arguments.tokens);
-    fmt::print("\n");
+    names.push_back(job.name);
+    if (name.empty() || job.name == name) chosen.push_back(&job);
   }
-  diagnostics.throw_if_any();
+  if (chosen.empty())
+    throw_user_error("--job: no job is called `{}`; there are {}", name, fmt::join(names, ", "));
+  return chosen;
+}
+
+void show_data(const DataArguments& arguments) {
+  if (arguments.count == 0 && (arguments.eval || arguments.tokens)) {
+    throw_user_error("--count: 0 shows no example, so --eval and --tokens have no effect");
+  }
+  Diagnostics mistakes;
+  const JobsFileReading reading =
+      read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
+  ModelParts model;
+  if (reading.model) model = find_model(reading.jobs_file.model, mistakes);
+  mistakes.throw_if_any();
+  const ModelText text(model.files);
+  bool holds_out = false;
+  const std::vector<const JobSpec*> jobs = chosen_jobs(reading.jobs_file, arguments.job);
+  for (const JobSpec* job : jobs) {
+    const JobData data = read_data(*job, text, model.files.config, mistakes);
+    holds_out = holds_out || !data.eval.empty();
+    show_job(*job, data, arguments, text);
+  }
+  mistakes.throw_if_any();
+  if (arguments.eval && !holds_out) {
+    throw_user_error("--eval: {}; `data.eval` or `data.eval_fraction` gives held-out examples",
+                     jobs.size() == 1 ? "the job holds out no examples" : "no job holds out examples");
+  }
 }
 
 }  // namespace
 
 void add_data_command(CLI::App& app) {
   auto arguments = std::make_shared<DataArguments>();
-  CLI::App* command = app.add_subcommand("data", "Show what the jobs learn: examples with the learned tokens marked");
+  CLI::App* command =
+      app.add_subcommand("data", "Show what the jobs learn: examples with the learned tokens marked");
   command->add_option("jobs_file", arguments->jobs_file, "The jobs file (docs/jobs-file.md)")->required();
-  command->add_option("--set", arguments->overrides, "key=value: replaces what the file says; may be repeated")
+  command
+      ->add_option("--set", arguments->overrides, "key=value: replaces what the file says; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--job", arguments->job, "This job only");
-  command->add_option("--count", arguments->count, "Examples per job")->check(CLI::Range(int64_t{0}, int64_t{1000000}));
+  command->add_option("--count", arguments->count, "Examples per job")
+      ->check(CLI::Range(int64_t{0}, int64_t{1000000}));
   command->add_flag("--eval", arguments->eval, "Held-out examples instead of training examples");
   command->add_flag("--tokens", arguments->tokens, "Token ids too, learned ones with a star");
   command->callback([arguments] { show_data(*arguments); });

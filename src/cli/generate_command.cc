@@ -15,14 +15,16 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/adapter_folder.h"
 #include "cli/commands.h"
 #include "cli/model_text.h"
 #include "cli/run_setup.h"
 #include "data/example_builder.h"
 #include "data/unicode.h"
 #include "engine/generation.h"
+#include "jobs/option_table.h"
+#include "jobs/option_value.h"
 #include "ops/memory.h"
+#include "train/adapter_folder.h"
 
 namespace cotune {
 namespace {
@@ -99,6 +101,9 @@ std::string one_prompt(const GenerateArguments& arguments) {
   std::string text;
   char buffer[1 << 16];
   while (const size_t count = std::fread(buffer, 1, sizeof buffer, stdin)) text.append(buffer, count);
+  if (text.empty()) {
+    throw_user_error("there is no prompt: standard input is empty; pass --prompt, --prompt-file or --chat, or pipe a text in");
+  }
   return without_final_newline(std::move(text));
 }
 
@@ -297,6 +302,17 @@ int generate(const GenerateArguments& arguments) {
   return arguments.chat ? chat(arguments, answerer) : answer_once(arguments, answerer);
 }
 
+/// Accepts what the jobs file does, and says what that is otherwise.
+CLI::Validator as_in_jobs_file(Section section, const char* key) {
+  const auto read = [section, key](std::string& text) -> std::string {
+    auto value = read_option_value(*find_option(section, key), YAML::Node(text), true);
+    if (const auto* mistake = std::get_if<ValueMistake>(&value)) return mistake->message;
+    text = std::get<std::string>(std::get<OptionValue>(value));
+    return "";
+  };
+  return CLI::Validator(read, "");
+}
+
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
@@ -332,13 +348,10 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--top-k", to.top_k, "Draw from the k likeliest tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
   command->add_option("--seed", to.seed, "Equal seeds give equal answers; default 0");
-  command->add_option("--dtype", to.dtype, "Compute type; auto: bfloat16 where the processor multiplies it, else float32")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, std::string>{{"auto", "auto"}, {"float32", "float32"}, {"f32", "float32"},
-                                             {"fp32", "float32"}, {"bfloat16", "bfloat16"}, {"bf16", "bfloat16"},
-                                             {"float64", "float64"}, {"f64", "float64"}}));
+  command->add_option("--dtype", to.dtype, "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
+      ->transform(as_in_jobs_file(Section::model, "dtype"));
   command->add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+      ->transform(as_in_jobs_file(Section::run, "device"));
   command->add_option("--threads", to.threads, "Worker threads; 0: one per core")->check(CLI::Range(0, 4096));
   command->add_flag("--json", to.json, "Each answer as one JSON object on a line, with its tokens and time");
   command->callback([arguments] { exit_code() = generate(*arguments); });

@@ -68,9 +68,14 @@ std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::pa
   return std::make_unique<ChatTemplate>(read_file(file), file.string(), special_tokens_);
 }
 
-ModelFiles find_model(const ModelSpec& spec) {
-  if (!spec.path.empty()) return open_model(spec.path);
-  return random_model(find_model_config(spec.config), spec.seed);
+ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {
+  if (!spec.path.empty()) return open_model(spec.path, mistakes);
+  try {
+    return {random_model(find_model_config(spec.config), spec.seed), true, true, true};
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
 }
 
 }  // namespace cotune

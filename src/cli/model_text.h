@@ -37,7 +37,7 @@ class ModelText {
   std::vector<int32_t> end_of_turn_ids_;
 };
 
-/// Opens what the model section names: a path, or a configuration with random weights. Throws UserError.
-ModelFiles find_model(const ModelSpec& spec);
+/// Opens what the model section names: a path, or a configuration with random weights. Mistakes are added to `mistakes`.
+ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -2,50 +2,128 @@
 
 #include <fmt/format.h>
 
-#include "adapter/adapter_file.h"
+#include <algorithm>
+
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/target_modules.h"
 #include "kernels/isa.h"
+#include "train/adapter_folder.h"
 
 namespace cotune {
 
 namespace {
 
-/// Names the first token that the model does not have.
-void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnostics& diagnostics) {
+/// Names the first tokens that the model does not have, one for each example, and counts the other examples.
+void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnostics& mistakes) {
+  constexpr int64_t most = 3;
+  int64_t count = 0;
+  int last = 0;
   for (int64_t i = 0; i < dataset.size(); ++i) {
-    for (const int32_t token : dataset.tokens(i)) {
-      if (token < config.vocabulary_size) continue;
-      diagnostics.add(dataset.source(), dataset.line(i), "",
-                      fmt::format("holds token {}, but the model's vocabulary has {} tokens", token, config.vocabulary_size));
-      return;
-    }
+    const std::span<const int32_t> tokens = dataset.tokens(i);
+    const auto foreign = std::find_if(tokens.begin(), tokens.end(),
+                                      [&](int32_t token) { return token >= config.vocabulary_size; });
+    if (foreign == tokens.end()) continue;
+    last = dataset.line(i);
+    if (++count > most) continue;
+    mistakes.add(dataset.source(), last, "",
+                 fmt::format("holds token {}, but the model's vocabulary has {} tokens", *foreign,
+                             config.vocabulary_size));
+  }
+  if (count > most) {
+    mistakes.add(dataset.source(), last, "",
+                 fmt::format("and {} more such lines, this is the last", count - most));
+  }
+}
+
+void add(const OptionPlace& place, const std::string& message, Diagnostics& mistakes) {
+  mistakes.add(place.file, place.line, place.field, message);
+}
+
+/// Options that were given and would do nothing with these data.
+void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
+  const OptionPlace chat_template = job.place_of("data.chat_template");
+  const bool has_chats = std::any_of(data.files.begin(), data.files.end(), [](const FileReport& file) {
+    return file.format == DataFormat::messages;
+  });
+  if (!job.data.chat_template.empty() && !chat_template.is_default && !has_chats) {
+    add(chat_template, "has no effect: the job's data hold no `messages`", mistakes);
+  }
+  if (job.data.eval_fraction > 0 && data.eval.empty() && !data.train.empty()) {
+    add(job.place_of("data.eval_fraction"),
+        fmt::format("{:g} holds out none of the {} examples of {}: give a larger share, or a file of "
+                    "held-out examples "
+                    "(data.eval)",
+                    job.data.eval_fraction, data.train.size(), job.data.train),
+        mistakes);
+  }
+}
+
+void check_adapter(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes) {
+  try {
+    const std::vector<AdaptedModule> modules = resolve_target_modules(job, config.layer_count);
+    if (!job.adapter.init_from.empty()) check_initial_adapter(job, modules, config);
+  } catch (const UserError& error) {
+    mistakes.add(error);
+  }
+}
+
+std::unique_ptr<ModelText> read_text(const ModelParts& model, Diagnostics& mistakes) {
+  if (!model.has_tokenizer) return nullptr;
+  try {
+    return std::make_unique<ModelText>(model.files);
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return nullptr;
   }
 }
 
 }  // namespace
 
-JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, Diagnostics& diagnostics) {
-  const std::unique_ptr<ChatTemplate> own =
-      job.data.chat_template.empty() ? nullptr : text.make_template(job.data.chat_template);
-  const ChatTemplate* chat_template = own != nullptr ? own.get() : text.chat_template();
-  JobData data = read_job_data(job.data, text.encoder(), chat_template, config.context_length, diagnostics);
-  if (data.train.empty() && diagnostics.empty()) {
-    diagnostics.add(job.data.train, 0, "", fmt::format("job `{}` has no example left to train on", job.name));
+JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,
+                  Diagnostics& mistakes) {
+  const size_t before = mistakes.size();
+  std::unique_ptr<ChatTemplate> own;
+  if (!job.data.chat_template.empty()) {
+    try {
+      own = text.make_template(job.data.chat_template);
+    } catch (const UserError& error) {
+      mistakes.add(error);
+      check_records(job.data, mistakes);
+      return {};
+    }
   }
-  check_vocabulary(data.train, config, diagnostics);
-  check_vocabulary(data.eval, config, diagnostics);
+  const ChatTemplate* chat_template = own != nullptr ? own.get() : text.chat_template();
+  JobData data = read_job_data(job.data, text.encoder(), chat_template, config.context_length, mistakes);
+  check_vocabulary(data.train, config, mistakes);
+  check_vocabulary(data.eval, config, mistakes);
+  if (mistakes.size() > before || job.data.train.empty()) return data;
+  if (data.train.empty()) {
+    mistakes.add(job.data.train, 0, "", fmt::format("job `{}` has no example left to train on", job.name));
+  }
+  check_use(job, data, mistakes);
   return data;
 }
 
-std::vector<JobData> read_all_data(const JobsFile& jobs_file, const ModelText& text, const ModelConfig& config) {
-  Diagnostics diagnostics;
-  std::vector<JobData> data;
-  for (const JobSpec& job : jobs_file.jobs) data.push_back(read_data(job, text, config, diagnostics));
-  diagnostics.throw_if_any();
-  return data;
+RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes) {
+  RunInputs inputs;
+  inputs.jobs_file = std::move(reading.jobs_file);
+  if (reading.model) inputs.model = find_model(inputs.jobs_file.model, mistakes);
+  const ModelConfig& config = inputs.model.files.config;
+  if (inputs.model.has_config) inputs.text = read_text(inputs.model, mistakes);
+  for (size_t i = 0; i < inputs.jobs_file.jobs.size(); ++i) {
+    const JobSpec& job = inputs.jobs_file.jobs[i];
+    JobData& data = inputs.data.emplace_back();
+    if (reading.jobs[i].adapter && inputs.model.has_config) check_adapter(job, config, mistakes);
+    if (!reading.jobs[i].data) continue;
+    if (inputs.text != nullptr) {
+      data = read_data(job, *inputs.text, config, mistakes);
+    } else {
+      check_records(job.data, mistakes);
+    }
+  }
+  return inputs;
 }
 
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device) {
@@ -55,23 +133,6 @@ at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device
   const bool native =
       device.is_cpu() ? kernels::cpu_features().avx512_bf16 : device.plugin->has_bf16(device.device.index());
   return native ? at::kBFloat16 : at::kFloat;
-}
-
-void check_adapters(const JobsFile& jobs_file, const ModelConfig& config) {
-  Diagnostics diagnostics;
-  for (const JobSpec& job : jobs_file.jobs) {
-    try {
-      const std::vector<AdaptedModule> modules = resolve_target_modules(job, config.layer_count);
-      if (job.adapter.init_from.empty()) continue;
-      if (read_adapter_setup(job.adapter.init_from, config).modules != modules) {
-        diagnostics.add(job.file, job.line, "jobs." + job.name + ".adapter.init_from",
-                        "adapts other modules, or with other ranks or alphas, than the job");
-      }
-    } catch (const UserError& error) {
-      diagnostics.add("", 0, "", error.what());
-    }
-  }
-  diagnostics.throw_if_any();
 }
 
 }  // namespace cotune

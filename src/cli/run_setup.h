@@ -7,21 +7,30 @@
 #include "cli/model_text.h"
 #include "device/compute_device.h"
 #include "jobs/job.h"
+#include "jobs/jobs_file.h"
 #include "train/training_job.h"
 
 namespace cotune {
 
-/// The job's data as tokens, with every mistake of every file in `diagnostics`.
-JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, Diagnostics& diagnostics);
+/// All that a run reads before it computes.
+struct RunInputs {
+  JobsFile jobs_file;
+  ModelParts model;
+  std::unique_ptr<ModelText> text;  ///< null where it cannot be read
+  std::vector<JobData> data;        ///< of every job
+};
 
-/// Data of every job; throws UserError with all mistakes of all jobs together.
-std::vector<JobData> read_all_data(const JobsFile& jobs_file, const ModelText& text, const ModelConfig& config);
+/// Reads model, adapters and data of a jobs file and adds every mistake to `mistakes`. What is mistaken does
+/// not keep the rest from being looked at: without a tokenizer, data are checked as far as their fields.
+RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes);
 
-/// The compute dtype that the model section asks for: `auto` is bfloat16 where the device multiplies it natively,
-/// float32 elsewhere.
+/// The job's data as tokens, with every mistake of every file in `mistakes`, and options of the job that
+/// would have no effect on them. A job without held-out rows has an empty `eval`.
+JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,
+                  Diagnostics& mistakes);
+
+/// The compute dtype that the model section asks for: `auto` is bfloat16 where the device multiplies it
+/// natively, float32 elsewhere.
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device);
-
-/// Checks that do not need weights: every job's modules, its adapter to start from, and the shapes. All at once.
-void check_adapters(const JobsFile& jobs_file, const ModelConfig& config);
 
 }  // namespace cotune

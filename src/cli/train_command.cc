@@ -6,9 +6,13 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "cli/check_report.h"
 #include "cli/commands.h"
 #include "cli/json_events.h"
+#include "cli/memory_check.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/run_report.h"
@@ -17,7 +21,6 @@
 #include "cli/stop_signals.h"
 #include "engine/backbone.h"
 #include "jobs/jobs_file.h"
-#include "jobs/memory_size.h"
 #include "jobs/option_table.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
@@ -37,13 +40,6 @@ struct TrainArguments {
   bool check = false, json = false, resume = false, overwrite = false;
 };
 
-int64_t memory_limit(const RunSpec& run, const ComputeDevice& device) {
-  const auto size = parse_memory_size(run.memory);
-  COTUNE_CHECK(size.has_value());
-  const MemorySize wish = size.value();
-  return wish.of(device.is_cpu() ? available_memory_bytes() + resident_bytes() : device.memory().free_bytes);
-}
-
 RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data,
                       at::ScalarType compute, const ComputeDevice& device, int64_t limit) {
   RunRecord record;
@@ -57,14 +53,17 @@ RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const 
 }
 
 /// Refuses to go on with a run as something else than it was. Before anything is written.
-void compare_with(const RunRecord& before, const RunRecord& now, const fs::path& folder) {
+void compare_with(const RunRecord& before, const RunRecord& now, const fs::path& folder,
+                  Diagnostics& mistakes) {
   const std::vector<std::string> lines = differences(before, now);
   if (!lines.empty()) {
-    throw_user_error("{}: this run cannot be resumed with other settings (its own first):\n  {}",
-                     (folder / "run.json").string(), fmt::join(lines, "\n  "));
+    mistakes.add((folder / "run.json").string(), 0, "",
+                 fmt::format("this run cannot be resumed with other settings (its own first):\n  {}",
+                             fmt::join(lines, "\n  ")));
   }
   if (before.instruction_set != now.instruction_set) {
-    fmt::print(stderr, "{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
+    fmt::print(stderr,
+               "{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
                folder.string(), before.instruction_set, now.instruction_set);
   }
 }
@@ -72,26 +71,10 @@ void compare_with(const RunRecord& before, const RunRecord& now, const fs::path&
 int64_t longest_row(const std::vector<JobData>& data) {
   int64_t longest = 0;
   for (const JobData& job : data) {
-    for (const Dataset* dataset : {&job.train, &job.eval}) longest = std::max(longest, lengths_of(*dataset).max);
+    for (const Dataset* dataset : {&job.train, &job.eval})
+      longest = std::max(longest, lengths_of(*dataset).max);
   }
   return longest;
-}
-
-/// Refuses a limit that the model alone exceeds, and holds loading to it.
-void limit_loading(const std::string& asked, int64_t limit, const ModelConfig& config, at::ScalarType compute) {
-  const kernels::Isa isa = kernel_isa(compute, at::kCPU);
-  // f32 weights in parts take as many as their values need: one at least.
-  const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(compute)),
-                          .packed = isa != kernels::Isa::none,
-                          .parts = isa == kernels::Isa::amx_f32 ? 1 : 0};
-  const int64_t weights = predict_weight_bytes(config, facts), outside = resident_bytes() - memory_usage().held_bytes;
-  const int64_t left = tensor_limit_within(limit, outside);
-  if (weights > left) {
-    constexpr double mib = 1024.0 * 1024.0;
-    throw_user_error("run.memory: {}: the model alone takes {:.0f} MiB of the {:.0f} MiB that are left for it", asked,
-                     static_cast<double>(weights) / mib, static_cast<double>(left) / mib);
-  }
-  set_memory_limit(left);
 }
 
 /// Keeps run.json up to date with what holds the memory limit.
@@ -108,65 +91,132 @@ class ReliefRecorder : public RunObserver {
   RunRecord record_;
 };
 
-void report_check(const JobsFile& jobs_file, const std::vector<JobData>& data) {
-  for (size_t i = 0; i < data.size(); ++i) {
-    fmt::print("{:<16} {}\n", jobs_file.jobs[i].name, lengths_of(data[i].train).to_string());
-    for (const FileReport& file : data[i].files) fmt::print("{:<16} {}\n", "", file.to_string());
-  }
-  fmt::print("{} jobs are ready to train\n", jobs_file.jobs.size());
-}
-
 RunSummary run_to_the_end(Trainer& trainer) {
   try {
     return trainer.run();
   } catch (const SystemError& error) {
-    throw SystemError(fmt::format("{}\nThe run ends here. Once that is mended, --resume goes on from every job's last "
-                                  "checkpoint.", error.what()));
+    throw SystemError(
+        fmt::format("{}\nThe run ends here. Once that is mended, --resume goes on from every job's last "
+                    "checkpoint.",
+                    error.what()));
   }
+}
+
+RunFolder::Start start_of(const TrainArguments& arguments) {
+  using Start = RunFolder::Start;
+  return arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh;
+}
+
+ComputeDevice device_for(const RunSpec& run, Diagnostics& mistakes) {
+  try {
+    return choose_device(run.device, "run.device");
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
+}
+
+std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::ScalarType compute,
+                                                    const ComputeDevice& device) {
+  const JobsFile& jobs_file = inputs.jobs_file;
+  std::vector<std::unique_ptr<TrainingJob>> jobs;
+  for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
+    const JobSpec& spec = jobs_file.jobs[i];
+    const ModelFiles& model = inputs.model.files;
+    jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), spec, std::move(inputs.data[i]),
+                                                 model.config, compute, device.device, model.path.string(),
+                                                 fs::path(jobs_file.run.output) / "jobs" / spec.name));
+  }
+  return jobs;
+}
+
+/// What only a start in this folder would find out about inputs without a mistake: whether every job can ever
+/// fit, and whether the run that is there can go on with them.
+void check_start(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device,
+                 int64_t limit, CheckReport& report, Diagnostics& mistakes) {
+  const JobsFile& jobs_file = inputs.jobs_file;
+  const at::ScalarType compute = compute_dtype(jobs_file.model, device);
+  const fs::path folder = jobs_file.run.output;
+  if (arguments.resume) {
+    const RunRecord record = make_record(jobs_file, inputs.model.files, inputs.data, compute, device, limit);
+    const fs::path file = folder / "run.json";
+    compare_with(RunRecord::from_json(read_file(file), file.string()), record, folder, mistakes);
+    inputs.model.files.weights->drop_pages();
+  }
+  report.jobs = make_jobs(inputs, compute, device);
+  const bool goes_on = arguments.resume && mistakes.empty();
+  for (const auto& job : report.jobs) {
+    if (!goes_on) continue;
+    try {
+      job->resume();
+    } catch (const UserError& error) {
+      mistakes.add(error);
+    }
+  }
+  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device,
+                                 tensor_limit(limit, device), mistakes);
+}
+
+/// `--check`: everything that a start would refuse, and nothing written.
+int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
+          Diagnostics& mistakes) {
+  CheckReport report;
+  try {
+    if (mistakes.empty()) check_start(inputs, arguments, device, limit, report, mistakes);
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    report.jobs.clear();
+  }
+  report.mistakes = mistakes.in_order();
+  if (arguments.json) fmt::print("{}\n", check_json(report));
+  mistakes.throw_if_any();
+  if (!arguments.json) print_check(report);
+  return 0;
 }
 
 int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point program_start) {
   catch_stop_signals();
   install_counting_allocator();
-  const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train);
-  const RunSpec& run = jobs_file.run;
-  const ComputeDevice device = choose_device(run.device, "run.device");
+  Diagnostics mistakes;
+  JobsFileReading reading =
+      read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
+  const ComputeDevice device = device_for(reading.jobs_file.run, mistakes);
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
-  if (run.threads > 0) omp_set_num_threads(static_cast<int>(run.threads));
+  if (reading.jobs_file.run.threads > 0) omp_set_num_threads(static_cast<int>(reading.jobs_file.run.threads));
   std::unique_ptr<PortableKernels> portable;
-  if (run.portable_kernels) portable = std::make_unique<PortableKernels>();
+  if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
 
-  const ModelFiles files = find_model(jobs_file.model);
-  const ModelText text(files);
-  check_adapters(jobs_file, files.config);
-  std::vector<JobData> data = read_all_data(jobs_file, text, files.config);
-  if (arguments.check) {
-    report_check(jobs_file, data);
-    return 0;
-  }
-  survive_closed_pipes();
-
-  using Start = RunFolder::Start;
-  RunFolder folder(run.output, arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh);
+  if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
+  RunInputs inputs = read_inputs(std::move(reading), mistakes);
+  const JobsFile& jobs_file = inputs.jobs_file;
+  const RunSpec& run = jobs_file.run;
+  const ModelFiles& files = inputs.model.files;
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
   const int64_t limit = memory_limit(run, device);
-  RunRecord record = make_record(jobs_file, files, data, compute, device, limit);
+  if (inputs.model.has_config && device.is_cpu()) {
+    check_weights_fit(run.memory, limit, files.config, compute, mistakes);
+  }
+  if (arguments.check) return check(inputs, arguments, device, limit, mistakes);
+  mistakes.throw_if_any();
+  survive_closed_pipes();
+
+  RunFolder folder(run.output, start_of(arguments));
+  RunRecord record = make_record(jobs_file, files, inputs.data, compute, device, limit);
   if (const std::optional<RunRecord> before = folder.record()) {
-    compare_with(*before, record, folder.path());
+    compare_with(*before, record, folder.path(), mistakes);
+    mistakes.throw_if_any();
     record.relief = before->relief;
   }
   files.weights->drop_pages();  // the fingerprint has read them all
-  if (device.is_cpu()) limit_loading(run.memory, limit, files.config, compute);
-  const auto backbone = Backbone::load(files, compute, device.device, {.positions = longest_row(data) + arguments.sample_tokens});
+  if (device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
+  const auto backbone = Backbone::load(files, compute, device.device,
+                                       {.positions = longest_row(inputs.data) + arguments.sample_tokens});
 
-  std::vector<std::unique_ptr<TrainingJob>> jobs;
+  std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
   std::map<std::string, JobProgress> progress;
-  for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
-    const JobSpec& spec = jobs_file.jobs[i];
-    jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), spec, std::move(data[i]), files.config, compute,
-                                                 device.device, files.path.string(), folder.job_folder(spec.name)));
-    if (arguments.resume) jobs.back()->resume();
-    progress[spec.name] = {jobs.back()->state().step, jobs.back()->state().last_eval_step};
+  for (const auto& job : jobs) {
+    if (arguments.resume) job->resume();
+    progress[job->spec().name] = {job->state().step, job->state().last_eval_step};
   }
 
   folder.begin(record);
@@ -181,10 +231,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   ProgressLines lines(names, most_steps);
   JsonEvents json_events;
   TrainerOptions options;
-  options.policy.sharing = run.sharing;
-  options.policy.layout = run.layout;
-  options.policy.token_budget = run.token_budget;
-  options.policy.chunk_size = run.chunk_size;
+  options.policy = packing_policy(run, files.config);
   options.recompute = run.recompute;
   options.device = device;
   options.memory_limit_bytes = limit;
@@ -198,7 +245,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   }
   std::unique_ptr<SampleAnswers> samples;
   if (arguments.sample_tokens > 0 && !arguments.json) {
-    samples = std::make_unique<SampleAnswers>(backbone, text, arguments.sample_tokens, name_column_width(names));
+    samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens,
+                                              name_column_width(names));
     options.observers.push_back(samples.get());
   }
   options.stop = &stop_requested();
@@ -234,33 +282,41 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
 
 void add_train_command(CLI::App& app) {
   auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* command = app.add_subcommand("train", "Train the jobs of a jobs file together on one frozen model");
+  CLI::App* command =
+      app.add_subcommand("train", "Train the jobs of a jobs file together on one frozen model");
   command->add_option("jobs_file", arguments->jobs_file, "The jobs file (docs/jobs-file.md)")->required();
-  command->add_option("--set", arguments->overrides, "key=value: replaces what the file says; may be repeated")
+  command
+      ->add_option("--set", arguments->overrides, "key=value: replaces what the file says; may be repeated")
       ->allow_extra_args(false);
-  command->add_option("--sample-tokens", arguments->sample_tokens,
-                      "Print each job's answer to its first held-out example before and after, up to so many tokens")
+  command
+      ->add_option(
+          "--sample-tokens", arguments->sample_tokens,
+          "Print each job's answer to its first held-out example before and after, up to so many tokens")
       ->check(CLI::Range(int64_t{0}, int64_t{4096}));
-  command->add_flag("--check", arguments->check, "Check everything, data included, without training");
+  command->add_flag("--check", arguments->check,
+                    "Find everything that a start would refuse, data and memory included, without training");
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
-  command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");
-  command->add_flag("--overwrite", arguments->overwrite, "Start again in an output folder that holds a run");
-  auto run_options = std::make_shared<std::map<std::string, std::string>>();
+  CLI::Option* resume =
+      command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");
+  command->add_flag("--overwrite", arguments->overwrite, "Start again in an output folder that holds a run")
+      ->excludes(resume);
+  auto run_options = std::make_shared<std::map<std::string, std::string>>();  // by flag
   for (const Option& option : option_table()) {
     if (option.section != Section::run) continue;
     std::string flag = "--" + option.key;
     std::replace(flag.begin(), flag.end(), '_', '-');
     if (option.accepted.type == OptionType::boolean) {
-      command->add_flag_callback(flag, [run_options, key = option.key] { (*run_options)[key] = "true"; }, option.description);
+      command->add_flag_callback(
+          flag, [run_options, flag] { (*run_options)[flag] = "true"; }, option.description);
     } else {
       command->add_option_function<std::string>(
-          flag, [run_options, key = option.key](const std::string& value) { (*run_options)[key] = value; },
+          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; },
           option.description);
     }
   }
   command->callback([arguments, run_options] {
     const auto program_start = std::chrono::steady_clock::now();
-    for (const auto& [key, value] : *run_options) arguments->overrides.push_back("run." + key + "=" + value);
+    for (const auto& [flag, value] : *run_options) arguments->overrides.push_back(flag + "=" + value);
     exit_code() = train(*arguments, program_start);
   });
 }

@@ -49,6 +49,7 @@ class Dataset {
 struct FileReport {
   std::string file;
   DataFormat format = DataFormat::automatic;
+  int format_line = 0;            ///< of the record that said so; 0: the format was given
   int64_t records = 0;            ///< lines that hold something
   int64_t malformed = 0;
   int64_t repaired = 0;           ///< lines with bytes that were not UTF-8
@@ -86,12 +87,15 @@ bool truncate_example(Example& example, int64_t max_length, Truncation truncatio
 ///   the same in every run and for every seed, and duplicates stay together. max_examples keeps the first so many
 ///   examples of the train file, before the split.
 /// Format: spec.format, or what the first record of each file says by its fields.
-/// Mistakes go to `diagnostics` with file, line, field, what was found and what is accepted: up to 20 per file, then
-///   their number. So do a file without examples, and eval together with eval_fraction. The data returned then lacks
-///   the malformed lines. Throws UserError when a file cannot be read.
+/// Mistakes go to `diagnostics` with file, line, field, what was found and what is accepted: up to 20 per file,
+///   up to 3 with the same message, then their number. So do a file that cannot be read or holds no examples, and eval together with eval_fraction. The data
+///   returned then lacks the malformed lines. An empty spec.train is skipped.
 /// `chat_template` may be null. The pointers are not kept.
 JobData read_job_data(const DataSpec& spec, const TextEncoder& encoder, const ChatTemplate* chat_template,
                       int64_t context_length, Diagnostics& diagnostics);
+
+/// Mistakes in the files that need no model to be seen: what is not JSON, other fields, formats that change.
+void check_records(const DataSpec& spec, Diagnostics& diagnostics);
 
 /// One file's lines into `train` and `eval`, as above; `name` stands in messages. Pure but for the stream.
 FileReport read_examples(std::istream& stream, const std::string& name, const DataSpec& spec,

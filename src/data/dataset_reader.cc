@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
+#include <map>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -16,7 +16,7 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t max_reported = 20;
+constexpr int64_t most_reported = 20, most_alike = 3;
 
 /// Reports the first mistakes of a file and counts the rest.
 class Mistakes {
@@ -24,12 +24,18 @@ class Mistakes {
   Mistakes(std::string file, Diagnostics& diagnostics) : file_(std::move(file)), diagnostics_(diagnostics) {}
 
   void add(int line, const std::string& field, const std::string& message) {
-    if (count_++ < max_reported) diagnostics_.add(file_, line, field, message);
-    last_line_ = line;
+    ++count_;
+    if (reported_ == most_reported || ++alike_[field + message] > most_alike) {
+      last_line_ = line;
+      return;
+    }
+    ++reported_;
+    diagnostics_.add(file_, line, field, message);
   }
   void finish() {
-    if (count_ > max_reported) {
-      diagnostics_.add(file_, last_line_, "", fmt::format("and {} more such lines, this is the last", count_ - max_reported));
+    if (count_ > reported_) {
+      diagnostics_.add(file_, last_line_, "",
+                       fmt::format("and {} more such lines, this is the last", count_ - reported_));
     }
   }
   int64_t count() const { return count_; }
@@ -37,16 +43,23 @@ class Mistakes {
  private:
   std::string file_;
   Diagnostics& diagnostics_;
-  int64_t count_ = 0;
+  std::map<std::string, int64_t> alike_;  ///< at most most_reported messages are in it, and one more
+  int64_t count_ = 0, reported_ = 0;
   int last_line_ = 0;
 };
 
 /// The format of a record, or a RecordError when it is not the file's.
-DataFormat checked_format(const nlohmann::ordered_json& record, const DataSpec& spec, FileReport& report) {
-  if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", record.type_name()));
+DataFormat checked_format(const nlohmann::ordered_json& record, int line, const DataSpec& spec,
+                          FileReport& report) {
+  if (!record.is_object())
+    throw RecordError("", fmt::format("expected an object, found {}", record.type_name()));
   const DataFormat found = format_of(record);
-  if (report.format == DataFormat::automatic) report.format = found;
-  if (report.format == DataFormat::automatic || (spec.format == DataFormat::automatic && found != report.format)) {
+  if (report.format == DataFormat::automatic && found != DataFormat::automatic) {
+    report.format = found;
+    report.format_line = line;
+  }
+  if (report.format == DataFormat::automatic ||
+      (spec.format == DataFormat::automatic && found != report.format)) {
     std::string names;
     for (const auto& [name, value] : record.items()) {
       if (names.size() > 100) {
@@ -55,96 +68,142 @@ DataFormat checked_format(const nlohmann::ordered_json& record, const DataSpec& 
       }
       names += (names.empty() ? "" : ", ") + name;
     }
-    throw RecordError("", fmt::format("expected the fields {}; found {}", format_fields(report.format),
-                                      names.empty() ? "none" : names));
+    const std::string reason = report.format_line > 0
+                                   ? fmt::format(", as in line {}: a file has one format", report.format_line)
+                                   : "";
+    throw RecordError("", fmt::format("expected the fields {}{}; found {}", format_fields(report.format),
+                                      reason, names.empty() ? "none" : names));
   }
   return report.format;
 }
 
-}  // namespace
-
-FileReport read_examples(std::istream& stream, const std::string& name, const DataSpec& spec,
-                         const TextEncoder& encoder, const ChatTemplate* chat_template, int64_t context_length,
-                         Dataset& train, Dataset* eval, Diagnostics& diagnostics) {
-  int64_t max_length = spec.max_length;
-  if (max_length <= 0 || (context_length > 0 && context_length < max_length)) max_length = context_length;
-  const ExampleBuilder builder(encoder, chat_template, spec.train_on_prompt);
+/// Calls use(record, format, line) for every record until it returns false; what it throws is the record's
+/// mistake.
+template <typename Use>
+FileReport for_each_record(std::istream& stream, const std::string& name, const DataSpec& spec,
+                           Diagnostics& diagnostics, Use use) {
   FileReport report;
   report.file = name;
   report.format = spec.format;
   Mistakes mistakes(name, diagnostics);
-  int64_t kept = 0;
-  for (JsonlReader reader(stream); (spec.max_examples <= 0 || kept < spec.max_examples) && reader.next();) {
+  bool more = true;
+  for (JsonlReader reader(stream); more && reader.next();) {
     ++report.records;
     report.repaired += reader.repaired();
     try {
       if (reader.too_long()) {
-        throw RecordError("", fmt::format("the line is longer than {} MiB", JsonlReader::max_line_bytes >> 20));
+        throw RecordError("",
+                          fmt::format("the line is longer than {} MiB", JsonlReader::max_line_bytes >> 20));
+      }
+      if (report.records == 1 && reader.text().starts_with('[')) {
+        more = false;  // every other line would be a mistake too
+        throw RecordError("", "expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one");
       }
       const nlohmann::ordered_json record = parse_json_line(reader.text());
-      const DataFormat format = checked_format(record, spec, report);
-      Example example = builder.build(record, format);
-      example.line = reader.line();
-      const size_t whole = example.tokens.size();
-      if (!truncate_example(example, max_length, spec.truncation)) {
-        ++report.dropped_long;
-        continue;
-      }
-      report.truncated += example.tokens.size() < whole;
-      if (std::find(example.learned.begin(), example.learned.end(), uint8_t{1}) == example.learned.end()) {
-        ++report.dropped_unlearned;
-        continue;
-      }
-      ++kept;
-      const bool held_out = eval && spec.eval_fraction > 0 &&
-                            uniform(ExampleBuilder::content_key(record, format), 0) < spec.eval_fraction;
-      (held_out ? *eval : train).add(example);
+      const DataFormat format = checked_format(record, reader.line(), spec, report);
+      more = use(record, format, reader.line(), report);
     } catch (const RecordError& error) {
       mistakes.add(reader.line(), error.field(), error.what());
-    } catch (const UserError& error) {
-      mistakes.add(reader.line(), "", error.what());
     } catch (const std::runtime_error& error) {
       mistakes.add(reader.line(), "", error.what());
     }
   }
   mistakes.finish();
   report.malformed = mistakes.count();
-  if (kept == 0 && mistakes.count() == 0) {
-    diagnostics.add(name, 0, "", report.records == 0
-                                     ? "the file holds no examples"
-                                     : "no example is left: " + report.to_string().substr(name.size() + 2));
+  if (report.records == 0) diagnostics.add(name, 0, "", "the file holds no examples");
+  return report;
+}
+
+/// Calls use(stream) with the opened file, or adds why it cannot be read.
+template <typename Use>
+void with_file(const std::string& path, Diagnostics& diagnostics, Use use) {
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+    return diagnostics.add(path, 0, "", "is not a regular file");
+  }
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream || (stream.peek(), stream.bad())) {
+    return diagnostics.add(path, 0, "", fmt::format("cannot open: {}", std::strerror(errno)));
+  }
+  stream.clear();
+  use(stream);
+  if (stream.bad()) diagnostics.add(path, 0, "", "cannot read the file to its end");
+}
+
+/// Of the file of held-out examples every one counts.
+DataSpec eval_spec(const DataSpec& spec) {
+  DataSpec whole = spec;
+  whole.max_examples = 0;
+  return whole;
+}
+
+}  // namespace
+
+FileReport read_examples(std::istream& stream, const std::string& name, const DataSpec& spec,
+                         const TextEncoder& encoder, const ChatTemplate* chat_template,
+                         int64_t context_length, Dataset& train, Dataset* eval, Diagnostics& diagnostics) {
+  int64_t max_length = spec.max_length;
+  if (max_length <= 0 || (context_length > 0 && context_length < max_length)) max_length = context_length;
+  const ExampleBuilder builder(encoder, chat_template, spec.train_on_prompt);
+  int64_t kept = 0;
+  const auto keep = [&](const nlohmann::ordered_json& record, DataFormat format, int line,
+                        FileReport& report) {
+    Example example = builder.build(record, format);
+    example.line = line;
+    const size_t whole = example.tokens.size();
+    if (!truncate_example(example, max_length, spec.truncation)) {
+      ++report.dropped_long;
+      return true;
+    }
+    report.truncated += example.tokens.size() < whole;
+    if (std::find(example.learned.begin(), example.learned.end(), uint8_t{1}) == example.learned.end()) {
+      ++report.dropped_unlearned;
+      return true;
+    }
+    ++kept;
+    const bool held_out = eval && spec.eval_fraction > 0 &&
+                          uniform(ExampleBuilder::content_key(record, format), 0) < spec.eval_fraction;
+    (held_out ? *eval : train).add(example);
+    return spec.max_examples <= 0 || kept < spec.max_examples;
+  };
+  const FileReport report = for_each_record(stream, name, spec, diagnostics, keep);
+  if (kept == 0 && report.records > 0 && report.malformed == 0) {
+    diagnostics.add(name, 0, "", "no example is left: " + report.to_string().substr(name.size() + 2));
   }
   return report;
 }
 
+void check_records(const DataSpec& spec, Diagnostics& diagnostics) {
+  const auto check = [&](const std::string& path, const DataSpec& by) {
+    if (path.empty()) return;
+    with_file(path, diagnostics, [&](std::istream& stream) {
+      int64_t kept = 0;
+      for_each_record(stream, path, by, diagnostics,
+                      [&](const nlohmann::ordered_json& record, DataFormat format, int, FileReport&) {
+                        ExampleBuilder::check(record, format);
+                        return by.max_examples <= 0 || ++kept < by.max_examples;
+                      });
+    });
+  };
+  check(spec.train, spec);
+  check(spec.eval, eval_spec(spec));
+}
+
 JobData read_job_data(const DataSpec& spec, const TextEncoder& encoder, const ChatTemplate* chat_template,
                       int64_t context_length, Diagnostics& diagnostics) {
-  const auto open = [](const std::string& path) {
-    std::error_code unknown;
-    if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
-      throw_user_error("{}: is not a regular file", path);
-    }
-    std::ifstream stream(path, std::ios::binary);
-    if (!stream || (stream.peek(), stream.bad())) throw_user_error("{}: cannot open: {}", path, std::strerror(errno));
-    stream.clear();
-    return stream;
-  };
   if (!spec.eval.empty() && spec.eval_fraction > 0) {
     diagnostics.add(spec.train, 0, "data", "eval and eval_fraction are both given; give one of them");
   }
   JobData data{Dataset(spec.train), Dataset(spec.eval.empty() ? spec.train : spec.eval), {}};
-  std::ifstream train = open(spec.train);
-  data.files.push_back(read_examples(train, spec.train, spec, encoder, chat_template, context_length, data.train,
-                                     spec.eval.empty() ? &data.eval : nullptr, diagnostics));
-  if (train.bad()) throw_user_error("{}: cannot read the file to its end", spec.train);
-  if (!spec.eval.empty()) {
-    DataSpec whole = spec;
-    whole.max_examples = 0;
-    std::ifstream eval = open(spec.eval);
-    data.files.push_back(
-        read_examples(eval, spec.eval, whole, encoder, chat_template, context_length, data.eval, nullptr, diagnostics));
-    if (eval.bad()) throw_user_error("{}: cannot read the file to its end", spec.eval);
-  }
+  const auto read = [&](const std::string& path, const DataSpec& by, Dataset& train, Dataset* eval) {
+    if (path.empty()) return;
+    with_file(path, diagnostics, [&](std::istream& stream) {
+      data.files.push_back(
+          read_examples(stream, path, by, encoder, chat_template, context_length, train, eval, diagnostics));
+    });
+  };
+  read(spec.train, spec, data.train, spec.eval.empty() ? &data.eval : nullptr);
+  read(spec.eval, eval_spec(spec), data.eval, nullptr);
   return data;
 }
 

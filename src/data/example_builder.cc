@@ -71,6 +71,20 @@ void check_message(const ordered_json& message, const std::string& place) {
   }
 }
 
+void check_chat(const ordered_json& record) {
+  const auto messages = record.find("messages");
+  if (messages == record.end()) throw RecordError("messages", "missing; expected a list of messages");
+  if (!messages->is_array() || messages->empty()) {
+    throw RecordError("messages", fmt::format("expected a list of at least one message, found {}",
+                                              messages->is_array() ? "an empty one" : type_of(*messages)));
+  }
+  for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], fmt::format("messages[{}]", i));
+  const auto tools = record.find("tools");
+  if (tools != record.end() && !tools->is_null() && !tools->is_array()) {
+    throw RecordError("tools", fmt::format("expected a list, found {}", type_of(*tools)));
+  }
+}
+
 bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
                                      [](size_t position, const ByteRange& range) { return position < range.end; });
@@ -193,19 +207,28 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
   return example;
 }
 
+void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
+  switch (format) {
+    case DataFormat::messages: return check_chat(record);
+    case DataFormat::completion:
+      string_field(record, "prompt");
+      string_field(record, "completion");
+      return;
+    case DataFormat::alpaca:
+      string_field(record, "instruction");
+      alpaca_input(record);
+      string_field(record, "output");
+      return;
+    case DataFormat::text: string_field(record, "text"); return;
+    case DataFormat::tokens: build_tokens(record); return;
+    case DataFormat::automatic: COTUNE_CHECK(false, "the format must be known");
+  }
+}
+
 Example ExampleBuilder::build_chat(const ordered_json& record) const {
-  const auto messages = record.find("messages");
-  if (messages == record.end()) throw RecordError("messages", "missing; expected a list of messages");
-  if (!messages->is_array() || messages->empty()) {
-    throw RecordError("messages", fmt::format("expected a list of at least one message, found {}",
-                                              messages->is_array() ? "an empty one" : type_of(*messages)));
-  }
-  for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], fmt::format("messages[{}]", i));
-  const auto tools = record.find("tools");
+  check_chat(record);
+  const auto messages = record.find("messages"), tools = record.find("tools");
   const bool has_tools = tools != record.end() && !tools->is_null();
-  if (has_tools && !tools->is_array()) {
-    throw RecordError("tools", fmt::format("expected a list, found {}", type_of(*tools)));
-  }
   if (!chat_template_) {
     throw RecordError("messages", "the model has no chat template; set data.chat_template, or use another format");
   }

@@ -52,6 +52,9 @@ class ExampleBuilder {
   /// found and what is accepted. An example may come without a learned token.
   Example build(const nlohmann::ordered_json& record, DataFormat format) const;
 
+  /// What build() finds wrong with a record before it needs tokenizer or template.
+  static void check(const nlohmann::ordered_json& record, DataFormat format);
+
   /// A key of what the record says (roles and contents; prompt and completion; …), for splitting: equal for duplicates.
   static uint64_t content_key(const nlohmann::ordered_json& record, DataFormat format);
 

@@ -86,8 +86,8 @@ nlohmann::ordered_json parse_json_line(std::string_view line) {
     return nlohmann::ordered_json::parse(line);
   } catch (const nlohmann::json::parse_error& error) {
     std::string_view reason = error.what();
-    if (const size_t colon = reason.rfind("; "); colon != std::string_view::npos) {
-      reason = reason.substr(colon + 2);
+    if (const size_t dash = reason.find(" - "); dash != std::string_view::npos) {
+      reason = reason.substr(dash + 3);
     } else if (const size_t colon = reason.rfind(": "); colon != std::string_view::npos) {
       reason = reason.substr(colon + 2);
     }

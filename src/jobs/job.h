@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -102,6 +103,14 @@ struct TrainSpec {
   bool operator==(const TrainSpec&) const = default;
 };
 
+/// Where an option was given, for messages.
+struct OptionPlace {
+  std::string file;   ///< the jobs file, or the command line's option
+  int line = 0;       ///< 0 on the command line
+  std::string field;  ///< as written: `jobs[2].adapter.lora_r`
+  bool is_default = false;  ///< for all jobs: in `defaults`
+};
+
 struct JobSpec {
   std::string name;                ///< [A-Za-z0-9._-]+, unique in the run: the name of its output folder
   std::string tenant;
@@ -112,6 +121,13 @@ struct JobSpec {
   TrainSpec train;
   std::string file;                ///< where it was read, for messages; no part of equality
   int line = 0;
+  std::map<std::string, OptionPlace> places;  ///< the same of its options that were given, by path: `train.steps`
+
+  /// Where the option was given, or the job's entry.
+  OptionPlace place_of(const std::string& option) const {
+    const auto found = places.find(option);
+    return found != places.end() ? found->second : OptionPlace{file, line, (name.empty() ? "" : "jobs." + name + ".") + option};
+  }
   bool operator==(const JobSpec& other) const {
     return std::tie(name, tenant, priority, deadline, data, adapter, train) ==
            std::tie(other.name, other.tenant, other.priority, other.deadline, other.data, other.adapter, other.train);

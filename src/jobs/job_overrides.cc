@@ -26,6 +26,8 @@ class OverrideReader {
   OverrideReader(JobsFileLayers& layers, MistakeList& mistakes) : layers_(layers), mistakes_(mistakes) {}
 
   void add(const std::string& text) {
+    source_ = override_file;
+    if (text.starts_with("--")) return add_run_option(text);
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
       mistakes_.add(override_file, 0, "", fmt::format("must be key=value, got {}", shown(text)));
@@ -56,7 +58,19 @@ class OverrideReader {
     return true;
   }
 
-  void fail(const std::string& message) { mistakes_.add(override_file, 0, shown(field_), message); }
+  void fail(const std::string& message) { mistakes_.add(source_, 0, shown(field_), message); }
+
+  /// `--token-budget=512`.
+  void add_run_option(const std::string& text) {
+    const size_t equals = text.find('=');
+    COTUNE_CHECK(equals != std::string::npos, "{}", text);
+    source_ = text.substr(0, equals);
+    field_.clear();
+    value_ = text.substr(equals + 1);
+    std::string key = source_.substr(2);
+    std::replace(key.begin(), key.end(), '-', '_');
+    set(Section::run, key, OptionLevel::job_override, layers_.top_overrides);
+  }
 
   void add_by_place(std::string_view rest) {
     size_t place = 0;
@@ -151,11 +165,12 @@ class OverrideReader {
     auto read = read_option_value(option, node, literal);
     if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message);
     layer.insert_or_assign(
-        &option, GivenOption{std::get<OptionValue>(std::move(read)), level, override_file, 0, field_});
+        &option, GivenOption{std::get<OptionValue>(std::move(read)), level, source_, 0, field_});
   }
 
   JobsFileLayers& layers_;
   MistakeList& mistakes_;
+  std::string source_;
   std::string field_;
   std::string value_;
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -32,20 +33,42 @@ class JobsFileBuilder {
         look_for_inputs_(look_for_inputs),
         mistakes_(mistakes) {}
 
-  JobsFile build(const JobsFileLayers& layers) {
-    JobsFile result;
-    read_top(layers, result);
-    for (const JobLayers& job : layers.jobs) result.jobs.push_back(read_job(job, layers));
+  JobsFileReading build(const JobsFileLayers& layers) {
+    JobsFileReading result;
+    read_top(layers, result.jobs_file);
+    for (const JobLayers& job : layers.jobs) result.jobs_file.jobs.push_back(read_job(job, layers));
     report_unused_defaults(layers.defaults);
     report_unused_defaults(layers.defaults_overrides);
+    result.model = is_sound({"model", "base_model"});
+    result.run = is_sound({"run"});
+    for (size_t i = 0; i < layers.jobs.size(); ++i) {
+      const std::string& name = result.jobs_file.jobs[i].name;
+      const auto section = [&](const char* key) {
+        return is_sound({fmt::format("jobs[{}].{}", i, key), fmt::format("jobs.{}.{}", name, key),
+                         fmt::format("defaults.{}", key)});
+      };
+      result.jobs.push_back({section("data"), section("adapter")});
+    }
     return result;
   }
 
  private:
+  /// Whether no mistake was found at any of the fields or below, but for inputs that do not exist.
+  bool is_sound(const std::vector<std::string>& fields) const {
+    if (mistakes_.is_full()) return false;
+    return std::none_of(mistakes_.items().begin(), mistakes_.items().end(), [&](const Diagnostic& mistake) {
+      return !missing_inputs_.contains(mistake.field) &&
+             std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
+               return mistake.field == field || mistake.field.starts_with(field + ".");
+             });
+    });
+  }
+
   void read_top(const JobsFileLayers& layers, JobsFile& result) {
     OptionLayer merged = merge_layers({&layers.top, &layers.top_overrides}, mistakes_);
     resolve_paths(merged);
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
+    check_chunks(merged, result.run);
     const GivenOption* path = find_given(merged, "model.path");
     const GivenOption* config = find_given(merged, "model.config");
     const GivenOption* weights = find_given(merged, "model.weights");
@@ -56,9 +79,11 @@ class JobsFileBuilder {
     } else if (path != nullptr && result.model.weights != "file") {
       mistakes_.add(*weights, fmt::format("`{}` needs `config` in place of `path`", result.model.weights));
     } else if (config != nullptr && result.model.weights == "file") {
-      mistakes_.add(weights != nullptr ? *weights : *config, "`config` has no weights: set `weights: random` or `none`");
+      mistakes_.add(weights != nullptr ? *weights : *config,
+                    "`config` has no weights: set `weights: random` or `none`");
     } else if (purpose_ == Purpose::train && result.model.weights == "none") {
-      mistakes_.add(*weights, "training needs weights, got none; only plan and simulate work without");
+      mistakes_.add(*weights,
+                    "training needs weights, got none; `cotune plan` and `cotune simulate` do without");
     }
   }
 
@@ -66,11 +91,16 @@ class JobsFileBuilder {
     const size_t place = job_count_++;
     OptionLayer merged =
         merge_layers({&all.defaults, &all.defaults_overrides, &layers.own, &layers.overrides}, mistakes_);
-    resolve_paths(merged);
+    const std::vector<const Option*> missing = resolve_paths(merged);
     JobSpec job;
     job.file = file_;
     job.line = layers.line;
-    set_options(merged, {nullptr, nullptr, &job}, mistakes_, used_);
+    const OptionTarget target{nullptr, nullptr, &job};
+    set_options(merged, target, mistakes_, used_);
+    for (const Option* option : missing) option->set(target, default_value(*option));
+    for (const auto& [option, given] : merged) {
+      job.places[option->path()] = {given.file, given.line, given.field, given.level < OptionLevel::job};
+    }
     const std::string field = fmt::format("jobs[{}]", place);
     check_name(merged, field, job);
     check_data(merged, field, job);
@@ -93,51 +123,73 @@ class JobsFileBuilder {
     const GivenOption* lengths = find_given(merged, "data.lengths");
     if (lengths == nullptr && find_given(merged, "data.train") == nullptr) {
       mistakes_.add(file_, job.line, field + ".data",
-                    purpose_ == Purpose::train ? "`train` is missing: a JSONL file"
-                                               : "`train` or `lengths` is missing: a JSONL file, or example lengths");
+                    purpose_ == Purpose::train
+                        ? "`train` is missing: a JSONL file"
+                        : "`train` or `lengths` is missing: a JSONL file, or example lengths");
     } else if (lengths != nullptr && purpose_ == Purpose::train) {
-      mistakes_.add(*lengths, "training needs data.train; only plan and simulate work with lengths");
+      mistakes_.add(*lengths, "training needs data.train; `cotune plan` and `cotune simulate` take lengths");
     }
+  }
+
+  void check_chunks(const OptionLayer& merged, const RunSpec& run) {
+    if (run.layout != Layout::chunked || run.chunk_size <= run.token_budget) return;
+    const GivenOption* given = find_given(merged, "run.chunk_size");
+    COTUNE_CHECK(given != nullptr, "the default is below every token budget");
+    mistakes_.add(*given, fmt::format("must be at most run.token_budget, {}, got {}", run.token_budget,
+                                      run.chunk_size));
   }
 
   void check_batch(const OptionLayer& merged, const JobSpec& job) {
     const GivenOption* accumulation = find_given(merged, "train.gradient_accumulation_steps");
     if (accumulation == nullptr) return;
     if (find_given(merged, "train.micro_batch_size") == nullptr) {
-      mistakes_.add(*accumulation, "needs `micro_batch_size`; `batch_size` counts all examples of an optimizer step");
+      mistakes_.add(*accumulation,
+                    "needs `micro_batch_size`; `batch_size` counts all examples of an optimizer step");
     } else if (job.train.batch_size > largest_batch) {
-      mistakes_.add(*accumulation, fmt::format("micro_batch_size × gradient_accumulation_steps must be at most {}, got {}",
-                                               largest_batch, job.train.batch_size));
+      mistakes_.add(*accumulation,
+                    fmt::format("micro_batch_size × gradient_accumulation_steps must be at most {}, got {}",
+                                largest_batch, job.train.batch_size));
     }
   }
 
-  /// Makes the paths of inputs absolute, and looks for them where that is asked for.
-  void resolve_paths(OptionLayer& merged) {
+  /// Makes the paths of inputs absolute, and looks for them where that is asked for. Returns those that do
+  /// not exist.
+  std::vector<const Option*> resolve_paths(OptionLayer& merged) {
+    static const std::set<std::string> separate = {"data.train", "data.eval", "adapter.init_from"};
+    std::vector<const Option*> missing;
     for (auto& [option, given] : merged) {
       const OptionType type = option->accepted.type;
       if (given.is_mistaken) continue;
       std::string* place = std::get_if<std::string>(&given.value);
       if (auto* lengths = std::get_if<LengthsSpec>(&given.value)) place = &lengths->histogram;
-      const bool may_be_path = type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
+      const bool may_be_path =
+          type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
       if (!may_be_path || place == nullptr || place->empty()) continue;
       std::string& text = *place;
-      const bool is_path = type == OptionType::path || text.find('/') != std::string::npos || text.ends_with(".json");
+      const bool is_path =
+          type == OptionType::path || text.find('/') != std::string::npos || text.ends_with(".json");
       if (!is_path) continue;
-      const fs::path base = given.file == override_file ? fs::current_path() : folder_;
+      const fs::path base = given.file == file_ ? folder_ : fs::current_path();
       const fs::path full = (base / text).lexically_normal();
       std::error_code unreadable;
       if (look_for_inputs_ && !fs::exists(full, unreadable)) {
         mistakes_.add(given, fmt::format("no such file or folder: {}", full.string()));
+        if (separate.contains(option->path())) {
+          missing.push_back(option);
+          missing_inputs_.insert(given.field);
+        }
       }
       text = full.string();
     }
+    return missing;
   }
 
   void report_unused_defaults(const OptionLayer& defaults) {
     if (job_count_ == 0) return;
     for (const auto& [option, given] : defaults) {
-      if (!option->condition || used_.contains(option) || given.is_mistaken || is_unset(given.value)) continue;
-      mistakes_.add(given, fmt::format("`{}` belongs to {}, and no job is of that kind", option->key,
+      if (!option->condition || used_.contains(option) || given.is_mistaken || is_unset(given.value))
+        continue;
+      mistakes_.add(given, fmt::format("`{}` has an effect only {}, and no job is of that kind", option->key,
                                        option->condition->summary));
     }
   }
@@ -149,29 +201,48 @@ class JobsFileBuilder {
   MistakeList& mistakes_;
   std::map<std::string, std::string> names_;
   std::set<const Option*> used_;
+  std::set<std::string> missing_inputs_;  ///< fields
   size_t job_count_ = 0;
 };
 
-JobsFile parse(std::string_view text, const std::string& file_name, const fs::path& folder,
-               const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs) {
-  MistakeList mistakes;
+JobsFileReading parse(std::string_view text, const std::string& file_name, const fs::path& folder,
+                      const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs,
+                      MistakeList& mistakes) {
   const YAML::Node document = load_yaml_document(text, file_name);
   JobsFileLayers layers = read_layers(document, file_name, mistakes);
   add_overrides(overrides, layers, mistakes);
-  JobsFile result = JobsFileBuilder(file_name, folder, purpose, look_for_inputs, mistakes).build(layers);
-  mistakes.throw_if_any();
-  return result;
+  return JobsFileBuilder(file_name, folder, purpose, look_for_inputs, mistakes).build(layers);
 }
 
 }  // namespace
 
 JobsFile read_jobs_file(const fs::path& path, const std::vector<std::string>& overrides, Purpose purpose) {
-  return parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true);
+  MistakeList mistakes;
+  JobsFileReading reading =
+      parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes);
+  mistakes.throw_if_any();
+  return std::move(reading.jobs_file);
+}
+
+JobsFileReading read_jobs_file(const fs::path& path, const std::vector<std::string>& overrides,
+                               Purpose purpose, Diagnostics& diagnostics) {
+  MistakeList mistakes;
+  JobsFileReading reading;
+  try {
+    reading = parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes);
+    mistakes.throw_if_any();
+  } catch (const UserError& error) {
+    diagnostics.add(error);
+  }
+  return reading;
 }
 
 JobsFile parse_jobs_file(std::string_view text, const std::string& file_name, const fs::path& folder,
                          const std::vector<std::string>& overrides, Purpose purpose) {
-  return parse(text, file_name, folder, overrides, purpose, false);
+  MistakeList mistakes;
+  JobsFileReading reading = parse(text, file_name, folder, overrides, purpose, false, mistakes);
+  mistakes.throw_if_any();
+  return std::move(reading.jobs_file);
 }
 
 }  // namespace cotune

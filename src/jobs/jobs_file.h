@@ -7,33 +7,53 @@
 #include <string_view>
 #include <vector>
 
+#include "base/diagnostics.h"
 #include "jobs/job.h"
 
 namespace cotune {
 
-/// `train` refuses what has no weights or no data (`model.weights: none`, `data.lengths`); `plan` accepts them.
+/// `train` refuses what has no weights or no data (`model.weights: none`, `data.lengths`); `plan` accepts
+/// them.
 enum class Purpose { train, plan };
 
 /// Reads, merges `defaults` into every job, and checks.
 ///
 /// overrides: `key=value` texts, as given to --set, which replace what the file says: `model.path=/models/x`,
 ///   `run.memory=4GiB`, `defaults.train.steps=10`, `jobs[0].train.lr=1e-3`, or by name
-///   `jobs.sentiment.adapter.r=4`. A value for a list or a map is written as YAML flow (`[q_proj, v_proj]`); any
-///   other value is taken literally.
+///   `jobs.sentiment.adapter.r=4`. A value for a list or a map is written as YAML flow (`[q_proj, v_proj]`);
+///   any other value is taken literally. `--token-budget=512` is `run.token_budget=512` under the name that
+///   messages give it.
 /// In the result, paths of inputs (model, data, adapters, templates) are absolute: relative ones are resolved
-/// against the jobs file's folder, relative ones from `overrides` against the working directory. `run.output` stays
-/// as written, relative to the working directory. Inputs that do not exist are mistakes.
-/// Throws UserError with one line per mistake: file, line, field, what was found, what is accepted.
+/// against the jobs file's folder, relative ones from `overrides` against the working directory. `run.output`
+/// stays as written, relative to the working directory. Inputs that do not exist are mistakes. Throws
+/// UserError with one line per mistake: file, line, field, what was found, what is accepted.
 JobsFile read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                         Purpose purpose);
 
+/// A jobs file that may hold mistakes, and which of its sections hold none, so that what they name can be
+/// checked as well.
+struct JobsFileReading {
+  struct Sound {
+    bool data = false, adapter = false;
+  };
+  JobsFile jobs_file;  ///< what is wrong has its default value; an input that does not exist is empty
+  bool model = false, run = false;
+  std::vector<Sound>
+      jobs;  ///< of every job. A train, eval or init_from that does not exist leaves its section sound
+};
+
+/// The same, with the mistakes added to `mistakes`. Of a file that cannot be read at all nothing is returned.
+JobsFileReading read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                               Purpose purpose, Diagnostics& mistakes);
+
 /// The same from text, without touching the file system: inputs are not looked for.
 /// file_name: what messages call the text. folder: what relative paths are resolved against.
-JobsFile parse_jobs_file(std::string_view text, const std::string& file_name, const std::filesystem::path& folder,
-                         const std::vector<std::string>& overrides, Purpose purpose);
+JobsFile parse_jobs_file(std::string_view text, const std::string& file_name,
+                         const std::filesystem::path& folder, const std::vector<std::string>& overrides,
+                         Purpose purpose);
 
-/// The effective configuration as a jobs file: every option of every job that applies to it, defaults spelled out.
-/// parse_jobs_file(to_yaml(x)) == x for every x that parse_jobs_file returned.
+/// The effective configuration as a jobs file: every option of every job that applies to it, defaults spelled
+/// out. parse_jobs_file(to_yaml(x)) == x for every x that parse_jobs_file returned.
 std::string to_yaml(const JobsFile& jobs_file);
 
 }  // namespace cotune

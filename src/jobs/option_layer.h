@@ -41,6 +41,8 @@ class MistakeList {
   void add(const std::string& file, int line, const std::string& field, const std::string& message);
   void add(const GivenOption& at, const std::string& message) { add(at.file, at.line, at.field, message); }
   bool empty() const { return seen_.empty(); }
+  bool is_full() const { return full_; }
+  const std::vector<Diagnostic>& items() const { return mistakes_.items(); }
   void throw_if_any() const { mistakes_.throw_if_any(); }
 
  private:

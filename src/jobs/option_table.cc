@@ -117,20 +117,20 @@ Option input_only(Section section, std::string key, OptionValue neutral,
 Condition method_is(std::vector<AdapterMethod> methods) {
   std::vector<std::string_view> names;
   for (AdapterMethod method : methods) names.push_back(name_of(method));
-  const std::string summary = fmt::format("method {}", fmt::join(names, " or "));
+  const std::string kinds = fmt::format("method {}", fmt::join(names, " or "));
   return {.holds = [methods](const OptionTarget& target) {
             return std::find(methods.begin(), methods.end(), target.job->adapter.method) != methods.end();
           },
-          .summary = summary,
-          .complaint = [summary](const std::string& key, const OptionTarget& target) {
-            return fmt::format("`{}` belongs to {}; this job's method is {}", key, summary,
+          .summary = "with " + kinds,
+          .complaint = [kinds](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to {}; this job's method is {}", key, kinds,
                                name_of(target.job->adapter.method));
           }};
 }
 
 Condition optimizer_is(OptimizerKind kind) {
   return {.holds = [kind](const OptionTarget& target) { return target.job->train.optimizer == kind; },
-          .summary = fmt::format("optimizer {}", name_of(kind)),
+          .summary = fmt::format("with optimizer {}", name_of(kind)),
           .complaint = [kind](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to optimizer {}; this job's optimizer is {}", key, name_of(kind),
                                name_of(target.job->train.optimizer));
@@ -168,7 +168,7 @@ Condition needs_early_stopping() {
 
 Condition random_weights() {
   return {.holds = [](const OptionTarget& target) { return target.model->weights == "random"; },
-          .summary = "weights random",
+          .summary = "with weights random",
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to weights random; this model's weights are {}", key,
                                target.model->weights);
@@ -188,7 +188,7 @@ void add_model(std::vector<Option>& table) {
                         "A shape without a checkpoint: the name of a preset, or a config.json file.",
                         {.group = "model", .alternative = "config"}));
   table.push_back(field(Section::model, "weights", COTUNE_FIELD(model->weights), choice({"file", "none", "random"}),
-                        "`file`: those of `path`. With `config`: `random`, or `none` (plan only)."));
+                        "`file`: those of `path`. With `config`: `random`, or `none` (for `cotune plan` and `cotune simulate`)."));
   table.push_back(field(Section::model, "seed", COTUNE_FIELD(model->seed), of_type(OptionType::seed),
                         "Seed of random weights.", {.condition = random_weights()}));
   table.push_back(field(Section::model, "dtype", COTUNE_FIELD(model->dtype),
@@ -206,7 +206,7 @@ void add_run(std::vector<Option>& table) {
                         "Where to compute; `auto` takes a CUDA GPU where one can be used (docs/gpu.md), the CPU elsewhere."));
   table.push_back(field(Section::run, "memory", COTUNE_FIELD(run->memory), of_type(OptionType::memory),
                         "Most memory the run may take; `auto` is 80% of what is free at start."));
-  table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(1, most_tokens),
+  table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(256, most_tokens),
                         "Tokens of one microbatch. Does not change results, only speed and memory."));
   table.push_back(field(Section::run, "chunk_size", COTUNE_FIELD(run->chunk_size), whole(1, most_tokens),
                         "Tokens of a chunk in layout `chunked`."));
@@ -227,7 +227,7 @@ void add_job(std::vector<Option>& table) {
                         "Unique in the file: the name of the job's output folder.",
                         {.required = true, .in_defaults = false}));
   table.push_back(field(Section::job, "tenant", COTUNE_FIELD(job->tenant), of_type(OptionType::identifier),
-                        "Whose job it is."));
+                        "Whose job it is; for schedulers, training does not look at it."));
   table.push_back(field(Section::job, "priority", COTUNE_FIELD(job->priority), whole(-1'000'000, 1'000'000),
                         "Higher goes first when not all jobs fit into memory."));
   table.push_back(field(Section::job, "deadline", COTUNE_FIELD(job->deadline), of_type(OptionType::time),
@@ -240,16 +240,16 @@ void add_data(std::vector<Option>& table) {
                         {.required = true, .group = "examples", .alternative = "train"}));
   table.push_back(field(Section::data, "lengths", COTUNE_FIELD(job->data.lengths),
                         {.type = OptionType::lengths, .low = 1, .high = double(most_tokens)},
-                        "Example lengths in tokens in place of data; plan and simulate only.",
+                        "Example lengths in tokens in place of data, for `cotune plan` and `cotune simulate`.",
                         {.group = "examples", .alternative = "lengths"}));
   table.push_back(field(Section::data, "eval", COTUNE_FIELD(job->data.eval), of_type(OptionType::path),
                         "JSONL file of held-out examples.", {.group = "evaluation", .alternative = "eval"}));
   table.push_back(field(Section::data, "eval_fraction", COTUNE_FIELD(job->data.eval_fraction), between(0, 0.5),
-                        "Share of `train` to hold out, chosen by a hash of each example's text.",
+                        "Share of `train` to hold out, chosen by a hash of each example's text, whatever the seed.",
                         {.aliases = {"val_set_size"}, .group = "evaluation", .alternative = "eval_fraction"}));
   table.push_back(field(Section::data, "format", COTUNE_FIELD(job->data.format),
                         choice_of<DataFormat>({{"chat", "messages"}}),
-                        "What a line holds: `messages`; `prompt` and `completion`; alpaca fields; `text`."));
+                        "What every line holds (docs/data-formats.md); `auto`: what the file's first line does."));
   table.push_back(field(Section::data, "chat_template", COTUNE_FIELD(job->data.chat_template),
                         of_type(OptionType::path), "File with a Jinja template in place of the model's own."));
   table.push_back(field(Section::data, "max_length", COTUNE_FIELD(job->data.max_length), whole(0, most_tokens),
@@ -271,7 +271,9 @@ void add_adapter(std::vector<Option>& table) {
                         choice_of<AdapterMethod>({{"LORA", "lora"}}), "The kind of adapter.",
                         {.aliases = {"peft_type"}}));
   table.push_back(field(Section::adapter, "init_from", COTUNE_FIELD(job->adapter.init_from),
-                        of_type(OptionType::path), "Folder of an existing adapter to start from.",
+                        of_type(OptionType::path),
+                        "Existing adapter to start from: its folder, or the folder of a job of an earlier run. It must "
+                        "have the job's modules, ranks and alphas.",
                         {.aliases = {"lora_model_dir"}}));
   table.push_back(field(Section::adapter, "target_modules", COTUNE_FIELD(job->adapter.target_modules), modules,
                         "The projections to adapt: names, `all-linear`, or one regular expression.",

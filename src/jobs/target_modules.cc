@@ -57,7 +57,8 @@ class Resolver {
     try {
       if (mistakes_.empty()) modules = match_modules();
     } catch (const UserError& error) {
-      mistakes_.add(job_.file, job_.line, fmt::format("job {}: adapter", job_.name), error.what());
+      const OptionPlace place = job_.place_of("adapter");
+      mistakes_.add(place.file, place.line, place.field, error.what());
     }
     mistakes_.throw_if_any();
     return modules;
@@ -119,7 +120,8 @@ class Resolver {
   }
 
   void add(const char* field, const std::string& message) {
-    mistakes_.add(job_.file, job_.line, fmt::format("job {}: adapter.{}", job_.name, field), message);
+    const OptionPlace place = job_.place_of(fmt::format("adapter.{}", field));
+    mistakes_.add(place.file, place.line, place.field, message);
   }
 
   void check_layers() {

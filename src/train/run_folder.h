@@ -4,33 +4,39 @@
 #include <optional>
 #include <vector>
 
+#include "base/diagnostics.h"
 #include "train/run_record.h"
 
 namespace cotune {
 
-/// A run's folder, held by one process at a time: RUN/lock is locked while this lives, and by nothing afterwards, however
-/// the process ends.
+/// A run's folder, held by one process at a time: RUN/lock is locked while this lives, and by nothing
+/// afterwards, however the process ends.
 class RunFolder {
  public:
   enum class Start { fresh, resume, overwrite };
 
-  /// Takes the folder and changes nothing in it but the lock. Start::fresh and overwrite make it where it is not there.
-  /// Throws UserError: another process holds it (named), it holds a run already (fresh) or none (resume); SystemError
-  /// where it cannot be made or written to.
+  /// Takes the folder and changes nothing in it but the lock. Start::fresh and overwrite make it where it is
+  /// not there. Throws UserError: another process holds it (named), it holds a run already (fresh) or none
+  /// (resume); SystemError where it cannot be made or written to.
   RunFolder(std::filesystem::path path, Start start);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
+  /// What would refuse a start in this folder, without a change to anything: another process, a run that is
+  /// there or is not, a folder that cannot be made or written to. Adds to `mistakes`.
+  static void look(const std::filesystem::path& path, Start start, Diagnostics& mistakes);
+
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path job_folder(const std::string& name) const { return path_ / "jobs" / name; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
 
-  /// The run that the folder holds; nothing unless it was taken to resume. Throws UserError when run.json is damaged.
+  /// The run that the folder holds; nothing unless it was taken to resume. Throws UserError when run.json is
+  /// damaged.
   std::optional<RunRecord> record() const;
 
-  /// The first change: removes the old run's jobs (overwrite), what interrupted writes left, and the old summary, then
-  /// writes run.json. Throws SystemError.
+  /// The first change: removes the old run's jobs (overwrite), what interrupted writes left, and the old
+  /// summary, then writes run.json. Throws SystemError.
   void begin(const RunRecord& record);
   /// run.json again: the run has learned something that a resumed one needs. Throws SystemError.
   void update(const RunRecord& record);

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "jobs/settings.h"
+#include "train/adapter_folder.h"
 #include "train/checkpoint.h"
 #include "train/learning_rate.h"
 
@@ -34,21 +35,10 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
   setup_.momentum = spec_.train.momentum;
   setup_.compute = compute;
   setup_.device = device;
-  if (!spec_.adapter.init_from.empty()) check_existing_adapter();
   total_steps_ = cotune::total_steps(order_.order(), spec_.train.steps, spec_.train.epochs);
   vocabulary_size_ = config.vocabulary_size;
   state_.data_hash = content_hash(data_);
   state_.spec_hash = settings_hash(spec_);
-}
-
-void TrainingJob::check_existing_adapter() const {
-  const AdapterSetup existing = read_adapter_setup(spec_.adapter.init_from, config_);
-  const std::string place = fmt::format("jobs.{}.adapter.init_from: {}", spec_.name, spec_.adapter.init_from);
-  if (existing.spec.method != spec_.adapter.method) throw_user_error("{}: is an adapter of another method", place);
-  if (existing.modules != setup_.modules) {
-    throw_user_error("{}: adapts other modules, or with other ranks or alphas, than this job: give the job the same "
-                     "target_modules, r and alpha", place);
-  }
 }
 
 void TrainingJob::load() {
@@ -58,7 +48,7 @@ void TrainingJob::load() {
     COTUNE_CHECK(newest.has_value(), "{}: the checkpoint is gone", folder_.string());
     COTUNE_CHECK(load_checkpoint(*newest, *adapter).step == state_.step, "{}: is not of step {}", newest->string(), state_.step);
   } else if (!spec_.adapter.init_from.empty()) {
-    load_adapter(*adapter, spec_.adapter.init_from);
+    load_adapter(*adapter, find_adapter_folder(spec_.adapter.init_from));
   }
   adapter_ = std::move(adapter);
   selection_passes_ = adapter_->selection_passes();

@@ -20,7 +20,8 @@ namespace cotune {
 class TrainingJob {
  public:
   /// `index` is the job's number in its run. base_model: recorded in checkpoints and adapters. Makes no tensors: load()
-  /// does. Throws UserError when the adapter does not fit the model, or `init_from` does not fit the job.
+  /// does. Throws UserError when the adapter does not fit the model. Whether `init_from` fits the job is checked before
+  /// (adapter_folder.h).
   TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelConfig& config, at::ScalarType compute,
               at::Device device, std::string base_model, std::filesystem::path folder);
 
@@ -84,7 +85,6 @@ class TrainingJob {
 
  private:
   Batch make_batch(const Dataset& dataset, const std::vector<int64_t>& examples, int64_t step) const;
-  void check_existing_adapter() const;
 
   int32_t index_;
   JobSpec spec_;

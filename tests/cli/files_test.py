@@ -92,9 +92,9 @@ class Privileges(ProgramTest):
         jobs = self.jobs_file(steps=2, jobs=["plain"])
         closed = self.path / "closed"
         closed.mkdir(mode=0o555)
-        errors = self.run_program("train", jobs, "--output-dir", closed, expect=1, **self.others).stderr
+        errors = self.run_program("train", jobs, "--output-dir", closed, expect=2, **self.others).stderr
         self.assertRegex(errors, r"closed.*: Permission denied")
-        errors = self.run_program("train", jobs, "--output-dir", closed / "run", expect=1, **self.others).stderr
+        errors = self.run_program("train", jobs, "--output-dir", closed / "run", expect=2, **self.others).stderr
         self.assertRegex(errors, r"closed/run: .*Permission denied")
         self.assertEqual(list(closed.iterdir()), [])
 

@@ -14,6 +14,7 @@ import unittest
 
 PROGRAM = os.path.abspath(os.environ.get("COTUNE", "build/cotune"))
 LIMIT_S = 900
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # what the program would set, and start itself again, which takes half a second
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 160, "hidden_act": "silu",
@@ -59,11 +60,12 @@ class ProgramTest(unittest.TestCase):
     def command(self, *arguments):
         return [PROGRAM, *map(str, arguments)]
 
-    def run_program(self, *arguments, expect=0, **options):
-        options.setdefault("stdout", subprocess.PIPE)
-        done = subprocess.run(self.command(*arguments), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                              timeout=LIMIT_S, **options)
-        self.assertEqual(done.returncode, expect, (done.stdout or "") + done.stderr)
+    def run_program(self, *arguments, expect=0, stdin_text=None, **options):
+        """Runs cotune to its end. stdin_text: what a pipe gives it."""
+        options = {"stdout": subprocess.PIPE, "text": True, **options}
+        source = {"stdin": subprocess.DEVNULL} if stdin_text is None else {"input": stdin_text}
+        done = subprocess.run(self.command(*arguments), stderr=subprocess.PIPE, timeout=LIMIT_S, **source, **options)
+        self.assertEqual(done.returncode, expect, (done.stdout, done.stderr))
         return done
 
     def start_program(self, *arguments):

@@ -102,7 +102,7 @@ TEST(Dataset, NamesTheLineAndFieldOfEveryMistake) {
                                 "tool_results, ipython; found \"bot\"");
   EXPECT_EQ(reading.mistake(1), "f:4: messages[0].content: expected a string, found the number 7");
   EXPECT_EQ(reading.mistake(2), "f:5: messages: expected a list of at least one message, found an empty one");
-  EXPECT_EQ(reading.mistake(3), "f:6: expected the fields messages; found text");
+  EXPECT_EQ(reading.mistake(3), "f:6: expected the fields messages, as in line 1: a file has one format; found text");
   EXPECT_EQ(reading.mistake(4), "f:7: expected an object, found array");
   EXPECT_EQ(reading.mistake(5), "f:8: messages[0].weight: expected 0 or 1, found the number 0.5");
   EXPECT_THAT(reading.mistake(6), HasSubstr("f:9: column 14: not JSON"));
@@ -110,10 +110,26 @@ TEST(Dataset, NamesTheLineAndFieldOfEveryMistake) {
 
 TEST(Dataset, ReportsTwentyMistakesAndCountsTheRest) {
   std::string lines;
-  for (int i = 0; i < 50; ++i) lines += "{\n";
+  for (int i = 0; i < 50; ++i) lines += std::string(static_cast<size_t>(i), ' ') + "{\n";
   const Reading reading = read(lines);
   EXPECT_EQ(reading.diagnostics.items().size(), 21u);
-  EXPECT_THAT(reading.mistake(20), HasSubstr("and 30 more"));
+  EXPECT_EQ(reading.mistake(20), "f:50: and 30 more such lines, this is the last");
+}
+
+TEST(Dataset, TellsAListOfRecordsFromLines) {
+  const Reading reading = read("[\n {\"text\": \"a\"},\n {\"text\": \"b\"}\n]\n");
+  ASSERT_EQ(reading.diagnostics.items().size(), 1u);
+  EXPECT_EQ(reading.mistake(0), "f:1: expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one");
+  EXPECT_THAT(read("text,label\n").mistake(0), HasSubstr("f:1: column 2: not JSON: invalid literal"));
+}
+
+TEST(Dataset, ReportsThreeMistakesWithOneMessageAndCountsTheRest) {
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += i == 30 ? "{\"prompt\":\"a\"}\n" : "{\n";
+  const Reading reading = read(lines);
+  ASSERT_EQ(reading.diagnostics.items().size(), 5u);
+  EXPECT_THAT(reading.mistake(3), HasSubstr("f:31: expected the fields"));
+  EXPECT_EQ(reading.mistake(4), "f:50: and 46 more such lines, this is the last");
 }
 
 TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
@@ -179,9 +195,11 @@ TEST(Dataset, ReadsFilesAndRefusesWhatCannotBeRead) {
   EXPECT_EQ(data.eval.size(), 1);
   EXPECT_EQ(data.files.size(), 2u);
   std::remove(path.c_str());
-  EXPECT_THROW(read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics), UserError);
-  spec.train = testing::TempDir();
-  EXPECT_THROW(read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics), UserError);
+  spec.eval = testing::TempDir();
+  EXPECT_TRUE(read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics).files.empty());
+  ASSERT_EQ(diagnostics.size(), 2u);
+  EXPECT_EQ(diagnostics.items()[0].to_string(), path + ": cannot open: No such file or directory");
+  EXPECT_EQ(diagnostics.items()[1].to_string(), spec.eval + ": is not a regular file");
 }
 
 TEST(DescribeExample, ShowsControlCharactersAsText) {

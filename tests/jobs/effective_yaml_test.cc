@@ -27,6 +27,7 @@ class RandomSpecs {
       if (job.data.train.empty() && job.data.lengths.empty()) job.data.train = "/t";
       file.jobs.push_back(job);
     }
+    file.run.chunk_size = std::min(file.run.chunk_size, file.run.token_budget);
     if (file.model.path.empty() && file.model.config.empty()) file.model.path = "/m";
     if (!file.model.path.empty()) {
       file.model.weights = "file";

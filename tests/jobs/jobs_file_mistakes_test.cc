@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "jobs/jobs_file.h"
 
 namespace cotune {
@@ -79,7 +80,7 @@ TEST(JobsFileMistakes, InTheModel) {
       {"path: m, weights: random", "j.yaml:1: model.weights: `random` needs `config` in place of `path`"},
       {"config: c", "j.yaml:1: model.config: `config` has no weights: set `weights: random` or `none`"},
       {"config: c, weights: file", "j.yaml:1: model.weights: `config` has no weights: set `weights: random` or `none`"},
-      {"config: c, weights: none", "j.yaml:1: model.weights: training needs weights, got none; only plan and simulate work without"},
+      {"config: c, weights: none", "j.yaml:1: model.weights: training needs weights, got none; `cotune plan` and `cotune simulate` do without"},
       {"path: m, weights: rand", "j.yaml:1: model.weights: must be one of file, none, random, got rand; did you mean `random`?"},
       {"path: m, seed: 1", "j.yaml:1: model.seed: `seed` belongs to weights random; this model's weights are file"},
       {"path: m, dtype: int8", "j.yaml:1: model.dtype: must be one of auto, float32, bfloat16, float64, got int8"},
@@ -93,7 +94,8 @@ TEST(JobsFileMistakes, InTheRun) {
   const std::vector<Case> cases = {
       {"memory: 8", "run.memory: must be auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%, got 8"},
       {"device: tpu", "run.device: must be one of auto, cpu, cuda, got tpu; did you mean `cpu`?"},
-      {"token_budget: 0", "run.token_budget: must be a whole number from 1 to 1048576, got 0"},
+      {"token_budget: 0", "run.token_budget: must be a whole number from 256 to 1048576, got 0"},
+      {"layout: chunked, chunk_size: 1025", "run.chunk_size: must be at most run.token_budget, 1024, got 1025"},
       {"sharing: fused", "run.sharing: must be one of separate, temporal, batch-all, hybrid, got fused"},
       {"portable_kernels: yes", "run.portable_kernels: must be true or false, got yes"},
       {"output_dir: ''", "run.output_dir: must be a text, got the text \"\""},
@@ -203,7 +205,7 @@ TEST(JobsFileMistakes, InData) {
   EXPECT_EQ(mistakes(head + "}}]}", {}, Purpose::plan),
             "j.yaml:1: jobs[0].data: `train` or `lengths` is missing: a JSONL file, or example lengths");
   EXPECT_EQ(mistakes(head + "lengths: [3]}}]}"),
-            "j.yaml:2: jobs[0].data.lengths: training needs data.train; only plan and simulate work with lengths");
+            "j.yaml:2: jobs[0].data.lengths: training needs data.train; `cotune plan` and `cotune simulate` take lengths");
   EXPECT_EQ(mistakes(head + "lengths: [0]}}]}", {}, Purpose::plan),
             "j.yaml:2: jobs[0].data.lengths: must be a list of lengths or a map from lengths to counts, each a whole "
             "number from 1 to 1048576, or the name or file of a histogram, got a list with 0 in it");
@@ -227,7 +229,10 @@ TEST(JobsFileMistakes, InData) {
 
 TEST(JobsFileMistakes, InDefaultsThatNoJobCanUse) {
   EXPECT_EQ(job_mistakes("adapter: {method: bottleneck}", {}, "{adapter: {r: 8}}"),
-            "j.yaml:1: defaults.adapter.r: `r` belongs to method lora, and no job is of that kind");
+            "j.yaml:1: defaults.adapter.r: `r` has an effect only with method lora, and no job is of that kind");
+  EXPECT_EQ(job_mistakes("priority: 0", {}, "{train: {eval_steps: 8}}"),
+            "j.yaml:1: defaults.train.eval_steps: `eval_steps` has an effect only with `data.eval` or `data.eval_fraction`, "
+            "and no job is of that kind");
 }
 
 TEST(JobsFileMistakes, InOverrides) {
@@ -254,13 +259,40 @@ TEST(JobsFileMistakes, AreAllReportedAtOnceInTheOrderOfLines) {
   EXPECT_EQ(mistakes("cotune: 1\nmodel: {path: m}\njobs:\n  - name: a\n    data: {trian: t}\n    adapter:\n      r: 0\n"
                      "      dropuot: 1\n    train: {lr: x}\n",
                      {"run.memory=1"}),
-            "--set: run.memory: must be auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as "
-            "60%, got 1\n"
             "j.yaml:4: jobs[0].data: `train` is missing: a JSONL file\n"
             "j.yaml:5: jobs[0].data.trian: unknown key; did you mean `train`?\n"
             "j.yaml:7: jobs[0].adapter.r: must be a whole number from 1 to 512, got 0\n"
             "j.yaml:8: jobs[0].adapter.dropuot: unknown key; did you mean `dropout`?\n"
-            "j.yaml:9: jobs[0].train.lr: must be a number above 0, got x");
+            "j.yaml:9: jobs[0].train.lr: must be a number above 0, got x\n"
+            "--set: run.memory: must be auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as "
+            "60%, got 1");
+}
+
+TEST(JobsFileMistakes, OfTheRunsOptionsNameTheOptionOfTheCommandLine) {
+  EXPECT_EQ(job_mistakes("priority: 0", {"--threads=-1", "--token-budget=1"}),
+            "--threads: must be a whole number from 0 to 4096, got -1\n"
+            "--token-budget: must be a whole number from 256 to 1048576, got 1");
+}
+
+TEST(JobsFileMistakes, LeaveTheOtherSectionsSound) {
+  const auto read = [](const std::string& jobs, std::vector<std::string> overrides = {}) {
+    const std::string path = testing::TempDir() + "cotune_sound_test.yaml";
+    write_file_atomically(path, "cotune: 1\nmodel: {config: llama-2-7b, weights: random}\njobs: [" + jobs + "]");
+    Diagnostics mistakes;
+    const JobsFileReading reading = read_jobs_file(path, overrides, Purpose::train, mistakes);
+    std::string sound = reading.model ? "m" : "-";
+    for (const auto& job : reading.jobs) sound += std::string(job.data ? "d" : "-") + (job.adapter ? "a" : "-");
+    return std::to_string(mistakes.size()) + sound;
+  };
+  const std::string here = std::string(COTUNE_SOURCE_DIR) + "/README.md", data = "data: {train: " + here + "}";
+  EXPECT_EQ(read("{name: a, " + data + "}"), "0mda");
+  EXPECT_EQ(read("{name: a, " + data + ", train: {lr: x}}"), "1mda");
+  EXPECT_EQ(read("{name: a, " + data + ", adapter: {r: 0}}, {name: b, " + data + "}"), "1md-da");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_length: x}}, {name: b, " + data + "}"), "1m-ada");
+  EXPECT_EQ(read("{name: a, " + data + "}", {"model.seed=x"}), "1-da");
+  EXPECT_EQ(read("{name: a, " + data + "}", {"jobs.a.adapter.r=0", "defaults.data.max_length=x"}), "2m--");
+  // What is not there leaves the rest of its section to be checked.
+  EXPECT_EQ(read("{name: a, data: {train: nowhere}, adapter: {init_from: nowhere}}"), "2mda");
 }
 
 TEST(JobsFileMistakes, StopAfterAHundred) {
@@ -268,7 +300,7 @@ TEST(JobsFileMistakes, StopAfterAHundred) {
   for (int i = 0; i < 500; ++i) text += "\nunknown_key_number_" + std::to_string(i) + ": 1,";
   const std::string found = mistakes(text + "}}]}");
   EXPECT_EQ(std::count(found.begin(), found.end(), '\n'), 100);
-  EXPECT_TRUE(found.starts_with("only the first 100 mistakes are shown\n"));
+  EXPECT_TRUE(found.ends_with("\nonly the first 100 mistakes are shown"));
 }
 
 }  // namespace

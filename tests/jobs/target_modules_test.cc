@@ -93,7 +93,7 @@ TEST(TargetModules, DoNotMatchInTheMiddleOfAName) {
 TEST(TargetModules, ThatMatchNothingAreAMistake) {
   const std::string accepted =
       "; accepted: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, `all-linear` or one regular expression";
-  const std::string place = "j.yaml:3: job a: adapter.";
+  const std::string place = "j.yaml:3: jobs.a.adapter.";
   EXPECT_EQ(mistake({.target_modules = {"proj"}}),
             place + "target_modules: `proj` matches no module of this model" + accepted);
   EXPECT_EQ(mistake({.target_modules = {"q_proj", "layers.3.mlp.up_proj"}}),
@@ -114,7 +114,7 @@ TEST(TargetModules, ThatMatchNothingAreAMistake) {
 
 TEST(TargetModules, WithAnExpressionThatBacktracksForEverAreAMistake) {
   EXPECT_EQ(mistake({.target_modules = {"((((.+)+)+)+)+[XY]"}}),
-            "j.yaml:3: job a: adapter: `((((.+)+)+)+)+[XY]` cannot be matched: match limit exceeded");
+            "j.yaml:3: jobs.a.adapter: `((((.+)+)+)+)+[XY]` cannot be matched: match limit exceeded");
 }
 
 }  // namespace

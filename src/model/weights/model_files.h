@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/diagnostics.h"
 #include "model/config/model_config.h"
 #include "model/config/tokenizer_files.h"
 
@@ -31,8 +32,8 @@ class WeightSource {
   /// Checksum of every tensor's name and stored bytes: reads them all.
   virtual std::string content_hash() const = 0;
 
-  /// Pages of the mapping that were read no longer count as this process's memory. Views stay valid; reading them again
-  /// reads the file.
+  /// Pages of the mapping that were read no longer count as this process's memory. Views stay valid; reading
+  /// them again reads the file.
   virtual void drop_pages() const = 0;
 };
 
@@ -51,14 +52,26 @@ struct ModelFiles {
 /// read, all at once.
 ModelFiles open_model(const std::filesystem::path& path);
 
-/// Checksum of everything that training computes with: the configuration's shape and rotary settings, and all weights as
-/// stored. The same wherever the files lie; another for another file format. Reads every weight once.
+/// As much of a model as can be read.
+struct ModelParts {
+  ModelFiles files;
+  bool has_config = false;     ///< without it there is nothing else
+  bool has_tokenizer = false;  ///< the tokenizer's files could be read, if there are any
+  bool has_weights = false;
+};
+
+/// The same, with mistakes added to `mistakes`.
+ModelParts open_model(const std::filesystem::path& path, Diagnostics& mistakes);
+
+/// Checksum of everything that training computes with: the configuration's shape and rotary settings, and all
+/// weights as stored. The same wherever the files lie; another for another file format. Reads every weight
+/// once.
 std::string model_fingerprint(const ModelFiles& model);
 
 /// A model without files, for tests and benchmarks: values from (seed, tensor name, index) alone, so the same
 /// on every machine and for every dtype up to its rounding. Uniform with standard deviation 1/√columns for
-/// matrices, 1 ± 0.1 for norms, ± 0.1 for biases. The tokenizer's files are empty. Throws UserError for a family that
-/// can only be planned.
+/// matrices, 1 ± 0.1 for norms, ± 0.1 for biases. The tokenizer's files are empty. Throws UserError for a
+/// family that can only be planned.
 ModelFiles random_model(const ModelConfig& config, uint64_t seed);
 
 }  // namespace cotune

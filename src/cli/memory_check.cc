@@ -1,0 +1,105 @@
+#include "cli/memory_check.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/error.h"
+#include "jobs/memory_size.h"
+#include "kernels/float_parts.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+#include "schedule/smaller_rounds.h"
+#include "train/trainer.h"
+
+namespace cotune {
+namespace {
+
+constexpr double mib = 1024.0 * 1024.0;
+
+/// parts: of the frozen weights, where products of the compute dtype take any.
+MemoryFacts facts_of(at::ScalarType compute, const ComputeDevice& device, int parts) {
+  const kernels::Isa isa = kernel_isa(compute, device.device);
+  return {.element_size = static_cast<int64_t>(c10::elementSize(compute)),
+          .packed = isa != kernels::Isa::none,
+          .parts = isa == kernels::Isa::amx_f32 ? parts : 0};
+}
+
+/// In how many bf16 parts values of a type can be held exactly.
+int exact_parts(at::ScalarType stored) {
+  if (stored == at::kBFloat16) return 1;
+  return stored == at::kHalf ? 2 : kernels::largest_part_count;
+}
+
+}  // namespace
+
+int64_t memory_limit(const RunSpec& run, const ComputeDevice& device) {
+  const auto size = parse_memory_size(run.memory);
+  COTUNE_CHECK(size.has_value());
+  const MemorySize wish = size.value();
+  return wish.of(device.is_cpu() ? available_memory_bytes() + resident_bytes() : device.memory().free_bytes);
+}
+
+int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device) {
+  if (!device.is_cpu()) return memory_limit_bytes;
+  return tensor_limit_within(memory_limit_bytes, resident_bytes() - memory_usage().held_bytes);
+}
+
+PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config) {
+  PackingPolicy policy;
+  policy.sharing = run.sharing;
+  policy.layout = run.layout;
+  policy.token_budget = run.token_budget;
+  policy.chunk_size = run.chunk_size;
+  policy.recompute = run.recompute == Recompute::always;
+  policy.layer_count = config.layer_count;
+  return policy;
+}
+
+void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
+                       at::ScalarType compute, Diagnostics& mistakes) {
+  const int64_t weights = predict_weight_bytes(config, facts_of(compute, {}, 1));
+  const int64_t left = tensor_limit(memory_limit_bytes, {});
+  if (weights <= left) return;
+  mistakes.add(
+      "", 0, "run.memory",
+      fmt::format(
+          "{}: the model alone takes {:.0f} MiB; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
+          "program itself",
+          asked, static_cast<double>(weights) / mib, static_cast<double>(memory_limit_bytes) / mib,
+          static_cast<double>(left) / mib));
+}
+
+PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
+                               const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
+                               int64_t tensor_limit_bytes, Diagnostics& mistakes) {
+  const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
+  MemoryFacts facts = facts_of(compute, device, kernels::largest_part_count);
+  facts.weight_bytes = predict_weight_bytes(model.config, facts_of(compute, device, weight_parts));
+  const PackingPolicy policy = packing_policy(run, model.config);
+  PredictedMemory predicted;
+  predicted.limit_bytes = tensor_limit_bytes;
+  std::vector<JobFootprint> all;
+  for (const auto& job : jobs) {
+    const JobFootprint footprint = job->footprint();
+    const auto alone = [&](const PackingPolicy& under) {
+      return predict_memory(model.config, std::array{footprint}, under, facts);
+    };
+    PredictedMemory::Job& prediction = predicted.jobs.emplace_back();
+    prediction.module_count = static_cast<int64_t>(footprint.adapters.size());
+    for (const AdapterShape& adapter : footprint.adapters)
+      prediction.value_count += parameter_count(model.config, adapter);
+    prediction.alone_bytes = alone(policy).total();
+    if (const auto refusal =
+            refuse_for_ever(job->index(), tensor_limit_bytes, policy, run.recompute, alone)) {
+      const JobSpec& spec = job->spec();
+      mistakes.add(spec.file, spec.line, "jobs." + spec.name,
+                   "can never run within run.memory: it " + refusal->to_string());
+    }
+    all.push_back(footprint);
+  }
+  predicted.together_bytes = predict_memory(model.config, all, policy, facts).total();
+  return predicted;
+}
+
+}  // namespace cotune

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/diagnostics.h"
+#include "device/compute_device.h"
+#include "jobs/job.h"
+#include "model/weights/model_files.h"
+#include "schedule/step_plan.h"
+#include "train/training_job.h"
+
+namespace cotune {
+
+/// The most bytes that the run may take: of the whole process, or of what it holds on its device.
+int64_t memory_limit(const RunSpec& run, const ComputeDevice& device);
+
+/// What of the limit is left for tensors now.
+int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device);
+
+/// How the run's rounds are packed, before memory runs short. Its layers are the model's.
+PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config);
+
+/// Adds a mistake where the model alone exceeds what the limit leaves for tensors. asked: as run.memory says
+/// it.
+void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
+                       at::ScalarType compute, Diagnostics& mistakes);
+
+/// What jobs will take, predicted before anything is loaded.
+struct PredictedMemory {
+  struct Job {
+    int64_t module_count = 0;
+    int64_t value_count = 0;  ///< trained
+    int64_t alone_bytes = 0;  ///< peak with this job and no other
+  };
+  int64_t limit_bytes = 0;     ///< for tensors
+  int64_t together_bytes = 0;  ///< peak of all jobs at once
+  std::vector<Job> jobs;
+};
+
+/// Predicts what admission will (schedule/memory.h), and adds a mistake for every job that can never fit,
+/// with the kind of memory that overflows. The weights count as their type in the file says, which for
+/// float32 products on bf16 parts may be more than they will take.
+PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
+                               const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
+                               int64_t tensor_limit_bytes, Diagnostics& mistakes);
+
+}  // namespace cotune

@@ -1,0 +1,169 @@
+#include "train/adapter_folder.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "adapter/adapter_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "jobs/enum_names.h"
+#include "train/checkpoint.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Names the first of `values`, and how many more there are.
+std::string first_of(const std::vector<std::string>& values) {
+  const std::string more = values.size() > 1 ? fmt::format(" and {} more", values.size() - 1) : "";
+  return values.front() + more;
+}
+
+/// How two sets of modules differ, as seen from the job.
+void compare_modules(const std::vector<AdaptedModule>& adapter, const std::vector<AdaptedModule>& job,
+                     std::vector<std::string>& differences) {
+  const auto by_name = [](const std::vector<AdaptedModule>& modules) {
+    std::map<std::string, AdaptedModule> result;
+    for (const AdaptedModule& module : modules) result[module_name(module.layer, module.projection)] = module;
+    return result;
+  };
+  const auto theirs = by_name(adapter), ours = by_name(job);
+  std::vector<std::string> only_theirs, only_ours, ranks, alphas;
+  for (const auto& [name, module] : theirs) {
+    const auto found = ours.find(name);
+    if (found == ours.end()) {
+      only_theirs.push_back(name);
+      continue;
+    }
+    if (module.r != found->second.r)
+      ranks.push_back(fmt::format("{} has rank {}, not {}", name, module.r, found->second.r));
+    if (module.alpha != found->second.alpha) {
+      alphas.push_back(fmt::format("{} has alpha {}, not {}", name, module.alpha, found->second.alpha));
+    }
+  }
+  for (const auto& [name, module] : ours) {
+    if (!theirs.contains(name)) only_ours.push_back(name);
+  }
+  if (!only_theirs.empty()) differences.push_back("it adapts " + first_of(only_theirs));
+  if (!only_ours.empty()) differences.push_back("it does not adapt " + first_of(only_ours));
+  if (!ranks.empty()) differences.push_back(first_of(ranks));
+  if (!alphas.empty()) differences.push_back(first_of(alphas));
+}
+
+/// What keeps a job from starting with an adapter.
+std::vector<std::string> differences_of(const AdapterSetup& adapter, const AdapterSpec& job,
+                                        const std::vector<AdaptedModule>& modules) {
+  std::vector<std::string> differences;
+  const AdapterSpec& spec = adapter.spec;
+  if (spec.method != job.method) {
+    differences.push_back(fmt::format("its method is {}, not {}", name_of(spec.method), name_of(job.method)));
+    return differences;
+  }
+  compare_modules(adapter.modules, modules, differences);
+  if (spec.method == AdapterMethod::lora && spec.use_rslora != job.use_rslora) {
+    differences.push_back(fmt::format("its use_rslora is {}, not {}", spec.use_rslora, job.use_rslora));
+  }
+  if (spec.method == AdapterMethod::bottleneck && spec.activation != job.activation) {
+    differences.push_back(
+        fmt::format("its activation is {}, not {}", name_of(spec.activation), name_of(job.activation)));
+  }
+  return differences;
+}
+
+bool holds_adapter(const fs::path& folder) {
+  return fs::exists(folder / adapter_config_file);
+}
+
+std::optional<fs::path> adapter_of_job(const fs::path& job) {
+  if (holds_adapter(job / "adapter")) return job / "adapter";
+  for (const auto& checkpoint : {best_checkpoint(job), latest_checkpoint(job)}) {
+    if (checkpoint && holds_adapter(*checkpoint)) return checkpoint;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+fs::path find_adapter_folder(const fs::path& path) {
+  if (!fs::is_directory(path)) {
+    throw_user_error("{}: {}; a folder with {} is needed", path.string(),
+                     fs::exists(path) ? "is no folder" : "does not exist", adapter_config_file);
+  }
+  if (holds_adapter(path)) return path;
+  if (const auto adapter = adapter_of_job(path)) return *adapter;
+  std::vector<fs::path> jobs, adapters;
+  if (fs::is_directory(path / "jobs")) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path / "jobs"))
+      jobs.push_back(entry.path());
+    std::sort(jobs.begin(), jobs.end());
+    for (const fs::path& job : jobs) {
+      if (const auto adapter = adapter_of_job(job)) adapters.push_back(*adapter);
+    }
+  }
+  if (adapters.size() == 1) return adapters.front();
+  if (adapters.empty()) {
+    throw_user_error(
+        "{}: holds no adapter: accepted are a folder with {}, a job's folder (RUN/jobs/NAME) and a run's "
+        "folder with one job",
+        path.string(), adapter_config_file);
+  }
+  std::string list;
+  for (const fs::path& job : jobs) {
+    if (adapter_of_job(job)) list += "\n  " + job.string();
+  }
+  throw_user_error("{}: holds the adapters of {} jobs: choose one:{}", path.string(), adapters.size(), list);
+}
+
+std::string recorded_base_model(const fs::path& adapter_folder) {
+  const fs::path file = adapter_folder / adapter_config_file;
+  try {
+    const auto config = nlohmann::json::parse(read_file(file));
+    const auto found = config.find("base_model_name_or_path");
+    return found == config.end() || found->is_null() ? std::string() : found->get<std::string>();
+  } catch (const nlohmann::json::exception& error) {
+    throw_user_error("{}: is not an adapter configuration: {}", file.string(), error.what());
+  }
+}
+
+std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const ModelConfig& config,
+                                      at::ScalarType compute, at::Device device) {
+  AdapterSetup setup = read_adapter_setup(adapter_folder, config);
+  setup.optimizer = OptimizerKind::sgd;  // without momentum: no moments
+  setup.compute = compute;
+  setup.device = device;
+  std::unique_ptr<Adapter> adapter = make_adapter(config, std::move(setup));
+  load_adapter(*adapter, adapter_folder);
+  return adapter;
+}
+
+void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>& modules,
+                           const ModelConfig& config) {
+  Diagnostics mistakes;
+  const OptionPlace place = job.place_of("adapter.init_from");
+  try {
+    const fs::path folder = find_adapter_folder(job.adapter.init_from);
+    const std::vector<std::string> differences =
+        differences_of(read_adapter_setup(folder, config), job.adapter, modules);
+    if (!differences.empty()) {
+      throw_user_error("{}: is another adapter than this job's: {}; give the job the adapter's settings",
+                       folder.string(), fmt::join(differences, "; "));
+    }
+    const std::unique_ptr<Adapter> adapter = open_adapter(folder, config, at::kFloat, at::kCPU);
+    for (const Parameter& parameter : adapter->parameters()) {
+      if (at::isfinite(parameter.value).all().item<bool>()) continue;
+      throw_user_error("{}: {}: holds values that are not finite", (folder / adapter_model_file).string(),
+                       parameter.name);
+    }
+  } catch (const UserError& error) {
+    mistakes.add(place.file, place.line, place.field, error.what());
+  }
+  mistakes.throw_if_any();
+}
+
+}  // namespace cotune

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "adapter/adapter.h"
+#include "base/diagnostics.h"
+
+namespace cotune {
+
+/// The folder with adapter_config.json that a path means: an adapter folder itself; a job's folder
+/// (RUN/jobs/NAME: its finished adapter, else its best checkpoint, else its latest); or a run's folder with
+/// one job. Throws UserError that lists the jobs of a run with several, and says what is accepted for
+/// anything else.
+std::filesystem::path find_adapter_folder(const std::filesystem::path& path);
+
+/// `base_model_name_or_path` of an adapter folder; "" where it says nothing. Throws UserError.
+std::string recorded_base_model(const std::filesystem::path& adapter_folder);
+
+/// The adapter for use without training: no optimizer state. Throws UserError as read_adapter_setup and
+/// load_adapter do.
+std::unique_ptr<Adapter> open_adapter(const std::filesystem::path& adapter_folder, const ModelConfig& config,
+                                      at::ScalarType compute, at::Device device);
+
+/// Checks that a job can start from the adapter that its init_from means: the files are read, and every value
+/// must be a finite number. modules: the job's. Throws UserError that names the place where init_from was
+/// given, and lists every difference: method, modules, ranks, alphas, scale (rsLoRA), activation.
+void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>& modules,
+                           const ModelConfig& config);
+
+}  // namespace cotune

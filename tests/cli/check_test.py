@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""cotune train --check: everything that a start would refuse, all at once, and nothing written. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/check_test.py [UNITTEST OPTIONS]
+"""
+import fcntl
+import json
+import os
+import shutil
+import struct
+import unittest
+
+from program import METHODS, ProgramTest
+from tiny_models import ROOT, copy_model
+
+
+class Check(ProgramTest):
+    def refused(self, jobs, *options, starts=False):
+        """The mistakes, one a line; nothing is written. starts: a start is refused in the same words."""
+        options = ("--output-dir", self.path / "run", *options) if "--output-dir" not in options else options
+        errors = self.run_program("train", jobs, "--check", *options, expect=2).stderr
+        if starts:
+            self.assertEqual(self.run_program("train", jobs, *options, expect=2).stderr, errors)
+        self.assertFalse((self.path / "run").exists())
+        return errors
+
+    def write_jobs(self, *jobs, model="{config: ./config.json, weights: random}", more=""):
+        path = self.path / "jobs.yaml"
+        path.write_text(f"cotune: 1\nmodel: {model}\n{more}jobs:\n" + "".join(f"  - {job}\n" for job in jobs))
+        return path
+
+
+class AllMistakes(Check):
+    def test_of_jobs_file_model_adapters_and_data_are_reported_at_once(self):
+        model = copy_model(self.path / "model")
+        weights = (model / "model.safetensors").read_bytes()
+        (model / "model.safetensors").write_bytes(weights[:-10])
+        (self.path / "broken.jsonl").write_text('{"text": "fine"}\n{"text": 3}\n{"prompt": "a", "completion": "b"}\n{oops\n')
+        (self.path / "eval.jsonl").write_text('{"messages": [{"role": "bot", "content": "x"}]}\n')
+        jobs = self.write_jobs(
+            "{name: a, data: {train: plain.jsonl}, adapter: {target_modules: [layers.9.mlp.up_proj]}, train: {lr: -1}}",
+            "{name: b, data: {train: broken.jsonl, eval: eval.jsonl}, adapter: {rank_pattern: {up_proj: 4}}}",
+            "{name: c, data: {train: nowhere.jsonl}, adapter: {init_from: model}}",
+            model="{path: model}")
+        lines = self.refused(jobs, "--threads", "-1", starts=True).splitlines()
+        text = "\n".join(lines)
+        for wanted in (r"^--threads: must be a whole number from 0 to 4096, got -1",
+                       r"^\S+jobs\.yaml:4: jobs\[0\]\.adapter\.target_modules: `layers\.9\.mlp\.up_proj` matches no module",
+                       r"^\S+jobs\.yaml:4: jobs\[0\]\.train\.lr: must be a number above 0, got -1",
+                       r"^\S+jobs\.yaml:5: jobs\[1\]\.adapter\.rank_pattern: `up_proj` matches none of the job's target modules",
+                       r"^\S+jobs\.yaml:6: jobs\[2\]\.data\.train: no such file or folder: \S+nowhere\.jsonl",
+                       r"^\S+jobs\.yaml:6: jobs\[2\]\.adapter\.init_from: \S+model: holds no adapter",
+                       r"^\S+model\.safetensors: ",
+                       r"^\S+broken\.jsonl:2: text: expected a string, found the number 3",
+                       r"^\S+broken\.jsonl:3: expected the fields text, as in line 1: a file has one format; found prompt, completion",
+                       r"^\S+broken\.jsonl:4: column 2: not JSON",
+                       r"^\S+eval\.jsonl:1: messages\[0\]\.role: expected one of"):
+            self.assertRegex(text, r"(?m)" + wanted)
+        self.assertEqual(len(lines), 11, text)
+        # The jobs file in the order of its lines, files in the order in which they come up.
+        places = [line.split(": ")[0].rsplit("/", 1)[-1] for line in lines]
+        self.assertEqual([place for place in places if place.startswith("jobs.yaml")],
+                         ["jobs.yaml:4", "jobs.yaml:4", "jobs.yaml:5", "jobs.yaml:6", "jobs.yaml:6"])
+        self.assertEqual(places[-4:], ["broken.jsonl:2", "broken.jsonl:3", "broken.jsonl:4", "eval.jsonl:1"])
+
+    def test_of_data_are_found_without_a_model(self):
+        (self.path / "broken.jsonl").write_text('{"messages": []}\n{"messages": [{"role": "user"}]}\n')
+        errors = self.refused(self.write_jobs("{name: a, data: {train: broken.jsonl}}", model="{path: nowhere}"))
+        self.assertRegex(errors, r"jobs\.yaml:2: model\.path: no such file or folder: \S+nowhere")
+        self.assertRegex(errors, r"broken\.jsonl:1: messages: expected a list of at least one message")
+        self.assertRegex(errors, r"broken\.jsonl:2: messages\[0\]\.content: missing")
+
+    def test_that_repeat_are_counted(self):
+        (self.path / "broken.jsonl").write_text("{\n" * 1000)
+        jobs = self.write_jobs("{name: a, data: {train: broken.jsonl}}", "{name: b, data: {train: broken.jsonl}}")
+        lines = self.refused(jobs).splitlines()
+        self.assertEqual(len(lines), 4, lines)
+        self.assertRegex(lines[-1], r"broken\.jsonl:1000: and 997 more such lines, this is the last")
+        (self.path / "broken.jsonl").write_text('{"input_ids": [1, 999], "labels": [1, 999]}\n' * 10)
+        lines = self.refused(jobs).splitlines()
+        self.assertEqual(len(lines), 4, lines)
+        self.assertRegex(lines[0], r"broken\.jsonl:1: holds token 999, but the model's vocabulary has 160")
+        self.assertRegex(lines[-1], r"broken\.jsonl:10: and 7 more such lines")
+
+    def test_of_options_that_would_do_nothing(self):
+        template = self.path / "chat.jinja"
+        template.write_text("{{ messages[0].content }}")
+        few = self.path / "few.jsonl"
+        few.write_text('{"input_ids": [3, 4], "labels": [3, 4]}\n')
+        errors = self.refused(self.write_jobs(
+            "{name: a, data: {train: plain.jsonl, chat_template: chat.jinja}}",
+            "{name: b, data: {train: few.jsonl, eval_fraction: 0.01}}"))
+        self.assertRegex(errors, r"jobs\.yaml:4: jobs\[0\]\.data\.chat_template: has no effect: the job's data hold no `messages`")
+        self.assertRegex(errors, r"jobs\.yaml:5: jobs\[1\]\.data\.eval_fraction: 0\.01 holds out none of the 1 examples of ")
+        errors = self.run_program("train", self.jobs_file(), "--resume", "--overwrite", expect=2).stderr
+        self.assertRegex(errors, r"--(resume|overwrite) excludes --(resume|overwrite)")
+
+    def test_without_any_nothing_is_written(self):
+        done = self.run_program("train", self.jobs_file(), "--check", "--output-dir", self.path / "none" / "below")
+        self.assertIn("3 jobs are ready to train", done.stdout)
+        self.assertRegex(done.stdout, r"lora on 14 modules: 7424 values; 30 steps; by itself at most \d+\.\d MiB")
+        self.assertFalse((self.path / "none").exists())
+
+
+class Json(Check):
+    def check(self, jobs, *options, expect=0):
+        done = self.run_program("train", jobs, "--check", "--json", "--output-dir", self.path / "run", *options, expect=expect)
+        self.assertEqual(done.stdout.count("\n"), 1)
+        return json.loads(done.stdout), done.stderr
+
+    def test_says_what_each_job_would_train(self):
+        report, errors = self.check(self.jobs_file())
+        self.assertEqual((report["event"], report["ready"], report["mistakes"], errors), ("check", True, [], ""))
+        self.assertEqual([job["name"] for job in report["jobs"]], list(METHODS))
+        for job in report["jobs"]:
+            self.assertEqual(job["steps"], 30)
+            self.assertEqual(job["train"]["examples"] + job["held_out"]["examples"], 24)
+            self.assertGreater(job["train"]["max"], job["train"]["min"])
+            self.assertEqual([(file["format"], file["records"]) for file in job["files"]], [("tokens", 24)])
+            self.assertGreater(job["values"], 0)
+            self.assertLessEqual(job["peak_bytes"], report["peak_bytes"])
+        self.assertLess(report["peak_bytes"], report["memory_limit_bytes"])
+
+    def test_lists_the_mistakes_with_their_places(self):
+        report, errors = self.check(self.write_jobs("{name: a, data: {train: plain.jsonl}, adapter: {r: 0}}"), expect=2)
+        self.assertFalse(report["ready"])
+        self.assertEqual(report["jobs"], [])
+        (mistake,) = report["mistakes"]
+        self.assertTrue(mistake.pop("file").endswith("jobs.yaml"))
+        self.assertEqual(mistake, {"line": 4, "field": "jobs[0].adapter.r",
+                                   "message": "must be a whole number from 1 to 512, got 0"})
+        self.assertIn("got 0", errors)
+
+
+class Memory(Check):
+    def test_a_job_that_can_never_fit_is_refused_with_the_term_that_overflows(self):
+        row = json.dumps({"input_ids": [3] * 500, "labels": [3] * 500})
+        (self.path / "long.jsonl").write_text((row + "\n") * 8)
+        config = json.loads((self.path / "config.json").read_text())
+        config.update(hidden_size=256, intermediate_size=512, num_hidden_layers=8, num_attention_heads=8)
+        (self.path / "config.json").write_text(json.dumps(config))
+        jobs = self.write_jobs("{name: small, data: {train: plain.jsonl}, adapter: {r: 1}, train: {optimizer: sgd}}",
+                               "{name: large, data: {train: long.jsonl}, adapter: {r: 512, target_modules: all-linear}}",
+                               model="{config: ./config.json, weights: random, dtype: float32}")
+        roomy = self.run_program("train", jobs, "--check", "--json", "--memory", "6GiB").stdout
+        small, large = (job["peak_bytes"] for job in json.loads(roomy)["jobs"])
+        left = json.loads(roomy)["memory_limit_bytes"]
+        self.assertLess(2 * small, large)
+        # What the process takes beside its tensors, and a limit between the two jobs.
+        outside = 6 * 2**30 - left
+        limit = f"{(outside + (2 * small + large) // 3) >> 10}KiB"
+        done = self.run_program("train", jobs, "--check", "--memory", limit, expect=2)
+        self.assertRegex(done.stderr, r"jobs\.yaml:5: jobs\.large: can never run within run\.memory: it needs \d+\.\d MiB by "
+                                      r"itself, the limit is \d+\.\d MiB; it is exceeded at (adapters|gradients|optimizer)")
+        self.assertNotIn("jobs.small", done.stderr)
+
+    def test_a_model_that_does_not_fit_is_refused(self):
+        for check in (["--check"], []):
+            errors = self.run_program("train", self.jobs_file(), *check, "--memory", "2MiB", "--output-dir", self.path / "run",
+                                      expect=2).stderr
+            self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB; the limit of 2 MiB leaves -?\d+ MiB")
+
+
+class OutputFolder(Check):
+    def test_that_cannot_be_one_is_refused(self):
+        jobs = self.jobs_file()
+        (self.path / "file").write_text("")
+        for place in ("file", "file/below"):
+            self.assertRegex(self.refused(jobs, "--output-dir", self.path / place), r"file: is not a folder")
+        self.assertIn("none: holds no run to resume", self.refused(jobs, "--output-dir", self.path / "none", "--resume"))
+
+    def test_that_holds_a_run_is_refused_unless_told_what_to_do(self):
+        jobs, folder = self.jobs_file(steps=2), self.path / "done"
+        self.run_program("train", jobs, "--output-dir", folder)
+        self.assertIn("holds a run already: pass --resume", self.refused(jobs, "--output-dir", folder, starts=True))
+        self.run_program("train", jobs, "--check", "--output-dir", folder, "--overwrite")
+        report = json.loads(self.run_program("train", jobs, "--check", "--json", "--output-dir", folder, "--resume").stdout)
+        self.assertEqual([job["step"] for job in report["jobs"]], [2, 2, 2])
+        errors = self.refused(jobs, "--output-dir", folder, "--resume", "--set", "jobs.plain.adapter.r=8", starts=True)
+        self.assertIn("jobs.plain.adapter.r: 4, now 8", errors)
+        (folder / "run.json").unlink()
+        self.assertIn("done/jobs: is there, but", self.refused(jobs, "--output-dir", folder))
+
+    def test_in_which_another_process_trains_is_refused(self):
+        jobs, folder = self.jobs_file(steps=2), self.path / "busy"
+        self.run_program("train", jobs, "--output-dir", folder)
+        with open(folder / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            errors = self.refused(jobs, "--output-dir", folder, "--resume", starts=True)
+            self.assertRegex(errors, r"busy: process \d+ is training in this folder")
+        self.run_program("train", jobs, "--check", "--output-dir", folder, "--resume")
+
+
+class InitFrom(Check):
+    def setUp(self):
+        super().setUp()
+        self.first = self.jobs_file(steps=2, save_steps=1, jobs=["plain"])
+        self.run_program("train", self.first, "--output-dir", self.path / "first")
+        self.job = self.path / "first" / "jobs" / "plain"
+
+    def jobs_from(self, place, adapter="r: 4, alpha: 8, target_modules: all-linear"):
+        return self.write_jobs(f"{{name: next, data: {{train: plain.jsonl}}, adapter: {{{adapter}, init_from: {place}}}, "
+                               "train: {steps: 1, shuffle: none, lr: 1e-3}}",
+                               model="{config: ./config.json, weights: random, seed: 3, dtype: float32}")
+
+    def test_starts_from_an_adapter_a_job_or_a_run_alike(self):
+        results = []
+        for place in (self.job / "adapter", self.job / "step-2", self.job, self.path / "first"):
+            run = self.path / "next"
+            self.run_program("train", self.jobs_from(place), "--output-dir", run)
+            results.append((self.adapter("next", "next"), self.results("next")))
+            shutil.rmtree(run)
+        shutil.rmtree(self.job / "adapter")
+        self.run_program("train", self.jobs_from(self.job), "--output-dir", self.path / "next")
+        results.append((self.adapter("next", "next"), self.results("next")))
+        self.assertEqual(len(results), 5)
+        self.assertTrue(all(result == results[0] for result in results))
+        shutil.rmtree(self.path / "next")
+        fresh = self.jobs_from("x")
+        fresh.write_text(fresh.read_text().replace(", init_from: x", ""))
+        self.run_program("train", fresh, "--output-dir", self.path / "next")
+        self.assertNotEqual(self.results("next"), results[0][1])
+
+    def test_another_adapter_is_refused_with_every_difference(self):
+        place = r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: \S+adapter: is another adapter than this job's: "
+        for adapter, wanted in (
+                ("r: 8, alpha: 8, target_modules: all-linear", r"\S+_proj has rank 4, not 8 and 13 more"),
+                ("r: 4, alpha: 9, use_rslora: true, target_modules: [q_proj]",
+                 r"it adapts \S+ and 11 more; \S+q_proj has alpha 8, not 9 and 1 more; its use_rslora is false, not true"),
+                ("method: bottleneck", "its method is lora, not bottleneck")):
+            self.assertRegex(self.refused(self.jobs_from(self.job, adapter)), place + wanted)
+
+    def test_its_files_are_read(self):
+        weights = self.job / "adapter" / "adapter_model.safetensors"
+        good = weights.read_bytes()
+        jobs = self.jobs_from(self.job / "adapter")
+        for damaged, wanted in ((good[:-8], r"adapter_model\.safetensors: "),
+                                (good[:-4] + struct.pack("<f", float("inf")), r"holds values that are not finite"),
+                                (good.replace(b'"F32"', b'"I32"', 1), r"has type I32; accepted: F64, F32, F16, BF16")):
+            weights.write_bytes(damaged)
+            self.assertRegex(self.refused(jobs), r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: .*" + wanted)
+        weights.unlink()
+        self.assertRegex(self.refused(jobs, starts=True), r"init_from: .*adapter_model\.safetensors: cannot open")
+
+    def test_an_adapter_of_peft_is_taken(self):
+        copy_model(self.path / "model")
+        (self.path / "text.jsonl").write_text('{"text": "hello"}\n')
+        adapter = ROOT / "tests/engine/data/peft/smollm2/all_linear"
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        jobs = self.write_jobs(f"{{name: a, data: {{train: text.jsonl}}, adapter: {{r: {config['r']}, alpha: {config['lora_alpha']}, "
+                               f"target_modules: all-linear, init_from: {adapter}}}}}", model="{path: model}")
+        self.assertIn("1 jobs are ready", self.run_program("train", jobs, "--check").stdout)
+
+
+class Commands(ProgramTest):
+    def test_that_do_not_exist_get_a_suggestion(self):
+        errors = self.run_program("trian", "jobs.yaml", expect=2).stderr
+        self.assertRegex(errors, r"there is no command `trian`; did you mean `train`\?\ncommands: .*train.*data.*generate")
+        self.assertRegex(self.run_program(expect=2).stderr, r"a command is needed: .*train.*--help")
+        errors = self.run_program("train", "jobs.yaml", "--chek", "--token-budgt=3", "more", expect=2).stderr
+        self.assertRegex(errors, r"train: `--chek` was not expected; did you mean `--check`\?")
+        self.assertRegex(errors, r"train: `--token-budgt=3` was not expected; did you mean `--token-budget`\?")
+        self.assertIn("train", self.run_program("--help").stdout)
+
+    def test_start_without_the_variable_that_limits_spinning(self):
+        bare = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+        self.assertIn("cotune", self.run_program("--version", env=bare).stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""cotune data: every format's tokens with the learned ones marked, and what it refuses. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/data_test.py [UNITTEST OPTIONS]
+"""
+import json
+import unittest
+
+from program import ProgramTest
+from tiny_models import copy_model
+
+CHAT = [{"role": "user", "content": "1+1?"}, {"role": "assistant", "content": "3", "weight": 0},
+        {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "2"}]
+RECORDS = {
+    "chats": {"messages": CHAT},
+    "completions": {"prompt": "1+1=", "completion": "2"},
+    "instructions": {"instruction": "Add.", "input": "1 1", "output": "2"},
+    "texts": {"text": "1+1=2"},
+    "tokens": {"input_ids": [49, 43, 50], "labels": [-100, -100, 50]},
+}
+# The model's end-of-text token is the character \x02.
+SHOWN = {
+    "chats": "<user>1+1?\n<assistant>3\n<user>Sure?\n<assistant>⟦2\n⟧",
+    "completions": "1+1=⟦2\\x02⟧",
+    "texts": "1⟦+1=2\\x02⟧",
+    "tokens": "1+⟦2⟧",
+}
+
+
+class Data(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        copy_model(self.path / "model")
+        for name, record in RECORDS.items():
+            (self.path / f"{name}.jsonl").write_text((json.dumps(record) + "\n") * 3)
+
+    def write_jobs(self, *data):
+        path = self.path / "data.yaml"
+        path.write_text("cotune: 1\nmodel: {path: model}\njobs:\n" +
+                        "".join(f"  - {{name: job{i}, data: {{{text}}}}}\n" for i, text in enumerate(data)))
+        return path
+
+    def shown(self, *options, **more):
+        return self.run_program("data", *options, **more).stdout
+
+    def test_marks_what_is_learned_in_every_format(self):
+        for name, wanted in SHOWN.items():
+            text = self.shown(self.write_jobs(f"train: {name}.jsonl"), "--count", "1")
+            self.assertIn(f"--- {self.path}/{name}.jsonl:1: ", text)
+            self.assertIn(f"\n{wanted}\n", text)
+            self.assertIn("train:    3 examples", text)
+        text = self.shown(self.write_jobs("train: instructions.jsonl"), "--count", "1")
+        self.assertIn("### Instruction:\nAdd.\n\n### Input:\n1 1\n\n### Response:\n⟦2\\x02⟧\n", text)
+        text = self.shown(self.write_jobs("train: completions.jsonl, train_on_prompt: true"), "--count", "1")
+        self.assertIn("\n1⟦+1=2\\x02⟧\n", text)
+
+    def test_shows_tokens_and_cuts_as_training_does(self):
+        text = self.shown(self.write_jobs("train: completions.jsonl"), "--count", "1", "--tokens")
+        self.assertIn("\n49 43 49 61 50* 2*\n", text)
+        text = self.shown(self.write_jobs("train: completions.jsonl, max_length: 4, truncation: left"), "--count", "1")
+        self.assertIn("\n1=⟦2\\x02⟧\n", text)
+        self.assertIn("3 records, 3 truncated", text)
+
+    def test_shows_one_job_and_so_many_examples(self):
+        jobs = self.write_jobs("train: texts.jsonl", "train: tokens.jsonl")
+        text = self.shown(jobs, "--job", "job1", "--count", "2")
+        self.assertNotIn("job0", text)
+        self.assertEqual(text.count("--- "), 2)
+        self.assertEqual(self.shown(jobs, "--count", "0").count("--- "), 0)
+        errors = self.run_program("data", jobs, "--job", "jobb", expect=2).stderr
+        self.assertIn("--job: no job is called `jobb`; there are job0, job1", errors)
+
+    def test_shows_held_out_examples_and_says_where_there_are_none(self):
+        jobs = self.write_jobs("train: texts.jsonl, eval: completions.jsonl", "train: tokens.jsonl")
+        text = self.shown(jobs, "--eval")
+        self.assertEqual(text.count("completions.jsonl:"), 3 + 1)
+        self.assertNotIn("texts.jsonl:1: ", text)
+        self.assertRegex(text, r"job job1\n(  .*\n)*  holds out no examples\n")
+        errors = self.run_program("data", jobs, "--eval", "--job", "job1", expect=2).stderr
+        self.assertRegex(errors, r"--eval: the job holds out no examples; `data\.eval` or `data\.eval_fraction`")
+        errors = self.run_program("data", jobs, "--tokens", "--count", "0", expect=2).stderr
+        self.assertIn("--count: 0 shows no example", errors)
+
+    def test_names_the_lines_that_are_wrong_and_shows_the_others(self):
+        with open(self.path / "texts.jsonl", "a") as file:
+            file.write('{"text": 3}\n')
+        done = self.run_program("data", self.write_jobs("train: texts.jsonl"), expect=2)
+        self.assertIn("texts.jsonl: 4 records, 1 malformed", done.stdout)
+        self.assertIn(f"\n{SHOWN['texts']}\n", done.stdout)
+        self.assertRegex(done.stderr, r"texts\.jsonl:4: text: expected a string, found the number 3")
+
+    def test_without_a_chat_template_chats_are_refused(self):
+        (self.path / "model" / "tokenizer_config.json").unlink()
+        errors = self.run_program("data", self.write_jobs("train: chats.jsonl"), expect=2).stderr
+        self.assertRegex(errors, r"chats\.jsonl:1: messages: the model has no chat template; set data\.chat_template")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
