@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "base/random.h"
+#include "distributions.h"
 #include "plan/deployment.h"
 #include "plan/fusion_figures.h"
 #include "plan/length_buckets.h"
 #include "plan/published_lengths.h"
 #include "plan/published_rates.h"
 #include "plan/replica_costs.h"
+#include "rows.h"
 
 using namespace cotune;
 
 namespace {
-
-using Counts = std::vector<int64_t>;
 
 // LobRA's tasks: on 7B, and those of its scalability study.
 const std::vector<std::string> six_tasks = {"dolly", "evol-instruct", "xsum", "commitpackft", "meetingbank", "python-code"};
@@ -30,47 +30,14 @@ double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
 
-/// `steps` batches of all tasks.
-Counts draw(const std::vector<std::string>& tasks, LengthFamily family, uint64_t key, int64_t steps) {
-  Counts all;
-  for (const PublishedDataset& dataset : published_datasets()) {
-    if (std::count(tasks.begin(), tasks.end(), dataset.name) == 0) continue;
-    const LengthHistogram histogram = fitted_lengths(family, dataset.mean, dataset.skewness, dataset.longest);
-    const Counts lengths = sample_lengths(histogram, mix_key(key, key_of(dataset.name)), dataset.batch * steps);
-    all.insert(all.end(), lengths.begin(), lengths.end());
-  }
-  return all;
-}
-
-/// The expected step: the buckets of a hundred steps, a hundredth of their sequences rounded up.
+/// The expected step of tasks of Table 4.
 LengthBuckets expected_step(const std::vector<std::string>& tasks, LengthFamily family) {
-  constexpr int64_t steps = 100;
-  LengthBuckets buckets = bucket_lengths(draw(tasks, family, 77, steps));
-  for (int64_t& count : buckets.sequences) count = (count + steps - 1) / steps;
-  return buckets;
-}
-
-std::string plan_text(const std::vector<Configuration>& configurations, const Counts& replicas) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < replicas.size(); ++i) {
-    if (replicas[i] > 0) parts.push_back(fmt::format("{}×{}", configurations[i].name(), replicas[i]));
-  }
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return expected_of(draw(published_tasks(family, tasks), 77, 100));
 }
 
 double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
-}
-
-Counts replicas_of(const std::vector<Configuration>& configurations, const std::vector<std::pair<std::string, int64_t>>& plan) {
-  Counts replicas(configurations.size(), 0);
-  for (const auto& [name, count] : plan) {
-    for (size_t i = 0; i < configurations.size(); ++i) {
-      if (configurations[i].name() == name) replicas[i] = count;
-    }
-  }
-  return replicas;
 }
 
 const Counts table_lengths = {2048, 4096, 8192, 16384};
@@ -107,37 +74,12 @@ void published_plan() {
   }
 }
 
-/// Task-Fused, + unlike replicas, + balance, + buckets by length: GPU seconds over 20 steps, the published plan throughout.
-void ablation() {
-  const auto configurations = propose_configurations(published_7b_configurations(), table_lengths);
-  const Counts fused = replicas_of(configurations, {{"<8,1>", 2}});
-  const Counts plan = replicas_of(configurations, {{"<1,1>", 6}, {"<2,1>", 1}, {"<8,1>", 1}});
-  for (const LengthFamily family : all_length_families) {
-    double seconds[4] = {};
-    for (uint64_t step = 0; step < 20; ++step) {
-      const Counts lengths = draw(six_tasks, family, 1000 + step, 1);
-      Counts fixed;  // sixteen boundaries, equally far apart
-      for (int64_t k = 1; k <= 16; ++k) fixed.push_back(k * 1024);
-      const LengthBuckets even = sort_into_buckets(lengths, fixed), best = bucket_lengths(lengths);
-      const auto even_costs = bucket_costs(configurations, even.tokens), best_costs = bucket_costs(configurations, best.tokens);
-      seconds[0] += dispatch_balanced(even_costs, fused, even.sequences).makespan;
-      seconds[1] += dispatch_greedily(even_costs, plan, even.sequences).makespan;
-      seconds[2] += dispatch_balanced(even_costs, plan, even.sequences).makespan;
-      seconds[3] += dispatch_balanced(best_costs, plan, best.sequences).makespan;
-    }
-    fmt::print("| 7B ablation, {} lengths: unlike replicas, + balance, + buckets | −18.94, −36.65, −45.03 % | inside the band of the "
-               "distributions | {:+.1f}, {:+.1f}, {:+.1f} % |\n",
-               to_string(family), 100 * (seconds[1] / seconds[0] - 1), 100 * (seconds[2] / seconds[0] - 1),
-               100 * (seconds[3] / seconds[0] - 1));
-  }
-}
-
 void dispatch() {
   const auto configurations = propose_configurations(published_7b_configurations(), table_lengths);
   const Counts plan = replicas_of(configurations, {{"<1,1>", 4}, {"<2,1>", 1}, {"<1,4>", 1}, {"<4,1>", 1}, {"<8,1>", 1}});
   std::vector<double> seconds, gaps;
   for (uint64_t step = 0; step < 300; ++step) {
-    const Counts lengths = draw(six_tasks, all_length_families[step % 3], step, 1);
+    const Counts lengths = draw(published_tasks(all_length_families[step % 3], six_tasks), step, 1);
     const double start = cpu_seconds();
     const LengthBuckets buckets = bucket_lengths(lengths);
     const Dispatch result = dispatch_balanced(bucket_costs(configurations, buckets.tokens), plan, buckets.sequences, {.gap = 0.005});
@@ -181,12 +123,17 @@ void planning_time() {
     }
     const auto proposed = propose_configurations(candidates, step.tokens);
     const auto costs = bucket_costs(proposed, step.tokens);
-    const double start = cpu_seconds();
-    const Deployment plan = plan_deployment(costs, step.sequences, cluster.device_count());
-    fmt::print("| planning, 70B, four tasks, {} devices | {} s | {} s | {:.3f} s; {} plans, {} looked at; {}; {:.2f} s, at least "
-               "{:.2f} s |\n",
-               cluster.device_count(), each.paper, each.goal, cpu_seconds() - start, plan.enumerated,
-               plan.solved, plan_text(proposed, plan.replicas), plan.dispatch.makespan, plan.lower_bound);
+    for (const Dealing dealing : {Dealing::by_row, Dealing::evenly}) {
+      const double start = cpu_seconds();
+      const Deployment plan = plan_deployment(costs, step.sequences, cluster.device_count(), {.dealing = dealing});
+      const double seconds = cpu_seconds() - start;
+      print_row(fmt::format("planning, 70B, four tasks, {} devices, {}", cluster.device_count(),
+                            dealing == Dealing::by_row ? "rows dealt to single replicas" : "Eq. 2 to the letter"),
+                fmt::format("{} s", each.paper), fmt::format("{} s", each.goal),
+                fmt::format("{:.3f} s; {} plans; {}; {:.2f} s, at least {:.2f} s: within {:.1f} %", seconds, plan.enumerated,
+                            plan_text(proposed, plan.replicas), plan.dispatch.makespan, plan.lower_bound,
+                            100 * (plan.dispatch.makespan / plan.lower_bound - 1)));
+    }
   }
 }
 
@@ -197,7 +144,7 @@ int main() {
   worked_example();
   proposal();
   published_plan();
-  ablation();
+  ablation_rows();
   dispatch();
   planning_time();
   print_fusion_figures();

@@ -30,7 +30,7 @@ struct DeploymentLimits {
   Dealing dealing = Dealing::evenly;  ///< by_row: the filter is not used, plans are bounded by their patterns alone
   double theta = 0.15;        ///< of PlanFilter::paper
   double gap = 0.001;         ///< plans that could be better by less than this share are not looked for
-  int64_t close_looks = 1000; ///< plans, in the order of their first bounds, whose bound is raised or that are solved; what
+  int64_t close_looks = 500;  ///< plans, in the order of their first bounds, whose bound is raised or that are solved; what
                               ///< the others leave open shows in Deployment::lower_bound
   DispatchLimits dispatch;    ///< of the best plans; the others are solved without the search for what is left of the gap
   int64_t enumerated = 5'000; ///< of PlanFilter::exact: where there are more plans, they are not listed but searched

@@ -121,4 +121,17 @@ LengthBuckets bucket_lengths(std::span<const int64_t> lengths, const BucketPolic
   return sort_into_buckets(lengths, chosen->boundaries);
 }
 
+std::vector<int64_t> average_step(std::span<const int64_t> sequences, int64_t steps) {
+  COTUNE_CHECK(steps > 0);
+  std::vector<int64_t> average(sequences.size(), 0);
+  int64_t sum = 0, given = 0;
+  for (size_t j = sequences.size(); j-- > 0;) {
+    sum += sequences[j];
+    const int64_t rounded = std::max<int64_t>((2 * sum + steps) / (2 * steps), sum > 0 ? 1 : 0);
+    average[j] = rounded - given;
+    given = rounded;
+  }
+  return average;
+}
+
 }  // namespace cotune

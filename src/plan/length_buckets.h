@@ -29,4 +29,9 @@ LengthBuckets bucket_lengths(std::span<const int64_t> lengths, const BucketPolic
 /// Rows per bucket for given boundaries; throws InternalError for a row longer than the last.
 LengthBuckets sort_into_buckets(std::span<const int64_t> lengths, std::span<const int64_t> boundaries);
 
+/// Whole sequences per bucket of an average step, from the counts of `steps` of them. Rounding up every bucket (Eq. 2 has
+/// ⌈B·f_j⌉) adds up to a sequence a bucket, most of them long; here counts from the longest bucket down are summed and then
+/// rounded, so that together they are a step's. The longest bucket has at least one.
+std::vector<int64_t> average_step(std::span<const int64_t> sequences, int64_t steps);
+
 }  // namespace cotune

@@ -81,5 +81,25 @@ TEST(BucketLengths, OfEdgeCases) {
   EXPECT_EQ(bucket_lengths(std::vector<int64_t>{257, 257}).tokens, (std::vector<int64_t>{512}));
 }
 
+TEST(AverageStep, HasAsManySequencesAsAStepAndTheLongestOnce) {
+  EXPECT_EQ(average_step(std::vector<int64_t>{250, 30, 30, 30, 30, 30}, 100), (std::vector<int64_t>{2, 1, 0, 0, 0, 1}));
+  EXPECT_EQ(average_step(std::vector<int64_t>{0, 1, 0}, 100), (std::vector<int64_t>{0, 1, 0}));
+  EXPECT_EQ(average_step(std::vector<int64_t>{7, 5}, 1), (std::vector<int64_t>{7, 5}));
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<int64_t> counts;
+    int64_t sum = 0;
+    for (uint64_t j = 0; j < 12; ++j) sum += counts.emplace_back(static_cast<int64_t>(uniform_below(seed, j, 200)));
+    const std::vector<int64_t> average = average_step(counts, 100);
+    int64_t total = 0, exact = 0;
+    for (size_t j = counts.size(); j-- > 0;) {
+      EXPECT_GE(average[j], 0);
+      total += average[j];
+      exact += counts[j];
+      EXPECT_LE(std::abs(100 * total - exact), 100) << "the tail as well";
+    }
+    EXPECT_LE(std::abs(100 * total - sum), 50);
+  }
+}
+
 }  // namespace
 }  // namespace cotune

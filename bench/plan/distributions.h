@@ -1,0 +1,32 @@
+/// The length distributions of bench/plan/data/length_distributions.json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/length_histogram.h"
+#include "plan/published_lengths.h"
+
+namespace cotune {
+
+struct TaskLengths {
+  std::string name;
+  LengthHistogram lengths;
+  int64_t batch = 0;  ///< sequences per step
+};
+
+struct LengthDistribution {
+  std::string name;
+  bool is_fitted = false;  ///< to LobRA's Table 4
+  std::vector<TaskLengths> tasks;
+};
+
+std::vector<LengthDistribution> read_distributions();
+
+/// The named data sets of Table 4, all of them where none is named.
+std::vector<TaskLengths> published_tasks(LengthFamily family, const std::vector<std::string>& names = {});
+
+/// Lengths of `steps` steps of the tasks.
+std::vector<int64_t> draw(const std::vector<TaskLengths>& tasks, uint64_t key, int64_t steps);
+
+}  // namespace cotune

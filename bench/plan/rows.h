@@ -1,0 +1,33 @@
+/// Parts of planning_bench: each prints rows of the table in docs/planning.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/configuration.h"
+#include "plan/length_buckets.h"
+
+namespace cotune {
+
+using Counts = std::vector<int64_t>;
+
+void print_row(const std::string& what, const std::string& paper, const std::string& goal, const std::string& here);
+
+/// `<1,1>×6, <8,1>×1`, and the other way round by name.
+std::string plan_text(std::span<const Configuration> configurations, const Counts& replicas);
+Counts replicas_of(std::span<const Configuration> configurations, const std::vector<std::pair<std::string, int64_t>>& plan);
+
+/// A hundred steps' buckets, with a hundredth of their sequences rounded up.
+LengthBuckets expected_of(const Counts& lengths_of_a_hundred_steps);
+
+/// The path of a file of bench/plan/data.
+std::string data_file(const std::string& name);
+
+void ablation_rows();
+void table6_rows();
+void headline_rows();
+
+}  // namespace cotune

@@ -1,0 +1,166 @@
+#include "table6.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "plan/replica_costs.h"
+#include "plan/system_deployments.h"
+#include "rows.h"
+
+namespace cotune {
+namespace {
+
+constexpr int64_t devices = 64;
+constexpr int steps = 3;
+
+}  // namespace
+
+const std::vector<Table6Task>& table6_tasks() {
+  static const std::vector<Table6Task> tasks = {
+      {"mathinstruct", 209.5808, 162.7456, {{"<4,2>", 8}}, {{"<2,4>", 5}, {"<4,1>", 2}, {"<4,2>", 2}}},
+      {"python-code", 539.232, 296.3648, {{"<16,1>", 4}}, {{"<2,4>", 1}, {"<4,1>", 2}, {"<8,1>", 2}, {"<16,1>", 2}}},
+      {"dolly", 404.4928, 264.7744, {{"<8,1>", 8}}, {{"<2,4>", 2}, {"<4,1>", 4}, {"<4,2>", 3}, {"<8,1>", 1}}},
+      {"billsum", 1231.0016, 800.7936, {{"<16,1>", 4}}, {{"<8,1>", 2}, {"<16,1>", 3}}},
+      {"commitpackft", 471.6864, 278.7072, {{"<8,1>", 8}}, {{"<2,4>", 1}, {"<4,1>", 6}, {"<8,1>", 4}}},
+      {"numinamath", 697.8368, 471.9232, {{"<8,1>", 8}}, {{"<2,4>", 3}, {"<4,1>", 6}, {"<4,2>", 1}, {"<8,1>", 1}}},
+      {"pubmedqa", 129.9712, 157.6768, {{"<2,4>", 8}}, {{"<2,2>", 10}, {"<4,1>", 4}, {"<2,4>", 1}}},
+      {"metamathqa", 168.1856, 117.7536, {{"<4,2>", 8}}, {{"<2,4>", 6}, {"<4,1>", 2}, {"<4,2>", 1}}},
+      {"evol-instruct", 1250.3296, 476.224, {{"<16,1>", 4}}, {{"<2,4>", 1}, {"<4,1>", 4}, {"<8,1>", 3}, {"<16,1>", 1}}},
+      {"cnn-dailymail", 1074.112, 1227.7312, {{"<8,1>", 8}}, {{"<2,4>", 6}, {"<4,2>", 1}, {"<8,1>", 1}}},
+      {"xsum", 786.4, 417.632, {{"<16,1>", 4}}, {{"<2,4>", 2}, {"<4,1>", 2}, {"<4,2>", 1}, {"<16,1>", 2}}},
+      {"meetingbank", 2186.4192, 1249.5936, {{"<16,1>", 4}}, {{"<4,2>", 1}, {"<8,1>", 1}, {"<16,1>", 3}}},
+  };
+  return tasks;
+}
+
+Table6Model::Table6Model() : model_(model_preset("llama-2-70b")) {
+  JobSpec spec;
+  spec.adapter.r = 16;
+  adapters_ = adapter_shapes(spec, 0, model_);
+}
+
+std::vector<Configuration> Table6Model::configurations(const Table6Constants& constants) const {
+  struct Shape {
+    int64_t tensor_parallel, stages, longest;
+  };
+  std::vector<Configuration> configurations;
+  for (const Shape& shape : {Shape{2, 2, 2048}, {4, 1, 2048}, {2, 4, 4096}, {4, 2, 4096}, {8, 1, 8192}, {16, 1, 16384}}) {
+    StageMachine machine{device_preset("A800-80"), link_preset(shape.tensor_parallel > 8 ? "infiniband-200" : "nvlink-400"), "bfloat16"};
+    machine.device.compute_efficiency = constants.compute_efficiency;
+    machine.device.launch_seconds = constants.launch_seconds;
+    machine.link.bandwidth = shape.tensor_parallel > 8 ? constants.network_bandwidth : constants.node_bandwidth;
+    const std::vector<StageShape> stages = even_stages(model_, shape.stages, shape.tensor_parallel);
+    Configuration& each = configurations.emplace_back();
+    each.tensor_parallel = shape.tensor_parallel;
+    each.pipeline_stages = shape.stages;
+    each.chunk_tokens = shape.longest;
+    const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, double>>();
+    each.chunk_seconds = [this, machine, known, first = stages.front(), last = stages.back()](int64_t sequences, int64_t tokens) {
+      double& seconds = (*known)[{sequences, tokens}];
+      if (seconds > 0) return seconds;
+      const MicrobatchCounts counts = even_microbatch(sequences, tokens, {1});
+      for (const StageShape& stage : {first, last}) {
+        seconds = std::max(seconds, stage_seconds(model_, stage, adapters_, counts, machine).total());
+        if (first == last) break;
+      }
+      return seconds;
+    };
+  }
+  return configurations;
+}
+
+double Table6Model::step_seconds(const std::vector<Configuration>& configurations, const std::vector<int64_t>& replicas,
+                                 const std::vector<TaskLengths>& tasks, int step_count) const {
+  double seconds = 0;
+  for (int step = 0; step < step_count; ++step) {
+    const LengthBuckets buckets = bucket_lengths(draw(tasks, 2000 + static_cast<uint64_t>(step), 1));
+    std::vector<BucketCosts> costs;
+    for (size_t i = 0; i < configurations.size(); ++i) {
+      const bool is_deployed = replicas[i] > 0;
+      costs.push_back(is_deployed ? bucket_costs(configurations[i], buckets.tokens) : BucketCosts{.devices = configurations[i].devices()});
+    }
+    const RowDispatch rows = dispatch_rows(costs, replicas, buckets.sequences);
+    seconds += rows.empty() ? NAN : rows.makespan;
+  }
+  return seconds / step_count;
+}
+
+std::vector<double> table6_ratios(const Table6Model& model, const Table6Constants& constants, LengthFamily family, bool is_lobra) {
+  const std::vector<Configuration> configurations = model.configurations(constants);
+  std::vector<double> ratios;
+  for (const Table6Task& task : table6_tasks()) {
+    const Counts replicas = replicas_of(configurations, is_lobra ? task.lobra_plan : task.sequential_plan);
+    const double seconds = model.step_seconds(configurations, replicas, published_tasks(family, {task.name}), steps);
+    ratios.push_back(static_cast<double>(devices) * seconds / (is_lobra ? task.lobra_sequential : task.sequential));
+  }
+  return ratios;
+}
+
+std::map<std::string, Table6Constants> read_table6_constants() {
+  std::ifstream file(data_file("table6_constants.json"));
+  const nlohmann::json document = nlohmann::json::parse(file);
+  std::map<std::string, Table6Constants> all;
+  for (const auto& [family, entry] : document.at("constants").items()) {
+    all[family] = {entry.at("compute_efficiency"), entry.at("node_bandwidth"), entry.at("network_bandwidth"), entry.at("launch_seconds")};
+  }
+  return all;
+}
+
+namespace {
+
+double mean_error(const std::vector<double>& ratios) {
+  double sum = 0;
+  for (const double ratio : ratios) sum += std::abs(ratio - 1);
+  return 100 * sum / static_cast<double>(ratios.size());
+}
+
+double total_of(const std::vector<double>& ratios, bool is_lobra) {
+  double sum = 0;
+  for (size_t k = 0; k < ratios.size(); ++k) {
+    sum += ratios[k] * (is_lobra ? table6_tasks()[k].lobra_sequential : table6_tasks()[k].sequential);
+  }
+  return sum;
+}
+
+}  // namespace
+
+void table6_rows() {
+  const Table6Model model;
+  const auto constants = read_table6_constants();
+  for (const LengthFamily family : all_length_families) {
+    const Table6Constants& fitted = constants.at(std::string(to_string(family)));
+    const std::vector<double> alone = table6_ratios(model, fitted, family, false), lobra = table6_ratios(model, fitted, family, true);
+    print_row(fmt::format("70B, {} lengths, Task-Sequential (fitted: efficiency {:.2f}, {:.3g} and {:.3g} GB/s, {:.3g} µs)", to_string(family),
+                          fitted.compute_efficiency, fitted.node_bandwidth / 1e9, fitted.network_bandwidth / 1e9, 1e6 * fitted.launch_seconds),
+              "9,149 GPU s", "–", fmt::format("{:.0f} GPU s; mean error {:.1f} %", total_of(alone, false), mean_error(alone)));
+    std::vector<std::string> names;
+    for (size_t k = 0; k < lobra.size(); ++k) names.push_back(fmt::format("{} {:.2f}", table6_tasks()[k].name, lobra[k]));
+    print_row(fmt::format("70B, {} lengths, LobRA-Sequential by the published plans, not fitted", to_string(family)), "5,922 GPU s",
+              "mean error at most 10 %",
+              fmt::format("{:.0f} GPU s; mean error {:.1f} %{}; predicted over published: {}", total_of(lobra, true), mean_error(lobra),
+                          mean_error(lobra) > 10 ? " (**missed**)" : "", fmt::join(names, ", ")));
+    const std::vector<Configuration> configurations = model.configurations(fitted);
+    const std::vector<TaskLengths> tasks = published_tasks(family);
+    const double fused = model.step_seconds(configurations, replicas_of(configurations, {{"<16,1>", 4}}), tasks, steps);
+    const double theirs = model.step_seconds(
+        configurations, replicas_of(configurations, {{"<2,4>", 4}, {"<4,2>", 1}, {"<8,1>", 1}, {"<16,1>", 1}}), tasks, steps);
+    const LengthBuckets sample = bucket_lengths(draw(tasks, 77, 100));
+    const StepWork work{bucket_costs(configurations, sample.tokens), average_step(sample.sequences, 100)};
+    const Counts plan = deploy_unlike(work, devices, {.dealing = Dealing::by_row}).replicas;
+    const double ours = model.step_seconds(configurations, plan, tasks, steps);
+    print_row(fmt::format("70B, {} lengths, saving of LobRA over Task-Fused", to_string(family)),
+              "60.67 %; [about 10,456–11,407 to 4,112–4,486 GPU s]", "whatever it is",
+              fmt::format("{:.1f} % with the published plan, {:.0f} to {:.0f} GPU s; {:.1f} % with ours, {}", 100 * (1 - theirs / fused),
+                          devices * fused, devices * theirs, 100 * (1 - ours / fused), plan_text(configurations, plan)));
+    print_row(fmt::format("70B, {} lengths, LobRA over LobRA-Sequential", to_string(family)), "1.32–1.44×", "–",
+              fmt::format("{:.2f}× with the published plan, {:.2f}× with ours", total_of(lobra, true) / (devices * theirs),
+                          total_of(lobra, true) / (devices * ours)));
+  }
+}
+
+}  // namespace cotune

@@ -1,0 +1,54 @@
+/// LobRA's Table 6 (App. B.2; LB-33): GPU seconds of twelve tasks, each alone on 64 A800-80 with Llama-2-70B, by the plans of
+/// Tables 7 and 8; and a model of them with four constants.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "distributions.h"
+#include "plan/configuration.h"
+#include "plan/job_shape.h"
+
+namespace cotune {
+
+struct Table6Task {
+  const char* name;           ///< as in published_datasets
+  double sequential;          ///< GPU seconds, Task-Sequential
+  double lobra_sequential;
+  std::vector<std::pair<std::string, int64_t>> sequential_plan, lobra_plan;
+};
+const std::vector<Table6Task>& table6_tasks();
+
+/// What is fitted, on the column of Task-Sequential alone.
+struct Table6Constants {
+  double compute_efficiency = 0.5;  ///< share of the peak that products reach
+  double node_bandwidth = 1e11;     ///< bytes per second of all-reduces within a node
+  double network_bandwidth = 1e10;  ///< the same across nodes: <16,1>
+  double launch_seconds = 1e-5;     ///< least time of an operator
+};
+
+/// The configurations of Tables 7 and 8 with the longest rows that the plans imply, and their seconds by stage_seconds.
+class Table6Model {
+ public:
+  Table6Model();
+  std::vector<Configuration> configurations(const Table6Constants& constants) const;
+
+  /// Mean seconds of a step of `steps` drawn ones, each in sixteen buckets, whole rows dealt to single replicas.
+  double step_seconds(const std::vector<Configuration>& configurations, const std::vector<int64_t>& replicas,
+                      const std::vector<TaskLengths>& tasks, int steps) const;
+
+ private:
+  ModelConfig model_;
+  std::vector<AdapterShape> adapters_;
+};
+
+/// Predicted over published GPU seconds of Task-Sequential, or of LobRA-Sequential, per task.
+std::vector<double> table6_ratios(const Table6Model& model, const Table6Constants& constants, LengthFamily family, bool is_lobra);
+
+/// From table6_constants.json, which fit_table6 wrote.
+std::map<std::string, Table6Constants> read_table6_constants();
+
+}  // namespace cotune
