@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -27,6 +28,7 @@ class ListScheduler {
         order_(static_cast<size_t>(work.rank_count)) {
     arrange_launches();
     check_limits();
+    if (has_limits()) number_units_of_jobs();
     for (int32_t m = 0; m < static_cast<int32_t>(work.microbatches.size()); ++m) {
       for (int32_t s = 0; s < work.stage_count(); ++s) {
         for (const bool backward : {false, true}) {
@@ -129,6 +131,7 @@ class ListScheduler {
     }
     const PipelineUnit& unit = units_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
     if (compute.microbatch != unit.first + unit.count - 1) return true;  // its place is reserved
+    if (has_limits() && !is_next_of_its_jobs(compute)) return false;
     const Rank& state = ranks_[rank];
     if (!policy_.in_flight_limit.empty() && state.in_flight > 0 &&
         state.in_flight + kept_count(unit, rank) > policy_.in_flight_limit[rank]) {
@@ -136,6 +139,33 @@ class ListScheduler {
     }
     return policy_.kept_bytes_limit.empty() ||
            state.kept_bytes + kept_bytes(unit, rank) <= policy_.kept_bytes_limit[rank];
+  }
+
+  /// Backwards of a job go in ascending index. Were a small unit to pass a larger one of its job that has no
+  /// room yet, it would keep that room, and wait for it for ever.
+  void number_units_of_jobs() {
+    for (size_t u = 0; u < units_.size(); ++u) {
+      std::vector<std::pair<int32_t, int32_t>>& places = places_in_job_.emplace_back();
+      const PipelineUnit& unit = units_[u];
+      for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
+        for (const JobStep& step : work_.microbatches[static_cast<size_t>(m)].jobs) {
+          const bool is_known = std::any_of(places.begin(), places.end(),
+                                            [&](const auto& each) { return each.first == step.job; });
+          if (!is_known) places.emplace_back(step.job, units_of_job_[step.job]++);
+        }
+      }
+    }
+    started_of_job_.resize(static_cast<size_t>(work_.stage_count()));
+  }
+
+  bool is_next_of_its_jobs(const Compute& compute) const {
+    const auto& started = started_of_job_[static_cast<size_t>(compute.stage)];
+    for (const auto& [job, place] :
+         places_in_job_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])]) {
+      const auto found = started.find(job);
+      if (place != (found == started.end() ? 0 : found->second)) return false;
+    }
+    return true;
   }
 
   void refresh(size_t rank) {
@@ -202,6 +232,10 @@ class ListScheduler {
     } else if (compute.microbatch == unit.first + unit.count - 1) {
       state.in_flight += kept_count(unit, rank);
       state.kept_bytes += kept_bytes(unit, rank);
+      auto& started = started_of_job_[static_cast<size_t>(compute.stage)];
+      for (const auto& [job, place] :
+           places_in_job_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])])
+        ++started[job];
     }
   }
 
@@ -214,6 +248,11 @@ class ListScheduler {
   std::vector<int32_t> launch_place_;  // by microbatch
   std::vector<int32_t> unit_of_;
   std::vector<int32_t> next_launch_;  // by stage: the next place, under strict
+  // Under limits: of each unit its jobs, with the unit's place among the units of each; and how many units of
+  // a job have begun their forward, by stage.
+  std::vector<std::vector<std::pair<int32_t, int32_t>>> places_in_job_;
+  std::map<int32_t, int32_t> units_of_job_;
+  std::vector<std::map<int32_t, int32_t>> started_of_job_;
   std::vector<Rank> ranks_;
   ComputeOrder order_;
   int64_t left_ = 0;

@@ -292,6 +292,40 @@ TEST(StructuredTemplate, KeepsLimitsAndRefusesWhatExceedsThem) {
   }
 }
 
+TEST(ListScheduling, LetsNoSmallMicrobatchTakeTheRoomOfALargerOneBeforeIt) {
+  // The third fits beside the first, the second does not: were the third to go ahead, it could not go
+  // backward before the second, which would wait for its room.
+  PipelineWork work = uniform_work(2, 1, 3, 1, {.kept_bytes = 40});
+  for (StageCost& cost : work.microbatches[1].cost) cost.kept_bytes = 80;
+  for (const bool backward_first : {true, false}) {
+    for (const bool strict : {true, false}) {
+      const ListPolicy policy{
+          .backward_first = backward_first, .strict = strict, .kept_bytes_limit = {100, 100}};
+      const PipelineFacts facts = verify(work, make_schedule(work, list_schedule(work, {}, policy)));
+      EXPECT_LE(facts.peak_kept_bytes[0], 100);
+    }
+  }
+  // Whatever the sizes, with room for the largest there is an order.
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Dice dice(seed);
+    PipelineWork random = random_work(dice);
+    std::vector<int64_t> limits(static_cast<size_t>(random.rank_count), 0);
+    for (const PipelineUnit& unit : units_of(random)) {
+      for (size_t rank = 0; rank < limits.size(); ++rank) {
+        int64_t bytes = 0;
+        for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
+          bytes += random.microbatches[static_cast<size_t>(m)].cost[rank].kept_bytes;
+        }
+        limits[rank] = std::max(limits[rank], bytes);
+      }
+    }
+    for (const bool backward_first : {true, false}) {
+      const ListPolicy policy{.backward_first = backward_first, .kept_bytes_limit = limits};
+      verify(random, make_schedule(random, list_schedule(random, {}, policy)));
+    }
+  }
+}
+
 TEST(Generators, GiveEqualOrdersForEqualWork) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Dice dice(seed);
