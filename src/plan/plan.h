@@ -13,17 +13,10 @@
 #include "model/config/model_config.h"
 #include "plan/cluster.h"
 #include "plan/stage_memory.h"
+#include "plan/system_deployments.h"
 #include "schedule/operators.h"
 
 namespace cotune {
-
-/// Which replicas there are, and whether jobs share them (LobRA §3, §5.1; LB-8, LB-9, LB-12, LB-15).
-enum class DeploymentKind {
-  task_sequential,   ///< jobs one after the other on all devices, each on like replicas that suit it best
-  task_fused,        ///< all jobs on like replicas, each of which holds the longest example of any job
-  lobra_sequential,  ///< jobs one after the other, each on unlike replicas of its own
-  lobra,             ///< all jobs on unlike replicas
-};
 
 /// Who computes what and when inside a replica (schedule/pipeline).
 enum class PipelineOrder {
@@ -33,8 +26,8 @@ enum class PipelineOrder {
 };
 
 template <>
-inline constexpr std::array<std::string_view, 4> enum_names<DeploymentKind>{"task-sequential", "task-fused",
-                                                                            "lobra-sequential", "lobra"};
+inline constexpr std::array<std::string_view, 4> enum_names<System>{"task-fused", "task-sequential",
+                                                                    "lobra-sequential", "lobra"};
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<PipelineOrder>{"gpipe", "1f1b", "auto"};
 
@@ -98,7 +91,7 @@ struct Plan {
   std::string profile_hash;  ///< of the profile.json that costs come from; "": roofline of the cluster file
   std::string dtype;         ///< compute dtype: bfloat16, float32
   std::vector<std::string> jobs;  ///< names; everywhere else a job is its index here
-  DeploymentKind deployment = DeploymentKind::lobra;
+  System deployment = System::lobra;
   Sharing sharing = Sharing::hybrid;
   Layout layout = Layout::ragged;
   int64_t chunk_size = 64;  ///< layout chunked

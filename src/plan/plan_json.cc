@@ -280,7 +280,7 @@ Plan plan_from_json(std::string_view text, const std::string& file_name) {
     plan.jobs.push_back(job.text());
     if (!names.insert(plan.jobs.back()).second) job.refuse("a name that stands nowhere else");
   }
-  plan.deployment = place.at("deployment").name<DeploymentKind>();
+  plan.deployment = place.at("deployment").name<System>();
   plan.sharing = place.at("sharing").name<Sharing>();
   plan.layout = place.at("layout").name<Layout>();
   plan.chunk_size = place.at("chunk_size").whole(1);

@@ -22,8 +22,8 @@ struct Workload {
 class CandidateBuilder {
  public:
   CandidateBuilder(std::shared_ptr<const Workload> workload, const ClusterSpec& cluster, const NodeGroup& group,
-                   const std::string& dtype, const ReplicaLimits& limits, const StageSecondsSource& seconds)
-      : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), seconds_(seconds) {}
+                   const std::string& dtype, const ReplicaLimits& limits, const MeasuredTimes* measured)
+      : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), measured_(measured) {}
 
   ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages, int64_t shards) const {
     ReplicaCandidate candidate;
@@ -31,13 +31,13 @@ class CandidateBuilder {
     candidate.configuration.pipeline_stages = pipeline_stages;
     candidate.configuration.shards = shards;
     const WeightSharding sharding{shards, limits_.gather_overlap};
-    const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_};
+    const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_, measured_};
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
     const std::vector<StageShape> stages = even_stages(workload_->model, pipeline_stages, tensor_parallel);
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
     find_chunk(stages, machine, sharding, candidate);
     candidate.configuration.chunk_seconds = [workload = workload_, stages = distinct(stages), machine, between_stages,
-                                             sharding, between_copies, stage_seconds = seconds_](
+                                             sharding, between_copies](
                                                 int64_t sequences, int64_t tokens) {
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, workload->shares);
       double slowest = 0;
@@ -111,7 +111,7 @@ class CandidateBuilder {
   const NodeGroup& group_;
   std::string dtype_;
   ReplicaLimits limits_;
-  const StageSecondsSource& seconds_;
+  const MeasuredTimes* measured_;
 };
 
 }  // namespace
@@ -119,7 +119,7 @@ class CandidateBuilder {
 std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                                  const ClusterSpec& cluster, const NodeGroup& group,
                                                  const std::string& dtype, const ReplicaLimits& limits,
-                                                 const StageSecondsSource& seconds) {
+                                                 const MeasuredTimes* measured) {
   auto workload = std::make_shared<Workload>();
   workload->model = model;
   double tokens = 0;
@@ -130,7 +130,7 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
     tokens += workload->shares.back();
   }
   for (double& share : workload->shares) share /= tokens;
-  const CandidateBuilder builder(workload, cluster, group, dtype, limits, seconds);
+  const CandidateBuilder builder(workload, cluster, group, dtype, limits, measured);
   std::vector<ReplicaCandidate> candidates;
   const int64_t all = group.count * group.devices;
   for (int64_t tensor_parallel = 1; tensor_parallel <= std::min(all, model.head_count); ++tensor_parallel) {

@@ -27,7 +27,7 @@ struct StageSeconds {
 StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                            const MicrobatchCounts& counts, const StageMachine& machine);
 
-/// Where the seconds of a stage come from: stage_seconds, or a function of the same arguments that reads a profile.
+/// Functions like stage_seconds.
 using StageSecondsSource =
     std::function<StageSeconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                                const MicrobatchCounts& counts, const StageMachine& machine)>;

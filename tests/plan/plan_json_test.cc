@@ -23,7 +23,7 @@ Plan random_plan(uint64_t seed) {
             .dtype = "float32"};
   const auto jobs = 1 + below(4);
   for (int64_t job = 0; job < jobs; ++job) plan.jobs.push_back("job-" + std::to_string(job));
-  plan.deployment = static_cast<DeploymentKind>(below(4));
+  plan.deployment = static_cast<System>(below(4));
   plan.sharing = static_cast<Sharing>(below(4));
   plan.layout = static_cast<Layout>(below(3));
   plan.chunk_size = 1 + below(500);

@@ -1,0 +1,244 @@
+#include "plan/plan_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "plan/placement.h"
+#include "plan/plan_json.h"
+#include "schedule/pipeline/quantity_text.h"
+
+namespace cotune {
+namespace {
+
+std::string share_text(double share) {
+  return fmt::format("{:.1f}%", 100 * share);
+}
+
+std::string money_text(double cost) {
+  return cost > 0 ? fmt::format("{:.4g}", cost) : "-";
+}
+
+/// a100[0].0-3: runs of devices of a node.
+std::string devices_text(const PlannedReplica& replica) {
+  std::vector<PlannedDevice> all;
+  for (const PlannedStage& stage : replica.stages)
+    all.insert(all.end(), stage.devices.begin(), stage.devices.end());
+  std::vector<std::string> parts;
+  for (size_t first = 0; first < all.size();) {
+    size_t last = first;
+    while (last + 1 < all.size() && all[last + 1].nodes == all[first].nodes &&
+           all[last + 1].node == all[first].node && all[last + 1].device == all[last].device + 1) {
+      ++last;
+    }
+    parts.push_back(first == last
+                        ? fmt::format("{}[{}].{}", all[first].nodes, all[first].node, all[first].device)
+                        : fmt::format("{}[{}].{}-{}", all[first].nodes, all[first].node, all[first].device,
+                                      all[last].device));
+    first = last + 1;
+  }
+  return fmt::format("{}", fmt::join(parts, " "));
+}
+
+std::string tasks_text(const Plan& plan, const PlannedReplica& replica) {
+  std::vector<std::string> tasks;
+  for (const std::vector<int32_t>& task : replica.hybrid_tasks) {
+    std::vector<std::string> names;
+    for (const int32_t job : task) names.push_back(plan.jobs[static_cast<size_t>(job)]);
+    tasks.push_back(fmt::format("{}", fmt::join(names, " + ")));
+  }
+  return fmt::format("{}", fmt::join(tasks, " | "));
+}
+
+void explain_replica(std::string& text, const Plan& plan, size_t index) {
+  const PlannedReplica& replica = plan.replicas[index];
+  text += fmt::format("  replica {}: <{},{}> on {}\n", index, replica.tensor_parallel,
+                      replica.pipeline_stages(), devices_text(replica));
+  if (replica.rows == 0) {
+    text += "    no rows of the typical step\n";
+    return;
+  }
+  text += fmt::format(
+      "    {} rows, {} tokens ({} with pads) in {} microbatches of at most {} tokens: {}, bubble {}\n",
+      replica.rows, replica.tokens, replica.processed_tokens, replica.microbatches, replica.token_budget,
+      seconds_text(replica.seconds, false), share_text(replica.bubble));
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    const PlannedStage& stage = replica.stages[s];
+    text += fmt::format(
+        "    stage {}: layers {}-{}{}{}, busy {}; {} = weights {} + adapters {} + activations {} + workspace "
+        "{}\n",
+        s, stage.shape.first_layer, stage.shape.last_layer - 1,
+        stage.shape.has_embedding ? ", embedding" : "", stage.shape.has_head ? ", head" : "",
+        seconds_text(stage.busy_s, false), bytes_text(stage.memory.total()), bytes_text(stage.memory.weights),
+        bytes_text(stage.memory.adapters), bytes_text(stage.memory.activations),
+        bytes_text(stage.memory.workspace));
+  }
+  text += fmt::format("    share microbatches: {}\n", tasks_text(plan, replica));
+}
+
+/// The first of each shape in full, the others in a line.
+void explain_replicas(std::string& text, const Plan& plan) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> seen;
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const PlannedReplica& replica = plan.replicas[r];
+    if (seen[{replica.tensor_parallel, replica.pipeline_stages()}]++ == 0) {
+      explain_replica(text, plan, r);
+    } else {
+      text += fmt::format("  replica {}: likewise on {}; {} rows, {} tokens, {}\n", r, devices_text(replica),
+                          replica.rows, replica.tokens, seconds_text(replica.seconds, false));
+    }
+  }
+}
+
+void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& cluster) {
+  const PredictedStep& step = plan.predicted;
+  const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
+  const int64_t devices = group.count * group.devices;
+  text += fmt::format("Plan: {} on {} devices of {} ({}), sharing {}, order {}, layout {}, {}\n",
+                      replicas_text(plan), devices, group.name,
+                      group.device.name.empty() ? "device of the file" : group.device.name,
+                      name_of(plan.sharing), name_of(plan.order), name_of(plan.layout), plan.dtype);
+  const double slowest = step.seconds - step.exchange_s;
+  text += fmt::format("  a step of all {} jobs: {} = slowest replica {} + exchange of gradients {}\n",
+                      plan.jobs.size(), seconds_text(step.seconds, false), seconds_text(slowest, false),
+                      seconds_text(step.exchange_s, false));
+  text +=
+      fmt::format("  throughput: {:.0f} tokens/s = {} tokens / {}; {} processed with pads\n",
+                  step.tokens_per_s(), step.tokens, seconds_text(step.seconds, false), step.processed_tokens);
+  text += fmt::format("  device seconds: {:.3g} per step = {} devices x {}\n", step.device_seconds, devices,
+                      seconds_text(step.seconds, false));
+  text += fmt::format("  idle: {} of all devices until the step ends, of that in pipelines (bubble) {}\n",
+                      share_text(step.idle), share_text(step.bubble));
+  text += fmt::format("  fullest device: {} of {} that may be used of {}\n", bytes_text(step.fullest_bytes),
+                      bytes_text(group.device.usable_bytes()), bytes_text(group.device.memory_bytes));
+  if (step.cost > 0) {
+    text += fmt::format("  cost: {:.4g} per step, {:.4g} per million tokens, at {:.4g} per device hour\n",
+                        step.cost, step.cost / static_cast<double>(step.tokens) * 1e6,
+                        group.device.cost_per_hour);
+  }
+  explain_replicas(text, plan);
+}
+
+void explain_configurations(std::string& text, const PlanningResult& result) {
+  text +=
+      "\nConfigurations <tensor parallel, pipeline stages>, with the most tokens of a microbatch that fit:\n";
+  for (const ConsideredConfiguration& each : result.configurations) {
+    const std::string reach = each.chunk_tokens == 0 ? "none" : fmt::format("{} tokens", each.chunk_tokens);
+    const std::string rate = each.tokens_per_device_s > 0
+                                 ? fmt::format("{:.0f} tokens/s per device", each.tokens_per_device_s)
+                                 : "";
+    text += fmt::format("  {:<10} {:<8} {:>13}  {:>9}  {:<26} {}\n", each.nodes,
+                        fmt::format("<{},{}>", each.tensor_parallel, each.pipeline_stages), reach,
+                        bytes_text(each.memory.total()), rate,
+                        each.rejected_for.empty() ? "considered" : each.rejected_for);
+  }
+}
+
+void explain_deployments(std::string& text, const PlanningResult& result) {
+  if (result.deployments.empty()) return;
+  text +=
+      "\nDeployments that were simulated (seconds of a step: linear model of dispatch, best simulated):\n";
+  for (const ConsideredDeployment& each : result.deployments) {
+    text += fmt::format("  {:<10} {:<11} {:<36} {:>9} {:>9}\n", each.nodes, name_of(each.system),
+                        each.replicas, seconds_text(each.dispatch_s, false),
+                        each.simulated_s > 0 ? seconds_text(each.simulated_s, false) : "-");
+  }
+  const Deployment& lobra = result.lobra;
+  if (lobra.enumerated > 0) {
+    text += fmt::format(
+        "  of {} vectors of replica counts {} hold not every row, {} are ruled out by a lower bound, {} were "
+        "solved, {} are "
+        "open;\n  by the linear model no deployment takes less than {}\n",
+        lobra.enumerated, lobra.unable, lobra.bounded, lobra.solved, lobra.open,
+        seconds_text(lobra.lower_bound, false));
+  }
+}
+
+}  // namespace
+
+std::string comparison_table(const PlanningResult& result) {
+  const bool has_cost = std::any_of(result.alternatives.begin(), result.alternatives.end(),
+                                    [](const Alternative& each) { return each.predicted.cost > 0; });
+  std::string text =
+      fmt::format("{:<16} {:<9} {:<5} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
+                  "sharing", "order", "s/step", "tokens/s", "device s",
+                  has_cost ? fmt::format("{:>9} ", "cost") : "", "memory", "bubble", "idle", "replicas", "");
+  for (const Alternative& each : result.alternatives) {
+    const PredictedStep& step = each.predicted;
+    const auto shown = [&](const std::string& value) { return each.fits() ? value : std::string("-"); };
+    const std::string replicas = each.plans.size() > 1 ? fmt::format("{} plans in turn", each.plans.size())
+                                 : each.plans.empty()  ? "-"
+                                                       : replicas_text(each.plans.front());
+    text += fmt::format(
+        "{:<16} {:<9} {:<5} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
+        name_of(each.sharing), name_of(each.order), shown(fmt::format("{:.4g}", step.seconds)),
+        shown(fmt::format("{:.0f}", step.tokens_per_s())), shown(fmt::format("{:.4g}", step.device_seconds)),
+        has_cost ? fmt::format("{:>9} ", shown(money_text(step.cost))) : "",
+        step.fullest_bytes > 0 ? bytes_text(step.fullest_bytes) : "-", shown(share_text(step.bubble)),
+        shown(share_text(step.idle)), replicas, each.rejected_for.empty() ? "chosen" : each.rejected_for);
+  }
+  return text;
+}
+
+std::string explain(const PlanningResult& result, const ClusterSpec& cluster) {
+  std::string text;
+  if (const Plan* plan = result.plan()) {
+    explain_choice(text, *plan, cluster);
+  } else {
+    text += "No plan: nothing that was tried fits.\n";
+    if (!result.advice.empty()) text += "What would:\n" + result.advice;
+  }
+  text += "\nAlternatives:\n" + comparison_table(result);
+  explain_deployments(text, result);
+  explain_configurations(text, result);
+  return text;
+}
+
+nlohmann::ordered_json to_json(const PlanningResult& result) {
+  using Json = nlohmann::ordered_json;
+  Json alternatives = Json::array(), configurations = Json::array(), deployments = Json::array();
+  for (const Alternative& each : result.alternatives) {
+    Json plans = Json::array();
+    for (const Plan& plan : each.plans) plans.push_back(replicas_text(plan));
+    alternatives.push_back({{"deployment", name_of(each.deployment)},
+                            {"sharing", name_of(each.sharing)},
+                            {"order", name_of(each.order)},
+                            {"replicas", std::move(plans)},
+                            {"fits", each.fits()},
+                            {"predicted", to_json(each.predicted)},
+                            {"rejected_for", each.rejected_for}});
+  }
+  for (const ConsideredConfiguration& each : result.configurations) {
+    configurations.push_back({{"nodes", each.nodes},
+                              {"tensor_parallel", each.tensor_parallel},
+                              {"pipeline_stages", each.pipeline_stages},
+                              {"chunk_tokens", each.chunk_tokens},
+                              {"tokens_per_device_s", each.tokens_per_device_s},
+                              {"memory_bytes", each.memory.total()},
+                              {"rejected_for", each.rejected_for}});
+  }
+  for (const ConsideredDeployment& each : result.deployments) {
+    deployments.push_back({{"nodes", each.nodes},
+                           {"deployment", name_of(each.system)},
+                           {"replicas", each.replicas},
+                           {"dispatch_s", each.dispatch_s},
+                           {"simulated_s", each.simulated_s}});
+  }
+  const Deployment& lobra = result.lobra;
+  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
+          {"alternatives", std::move(alternatives)},
+          {"configurations", std::move(configurations)},
+          {"deployments", std::move(deployments)},
+          {"enumerated",
+           {{"plans", lobra.enumerated},
+            {"unable", lobra.unable},
+            {"bounded", lobra.bounded},
+            {"solved", lobra.solved},
+            {"open", lobra.open},
+            {"lower_bound_s", lobra.lower_bound}}},
+          {"advice", result.advice}};
+}
+
+}  // namespace cotune

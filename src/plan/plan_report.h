@@ -1,0 +1,27 @@
+/// What planning found, for people and for programs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "plan/make_plan.h"
+
+namespace cotune {
+
+/// The chosen plan in words and numbers: replicas with their devices, layers, rows and times; what is shared;
+/// throughput, memory by term, bubble and cost, each with how it is made up; then what was rejected and why.
+/// Where nothing fits: why, and what would. Lines of at most 120 columns where names allow it; ends with a
+/// newline.
+std::string explain(const PlanningResult& result, const ClusterSpec& cluster);
+
+/// Every alternative in one table: seconds, tokens/s, device seconds and cost of a step, fullest device,
+/// bubble and idle share, how it stands to the chosen one.
+std::string comparison_table(const PlanningResult& result);
+
+/// {"plan": … or null, "alternatives": [{"deployment", "sharing", "order", "replicas", "predicted",
+/// "rejected_for"}],
+///  "configurations": […], "deployments": […], "lobra": counts of the enumeration, "advice"}.
+nlohmann::ordered_json to_json(const PlanningResult& result);
+
+}  // namespace cotune

@@ -1,0 +1,316 @@
+#include "plan/make_plan.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/random.h"
+#include "plan/plan_json.h"
+#include "plan/plan_report.h"
+#include "plan/step_dispatch.h"
+
+namespace cotune {
+namespace {
+
+using testing::HasSubstr;
+
+JobShape job_of(const ModelConfig& model, int32_t index, int64_t batch_size,
+                const std::vector<int64_t>& lengths, int64_t rank) {
+  JobSpec spec;
+  spec.adapter.r = rank;
+  spec.adapter.target_modules = {"q_proj", "v_proj", "down_proj"};
+  return {.name = "job-" + std::to_string(index),
+          .batch_size = batch_size,
+          .lengths = histogram_of(lengths),
+          .adapters = adapter_shapes(spec, index, model)};
+}
+
+ClusterSpec cluster_of(int64_t nodes, int64_t devices, const std::string& device, double memory_share = 1) {
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "n",
+                    .count = nodes,
+                    .devices = devices,
+                    .device = device_preset(device),
+                    .link = link_preset("pcie4")}};
+  cluster.nodes[0].device.memory_bytes =
+      static_cast<int64_t>(memory_share * static_cast<double>(cluster.nodes[0].device.memory_bytes));
+  cluster.nodes[0].device.cost_per_hour = 2;
+  cluster.network = link_preset("infiniband-100");
+  return cluster;
+}
+
+/// A random problem on a small model.
+struct Case {
+  ModelConfig model = model_preset("tinyllama-1.1b");
+  ClusterSpec cluster;
+  std::vector<JobShape> jobs;
+  PlanOptions options;
+
+  explicit Case(uint64_t seed) {
+    uint64_t next = 0;
+    const auto below = [&](uint64_t bound) {
+      return static_cast<int64_t>(uniform_below(seed, next++, bound));
+    };
+    cluster = cluster_of(1 + below(2), int64_t{1} << below(3), below(2) == 0 ? "A40" : "RTX4090",
+                         below(3) == 0 ? 0.12 : 0.5);
+    const int64_t count = 1 + below(4);
+    for (int64_t j = 0; j < count; ++j) {
+      std::vector<int64_t> lengths;
+      for (int64_t k = 0; k < 1 + j; ++k) lengths.push_back(1 + below(j == 0 ? 2000 : 300));
+      jobs.push_back(job_of(model, static_cast<int32_t>(j), 1 + below(12), lengths, 1 + below(32)));
+    }
+    options.layout = static_cast<Layout>(below(3));
+    options.simulated_deployments = 2;
+    options.deployments = {System::task_sequential, System::task_fused, System::lobra_sequential,
+                           System::lobra};
+  }
+};
+
+/// The job of an alternative's plan: all, or one alone.
+std::vector<JobShape> jobs_of(const Plan& plan, const std::vector<JobShape>& jobs) {
+  std::vector<JobShape> own;
+  for (const std::string& name : plan.jobs) {
+    JobShape shape =
+        *std::find_if(jobs.begin(), jobs.end(), [&](const JobShape& job) { return job.name == name; });
+    for (AdapterShape& each : shape.adapters) each.job = static_cast<int32_t>(own.size());
+    own.push_back(shape);
+  }
+  return own;
+}
+
+TEST(TypicalStep, HasEveryBatchAtItsQuantilesAndTheLongestRowOfAll) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 4, {10, 10, 20, 40}, 4),
+                                      job_of(model, 1, 2, {5, 5, 5, 5, 5, 5, 5, 90}, 4)};
+  const std::vector<StepRow> expected = {{0, 10}, {0, 10}, {0, 20}, {0, 40}, {1, 5}, {1, 90}};
+  EXPECT_EQ(typical_step(jobs), expected);
+}
+
+TEST(DealRows, GivesEveryRowOnceAsManyAsTheDispatchSays) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<StepRow> rows;
+    for (uint64_t i = 0; i < 1 + seed % 60; ++i)
+      rows.push_back({static_cast<int32_t>(i % 3), 1 + static_cast<int64_t>(uniform_below(seed, i, 900))});
+    std::sort(rows.begin(), rows.end(), [](const StepRow& a, const StepRow& b) {
+      return std::pair(a.job, a.tokens) < std::pair(b.job, b.tokens);
+    });
+    Configuration small{.chunk_tokens = 400}, large{.tensor_parallel = 2, .chunk_tokens = 1000};
+    small.chunk_seconds = [](int64_t count, int64_t tokens) { return static_cast<double>(count * tokens); };
+    large.chunk_seconds = [](int64_t count, int64_t tokens) {
+      return 0.6 * static_cast<double>(count * tokens);
+    };
+    const std::vector<Configuration> configurations = {small, large};
+    const StepBuckets buckets = bucket_rows(rows, 6, configurations);
+    const std::vector<BucketCosts> costs = step_costs(configurations, buckets, Layout::ragged);
+    const std::vector<int64_t> replicas = {3, 2};
+    const Dispatch dispatch = dispatch_balanced(costs, replicas, buckets.sequences);
+    const auto dealt = deal_rows(rows, buckets, replicas, dispatch);
+    ASSERT_EQ(dealt.size(), 5u);
+    std::vector<StepRow> all;
+    int64_t on_small = 0;
+    for (size_t r = 0; r < dealt.size(); ++r) {
+      for (const StepRow& row : dealt[r]) EXPECT_LE(row.tokens, r < 3 ? 400 : 1000) << seed;
+      if (r < 3) on_small += static_cast<int64_t>(dealt[r].size());
+      all.insert(all.end(), dealt[r].begin(), dealt[r].end());
+    }
+    std::sort(all.begin(), all.end(), [](const StepRow& a, const StepRow& b) {
+      return std::pair(a.job, a.tokens) < std::pair(b.job, b.tokens);
+    });
+    EXPECT_EQ(all, rows) << seed;
+    int64_t due = 0;
+    for (const int64_t count : dispatch.sequences[0]) due += count;
+    EXPECT_EQ(on_small, due) << seed;
+  }
+}
+
+/// What a plan says of itself, from its parts.
+void expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const Case& problem,
+                         bool fits) {
+  const std::vector<JobShape> jobs = jobs_of(plan, problem.jobs);
+  const std::vector<ReplicaModel> models = replica_models(plan, problem.model, problem.cluster, jobs);
+  ASSERT_EQ(models.size(), plan.replicas.size());
+  ASSERT_EQ(rows.size(), plan.replicas.size());
+  double slowest = 0;
+  int64_t fullest = 0, tokens = 0;
+  std::set<std::tuple<std::string, int64_t, int64_t>> devices;
+  for (size_t r = 0; r < models.size(); ++r) {
+    const PlannedReplica& replica = plan.replicas[r];
+    for (const PlannedStage& stage : replica.stages) {
+      EXPECT_EQ(static_cast<int64_t>(stage.devices.size()), replica.tensor_parallel);
+      for (const PlannedDevice& device : stage.devices) {
+        EXPECT_TRUE(devices.emplace(device.nodes, device.node, device.device).second)
+            << "a device is used twice";
+        EXPECT_LT(device.node, problem.cluster.nodes[0].count);
+        EXPECT_LT(device.device, problem.cluster.nodes[0].devices);
+      }
+    }
+    if (rows[r].empty()) continue;
+    const PricedRows priced =
+        price_rows(models[r], rows[r],
+                   {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks});
+    const ReplicaPrediction prediction =
+        predict_replica(models[r], priced, plan.order, problem.options.rounds);
+    EXPECT_EQ(prediction.seconds, replica.seconds);
+    EXPECT_EQ(prediction.bubble, replica.bubble);
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      EXPECT_EQ(prediction.memory[s], replica.stages[s].memory);
+      EXPECT_EQ(prediction.busy_s[s], replica.stages[s].busy_s);
+    }
+    if (fits) {
+      EXPECT_EQ(prediction.constraint, "");
+      EXPECT_LE(prediction.fullest_bytes(), problem.cluster.nodes[0].device.usable_bytes());
+    }
+    slowest = std::max(slowest, prediction.seconds);
+    fullest = std::max(fullest, prediction.fullest_bytes());
+    for (const StepRow& row : rows[r]) tokens += row.tokens;
+  }
+  EXPECT_EQ(plan.predicted.fullest_bytes, fullest);
+  EXPECT_EQ(plan.predicted.tokens, tokens);
+  if (!fits) return;
+  EXPECT_EQ(plan.predicted.seconds, slowest + plan.predicted.exchange_s);
+  const double count = static_cast<double>(problem.cluster.device_count());
+  EXPECT_EQ(plan.predicted.device_seconds, count * plan.predicted.seconds);
+  EXPECT_NEAR(plan.predicted.cost, count * plan.predicted.seconds / 3600 * 2, 1e-12);
+  EXPECT_EQ(plan_from_json(to_json(plan).dump(), "plan.json"), plan);
+}
+
+TEST(MakePlan, SaysOfEveryAlternativeWhatItsPartsSay) {
+  int64_t chosen = 0, out_of_memory = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    const Case problem(seed);
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    ASSERT_EQ(result.alternatives.size(), 3u + 12u + 3u + 12u);
+    for (const Alternative& each : result.alternatives) {
+      SCOPED_TRACE(fmt::format("{}: {} {} {}", seed, name_of(each.deployment), name_of(each.sharing),
+                               name_of(each.order)));
+      ASSERT_EQ(each.plans.size(), each.rows.size());
+      double seconds = 0;
+      for (size_t p = 0; p < each.plans.size(); ++p) {
+        expect_plan_adds_up(each.plans[p], each.rows[p], problem, each.fits());
+        seconds += each.plans[p].predicted.seconds;
+      }
+      if (each.fits()) {
+        EXPECT_NEAR(each.predicted.seconds, seconds, 1e-9 * seconds);
+      } else {
+        EXPECT_EQ(each.rejected_for, each.constraint);
+        out_of_memory += each.constraint.find("out of memory") != std::string::npos ? 1 : 0;
+      }
+    }
+    if (!result.chosen) {
+      EXPECT_NE(result.advice, "");
+      continue;
+    }
+    ++chosen;
+    const Alternative& best = result.alternatives[*result.chosen];
+    EXPECT_EQ(best.rejected_for, "");
+    for (const Alternative& each : result.alternatives) {
+      const bool is_joint = each.deployment == System::lobra || each.deployment == System::task_fused;
+      if (!each.fits() || !is_joint) continue;
+      EXPECT_GE(each.predicted.seconds, best.predicted.seconds * 0.999) << seed;
+    }
+  }
+  EXPECT_GT(chosen, 15);
+  EXPECT_GT(out_of_memory, 5);
+}
+
+TEST(MakePlan, GivesEqualPlansForEqualInputs) {
+  for (uint64_t seed = 40; seed < 44; ++seed) {
+    const Case a(seed), b(seed);
+    EXPECT_EQ(to_json(make_plan(a.model, a.cluster, a.jobs, a.options)).dump(),
+              to_json(make_plan(b.model, b.cluster, b.jobs, b.options)).dump());
+  }
+}
+
+TEST(MakePlan, HybridIsNeverSlowerThanFusingAllOrNone) {
+  for (uint64_t seed = 60; seed < 75; ++seed) {
+    Case problem(seed);
+    problem.options.deployments = {System::task_fused};
+    problem.options.orders = {PipelineOrder::automatic};
+    problem.options.sharing = {Sharing::temporal, Sharing::hybrid};
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    const Alternative &temporal = result.alternatives[0], &hybrid = result.alternatives[1];
+    if (!temporal.fits()) continue;
+    ASSERT_TRUE(hybrid.fits()) << seed;
+    EXPECT_LE(hybrid.predicted.seconds, temporal.predicted.seconds * (1 + 1e-9)) << seed;
+  }
+}
+
+TEST(MakePlan, UnlikeReplicasAreNeverPredictedSlowerThanLikeOnes) {
+  for (uint64_t seed = 80; seed < 90; ++seed) {
+    Case problem(seed);
+    problem.options.orders = {PipelineOrder::automatic};
+    problem.options.sharing = {Sharing::temporal};
+    problem.options.deployments = {System::task_fused, System::lobra};
+    // Every deployment that the enumeration has is looked at, so that the closed form does not decide.
+    problem.options.simulated_deployments = 100;
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    if (!result.alternatives[0].fits()) continue;
+    EXPECT_LE(result.alternatives[1].predicted.seconds, result.alternatives[0].predicted.seconds * (1 + 1e-9))
+        << seed;
+  }
+}
+
+TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
+  const ClusterSpec cluster = cluster_of(1, 1, "A40");
+  const PlanningResult result = make_plan(model, cluster, jobs);
+  EXPECT_FALSE(result.chosen.has_value());
+  for (const Alternative& each : result.alternatives)
+    EXPECT_THAT(each.rejected_for, HasSubstr("out of memory"));
+  // 69 G parameters in bf16 are 128.5 GiB.
+  EXPECT_THAT(result.advice, HasSubstr("n: rows of 512 tokens need at least 137 GiB per device, as <1,1>, "
+                                       "128 GiB of frozen weights of it"));
+  EXPECT_THAT(result.advice, HasSubstr("4 devices would hold it as "));
+  EXPECT_THAT(explain(result, cluster),
+              HasSubstr("No plan: nothing that was tried fits.\nWhat would:\n  n: rows of 512"));
+  // What it says holds: on four such devices there is a plan.
+  EXPECT_TRUE(make_plan(model, cluster_of(4, 1, "A40"), jobs).chosen.has_value());
+}
+
+TEST(MakePlan, SaysWhichRowsFitWhereTheLongestDoNot) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const ClusterSpec cluster = cluster_of(1, 1, "RTX4090");
+  const PlanningResult result = make_plan(model, cluster, {job_of(model, 0, 4, {100, 4096}, 16)});
+  ASSERT_FALSE(result.chosen.has_value());
+  const int64_t reach = result.configurations[0].chunk_tokens;
+  ASSERT_GT(reach, 256);
+  EXPECT_THAT(result.advice,
+              HasSubstr(fmt::format("as it is, rows of up to {} tokens fit (data.max_length)", reach)));
+  EXPECT_TRUE(make_plan(model, cluster, {job_of(model, 0, 4, {100, reach}, 16)}).chosen.has_value());
+}
+
+TEST(MakePlan, TakesTheKindOfNodesWithTheShortestStep) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {100, 300}, 16)};
+  ClusterSpec cluster = cluster_of(1, 1, "A40");
+  cluster.nodes.push_back(cluster.nodes[0]);
+  cluster.nodes[1].name = "fast";
+  cluster.nodes[1].device = device_preset("H100");
+  const PlanningResult result = make_plan(model, cluster, jobs);
+  ASSERT_NE(result.plan(), nullptr);
+  EXPECT_EQ(result.plan()->replicas[0].stages[0].devices[0].nodes, "fast");
+  EXPECT_THAT(explain(result, cluster), HasSubstr("on 1 devices of fast (H100)"));
+}
+
+TEST(Explain, AddsUpInWords) {
+  const Case problem(7);
+  const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  ASSERT_TRUE(result.chosen.has_value());
+  const std::string text = explain(result, problem.cluster);
+  const PredictedStep& step = result.plan()->predicted;
+  EXPECT_THAT(text, HasSubstr(fmt::format("throughput: {:.0f} tokens/s = {} tokens / ", step.tokens_per_s(),
+                                          step.tokens)));
+  EXPECT_THAT(text, HasSubstr(fmt::format("cost: {:.4g} per step", step.cost)));
+  // One line per alternative, one of them chosen.
+  const std::string table = comparison_table(result);
+  EXPECT_EQ(static_cast<size_t>(std::count(table.begin(), table.end(), '\n')),
+            result.alternatives.size() + 1);
+  EXPECT_EQ(table.find("chosen"), table.rfind("chosen"));
+}
+
+}  // namespace
+}  // namespace cotune
