@@ -20,6 +20,7 @@ class ModelText {
   /// throws UserError when text is given to it, and tokenizer() always.
   explicit ModelText(const ModelFiles& files);
 
+  bool has_tokenizer() const { return tokenizer_ != nullptr; }
   const Tokenizer& tokenizer() const;
   const TextEncoder& encoder() const { return *encoder_; }
   /// The model's own; nullptr where it has none.

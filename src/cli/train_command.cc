@@ -191,6 +191,9 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   const JobsFile& jobs_file = inputs.jobs_file;
   const RunSpec& run = jobs_file.run;
   const ModelFiles& files = inputs.model.files;
+  if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
+    mistakes.add("--sample-tokens", 0, "", "needs a model with a tokenizer, to read the prompt and the answer");
+  }
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
   const int64_t limit = memory_limit(run, device);
   if (inputs.model.has_config && device.is_cpu()) {

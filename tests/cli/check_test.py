@@ -6,28 +6,11 @@
 import fcntl
 import json
 import os
-import shutil
-import struct
 import unittest
 
+from checks import Check
 from program import METHODS, ProgramTest
-from tiny_models import ROOT, copy_model
-
-
-class Check(ProgramTest):
-    def refused(self, jobs, *options, starts=False):
-        """The mistakes, one a line; nothing is written. starts: a start is refused in the same words."""
-        options = ("--output-dir", self.path / "run", *options) if "--output-dir" not in options else options
-        errors = self.run_program("train", jobs, "--check", *options, expect=2).stderr
-        if starts:
-            self.assertEqual(self.run_program("train", jobs, *options, expect=2).stderr, errors)
-        self.assertFalse((self.path / "run").exists())
-        return errors
-
-    def write_jobs(self, *jobs, model="{config: ./config.json, weights: random}", more=""):
-        path = self.path / "jobs.yaml"
-        path.write_text(f"cotune: 1\nmodel: {model}\n{more}jobs:\n" + "".join(f"  - {job}\n" for job in jobs))
-        return path
+from tiny_models import copy_model
 
 
 class AllMistakes(Check):
@@ -92,6 +75,7 @@ class AllMistakes(Check):
             "{name: b, data: {train: few.jsonl, eval_fraction: 0.01}}"))
         self.assertRegex(errors, r"jobs\.yaml:4: jobs\[0\]\.data\.chat_template: has no effect: the job's data hold no `messages`")
         self.assertRegex(errors, r"jobs\.yaml:5: jobs\[1\]\.data\.eval_fraction: 0\.01 holds out none of the 1 examples of ")
+        self.assertRegex(self.refused(self.jobs_file(), "--sample-tokens", "5"), r"--sample-tokens: needs a model with a tokenizer")
         errors = self.run_program("train", self.jobs_file(), "--resume", "--overwrite", expect=2).stderr
         self.assertRegex(errors, r"--(resume|overwrite) excludes --(resume|overwrite)")
 
@@ -189,67 +173,6 @@ class OutputFolder(Check):
             errors = self.refused(jobs, "--output-dir", folder, "--resume", starts=True)
             self.assertRegex(errors, r"busy: process \d+ is training in this folder")
         self.run_program("train", jobs, "--check", "--output-dir", folder, "--resume")
-
-
-class InitFrom(Check):
-    def setUp(self):
-        super().setUp()
-        self.first = self.jobs_file(steps=2, save_steps=1, jobs=["plain"])
-        self.run_program("train", self.first, "--output-dir", self.path / "first")
-        self.job = self.path / "first" / "jobs" / "plain"
-
-    def jobs_from(self, place, adapter="r: 4, alpha: 8, target_modules: all-linear"):
-        return self.write_jobs(f"{{name: next, data: {{train: plain.jsonl}}, adapter: {{{adapter}, init_from: {place}}}, "
-                               "train: {steps: 1, shuffle: none, lr: 1e-3}}",
-                               model="{config: ./config.json, weights: random, seed: 3, dtype: float32}")
-
-    def test_starts_from_an_adapter_a_job_or_a_run_alike(self):
-        results = []
-        for place in (self.job / "adapter", self.job / "step-2", self.job, self.path / "first"):
-            run = self.path / "next"
-            self.run_program("train", self.jobs_from(place), "--output-dir", run)
-            results.append((self.adapter("next", "next"), self.results("next")))
-            shutil.rmtree(run)
-        shutil.rmtree(self.job / "adapter")
-        self.run_program("train", self.jobs_from(self.job), "--output-dir", self.path / "next")
-        results.append((self.adapter("next", "next"), self.results("next")))
-        self.assertEqual(len(results), 5)
-        self.assertTrue(all(result == results[0] for result in results))
-        shutil.rmtree(self.path / "next")
-        fresh = self.jobs_from("x")
-        fresh.write_text(fresh.read_text().replace(", init_from: x", ""))
-        self.run_program("train", fresh, "--output-dir", self.path / "next")
-        self.assertNotEqual(self.results("next"), results[0][1])
-
-    def test_another_adapter_is_refused_with_every_difference(self):
-        place = r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: \S+adapter: is another adapter than this job's: "
-        for adapter, wanted in (
-                ("r: 8, alpha: 8, target_modules: all-linear", r"\S+_proj has rank 4, not 8 and 13 more"),
-                ("r: 4, alpha: 9, use_rslora: true, target_modules: [q_proj]",
-                 r"it adapts \S+ and 11 more; \S+q_proj has alpha 8, not 9 and 1 more; its use_rslora is false, not true"),
-                ("method: bottleneck", "its method is lora, not bottleneck")):
-            self.assertRegex(self.refused(self.jobs_from(self.job, adapter)), place + wanted)
-
-    def test_its_files_are_read(self):
-        weights = self.job / "adapter" / "adapter_model.safetensors"
-        good = weights.read_bytes()
-        jobs = self.jobs_from(self.job / "adapter")
-        for damaged, wanted in ((good[:-8], r"adapter_model\.safetensors: "),
-                                (good[:-4] + struct.pack("<f", float("inf")), r"holds values that are not finite"),
-                                (good.replace(b'"F32"', b'"I32"', 1), r"has type I32; accepted: F64, F32, F16, BF16")):
-            weights.write_bytes(damaged)
-            self.assertRegex(self.refused(jobs), r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: .*" + wanted)
-        weights.unlink()
-        self.assertRegex(self.refused(jobs, starts=True), r"init_from: .*adapter_model\.safetensors: cannot open")
-
-    def test_an_adapter_of_peft_is_taken(self):
-        copy_model(self.path / "model")
-        (self.path / "text.jsonl").write_text('{"text": "hello"}\n')
-        adapter = ROOT / "tests/engine/data/peft/smollm2/all_linear"
-        config = json.loads((adapter / "adapter_config.json").read_text())
-        jobs = self.write_jobs(f"{{name: a, data: {{train: text.jsonl}}, adapter: {{r: {config['r']}, alpha: {config['lora_alpha']}, "
-                               f"target_modules: all-linear, init_from: {adapter}}}}}", model="{path: model}")
-        self.assertIn("1 jobs are ready", self.run_program("train", jobs, "--check").stdout)
 
 
 class Commands(ProgramTest):

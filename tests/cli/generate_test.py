@@ -4,38 +4,14 @@
     COTUNE=build/cotune python3 tests/cli/generate_test.py [UNITTEST OPTIONS]
 """
 import json
-import shutil
-import struct
 import unittest
 
-from program import ProgramTest
+from generations import Generates
 from tiny_models import ROOT, copy_model, text_of
 
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
 KNOWN = [case for case in json.loads((ROOT / "tests/engine/data/generation.json").read_text()) if case["model"] == "smollm2"]
 QUESTION = "What is it?"
-
-
-class Generates(ProgramTest):
-    def setUp(self):
-        super().setUp()
-        self.model = copy_model(self.path / "model")
-
-    def generate(self, *options, expect=0, stdin=None, model=True, **more):
-        """The finished program."""
-        where = ("--model", self.model) if model else ()
-        return self.run_program("generate", *where, "--dtype", "f64", *options, expect=expect, stdin_text=stdin, **more)
-
-    def answer(self, *options, **more):
-        """The JSON of one answer."""
-        lines = self.generate("--json", *options, **more).stdout.splitlines()
-        self.assertEqual(len(lines), 1, lines)
-        return json.loads(lines[0])
-
-    def refused(self, *options, expect=2, **more):
-        done = self.generate(*options, expect=expect, **more)
-        self.assertLess(len(done.stderr), 1500)
-        return done.stderr
 
 
 class Answers(Generates):
@@ -97,67 +73,6 @@ class Answers(Generates):
     def test_end_where_the_context_is_full(self):
         answer = self.answer("--raw", "--prompt", "x" * 500, "--max-new-tokens", "100")
         self.assertEqual((answer["stop"], answer["new_tokens"]), ("context_length", 12))
-
-
-class Folders(Generates):
-    """What --adapter may name."""
-
-    def setUp(self):
-        super().setUp()
-        (self.path / "chats.jsonl").write_text("".join(
-            json.dumps({"messages": [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": f"{i * i}!"}]}) + "\n"
-            for i in range(8)))
-        self.jobs = self.path / "chats.yaml"
-        self.jobs.write_text("cotune: 1\nmodel: {path: model, dtype: float64}\n"
-                             "defaults: {data: {train: chats.jsonl}, train: {steps: 2, batch_size: 4, save_steps: 1}}\n"
-                             "jobs:\n  - {name: a, adapter: {r: 4}}\n  - {name: b, adapter: {r: 2}}\n")
-        self.run = self.path / "run"
-        self.run_program("train", self.jobs, "--output-dir", self.run)
-
-    def test_an_adapter_a_job_and_a_run_with_one_job(self):
-        def tokens(folder):  # the adapter names its model
-            return self.answer("--adapter", folder, "--prompt", "3?", "--max-new-tokens", "8", model=False)["tokens"]
-        wanted = tokens(self.run / "jobs" / "a" / "adapter")
-        self.assertEqual(tokens(self.run / "jobs" / "a"), wanted)
-        errors = self.refused("--adapter", self.run, "--prompt", "3?")
-        self.assertRegex(errors, r"run: holds the adapters of 2 jobs: choose one:\n.*/jobs/a\n.*/jobs/b")
-        shutil.rmtree(self.run / "jobs" / "b")
-        self.assertEqual(tokens(self.run), wanted)
-        shutil.rmtree(self.run / "jobs" / "a" / "adapter")  # as of a run that goes on: its latest checkpoint
-        self.assertEqual(tokens(self.run / "jobs" / "a"), wanted)
-
-    def test_that_hold_no_adapter_are_refused(self):
-        self.assertRegex(self.refused("--adapter", self.path / "none", "--prompt", "x"), r"none: does not exist; a folder with")
-        self.assertRegex(self.refused("--adapter", self.jobs, "--prompt", "x"), r"chats\.yaml: is no folder")
-        self.assertRegex(self.refused("--adapter", self.model, "--prompt", "x"), r"model: holds no adapter: accepted are")
-
-    def test_with_damaged_adapters_are_refused(self):
-        adapter = self.run / "jobs" / "a" / "adapter"
-        weights, config = adapter / "adapter_model.safetensors", adapter / "adapter_config.json"
-        good = weights.read_bytes()
-        weights.write_bytes(good[:len(good) // 2])
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: ")
-        weights.write_bytes(good[:-8] + struct.pack("<d", float("nan")))
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x", expect=1), "output is not finite")
-        weights.write_bytes(good)
-        text = config.read_text()
-        config.write_text(text.replace('"r": 4', '"r": 8'))
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: .*lora_A.*shape \[4, 72\], \[8, 72\]")
-        config.write_text(text.replace('"use_dora": false', '"use_dora": true'))
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_config\.json: use_dora: is not supported")
-        config.write_text("{")
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_config\.json: is not an adapter")
-        weights.unlink()
-        config.write_text(text)
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: cannot open")
-
-    def test_of_another_model_are_refused(self):
-        other = copy_model(self.path / "other", "mistral")
-        errors = self.run_program("generate", "--model", other, "--adapter", self.run / "jobs" / "a", "--prompt", "x", expect=2).stderr
-        self.assertRegex(errors, r"lora_A.*shape \[4, 72\], \[4, 48\] is expected")
-        shutil.rmtree(self.model)
-        errors = self.refused("--adapter", self.run / "jobs" / "a", "--prompt", "x", model=False)
-        self.assertRegex(errors, r"--model: is needed: the adapter in .* is for `.*model`, which is no file or folder here")
 
 
 class Mistakes(Generates):

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""What cotune generate takes as --adapter, and what it refuses. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/adapter_folder_test.py [UNITTEST OPTIONS]
+"""
+import json
+import shutil
+import struct
+import unittest
+
+from generations import Generates
+from tiny_models import copy_model
+
+
+class Folders(Generates):
+    """What --adapter may name."""
+
+    def setUp(self):
+        super().setUp()
+        (self.path / "chats.jsonl").write_text("".join(
+            json.dumps({"messages": [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": f"{i * i}!"}]}) + "\n"
+            for i in range(8)))
+        self.jobs = self.path / "chats.yaml"
+        self.jobs.write_text("cotune: 1\nmodel: {path: model, dtype: float64}\n"
+                             "defaults: {data: {train: chats.jsonl}, train: {steps: 2, batch_size: 4, save_steps: 1}}\n"
+                             "jobs:\n  - {name: a, adapter: {r: 4}}\n  - {name: b, adapter: {r: 2}}\n")
+        self.run = self.path / "run"
+        self.run_program("train", self.jobs, "--output-dir", self.run)
+
+    def test_an_adapter_a_job_and_a_run_with_one_job(self):
+        def tokens(folder):  # the adapter names its model
+            return self.answer("--adapter", folder, "--prompt", "3?", "--max-new-tokens", "8", model=False)["tokens"]
+        wanted = tokens(self.run / "jobs" / "a" / "adapter")
+        self.assertEqual(tokens(self.run / "jobs" / "a"), wanted)
+        errors = self.refused("--adapter", self.run, "--prompt", "3?")
+        self.assertRegex(errors, r"run: holds the adapters of 2 jobs: choose one:\n.*/jobs/a\n.*/jobs/b")
+        shutil.rmtree(self.run / "jobs" / "b")
+        self.assertEqual(tokens(self.run), wanted)
+        shutil.rmtree(self.run / "jobs" / "a" / "adapter")  # as of a run that goes on: its latest checkpoint
+        self.assertEqual(tokens(self.run / "jobs" / "a"), wanted)
+
+    def test_that_hold_no_adapter_are_refused(self):
+        self.assertRegex(self.refused("--adapter", self.path / "none", "--prompt", "x"), r"none: does not exist; a folder with")
+        self.assertRegex(self.refused("--adapter", self.jobs, "--prompt", "x"), r"chats\.yaml: is no folder")
+        self.assertRegex(self.refused("--adapter", self.model, "--prompt", "x"), r"model: holds no adapter: accepted are")
+
+    def test_with_damaged_adapters_are_refused(self):
+        adapter = self.run / "jobs" / "a" / "adapter"
+        weights, config = adapter / "adapter_model.safetensors", adapter / "adapter_config.json"
+        good = weights.read_bytes()
+        weights.write_bytes(good[:len(good) // 2])
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: ")
+        weights.write_bytes(good[:-8] + struct.pack("<d", float("nan")))
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x", expect=1), "output is not finite")
+        weights.write_bytes(good)
+        text = config.read_text()
+        config.write_text(text.replace('"r": 4', '"r": 8'))
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: .*lora_A.*shape \[4, 72\], \[8, 72\]")
+        config.write_text(text.replace('"use_dora": false', '"use_dora": true'))
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_config\.json: use_dora: is not supported")
+        config.write_text("{")
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_config\.json: is not an adapter")
+        weights.unlink()
+        config.write_text(text)
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: cannot open")
+
+    def test_of_another_model_are_refused(self):
+        other = copy_model(self.path / "other", "mistral")
+        errors = self.run_program("generate", "--model", other, "--adapter", self.run / "jobs" / "a", "--prompt", "x", expect=2).stderr
+        self.assertRegex(errors, r"lora_A.*shape \[4, 72\], \[4, 48\] is expected")
+        shutil.rmtree(self.model)
+        errors = self.refused("--adapter", self.run / "jobs" / "a", "--prompt", "x", model=False)
+        self.assertRegex(errors, r"--model: is needed: the adapter in .* is for `.*model`, which is no file or folder here")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
