@@ -145,7 +145,9 @@ int main() {
   proposal();
   published_plan();
   ablation_rows();
+  table6_rows();
   dispatch();
   planning_time();
   print_fusion_figures();
+  headline_rows();
 }

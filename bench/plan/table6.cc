@@ -54,18 +54,20 @@ std::vector<Configuration> Table6Model::configurations(const Table6Constants& co
     machine.device.compute_efficiency = constants.compute_efficiency;
     machine.device.launch_seconds = constants.launch_seconds;
     machine.link.bandwidth = shape.tensor_parallel > 8 ? constants.network_bandwidth : constants.node_bandwidth;
-    const std::vector<StageShape> stages = even_stages(model_, shape.stages, shape.tensor_parallel);
+    ModelConfig model = model_;
+    if (shape.tensor_parallel > model.kv_head_count) model.kv_head_count = shape.tensor_parallel;  // each held by several ranks
+    const std::vector<StageShape> stages = even_stages(model, shape.stages, shape.tensor_parallel);
     Configuration& each = configurations.emplace_back();
     each.tensor_parallel = shape.tensor_parallel;
     each.pipeline_stages = shape.stages;
     each.chunk_tokens = shape.longest;
     const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, double>>();
-    each.chunk_seconds = [this, machine, known, first = stages.front(), last = stages.back()](int64_t sequences, int64_t tokens) {
+    each.chunk_seconds = [this, model, machine, known, first = stages.front(), last = stages.back()](int64_t sequences, int64_t tokens) {
       double& seconds = (*known)[{sequences, tokens}];
       if (seconds > 0) return seconds;
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, {1});
       for (const StageShape& stage : {first, last}) {
-        seconds = std::max(seconds, stage_seconds(model_, stage, adapters_, counts, machine).total());
+        seconds = std::max(seconds, stage_seconds(model, stage, adapters_, counts, machine).total());
         if (first == last) break;
       }
       return seconds;
