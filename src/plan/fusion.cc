@@ -17,7 +17,7 @@ constexpr double never = std::numeric_limits<double>::infinity();
 constexpr size_t most_bounds = 32;              // on the latency of a run
 constexpr int32_t most_runs = 64;               // of a split that the dynamic program makes
 constexpr size_t starts = 8;                    // splits that borders are moved in
-constexpr int64_t computations_to_spend = 600'000;    // on simulations; a third of it before borders are moved
+constexpr int64_t computations_to_spend = 400'000;    // on simulations; a third of it before borders are moved
 constexpr double estimates_within = 1.03;       // of the best: what is simulated
 constexpr double estimates_within_memory = 2;   // where microbatches wait for memory, which estimates know less of
 

@@ -20,7 +20,9 @@ struct HybridTaskChoice {
   HybridTasks tasks;
   std::vector<int64_t> microbatch_tokens;  ///< per task
   Buckets buckets;                 ///< indices of tasks
-  std::vector<double> seconds_of_bucket_count;  ///< [count − 1]; infinite where it does not fit
+/// [count − 1]: simulated under the template, or, above the least of them, at least so long; infinite where it does not
+  /// fit.
+  std::vector<double> seconds_of_bucket_count;
   /// Per bucket: seconds of all backwards over those of all forwards. MuxTune takes it as 1 (§3.4.1); nothing here does.
   std::vector<double> backward_ratio;
   double template_seconds = 0;     ///< predicted, of a round under the template; infinite where it does not fit

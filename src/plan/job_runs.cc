@@ -45,7 +45,9 @@ JobRun job_run(const FusionProblem& problem, const FusedCost& cost) {
     run.backward_s = std::max(run.backward_s, count * stage.backward_s);
     if (s + 1 < run.times.stages.size()) {
       run.fill_s += stage.forward_s + stage.send_up_s;
-      run.drain_s += stage.backward_s + run.times.stages[s + 1].send_down_s;
+      if (static_cast<int32_t>(s) >= cost.lowest_stage) {
+        run.drain_s += stage.backward_s + run.times.stages[s + 1].send_down_s;
+      }
     }
   }
   return run;

@@ -24,6 +24,8 @@ class ListScheduler {
         units_(units_of(work)),
         launch_place_(work.microbatches.size()),
         unit_of_(work.microbatches.size()),
+        next_launch_(static_cast<size_t>(work.stage_count())),
+        waiting_(policy.strict ? static_cast<size_t>(work.stage_count()) * work.microbatches.size() : 0, -1),
         ranks_(static_cast<size_t>(work.rank_count)),
         order_(static_cast<size_t>(work.rank_count)) {
     arrange_launches();
@@ -36,11 +38,10 @@ class ListScheduler {
           if (!graph_.exists(node)) continue;
           ++left_;
           slack_s_ = std::max(slack_s_, 1e-9 * graph_.duration_s(node));
-          if (missing_[static_cast<size_t>(node)] == 0) rank_at(node).ready.push_back(node);
+          if (missing_[static_cast<size_t>(node)] == 0) make_ready(node);
         }
       }
     }
-    next_launch_.resize(static_cast<size_t>(work.stage_count()));
   }
 
   ComputeOrder run() {
@@ -122,13 +123,33 @@ class ListScheduler {
     return ranks_[static_cast<size_t>(work_.stage_rank[static_cast<size_t>(graph_.compute(node).stage)])];
   }
 
+  /// Where a stage takes forwards in launch order, one that is not next waits aside.
+  void make_ready(int32_t node) {
+    const Compute compute = graph_.compute(node);
+    if (policy_.strict && !compute.backward) {
+      const auto stage = static_cast<size_t>(compute.stage);
+      const int32_t place = launch_place_[static_cast<size_t>(compute.microbatch)];
+      if (place != next_launch_[stage]) {
+        waiting_[stage * work_.microbatches.size() + static_cast<size_t>(place)] = node;
+        return;
+      }
+    }
+    rank_at(node).ready.push_back(node);
+    rank_at(node).stale = true;
+  }
+
+  void launch_next(size_t stage) {
+    const auto place = static_cast<size_t>(++next_launch_[stage]);
+    if (place == work_.microbatches.size()) return;
+    const int32_t node = waiting_[stage * work_.microbatches.size() + place];
+    if (node < 0) return;
+    rank_at(node).ready.push_back(node);
+    rank_at(node).stale = true;
+  }
+
   bool may_start(size_t rank, int32_t node) const {
     const Compute compute = graph_.compute(node);
     if (compute.backward) return true;
-    if (policy_.strict && next_launch_[static_cast<size_t>(compute.stage)] !=
-                              launch_place_[static_cast<size_t>(compute.microbatch)]) {
-      return false;
-    }
     const PipelineUnit& unit = units_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
     if (compute.microbatch != unit.first + unit.count - 1) return true;  // its place is reserved
     if (has_limits() && !is_next_of_its_jobs(compute)) return false;
@@ -214,15 +235,12 @@ class ListScheduler {
     for (const ComputeEdge& edge : graph_.successors(node)) {
       const auto to = static_cast<size_t>(edge.to);
       ready_s_[to] = std::max(ready_s_[to], end_s + edge.delay_s);
-      if (--missing_[to] == 0) {
-        rank_at(edge.to).ready.push_back(edge.to);
-        rank_at(edge.to).stale = true;
-      }
+      if (--missing_[to] == 0) make_ready(edge.to);
     }
   }
 
   void account(size_t rank, const Compute& compute) {
-    if (!compute.backward && policy_.strict) ++next_launch_[static_cast<size_t>(compute.stage)];
+    if (!compute.backward && policy_.strict) launch_next(static_cast<size_t>(compute.stage));
     if (!has_limits()) return;
     Rank& state = ranks_[rank];
     const PipelineUnit& unit = units_[static_cast<size_t>(unit_of_[static_cast<size_t>(compute.microbatch)])];
@@ -248,6 +266,7 @@ class ListScheduler {
   std::vector<int32_t> launch_place_;  // by microbatch
   std::vector<int32_t> unit_of_;
   std::vector<int32_t> next_launch_;  // by stage: the next place, under strict
+  std::vector<int32_t> waiting_;      // [stage, place]: ready forwards that are not next, under strict; -1: none
   // Under limits: of each unit its jobs, with the unit's place among the units of each; and how many units of
   // a job have begun their forward, by stage.
   std::vector<std::vector<std::pair<int32_t, int32_t>>> places_in_job_;
