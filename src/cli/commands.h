@@ -17,5 +17,6 @@ int& exit_code();
 void add_train_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
 
 }  // namespace cotune

@@ -90,11 +90,11 @@ void print_memory(const RunSummary& summary, size_t width) {
   for (int kind = 0; kind < memory_kind_count; ++kind) {
     const int64_t bytes = summary.memory.peak_bytes[static_cast<size_t>(kind)];
     if (bytes > 0) {
-      print_line(fmt::format("{}  {:>12}", name_column(to_string(static_cast<MemoryKind>(kind)), name_width), bytes_text(bytes)));
+      print_line(fmt::format("{}  {:>12}", name_column(to_string(static_cast<MemoryKind>(kind)), name_width), memory_text(bytes)));
     }
   }
-  print_line(fmt::format("{}  {:>12}{}", name_column("the whole process", name_width), bytes_text(summary.peak_rss_bytes),
-                         summary.memory_limit_bytes > 0 ? "  of " + bytes_text(summary.memory_limit_bytes) : ""));
+  print_line(fmt::format("{}  {:>12}{}", name_column("the whole process", name_width), memory_text(summary.peak_rss_bytes),
+                         summary.memory_limit_bytes > 0 ? "  of " + memory_text(summary.memory_limit_bytes) : ""));
 }
 
 void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""cotune plan through its command line. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/plan_test.py [UNITTEST OPTIONS]
+"""
+import json
+import pathlib
+import unittest
+import xml.etree.ElementTree
+
+from program import METHODS, ProgramTest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/plan"
+CLUSTER = """cotune_cluster: 1
+nodes:
+  - name: box
+    devices: 4
+    device: {preset: A40, memory: 6GiB, cost_per_hour: 1.5}
+    link: pcie4
+"""
+JOBS = """cotune: 1
+model: {config: tinyllama-1.1b, weights: none}
+defaults: {adapter: {r: 8}, train: {steps: 10}}
+jobs:
+  - {name: short, data: {lengths: [20, 30, 60]}, train: {batch_size: 16}}
+  - {name: long, data: {lengths: {100: 5, 900: 1}}, train: {batch_size: 8}}
+"""
+
+
+class Plan(ProgramTest):
+    def write(self, name, text):
+        path = self.path / name
+        path.write_text(text)
+        return path
+
+    def plan(self, *arguments, jobs=JOBS, cluster=CLUSTER, expect=0):
+        return self.run_program("plan", self.write("plan-jobs.yaml", jobs), "--cluster", self.write("cluster.yaml", cluster),
+                                *arguments, expect=expect)
+
+    def test_explains_its_choice_in_numbers_that_add_up(self):
+        text = self.plan().stdout
+        self.assertRegex(text, r"Plan: <\d,\d>×\d.* on 4 devices of box \(A40\)")
+        self.assertRegex(text, r"throughput: \d+ tokens/s = \d+ tokens / ")
+        self.assertRegex(text, r"fullest device: [\d.]+ GiB of 5\.52 GiB that may be used of 6\.00 GiB")
+        self.assertRegex(text, r"cost: \S+ per step, \S+ per million tokens, at 1\.5 per device hour")
+        self.assertRegex(text, r"stage 0: layers 0-\d+, embedding.* = weights .* \+ adapters .* \+ activations .* \+ workspace ")
+        self.assertEqual(text.count(" chosen\n"), 1)
+        self.assertRegex(text, r"batch-all +gpipe .*(% slower|out of memory: stage \d of \d needs|as fast)")
+        result = json.loads(self.plan("--json").stdout)
+        step = result["plan"]["predicted"]
+        self.assertAlmostEqual(step["device_seconds"], 4 * step["seconds"])
+        self.assertAlmostEqual(step["cost"], step["device_seconds"] / 3600 * 1.5)
+        slowest = max(replica["seconds"] for replica in result["plan"]["replicas"])
+        self.assertAlmostEqual(step["seconds"], slowest + step["exchange_s"])
+        stages = [stage for replica in result["plan"]["replicas"] for stage in replica["stages"]]
+        self.assertEqual(step["fullest_bytes"], max(sum(stage["memory"].values()) for stage in stages))
+        devices = [tuple(device) for stage in stages for device in stage["devices"]]
+        self.assertEqual(len(devices), len(set(devices)))
+        for other in result["alternatives"]:
+            if other["fits"] and other["deployment"] in ("lobra", "task-fused"):
+                self.assertGreaterEqual(other["predicted"]["seconds"], 0.999 * step["seconds"])
+        self.assertEqual([other["rejected_for"] for other in result["alternatives"]].count(""), 1)
+
+    def test_compare_has_every_deployment_policy_and_order_in_one_table(self):
+        result = json.loads(self.plan("--compare", "--json").stdout)
+        rows = {(row["deployment"], row["sharing"], row["order"]) for row in result["alternatives"]}
+        orders = ("gpipe", "1f1b", "auto")
+        expected = {(deployment, sharing, order) for deployment in ("task-fused", "lobra")
+                    for sharing in ("separate", "temporal", "batch-all", "hybrid") for order in orders}
+        expected |= {(deployment, "separate", order) for deployment in ("task-sequential", "lobra-sequential") for order in orders}
+        self.assertEqual(rows, expected)
+        text = self.plan("--compare").stdout
+        for deployment, sharing, order in expected:
+            self.assertRegex(text, rf"(?m)^{deployment} +{sharing} +{order} ")
+        self.assertIn("2 plans in turn", text)
+
+    def test_writes_the_plan_and_pictures_of_its_pipeline(self):
+        outputs = [self.path / name for name in ("plan.json", "plan.svg", "plan.trace.json")]
+        shown = json.loads(self.plan("--json", "--output", outputs[0], "--svg", outputs[1], "--trace", outputs[2]).stdout)
+        self.assertEqual(json.loads(outputs[0].read_text()), shown["plan"])
+        self.assertTrue(xml.etree.ElementTree.fromstring(outputs[1].read_text()).tag.endswith("svg"))
+        self.assertTrue(json.loads(outputs[2].read_text())["traceEvents"])
+        errors = self.plan("--svg", outputs[1], "--replica", "99", expect=2).stderr
+        self.assertRegex(errors, r"--replica: must be below \d, .*got 99")
+
+    def test_equal_inputs_give_equal_plans(self):
+        self.assertEqual(self.plan("--json").stdout, self.plan("--json").stdout)
+
+    def test_says_what_would_fit_where_nothing_does(self):
+        small = CLUSTER.replace("6GiB", "700MiB").replace("devices: 4", "devices: 2")
+        text = self.plan(cluster=small, expect=2).stdout
+        self.assertIn("No plan: nothing that was tried fits.", text)
+        self.assertRegex(text, r"box: rows of 900 tokens need at least [\d.]+ GiB per device, as <\d,\d>, .* of frozen weights of it; "
+                               r"644 MiB of its 700 MiB may be used")
+        self.assertRegex(text, r"box: \d+ devices would hold it as <\d,\d>")
+        self.assertRegex(text, r"out of memory: no configuration fits")
+        done = self.plan("--json", cluster=small, expect=2)
+        self.assertIsNone(json.loads(done.stdout)["plan"])
+        self.assertIn("would hold it", done.stderr)
+
+    def test_mistakes_in_the_files_are_named_with_line_and_field(self):
+        errors = self.plan(cluster=CLUSTER.replace("A40", "A4O").replace("pcie4", "7"), expect=2).stderr
+        self.assertRegex(errors, r"cluster\.yaml:5: nodes\[0\]\.device\.preset: .*'A4O'.*did you mean 'A40'")
+        self.assertRegex(errors, r"cluster\.yaml:6: nodes\[0\]\.link: .*accepted: nvlink-900")
+        errors = self.plan(jobs=JOBS.replace("[20, 30, 60]", "[20, 0]").replace("r: 8", "r: many"), expect=2).stderr
+        self.assertRegex(errors, r"plan-jobs\.yaml:3: defaults\.adapter\.r: .*many")
+        self.assertRegex(errors, r"plan-jobs\.yaml:5: jobs\[0\]\.data\.lengths.*0")
+        errors = self.plan(jobs=JOBS.replace("[20, 30, 60]", "no-such-set"), expect=2).stderr
+        self.assertRegex(errors, r"plan-jobs\.yaml:5: jobs\[0\]\.data: .*no-such-set")
+        errors = self.plan(jobs=JOBS.replace("tinyllama-1.1b", "tinyllama-9b"), expect=2).stderr
+        self.assertIn("tinyllama-9b", errors)
+        errors = self.run_program("plan", self.write("plan-jobs.yaml", JOBS), "--cluster", self.path / "none.yaml", expect=2).stderr
+        self.assertIn("none.yaml", errors)
+
+    def test_without_a_cluster_file_plans_for_this_machine(self):
+        result = json.loads(self.run_program("plan", self.jobs_file(), "--json").stdout)
+        stages = result["plan"]["replicas"][0]["stages"]
+        self.assertEqual([stage["devices"] for stage in stages], [[["this-machine", 0, 0]]])
+        self.assertEqual(result["plan"]["jobs"], list(METHODS))
+
+    def test_lengths_of_real_data_are_those_of_its_tokens(self):
+        # The tiny model's data are token ids, so no tokenizer is needed; text without one is an error that says so.
+        lines = [json.loads(line) for line in (self.path / "plain.jsonl").read_text().splitlines()]
+        longest = max(len(line["input_ids"]) for line in lines)
+        jobs = self.jobs_file(jobs=("plain",))
+        text = jobs.read_text().replace(", eval_fraction: 0.2", "")
+        jobs.write_text(text)
+        result = json.loads(self.run_program("plan", jobs, "--json").stdout)
+        listed = text.replace("train: plain.jsonl", "lengths: " + json.dumps([len(line["input_ids"]) for line in lines]))
+        jobs.write_text(listed)
+        self.assertEqual(json.loads(self.run_program("plan", jobs, "--json").stdout)["plan"]["predicted"], result["plan"]["predicted"])
+        self.assertGreaterEqual(result["plan"]["predicted"]["tokens"], longest)
+        (self.path / "plain.jsonl").write_text('{"text": "words"}\n')
+        jobs.write_text(text)
+        self.assertIn("has no tokenizer", self.run_program("plan", jobs, expect=2).stderr)
+
+    def test_the_examples_are_planned(self):
+        done = self.run_program("plan", EXAMPLES / "six-tasks-7b.yaml", "--cluster", EXAMPLES / "16-a100-40.yaml", "--json")
+        self.assertEqual(len(json.loads(done.stdout)["plan"]["jobs"]), 6)
+        done = self.run_program("plan", EXAMPLES / "six-tasks-7b.yaml", "--cluster", EXAMPLES / "one-a40.yaml", "--set",
+                                "model.config=llama-2-70b", expect=2)
+        self.assertIn("would hold it", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
