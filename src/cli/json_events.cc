@@ -21,6 +21,8 @@ Json tokens_json(const TokenCounts& counts) {
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr); }
+
 }  // namespace
 
 void JsonEvents::on_job_started(const TrainingJob& job) {
@@ -72,11 +74,21 @@ void JsonEvents::on_job_ended(const TrainingJob& job) {
                   {"job", job.spec().name},
                   {"step", job.state().step},
                   {"status", to_string(job.state().status)},
+                  {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
                   {"reason", job.state().failure}}
                  .dump());
 }
 
 void JsonEvents::on_notice(const std::string& text) { print_line(Json{{"event", "notice"}, {"text", text}}.dump()); }
+
+void print_sample_event(const SampleAnswer& sample) {
+  print_line(Json{{"event", "sample"},
+                  {"job", sample.job->spec().name},
+                  {"step", sample.step},
+                  {"prompt", sample.prompt},
+                  {"answer", sample.out_of_memory ? Json(nullptr) : Json(sample.answer)}}
+                 .dump());
+}
 
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs) {
   Json json;
@@ -85,12 +97,12 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["seconds"] = summary.seconds;
   json["seconds_training"] = summary.seconds_training;
   json["seconds_evaluating"] = summary.seconds_evaluating;
-  json["seconds_to_first_step"] = summary.seconds_to_first_step;
+  json["seconds_to_first_step"] = summary.rounds > 0 ? Json(summary.seconds_to_first_step) : Json(nullptr);
   json["rounds"] = summary.rounds;
   json["evaluation_rounds"] = summary.evaluation_rounds;
   json["real_tokens"] = summary.real_tokens;
   json["labelled_tokens"] = summary.labelled_tokens;
-  json["tokens_per_second"] = summary.tokens_per_second();
+  json["tokens_per_second"] = summary.seconds_training > 0 ? Json(summary.tokens_per_second()) : Json(nullptr);
   json["device"] = summary.device;
   json["peak_rss_bytes"] = summary.peak_rss_bytes;
   json["peak_held_bytes"] = summary.memory.peak_held_bytes;
@@ -109,17 +121,23 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["jobs"] = Json::array();
   for (const TrainingJob* job : jobs) {
     const JobState& state = job->state();
+    const JobResult result = job->result();
     const auto losses = summary.losses.find(job->index());
     json["losses"][job->spec().name] = losses == summary.losses.end() ? std::vector<double>{} : losses->second;
     Json entry{{"name", job->spec().name},
                {"status", to_string(state.status)},
                {"step", state.step},
                {"reason", state.failure},
+               {"deadline", job->spec().deadline.empty() ? Json(nullptr) : Json(job->spec().deadline)},
+               {"missed_deadline", state.missed_deadline},
                {"start_eval_loss", number(state.start_eval_loss)},
-               {"eval_loss", number(state.last_eval_loss)},
+               {"eval_step", step_or_null(result.eval_step)},
+               {"eval_loss", number(result.eval_loss)},
                {"start_eval_accuracy", number(state.start_eval_accuracy)},
-               {"eval_accuracy", number(state.last_eval_accuracy)},
+               {"eval_accuracy", number(result.eval_accuracy)},
+               {"best_step", step_or_null(state.best_step)},
                {"best_eval_loss", number(state.best_eval_loss)},
+               {"adapter_step", job->has_left_adapter() ? Json(result.step) : Json(nullptr)},
                {"trained_tokens", state.trained_tokens},
                {"labelled_tokens", state.labelled_tokens}};
     const auto tokens = summary.tokens.find(job->index());

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/sample_answers.h"
 #include "train/run_observer.h"
 
 namespace cotune {
@@ -19,6 +20,8 @@ class JsonEvents : public RunObserver {
   void on_job_ended(const TrainingJob& job) override;
   void on_notice(const std::string& text) override;
 };
+
+void print_sample_event(const SampleAnswer& sample);
 
 /// The summary as one JSON object (fields in docs/training.md).
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs);

@@ -107,7 +107,7 @@ void ProgressLines::total_line() const {
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
   line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
                                event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
-                               event.best ? "" : ", not the best"));
+                               event.best || event.job->state().step == 0 ? "" : ", not the best"));
 }
 
 void ProgressLines::on_job_ended(const TrainingJob& job) {
@@ -116,6 +116,8 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
   newest_.erase(job.index());
   std::string text = state.status == JobStatus::stopped_early ? "stopped early" : to_string(state.status);
   text += fmt::format(" at step {}", state.step);
+  const JobResult result = job.result();
+  if (job.has_left_adapter() && result.step != state.step) text += fmt::format(", leaves step {}, its best", result.step);
   if (!state.failure.empty()) text += ": " + state.failure;
   line(job, text);
 }

@@ -20,10 +20,29 @@ std::string arrow(const std::string& before, const std::string& after) {
 
 std::string loss_text(double loss) { return std::isnan(loss) ? "" : fmt::format("{:.4f}", loss); }
 
+/// Of which step the held-out results are, and the adapter, where that is not the last one.
+std::string result_text(const TrainingJob& job) {
+  const JobResult result = job.result();
+  if (result.eval_step < 0) return "";
+  if (!job.spec().train.load_best || result.step != result.eval_step) {
+    return result.eval_step == job.state().step ? "" : fmt::format("was evaluated at step {}", result.eval_step);
+  }
+  const char* what = job.has_left_adapter() ? "leaves" : "at its best at";
+  return fmt::format("{} step {}{}{}", what, result.step, job.has_left_adapter() ? ", its best" : "",
+                     result.starts_better ? "; the loss was lower at step 0" : "");
+}
+
+/// What there is to say of the speed: the first round, which warms up, is no measure of it.
+std::string speed_text(const RunSummary& summary) {
+  if (summary.rounds == 0) return "no step was made";
+  const std::string first = fmt::format("first step after {:.1f} s", summary.seconds_to_first_step);
+  if (summary.rounds == 1) return first;
+  return fmt::format("{:.0f} real tokens/s in training, {}", summary.tokens_per_second(), first);
+}
+
 void print_speed(const RunSummary& summary) {
-  print_line(fmt::format("\n{} in {}: {:.0f} real tokens/s in training, first step after {:.1f} s",
-                         summary.interrupted ? "Stopped and saved" : "Done", duration_text(summary.seconds),
-                         summary.tokens_per_second(), summary.seconds_to_first_step));
+  print_line(fmt::format("\n{} in {}: {}", summary.interrupted ? "Stopped and saved" : "Done",
+                         duration_text(summary.seconds), speed_text(summary)));
   print_line(fmt::format("{} training rounds in {}, {} evaluations in {}", summary.rounds,
                          duration_text(summary.seconds_training), summary.evaluation_rounds,
                          duration_text(summary.seconds_evaluating)));
@@ -34,10 +53,15 @@ void print_results(const std::vector<const TrainingJob*>& jobs, size_t width) {
                          "rows right"));
   for (const TrainingJob* job : jobs) {
     const JobState& state = job->state();
+    const JobResult result = job->result();
     print_line(fmt::format(
         "{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column(job->spec().name, width), to_string(state.status), state.step,
-        arrow(loss_text(state.start_eval_loss), loss_text(state.last_eval_loss)),
-        arrow(accuracy_text(state.start_eval_accuracy), accuracy_text(state.last_eval_accuracy))));
+        arrow(loss_text(state.start_eval_loss), loss_text(result.eval_loss)),
+        arrow(accuracy_text(state.start_eval_accuracy), accuracy_text(result.eval_accuracy))));
+  }
+  for (const TrainingJob* job : jobs) {
+    const std::string text = result_text(*job);
+    if (!text.empty()) print_line(fmt::format("{}  {}", name_column(job->spec().name, width), text));
   }
 }
 
@@ -100,9 +124,7 @@ void print_memory(const RunSummary& summary, size_t width) {
 void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {
   print_line("");
   for (const TrainingJob* job : jobs) {
-    const JobStatus status = job->state().status;
-    const bool ended = status == JobStatus::finished || status == JobStatus::stopped_early;
-    if (ended) print_line(fmt::format("adapter  {}", (job->folder() / "adapter").string()));
+    if (job->has_left_adapter()) print_line(fmt::format("adapter  {}", (job->folder() / "adapter").string()));
   }
   print_line(fmt::format("log      {}", (run_folder / "metrics.jsonl").string()));
 }

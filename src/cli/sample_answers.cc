@@ -28,19 +28,18 @@ std::string on_one_line(std::string text) {
 }  // namespace
 
 SampleAnswers::SampleAnswers(std::shared_ptr<const Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
-                             size_t name_width)
-    : generator_(std::move(backbone)), text_(text), max_new_tokens_(max_new_tokens), name_width_(name_width) {}
+                             std::function<void(const SampleAnswer&)> tell)
+    : generator_(std::move(backbone)), text_(text), max_new_tokens_(max_new_tokens), tell_(std::move(tell)) {}
 
 void SampleAnswers::on_job_started(const TrainingJob& job) {
-  if (job.state().step == 0) print(job, "before");
+  if (job.state().step == 0) tell_(answer(job, 0));
 }
 
 void SampleAnswers::on_job_ended(const TrainingJob& job) {
-  const JobStatus status = job.state().status;
-  if (status == JobStatus::finished || status == JobStatus::stopped_early) print(job, "after");
+  if (job.has_left_adapter()) tell_(answer(job, job.result().step));
 }
 
-void SampleAnswers::print(const TrainingJob& job, const char* when) {
+SampleAnswer SampleAnswers::answer(const TrainingJob& job, int64_t step) {
   const Dataset& examples = job.data().eval.empty() ? job.data().train : job.data().eval;
   const std::span<const int32_t> tokens = examples.tokens(0);
   const std::span<const uint8_t> learned = examples.learned(0);
@@ -48,19 +47,30 @@ void SampleAnswers::print(const TrainingJob& job, const char* when) {
       std::max<std::ptrdiff_t>(1, std::find_if(learned.begin(), learned.end(), [](uint8_t flag) { return flag != 0; }) - learned.begin());
   GenerationRequest request;
   request.prompt.assign(tokens.begin(), tokens.begin() + prompt_tokens);
-  request.adapter = &job.adapter();
   request.max_new_tokens = max_new_tokens_;
   request.stop_ids = text_.end_of_turn_ids();
-  const std::string name = name_column(job.spec().name, name_width_);
-  std::vector<GeneratedAnswer> answers;
+  SampleAnswer sample{&job, step, text_.tokenizer().decode(request.prompt, true), "", !job.is_loaded()};
+  if (sample.out_of_memory) return sample;
+  request.adapter = &job.adapter();
   try {
-    answers = generator_.generate({&request, 1});
+    sample.answer = text_.tokenizer().decode(generator_.generate({&request, 1}).front().tokens, true);
   } catch (const MemoryLimitExceeded&) {
-    print_line(fmt::format("{}  no memory is left for a sample {} training", name, when));
+    sample.out_of_memory = true;
+  }
+  return sample;
+}
+
+void print_sample(const SampleAnswer& sample, size_t name_width) {
+  const TrainingJob& job = *sample.job;
+  const std::string name = name_column(job.spec().name, name_width);
+  std::string when = sample.step == 0 ? "before training" : "after training";
+  if (sample.step > 0 && sample.step != job.state().step) when += fmt::format(" (step {})", sample.step);
+  if (sample.out_of_memory) {
+    print_line(fmt::format("{}  no memory is left for a sample {}", name, when));
     return;
   }
-  print_line(fmt::format("{}  asked {} training: {}", name, when, on_one_line(text_.tokenizer().decode(request.prompt, true))));
-  print_line(fmt::format("{}  answers: {}", name, on_one_line(text_.tokenizer().decode(answers.front().tokens, true))));
+  print_line(fmt::format("{}  asked {}: {}", name, when, on_one_line(sample.prompt)));
+  print_line(fmt::format("{}  answers: {}", name, on_one_line(sample.answer)));
 }
 
 }  // namespace cotune

@@ -188,6 +188,9 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
 
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
   RunInputs inputs = read_inputs(std::move(reading), mistakes);
+  if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
+    mistakes.add("", 0, "--sample-tokens", "the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed");
+  }
   const JobsFile& jobs_file = inputs.jobs_file;
   const RunSpec& run = jobs_file.run;
   const ModelFiles& files = inputs.model.files;
@@ -247,9 +250,11 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     options.observers.push_back(&lines);
   }
   std::unique_ptr<SampleAnswers> samples;
-  if (arguments.sample_tokens > 0 && !arguments.json) {
-    samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens,
-                                              name_column_width(names));
+  if (arguments.sample_tokens > 0) {
+    const auto tell = [&](const SampleAnswer& sample) {
+      arguments.json ? print_sample_event(sample) : print_sample(sample, name_column_width(names));
+    };
+    samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens, tell);
     options.observers.push_back(samples.get());
   }
   options.stop = &stop_requested();

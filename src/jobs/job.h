@@ -115,7 +115,7 @@ struct JobSpec {
   std::string name;                ///< [A-Za-z0-9._-]+, unique in the run: the name of its output folder
   std::string tenant;
   int64_t priority = 0;            ///< higher goes first
-  std::string deadline;            ///< ISO 8601 time or empty; used by plan and simulate
+  std::string deadline;            ///< ISO 8601 time (deadline.h) or empty
   DataSpec data;
   AdapterSpec adapter;
   TrainSpec train;

@@ -166,6 +166,15 @@ Condition needs_early_stopping() {
           .unset_is_fine = true};
 }
 
+Condition layout_is(Layout layout) {
+  return {.holds = [layout](const OptionTarget& target) { return target.run->layout == layout; },
+          .summary = fmt::format("layout {}", name_of(layout)),
+          .complaint = [layout](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to layout {}; this run's layout is {}", key, name_of(layout),
+                               name_of(target.run->layout));
+          }};
+}
+
 Condition random_weights() {
   return {.holds = [](const OptionTarget& target) { return target.model->weights == "random"; },
           .summary = "with weights random",
@@ -208,14 +217,14 @@ void add_run(std::vector<Option>& table) {
                         "Most memory the run may take; `auto` is 80% of what is free at start."));
   table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(256, most_tokens),
                         "Tokens of one microbatch. Does not change results, only speed and memory."));
-  table.push_back(field(Section::run, "chunk_size", COTUNE_FIELD(run->chunk_size), whole(1, most_tokens),
-                        "Tokens of a chunk in layout `chunked`."));
   table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
                         "Worker threads; 0: one per core."));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));
   table.push_back(field(Section::run, "layout", COTUNE_FIELD(run->layout), choice_of<Layout>(),
                         "How rows of different length stand in a microbatch."));
+  table.push_back(field(Section::run, "chunk_size", COTUNE_FIELD(run->chunk_size), whole(1, most_tokens),
+                        "Tokens of a chunk.", {.condition = layout_is(Layout::chunked)}));
   table.push_back(field(Section::run, "recompute", COTUNE_FIELD(run->recompute), choice_of<Recompute>(),
                         "Compute activations again in the backward pass instead of keeping them."));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
@@ -231,7 +240,8 @@ void add_job(std::vector<Option>& table) {
   table.push_back(field(Section::job, "priority", COTUNE_FIELD(job->priority), whole(-1'000'000, 1'000'000),
                         "Higher goes first when not all jobs fit into memory."));
   table.push_back(field(Section::job, "deadline", COTUNE_FIELD(job->deadline), of_type(OptionType::time),
-                        "When it should be done; read by plan and simulate."));
+                        "When it should be done; UTC where it names no zone, and the end of the day where it is a date. Of "
+                        "jobs of equal priority the earliest goes first, and a miss is reported."));
 }
 
 void add_data(std::vector<Option>& table) {

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/diagnostics.h"
+#include "jobs/deadline.h"
 #include "jobs/identifier.h"
 #include "jobs/memory_size.h"
 #include "jobs/module_pattern.h"
@@ -82,31 +83,6 @@ bool has_control_characters(std::string_view text) {
   return std::any_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
-/// YYYY-MM-DD, then optionally Thh:mm, :ss, and Z or ±hh:mm.
-bool is_time(std::string_view text) {
-  const auto number = [&](size_t count, int low, int high) {
-    if (text.size() < count) return false;
-    int value = 0;
-    for (size_t i = 0; i < count; ++i) {
-      if (text[i] < '0' || text[i] > '9') return false;
-      value = 10 * value + (text[i] - '0');
-    }
-    text.remove_prefix(count);
-    return low <= value && value <= high;
-  };
-  const auto literal = [&](char c) {
-    if (!text.starts_with(c)) return false;
-    text.remove_prefix(1);
-    return true;
-  };
-  if (!(number(4, 1, 9999) && literal('-') && number(2, 1, 12) && literal('-') && number(2, 1, 31))) return false;
-  if (text.empty()) return true;
-  if (!(literal('T') && number(2, 0, 23) && literal(':') && number(2, 0, 59))) return false;
-  if (literal(':') && !number(2, 0, 60)) return false;
-  if (text.empty() || text == "Z") return true;
-  return (literal('+') || literal('-')) && number(2, 0, 23) && literal(':') && number(2, 0, 59) && text.empty();
-}
-
 constexpr int64_t most_examples = 1'000'000'000'000;
 
 class ValueReader {
@@ -172,7 +148,7 @@ class ValueReader {
     const std::string& text = node.Scalar();
     bool good = !text.empty() && !has_control_characters(text);
     if (option_.accepted.type == OptionType::identifier) good = good && is_identifier(text);
-    if (option_.accepted.type == OptionType::time) good = good && is_time(text);
+    if (option_.accepted.type == OptionType::time) good = good && parse_deadline(text).has_value();
     if (option_.accepted.type == OptionType::memory) good = good && parse_memory_size(text).has_value();
     if (!good) return unacceptable(node);
     return OptionValue(text);

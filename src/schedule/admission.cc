@@ -7,18 +7,20 @@
 #include <tuple>
 
 namespace cotune {
-namespace {
 
 bool goes_before(const AdmissionCandidate& a, const AdmissionCandidate& b) {
-  return std::tuple(-a.priority, a.arrival, a.job) < std::tuple(-b.priority, b.arrival, b.job);
+  return std::tuple(-a.priority, a.deadline, a.arrival, a.job) < std::tuple(-b.priority, b.deadline, b.arrival, b.job);
 }
 
-}  // namespace
-
-std::string AdmissionRefusal::to_string() const {
+std::string AdmissionRefusal::to_string(int64_t asked_bytes) const {
   constexpr double mib = 1024.0 * 1024.0;
-  return fmt::format("needs {:.1f} MiB by itself, the limit is {:.1f} MiB; it is exceeded at {}",
-                     static_cast<double>(needed_bytes) / mib, static_cast<double>(limit_bytes) / mib, term);
+  const double needed = static_cast<double>(needed_bytes) / mib, given = static_cast<double>(limit_bytes) / mib;
+  if (asked_bytes == 0 || asked_bytes == limit_bytes) {
+    return fmt::format("needs {:.1f} MiB by itself, the limit is {:.1f} MiB; it is exceeded at {}", needed, given, term);
+  }
+  return fmt::format("needs {:.1f} MiB by itself, model included; the limit of {:.1f} MiB leaves {:.1f} MiB beside the program "
+                     "itself; it is exceeded at {}",
+                     needed, static_cast<double>(asked_bytes) / mib, given, term);
 }
 
 Admission admit(std::span<const AdmissionCandidate> candidates, int64_t limit_bytes, const PredictPeak& predict) {

@@ -31,11 +31,26 @@ std::optional<fs::path> named_folder(const fs::path& job_folder, const char* poi
   return folder;
 }
 
+/// `previous` is a second chance: one that somebody removed is no mistake.
+std::optional<fs::path> previous_checkpoint(const fs::path& job_folder) {
+  try {
+    return named_folder(job_folder, "previous");
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
+/// Whether the folder is of that step: `step-N`, or `step-N.again` where it was saved again.
+bool is_of_step(const fs::path& folder, int64_t step) {
+  const std::string name = folder.filename(), first = fmt::format("step-{}", step);
+  return name == first || name.starts_with(first + ".");
+}
+
 /// Names of the folders that must not be touched.
 std::set<std::string> named_checkpoints(const fs::path& job_folder) {
   std::set<std::string> names;
-  for (const char* pointer : {"latest", "best"}) {
-    if (const std::optional<fs::path> folder = named_folder(job_folder, pointer)) names.insert(folder->filename());
+  for (const auto& folder : {latest_checkpoint(job_folder), previous_checkpoint(job_folder), best_checkpoint(job_folder)}) {
+    if (folder) names.insert(folder->filename());
   }
   return names;
 }
@@ -55,7 +70,7 @@ void remove_unnamed_checkpoints(const fs::path& job_folder) {
   for (const fs::path& folder : obsolete) remove_quietly(folder);
 }
 
-/// An empty folder for the step. Its name is one that neither `latest` nor `best` names.
+/// An empty folder for the step. Its name is one that nothing names.
 fs::path make_step_folder(const fs::path& job_folder, int64_t step) {
   const std::set<std::string> named = named_checkpoints(job_folder);
   std::string name = fmt::format("step-{}", step);
@@ -90,6 +105,10 @@ void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const J
     write_checkpoint(folder, adapter, state, base_model);
     sync_folder(job_folder);
     const std::string name = folder.filename().string() + "\n";
+    const std::optional<fs::path> before = latest_checkpoint(job_folder);
+    if (before && !is_of_step(*before, state.step)) {
+      write_file_atomically(job_folder / "previous", before->filename().string() + "\n");
+    }
     if (mark_best) write_file_atomically(job_folder / "best", name);
     write_file_atomically(job_folder / "latest", name);
     remove_unnamed_checkpoints(job_folder);
@@ -100,6 +119,15 @@ void save_checkpoint(const fs::path& job_folder, const Adapter& adapter, const J
     throw;
   }
 }
+
+bool withdraw_latest_checkpoint(const fs::path& job_folder) {
+  const std::optional<fs::path> latest = latest_checkpoint(job_folder), previous = previous_checkpoint(job_folder);
+  if (!previous || latest == previous) return false;
+  write_file_atomically(job_folder / "latest", previous->filename().string() + "\n");
+  return true;
+}
+
+void check_checkpoints(const fs::path& job_folder) { named_checkpoints(job_folder); }
 
 void remove_leftovers(const fs::path& job_folder) {
   if (!fs::exists(job_folder)) return;

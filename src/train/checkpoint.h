@@ -1,10 +1,11 @@
 /// A job's checkpoints (design: one folder per step, committed by one rename):
 ///   DIR/step-N/{adapter_config.json, adapter_model.safetensors, optimizer.safetensors, state.json, checksums.json}
-///   DIR/latest   text file with the name of the newest complete folder
-///   DIR/best     the same for the best evaluation, when the job keeps it
-/// A folder that `latest` or `best` names is never written to: saving such a step again makes `step-N.again` beside it and
-/// moves the name over. So a crash at any instant leaves `latest` (and `best`) naming a complete folder. Nothing of ranks,
-/// stages or neighbours is in it.
+///   DIR/latest    text file with the name of the newest complete folder
+///   DIR/previous  the same for the one before it: what there is to go back to when the newest turns out bad
+///   DIR/best      the same for the best evaluation, when the job keeps it
+/// A folder that one of them names is never written to: saving such a step again makes `step-N.again` beside it and
+/// moves the name over. So a crash at any instant leaves `latest` (and the others) naming a complete folder. Nothing of
+/// ranks, stages or neighbours is in it.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +17,8 @@
 
 namespace cotune {
 
-/// Writes a folder of state.step, then moves `latest` to it, then removes folders that neither `latest` nor `best`
-/// names. mark_best: `best` names it too. Throws SystemError (disk full) naming the file: the checkpoints before stay as
+/// Writes a folder of state.step, then moves `latest` to it, and `previous` to what `latest` named where that is of an
+/// earlier step, then removes folders that nothing names. mark_best: `best` names it too. Throws SystemError (disk full) naming the file: the checkpoints before stay as
 /// they were, and the unfinished folder is removed.
 void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& adapter, const JobState& state,
                      const std::string& base_model, bool mark_best);
@@ -26,6 +27,13 @@ void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& ada
 /// that is not there.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& job_folder);
 std::optional<std::filesystem::path> best_checkpoint(const std::filesystem::path& job_folder);
+
+/// The newest checkpoint turned out bad: `latest` names the one before it again. Returns false, and changes nothing, where
+/// there is none. Throws as the others do.
+bool withdraw_latest_checkpoint(const std::filesystem::path& job_folder);
+
+/// Changes nothing. Throws UserError as latest_checkpoint and best_checkpoint do.
+void check_checkpoints(const std::filesystem::path& job_folder);
 
 /// Removes what interrupted writes left in a job's folder: temporary files, and checkpoints that nothing names. For the
 /// owner of the run folder's lock. Throws UserError as latest_checkpoint does.

@@ -35,6 +35,7 @@ std::string JobState::to_json() const {
   json["last_eval_accuracy"] = number_or_null(last_eval_accuracy);
   json["last_eval_step"] = last_eval_step;
   json["best_eval_loss"] = number_or_null(best_eval_loss);
+  json["best_eval_accuracy"] = number_or_null(best_eval_accuracy);
   json["best_step"] = best_step;
   json["evaluations_without_improvement"] = evaluations_without_improvement;
   json["data_hash"] = data_hash;
@@ -57,6 +58,7 @@ JobState JobState::from_json(const std::string& text, const std::string& file_na
     state.last_eval_accuracy = number_from(json.at("last_eval_accuracy"));
     state.last_eval_step = json.at("last_eval_step").get<int64_t>();
     state.best_eval_loss = number_from(json.at("best_eval_loss"));
+    state.best_eval_accuracy = number_from(json.at("best_eval_accuracy"));
     state.best_step = json.at("best_step").get<int64_t>();
     state.evaluations_without_improvement = json.at("evaluations_without_improvement").get<int64_t>();
     state.data_hash = json.at("data_hash").get<std::string>();

@@ -21,7 +21,10 @@ struct JobState {
   double start_eval_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< share of rows with every token predicted
   double last_eval_accuracy = std::numeric_limits<double>::quiet_NaN();
   int64_t last_eval_step = -1;  ///< of the newest evaluation that was finished
+  // Of the evaluation with the lowest loss after a step of training: the one before the first step is what they are compared
+  // with, as HF Trainer has it.
   double best_eval_loss = std::numeric_limits<double>::quiet_NaN();
+  double best_eval_accuracy = std::numeric_limits<double>::quiet_NaN();
   int64_t best_step = -1;
   int64_t evaluations_without_improvement = 0;
   std::string data_hash;        ///< of the tokenised examples, held-out ones included: a resumed run refuses others
@@ -30,6 +33,7 @@ struct JobState {
   // How the job stands in this run; not in checkpoints, from which any job goes on.
   JobStatus status = JobStatus::waiting;
   std::string failure;
+  bool missed_deadline = false;  ///< it made a step, or waited, after its deadline
 
   std::string to_json() const;
   /// Throws UserError naming file and field.

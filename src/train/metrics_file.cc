@@ -125,6 +125,7 @@ void MetricsFile::on_job_ended(const TrainingJob& job) {
              {"job", job.spec().name},
              {"step", job.state().step},
              {"status", to_string(job.state().status)},
+             {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
              {"reason", job.state().failure}}
             .dump());
 }

@@ -61,6 +61,11 @@ std::string leftover_jobs(const fs::path& jobs, const fs::path& run_file) {
       jobs.string(), run_file.string());
 }
 
+bool holds_jobs(const fs::path& folder) {
+  std::error_code unknown;
+  return fs::exists(folder / "jobs", unknown) && !fs::is_empty(folder / "jobs", unknown);
+}
+
 /// Why the folder cannot be made or written to; "" where it can.
 std::string obstacle(const fs::path& folder) {
   fs::path place = fs::absolute(folder);
@@ -94,9 +99,7 @@ void RunFolder::look(const fs::path& path, Start start, Diagnostics& mistakes) {
   if (start == Start::resume && !has_run) add(no_run(path));
   if (start != Start::fresh) return;
   if (has_run) return add(another_run(path));
-  std::error_code unknown;
-  const fs::path jobs = path / "jobs";
-  if (fs::exists(jobs, unknown) && !fs::is_empty(jobs, unknown)) add(leftover_jobs(jobs, run_file));
+  if (holds_jobs(path)) add(leftover_jobs(path / "jobs", run_file));
 }
 
 RunFolder::RunFolder(fs::path path, Start start) : path_(std::move(path)), start_(start) {
@@ -104,9 +107,9 @@ RunFolder::RunFolder(fs::path path, Start start) : path_(std::move(path)), start
   if (start_ == Start::resume && !fs::exists(run_file)) throw UserError(no_run(path_));
   make_folder(path_);
   lock();
-  if (start_ == Start::fresh && fs::exists(run_file)) {
+  if (start_ == Start::fresh && (fs::exists(run_file) || holds_jobs(path_))) {
     ::close(lock_);
-    throw UserError(another_run(path_));
+    throw UserError(fs::exists(run_file) ? another_run(path_) : leftover_jobs(path_ / "jobs", run_file));
   }
 }
 
@@ -141,17 +144,14 @@ std::optional<RunRecord> RunFolder::record() const {
 }
 
 void RunFolder::begin(const RunRecord& record) {
-  // The summary first: it says that a run has ended. run.json last: until it is written, the folder holds the
-  // old run.
+  if (start_ != Start::overwrite) {
+    for (const JobSpec& job : record.configuration.jobs) check_checkpoints(job_folder(job.name));
+  }
+  // The summary first: it says that a run has ended. run.json last: until it is written, the folder holds the old run.
   remove_or_throw(path_ / "summary.json");
   if (start_ == Start::overwrite) remove_or_throw(path_ / "jobs");
   make_folder(path_ / "jobs");
-  for (const JobSpec& job : record.configuration.jobs) {
-    if (start_ == Start::fresh && fs::exists(job_folder(job.name))) {
-      throw UserError(leftover_jobs(job_folder(job.name), path_ / "run.json"));
-    }
-    remove_leftovers(job_folder(job.name));
-  }
+  for (const JobSpec& job : record.configuration.jobs) remove_leftovers(job_folder(job.name));
   std::vector<fs::path> unfinished;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
     if (is_temporary_file(entry.path())) unfinished.push_back(entry.path());

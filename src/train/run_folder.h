@@ -16,8 +16,8 @@ class RunFolder {
   enum class Start { fresh, resume, overwrite };
 
   /// Takes the folder and changes nothing in it but the lock. Start::fresh and overwrite make it where it is
-  /// not there. Throws UserError: another process holds it (named), it holds a run already (fresh) or none
-  /// (resume); SystemError where it cannot be made or written to.
+  /// not there. Throws UserError: another process holds it (named), it holds a run or jobs already (fresh) or
+  /// no run (resume); SystemError where it cannot be made or written to.
   RunFolder(std::filesystem::path path, Start start);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -36,7 +36,8 @@ class RunFolder {
   std::optional<RunRecord> record() const;
 
   /// The first change: removes the old run's jobs (overwrite), what interrupted writes left, and the old
-  /// summary, then writes run.json. Throws SystemError.
+  /// summary, then writes run.json. Throws UserError, before that, where a job's folder names a checkpoint that
+  /// is not there; SystemError.
   void begin(const RunRecord& record);
   /// run.json again: the run has learned something that a resumed one needs. Throws SystemError.
   void update(const RunRecord& record);

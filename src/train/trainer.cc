@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "kernels/float_parts.h"
 #include "ops/backend.h"
-#include "train/checkpoint.h"
 
 namespace cotune {
 namespace {
@@ -95,11 +94,11 @@ RunSummary Trainer::run() {
 }
 
 std::vector<TrainingJob*> Trainer::live_jobs() const {
-  std::vector<TrainingJob*> live;
-  for (const auto& job : jobs_) {
-    if (job->state().status != JobStatus::running) continue;
-    live.push_back(job.get());
-    if (options_.policy.sharing == Sharing::separate) break;  // one job at a time, to its end
+  std::vector<TrainingJob*> live = running_jobs();
+  if (options_.policy.sharing == Sharing::separate && !live.empty()) {  // one job at a time, to its end
+    live = {*std::min_element(live.begin(), live.end(), [this](const TrainingJob* a, const TrainingJob* b) {
+      return goes_before(candidate(*a), candidate(*b));
+    })};
   }
   return live;
 }
@@ -112,7 +111,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
   for (TrainingJob* job : live) {
     try {
       if (job->stops_early() || job->done()) {  // resumed at its end
-        end_job(*job, job->stops_early() ? JobStatus::stopped_early : JobStatus::finished);
+        finish_job(*job);
         continue;
       }
       rounds.push_back(job->next_round());
@@ -148,7 +147,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
       continue;
     }
     if (current.state().status == JobStatus::failed) {
-      fail_job(current, current.state().failure);
+      fail_with_bad_state(current);
       continue;
     }
     if (!stepped) {
@@ -191,6 +190,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     }
     ++summary_.rounds;
   }
+  report_missed_deadlines(rounds);
   if (!to_evaluate.empty()) evaluate(to_evaluate);
   for (TrainingJob* current : to_save) {
     if (current->is_loaded()) save(*current, false);  // a job that was paused meanwhile has been saved
@@ -199,11 +199,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     TrainingJob& current = job(round.job);
     // An evaluation that is still due was broken off: the job ends when a resumed run has made it.
     if (current.state().status != JobStatus::running || current.evaluation_due()) continue;
-    if (current.stops_early()) {
-      end_job(current, JobStatus::stopped_early);
-    } else if (current.done()) {
-      end_job(current, JobStatus::finished);
-    }
+    if (current.stops_early() || current.done()) finish_job(current);
   }
   if (trouble && running_jobs().size() == running_before) pause_a_job(*trouble);  // no job has made room
 }
@@ -244,33 +240,6 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
       if (!make_rounds_smaller(trouble.what())) return trouble.what();
     }
   }
-}
-
-void Trainer::save(TrainingJob& job, bool best) {
-  tell([&](RunObserver& observer) { observer.on_saving(job); });
-  make_room_for_files(job);
-  job.checkpoint(best);
-  tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
-}
-
-void Trainer::end_job(TrainingJob& ended, JobStatus status) {
-  ended.state().status = status;
-  if (status == JobStatus::finished || status == JobStatus::stopped_early) {
-    ended.write_adapter(options_.effective_configuration ? options_.effective_configuration(ended) : "");
-  }
-  tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
-  if (status == JobStatus::refused) return;
-  ended.unload();
-  paused_.clear();
-  admit_jobs();
-}
-
-void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
-  if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved() && failed.has_finite_parameters()) save(failed, false);
-  const std::optional<std::filesystem::path> good = latest_checkpoint(failed.folder());
-  failed.state().failure =
-      fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");
-  end_job(failed, JobStatus::failed);
 }
 
 }  // namespace cotune

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,8 @@ struct TrainerOptions {
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
   /// Set: save and end. A training round is finished first, an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
+  /// The time of day, in seconds since 1970, that deadlines are compared with.
+  std::function<int64_t()> time_of_day = [] { return static_cast<int64_t>(std::time(nullptr)); };
   std::chrono::steady_clock::time_point program_start = std::chrono::steady_clock::now();
   std::function<std::string(const TrainingJob&)> effective_configuration;  ///< written beside a finished adapter
 };
@@ -63,6 +66,7 @@ class Trainer {
   /// Gives back what is kept for reuse, as far as the limit needs it while the job's files are made or read.
   void make_room_for_files(const TrainingJob& job);
 
+  AdmissionCandidate candidate(const TrainingJob& job) const;
   std::vector<TrainingJob*> running_jobs() const;
   std::vector<TrainingJob*> live_jobs() const;
   void run_round(const std::vector<TrainingJob*>& live);
@@ -74,10 +78,19 @@ class Trainer {
   void evaluate(const std::vector<TrainingJob*>& jobs);
   void run_evaluation(std::vector<JobRound>& rounds);
   void break_off_stopped_evaluation() const;
+  /// Ends a job that is done or stops early: its adapter is written.
+  void finish_job(TrainingJob& job);
+  /// Tells of the end, frees what the job holds, and lets others start.
   void end_job(TrainingJob& job, JobStatus status);
-  /// Ends the job alone, with the reason and its last good checkpoint, which is made now if its parameters are good.
+  /// Ends the job alone, with the reason and its last good checkpoint, which is made now: for what has nothing to do with
+  /// its parameters, which are those of its last complete step.
   void fail_job(TrainingJob& job, const std::string& reason);
+  /// Ends alone a job whose loss, gradient or parameters are not finite, with the reason that its state names. No
+  /// checkpoint is made: those that are there are better.
+  void fail_with_bad_state(TrainingJob& job);
   void save(TrainingJob& job, bool best);
+  /// Tells once of each job whose deadline has passed: of those of the round, and of those that wait.
+  void report_missed_deadlines(const std::vector<JobRound>& rounds);
   void limit_memory(int64_t bytes);
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }
   double seconds_since_start() const;

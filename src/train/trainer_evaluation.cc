@@ -62,7 +62,7 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
     TrainingJob& current = job(round.job);
     const bool best = current.finish_evaluation(round);
     if (current.state().status == JobStatus::failed) {
-      fail_job(current, current.state().failure);
+      fail_with_bad_state(current);
       continue;
     }
     tell([&](RunObserver& observer) {

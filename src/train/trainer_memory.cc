@@ -70,12 +70,20 @@ void Trainer::use(const PackingPolicy& policy, const std::string& reason) {
   tell([&](RunObserver& observer) { observer.on_relief(relief); });
 }
 
+AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
+  return {.job = job.index(),
+          .priority = job.spec().priority,
+          .arrival = job.index(),
+          .running = job.state().status == JobStatus::running,
+          .deadline = job.deadline()};
+}
+
 Admission Trainer::decide_admission() {
   std::vector<AdmissionCandidate> candidates;
   for (const auto& job : jobs_) {
     const bool paused = std::find(paused_.begin(), paused_.end(), job->index()) != paused_.end();
     if (!may_run(*job) || paused) continue;
-    candidates.push_back({job->index(), job->spec().priority, job->index(), job->state().status == JobStatus::running});
+    candidates.push_back(candidate(*job));
   }
   Admission admission;
   if (tensor_limit_ == 0) {
@@ -106,7 +114,7 @@ void Trainer::admit_jobs() {
     admission = decide_admission();
   }
   for (const AdmissionRefusal& refusal : admission.refused) {
-    job(refusal.job).state().failure = refusal.to_string();
+    job(refusal.job).state().failure = refusal.to_string(options_.memory_limit_bytes);
     end_job(job(refusal.job), JobStatus::refused);
   }
   std::vector<TrainingJob*> started;
@@ -157,9 +165,7 @@ bool Trainer::make_rounds_smaller(const std::string& trouble) {
 
 void Trainer::pause_a_job(const std::string& trouble) {
   std::vector<AdmissionCandidate> running;
-  for (const TrainingJob* candidate : running_jobs()) {
-    running.push_back({candidate->index(), candidate->spec().priority, candidate->index(), true});
-  }
+  for (const TrainingJob* job : running_jobs()) running.push_back(candidate(*job));
   if (running.empty()) return;
   TrainingJob& victim = job(job_to_pause(running));
   if (running.size() == 1) {

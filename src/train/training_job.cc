@@ -1,6 +1,5 @@
 #include "train/training_job.h"
 
-#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "jobs/settings.h"
+#include "ops/memory.h"
 #include "train/adapter_folder.h"
 #include "train/checkpoint.h"
 #include "train/learning_rate.h"
@@ -36,6 +36,7 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
   setup_.compute = compute;
   setup_.device = device;
   total_steps_ = cotune::total_steps(order_.order(), spec_.train.steps, spec_.train.epochs);
+  if (!spec_.deadline.empty()) deadline_ = parse_deadline(spec_.deadline).value();
   vocabulary_size_ = config.vocabulary_size;
   state_.data_hash = content_hash(data_);
   state_.spec_hash = settings_hash(spec_);
@@ -61,6 +62,7 @@ void TrainingJob::unload() {
 }
 
 void TrainingJob::resume() {
+  check_checkpoints(folder_);
   const std::optional<fs::path> newest = latest_checkpoint(folder_);
   if (!newest) return;
   const JobState loaded = read_checkpoint_state(*newest);
@@ -111,8 +113,9 @@ JobRound TrainingJob::next_round() {
 }
 
 bool TrainingJob::finish_round(const JobRound& round) {
+  loss_is_finite_ = std::isfinite(round.loss_sum);
   if (round.purpose == RoundPurpose::select) {
-    if (!std::isfinite(round.loss_sum)) {
+    if (!loss_is_finite_) {
       state_.status = JobStatus::failed;
       state_.failure = "the loss is not finite while entries are selected";
       return false;
@@ -149,7 +152,8 @@ JobRound TrainingJob::evaluation_round() {
 }
 
 bool TrainingJob::finish_evaluation(const JobRound& round) {
-  if (!std::isfinite(round.loss_sum)) {
+  loss_is_finite_ = std::isfinite(round.loss_sum);
+  if (!loss_is_finite_) {
     state_.status = JobStatus::failed;
     state_.failure = "the held-out loss is not finite";
     return false;
@@ -161,17 +165,20 @@ bool TrainingJob::finish_evaluation(const JobRound& round) {
   if (state_.step == 0) {
     state_.start_eval_loss = round.loss();
     state_.start_eval_accuracy = round.row_accuracy();
+    return false;
   }
-  const bool better = std::isnan(state_.best_eval_loss) ||
-                      round.loss() < state_.best_eval_loss - spec_.train.early_stopping_threshold;
-  if (better) {
+  const auto lower_by = [&](double margin) {
+    return state_.best_step < 0 || round.loss() < state_.best_eval_loss - margin;
+  };
+  const bool best = lower_by(0);
+  state_.evaluations_without_improvement =
+      lower_by(spec_.train.early_stopping_threshold) ? 0 : state_.evaluations_without_improvement + 1;
+  if (best) {
     state_.best_eval_loss = round.loss();
+    state_.best_eval_accuracy = round.row_accuracy();
     state_.best_step = state_.step;
-    state_.evaluations_without_improvement = 0;
-  } else {
-    ++state_.evaluations_without_improvement;
   }
-  return better;
+  return best;
 }
 
 bool TrainingJob::evaluation_due() const {
@@ -194,25 +201,49 @@ void TrainingJob::checkpoint(bool best) {
   has_checkpoint_ = true;
 }
 
-bool TrainingJob::has_finite_parameters() const {
-  const auto& parameters = adapter_->parameters();
-  return std::all_of(parameters.begin(), parameters.end(), [](const Parameter& parameter) {
-    return at::isfinite(parameter.value).all().item<bool>();
-  });
+bool TrainingJob::withdraw_bad_checkpoint() {
+  const bool holds_it = saved_step_ == state_.step && state_.last_eval_step != state_.step;
+  return loss_is_finite_ || !holds_it || withdraw_latest_checkpoint(folder_);
 }
 
-void TrainingJob::write_adapter(const std::string& effective_configuration) {
+JobResult TrainingJob::result() const {
+  JobResult result{state_.step, state_.last_eval_step, state_.last_eval_loss, state_.last_eval_accuracy};
+  if (leaves_best()) result = {state_.best_step, state_.best_step, state_.best_eval_loss, state_.best_eval_accuracy};
+  result.starts_better = result.eval_step > 0 && state_.start_eval_loss <= result.eval_loss;
+  return result;
+}
+
+void TrainingJob::leave_adapter(const std::string& effective_configuration) {
+  if (!leaves_best() || state_.best_step == state_.step) {
+    write_adapter(std::nullopt, effective_configuration);
+    return;
+  }
+  const std::optional<fs::path> best = best_checkpoint(folder_);
+  if (!best || read_checkpoint_state(*best).step != state_.best_step) {
+    throw_user_error("{}: does not name the checkpoint of step {}, the job's best", (folder_ / "best").string(), state_.best_step);
+  }
+  write_adapter(best, effective_configuration);
+  adapter_.reset();
+  try {
+    std::unique_ptr<Adapter> adapter = make_adapter(config_, setup_);
+    load_adapter(*adapter, *best);
+    adapter_ = std::move(adapter);
+  } catch (const MemoryLimitExceeded&) {
+    // Nothing is left to be done with it but to look at it.
+  }
+}
+
+void TrainingJob::write_adapter(const std::optional<fs::path>& checkpoint, const std::string& effective_configuration) const {
   const fs::path target = folder_ / "adapter";
   std::error_code error;
   fs::create_directories(target, error);
   if (error) throw SystemError(fmt::format("{}: cannot create: {}", target.string(), error.message()));
-  const std::optional<fs::path> best = spec_.train.load_best ? best_checkpoint(folder_) : std::nullopt;
   write_file_atomically(target / "cotune.yaml", effective_configuration);
   // adapter_config.json last: it is what makes the folder an adapter.
   for (const char* file : {adapter_model_file, adapter_config_file}) {
     std::string bytes;
-    if (best) {
-      bytes = read_file(*best / file);
+    if (checkpoint) {
+      bytes = read_file(*checkpoint / file);
     } else {
       bytes = file == adapter_config_file ? adapter_config_bytes(*adapter_, base_model_) : adapter_model_bytes(*adapter_);
     }

@@ -3,17 +3,29 @@
 #include <ATen/core/Tensor.h>
 
 #include <filesystem>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "adapter/adapter.h"
 #include "data/batch_order.h"
 #include "data/dataset.h"
 #include "engine/job_round.h"
+#include "jobs/deadline.h"
 #include "schedule/memory.h"
 #include "train/job_state.h"
 
 namespace cotune {
+
+/// The adapter that a job leaves, or would leave now, and what evaluations say of it.
+struct JobResult {
+  int64_t step = 0;       ///< after which the adapter was what is left: the best evaluation's with load_best, else the last
+  int64_t eval_step = -1; ///< of the evaluation that the rest is of: `step`, or the newest before it; -1: none
+  double eval_loss = std::numeric_limits<double>::quiet_NaN();
+  double eval_accuracy = std::numeric_limits<double>::quiet_NaN();
+  bool starts_better = false;  ///< the held-out loss was not higher before training
+};
 
 /// One job while it trains: its data, adapter and state. Everything that the job can change is in here, so that jobs
 /// join, leave, fail and resume without touching one another.
@@ -33,6 +45,8 @@ class TrainingJob {
   bool is_loaded() const { return adapter_ != nullptr; }
   JobState& state() { return state_; }
   const JobState& state() const { return state_; }
+  /// Seconds since 1970, or no_deadline.
+  int64_t deadline() const { return deadline_; }
   int64_t total_steps() const { return total_steps_; }
   int64_t steps_per_epoch() const { return cotune::steps_per_epoch(order_.order()); }
   const std::filesystem::path& folder() const { return folder_; }
@@ -54,8 +68,9 @@ class TrainingJob {
   void restart_selection_pass() { selection_batch_ = 0; }
   /// The job's part in an evaluation of its held-out rows. Only when it has some. Throws as next_round does.
   JobRound evaluation_round();
-  /// Takes the held-out loss into the state: best, patience. Returns whether it is the best so far. A loss that is not
-  /// finite fails the job.
+  /// Takes the held-out loss into the state: best, patience. Returns whether it is the best after a step so far. Patience
+  /// is for losses that are not lower than the best before them by early_stopping_threshold. A loss that is not finite fails
+  /// the job.
   bool finish_evaluation(const JobRound& round);
 
   /// Whether the job's settings ask for an evaluation at the step it is at, and it has not been made: before the first
@@ -68,10 +83,17 @@ class TrainingJob {
   void checkpoint(bool best);
   /// Whether the newest checkpoint holds the state as it is.
   bool is_saved() const { return saved_step_ == state_.step; }
-  /// Whether every parameter is a number: a job that fails is saved only then.
-  bool has_finite_parameters() const;
-  /// Writes FOLDER/adapter: the last state, or the best checkpoint where load_best asks for it.
-  void write_adapter(const std::string& effective_configuration);
+  /// After a loss that is not finite: the state that gave it is no place to go on from. Where the newest checkpoint holds
+  /// that state, and no held-out loss has shown that it is sound, the one before it becomes the newest again. Returns
+  /// whether the newest checkpoint is another state's now: false where there is no earlier one.
+  bool withdraw_bad_checkpoint();
+  JobResult result() const;
+  bool has_left_adapter() const {
+    return state_.status == JobStatus::finished || state_.status == JobStatus::stopped_early;
+  }
+  /// Writes the result's adapter to FOLDER/adapter; that adapter is then the loaded one, without optimizer state that
+  /// goes with it, or, where memory runs out, none is. Throws UserError when the best checkpoint is gone or damaged.
+  void leave_adapter(const std::string& effective_configuration);
 
   /// Frees the adapter, its gradients and moments: the job has ended, or waits for memory. Steps that no checkpoint holds
   /// are lost: save first.
@@ -84,6 +106,8 @@ class TrainingJob {
   JobFootprint footprint() const;
 
  private:
+  bool leaves_best() const { return spec_.train.load_best && state_.best_step > 0; }
+  void write_adapter(const std::optional<std::filesystem::path>& checkpoint, const std::string& effective_configuration) const;
   Batch make_batch(const Dataset& dataset, const std::vector<int64_t>& examples, int64_t step) const;
 
   int32_t index_;
@@ -96,9 +120,10 @@ class TrainingJob {
   std::unique_ptr<Adapter> adapter_;
   bool has_checkpoint_ = false;  ///< of this run: load() goes on from it
   BatchSequence order_;
-  int64_t total_steps_ = 0;
+  int64_t total_steps_ = 0, deadline_ = no_deadline;
   int64_t vocabulary_size_ = 0;
   int64_t saved_step_ = -1;
+  bool loss_is_finite_ = true;   ///< the last one that was computed
   JobState state_;
   Batch batch_;
   int64_t selection_pass_ = 0, selection_batch_ = 0, selection_passes_ = 0;

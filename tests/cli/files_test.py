@@ -5,15 +5,13 @@
 """
 import json
 import os
-import pathlib
 import random
 import resource
 import subprocess
 import unittest
 
-from program import LIMIT_S, PROGRAM, ProgramTest
+from program import LIMIT_S, PROGRAM, ROOT, ProgramTest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 NOBODY = 65534
 
 
@@ -177,6 +175,30 @@ class Inputs(ProgramTest):
             path = self.path / f"hostile{number}.gguf"
             path.write_bytes(data)
             self.assertIn(path.name, self.check(self.model_jobs(path)))
+
+
+class Refused(ProgramTest):
+    """A start that is refused changes nothing."""
+
+    def test_in_a_folder_of_jobs_without_their_run(self):
+        jobs = self.jobs_file(steps=2, jobs=["plain"])
+        run = self.path / "run"
+        self.run_program("train", jobs, "--output-dir", run)
+        (run / "run.json").unlink()
+        before = contents(run)
+        errors = self.run_program("train", jobs, "--output-dir", run, expect=2).stderr
+        self.assertRegex(errors, r"run/jobs: is there, but .*run/run\.json is not: pass --overwrite")
+        self.assertEqual(contents(run), before)
+
+    def test_of_a_run_whose_checkpoint_is_gone(self):
+        jobs = self.jobs_file(steps=4, jobs=["plain"], train=", eval_steps: 2, load_best_model_at_end: true")
+        run = self.path / "run"
+        self.run_program("train", jobs, "--output-dir", run)
+        (run / "jobs" / "plain" / "best").write_text("step-99\n")
+        before = contents(run)
+        errors = self.run_program("train", jobs, "--output-dir", run, "--resume", expect=2).stderr
+        self.assertRegex(errors, r"plain/best: names `step-99`")
+        self.assertEqual(contents(run), before)
 
 
 class Resumed(ProgramTest):

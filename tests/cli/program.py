@@ -7,11 +7,13 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import tempfile
 import unittest
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.path.abspath(os.environ.get("COTUNE", "build/cotune"))
 LIMIT_S = 900
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # what the program would set, and start itself again, which takes half a second
@@ -56,6 +58,16 @@ class ProgramTest(unittest.TestCase):
         path = self.path / name
         path.write_text(text)
         return path
+
+    def model_with_text(self):
+        """A folder with a model of 160 tokens and a byte-level tokenizer that has as many."""
+        model = self.path / "model"
+        shutil.copytree(ROOT / "tests" / "model_weights" / "data" / "llama2", model)
+        letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 228))]
+        (model / "tokenizer.json").write_text(json.dumps({
+            "model": {"type": "BPE", "vocab": {letter: number for number, letter in enumerate(letters)}, "merges": []},
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"}}))
+        return model
 
     def command(self, *arguments):
         return [PROGRAM, *map(str, arguments)]

@@ -36,6 +36,86 @@ class CommandLine(ProgramTest):
             self.assertIn(f"adapter  {run}/jobs/{job}/adapter", lines)
         self.assertIn(f"log      {run}/metrics.jsonl", lines)
 
+    def summary(self, run):
+        return json.loads((self.path / run / "summary.json").read_text())
+
+    def with_text(self, jobs):
+        """Puts the model that has a tokenizer into a jobs file."""
+        model = "model: {config: ./config.json, weights: random, seed: 3, dtype: float32}"
+        jobs.write_text(jobs.read_text().replace(model, f"model: {{path: {self.model_with_text()}, dtype: float32}}"))
+
+    def test_the_best_adapter_is_what_is_left_reported_and_asked(self):
+        train = ", eval_steps: 2, load_best_model_at_end: true"
+        jobs = self.jobs_file(steps=6, save_steps=0, train=train, jobs=["plain"])
+        self.with_text(jobs)
+        rows = [list(range(100 + row, 110 + row)) for row in range(5)]
+        (self.path / "other.jsonl").write_text(  # other tokens than those that are learned
+            "".join(json.dumps({"input_ids": ids, "labels": ids}) + "\n" for ids in rows))
+        # A learning rate that is too high, and what training only makes worse.
+        for run, option in (("high", "defaults.train.lr=0.3"), ("other", f"jobs.plain.data.eval={self.path}/other.jsonl")):
+            done = self.run_program("train", jobs, "--output-dir", self.path / run, "--sample-tokens", "3", "--set", option)
+            losses = {event["step"]: event["loss"] for event in self.metrics(run) if event["event"] == "evaluation"}
+            start = losses.pop(0)
+            best = min(losses, key=losses.get)
+            job = self.summary(run)["jobs"][0]
+            self.assertEqual((job["adapter_step"], job["eval_step"], job["best_step"]), (best, best, best))
+            self.assertEqual(job["eval_loss"], losses[best])
+            self.assertEqual(job["start_eval_loss"], start)
+            starts_better = start <= losses[best]
+            self.assertTrue(starts_better or run != "other")
+            self.assertRegex(done.stdout, rf"{start:.4f} -> {losses[best]:.4f}")
+            if best != 6:
+                self.assertIn(f"asked after training (step {best}): ", done.stdout)
+                self.assertRegex(done.stdout, rf"plain +finished at step 6, leaves step {best}, its best")
+            worse = "; the loss was lower at step 0" if starts_better else ""
+            self.assertRegex(done.stdout, rf"(?m)^plain +leaves step {best}, its best{worse}$")
+            checkpoint = self.path / run / "jobs" / "plain" / f"step-{best}"
+            self.assertEqual(self.adapter(run, "plain"), (checkpoint / "adapter_model.safetensors").read_bytes())
+
+    def test_json_holds_the_sample_answers(self):
+        jobs = self.jobs_file(steps=2, jobs=["plain"])
+        options = ("train", jobs, "--output-dir", self.path / "run", "--sample-tokens", "3", "--json")
+        errors = self.run_program(*options, expect=2).stderr
+        self.assertIn("--sample-tokens: ", errors)
+        self.assertFalse((self.path / "run").exists())
+        self.with_text(jobs)
+        done = self.run_program(*options)
+        events = [json.loads(line) for line in done.stdout.splitlines()]
+        samples = [event for event in events if event["event"] == "sample"]
+        self.assertEqual([(event["job"], event["step"]) for event in samples], [("plain", 0), ("plain", 2)])
+        for sample in samples:
+            self.assertIsInstance(sample["prompt"], str)
+            self.assertIsInstance(sample["answer"], str)
+
+    def test_a_run_too_short_for_a_speed_shows_none(self):
+        jobs = self.jobs_file(steps=1, jobs=["plain"])
+        text = self.run_program("train", jobs, "--output-dir", self.path / "run").stdout
+        self.assertRegex(text, r"Done in \S+: first step after \d+\.\d s\n")
+        self.assertIsNone(self.summary("run")["tokens_per_second"])
+        text = self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume").stdout
+        self.assertRegex(text, r"Done in \S+: no step was made\n")
+        self.assertIsNone(self.summary("run")["seconds_to_first_step"])
+
+    def test_settings_that_would_do_nothing_are_refused(self):
+        jobs = self.jobs_file(steps=1, jobs=["plain"])
+        errors = self.run_program("train", jobs, "--check", "--set", "jobs.plain.data.eval_fraction=0.001", expect=2).stderr
+        self.assertRegex(errors, r"jobs\.yaml:\d+: jobs\.plain\.data\.eval_fraction: 0\.001 holds out none of the 24 examples")
+        errors = self.run_program("train", jobs, "--check", "--chunk-size", "32", expect=2).stderr
+        self.assertIn("`chunk_size` belongs to layout chunked; this run's layout is ragged", errors)
+        self.run_program("train", jobs, "--check", "--chunk-size", "32", "--layout", "chunked")
+
+    def test_a_missed_deadline_is_told(self):
+        jobs = self.jobs_file(steps=2, jobs=["plain"])
+        text = self.run_program("train", jobs, "--output-dir", self.path / "run", "--set", "jobs.plain.deadline=2001-02-03").stdout
+        self.assertIn("deadline: job `plain` is late: 2001-02-03 has passed at step 1 of 2", text)
+        job = self.summary("run")["jobs"][0]
+        self.assertEqual((job["deadline"], job["missed_deadline"]), ("2001-02-03", True))
+
+    def test_a_refusal_for_memory_shows_the_limit_that_was_asked_for(self):
+        jobs = self.jobs_file(steps=1, jobs=["plain"])
+        errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--memory", "2MiB", expect=2).stderr
+        self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB; the limit of 2 MiB leaves 0 MiB")
+
     def test_mistakes_are_reported_together_with_their_places(self):
         path = self.path / "wrong.yaml"
         path.write_text("cotune: 1\nmodel: {config: ./config.json, weights: random}\njobs:\n"

@@ -135,7 +135,6 @@ run:
   device: auto
   memory: auto
   token_budget: 1024
-  chunk_size: 64
   threads: 0
   sharing: hybrid
   layout: ragged

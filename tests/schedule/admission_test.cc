@@ -30,6 +30,16 @@ TEST(Admit, GoesByPriorityThenArrivalWithBackfill) {
   EXPECT_EQ(admission.waiting, (std::vector<int32_t>{0}));
 }
 
+TEST(Admit, GoesByDeadlineWithinAPriorityAndLastWithoutOne) {
+  const std::vector<AdmissionCandidate> candidates = {
+      {.job = 0, .arrival = 0}, {.job = 1, .arrival = 1, .deadline = 2000}, {.job = 2, .arrival = 2, .deadline = 1000},
+      {.job = 3, .priority = 1, .arrival = 3, .deadline = 9000}};
+  const auto predict = simulated({{30, 0}, {30, 0}, {30, 0}, {30, 0}}, 0);
+  const Admission admission = admit(candidates, 60, predict);
+  EXPECT_EQ(admission.admitted, (std::vector<int32_t>{3, 2}));
+  EXPECT_EQ(admission.waiting, (std::vector<int32_t>{1, 0}));
+}
+
 TEST(Admit, KeepsWhatRuns) {
   const std::vector<AdmissionCandidate> candidates = {{.job = 0, .priority = 0, .running = true},
                                                       {.job = 1, .priority = 9}};
@@ -46,6 +56,9 @@ TEST(Admit, RefusesWhatCanNeverFitAndNamesTheTerm) {
   EXPECT_EQ(admission.refused[0].term, "activations");
   EXPECT_EQ(admission.refused[0].to_string(),
             "needs 200.0 MiB by itself, the limit is 100.0 MiB; it is exceeded at activations");
+  EXPECT_EQ(admission.refused[0].to_string(512 << 20),
+            "needs 200.0 MiB by itself, model included; the limit of 512.0 MiB leaves 100.0 MiB beside the program itself; "
+            "it is exceeded at activations");
 }
 
 TEST(Admit, NeverExceedsTheLimitAndLeavesNobodyWaitingWhoFits) {

@@ -90,6 +90,7 @@ TEST_F(FailingJob, WhoseLossTurnsNaNLeavesTheOthersAsTheyAre) {
   SmallRun run("nan");
   std::vector<JobSpec> specs = jobs_with_a_bad_one();
   for (JobSpec& spec : specs) spec.train.save_steps = 1;
+  specs[1].train.eval_steps = good_steps;  // shows that the checkpoint made there is sound
   AtStep observer([](const StepEvent&) {}, [](const TrainingJob& job) {
     if (job.spec().name != "bad" || job.state().step != good_steps) return;
     job.adapter().parameters().front().value.fill_(std::numeric_limits<float>::quiet_NaN());
@@ -98,6 +99,92 @@ TEST_F(FailingJob, WhoseLossTurnsNaNLeavesTheOthersAsTheyAre) {
   TrainerOptions options;
   options.observers = {&observer};
   expect_it_fails_alone(run, specs, options, "the loss of step 3 is not finite");
+}
+
+/// Fills the bad job's first parameter, after this step and before what follows it.
+AtStep fill_after(int64_t step, float value) {
+  return AtStep([=](const StepEvent& event) {
+    if (event.job->spec().name != "bad" || event.job->state().step != step) return;
+    event.job->adapter().parameters().front().value.fill_(value);
+    event.job->adapter().refresh();
+  });
+}
+
+std::string newest_checkpoint(const SmallRun& run) {
+  const auto newest = latest_checkpoint(run.folder / "jobs" / "bad");
+  return newest ? newest->filename().string() : "none";
+}
+
+constexpr float huge = 1e30F;  // a number, as the loss that it leads to is not
+
+TEST_F(FailingJob, GoesBackToTheLastCheckpointThatGaveAFiniteLoss) {
+  struct Case {
+    int64_t save_steps, eval_steps, breaks_after;
+    std::string newest, said;
+  };
+  const std::vector<Case> cases = {
+      {1, 0, 3, "step-2", "last good checkpoint"},   // step-3 was saved as well, and is huge
+      {2, 0, 3, "step-2", "last good checkpoint"},   // what broke after it is not saved
+      {0, 0, 3, "none", "it has no checkpoint"},     // nor where there is nothing else
+      {3, 0, 3, "step-3", "its only checkpoint holds the parameters that gave it"},
+      {1, 3, 3, "step-2", "the held-out loss is not finite; last good checkpoint"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.said + ", save_steps " + std::to_string(c.save_steps));
+    SmallRun run("goes-back");
+    JobSpec spec = jobs_with_a_bad_one()[1];
+    spec.train.save_steps = c.save_steps;
+    spec.train.eval_steps = c.eval_steps;
+    AtStep observer = fill_after(c.breaks_after, huge);
+    TrainerOptions options;
+    options.observers = {&observer};
+    auto trainer = run.trainer({spec}, options);
+    trainer->run();
+    EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::failed);
+    EXPECT_THAT(trainer->jobs()[0]->state().failure, HasSubstr(c.said));
+    EXPECT_EQ(newest_checkpoint(run), c.newest);
+    auto resumed = run.trainer({spec}, {}, true);  // without what broke it
+    resumed->run();
+    if (c.newest == "step-3") continue;
+    EXPECT_EQ(resumed->jobs()[0]->state().status, JobStatus::finished) << resumed->jobs()[0]->state().failure;
+  }
+}
+
+TEST_F(FailingJob, KeepsACheckpointThatAHeldOutLossHasShownToBeSound) {
+  SmallRun run("sound");
+  JobSpec spec = jobs_with_a_bad_one()[1];
+  spec.train.save_steps = 1;
+  spec.train.eval_steps = 3;
+  AtStep observer([](const StepEvent&) {}, [](const TrainingJob& job) {
+    if (job.state().step != 3) return;
+    job.adapter().parameters().front().value.fill_(huge);
+    job.adapter().refresh();
+  });
+  TrainerOptions options;
+  options.observers = {&observer};
+  auto trainer = run.trainer({spec}, options);
+  trainer->run();
+  EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::failed);
+  EXPECT_EQ(newest_checkpoint(run), "step-3");
+}
+
+TEST_F(FailingJob, ResumedFromItsBadCheckpointGoesBackToTheOneBefore) {
+  SmallRun run("resumed-bad");
+  JobSpec spec = jobs_with_a_bad_one()[1];
+  spec.train.save_steps = 1;
+  std::atomic<bool> stop{false};
+  AtStep observer = fill_after(3, huge);
+  AtStep stopper([&](const StepEvent& event) { stop = event.job->state().step == 3; });
+  TrainerOptions options;
+  options.observers = {&observer, &stopper};
+  options.stop = &stop;
+  run.trainer({spec}, options)->run();
+  EXPECT_EQ(newest_checkpoint(run), "step-3");  // nobody knows yet
+  run.trainer({spec}, {}, true)->run();
+  EXPECT_EQ(newest_checkpoint(run), "step-2");
+  auto resumed = run.trainer({spec}, {}, true);
+  resumed->run();
+  EXPECT_EQ(resumed->jobs()[0]->state().status, JobStatus::finished);
 }
 
 TEST_F(FailingJob, WhoseHeldOutLossTurnsNaNLeavesTheOthersAsTheyAre) {

@@ -69,8 +69,21 @@ TEST_F(RunFolderTest, HoldsARunOnceItHasBegun) {
 
 TEST_F(RunFolderTest, OfJobsWithoutARunIsNotWrittenOver) {
   fs::create_directories(path / "jobs" / "a");
-  RunFolder folder(path, RunFolder::Start::fresh);
-  EXPECT_THROW(folder.begin(record_of(two_jobs)), UserError);
+  write_file_atomically(path / "summary.json", "{}");
+  EXPECT_THROW(RunFolder(path, RunFolder::Start::fresh), UserError);
+  EXPECT_TRUE(fs::exists(path / "summary.json"));
+  RunFolder(path, RunFolder::Start::overwrite).begin(record_of(two_jobs));
+  EXPECT_FALSE(fs::exists(path / "summary.json"));
+}
+
+TEST_F(RunFolderTest, WhoseCheckpointsAreGoneIsRefusedBeforeAnythingIsChanged) {
+  RunFolder(path, RunFolder::Start::fresh).begin(record_of(two_jobs));
+  write_file_atomically(path / "summary.json", "{}");
+  fs::create_directories(path / "jobs" / "b" / "step-1");
+  write_file_atomically(path / "jobs" / "b" / "best", "step-2\n");
+  EXPECT_THROW(RunFolder(path, RunFolder::Start::resume).begin(record_of(two_jobs)), UserError);
+  EXPECT_TRUE(fs::exists(path / "summary.json"));
+  EXPECT_TRUE(fs::exists(path / "jobs" / "b" / "step-1"));
 }
 
 TEST_F(RunFolderTest, GivesItsRecordBack) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "ops/memory.h"
@@ -140,6 +141,155 @@ TEST(Trainer, StopsEarlyAndKeepsTheBestCheckpoint) {
   ASSERT_TRUE(best.has_value());
   EXPECT_EQ(best->filename(), "step-" + std::to_string(state.best_step));
   EXPECT_EQ(adapter_bytes(run, "stops"), read_file(*best / "adapter_model.safetensors"));
+}
+
+/// What observers are told at the end of jobs: the bytes of the adapter that is loaded then.
+class LoadedAtEnd : public RunObserver {
+ public:
+  void on_job_ended(const TrainingJob& job) override {
+    bytes = adapter_model_bytes(job.adapter());
+    result = job.result();
+  }
+  std::string bytes;
+  JobResult result;
+};
+
+TEST(Trainer, LeavesReportsAndHasLoadedTheBestEvaluatedAdapterAtTheEnd) {
+  JobSpec spec = small_job("best", AdapterMethod::diff_pruning, 1, 12);
+  spec.train.learning_rate = 0.3;  // too much: the held-out loss soon rises
+  spec.train.eval_steps = 2;
+  spec.train.load_best = true;
+  SmallRun run("best");
+  LoadedAtEnd loaded;
+  std::map<int64_t, double> losses;
+  class Evaluations : public RunObserver {
+   public:
+    explicit Evaluations(std::map<int64_t, double>& losses) : losses_(losses) {}
+    void on_evaluation(const EvaluationEvent& event) override { losses_[event.job->state().step] = event.loss; }
+    std::map<int64_t, double>& losses_;
+  } evaluations(losses);
+  TrainerOptions options;
+  options.observers = {&loaded, &evaluations};
+  auto trainer = run.trainer({spec}, options);
+  trainer->run();
+  const TrainingJob& job = *trainer->jobs()[0];
+  ASSERT_EQ(job.state().status, JobStatus::finished);
+  ASSERT_EQ(losses.size(), 7u);
+  const double start = losses.at(0);
+  losses.erase(0);
+  const auto best = std::min_element(losses.begin(), losses.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  ASSERT_LT(best->first, 12) << "the test needs a run whose last step is not its best";
+  for (const JobResult& result : {job.result(), loaded.result}) {
+    EXPECT_EQ(result.step, best->first);
+    EXPECT_EQ(result.eval_step, best->first);
+    EXPECT_EQ(result.eval_loss, best->second);
+    EXPECT_EQ(result.starts_better, start <= best->second);
+  }
+  EXPECT_EQ(loaded.bytes, adapter_bytes(run, "best"));
+  EXPECT_EQ(loaded.bytes, read_file(run.folder / "jobs" / "best" / ("step-" + std::to_string(best->first)) / "adapter_model.safetensors"));
+}
+
+/// Held-out rows of other tokens than those that are learned: every step makes them less likely.
+void hold_out_other_tokens(const JobSpec&, JobData& data) {
+  Dataset other(data.eval.source());
+  for (int64_t row = 0; row < data.eval.size(); ++row) {
+    Example example = data.eval.example(row);
+    for (int32_t& token : example.tokens) token += 100;
+    other.add(example);
+  }
+  data.eval = other;
+}
+
+TEST(Trainer, LeavesTheBestAfterAStepEvenWhereNoneBeatsTheAdapterItBeganWith) {
+  JobSpec spec = small_job("worse", AdapterMethod::lora, 1, 6);
+  spec.train.learning_rate = 0.03;
+  spec.train.eval_steps = 2;
+  spec.train.load_best = true;
+  SmallRun run("worse");
+  run.change_data = hold_out_other_tokens;
+  auto trainer = run.trainer({spec}, {});
+  trainer->run();
+  const TrainingJob& job = *trainer->jobs()[0];
+  ASSERT_EQ(job.state().status, JobStatus::finished);
+  ASSERT_GT(job.state().best_eval_loss, job.state().start_eval_loss) << "the test needs a run that makes it worse";
+  EXPECT_GT(job.result().step, 0);
+  EXPECT_EQ(job.result().step, job.state().best_step);
+  EXPECT_TRUE(job.result().starts_better);
+}
+
+TEST(Trainer, AThresholdIsForPatienceAndNotForWhatIsBest) {
+  JobSpec spec = small_job("slow", AdapterMethod::lora, 1, 60);
+  spec.train.eval_steps = 5;
+  spec.train.early_stopping_patience = 3;
+  spec.train.early_stopping_threshold = 100;  // no evaluation after the first improves by so much
+  spec.train.load_best = true;
+  SmallRun run("slow");
+  auto trainer = run.trainer({spec}, {});
+  trainer->run();
+  const JobState& state = trainer->jobs()[0]->state();
+  EXPECT_EQ(state.status, JobStatus::stopped_early);
+  EXPECT_EQ(state.step, 20);
+  EXPECT_EQ(state.best_step, 20) << "the loss falls";
+  EXPECT_EQ(state.best_eval_loss, state.last_eval_loss);
+}
+
+TEST(Trainer, AJobWhoseBestCheckpointIsGoneFailsAlone) {
+  std::vector<JobSpec> specs = evaluated_jobs(6);
+  specs[0].train.eval_steps = 3;
+  specs[0].train.learning_rate = 0.03;
+  SmallRun run("gone");
+  run.change_data = hold_out_other_tokens;
+  AtStep observer([&](const StepEvent& event) {
+    if (event.job->index() == 0 && event.job->state().step == 6) {
+      ASSERT_EQ(event.job->state().best_step, 3);
+      const auto best = best_checkpoint(event.job->folder());
+      write_file_atomically(*best / "adapter_model.safetensors", "damaged");
+    }
+  });
+  TrainerOptions options;
+  options.observers = {&observer};
+  auto trainer = run.trainer(specs, options);
+  trainer->run();
+  ASSERT_EQ(trainer->jobs()[0]->state().best_step, 3) << "the test needs a run whose last step is not its best";
+  EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::failed);
+  EXPECT_THAT(trainer->jobs()[0]->state().failure, ::testing::HasSubstr("is damaged"));
+  EXPECT_EQ(trainer->jobs()[1]->state().status, JobStatus::finished);
+}
+
+TEST(Trainer, TellsOnceOfADeadlineThatHasPassed) {
+  std::vector<JobSpec> specs{small_job("late", AdapterMethod::lora, 1, 4), small_job("timely", AdapterMethod::lora, 2, 4)};
+  specs[0].deadline = "1970-01-01T00:01:40Z";
+  specs[1].deadline = "1970-01-02";
+  class Notices : public RunObserver {
+   public:
+    void on_notice(const std::string& text) override { texts.push_back(text); }
+    std::vector<std::string> texts;
+  } notices;
+  SmallRun run("deadline");
+  int64_t now = 98;
+  TrainerOptions options;
+  options.observers = {&notices};
+  options.time_of_day = [&] { return ++now; };  // 101 after the third round
+  auto trainer = run.trainer(specs, options);
+  trainer->run();
+  EXPECT_THAT(notices.texts, ::testing::ElementsAre("deadline: job `late` is late: 1970-01-01T00:01:40Z has passed at step 3 of 4"));
+  EXPECT_TRUE(trainer->jobs()[0]->state().missed_deadline);
+  EXPECT_FALSE(trainer->jobs()[1]->state().missed_deadline);
+}
+
+TEST(Trainer, SeparateJobsGoInOrderOfPriorityAndDeadline) {
+  std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 2), small_job("b", AdapterMethod::lora, 2, 2),
+                             small_job("c", AdapterMethod::lora, 3, 2)};
+  specs[1].deadline = "2030-01-01";
+  specs[2].priority = 1;
+  SmallRun run("order");
+  std::string order;
+  AtStep observer([&](const StepEvent& event) { order += event.job->spec().name; });
+  TrainerOptions options;
+  options.observers = {&observer};
+  options.policy.sharing = Sharing::separate;
+  run.trainer(specs, options)->run();
+  EXPECT_EQ(order, "ccbbaa");
 }
 
 TEST(Trainer, ResumingRefusesOtherSettingsAndDamagedFiles) {

@@ -1,0 +1,68 @@
+// The part of a run that saves jobs and ends them.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+namespace cotune {
+
+void Trainer::save(TrainingJob& job, bool best) {
+  tell([&](RunObserver& observer) { observer.on_saving(job); });
+  make_room_for_files(job);
+  job.checkpoint(best);
+  tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
+}
+
+void Trainer::report_missed_deadlines(const std::vector<JobRound>& rounds) {
+  const int64_t now = options_.time_of_day();
+  const auto report = [&](TrainingJob& late) {
+    if (late.deadline() >= now || late.state().missed_deadline) return;
+    late.state().missed_deadline = true;
+    const std::string text = fmt::format("deadline: job `{}` is late: {} has passed at step {} of {}", late.spec().name,
+                                         late.spec().deadline, late.state().step, late.total_steps());
+    tell([&](RunObserver& observer) { observer.on_notice(text); });
+  };
+  for (const JobRound& round : rounds) report(job(round.job));
+  for (const auto& waiting : jobs_) {
+    if (waiting->state().status == JobStatus::waiting) report(*waiting);
+  }
+}
+
+void Trainer::finish_job(TrainingJob& finished) {
+  make_room_for_files(finished);
+  try {
+    finished.leave_adapter(options_.effective_configuration ? options_.effective_configuration(finished) : "");
+  } catch (const UserError& error) {
+    fail_job(finished, error.what());
+    return;
+  }
+  end_job(finished, finished.done() ? JobStatus::finished : JobStatus::stopped_early);
+}
+
+void Trainer::end_job(TrainingJob& ended, JobStatus status) {
+  ended.state().status = status;
+  tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
+  if (status == JobStatus::refused) return;
+  ended.unload();
+  paused_.clear();
+  admit_jobs();
+}
+
+void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {
+  if (failed.is_loaded() && failed.state().step > 0 && !failed.is_saved()) save(failed, false);
+  const std::optional<std::filesystem::path> good = latest_checkpoint(failed.folder());
+  failed.state().failure =
+      fmt::format("{}; {}", reason, good ? "last good checkpoint: " + good->string() : "it has no checkpoint");
+  end_job(failed, JobStatus::failed);
+}
+
+void Trainer::fail_with_bad_state(TrainingJob& failed) {
+  const bool good = failed.withdraw_bad_checkpoint();
+  const std::optional<std::filesystem::path> newest = latest_checkpoint(failed.folder());
+  const char* what = good ? "last good checkpoint" : "its only checkpoint holds the parameters that gave it";
+  failed.state().failure += newest ? fmt::format("; {}: {}", what, newest->string()) : "; it has no checkpoint";
+  end_job(failed, JobStatus::failed);
+}
+
+}  // namespace cotune
