@@ -214,7 +214,8 @@ std::string adapter_config_bytes(const Adapter& adapter, const std::string& base
     config["activation"] = activation_name(spec.activation);
   }
   if (spec.method == AdapterMethod::diff_pruning) config["density"] = spec.density;
-  return config.dump(2) + "\n";
+  // The model's path need not be UTF-8.
+  return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string adapter_model_bytes(const Adapter& adapter) {

@@ -19,6 +19,11 @@ Json tokens_json(const TokenCounts& counts) {
           {"processed", counts.processed()}};
 }
 
+/// One line. Paths, which stand in reasons, need not be UTF-8.
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+void print_event(const Json& json) { print_line(text_of(json)); }
+
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr); }
@@ -26,68 +31,63 @@ Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr);
 }  // namespace
 
 void JsonEvents::on_job_started(const TrainingJob& job) {
-  print_line(Json{{"event", "start"},
-                  {"job", job.spec().name},
-                  {"step", job.state().step},
-                  {"steps", job.total_steps()},
-                  {"examples", job.data().train.size()},
-                  {"held_out", job.data().eval.size()}}
-                 .dump());
+  print_event(Json{{"event", "start"},
+                   {"job", job.spec().name},
+                   {"step", job.state().step},
+                   {"steps", job.total_steps()},
+                   {"examples", job.data().train.size()},
+                   {"held_out", job.data().eval.size()}});
 }
 
 void JsonEvents::on_job_waiting(const TrainingJob& job) {
-  print_line(Json{{"event", "wait"}, {"job", job.spec().name}, {"step", job.state().step}}.dump());
+  print_event(Json{{"event", "wait"}, {"job", job.spec().name}, {"step", job.state().step}});
 }
 
 void JsonEvents::on_selection(const TrainingJob& job) {
-  print_line(Json{{"event", "selection"}, {"job", job.spec().name}}.dump());
+  print_event(Json{{"event", "selection"}, {"job", job.spec().name}});
 }
 
 void JsonEvents::on_step(const StepEvent& event) {
-  print_line(Json{{"event", "step"},
-                  {"job", event.job->spec().name},
-                  {"step", event.job->state().step},
-                  {"steps", event.job->total_steps()},
-                  {"loss", number(event.loss)},
-                  {"learning_rate", event.learning_rate},
-                  {"tokens_per_second", number(event.tokens_per_second)},
-                  {"seconds_left", number(event.seconds_left)}}
-                 .dump());
+  print_event(Json{{"event", "step"},
+                   {"job", event.job->spec().name},
+                   {"step", event.job->state().step},
+                   {"steps", event.job->total_steps()},
+                   {"loss", number(event.loss)},
+                   {"learning_rate", event.learning_rate},
+                   {"tokens_per_second", number(event.tokens_per_second)},
+                   {"seconds_left", number(event.seconds_left)}});
 }
 
 void JsonEvents::on_evaluation(const EvaluationEvent& event) {
-  print_line(Json{{"event", "evaluation"},
-                  {"job", event.job->spec().name},
-                  {"step", event.job->state().step},
-                  {"loss", number(event.loss)},
-                  {"accuracy", number(event.accuracy)},
-                  {"best", event.best}}
-                 .dump());
+  print_event(Json{{"event", "evaluation"},
+                   {"job", event.job->spec().name},
+                   {"step", event.job->state().step},
+                   {"loss", number(event.loss)},
+                   {"accuracy", number(event.accuracy)},
+                   {"best", event.best}});
 }
 
 void JsonEvents::on_checkpoint(const TrainingJob& job) {
-  print_line(Json{{"event", "checkpoint"}, {"job", job.spec().name}, {"step", job.state().step}}.dump());
+  print_event(Json{{"event", "checkpoint"}, {"job", job.spec().name}, {"step", job.state().step}});
 }
 
 void JsonEvents::on_job_ended(const TrainingJob& job) {
-  print_line(Json{{"event", "end"},
-                  {"job", job.spec().name},
-                  {"step", job.state().step},
-                  {"status", to_string(job.state().status)},
-                  {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
-                  {"reason", job.state().failure}}
-                 .dump());
+  print_event(Json{{"event", "end"},
+                   {"job", job.spec().name},
+                   {"step", job.state().step},
+                   {"status", to_string(job.state().status)},
+                   {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
+                   {"reason", job.state().failure}});
 }
 
-void JsonEvents::on_notice(const std::string& text) { print_line(Json{{"event", "notice"}, {"text", text}}.dump()); }
+void JsonEvents::on_notice(const std::string& text) { print_event(Json{{"event", "notice"}, {"text", text}}); }
 
 void print_sample_event(const SampleAnswer& sample) {
-  print_line(Json{{"event", "sample"},
-                  {"job", sample.job->spec().name},
-                  {"step", sample.step},
-                  {"prompt", sample.prompt},
-                  {"answer", sample.out_of_memory ? Json(nullptr) : Json(sample.answer)}}
-                 .dump());
+  print_event(Json{{"event", "sample"},
+                   {"job", sample.job->spec().name},
+                   {"step", sample.step},
+                   {"prompt", sample.prompt},
+                   {"answer", sample.out_of_memory ? Json(nullptr) : Json(sample.answer)}});
 }
 
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs) {
@@ -144,7 +144,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     if (tokens != summary.tokens.end()) entry["tokens"] = tokens_json(tokens->second);
     json["jobs"].push_back(std::move(entry));
   }
-  return json.dump();
+  return text_of(json);
 }
 
 }  // namespace cotune

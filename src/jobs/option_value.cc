@@ -291,7 +291,8 @@ std::string quote_yaml(std::string_view text) {
   std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
   const bool plain = !text.empty() && (std::isalpha(static_cast<unsigned char>(text[0])) || text[0] == '/') &&
                      std::all_of(text.begin(), text.end(), is_plain) && !reserved.contains(lower);
-  return plain ? std::string(text) : nlohmann::json(text).dump();
+  if (plain) return std::string(text);
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths need not be UTF-8
 }
 
 std::string to_yaml_text(const OptionValue& value) {

@@ -19,9 +19,12 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+/// One line. Paths, which stand in reasons, need not be UTF-8.
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 /// The line of a checkpoint event.
 std::string checkpoint_line(const std::string& job, int64_t step) {
-  return Json{{"event", "checkpoint"}, {"job", job}, {"step", step}}.dump();
+  return text_of(Json{{"event", "checkpoint"}, {"job", job}, {"step", step}});
 }
 
 /// Whether a line stays when jobs go on from these steps. noted: by job, the newest checkpoint's line so far.
@@ -97,7 +100,7 @@ void MetricsFile::on_step(const StepEvent& event) {
   json["processed_tokens"] = event.tokens.processed();
   json["labelled_tokens"] = event.labelled;
   json["seconds"] = event.seconds;
-  write(json.dump());
+  write(text_of(json));
 }
 
 void MetricsFile::on_evaluation(const EvaluationEvent& event) {
@@ -109,7 +112,7 @@ void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   json["accuracy"] = event.accuracy;
   json["best"] = event.best;
   json["seconds"] = event.seconds;
-  write(json.dump());
+  write(text_of(json));
 }
 
 void MetricsFile::on_saving(const TrainingJob&) {
@@ -121,15 +124,14 @@ void MetricsFile::on_checkpoint(const TrainingJob& job) {
 }
 
 void MetricsFile::on_job_ended(const TrainingJob& job) {
-  write(Json{{"event", "end"},
-             {"job", job.spec().name},
-             {"step", job.state().step},
-             {"status", to_string(job.state().status)},
-             {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
-             {"reason", job.state().failure}}
-            .dump());
+  write(text_of(Json{{"event", "end"},
+                     {"job", job.spec().name},
+                     {"step", job.state().step},
+                     {"status", to_string(job.state().status)},
+                     {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
+                     {"reason", job.state().failure}}));
 }
 
-void MetricsFile::on_notice(const std::string& text) { write(Json{{"event", "notice"}, {"text", text}}.dump()); }
+void MetricsFile::on_notice(const std::string& text) { write(text_of(Json{{"event", "notice"}, {"text", text}})); }
 
 }  // namespace cotune

@@ -41,7 +41,8 @@ std::string RunRecord::to_json() const {
                       {"token_budget", relief->token_budget},
                       {"recompute", relief->recompute}};
   }
-  return json.dump(2) + "\n";
+  // Paths need not be UTF-8; those of a record are for people.
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 RunRecord RunRecord::from_json(const std::string& text, const std::string& file_name) {

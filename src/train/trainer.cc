@@ -109,6 +109,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
   std::optional<std::string> trouble;
   const size_t running_before = running_jobs().size();
   for (TrainingJob* job : live) {
+    if (job->state().status != JobStatus::running) continue;  // paused for one that took an ended job's place
     try {
       if (job->stops_early() || job->done()) {  // resumed at its end
         finish_job(*job);
@@ -121,6 +122,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
       trouble = error.what();
     }
   }
+  std::erase_if(rounds, [&](const JobRound& round) { return job(round.job).state().status != JobStatus::running; });
   if (rounds.empty()) {
     if (trouble) pause_a_job(*trouble);
     return;

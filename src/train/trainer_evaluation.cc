@@ -60,6 +60,8 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
   summary_.seconds_evaluating += seconds_since_start() - before;
   for (const JobRound& round : rounds) {
     TrainingJob& current = job(round.job);
+    // Paused for one that took a failed job's place: its evaluation stays due.
+    if (current.state().status != JobStatus::running) continue;
     const bool best = current.finish_evaluation(round);
     if (current.state().status == JobStatus::failed) {
       fail_with_bad_state(current);

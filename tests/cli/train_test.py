@@ -4,9 +4,11 @@
     COTUNE=build/cotune python3 tests/cli/train_test.py [UNITTEST OPTIONS]
 """
 import json
+import os
+import subprocess
 import unittest
 
-from program import METHODS, ProgramTest
+from program import LIMIT_S, METHODS, PROGRAM, ProgramTest
 
 
 class CommandLine(ProgramTest):
@@ -103,6 +105,15 @@ class CommandLine(ProgramTest):
         errors = self.run_program("train", jobs, "--check", "--chunk-size", "32", expect=2).stderr
         self.assertIn("`chunk_size` belongs to layout chunked; this run's layout is ragged", errors)
         self.run_program("train", jobs, "--check", "--chunk-size", "32", "--layout", "chunked")
+
+    def test_a_folder_whose_name_is_not_utf8_is_as_good_as_any(self):
+        jobs = self.jobs_file(steps=1, jobs=["plain"])
+        run = os.fsencode(self.path) + b"/run\xff"
+        for option in ("--overwrite", "--resume"):
+            done = subprocess.run([PROGRAM, "train", jobs, "--json", option, "--output-dir", run], stdin=subprocess.DEVNULL,
+                                  capture_output=True, timeout=LIMIT_S)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout.splitlines()[-1])["jobs"][0]["status"], "finished")
 
     def test_a_missed_deadline_is_told(self):
         jobs = self.jobs_file(steps=2, jobs=["plain"])
