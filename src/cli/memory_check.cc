@@ -72,7 +72,8 @@ void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, con
 
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
-                               int64_t tensor_limit_bytes, Diagnostics& mistakes) {
+                               int64_t memory_limit_bytes, Diagnostics& mistakes) {
+  const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = facts_of(compute, device, kernels::largest_part_count);
   facts.weight_bytes = predict_weight_bytes(model.config, facts_of(compute, device, weight_parts));
@@ -94,7 +95,7 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
             refuse_for_ever(job->index(), tensor_limit_bytes, policy, run.recompute, alone)) {
       const JobSpec& spec = job->spec();
       mistakes.add(spec.file, spec.line, "jobs." + spec.name,
-                   "can never run within run.memory: it " + refusal->to_string());
+                   "can never run within run.memory: it " + refusal->to_string(memory_limit_bytes));
     }
     all.push_back(footprint);
   }

@@ -45,6 +45,6 @@ struct PredictedMemory {
 /// float32 products on bf16 parts may be more than they will take.
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
-                               int64_t tensor_limit_bytes, Diagnostics& mistakes);
+                               int64_t memory_limit_bytes, Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -153,8 +153,8 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
       mistakes.add(error);
     }
   }
-  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device,
-                                 tensor_limit(limit, device), mistakes);
+  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit,
+                                 mistakes);
 }
 
 /// `--check`: everything that a start would refuse, and nothing written.

@@ -135,7 +135,8 @@ class Memory(Check):
         limit = f"{(outside + (2 * small + large) // 3) >> 10}KiB"
         done = self.run_program("train", jobs, "--check", "--memory", limit, expect=2)
         self.assertRegex(done.stderr, r"jobs\.yaml:5: jobs\.large: can never run within run\.memory: it needs \d+\.\d MiB by "
-                                      r"itself, the limit is \d+\.\d MiB; it is exceeded at (adapters|gradients|optimizer)")
+                                      r"itself, model included; the limit of \d+\.\d MiB leaves \d+\.\d MiB beside the program itself; "
+                                      r"it is exceeded at (adapters|gradients|optimizer)")
         self.assertNotIn("jobs.small", done.stderr)
 
     def test_a_model_that_does_not_fit_is_refused(self):
