@@ -188,9 +188,6 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
 
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
   RunInputs inputs = read_inputs(std::move(reading), mistakes);
-  if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
-    mistakes.add("", 0, "--sample-tokens", "the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed");
-  }
   const JobsFile& jobs_file = inputs.jobs_file;
   const RunSpec& run = jobs_file.run;
   const ModelFiles& files = inputs.model.files;
