@@ -1,0 +1,107 @@
+#include "cluster/trace_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "cluster/philly_trace.h"
+
+namespace cotune {
+namespace {
+
+using testing::HasSubstr;
+
+std::string mistake_in(const std::string& text) {
+  try {
+    parse_trace_file(text, "trace.csv");
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TraceFile, ReadsColumnsInAnyOrderWithDefaults) {
+  const TraceFile file = parse_trace_file(
+      "# from the scheduler's log\n"
+      "tenant,duration_min,gpu_type,arrival_min,deadline_min,method,width,tokens\r\n"
+      "\"acme, inc\",10,V100,3,60,,,\n"
+      "\n"
+      "solo,5,P100,1,inf,bottleneck,32,64\n",
+      "trace.csv");
+  const Trace& trace = file.trace;
+  ASSERT_EQ(trace.jobs.size(), 2u);
+  EXPECT_THAT(file.ignored_columns, testing::ElementsAre("gpu_type"));
+  EXPECT_THAT(trace.tenants, testing::ElementsAre("solo", "acme, inc"));
+  EXPECT_DOUBLE_EQ(trace.jobs[0].arrival_s, 60);
+  EXPECT_DOUBLE_EQ(trace.jobs[1].deadline_s, 180 + 3600);
+  EXPECT_TRUE(std::isinf(trace.jobs[0].deadline_s));
+  EXPECT_EQ(trace.kinds[static_cast<size_t>(trace.jobs[1].kind)], (JobKind{8, 256, AdapterMethod::lora, 16}));
+  EXPECT_EQ(trace.kinds[static_cast<size_t>(trace.jobs[0].kind)], (JobKind{8, 64, AdapterMethod::bottleneck, 32}));
+}
+
+TEST(TraceFile, NamesFileLineAndFieldOfEveryMistake) {
+  const std::string message = mistake_in(
+      "arrival_min,duration_min,priority,method,dedicated,stops_after,tokens\n"
+      "-1,5,0,lora,0,1,64\n"
+      "0,0,0,lora,0,1,64\n"
+      "0,5,high,dora,2,1.5,0\n"
+      "0,5\n"
+      "0,nan,0,\"lora,0,1,64\n");
+  for (const char* each :
+       {"trace.csv:2: arrival_min: must be minutes, at least 0, got `-1`", "trace.csv:3: duration_min: must be minutes, above 0",
+        "trace.csv:4: priority: must be a whole number", "trace.csv:4: method: must be lora, bottleneck or diff_pruning, got `dora`",
+        "trace.csv:4: dedicated: must be a whole number from 0 to 1, got `2`", "trace.csv:4: stops_after: must be a share",
+        "trace.csv:4: tokens", "trace.csv:5: has 2 fields where the first line names 7", "trace.csv:6: a double quote is not closed"}) {
+    EXPECT_THAT(message, HasSubstr(each));
+  }
+}
+
+TEST(TraceFile, AsksForColumnsThatAreMissing) {
+  EXPECT_THAT(mistake_in("arrival_mins,duration_min\n1,2\n"), HasSubstr("trace.csv:1: arrival_min: the column is missing; is it `arrival_mins`?"));
+  EXPECT_THAT(mistake_in(""), HasSubstr("no line names the columns"));
+  EXPECT_THAT(mistake_in("arrival_min,duration_min\n"), HasSubstr("no job"));
+  EXPECT_THAT(mistake_in("arrival_min,duration_min,arrival_min\n1,2,3\n"), HasSubstr("twice"));
+}
+
+TEST(TraceFile, GoesIntoAFileAndBack) {
+  Trace trace = philly_trace({.seed = 5, .minutes = 500});
+  trace.tenants[0] = "a \"quoted\", name";
+  trace.jobs[3].dedicated = true;
+  const Trace back = parse_trace_file(to_csv(trace), "trace.csv").trace;
+  ASSERT_EQ(back.jobs.size(), trace.jobs.size());
+  EXPECT_EQ(back.kinds, trace.kinds);
+  for (size_t j = 0; j < trace.jobs.size(); ++j) {
+    const TraceJob &before = trace.jobs[j], &after = back.jobs[j];
+    EXPECT_NEAR(after.arrival_s, before.arrival_s, 1e-9 * before.arrival_s);
+    EXPECT_NEAR(after.duration_s, before.duration_s, 1e-9 * before.duration_s);
+    EXPECT_EQ(std::isinf(after.deadline_s), std::isinf(before.deadline_s));
+    EXPECT_EQ(back.tenants[static_cast<size_t>(after.tenant)], trace.tenants[static_cast<size_t>(before.tenant)]);
+    EXPECT_EQ(std::tie(after.name, after.kind, after.priority, after.stops_after, after.dedicated),
+              std::tie(before.name, before.kind, before.priority, before.stops_after, before.dedicated));
+  }
+}
+
+TEST(PhillyTrace, HasThePublishedMoments) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    const Trace trace = philly_trace({.seed = seed});
+    const auto count = static_cast<double>(trace.jobs.size());
+    EXPECT_NEAR(count / (7 * 24 * 60), 2.59, 0.03 * 2.59);
+    double mean = 0, square = 0;
+    for (const TraceJob& job : trace.jobs) mean += job.duration_s / 60 / count;
+    for (const TraceJob& job : trace.jobs) square += std::pow(job.duration_s / 60 - mean, 2) / count;
+    EXPECT_NEAR(mean, 372.6, 0.03 * 372.6);
+    EXPECT_NEAR(std::sqrt(square), 612.9, 0.1 * 612.9);
+    EXPECT_TRUE(std::is_sorted(trace.jobs.begin(), trace.jobs.end(),
+                               [](const TraceJob& a, const TraceJob& b) { return a.arrival_s < b.arrival_s; }));
+  }
+}
+
+TEST(PhillyTrace, IsAPureFunctionOfItsSeed) {
+  EXPECT_EQ(philly_trace({.seed = 4, .minutes = 1000}), philly_trace({.seed = 4, .minutes = 1000}));
+  EXPECT_NE(philly_trace({.seed = 4, .minutes = 1000}), philly_trace({.seed = 5, .minutes = 1000}));
+}
+
+}  // namespace
+}  // namespace cotune
