@@ -1,0 +1,53 @@
+#include "cluster/instance.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/job_shape.h"
+
+namespace cotune {
+
+InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& model, int64_t tensor_parallel,
+                                int64_t pipeline_stages) {
+  if (cluster.nodes.size() != 1) {
+    throw_user_error("nodes: the simulation of a trace takes a cluster of like nodes, found {} groups of them", cluster.nodes.size());
+  }
+  const NodeGroup& group = cluster.nodes.front();
+  const int64_t devices = tensor_parallel * pipeline_stages;
+  const bool divides = model.head_count % tensor_parallel == 0 && model.kv_head_count % tensor_parallel == 0 &&
+                       model.intermediate_size % tensor_parallel == 0;
+  if (!divides) {
+    throw_user_error("--instance: {} ranks of tensor parallelism must divide the model's {} heads, {} key-value heads and feed-forward "
+                     "width {}", tensor_parallel, model.head_count, model.kv_head_count, model.intermediate_size);
+  }
+  if (pipeline_stages > model.layer_count) {
+    throw_user_error("--instance: {} stages of {} layers", pipeline_stages, model.layer_count);
+  }
+  const bool fills_nodes = group.devices % devices == 0 || devices % group.devices == 0;
+  if (!fills_nodes || devices > cluster.device_count()) {
+    throw_user_error("--instance: {} devices must divide the {} of a node or be whole nodes of the {} there are", devices,
+                     group.devices, group.count);
+  }
+  InstancesOfCluster result;
+  result.spec.model = model;
+  result.spec.tensor_parallel = tensor_parallel;
+  result.spec.pipeline_stages = pipeline_stages;
+  result.spec.machine = {.device = group.device};
+  if (tensor_parallel > 1) result.spec.machine.link = cluster.link_of(group, tensor_parallel);
+  if (pipeline_stages > 1) result.spec.between_stages = cluster.link_of(group, devices);
+  result.spec.memory_bytes = group.device.usable_bytes();
+  result.count = devices <= group.devices ? group.count * (group.devices / devices) : group.count / (devices / group.devices);
+  return result;
+}
+
+std::vector<AdapterShape> adapter_shapes(const JobKind& kind, int32_t job, const ModelConfig& model) {
+  JobSpec spec;
+  spec.name = kind.name();
+  spec.adapter.method = kind.method;
+  spec.adapter.r = kind.width;
+  spec.adapter.bottleneck_size = kind.width;
+  if (kind.method != AdapterMethod::bottleneck) spec.adapter.target_modules = {"all-linear"};
+  return adapter_shapes(spec, job, model);
+}
+
+}  // namespace cotune

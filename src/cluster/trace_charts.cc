@@ -1,0 +1,217 @@
+#include "cluster/trace_charts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+namespace cotune {
+namespace {
+
+// Colour-blind safe (Okabe and Ito 2008), then again, dashed.
+constexpr std::array<const char*, 7> colours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"};
+
+std::string escaped(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c == '&') safe += "&amp;";
+    else if (c == '<') safe += "&lt;";
+    else if (c == '>') safe += "&gt;";
+    else if (c == '"') safe += "&quot;";
+    else safe += c;
+  }
+  return safe;
+}
+
+std::string number(double value) {
+  if (value >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
+  if (value >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
+  return fmt::format("{:.4g}", value);
+}
+
+/// At most about `count` steps of 1, 2 or 5 times a power of ten.
+double tick_of(double range, int count) {
+  const double rough = range / count;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double step : {1.0, 2.0, 5.0}) {
+    if (rough <= step * power * 1.0001) return step * power;
+  }
+  return 10 * power;
+}
+
+struct Curve {
+  std::string name;
+  std::vector<std::pair<double, double>> points;
+};
+
+class Svg {
+ public:
+  explicit Svg(double width, double height) : width_(width), height_(height) {}
+
+  void text(double x, double y, const std::string& words, const char* anchor = "start", int size = 12) {
+    body_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\" font-size=\"{}\">{}</text>\n", x, y, anchor, size, escaped(words));
+  }
+  void line(double x1, double y1, double x2, double y2, const char* colour = "#dddddd") {
+    body_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2, y2, colour);
+  }
+  void bar(double x, double y, double width, double height, size_t place, const std::string& hover) {
+    body_ += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"><title>{}</title></rect>\n", x, y, width,
+                         height, colours[place % colours.size()], escaped(hover));
+  }
+  void curve(const std::vector<std::pair<double, double>>& points, size_t place, const std::string& hover) {
+    std::string path;
+    for (const auto& [x, y] : points) path += fmt::format("{}{:.1f},{:.1f}", path.empty() ? "" : " ", x, y);
+    const char* dashes = place >= colours.size() ? " stroke-dasharray=\"6 3\"" : "";
+    body_ += fmt::format("<polyline fill=\"none\" stroke-width=\"1.8\" stroke=\"{}\"{} points=\"{}\"><title>{}</title></polyline>\n",
+                         colours[place % colours.size()], dashes, path, escaped(hover));
+  }
+  void legend(double x, double y, const std::vector<std::string>& names) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      curve({{x, y + 18 * static_cast<double>(i)}, {x + 22, y + 18 * static_cast<double>(i)}}, i, names[i]);
+      text(x + 28, y + 4 + 18 * static_cast<double>(i), names[i]);
+    }
+  }
+  std::string finish() const {
+    return fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
+                       "font-family=\"sans-serif\">\n<rect width=\"{0:.0f}\" height=\"{1:.0f}\" fill=\"#ffffff\"/>\n{2}</svg>\n",
+                       width_, height_, body_);
+  }
+
+ private:
+  double width_, height_;
+  std::string body_;
+};
+
+struct Frame {
+  double x = 70, y = 40, width = 620, height = 260;
+};
+
+/// Axes, grid and curves in a frame; x in minutes, linear or logarithmic, y from 0 to `most`.
+void draw(Svg& svg, const Frame& frame, const std::vector<Curve>& curves, bool logarithmic, double most, const std::string& title,
+          const std::string& x_name) {
+  double least_x = 1e300, most_x = 0;
+  for (const Curve& each : curves) {
+    for (const auto& [x, y] : each.points) {
+      if (logarithmic && x <= 0) continue;
+      least_x = std::min(least_x, x);
+      most_x = std::max(most_x, x);
+    }
+  }
+  if (most_x <= 0) return svg.text(frame.x, frame.y + 20, "nothing finished");
+  if (logarithmic) {
+    least_x = std::pow(10, std::floor(std::log10(least_x)));
+    most_x = std::max(10 * least_x, std::pow(10, std::ceil(std::log10(most_x))));
+  } else {
+    least_x = 0;
+  }
+  const auto at_x = [&](double x) {
+    const double share = logarithmic ? std::log(std::max(x, least_x) / least_x) / std::log(most_x / least_x) : (x - least_x) / (most_x - least_x);
+    return frame.x + frame.width * std::clamp(share, 0.0, 1.0);
+  };
+  const auto at_y = [&](double y) { return frame.y + frame.height * (1 - std::clamp(y / most, 0.0, 1.0)); };
+  svg.text(frame.x, frame.y - 10, title, "start", 14);
+  for (double y = 0; y <= most * 1.0001; y += tick_of(most, 5)) {
+    svg.line(frame.x, at_y(y), frame.x + frame.width, at_y(y));
+    svg.text(frame.x - 6, at_y(y) + 4, number(y), "end");
+  }
+  const double step = logarithmic ? 0 : tick_of(most_x, 8);
+  for (double x = logarithmic ? least_x : 0; x <= most_x * 1.0001; x = logarithmic ? x * 10 : x + step) {
+    svg.line(at_x(x), frame.y, at_x(x), frame.y + frame.height);
+    svg.text(at_x(x), frame.y + frame.height + 16, number(x), "middle");
+  }
+  svg.text(frame.x + frame.width, frame.y + frame.height + 32, x_name, "end");
+  for (size_t i = 0; i < curves.size(); ++i) {
+    std::vector<std::pair<double, double>> points;
+    for (const auto& [x, y] : curves[i].points) points.emplace_back(at_x(x), at_y(y));
+    svg.curve(points, i, curves[i].name);
+  }
+}
+
+std::vector<std::string> names_of(std::span<const ChartedTrace> traces) {
+  std::vector<std::string> names;
+  for (const ChartedTrace& each : traces) names.push_back(each.name);
+  return names;
+}
+
+}  // namespace
+
+std::string completion_chart(std::span<const ChartedTrace> traces) {
+  std::vector<Curve> curves;
+  for (const ChartedTrace& each : traces) {
+    std::vector<double> minutes;
+    for (size_t j = 0; j < each.trace->jobs.size(); ++j) {
+      const JobOutcome& outcome = each.simulation->jobs[j];
+      if (outcome.finished()) minutes.push_back((outcome.finished_s - each.trace->jobs[j].arrival_s) / 60);
+    }
+    std::sort(minutes.begin(), minutes.end());
+    Curve& curve = curves.emplace_back(Curve{each.name, {}});
+    constexpr size_t points = 200;
+    for (size_t i = 0; i <= points && !minutes.empty(); ++i) {
+      const size_t place = std::min(minutes.size() - 1, i * minutes.size() / points);
+      curve.points.emplace_back(minutes[place], static_cast<double>(place + 1) / static_cast<double>(minutes.size()));
+    }
+  }
+  const double legend = 20 + 18 * static_cast<double>(curves.size());
+  Svg svg(960, std::max(350.0, 60 + legend));
+  draw(svg, {}, curves, true, 1, "Share of jobs that have ended within a time", "minutes from arrival to end");
+  svg.legend(710, 50, names_of(traces));
+  return svg.finish();
+}
+
+std::string timeline_chart(std::span<const ChartedTrace> traces) {
+  struct Panel {
+    const char* title;
+    std::function<double(const ClusterSample&)> value;
+  };
+  const std::array<Panel, 3> panels = {{{"Running jobs", [](const ClusterSample& at) { return static_cast<double>(at.running_jobs); }},
+                                        {"Waiting jobs", [](const ClusterSample& at) { return static_cast<double>(at.waiting_jobs); }},
+                                        {"Busy instances", [](const ClusterSample& at) { return static_cast<double>(at.busy_instances); }}}};
+  Svg svg(960, 3 * 230 + 20);
+  for (size_t p = 0; p < panels.size(); ++p) {
+    std::vector<Curve> curves;
+    double most = 1;
+    for (const ChartedTrace& each : traces) {
+      Curve& curve = curves.emplace_back(Curve{each.name, {}});
+      for (const ClusterSample& at : each.simulation->timeline) {
+        curve.points.emplace_back(at.time_s / 60, panels[p].value(at));
+        most = std::max(most, panels[p].value(at));
+      }
+    }
+    draw(svg, {.y = 40 + 230 * static_cast<double>(p), .height = 150}, curves, false, most * 1.05, panels[p].title, "minutes");
+  }
+  svg.legend(710, 50, names_of(traces));
+  return svg.finish();
+}
+
+std::string summary_chart(std::span<const TraceSummary> summaries) {
+  struct Panel {
+    const char* title;
+    std::function<double(const TraceSummary&)> value;
+  };
+  const std::array<Panel, 3> panels = {{{"tokens/s", [](const TraceSummary& each) { return each.tokens_per_s; }},
+                                        {"mean minutes to completion", [](const TraceSummary& each) { return each.completion_min.mean; }},
+                                        {"mean minutes waiting", [](const TraceSummary& each) { return each.waiting_min.mean; }}}};
+  constexpr double names_width = 240, panel_width = 260, row = 22, top = 46;
+  Svg svg(names_width + 3 * panel_width, top + row * static_cast<double>(summaries.size()) + 20);
+  for (size_t i = 0; i < summaries.size(); ++i) {
+    svg.text(names_width - 10, top + row * static_cast<double>(i) + 15, summaries[i].policy + ", " + summaries[i].sharing, "end");
+  }
+  for (size_t p = 0; p < panels.size(); ++p) {
+    const double x = names_width + panel_width * static_cast<double>(p);
+    double most = 0;
+    for (const TraceSummary& each : summaries) most = std::max(most, panels[p].value(each));
+    svg.text(x, top - 16, panels[p].title, "start", 14);
+    for (size_t i = 0; i < summaries.size(); ++i) {
+      const double value = panels[p].value(summaries[i]);
+      const double width = most > 0 ? (panel_width - 80) * value / most : 0;
+      const double y = top + row * static_cast<double>(i);
+      svg.bar(x, y + 3, std::max(width, 0.5), row - 6, p, fmt::format("{}, {}: {}", summaries[i].policy, summaries[i].sharing, number(value)));
+      svg.text(x + width + 6, y + 15, number(value));
+    }
+  }
+  return svg.finish();
+}
+
+}  // namespace cotune

@@ -1,0 +1,105 @@
+#include "cluster/trace_study.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cluster/planned_rates.h"
+
+namespace cotune {
+namespace {
+
+std::string_view sharing_name(Sharing sharing) {
+  switch (sharing) {
+    case Sharing::separate:
+      return "separate";
+    case Sharing::temporal:
+      return "temporal";
+    case Sharing::batch_all:
+      return "batch-all";
+    case Sharing::hybrid:
+      break;
+  }
+  return "hybrid";
+}
+
+}  // namespace
+
+std::string SharingChoice::name() const {
+  return fmt::format("{}{}", sharing_name(sharing), layout == Layout::padded ? "/padded" : "");
+}
+
+SharingChoice parse_sharing(const std::string& text) {
+  for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
+    if (text == sharing_name(sharing) || text == fmt::format("{}/ragged", sharing_name(sharing))) return {sharing, Layout::ragged};
+    if (text == fmt::format("{}/padded", sharing_name(sharing))) return {sharing, Layout::padded};
+  }
+  throw_user_error("--sharing: there is no `{}`; there are separate, temporal, batch-all, hybrid, each also as NAME/padded", text);
+}
+
+std::string describe(const InstanceSpec& instance) {
+  return fmt::format("{} layers of {}, {} {}, tp {}, pp {}, {} microbatches, {}", instance.model.layer_count, instance.model.hidden_size,
+                     instance.machine.device.name, instance.machine.dtype, instance.tensor_parallel, instance.pipeline_stages,
+                     instance.microbatches, SharingChoice{instance.sharing, instance.layout}.name());
+}
+
+std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster& instances, const StudySettings& settings,
+                                   const std::function<void(const StudyResult&)>& finished) {
+  if (settings.sharings.size() != 1 && !(settings.rates_file.empty() && settings.save_rates.empty())) {
+    throw_user_error("--rates FILE and --save-rates are of one sharing policy, found {}", settings.sharings.size());
+  }
+  InstanceSpec dedicated = instances.spec;
+  dedicated.sharing = Sharing::separate;
+  dedicated.layout = Layout::ragged;
+  std::vector<double> dedicated_round_s;
+  {
+    PlannedRates alone(dedicated, trace.kinds);
+    for (size_t kind = 0; kind < trace.kinds.size(); ++kind) {
+      const JobMix mix({static_cast<int32_t>(kind)});
+      // What fits nowhere is refused when it arrives; its duration is kept in seconds.
+      dedicated_round_s.push_back(alone.memory().fits(mix) ? alone.round_seconds(mix) : 1.0);
+    }
+  }
+  std::vector<StudyResult> results;
+  for (const SharingChoice& choice : settings.sharings) {
+    InstanceSpec instance = instances.spec;
+    instance.sharing = choice.sharing;
+    instance.layout = choice.layout;
+    TraceOptions options = settings.options;
+    options.instances = instances.count;
+    if (choice.sharing == Sharing::separate) options.most_jobs = 1;
+    // Policies that predict do so by a table, whatever the simulated rounds come from.
+    const bool predicts = std::count(settings.policies.begin(), settings.policies.end(), "multiplexing") > 0;
+    std::optional<RateTable> table;
+    if (!settings.rates_file.empty()) {
+      table = RateTable::read(settings.rates_file, describe(instance), trace.kinds);
+    } else if (settings.use_table || !settings.save_rates.empty() || predicts) {
+      PlannedRates source(instance, trace.kinds);
+      table = RateTable::make(source, source.memory(), trace.kinds, {.most_jobs = options.most_jobs});
+    } else {
+      table.emplace();
+    }
+    if (!settings.save_rates.empty()) {
+      write_file_atomically(settings.save_rates, table->to_json(describe(instance)).dump(1) + "\n");
+    }
+    for (const std::string& name : settings.policies) {
+      PlannedRates planned(instance, trace.kinds);
+      const bool by_table = settings.use_table || !settings.rates_file.empty();
+      RoundRates& rates = by_table ? static_cast<RoundRates&>(*table) : planned;
+      const auto policy = make_policy(name, *table, name == "multiplexing" ? trace.kinds.size() : 0);
+      StudyResult& result = results.emplace_back();
+      result.simulation = simulate_trace(trace, *policy, rates, planned.memory(), dedicated_round_s, options);
+      result.summary = summarise(trace, result.simulation, dedicated_round_s, instances.count);
+      result.summary.policy = name;
+      result.summary.sharing = choice.name();
+      result.summary.rates = rates.describe();
+      result.summary.devices = instances.count * instance.devices();
+      if (finished) finished(result);
+    }
+  }
+  return results;
+}
+
+}  // namespace cotune

@@ -1,0 +1,48 @@
+/// A trace under several scheduling and sharing policies: what `cotune simulate` runs.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cluster/instance.h"
+#include "cluster/rate_table.h"
+#include "cluster/trace_report.h"
+
+namespace cotune {
+
+/// A sharing policy with the layout of rows: `hybrid`, `batch-all/padded` (SL-PEFT), …
+struct SharingChoice {
+  Sharing sharing = Sharing::hybrid;
+  Layout layout = Layout::ragged;
+  std::string name() const;
+  bool operator==(const SharingChoice&) const = default;
+};
+/// NAME or NAME/LAYOUT, layouts ragged and padded. Throws UserError that lists what there is.
+SharingChoice parse_sharing(const std::string& text);
+
+struct StudySettings {
+  std::vector<std::string> policies = {"fcfs"};
+  std::vector<SharingChoice> sharings = {{}};
+  bool use_table = false;          ///< rates from a table that is made first, in place of the planner in the loop
+  std::string rates_file;          ///< a table that was saved; for one sharing. Empty: none
+  std::string save_rates;          ///< where to write the table; for one sharing
+  TraceOptions options;            ///< instances are those of the cluster; most_jobs is 1 under `separate`
+};
+
+/// One combination.
+struct StudyResult {
+  TraceSummary summary;
+  TraceSimulation simulation;
+};
+
+/// Every sharing with every policy, sharings outermost. `finished`, when set, is called after each. Durations of the trace
+/// are taken as on a dedicated instance: separate, ragged, by the planner.
+std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster& instances, const StudySettings& settings,
+                                   const std::function<void(const StudyResult&)>& finished = nullptr);
+
+/// What a rate table is made for, in words: model, devices, degrees, microbatches, sharing.
+std::string describe(const InstanceSpec& instance);
+
+}  // namespace cotune

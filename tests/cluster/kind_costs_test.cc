@@ -1,0 +1,141 @@
+#include "cluster/kind_costs.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "cluster/planned_rates.h"
+#include "plan/stage_memory.h"
+
+namespace cotune {
+namespace {
+
+const std::vector<JobKind> every_kind = {{8, 64, AdapterMethod::lora, 8},         {16, 128, AdapterMethod::lora, 64},
+                                         {32, 256, AdapterMethod::lora, 16},      {8, 128, AdapterMethod::bottleneck, 64},
+                                         {4, 512, AdapterMethod::diff_pruning, 0}};
+
+InstanceSpec instance_of(int64_t tensor_parallel, int64_t stages, const std::string& model = "llama-2-7b") {
+  const ClusterSpec cluster{{{"a40", 4, 8, device_preset("A40"), link_preset("pcie4")}}, link_preset("infiniband-100")};
+  return instances_of(cluster, model_preset(model), tensor_parallel, stages).spec;
+}
+
+JobMix random_mix(uint64_t seed, const std::vector<JobKind>& kinds, uint64_t most) {
+  JobMix mix;
+  const uint64_t count = 1 + uniform_below(seed, 1000, most);
+  for (uint64_t i = 0; i < count; ++i) mix.add(static_cast<int32_t>(uniform_below(seed, i, kinds.size())));
+  return mix;
+}
+
+void expect_near(double found, double wanted, const std::string& what) { EXPECT_NEAR(found, wanted, 1e-9 * wanted) << what; }
+
+TEST(KindCosts, AreThoseOfStageSecondsAndStageMemory) {
+  for (const auto& [tensor_parallel, stages] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 4}, {2, 2}}) {
+    const InstanceSpec instance = instance_of(tensor_parallel, stages);
+    const KindCosts costs(instance, every_kind);
+    const std::vector<StageShape> shapes = even_stages(instance.model, stages, tensor_parallel);
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      const std::vector<int32_t> kinds = random_mix(seed, every_kind, 6).kinds();
+      MicrobatchCounts counts;
+      std::vector<AdapterShape> adapters;
+      double pairs = 0;
+      for (size_t j = 0; j < kinds.size(); ++j) {
+        const JobKind& kind = every_kind[static_cast<size_t>(kinds[j])];
+        counts.job_tokens.push_back(costs.microbatch_tokens(kinds[j]));
+        counts.tokens += counts.job_tokens.back();
+        pairs += static_cast<double>(kind.rows * kind.tokens * (kind.tokens + 1)) / 2 / static_cast<double>(instance.microbatches);
+        for (const AdapterShape& adapter : adapter_shapes(kind, static_cast<int32_t>(j), instance.model)) adapters.push_back(adapter);
+      }
+      counts.labelled = counts.tokens;
+      counts.attention_pairs = static_cast<int64_t>(pairs);
+      const FusedCost cost = costs.fused(kinds);
+      EXPECT_EQ(cost.message_bytes, counts.tokens * instance.model.hidden_size * 2);
+      for (size_t s = 0; s < shapes.size(); ++s) {
+        const StageSeconds seconds = stage_seconds(instance.model, shapes[s], adapters, counts, instance.machine);
+        const StageMemory memory = stage_memory(instance.model, shapes[s], adapters, 0, counts, 1, 2);
+        expect_near(cost.stages[s].forward_s, seconds.forward, "forward");
+        expect_near(cost.stages[s].backward_s, seconds.backward, "backward");
+        expect_near(static_cast<double>(cost.stages[s].kept_bytes), static_cast<double>(memory.activations), "kept");
+        expect_near(static_cast<double>(cost.workspace_bytes[s]), static_cast<double>(memory.workspace), "workspace");
+      }
+    }
+  }
+}
+
+TEST(KindCosts, MemoryCountsEveryMicrobatchThatMayBeInFlight) {
+  const InstanceSpec instance = instance_of(1, 4);
+  const KindCosts costs(instance, every_kind);
+  const std::vector<StageShape> shapes = even_stages(instance.model, 4, 1);
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    const JobMix mix = random_mix(seed, every_kind, 6);
+    const std::vector<int64_t> bytes = costs.memory().bytes(mix);
+    for (size_t s = 0; s < shapes.size(); ++s) {
+      int64_t wanted = stage_memory(instance.model, shapes[s], {}, 0, {}, 0, 2).weights;
+      for (const int32_t kind : mix.kinds()) {
+        MicrobatchCounts counts{.tokens = costs.microbatch_tokens(kind), .job_tokens = {costs.microbatch_tokens(kind)}};
+        const auto adapters = adapter_shapes(every_kind[static_cast<size_t>(kind)], 0, instance.model);
+        const StageMemory job = stage_memory(instance.model, shapes[s], adapters, 2, counts, static_cast<int64_t>(4 - s), 2);
+        wanted += job.adapters + job.activations + job.workspace;
+      }
+      const bool has_head = s == 3;
+      const int64_t logits = has_head ? 1024 * instance.model.vocabulary_size * 6 : 0;
+      EXPECT_NEAR(static_cast<double>(bytes[s]), static_cast<double>(wanted + logits), 1e-6 * static_cast<double>(wanted));
+    }
+  }
+}
+
+TEST(KindCosts, PaddedRowsAreAsLongAsTheLongestOfTheTask) {
+  InstanceSpec instance = instance_of(1, 4);
+  const KindCosts ragged(instance, every_kind);
+  instance.layout = Layout::padded;
+  const KindCosts padded(instance, every_kind);
+  const std::vector<int32_t> like = {0, 0}, unlike = {0, 2};
+  EXPECT_EQ(padded.fused(like), ragged.fused(like));
+  EXPECT_GT(padded.fused(unlike).stages[0].forward_s, ragged.fused(unlike).stages[0].forward_s);
+  EXPECT_EQ(padded.fused(unlike).message_bytes, (8 + 32) / 4 * 256 * 4096 * 2);
+  EXPECT_GT(padded.memory().bytes(JobMix(unlike))[0], ragged.memory().bytes(JobMix(unlike))[0]);
+}
+
+TEST(PlannedRates, HybridIsNeverSlowerThanAllFusedOrAllApart) {
+  for (const Layout layout : {Layout::ragged, Layout::padded}) {
+    InstanceSpec instance = instance_of(1, 4);
+    instance.layout = layout;
+    const auto rates = [&](Sharing sharing) {
+      instance.sharing = sharing;
+      return PlannedRates(instance, every_kind);
+    };
+    PlannedRates hybrid = rates(Sharing::hybrid), fused = rates(Sharing::batch_all), apart = rates(Sharing::temporal);
+    for (uint64_t seed = 0; seed < 40; ++seed) {
+      const JobMix mix = random_mix(seed, every_kind, 8);
+      if (!hybrid.memory().fits(mix)) continue;
+      const double seconds = hybrid.round_seconds(mix);
+      EXPECT_LE(seconds, fused.round_seconds(mix) * (1 + 1e-9));
+      EXPECT_LE(seconds, apart.round_seconds(mix) * (1 + 1e-9));
+    }
+  }
+}
+
+TEST(PlannedRates, RemembersMixes) {
+  PlannedRates rates(instance_of(1, 4), every_kind);
+  const double seconds = rates.round_seconds(JobMix({0, 1, 1}));
+  EXPECT_EQ(rates.round_seconds(JobMix({1, 0, 1})), seconds);
+  EXPECT_EQ(rates.asked(), 2);
+  EXPECT_EQ(rates.planned(), 1);
+}
+
+TEST(InstancesOf, CountsThemAndRefusesWhatDoesNotFit) {
+  const ClusterSpec cluster{{{"a40", 16, 8, device_preset("A40"), link_preset("pcie4")}}, link_preset("infiniband-100")};
+  const ModelConfig model = model_preset("llama-2-7b");
+  EXPECT_EQ(instances_of(cluster, model, 1, 4).count, 32);
+  EXPECT_EQ(instances_of(cluster, model, 4, 4).count, 8);
+  EXPECT_EQ(instances_of(cluster, model, 1, 4).spec.between_stages, link_preset("pcie4"));
+  EXPECT_EQ(instances_of(cluster, model, 4, 4).spec.between_stages, link_preset("infiniband-100"));
+  EXPECT_THROW(instances_of(cluster, model, 3, 1), UserError);
+  EXPECT_THROW(instances_of(cluster, model, 1, 5), UserError);
+  EXPECT_THROW(instances_of(cluster, model, 32, 32), UserError);
+  ClusterSpec two = cluster;
+  two.nodes.push_back(two.nodes.front());
+  EXPECT_THROW(instances_of(two, model, 1, 4), UserError);
+}
+
+}  // namespace
+}  // namespace cotune
