@@ -18,5 +18,6 @@ void add_train_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
+void add_simulate_command(CLI::App& app);
 
 }  // namespace cotune

@@ -50,6 +50,7 @@ std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster&
   if (settings.sharings.size() != 1 && !(settings.rates_file.empty() && settings.save_rates.empty())) {
     throw_user_error("--rates FILE and --save-rates are of one sharing policy, found {}", settings.sharings.size());
   }
+  for (const std::string& name : settings.policies) make_policy(name, RateTable(), 0);  // an unknown one is named at once
   InstanceSpec dedicated = instances.spec;
   dedicated.sharing = Sharing::separate;
   dedicated.layout = Layout::ragged;

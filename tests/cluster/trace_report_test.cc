@@ -1,0 +1,208 @@
+#include "cluster/trace_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "base/error.h"
+#include "cluster/philly_trace.h"
+#include "cluster/planned_rates.h"
+#include "cluster/random_trace.h"
+#include "cluster/trace_charts.h"
+#include "cluster/trace_study.h"
+
+namespace cotune {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(SpreadOf, TakesTheLeastValueThatSoManyAreAtMost) {
+  std::vector<double> values;
+  for (int i = 100; i >= 1; --i) values.push_back(i);
+  EXPECT_EQ(spread_of(values), (Spread{50.5, 50, 95, 99}));
+  EXPECT_EQ(spread_of({7}), (Spread{7, 7, 7, 7}));
+  EXPECT_EQ(spread_of({}), Spread{});
+}
+
+TEST(JainIndex, IsOneForEqualsAndOneOverNForOneAlone) {
+  EXPECT_DOUBLE_EQ(jain_index(std::vector<double>{2, 2, 2}), 1);
+  EXPECT_DOUBLE_EQ(jain_index(std::vector<double>{5, 0, 0, 0}), 0.25);
+  EXPECT_DOUBLE_EQ(jain_index({}), 1);
+}
+
+/// Two jobs of ten seconds on one instance of 1 s a step; the second waits, and is late.
+struct TwoJobs {
+  TwoJobs() : rates(0, {1.0}) {
+    trace.kinds = {{1, 64, AdapterMethod::lora, 8}};
+    trace.tenants = {"a", "b"};
+    trace.jobs = {{.name = "one", .duration_s = 600}, {.name = "two, \"late\"", .tenant = 1, .duration_s = 600, .deadline_s = 900}};
+    const auto policy = make_policy("fcfs", rates, 1);
+    simulation = simulate_trace(trace, *policy, rates, memory, {1.0}, {.most_jobs = 1});
+    summary = summarise(trace, simulation, {1.0}, 1);
+  }
+  Trace trace;
+  AddedRates rates;
+  InstanceMemory memory = InstanceMemory::unlimited(1);
+  TraceSimulation simulation;
+  TraceSummary summary;
+};
+
+TEST(Summarise, CountsCompletionWaitingFairnessAndDeadlines) {
+  const TraceSummary summary = TwoJobs().summary;
+  EXPECT_DOUBLE_EQ(summary.completion_min.mean, 15);
+  EXPECT_DOUBLE_EQ(summary.completion_min.p99, 20);
+  EXPECT_DOUBLE_EQ(summary.waiting_min.mean, 5);
+  EXPECT_DOUBLE_EQ(summary.end_min, 20);
+  EXPECT_DOUBLE_EQ(summary.window_min, 20) << "all arrive at once";
+  EXPECT_DOUBLE_EQ(summary.tokens_per_s, 64);
+  EXPECT_DOUBLE_EQ(summary.utilisation, 1);
+  EXPECT_DOUBLE_EQ(summary.fairness, 1.5 * 1.5 / (2 * 1.25));
+  EXPECT_EQ(summary.deadlines, 1);
+  EXPECT_EQ(summary.missed, 1);
+}
+
+TEST(TraceReport, TablesCsvAndJsonSayTheSame) {
+  TwoJobs two;
+  two.summary.policy = "fcfs";
+  two.summary.sharing = "separate";
+  const std::vector<TraceSummary> summaries = {two.summary, two.summary};
+  EXPECT_THAT(to_text(summaries), HasSubstr("1.00x"));
+  EXPECT_THAT(to_text(std::span(summaries).first(1)), HasSubstr("deadlines missed      1 of 1"));
+  const std::string csv = to_csv(summaries);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 3);
+  EXPECT_THAT(csv, HasSubstr("policy,sharing,instances"));
+  const nlohmann::json json = to_json(two.summary);
+  EXPECT_EQ(json.at("deadlines_missed"), 1);
+  EXPECT_EQ(json.at("completion_mean_min"), 15);
+  EXPECT_THAT(jobs_csv(two.trace, two.simulation), HasSubstr("\"two, \"\"late\"\"\",b,lora8-1x64,0,0,10,20,10,600,0,0,15,"));
+}
+
+/// Every coordinate of the picture is a number inside it, and its tags are balanced.
+void expect_sound(const std::string& svg) {
+  std::smatch size;
+  ASSERT_TRUE(std::regex_search(svg, size, std::regex("width=\"([0-9]+)\" height=\"([0-9]+)\"")));
+  const double width = std::stod(size[1]), height = std::stod(size[2]);
+  EXPECT_THAT(svg, testing::Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, testing::Not(HasSubstr("inf")));
+  const std::regex coordinate(" (x|x1|x2|y|y1|y2)=\"([-0-9.]+)\"");
+  size_t seen = 0;
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), coordinate); it != std::sregex_iterator(); ++it, ++seen) {
+    const double value = std::stod((*it)[2]);
+    EXPECT_GE(value, 0) << it->str();
+    EXPECT_LE(value, it->str()[1] == 'x' ? width : height) << it->str();
+  }
+  EXPECT_GT(seen, 10u);
+  const std::regex point("([-0-9.]+),([-0-9.]+)");
+  const std::regex points("points=\"([^\"]*)\"");
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), points); it != std::sregex_iterator(); ++it) {
+    const std::string list = (*it)[1];
+    for (auto at = std::sregex_iterator(list.begin(), list.end(), point); at != std::sregex_iterator(); ++at) {
+      EXPECT_LE(std::stod((*at)[1]), width);
+      EXPECT_LE(std::stod((*at)[2]), height);
+    }
+  }
+  for (const char* tag : {"svg", "text", "title", "polyline", "rect"}) {
+    const auto count = [&](const std::string& what) {
+      const std::regex each(what);
+      return std::distance(std::sregex_iterator(svg.begin(), svg.end(), each), std::sregex_iterator());
+    };
+    EXPECT_EQ(count(std::string("<") + tag + "[ >]"), count(std::string("</") + tag + ">") + count(std::string("<") + tag + "[^>]*/>")) << tag;
+  }
+}
+
+TEST(TraceCharts, LieInsideTheirPictures) {
+  TwoJobs two;
+  two.summary.policy = "a < b & \"c\"";
+  std::vector<ChartedTrace> charted(9, {"a < b & \"c\"", &two.trace, &two.simulation});
+  const std::vector<TraceSummary> summaries(9, two.summary);
+  for (const std::string& svg : {completion_chart(charted), timeline_chart(charted), summary_chart(summaries)}) {
+    expect_sound(svg);
+    EXPECT_THAT(svg, HasSubstr("a &lt; b &amp; &quot;c&quot;"));
+  }
+  RandomTrace random(3);
+  const TraceSimulation simulation = random.simulate("fcfs");
+  charted = {{"random", &random.trace, &simulation}};
+  expect_sound(completion_chart(charted));
+  expect_sound(timeline_chart(charted));
+}
+
+TEST(RateTable, IsWithinAFewPercentOfThePlannerAndGoesIntoAFileAndBack) {
+  const ClusterSpec cluster{{{"a40", 16, 8, device_preset("A40"), link_preset("pcie4")}}, link_preset("infiniband-100")};
+  InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);
+  const std::vector<JobKind> kinds = {{8, 64, AdapterMethod::lora, 8}, {16, 128, AdapterMethod::lora, 64}, {32, 256, AdapterMethod::lora, 16}};
+  for (const SharingChoice choice : {SharingChoice{Sharing::temporal, Layout::ragged}, SharingChoice{Sharing::batch_all, Layout::padded}}) {
+    instances.spec.sharing = choice.sharing;
+    instances.spec.layout = choice.layout;
+    PlannedRates planned(instances.spec, kinds);
+    const RateTable table = RateTable::make(planned, planned.memory(), kinds, {});
+    EXPECT_GT(table.mean_error(), 0);
+    EXPECT_LT(table.mean_error(), 0.04);
+    EXPECT_EQ(table.predicted_round_seconds(JobMix({1})), planned.round_seconds(JobMix({1})));
+    EXPECT_EQ(table.predicted_round_seconds(JobMix({2, 0})), planned.round_seconds(JobMix({0, 2})));
+    // Read for some of its kinds, in their order there.
+    const std::string name = describe(instances.spec);
+    const std::vector<JobKind> some = {kinds[2], kinds[0]};
+    const RateTable back = RateTable::from_json(nlohmann::json::parse(table.to_json(name).dump()), "rates.json", name, some);
+    EXPECT_EQ(back.predicted_round_seconds(JobMix({0, 0, 1, 1})), table.predicted_round_seconds(JobMix({2, 2, 0, 0})));
+    EXPECT_EQ(back.predicted_round_seconds(JobMix({0, 1})), table.predicted_round_seconds(JobMix({2, 0})));
+  }
+}
+
+TEST(RateTable, RefusesWhatItWasNotMadeFor) {
+  AddedRates rates(1, {1, 2});
+  const std::vector<JobKind> kinds = {{8, 64, AdapterMethod::lora, 8}, {8, 128, AdapterMethod::lora, 8}};
+  const nlohmann::json json = RateTable::make(rates, InstanceMemory::unlimited(2), kinds, {.most_jobs = 6}).to_json("here");
+  const auto mistake = [&](const nlohmann::json& file, const std::string& instance, const std::vector<JobKind>& wanted) -> std::string {
+    try {
+      RateTable::from_json(file, "rates.json", instance, wanted);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(mistake(json, "here", kinds), "");
+  EXPECT_THAT(mistake(json, "there", kinds), HasSubstr("rates.json: instance: must be `there`, got \"here\""));
+  EXPECT_THAT(mistake(json, "here", {{8, 256, AdapterMethod::lora, 8}}), HasSubstr("rates.json: kinds: must be a list with `lora8-8x256`"));
+  for (const char* field : {"cotune_rates", "kinds", "padded", "alone_s", "pairs_s", "fits", "instance"}) {
+    nlohmann::json less = json;
+    less.erase(field);
+    EXPECT_THAT(mistake(less, "here", kinds), HasSubstr(field)) << field;
+  }
+  nlohmann::json negative = json;
+  negative["alone_s"][0] = -1;
+  EXPECT_THAT(mistake(negative, "here", kinds), HasSubstr("alone_s: must be numbers above 0"));
+}
+
+TEST(RunStudy, MultiplexingTrainsMoreOfAnOverloadedClusterThanDedicatedInstances) {
+  const ClusterSpec cluster{{{"a40", 1, 8, device_preset("A40"), link_preset("pcie4")}}, {}};
+  const InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);
+  const Trace trace = philly_trace({.minutes = 60, .rows = {8}, .ranks = {16}});
+  StudySettings settings;
+  settings.options.most_jobs = 6;
+  settings.sharings = {parse_sharing("separate"), parse_sharing("hybrid")};
+  const std::vector<StudyResult> results = run_study(trace, instances, settings);
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].summary.finished, results[0].summary.jobs);
+  EXPECT_EQ(results[1].summary.finished, results[1].summary.jobs);
+  EXPECT_GT(results[1].summary.tokens_per_s, results[0].summary.tokens_per_s);
+  EXPECT_LT(results[1].summary.end_min, results[0].summary.end_min);
+  EXPECT_THROW(parse_sharing("together"), UserError);
+}
+
+TEST(RunStudy, ARateTableGivesNearlyWhatThePlannerGives) {
+  const ClusterSpec cluster{{{"a40", 1, 8, device_preset("A40"), link_preset("pcie4")}}, {}};
+  const InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);
+  const Trace trace = philly_trace({.minutes = 60});
+  StudySettings settings;
+  settings.sharings = {parse_sharing("temporal")};
+  const TraceSummary planned = run_study(trace, instances, settings).front().summary;
+  settings.use_table = true;
+  const TraceSummary tabled = run_study(trace, instances, settings).front().summary;
+  EXPECT_NEAR(tabled.completion_min.mean, planned.completion_min.mean, 0.02 * planned.completion_min.mean);
+  EXPECT_NEAR(tabled.tokens_per_s, planned.tokens_per_s, 0.02 * planned.tokens_per_s);
+  EXPECT_THAT(planned.rates, HasSubstr("% remembered"));
+}
+
+}  // namespace
+}  // namespace cotune
