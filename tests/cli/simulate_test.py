@@ -37,6 +37,10 @@ class SimulateTest(ProgramTest):
     def simulate(self, *arguments, expect=0):
         return self.run_program("simulate", "--cluster", self.cluster, *arguments, expect=expect)
 
+    def rows(self, name):
+        with open(self.path / name, newline="") as file:
+            return list(csv.DictReader(file))
+
     def results(self, *arguments):
         return json.loads(self.simulate(*arguments, "--json").stdout)["results"]
 
@@ -44,10 +48,10 @@ class SimulateTest(ProgramTest):
         done = self.simulate(self.trace, "--csv", self.path / "all.csv", "--jobs-csv", self.path / "jobs.csv", "--svg", self.path / "charts")
         self.assertIn("columns that are not read: gpu", done.stderr)
         self.assertIn("finished              4, refused 0", done.stdout)
-        row = next(csv.DictReader(open(self.path / "all.csv", newline="")))
+        row, = self.rows("all.csv")
         result, = self.results(self.trace)
         self.assertEqual(float(row["completion_mean_min"]), result["completion_mean_min"])
-        jobs = list(csv.DictReader(open(self.path / "jobs.csv", newline="")))
+        jobs = self.rows("jobs.csv")
         self.assertEqual([job["job"] for job in jobs], ["a", "b", "c", "d"])
         for job in jobs:
             self.assertGreater(float(job["finished_min"]), float(job["started_min"]))
@@ -56,14 +60,14 @@ class SimulateTest(ProgramTest):
 
     def test_dedicated_durations_are_those_of_the_trace(self):
         self.simulate(self.trace, "--sharing", "separate", "--jobs-csv", self.path / "jobs.csv")
-        for job, minutes in zip(csv.DictReader(open(self.path / "jobs.csv", newline="")), (60, 30, 45, 10)):
+        for job, minutes in zip(self.rows("jobs.csv"), (60, 30, 45, 10)):
             self.assertAlmostEqual(float(job["ran_min"]), minutes, delta=0.01)
 
     def test_compare_is_a_line_for_every_policy_and_sharing(self):
-        results = self.results(self.trace, "--compare")
+        results = self.results(self.trace, "--compare", "--most-jobs", 3)
         self.assertEqual(len({(each["policy"], each["sharing"]) for each in results}), 6 * 5)
         self.assertTrue(all(each["finished"] == 4 for each in results))
-        text = self.simulate(self.trace, "--compare", "--policy", "fcfs,priority", "--sharing", "separate,hybrid").stdout
+        text = self.simulate(self.trace, "--compare", "--policy", "fcfs,priority", "--sharing", "separate,temporal").stdout
         self.assertEqual(len(text.splitlines()), 1 + 4 + 1)
 
     def test_the_same_seed_gives_the_same_trace_and_a_saved_trace_the_same_result(self):
@@ -90,7 +94,7 @@ class SimulateTest(ProgramTest):
 
     def test_dedicated_priorities_share_with_nobody(self):
         self.simulate(self.trace, "--dedicate-priority", 1, "--jobs-csv", self.path / "jobs.csv")
-        jobs = {job["job"]: job for job in csv.DictReader(open(self.path / "jobs.csv", newline=""))}
+        jobs = {job["job"]: job for job in self.rows("jobs.csv")}
         self.assertAlmostEqual(float(jobs["b"]["ran_min"]), 30, delta=0.01)
 
     def test_a_step_runs_with_stragglers(self):

@@ -190,6 +190,23 @@ TEST(RunStudy, MultiplexingTrainsMoreOfAnOverloadedClusterThanDedicatedInstances
   EXPECT_THROW(parse_sharing("together"), UserError);
 }
 
+TEST(RunStudy, ASweepOfEightConfigurationsEndsSoonerTogether) {
+  const ClusterSpec cluster{{{"a40", 1, 4, device_preset("A40"), link_preset("pcie4")}}, {}};
+  const InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);
+  Trace trace;
+  trace.tenants = {"researcher"};
+  for (const int64_t rank : {4, 8, 16, 32}) trace.kinds.push_back({8, 128, AdapterMethod::lora, rank});
+  for (int32_t i = 0; i < 8; ++i) trace.jobs.push_back({.name = "lr" + std::to_string(i), .kind = i % 4, .duration_s = 3600});
+  StudySettings settings;
+  settings.sharings = {parse_sharing("separate"), parse_sharing("hybrid")};
+  const std::vector<StudyResult> results = run_study(trace, instances, settings);
+  EXPECT_LT(results[1].summary.end_min, 0.7 * results[0].summary.end_min);
+  for (size_t j = 0; j < trace.jobs.size(); ++j) {
+    EXPECT_EQ(results[1].simulation.jobs[j].steps, results[0].simulation.jobs[j].steps);
+    EXPECT_TRUE(results[1].simulation.jobs[j].finished());
+  }
+}
+
 TEST(RunStudy, ARateTableGivesNearlyWhatThePlannerGives) {
   const ClusterSpec cluster{{{"a40", 1, 8, device_preset("A40"), link_preset("pcie4")}}, {}};
   const InstancesOfCluster instances = instances_of(cluster, model_preset("llama-2-7b"), 1, 4);

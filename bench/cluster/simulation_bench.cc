@@ -1,0 +1,230 @@
+/// Figures of docs/simulation.md (bench/simulation.py puts them there): MuxTune's cluster simulation over its free parameters,
+/// policies compared, the planner in the loop against a rate table, stragglers. Times are of the CPU.
+///
+///   simulation_bench PARAMETERS.json week FOLDER     the nominal week: sharing policies, and charts into FOLDER
+///   simulation_bench PARAMETERS.json ranges          a day of it, one parameter varied at a time
+///   simulation_bench PARAMETERS.json policies FOLDER scheduling policies on a week of a twentieth of the arrivals
+///   simulation_bench PARAMETERS.json stragglers FOLDER
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cluster/philly_trace.h"
+#include "cluster/step_study.h"
+#include "cluster/trace_charts.h"
+#include "cluster/trace_study.h"
+#include "schedule/pipeline/render.h"
+
+using namespace cotune;
+
+namespace {
+
+using Json = nlohmann::json;
+
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+/// Values of all parameters by name.
+using Values = std::map<std::string, Json>;
+
+Values nominal_values(const Json& file) {
+  Values values;
+  for (const Json& each : file.at("parameters")) values[each.at("name")] = each.at("nominal");
+  return values;
+}
+
+InstancesOfCluster instances_for(const Json& file, const Values& values) {
+  const Json& given = file.at("given");
+  NodeGroup group{.name = "node", .count = given.at("devices").get<int64_t>() / 8, .devices = 8, .device = device_preset(given.at("device").get<std::string>())};
+  group.link = link_preset(values.at("link").get<std::string>());
+  group.device.compute_efficiency = values.at("compute_efficiency");
+  const ClusterSpec cluster{{group}, link_preset("infiniband-100")};
+  const auto text = values.at("instance").get<std::string>();
+  const size_t sign = text.find('x');
+  InstancesOfCluster instances = instances_of(cluster, model_preset(given.at("model").get<std::string>()), std::stoll(text.substr(0, sign)),
+                                              std::stoll(text.substr(sign + 1)));
+  instances.spec.microbatches = values.at("microbatches");
+  return instances;
+}
+
+Trace trace_for(const Json& file, const Values& values, bool uniform, double days, double load = 1) {
+  const Json& given = file.at("given");
+  PhillyTrace settings{.seed = values.at("seed"), .minutes = days * 24 * 60, .arrivals_per_minute = load * given.at("arrivals_per_minute").get<double>()};
+  settings.mean_minutes = given.at("mean_minutes");
+  settings.deviation_minutes = given.at("deviation_minutes");
+  if (uniform) settings.row_tokens = {values.at("uniform_tokens").get<int64_t>()};
+  settings.rows = values.at("rows").get<std::vector<int64_t>>();
+  settings.ranks = values.at("ranks").get<std::vector<int64_t>>();
+  return philly_trace(settings);
+}
+
+const std::vector<std::string> compared = {"separate", "temporal", "batch-all/padded", "batch-all", "hybrid"};
+
+StudySettings settings_for(const std::vector<std::string>& sharings, bool use_table) {
+  StudySettings settings{.use_table = use_table};
+  settings.sharings.clear();
+  for (const std::string& each : sharings) settings.sharings.push_back(parse_sharing(each));
+  return settings;
+}
+
+std::string row(const TraceSummary& each, const TraceSummary& first) {
+  return fmt::format("{:.0f} | {:.2f}× | {:.0f} | {:.2f}× | {:.0f} | {:.0f} | {:.0f} | {:.1f}", each.tokens_per_s, each.tokens_per_s / first.tokens_per_s,
+                     each.completion_min.mean, each.completion_min.mean / first.completion_min.mean, each.completion_min.median,
+                     each.completion_min.p95, each.completion_min.p99, each.jobs_per_instance);
+}
+
+void write(const std::filesystem::path& path, const std::string& text) { write_file_atomically(path, text); }
+
+void week(const Json& file, const std::filesystem::path& folder) {
+  const Values values = nominal_values(file);
+  const InstancesOfCluster instances = instances_for(file, values);
+  fmt::print("| lengths | sharing | rates | tokens/s | of separate | mean JCT, min | of separate | median | p95 | p99 | jobs on an instance | mixes remembered | CPU |\n");
+  fmt::print("|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+  for (const bool uniform : {true, false}) {
+    const Trace trace = trace_for(file, values, uniform, file.at("given").at("days"));
+    std::vector<StudyResult> charted;
+    for (const bool use_table : {false, true}) {
+      std::optional<TraceSummary> first;
+      for (const std::string& sharing : compared) {
+        const double before = cpu_seconds();
+        StudyResult result = run_study(trace, instances, settings_for({sharing}, use_table)).front();
+        if (!first) first = result.summary;
+        const std::string& rates = result.summary.rates;
+        const size_t percent = rates.rfind("% remembered");
+        const std::string remembered = percent == std::string::npos ? "–" : rates.substr(rates.rfind(' ', percent - 1) + 1, percent - rates.rfind(' ', percent - 1));
+        fmt::print("| {} | {} | {} | {} | {} | {:.1f} s |\n", uniform ? "one" : "mixed", sharing, use_table ? "table" : "planner", row(result.summary, *first),
+                   remembered, cpu_seconds() - before);
+        std::fflush(stdout);
+        if (!use_table) charted.push_back(std::move(result));
+      }
+    }
+    if (uniform) continue;
+    std::vector<ChartedTrace> curves;
+    for (const StudyResult& each : charted) curves.push_back({each.summary.sharing, &trace, &each.simulation});
+    write(folder / "simulation-completion.svg", completion_chart(curves));
+    write(folder / "simulation-timeline.svg", timeline_chart(curves));
+  }
+}
+
+void ranges(const Json& file) {
+  fmt::print("| parameter | value | lengths | hybrid over separate | hybrid over batch-all/padded | batch-all/padded over separate | mean JCT, hybrid over separate |\n");
+  fmt::print("|---|---|---|---|---|---|---|\n");
+  struct Range {
+    double least = 1e300, most = 0;
+    void add(double value) {
+      least = std::min(least, value);
+      most = std::max(most, value);
+    }
+  };
+  std::map<std::string, Range> found;
+  int64_t highest = 0, wider = 0, cases = 0;
+  const auto look = [&](const std::string& name, const std::string& value, const Values& values) {
+    double over_padded[2];
+    bool is_highest = true;
+    for (const bool uniform : {true, false}) {
+      const InstancesOfCluster instances = instances_for(file, values);
+      const Trace trace = trace_for(file, values, uniform, 1);
+      const auto results = run_study(trace, instances, settings_for({"separate", "batch-all/padded", "hybrid"}, true));
+      const TraceSummary &separate = results[0].summary, &padded = results[1].summary, &hybrid = results[2].summary;
+      const double over_separate = hybrid.tokens_per_s / separate.tokens_per_s;
+      over_padded[uniform ? 0 : 1] = hybrid.tokens_per_s / padded.tokens_per_s;
+      const double completion = hybrid.completion_min.mean / separate.completion_min.mean;
+      is_highest = is_highest && over_separate > 1 && hybrid.tokens_per_s > padded.tokens_per_s;
+      const std::string kind = uniform ? "one" : "mixed";
+      found[kind + ", over separate"].add(over_separate);
+      found[kind + ", over batch-all/padded"].add(over_padded[uniform ? 0 : 1]);
+      found[kind + ", mean JCT over separate"].add(completion);
+      fmt::print("| {} | {} | {} | {:.2f}× | {:.2f}× | {:.2f}× | {:.2f}× |\n", name, value, kind, over_separate, over_padded[uniform ? 0 : 1],
+                 padded.tokens_per_s / separate.tokens_per_s, completion);
+      std::fflush(stdout);
+    }
+    cases += 1;
+    highest += is_highest ? 1 : 0;
+    wider += over_padded[1] > over_padded[0] ? 1 : 0;
+  };
+  look("nominal", "", nominal_values(file));
+  for (const Json& each : file.at("parameters")) {
+    for (const Json& other : each.at("others")) {
+      Values values = nominal_values(file);
+      values[each.at("name")] = other;
+      std::string text = other.dump();
+      text.erase(std::remove(text.begin(), text.end(), '"'), text.end());
+      look(each.at("name"), text, values);
+    }
+  }
+  fmt::print("\n");
+  for (const auto& [name, range] : found) fmt::print("- {}: {:.2f}× to {:.2f}×\n", name, range.least, range.most);
+  fmt::print("- hybrid has the highest throughput in {} of {} settings, for one length and for mixed ones\n", highest, cases);
+  fmt::print("- its lead over batch-all/padded is larger for mixed lengths in {} of {}\n", wider, cases);
+}
+
+void policies(const Json& file, const std::filesystem::path& folder) {
+  // A twentieth of the arrivals: about what hybrid instances can carry, so that policies differ by more than the load.
+  const Values values = nominal_values(file);
+  const InstancesOfCluster instances = instances_for(file, values);
+  const Trace trace = trace_for(file, values, false, 7, 0.05);
+  StudySettings settings = settings_for({"hybrid"}, true);
+  settings.policies = policy_names();
+  fmt::print("| policy | tokens/s | mean JCT, min | median | p95 | p99 | waiting | fairness | deadlines missed | pre-emptions |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  std::vector<TraceSummary> summaries;
+  const auto print = [&](const TraceSummary& each, const std::string& name) {
+    summaries.push_back(each);
+    summaries.back().policy = name;
+    fmt::print("| {} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.3f} | {}/{} | {} |\n", name, each.tokens_per_s, each.completion_min.mean,
+               each.completion_min.median, each.completion_min.p95, each.completion_min.p99, each.waiting_min.mean, each.fairness, each.missed,
+               each.deadlines, each.preemptions);
+    std::fflush(stdout);
+  };
+  for (const StudyResult& each : run_study(trace, instances, settings)) print(each.summary, each.summary.policy);
+  settings.options.refuse_late = true;
+  settings.policies = {"fcfs"};
+  const TraceSummary admitted = run_study(trace, instances, settings).front().summary;
+  print(admitted, fmt::format("fcfs, admission by deadlines ({} refused)", admitted.refused));
+  write(folder / "simulation-policies.svg", summary_chart(summaries));
+}
+
+void stragglers(const Json& file, const std::filesystem::path& folder) {
+  const InstanceSpec instance = instances_for(file, nominal_values(file)).spec;
+  std::vector<JobShape> jobs;
+  for (const int64_t tokens : {64, 128, 128, 256, 256, 512}) {
+    JobShape& job = jobs.emplace_back();
+    job.name = fmt::format("job{}-{}", jobs.size() - 1, tokens);
+    job.batch_size = 16;
+    job.lengths.weights = {{tokens, 1.0}};
+    job.adapters = adapter_shapes(JobKind{16, tokens, AdapterMethod::lora, 16}, static_cast<int32_t>(jobs.size()) - 1, instance.model);
+  }
+  fmt::print("| straggler | round | over planned | idle |\n|---|---|---|---|\n");
+  for (const double factor : {1.0, 1.1, 1.25, 1.5, 2.0}) {
+    for (const int32_t rank : {0, 3}) {
+      if (factor == 1 && rank > 0) continue;
+      const StepStudy study = study_step(instance, jobs, factor > 1 ? std::vector<Slowdown>{{.rank = rank, .factor = factor}} : std::vector<Slowdown>{});
+      fmt::print("| {} | {:.0f} ms | {:.3f}× | {:.1f}% |\n", factor > 1 ? fmt::format("stage {}, {}× slower", rank, factor) : "none", 1e3 * study.simulated.makespan_s,
+                 study.simulated.makespan_s / study.planned.makespan_s, 100 * study.simulated.bubble_ratio());
+      if (factor == 1.5 && rank == 3) {
+        write(folder / "simulation-step.svg", render_svg(study.schedule, study.simulated, {.title = "A round of six jobs; the last stage is 1.5 times slower than planned"}));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    if (argc < 3) throw_user_error("usage: simulation_bench PARAMETERS.json week|ranges|policies|stragglers [FOLDER]");
+    const Json file = Json::parse(read_file(argv[1]));
+    const std::string what = argv[2];
+    const std::filesystem::path folder = argc > 3 ? argv[3] : ".";
+    if (what == "week") week(file, folder);
+    if (what == "ranges") ranges(file);
+    if (what == "policies") policies(file, folder);
+    if (what == "stragglers") stragglers(file, folder);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
