@@ -135,6 +135,13 @@ std::vector<std::string> names_of(std::span<const ChartedTrace> traces) {
   return names;
 }
 
+/// Width of a picture with a legend right of the frame.
+double width_with(const std::vector<std::string>& names) {
+  double width = 960;
+  for (const std::string& name : names) width = std::max(width, 760 + 7.5 * static_cast<double>(name.size()));
+  return width;
+}
+
 }  // namespace
 
 std::string completion_chart(std::span<const ChartedTrace> traces) {
@@ -154,7 +161,7 @@ std::string completion_chart(std::span<const ChartedTrace> traces) {
     }
   }
   const double legend = 20 + 18 * static_cast<double>(curves.size());
-  Svg svg(960, std::max(350.0, 60 + legend));
+  Svg svg(width_with(names_of(traces)), std::max(350.0, 60 + legend));
   draw(svg, {}, curves, true, 1, "Share of jobs that have ended within a time", "minutes from arrival to end");
   svg.legend(710, 50, names_of(traces));
   return svg.finish();
@@ -168,7 +175,7 @@ std::string timeline_chart(std::span<const ChartedTrace> traces) {
   const std::array<Panel, 3> panels = {{{"Running jobs", [](const ClusterSample& at) { return static_cast<double>(at.running_jobs); }},
                                         {"Waiting jobs", [](const ClusterSample& at) { return static_cast<double>(at.waiting_jobs); }},
                                         {"Busy instances", [](const ClusterSample& at) { return static_cast<double>(at.busy_instances); }}}};
-  Svg svg(960, 3 * 230 + 20);
+  Svg svg(width_with(names_of(traces)), std::max(3 * 230 + 20.0, 70 + 18 * static_cast<double>(traces.size())));
   for (size_t p = 0; p < panels.size(); ++p) {
     std::vector<Curve> curves;
     double most = 1;
@@ -193,7 +200,11 @@ std::string summary_chart(std::span<const TraceSummary> summaries) {
   const std::array<Panel, 3> panels = {{{"tokens/s", [](const TraceSummary& each) { return each.tokens_per_s; }},
                                         {"mean minutes to completion", [](const TraceSummary& each) { return each.completion_min.mean; }},
                                         {"mean minutes waiting", [](const TraceSummary& each) { return each.waiting_min.mean; }}}};
-  constexpr double names_width = 240, panel_width = 260, row = 22, top = 46;
+  constexpr double panel_width = 260, row = 22, top = 46, letter = 7.5;
+  double names_width = 100;
+  for (const TraceSummary& each : summaries) {
+    names_width = std::max(names_width, 30 + letter * static_cast<double>(each.policy.size() + each.sharing.size()));
+  }
   Svg svg(names_width + 3 * panel_width, top + row * static_cast<double>(summaries.size()) + 20);
   for (size_t i = 0; i < summaries.size(); ++i) {
     svg.text(names_width - 10, top + row * static_cast<double>(i) + 15, summaries[i].policy + ", " + summaries[i].sharing, "end");

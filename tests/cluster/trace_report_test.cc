@@ -93,6 +93,14 @@ void expect_sound(const std::string& svg) {
     EXPECT_LE(value, it->str()[1] == 'x' ? width : height) << it->str();
   }
   EXPECT_GT(seen, 10u);
+  // Words as wide as they may be drawn.
+  const std::regex entity("&[a-z]+;");
+  const std::regex words("<text x=\"([0-9.]+)\"[^>]*text-anchor=\"(start|end)\" font-size=\"12\">([^<]*)<");
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), words); it != std::sregex_iterator(); ++it) {
+    const double x = std::stod((*it)[1]), wide = 7 * static_cast<double>(std::regex_replace((*it)[3].str(), entity, "x").size());
+    EXPECT_GE((*it)[2] == "end" ? x - wide : x, 0) << it->str();
+    EXPECT_LE((*it)[2] == "end" ? x : x + wide, width) << it->str();
+  }
   const std::regex point("([-0-9.]+),([-0-9.]+)");
   const std::regex points("points=\"([^\"]*)\"");
   for (auto it = std::sregex_iterator(svg.begin(), svg.end(), points); it != std::sregex_iterator(); ++it) {
@@ -113,8 +121,8 @@ void expect_sound(const std::string& svg) {
 
 TEST(TraceCharts, LieInsideTheirPictures) {
   TwoJobs two;
-  two.summary.policy = "a < b & \"c\"";
-  std::vector<ChartedTrace> charted(9, {"a < b & \"c\"", &two.trace, &two.simulation});
+  two.summary.policy = "a < b & \"c\", admission by deadlines (500 refused) and more";
+  std::vector<ChartedTrace> charted(9, {two.summary.policy, &two.trace, &two.simulation});
   const std::vector<TraceSummary> summaries(9, two.summary);
   for (const std::string& svg : {completion_chart(charted), timeline_chart(charted), summary_chart(summaries)}) {
     expect_sound(svg);
