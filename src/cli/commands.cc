@@ -71,6 +71,7 @@ int run_subcommand(int argc, char** argv) {
   add_generate_command(app);
   add_plan_command(app);
   add_simulate_command(app);
+  add_profile_command(app);
   try {
     check_command(app, argc, argv);
     app.parse(argc, argv);

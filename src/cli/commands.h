@@ -19,5 +19,6 @@ void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_simulate_command(CLI::App& app);
+void add_profile_command(CLI::App& app);
 
 }  // namespace cotune

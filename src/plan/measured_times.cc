@@ -71,7 +71,7 @@ MeasuredTimes::MeasuredTimes(const Profile& profile, const ModelConfig& config, 
 const OperatorFit& MeasuredTimes::fit_for(const std::string& key) const {
   const auto found = fits_.find(key);
   if (found != fits_.end()) return found->second;
-  const size_t suffix = key.rfind("_alone");
+  const size_t suffix = key.rfind(alone_suffix);
   if (suffix != std::string::npos) return fit_for(key.substr(0, suffix));
   throw_user_error("the profile has no times of {}", key);
 }

@@ -43,7 +43,6 @@ Form form_of(OperatorKind kind) {
   return Form::elementwise;
 }
 
-constexpr const char* alone = "_alone";
 constexpr OperatorKind last_kind = OperatorKind::qkv_adapter_gradient;
 
 const std::vector<std::string>& names_of(Form form) {
@@ -139,8 +138,6 @@ void add(StepTerms& sum, const std::vector<double>& terms) {
 
 }  // namespace
 
-std::string profile_key(const Operator& op) { return to_string(op.kind) + (op.without_input_gradient ? alone : ""); }
-
 std::vector<double> operator_terms(const ModelConfig& config, const StageShape& stage, const Operator& op,
                                    const MicrobatchCounts& counts) {
   const auto tokens = static_cast<double>(counts.tokens);
@@ -169,7 +166,7 @@ std::vector<std::string> operator_term_names(const std::string& key) {
   if (key == round_key) return {"1", "microbatches", "tokens", "adapters in microbatches", "trained values", "adapters"};
   for (int kind = 0; kind <= static_cast<int>(last_kind); ++kind) {
     const std::string name = to_string(static_cast<OperatorKind>(kind));
-    if (key == name || key == name + alone) return names_of(form_of(static_cast<OperatorKind>(kind)));
+    if (key == name || key == name + alone_suffix) return names_of(form_of(static_cast<OperatorKind>(kind)));
   }
   return {};
 }

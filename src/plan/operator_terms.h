@@ -5,15 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "schedule/step_operators.h"
+#include "schedule/profile.h"
 
 namespace cotune {
-
-/// Under which an operator's times stand in a profile: its kind's name; `_alone` behind it where it has no input gradient.
-std::string profile_key(const Operator& op);
-
-/// The key of what a round takes beside its operators: planning, building microbatches, optimizer steps, reading results.
-inline constexpr const char* round_key = "round";
 
 /// Terms of one call; each grows with what it is named for, so that a time with coefficients ≥ 0 does. T tokens of the
 /// microbatch, n of one job; per adapter w its width, p = w rounded up to 32 (the panels of our kernels), in and out of its

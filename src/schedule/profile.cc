@@ -64,6 +64,10 @@ void check_fingerprint(const Profile& profile, const ProfileFingerprint& here, c
                    fmt::join(lines, "\n  "));
 }
 
+std::string profile_key(const Operator& op) {
+  return to_string(op.kind) + (op.without_input_gradient ? alone_suffix : "");
+}
+
 int64_t first_target(int64_t row_length, double labelled_share) {
   return row_length - static_cast<int64_t>(std::ceil(labelled_share * static_cast<double>(row_length - 1)));
 }

@@ -29,6 +29,13 @@ std::string model_shape_text(const ModelConfig& config);
 /// One line per field that differs: "threads: the profile has 2, here it is 4".
 std::vector<std::string> differences(const ProfileFingerprint& profile, const ProfileFingerprint& here);
 
+/// Under which an operator's times stand: its kind's name; alone_suffix behind it where it has no input gradient.
+inline constexpr const char* alone_suffix = "_alone";
+std::string profile_key(const Operator& op);
+
+/// The key of what a round takes beside its operators: planning, building microbatches, optimizer steps, reading results.
+inline constexpr const char* round_key = "round";
+
 /// A job of a canonical shape: one adapter in every layer.
 struct ProfiledJob {
   AdapterMethod method = AdapterMethod::lora;
@@ -66,9 +73,9 @@ struct ProfiledTime {
 struct Profile {
   ProfileFingerprint fingerprint;
   int64_t layer_count = 0;          ///< of the model that was measured
-  int64_t process_bytes = 0;        ///< resident memory of the process beside its counted tensors (stage programs and libraries)
+  int64_t process_bytes = 0;        ///< resident memory beside counted tensors: the program, its libraries, their heaps
   std::vector<ProfiledShape> shapes;
-  /// By profile_key (plan/operator_terms.h); `round` is what a round takes beside its operators.
+  /// By profile_key, round_key among them.
   std::map<std::string, std::vector<ProfiledTime>> operators;
   bool operator==(const Profile&) const = default;
 };

@@ -56,8 +56,8 @@ std::vector<ProfiledShape> all_shapes() {
       // Ranks, projections, dropout.
       {{lora(4, {128, 128})}},
       {{lora(32, {180})}},
-      {{lora(64, {300})}},
-      {{lora(128, {160})}},
+      {{lora(64, {300}, feed_forward)}},
+      {{lora(128, {160}, key_and_output)}},
       {{lora(16, {256}, query_and_value)}},
       {{lora(16, {150}, feed_forward)}},
       {{lora(48, {200}, key_and_output)}},

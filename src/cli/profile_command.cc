@@ -1,0 +1,123 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/model_text.h"
+#include "cli/profile_fingerprint.h"
+#include "cli/run_setup.h"
+#include "engine/operator_profiler.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+#include "plan/measured_times.h"
+#include "schedule/profile_grid.h"
+#include "train/trainer.h"
+
+namespace cotune {
+namespace {
+
+struct ProfileArguments {
+  std::string model, output = "profile.json", dtype = "auto", device = "auto";
+  double seconds = 75;
+  int64_t threads = 0, layers = 0;
+  bool portable_kernels = false;
+};
+
+constexpr int fewest_sweeps = 3;
+
+/// A checkpoint; or a shape alone, whose weights are then random: times do not depend on them.
+ModelSpec model_spec(const ProfileArguments& arguments) {
+  const std::filesystem::path path = arguments.model;
+  const bool has_weights = std::filesystem::is_directory(path) || path.extension() == ".gguf";
+  ModelSpec spec;
+  (has_weights ? spec.path : spec.config) = arguments.model;
+  spec.dtype = arguments.dtype;
+  return spec;
+}
+
+/// Held to the profile's own shapes: how well sums of terms describe the device.
+void print_fits(const Profile& profile, const MeasuredTimes& times) {
+  fmt::print("{:<28}  {:>10}  {:>7}  {:>11}  {:>6}\n", "operator", "256 tokens", "spread", "fitted to", "worst");
+  for (const auto& [key, fit] : times.fits()) {
+    double median = 0, spread = 0;
+    for (const ProfiledTime& time : profile.operators.at(key)) {
+      // The shape of one job with one row of 256 tokens stands for all.
+      if (profile.shapes[static_cast<size_t>(time.shape)].jobs.front().row_lengths == std::vector<int64_t>{256} && median == 0) {
+        median = time.median;
+      }
+      spread += time.spread / static_cast<double>(profile.operators.at(key).size());
+    }
+    fmt::print("{:<28}  {:>7.1f} us  {:>6.1f}%  {:>10.1f}%  {:>5.0f}%\n", key, median * 1e6, 100 * spread,
+               100 * fit.mean_error, 100 * fit.worst_error);
+  }
+}
+
+void profile(const ProfileArguments& arguments) {
+  install_counting_allocator();
+  const ModelSpec spec = model_spec(arguments);
+  const ComputeDevice device = choose_device(arguments.device, "--device");
+  if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
+  if (arguments.threads > 0) omp_set_num_threads(static_cast<int>(arguments.threads));
+  std::unique_ptr<PortableKernels> portable;
+  if (arguments.portable_kernels) portable = std::make_unique<PortableKernels>();
+
+  ModelFiles files = find_model(spec);
+  const ModelText text(files);  // a run has it in memory, too
+  if (arguments.layers > 0) files.config.layer_count = std::min(files.config.layer_count, arguments.layers);
+  const at::ScalarType compute = compute_dtype(spec, device);
+  std::vector<ProfiledShape> shapes = canonical_shapes(files.config.context_length);
+  int64_t longest = 0;
+  for (const ProfiledShape& shape : shapes) {
+    for (const ProfiledJob& job : shape.jobs) longest = std::max(longest, *std::max_element(job.row_lengths.begin(), job.row_lengths.end()));
+  }
+  const auto backbone = Backbone::load(files, compute, device.device, {.positions = longest});
+  const int64_t process_bytes = resident_bytes() - memory_usage().held_bytes;
+
+  Profile result{.fingerprint = fingerprint_here(files.config, compute, device),
+                 .layer_count = files.config.layer_count,
+                 .process_bytes = process_bytes,
+                 .shapes = shapes};
+  OperatorProfiler profiler(backbone, std::move(shapes));
+  profiler.sweep();
+  profiler.forget();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  int sweeps = 0;
+  // The last sweep is one that still fits, by the mean of those before.
+  while (sweeps < fewest_sweeps || elapsed() * (sweeps + 1) / sweeps < arguments.seconds) {
+    profiler.sweep();
+    result.process_bytes = std::max(result.process_bytes, resident_bytes() - memory_usage().held_bytes);
+    fmt::print(stderr, "sweep {} over {} shapes, {:.0f} s\n", ++sweeps, result.shapes.size(), elapsed());
+  }
+  result.operators = profiler.times();
+  write_file_atomically(arguments.output, to_json(result));
+  print_fits(result, MeasuredTimes(result, files.config, arguments.output));
+  fmt::print("{}: {} on {}, {}, {} threads, {} sweeps in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
+             result.fingerprint.device, result.fingerprint.kernels, result.fingerprint.threads, sweeps, elapsed());
+}
+
+}  // namespace
+
+void add_profile_command(CLI::App& app) {
+  auto arguments = std::make_shared<ProfileArguments>();
+  CLI::App* command = app.add_subcommand("profile", "Measure the operators of a model on this device, for predictions of time");
+  command->add_option("model", arguments->model, "A model folder or .gguf file; or a preset or config.json, with random weights")
+      ->required();
+  command->add_option("--output", arguments->output, "The file that is written (profile.json)");
+  command->add_option("--dtype", arguments->dtype, "Compute dtype: auto, bfloat16 or float32")
+      ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
+  command->add_option("--device", arguments->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  command->add_option("--threads", arguments->threads, "0: one per core")->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75)")
+      ->check(CLI::Range(0.0, 1e6));
+  command->add_option("--layers", arguments->layers, "Measure so many layers of the model; 0: all of them")
+      ->check(CLI::Range(int64_t{0}, int64_t{100000}));
+  command->add_flag("--portable-kernels", arguments->portable_kernels, "Of ATen's operators in place of our kernels");
+  command->callback([arguments] { profile(*arguments); });
+}
+
+}  // namespace cotune
