@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/output.h"
+#include "cli/run_prediction.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -23,6 +24,23 @@ Json tokens_json(const TokenCounts& counts) {
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 void print_event(const Json& json) { print_line(text_of(json)); }
+
+Json bytes_json(const PredictedBytes& bytes) { return {{"predicted", bytes.predicted}, {"measured", bytes.measured}}; }
+
+Json prediction_json(const RunPrediction& prediction) {
+  Json json = Json::object();
+  if (prediction.knows_memory()) {
+    for (const auto& [kind, bytes] : prediction.bytes()) json["bytes"][kind] = bytes_json(bytes);
+    for (const auto& [job, bytes] : prediction.job_bytes()) json["job_bytes"][job] = bytes_json(bytes);
+  }
+  if (prediction.process()) json["process_bytes"] = bytes_json(*prediction.process());
+  if (prediction.rounds().empty()) return json;
+  for (const RunPrediction::Round& round : prediction.rounds()) {
+    json["rounds"].push_back({{"predicted_s", round.predicted}, {"measured_s", round.measured}});
+  }
+  json["operator_seconds"] = prediction.operator_seconds();
+  return json;
+}
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
@@ -90,7 +108,8 @@ void print_sample_event(const SampleAnswer& sample) {
                    {"answer", sample.out_of_memory ? Json(nullptr) : Json(sample.answer)}});
 }
 
-std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs) {
+std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
+                         const RunPrediction& prediction) {
   Json json;
   json["event"] = "summary";
   json["interrupted"] = summary.interrupted;
@@ -117,6 +136,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"total_bytes", summary.device_memory->total_bytes}};
   }
   json["operator_seconds"] = summary.operator_seconds;
+  json["prediction"] = prediction_json(prediction);
   json["losses"] = Json::object();
   json["jobs"] = Json::array();
   for (const TrainingJob* job : jobs) {

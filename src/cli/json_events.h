@@ -8,6 +8,8 @@
 
 namespace cotune {
 
+class RunPrediction;
+
 /// Events as JSON lines on standard output (`--json`; fields in docs/training.md). The summary comes last.
 class JsonEvents : public RunObserver {
  public:
@@ -24,6 +26,7 @@ class JsonEvents : public RunObserver {
 void print_sample_event(const SampleAnswer& sample);
 
 /// The summary as one JSON object (fields in docs/training.md).
-std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs);
+std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
+                         const RunPrediction& prediction);
 
 }  // namespace cotune

@@ -9,6 +9,7 @@
 
 #include "cli/output.h"
 #include "cli/progress.h"
+#include "cli/run_prediction.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -108,17 +109,32 @@ void print_operators(const RunSummary& summary, size_t width) {
   if (operators.size() > most) row(fmt::format("{} others", operators.size() - most), rest);
 }
 
-void print_memory(const RunSummary& summary, size_t width) {
+void print_predicted_time(const RunPrediction& prediction) {
+  const std::vector<RunPrediction::Round>& rounds = prediction.rounds();
+  if (rounds.size() < 2) return;
+  double predicted = 0;
+  for (size_t i = 1; i < rounds.size(); ++i) predicted += rounds[i].predicted / static_cast<double>(rounds.size() - 1);
+  const double ratio = prediction.predicted_over_measured();
+  print_line(fmt::format("a round took {:.3f} s, predicted {:.3f} s ({:+.1f}%)", predicted / ratio, predicted, 100 * (ratio - 1)));
+}
+
+void print_memory(const RunSummary& summary, const RunPrediction& prediction, size_t width) {
   const size_t name_width = std::max<size_t>(width, 24);
-  print_line(fmt::format("\n{}  {:>12}", name_column("memory", name_width), "peak"));
+  const bool predicts = prediction.knows_memory();
+  print_line(fmt::format("\n{}  {:>12}{}", name_column("memory", name_width), "peak", predicts ? "     predicted" : ""));
+  const auto predicted = [&](const std::string& kind) {
+    const auto found = prediction.bytes().find(kind);
+    return predicts && found != prediction.bytes().end() ? fmt::format("  {:>12}", memory_text(found->second.predicted)) : "";
+  };
   for (int kind = 0; kind < memory_kind_count; ++kind) {
     const int64_t bytes = summary.memory.peak_bytes[static_cast<size_t>(kind)];
-    if (bytes > 0) {
-      print_line(fmt::format("{}  {:>12}", name_column(to_string(static_cast<MemoryKind>(kind)), name_width), memory_text(bytes)));
-    }
+    const std::string name = to_string(static_cast<MemoryKind>(kind));
+    if (bytes > 0) print_line(fmt::format("{}  {:>12}{}", name_column(name, name_width), memory_text(bytes), predicted(name)));
   }
-  print_line(fmt::format("{}  {:>12}{}", name_column("the whole process", name_width), memory_text(summary.peak_rss_bytes),
-                         summary.memory_limit_bytes > 0 ? "  of " + memory_text(summary.memory_limit_bytes) : ""));
+  const std::string process =
+      prediction.process() ? fmt::format("  {:>12}", memory_text(prediction.process()->predicted)) : "";
+  print_line(fmt::format("{}  {:>12}{}{}", name_column("the whole process", name_width), memory_text(summary.peak_rss_bytes),
+                         process, summary.memory_limit_bytes > 0 ? "  of " + memory_text(summary.memory_limit_bytes) : ""));
 }
 
 void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {
@@ -132,13 +148,14 @@ void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesy
 }  // namespace
 
 void print_run_report(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
-                      const std::filesystem::path& run_folder) {
+                      const std::filesystem::path& run_folder, const RunPrediction& prediction) {
   std::vector<std::string> names;
   for (const TrainingJob* job : jobs) names.push_back(job->spec().name);
   const size_t width = name_column_width(names);
   print_speed(summary);
+  print_predicted_time(prediction);
   print_operators(summary, width);
-  print_memory(summary, width);
+  print_memory(summary, prediction, width);
   print_tokens(summary, jobs, width);
   print_results(jobs, width);
   print_places(jobs, run_folder);

@@ -14,7 +14,9 @@
 #include "cli/json_events.h"
 #include "cli/memory_check.h"
 #include "cli/output.h"
+#include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
+#include "cli/run_prediction.h"
 #include "cli/run_report.h"
 #include "cli/run_setup.h"
 #include "cli/sample_answers.h"
@@ -36,6 +38,7 @@ namespace fs = std::filesystem;
 struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
+  std::string profile;
   int64_t sample_tokens = 0;
   bool check = false, json = false, resume = false, overwrite = false;
 };
@@ -66,6 +69,21 @@ void compare_with(const RunRecord& before, const RunRecord& now, const fs::path&
                "{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
                folder.string(), before.instruction_set, now.instruction_set);
   }
+}
+
+/// A profile of this very device, with its fits.
+struct CheckedProfile {
+  Profile profile;
+  MeasuredTimes times;
+};
+
+std::unique_ptr<CheckedProfile> profile_for(const std::string& file, const ModelConfig& config, at::ScalarType compute,
+                                            const ComputeDevice& device) {
+  if (file.empty()) return nullptr;
+  Profile profile = read_profile(file);
+  check_fingerprint(profile, fingerprint_here(config, compute, device), file);
+  MeasuredTimes times(profile, config, file);
+  return std::make_unique<CheckedProfile>(CheckedProfile{std::move(profile), std::move(times)});
 }
 
 int64_t longest_row(const std::vector<JobData>& data) {
@@ -199,6 +217,14 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   if (inputs.model.has_config && device.is_cpu()) {
     check_weights_fit(run.memory, limit, files.config, compute, mistakes);
   }
+  std::unique_ptr<CheckedProfile> profile;
+  if (inputs.model.has_config) {
+    try {
+      profile = profile_for(arguments.profile, files.config, compute, device);
+    } catch (const UserError& error) {
+      mistakes.add("", 0, "", error.what());
+    }
+  }
   if (arguments.check) return check(inputs, arguments, device, limit, mistakes);
   mistakes.throw_if_any();
   survive_closed_pipes();
@@ -240,7 +266,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
   ReliefRecorder relief_recorder(folder, record);
-  options.observers = {&metrics, &relief_recorder};
+  RunPrediction prediction(*backbone, profile ? &profile->times : nullptr, profile ? profile->profile.process_bytes : 0);
+  options.observers = {&metrics, &relief_recorder, &prediction};
   if (arguments.json) {
     options.observers.push_back(&json_events);
   } else {
@@ -272,12 +299,12 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     const JobStatus status = job->state().status;
     all_well = all_well && status != JobStatus::failed && status != JobStatus::refused;
   }
-  const std::string summary_text = summary_json(summary, all);
+  const std::string summary_text = summary_json(summary, all, prediction);
   folder.write_summary(summary_text);
   if (arguments.json) {
     print_line(summary_text);
   } else {
-    print_run_report(summary, all, folder.path());
+    print_run_report(summary, all, folder.path(), prediction);
   }
   if (summary.interrupted) return 130;
   return all_well && !output_failed() ? 0 : 1;
@@ -300,6 +327,8 @@ void add_train_command(CLI::App& app) {
       ->check(CLI::Range(int64_t{0}, int64_t{4096}));
   command->add_flag("--check", arguments->check,
                     "Find everything that a start would refuse, data and memory included, without training");
+  command->add_option("--profile", arguments->profile, "A profile of this device (cotune profile): predicts the time of rounds");
+  command->add_flag("--check", arguments->check, "Check everything, data included, without training");
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");

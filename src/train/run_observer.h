@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "device/plugin.h"
+#include "engine/job_round.h"
 #include "ops/memory.h"
 #include "schedule/step_plan.h"
 #include "train/job_state.h"
@@ -62,6 +64,8 @@ class RunObserver {
   virtual void on_job_started(const TrainingJob&) {}
   virtual void on_job_waiting(const TrainingJob&) {}
   virtual void on_selection(const TrainingJob&) {}
+  /// Before a training round runs. Where memory then runs short, the next plan of the same round follows.
+  virtual void on_plan(const StepPlan&, std::span<const JobRound>) {}
   virtual void on_step(const StepEvent&) {}
   virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began
   virtual void on_evaluation(const EvaluationEvent&) {}

@@ -226,6 +226,7 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
       const StepPlan plan = plan_step(shapes, options_.policy);
       const std::vector<TokenCounts> counts = count_tokens(plan);
       for (size_t i = 0; i < open.size(); ++i) round_tokens_[static_cast<size_t>(open[i].job)] = counts[i];
+      tell([&](RunObserver& observer) { observer.on_plan(plan, open); });
       const int64_t before = memory_usage().live_bytes();
       restart_recent_peak();
       interpreter_.run(plan, open);
