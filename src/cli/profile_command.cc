@@ -39,6 +39,9 @@ ModelSpec model_spec(const ProfileArguments& arguments) {
   return spec;
 }
 
+/// Resident memory of the program itself.
+int64_t bytes_beside_tensors() { return resident_bytes() - memory_usage().held_bytes; }
+
 /// Held to the profile's own shapes: how well sums of terms describe the device.
 void print_fits(const Profile& profile, const MeasuredTimes& times) {
   fmt::print("{:<28}  {:>10}  {:>7}  {:>11}  {:>6}\n", "operator", "256 tokens", "spread", "fitted to", "worst");
@@ -75,22 +78,22 @@ void profile(const ProfileArguments& arguments) {
     for (const ProfiledJob& job : shape.jobs) longest = std::max(longest, *std::max_element(job.row_lengths.begin(), job.row_lengths.end()));
   }
   const auto backbone = Backbone::load(files, compute, device.device, {.positions = longest});
-  const int64_t process_bytes = resident_bytes() - memory_usage().held_bytes;
+  const int64_t loaded_bytes = bytes_beside_tensors();
 
   Profile result{.fingerprint = fingerprint_here(files.config, compute, device),
                  .layer_count = files.config.layer_count,
-                 .process_bytes = process_bytes,
                  .shapes = shapes};
   OperatorProfiler profiler(backbone, std::move(shapes));
+  const int64_t idle_bytes = bytes_beside_tensors();  // with the heap of many more jobs than a run has
   profiler.sweep();
   profiler.forget();
+  result.process_bytes = loaded_bytes + std::max<int64_t>(0, bytes_beside_tensors() - idle_bytes);
   const auto begin = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   int sweeps = 0;
   // The last sweep is one that still fits, by the mean of those before.
   while (sweeps < fewest_sweeps || elapsed() * (sweeps + 1) / sweeps < arguments.seconds) {
     profiler.sweep();
-    result.process_bytes = std::max(result.process_bytes, resident_bytes() - memory_usage().held_bytes);
     fmt::print(stderr, "sweep {} over {} shapes, {:.0f} s\n", ++sweeps, result.shapes.size(), elapsed());
   }
   result.operators = profiler.times();

@@ -53,14 +53,13 @@ void RunPrediction::keep(const char* kind, int64_t predicted) {
 
 void RunPrediction::on_job_started(const TrainingJob& job) {
   Job& live = live_[job.index()];
-  live = {job.spec().name, job.footprint(), {}};
+  live = {job.spec().name, job.footprint(), {}, job.spec().adapter.method == AdapterMethod::diff_pruning, job.state().step > 0};
   if (!knows_memory_) return;
   live.resident = between_rounds(backbone_.config(), live.footprint, facts_);
   const int64_t resident = resident_bytes_of(memory_usage());
   PredictedBytes& bytes = job_bytes_[live.name];
   bytes.predicted = live.resident.total();
-  // Diff pruning has its entries only once they are selected.
-  if (!jobs_left_ && job.spec().adapter.method != AdapterMethod::diff_pruning) bytes.measured = resident - resident_before_;
+  if (!jobs_left_ && !selects(live)) bytes.measured = resident - resident_before_;
   resident_before_ = resident;
 }
 
@@ -73,6 +72,8 @@ std::vector<AdapterShape> RunPrediction::adapters_of(const StepPlan& plan) const
   return adapters;
 }
 
+bool RunPrediction::selects(const Job& job) const { return job.is_diff && !job.stepped; }
+
 void RunPrediction::predict_memory_of(const PlannedStep& step) {
   const std::optional<StepMemory> memory = step_memory(backbone_.config(), step, facts_);
   if (!memory) {
@@ -83,16 +84,16 @@ void RunPrediction::predict_memory_of(const PlannedStep& step) {
   keep("chain_kv", memory->chain_kv);
   keep("workspace", memory->workspace);
   keep("logits", memory->logits);
-  MemoryEstimate resident;
+  int64_t resident = 0, largest_file = 0;
   for (const auto& [index, job] : live_) {
-    resident.adapters += job.resident.adapters;
-    resident.gradients += job.resident.gradients;
-    resident.optimizer += job.resident.optimizer;
+    // A selection holds dense gradients, and nothing else yet.
+    resident += selects(job) ? resident_bytes(backbone_.config(), job.footprint, facts_).gradients : job.resident.total();
+    // A checkpoint's file is put together in memory: parameters, or moments.
+    const int64_t values = job.resident.gradients;
+    largest_file = std::max(largest_file, values * std::max<int64_t>(1, job.footprint.moment_count));
   }
-  keep("adapters", resident.adapters);
-  keep("gradients", resident.gradients);
-  keep("optimizer", resident.optimizer);
-  most_together_ = std::max(most_together_, resident.total() + memory->together);
+  most_together_ = std::max(most_together_, resident + memory->together);
+  largest_file_ = std::max(largest_file_, largest_file);
 }
 
 void RunPrediction::on_plan(const StepPlan& plan, std::span<const JobRound> rounds) {
@@ -103,7 +104,10 @@ void RunPrediction::on_plan(const StepPlan& plan, std::span<const JobRound> roun
   if (times_ != nullptr || (knows_memory_ && may_be_most)) {
     const PlannedStep step{plan, labelled_rows(plan, rounds), adapters_of(plan)};
     if (knows_memory_) predict_memory_of(step);
-    if (times_ != nullptr) pending_ = times_->step_seconds(backbone_.config(), step);
+    // A selection's dense gradients are no operator of the list.
+    const bool selecting = std::any_of(rounds.begin(), rounds.end(),
+                                       [](const JobRound& round) { return round.purpose == RoundPurpose::select; });
+    if (times_ != nullptr && !selecting) pending_ = times_->step_seconds(backbone_.config(), step);
     predicted_jobs_ = std::move(jobs);
     predicted_tokens_ = std::max(predicted_tokens_, tokens);
   }
@@ -111,7 +115,8 @@ void RunPrediction::on_plan(const StepPlan& plan, std::span<const JobRound> roun
   round_begin_ = std::chrono::steady_clock::now();
 }
 
-void RunPrediction::on_step(const StepEvent&) {
+void RunPrediction::on_step(const StepEvent& event) {
+  live_.at(event.job->index()).stepped = true;
   if (round_stepped_) return;
   round_stepped_ = true;  // the first of the round's events
   if (!pending_) return;
@@ -123,23 +128,26 @@ void RunPrediction::on_step(const StepEvent&) {
 
 void RunPrediction::on_round_ended(double) {
   if (!knows_memory_) return;
+  if (std::any_of(live_.begin(), live_.end(), [&](const auto& job) { return selects(job.second); })) return;
   const MemoryUsage usage = memory_usage();
-  for (const MemoryKind kind : resident_kinds) {
-    PredictedBytes& bytes = bytes_[to_string(kind)];
-    bytes.measured = std::max(bytes.measured, usage[kind]);
-  }
-  // Where one job's share is not known yet, it is what the others leave.
+  MemoryEstimate predicted;
   int64_t rest = resident_bytes_of(usage);
-  PredictedBytes* unknown = nullptr;
-  int unknown_count = 0;
+  std::vector<PredictedBytes*> unknown;  // a job that selected has what the others leave
   for (const auto& [index, job] : live_) {
+    predicted.adapters += job.resident.adapters;
+    predicted.gradients += job.resident.gradients;
+    predicted.optimizer += job.resident.optimizer;
     PredictedBytes& bytes = job_bytes_[job.name];
     rest -= bytes.measured;
-    if (bytes.measured > 0) continue;
-    unknown = &bytes;
-    ++unknown_count;
+    if (bytes.measured == 0) unknown.push_back(&bytes);
   }
-  if (unknown_count == 1 && round_stepped_ && !jobs_left_) unknown->measured = rest;
+  if (unknown.size() == 1) unknown.front()->measured = rest;
+  const std::array of_kinds = {predicted.adapters, predicted.gradients, predicted.optimizer};
+  for (size_t i = 0; i < resident_kinds.size(); ++i) {
+    PredictedBytes& bytes = bytes_[to_string(resident_kinds[i])];
+    bytes.predicted = std::max(bytes.predicted, of_kinds[i]);
+    bytes.measured = std::max(bytes.measured, usage[resident_kinds[i]]);
+  }
 }
 
 void RunPrediction::on_job_ended(const TrainingJob& job) {
@@ -152,7 +160,7 @@ void RunPrediction::on_run_ended(const RunSummary& summary) {
     if (knows_memory_) bytes_[to_string(kind)].measured = summary.memory.peak_bytes[static_cast<size_t>(kind)];
   }
   if (knows_memory_ && process_bytes_ > 0) {
-    process_ = {process_bytes_ + bytes_["weights"].predicted + most_together_, summary.peak_rss_bytes};
+    process_ = {process_bytes_ + bytes_["weights"].predicted + most_together_ + largest_file_, summary.peak_rss_bytes};
   }
 }
 

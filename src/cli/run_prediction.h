@@ -38,18 +38,19 @@ class RunPrediction : public RunObserver {
   struct Round {
     double predicted = 0, measured = 0;  ///< seconds
   };
-  /// Training rounds in which a job made a step, in order. Empty without a profile.
+  /// Training rounds in which every job made a step, in order. Empty without a profile.
   const std::vector<Round>& rounds() const { return rounds_; }
   /// Over those after the first: mean of predicted over mean of measured; 0 where there are none.
   double predicted_over_measured() const;
 
   bool knows_memory() const { return knows_memory_; }
   /// weights, adapters, gradients, optimizer: the most between rounds; activations, chain_kv, workspace, logits: within
-  /// one; adapters and what follows up to the logits together: `rounds`. By MemoryKind's names.
+  /// one. By MemoryKind's names. Rounds in which a job selects (diff pruning) do not count for the former.
   const std::map<std::string, PredictedBytes>& bytes() const { return bytes_; }
   /// Per job what it holds between rounds. measured 0: it joined or left together with others.
   const std::map<std::string, PredictedBytes>& job_bytes() const { return job_bytes_; }
-  /// The process at its peak; nothing without a profile.
+  /// The process at its peak: what the profile found beside tensors + weights + the most of everything else at once + the
+  /// largest file of a checkpoint, which is put together in memory. Nothing without a profile.
   const std::optional<PredictedBytes>& process() const { return process_; }
   /// Seconds by profile_key, predicted, over rounds().
   const std::map<std::string, double>& operator_seconds() const { return operator_seconds_; }
@@ -58,8 +59,10 @@ class RunPrediction : public RunObserver {
   struct Job {
     std::string name;
     JobFootprint footprint;
-    MemoryEstimate resident;
+    MemoryEstimate resident;  ///< between rounds
+    bool is_diff = false, stepped = false;
   };
+  bool selects(const Job& job) const;
   std::vector<AdapterShape> adapters_of(const StepPlan& plan) const;
   void predict_memory_of(const PlannedStep& step);
   void keep(const char* kind, int64_t predicted);
@@ -73,7 +76,8 @@ class RunPrediction : public RunObserver {
   int64_t resident_before_ = 0;
   std::set<int32_t> predicted_jobs_;    ///< of the newest plan whose memory was predicted
   int64_t predicted_tokens_ = 0;        ///< the most alive in one
-  int64_t most_together_ = 0;           ///< predicted: everything at once
+  int64_t most_together_ = 0;           ///< predicted: everything counted at once, without weights
+  int64_t largest_file_ = 0;            ///< of a checkpoint
   std::optional<StepSeconds> pending_;
   std::chrono::steady_clock::time_point round_begin_;
   std::vector<Round> rounds_;
