@@ -328,7 +328,6 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--check", arguments->check,
                     "Find everything that a start would refuse, data and memory included, without training");
   command->add_option("--profile", arguments->profile, "A profile of this device (cotune profile): predicts the time of rounds");
-  command->add_flag("--check", arguments->check, "Check everything, data included, without training");
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""`cotune profile` through its command line, and `cotune train --profile` with what it says."""
+import json
+import unittest
+
+from program import ProgramTest
+
+
+class ProfileTest(ProgramTest):
+    def make_profile(self, *more):
+        path = self.path / "profile.json"
+        done = self.run_program("profile", self.path / "config.json", "--output", path, "--dtype", "float32", "--seconds", "0", *more)
+        return path, done
+
+    def test_a_tiny_model_is_profiled_and_predicted(self):
+        path, done = self.make_profile()
+        profile = json.loads(path.read_text())
+        self.assertEqual(profile["fingerprint"]["dtype"], "float32")
+        self.assertEqual(profile["layer_count"], 2)
+        for name in ("embedding", "attention", "head", "qkv_proj", "down_adapter_gradient", "qkv_adapter_gradient_alone", "round"):
+            times = profile["operators"][name]
+            self.assertTrue(all(time["median_s"] > 0 and time["count"] >= 3 for time in times), name)
+            self.assertIn(name, done.stdout)
+        self.assertEqual({time["shape"] for time in profile["operators"]["attention"]}, set(range(len(profile["shapes"]))))
+
+        jobs = self.jobs_file(steps=4, jobs=("plain", "bottleneck"))
+        done = self.run_program("train", jobs, "--profile", path, "--json", "--set", f"run.output_dir={self.path / 'run'}")
+        summary = json.loads(done.stdout.strip().splitlines()[-1])
+        prediction = summary["prediction"]
+        self.assertEqual(len(prediction["rounds"]), 4)
+        for one in prediction["rounds"]:
+            self.assertGreater(one["predicted_s"], 0)
+            self.assertGreater(one["measured_s"], 0)
+        self.assertGreater(prediction["operator_seconds"]["attention"], 0)
+        if "bytes" in prediction:  # only where our kernels compute
+            for kind in ("adapters", "gradients", "optimizer"):
+                self.assertEqual(prediction["bytes"][kind]["predicted"], prediction["bytes"][kind]["measured"], kind)
+            for job in ("plain", "bottleneck"):
+                self.assertEqual(prediction["job_bytes"][job]["predicted"], prediction["job_bytes"][job]["measured"], job)
+            self.assertGreater(prediction["process_bytes"]["predicted"], 0)
+
+        done = self.run_program("train", jobs, "--profile", path, "--overwrite", "--set", f"run.output_dir={self.path / 'run'}")
+        self.assertIn("a round took ", done.stdout)
+
+    def test_a_profile_of_other_conditions_is_refused(self):
+        path, _ = self.make_profile("--threads", "1")
+        profile = json.loads(path.read_text())
+        profile["fingerprint"]["device"] = "an abacus"
+        path.write_text(json.dumps(profile))
+        done = self.run_program("train", self.jobs_file(), "--profile", path, "--set", "model.dtype=float64", expect=2)
+        self.assertIn(f"{path}: was measured under other conditions", done.stderr)
+        self.assertIn("device: the profile has an abacus, here it is", done.stderr)
+        self.assertIn("dtype: the profile has float32, here it is float64", done.stderr)
+        self.assertFalse((self.path / "runs").exists())
+        path.write_text("{}")
+        done = self.run_program("train", self.jobs_file(), "--profile", path, expect=2)
+        self.assertIn("is not a profile", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
