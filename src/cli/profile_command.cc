@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 
+#include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
@@ -68,7 +69,9 @@ void profile(const ProfileArguments& arguments) {
   std::unique_ptr<PortableKernels> portable;
   if (arguments.portable_kernels) portable = std::make_unique<PortableKernels>();
 
-  ModelFiles files = find_model(spec);
+  Diagnostics mistakes;
+  ModelFiles files = find_model(spec, mistakes).files;
+  mistakes.throw_if_any();
   const ModelText text(files);  // a run has it in memory, too
   if (arguments.layers > 0) files.config.layer_count = std::min(files.config.layer_count, arguments.layers);
   const at::ScalarType compute = compute_dtype(spec, device);
