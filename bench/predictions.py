@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 
-SEED = 20261122
+SEED = 20270311
 MIXES = 12
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MARKS = ("<!-- predictions: begin (bench/predictions.py writes this part) -->", "<!-- predictions: end -->")
