@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "base/diagnostics.h"
-#include "base/error.h"
 #include "jobs/job_layers.h"
 #include "jobs/option_value.h"
 #include "jobs/yaml_document.h"
@@ -27,8 +26,8 @@ class OverrideReader {
 
   void add(const std::string& text) {
     source_ = override_file;
-    if (text.starts_with("--")) return add_run_option(text);
     const size_t equals = text.find('=');
+    if (text.starts_with("--") && equals != std::string::npos) return add_run_option(text, equals);
     if (equals == std::string::npos || equals == 0) {
       mistakes_.add(override_file, 0, "", fmt::format("must be key=value, got {}", shown(text)));
       return;
@@ -61,9 +60,7 @@ class OverrideReader {
   void fail(const std::string& message) { mistakes_.add(source_, 0, shown(field_), message); }
 
   /// `--token-budget=512`.
-  void add_run_option(const std::string& text) {
-    const size_t equals = text.find('=');
-    COTUNE_CHECK(equals != std::string::npos, "{}", text);
+  void add_run_option(const std::string& text, size_t equals) {
     source_ = text.substr(0, equals);
     field_.clear();
     value_ = text.substr(equals + 1);
