@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "distributions.h"
-#include "plan/published_rates.h"
-#include "plan/system_deployments.h"
+#include "plan/cost/published_rates.h"
+#include "plan/deployment/system_deployments.h"
 #include "rows.h"
 
 namespace cotune {

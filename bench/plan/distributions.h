@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/length_histogram.h"
-#include "plan/published_lengths.h"
+#include "plan/shapes/length_histogram.h"
+#include "plan/shapes/published_lengths.h"
 
 namespace cotune {
 

@@ -6,9 +6,9 @@
 #include <ctime>
 #include <string>
 
-#include "plan/hybrid_tasks.h"
+#include "plan/fusion/hybrid_tasks.h"
+#include "plan/fusion/replica_jobs.h"
 #include "plan/random_fusion.h"
-#include "plan/replica_jobs.h"
 
 namespace cotune {
 namespace {

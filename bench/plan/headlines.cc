@@ -9,10 +9,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "plan/hybrid_tasks.h"
-#include "plan/pipeline_seconds.h"
-#include "plan/replica_jobs.h"
-#include "plan/weight_sharding.h"
+#include "plan/cost/pipeline_seconds.h"
+#include "plan/cost/weight_sharding.h"
+#include "plan/fusion/hybrid_tasks.h"
+#include "plan/fusion/replica_jobs.h"
 #include "rows.h"
 #include "schedule/pipeline/lorapp.h"
 

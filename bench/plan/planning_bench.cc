@@ -10,12 +10,12 @@
 
 #include "base/random.h"
 #include "distributions.h"
-#include "plan/deployment.h"
+#include "plan/cost/published_rates.h"
+#include "plan/cost/replica_costs.h"
+#include "plan/deployment/deployment.h"
 #include "plan/fusion_figures.h"
-#include "plan/length_buckets.h"
-#include "plan/published_lengths.h"
-#include "plan/published_rates.h"
-#include "plan/replica_costs.h"
+#include "plan/shapes/length_buckets.h"
+#include "plan/shapes/published_lengths.h"
 #include "rows.h"
 
 using namespace cotune;

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/configuration.h"
-#include "plan/length_buckets.h"
+#include "plan/shapes/configuration.h"
+#include "plan/shapes/length_buckets.h"
 
 namespace cotune {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "plan/replica_costs.h"
-#include "plan/system_deployments.h"
+#include "plan/cost/replica_costs.h"
+#include "plan/deployment/system_deployments.h"
 #include "rows.h"
 
 namespace cotune {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "distributions.h"
-#include "plan/configuration.h"
-#include "plan/job_shape.h"
+#include "plan/shapes/configuration.h"
+#include "plan/shapes/job_shape.h"
 
 namespace cotune {
 

@@ -12,9 +12,9 @@
 #include "cli/model_text.h"
 #include "cli/run_setup.h"
 #include "jobs/jobs_file.h"
-#include "plan/cluster_file.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
+#include "plan/shapes/cluster_file.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {

@@ -14,7 +14,7 @@
 #include "engine/operator_profiler.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
-#include "plan/measured_times.h"
+#include "plan/cost/measured_times.h"
 #include "schedule/profile_grid.h"
 #include "train/trainer.h"
 

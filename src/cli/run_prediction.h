@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/backbone.h"
-#include "plan/measured_times.h"
+#include "plan/cost/measured_times.h"
 #include "schedule/step_memory.h"
 #include "train/run_observer.h"
 

@@ -17,7 +17,7 @@
 #include "cluster/trace_file.h"
 #include "cluster/trace_study.h"
 #include "jobs/jobs_file.h"
-#include "plan/cluster_file.h"
+#include "plan/shapes/cluster_file.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "plan/job_shape.h"
+#include "plan/shapes/job_shape.h"
 
 namespace cotune {
 

@@ -9,8 +9,8 @@
 #include "cluster/job_kind.h"
 #include "jobs/job.h"
 #include "model/config/model_config.h"
-#include "plan/cluster.h"
-#include "plan/operator_seconds.h"
+#include "plan/cost/operator_seconds.h"
+#include "plan/shapes/cluster.h"
 #include "schedule/operators.h"
 
 namespace cotune {

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "plan/stage_memory.h"
+#include "plan/cost/stage_memory.h"
 
 namespace cotune {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cluster/instance.h"
-#include "plan/fusion.h"
+#include "plan/fusion/fusion.h"
 
 namespace cotune {
 

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "plan/replica_jobs.h"
+#include "plan/fusion/replica_jobs.h"
 #include "schedule/pipeline/render.h"
 #include "schedule/pipeline/verify_pipeline.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "cluster/instance.h"
-#include "plan/hybrid_tasks.h"
-#include "plan/job_shape.h"
+#include "plan/fusion/hybrid_tasks.h"
+#include "plan/shapes/job_shape.h"
 #include "schedule/pipeline/simulate.h"
 
 namespace cotune {

@@ -172,6 +172,15 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
 float PackedMatrix::at(int64_t i, int64_t j) const {
   COTUNE_CHECK(i >= 0 && i < k_ && j >= 0 && j < n_, "element ({}, {}) of a matrix of {} by {}", i, j, k_,
                n_);
+  return element(i, j);
+}
+
+void PackedMatrix::read_column(int64_t j, float* values) const {
+  COTUNE_CHECK(j >= 0 && j < n_, "column {} of a matrix of {} by {}", j, k_, n_);
+  for (int64_t i = 0; i < k_; ++i) values[i] = element(i, j);
+}
+
+float PackedMatrix::element(int64_t i, int64_t j) const {
   const void* from = panel(j / panel_columns);
   const int64_t column = j % panel_columns;
   if (parts_ > 0) {

@@ -100,9 +100,12 @@ class PackedMatrix {
 
   /// The element as it is stored, widened: for tests and for merging.
   float at(int64_t i, int64_t j) const;
+  /// Column j, k values as they are stored, widened: a row of the weight that was packed transposed.
+  void read_column(int64_t j, float* values) const;
 
  private:
   void free_memory() noexcept;
+  float element(int64_t i, int64_t j) const;  ///< within the matrix
 
   int64_t k_ = 0, n_ = 0, padded_k_ = 0;
   DType dtype_ = DType::f32;

@@ -115,9 +115,7 @@ class PackedProduct : public FrozenProduct {
     const int64_t* row = indices.const_data_ptr<int64_t>();
     at::Tensor values = at::empty({indices.numel(), in_features()}, at::TensorOptions().dtype(at::kFloat));
     auto* value = values.mutable_data_ptr<float>();
-    for (int64_t i = 0; i < indices.numel(); ++i) {
-      for (int64_t column = 0; column < in_features(); ++column) *value++ = for_forward_.at(column, row[i]);
-    }
+    for (int64_t i = 0; i < indices.numel(); ++i) for_forward_.read_column(row[i], value + i * in_features());
     return values.to(compute_);
   }
 

@@ -9,12 +9,12 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "plan/hybrid_tasks.h"
-#include "plan/placement.h"
+#include "plan/cost/replica_stages.h"
+#include "plan/deployment/placement.h"
+#include "plan/deployment/step_dispatch.h"
+#include "plan/fusion/hybrid_tasks.h"
+#include "plan/fusion/replica_jobs.h"
 #include "plan/plan_advice.h"
-#include "plan/replica_jobs.h"
-#include "plan/replica_stages.h"
-#include "plan/step_dispatch.h"
 #include "schedule/memory.h"
 
 namespace cotune {

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "plan/deployment.h"
-#include "plan/job_shape.h"
+#include "plan/cost/replica_costs.h"
+#include "plan/cost/replica_prediction.h"
+#include "plan/deployment/deployment.h"
 #include "plan/plan.h"
-#include "plan/replica_costs.h"
-#include "plan/replica_prediction.h"
+#include "plan/shapes/job_shape.h"
 
 namespace cotune {
 

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "base/file.h"
-#include "plan/cluster_file.h"
+#include "plan/shapes/cluster_file.h"
 
 namespace cotune {
 

@@ -11,9 +11,9 @@
 #include "jobs/enum_names.h"
 #include "jobs/job.h"
 #include "model/config/model_config.h"
-#include "plan/cluster.h"
-#include "plan/stage_memory.h"
-#include "plan/system_deployments.h"
+#include "plan/cost/stage_memory.h"
+#include "plan/deployment/system_deployments.h"
+#include "plan/shapes/cluster.h"
 #include "schedule/operators.h"
 
 namespace cotune {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/job_shape.h"
-#include "plan/replica_costs.h"
+#include "plan/cost/replica_costs.h"
+#include "plan/shapes/job_shape.h"
 
 namespace cotune {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "plan/placement.h"
+#include "plan/deployment/placement.h"
 #include "plan/plan_json.h"
 #include "schedule/pipeline/quantity_text.h"
 

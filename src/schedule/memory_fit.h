@@ -33,10 +33,8 @@ class MemoryFit {
   void add(const MemorySample& sample);
   size_t sample_count() const { return samples_.size(); }
 
-  /// The least-squares solution under β ≥ 0, exact: the problem has at most eight supports, each a small linear system
-  /// whose columns are scaled to unit length; the best feasible one wins. Columns that the samples cannot tell apart
-  /// (few samples, one length) leave only supports without them: then the fit holds near the samples alone. Without
-  /// samples all β are 0.
+  /// nonnegative_least_squares over the samples. Columns that the samples cannot tell apart (few samples, one length)
+  /// leave only supports without them: then the fit holds near the samples alone. Without samples all β are 0.
   MemoryFitResult fit() const;
 
  private:

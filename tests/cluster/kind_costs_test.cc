@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "cluster/planned_rates.h"
-#include "plan/stage_memory.h"
+#include "plan/cost/stage_memory.h"
 
 namespace cotune {
 namespace {

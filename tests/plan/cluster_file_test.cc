@@ -1,4 +1,4 @@
-#include "plan/cluster_file.h"
+#include "plan/shapes/cluster_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "plan/covering_lp.h"
+#include "plan/deployment/covering_lp.h"
 
 #include <gtest/gtest.h>
 

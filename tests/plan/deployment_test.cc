@@ -1,4 +1,4 @@
-#include "plan/deployment.h"
+#include "plan/deployment/deployment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/published_rates.h"
+#include "plan/cost/published_rates.h"
 #include "plan/random_deployment.h"
 
 namespace cotune {

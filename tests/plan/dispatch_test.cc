@@ -1,4 +1,4 @@
-#include "plan/dispatch.h"
+#include "plan/deployment/dispatch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

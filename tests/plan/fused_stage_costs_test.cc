@@ -1,9 +1,9 @@
-#include "plan/fused_stage_costs.h"
+#include "plan/cost/fused_stage_costs.h"
 
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "plan/stage_memory.h"
+#include "plan/cost/stage_memory.h"
 
 namespace cotune {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/fusion.h"
+#include "plan/fusion/fusion.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
-#include "plan/job_runs.h"
-#include "plan/pipeline_seconds.h"
+#include "plan/cost/pipeline_seconds.h"
+#include "plan/fusion/job_runs.h"
 #include "plan/random_fusion.h"
 
 namespace cotune {

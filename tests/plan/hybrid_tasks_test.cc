@@ -1,12 +1,12 @@
-#include "plan/hybrid_tasks.h"
+#include "plan/fusion/hybrid_tasks.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 
+#include "plan/fusion/replica_jobs.h"
 #include "plan/random_fusion.h"
-#include "plan/replica_jobs.h"
 #include "schedule/pipeline/pipeline_schedule.h"
 #include "schedule/pipeline/simulate.h"
 #include "schedule/pipeline/verify_pipeline.h"
@@ -139,19 +139,6 @@ TEST(ChooseHybridTasks, OfAModelOnEightStagesAreBetterThanAllFusedAndAllApart) {
   const ChosenHybridTasks choice = choose_hybrid_tasks(std::span(&problem, 1));
   EXPECT_EQ(choice.chosen.name, "planned");
   for (const HybridTaskChoice& each : choice.rejected) EXPECT_GT(each.seconds, choice.chosen.seconds) << each.name;
-  // A source of one's own for the seconds of a stage: here the same one.
-  ReplicaJobs own = replica;
-  own.seconds = stage_seconds;
-  const FusionProblem slow = fusion_problem(own, 8);
-  EXPECT_EQ(slow.memory_bytes, problem.memory_bytes);
-  for (const std::vector<int32_t>& jobs : {std::vector<int32_t>{3}, {0, 5, 15}, {2, 4, 6, 8}}) {
-    const FusedCost quick = problem.cost(jobs), same = slow.cost(jobs);
-    EXPECT_EQ(quick.workspace_bytes, same.workspace_bytes);
-    for (size_t s = 0; s < quick.stages.size(); ++s) {
-      EXPECT_NEAR(quick.stages[s].forward_s, same.stages[s].forward_s, 1e-9 * same.stages[s].forward_s);
-      EXPECT_EQ(quick.stages[s].kept_bytes, same.stages[s].kept_bytes);
-    }
-  }
 }
 
 }  // namespace

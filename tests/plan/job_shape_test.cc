@@ -1,4 +1,4 @@
-#include "plan/job_shape.h"
+#include "plan/shapes/job_shape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

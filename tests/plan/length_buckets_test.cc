@@ -1,4 +1,4 @@
-#include "plan/length_buckets.h"
+#include "plan/shapes/length_buckets.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "plan/length_histogram.h"
+#include "plan/shapes/length_histogram.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "plan/published_lengths.h"
+#include "plan/shapes/published_lengths.h"
 
 namespace cotune {
 namespace {

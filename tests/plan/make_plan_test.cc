@@ -8,9 +8,9 @@
 #include <set>
 
 #include "base/random.h"
+#include "plan/deployment/step_dispatch.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
-#include "plan/step_dispatch.h"
 
 namespace cotune {
 namespace {

@@ -1,12 +1,12 @@
-#include "plan/measured_times.h"
+#include "plan/cost/measured_times.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/error.h"
-#include "plan/nonnegative_least_squares.h"
-#include "plan/stage_cost.h"
+#include "base/nonnegative_least_squares.h"
+#include "plan/cost/stage_cost.h"
 #include "plan/synthetic_profile.h"
 
 namespace cotune {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "plan/dispatch.h"
+#include "plan/deployment/dispatch.h"
 
 namespace cotune {
 

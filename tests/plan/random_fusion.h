@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "plan/fusion.h"
-#include "plan/job_runs.h"
+#include "plan/fusion/fusion.h"
+#include "plan/fusion/job_runs.h"
 
 namespace cotune {
 

@@ -1,8 +1,8 @@
-#include "plan/replan.h"
+#include "plan/deployment/replan.h"
 
 #include <gtest/gtest.h>
 
-#include "plan/published_rates.h"
+#include "plan/cost/published_rates.h"
 
 namespace cotune {
 namespace {

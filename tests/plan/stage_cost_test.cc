@@ -1,4 +1,4 @@
-#include "plan/stage_cost.h"
+#include "plan/cost/stage_cost.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "plan/pipeline_seconds.h"
-#include "plan/replica_costs.h"
+#include "plan/cost/pipeline_seconds.h"
+#include "plan/cost/replica_costs.h"
 
 namespace cotune {
 namespace {

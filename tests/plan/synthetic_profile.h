@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/random.h"
-#include "plan/operator_terms.h"
+#include "plan/cost/operator_terms.h"
 #include "schedule/profile_grid.h"
 
 namespace cotune {

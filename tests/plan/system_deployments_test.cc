@@ -1,10 +1,10 @@
-#include "plan/system_deployments.h"
+#include "plan/deployment/system_deployments.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "plan/published_rates.h"
+#include "plan/cost/published_rates.h"
 #include "plan/random_deployment.h"
 
 namespace cotune {

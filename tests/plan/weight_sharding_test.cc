@@ -1,8 +1,8 @@
-#include "plan/weight_sharding.h"
+#include "plan/cost/weight_sharding.h"
 
 #include <gtest/gtest.h>
 
-#include "plan/replica_costs.h"
+#include "plan/cost/replica_costs.h"
 
 namespace cotune {
 namespace {

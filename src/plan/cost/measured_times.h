@@ -1,0 +1,50 @@
+/// Times predicted from a profile: per operator a sum of terms (plan/cost/operator_terms.h) with coefficients ≥ 0, fitted to
+/// what was measured (MuxTune §4, MX-28).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "schedule/profile.h"
+
+namespace cotune {
+
+/// One operator's fit.
+struct OperatorFit {
+  std::vector<double> coefficients;  ///< seconds per unit of operator_term_names(key)
+  double mean_error = 0;             ///< mean of |fitted − measured| / measured over the profile's shapes
+  double worst_error = 0;
+};
+
+struct StepSeconds {
+  double total = 0;
+  std::map<std::string, double> by_operator;  ///< by profile_key, `round` among them
+};
+
+/// Monotone: more tokens, labels, pairs, adapters or width never take less time. Outside the measured range the terms go on
+/// as they are.
+class MeasuredTimes {
+ public:
+  /// Least squares of the relative errors. config: the model's, with any number of layers. Throws UserError, with
+  /// file_name, when the model's shape is not the profile's, or the profile lacks an operator that training needs.
+  MeasuredTimes(const Profile& profile, const ModelConfig& config, const std::string& file_name);
+
+  /// One call of one operator. An operator of alone_suffix that the profile does not have takes the time of the one without.
+  /// Throws UserError for a stage whose tensor-parallel degree is not the profile's.
+  double operator_seconds(const ModelConfig& config, const StageShape& stage, const Operator& op,
+                          const MicrobatchCounts& counts) const;
+
+  /// A whole round on one rank.
+  StepSeconds step_seconds(const ModelConfig& config, const PlannedStep& step) const;
+
+  const std::map<std::string, OperatorFit>& fits() const { return fits_; }
+
+ private:
+  const OperatorFit& fit_for(const std::string& key) const;
+
+  std::map<std::string, OperatorFit> fits_;
+  int64_t tensor_parallel_ = 1;
+};
+
+}  // namespace cotune

@@ -1,0 +1,29 @@
+#include "plan/cost/operator_seconds.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace cotune {
+
+double work_seconds(const OperatorCost& cost, const StageMachine& machine) {
+  const DeviceSpec& device = machine.device;
+  const auto rate = device.flops.find(machine.dtype);
+  if (rate == device.flops.end()) {
+    throw_user_error("device {}: no rate for {}", device.name.empty() ? "of the cluster file" : device.name, machine.dtype);
+  }
+  return std::max(cost.flops / (rate->second * device.compute_efficiency),
+                  cost.bytes_moved / (device.memory_bandwidth * device.memory_efficiency));
+}
+
+double operator_seconds(const OperatorCost& cost, int64_t calls, const StageMachine& machine) {
+  return std::max(work_seconds(cost, machine), static_cast<double>(calls) * machine.device.launch_seconds);
+}
+
+double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link) {
+  if (ranks <= 1) return 0;
+  const double steps = 2.0 * static_cast<double>(ranks - 1);
+  return steps / static_cast<double>(ranks) * bytes / link.bandwidth + steps * link.latency;
+}
+
+}  // namespace cotune

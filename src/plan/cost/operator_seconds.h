@@ -1,0 +1,35 @@
+/// Roofline cost of the operator list (schedule/operators.h) on a device of the cluster file: what planning uses where
+/// nothing was measured. Where a profile stands beside it, list_seconds (stage_cost.h) takes that.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plan/cost/measured_times.h"
+#include "plan/shapes/cluster.h"
+#include "schedule/operators.h"
+
+namespace cotune {
+
+/// Where and how a stage computes.
+struct StageMachine {
+  DeviceSpec device;
+  LinkSpec link;                   ///< among the tensor-parallel ranks of the stage
+  std::string dtype = "bfloat16";  ///< a key of device.flops
+  /// Times of a profile of this device, in place of the roofline; nullptr: none. Must outlive this.
+  const MeasuredTimes* measured = nullptr;
+
+  int64_t element_size() const { return dtype == "float32" ? 4 : dtype == "float64" ? 8 : 2; }
+};
+
+/// max(flops / (peak·compute_efficiency), bytes_moved / (bandwidth·memory_efficiency)): time at full use of the device.
+/// Throws UserError when the device has no rate for the dtype.
+double work_seconds(const OperatorCost& cost, const StageMachine& machine);
+
+/// The same, but no less than `calls` launches.
+double operator_seconds(const OperatorCost& cost, int64_t calls, const StageMachine& machine);
+
+/// Ring all-reduce of `bytes` over n ranks: 2·(n − 1)/n·bytes / bandwidth + 2·(n − 1)·latency.
+double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link);
+
+}  // namespace cotune

@@ -1,0 +1,152 @@
+#include "plan/cost/replica_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+namespace cotune {
+namespace {
+
+constexpr int64_t chunk_step = 64;
+
+/// What all candidates share.
+struct Workload {
+  ModelConfig model;
+  std::vector<AdapterShape> adapters;
+  std::vector<double> shares;  ///< of the tokens of a step, by job
+  int64_t moment_count = 0;
+};
+
+class CandidateBuilder {
+ public:
+  CandidateBuilder(std::shared_ptr<const Workload> workload, const ClusterSpec& cluster, const NodeGroup& group,
+                   const std::string& dtype, const ReplicaLimits& limits, const MeasuredTimes* measured)
+      : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), measured_(measured) {}
+
+  ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages, int64_t shards) const {
+    ReplicaCandidate candidate;
+    candidate.configuration.tensor_parallel = tensor_parallel;
+    candidate.configuration.pipeline_stages = pipeline_stages;
+    candidate.configuration.shards = shards;
+    const WeightSharding sharding{shards, limits_.gather_overlap};
+    const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_, measured_};
+    const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
+    const std::vector<StageShape> stages = even_stages(workload_->model, pipeline_stages, tensor_parallel);
+    const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
+    find_chunk(stages, machine, sharding, candidate);
+    candidate.configuration.chunk_seconds = [workload = workload_, stages = distinct(stages), machine, between_stages,
+                                             sharding, between_copies](
+                                                int64_t sequences, int64_t tokens) {
+      const MicrobatchCounts counts = even_microbatch(sequences, tokens, workload->shares);
+      double slowest = 0;
+      for (const StageShape& stage : stages) {
+        const StageSeconds alone = stage_seconds(workload->model, stage, workload->adapters, counts, machine);
+        slowest = std::max(slowest, with_gathered_weights(alone, workload->model, stage, sharding, machine.element_size(),
+                                                          between_copies).total());
+      }
+      if (stages.size() == 1) return slowest;
+      // Activations forward, errors back; sent while the next chunk is computed.
+      const auto bytes = static_cast<double>(counts.tokens * workload->model.hidden_size * machine.element_size());
+      return std::max(slowest, 2 * between_stages.seconds(bytes));
+    };
+    return candidate;
+  }
+
+ private:
+  /// The stages that can be the slowest: with the embedding, with the head, and the largest of the others.
+  static std::vector<StageShape> distinct(const std::vector<StageShape>& stages) {
+    std::vector<StageShape> kept = {stages.front()};
+    if (stages.size() > 2) kept.push_back(stages[1]);
+    if (stages.size() > 1) kept.push_back(stages.back());
+    return kept;
+  }
+
+  void find_chunk(const std::vector<StageShape>& stages, const StageMachine& machine, const WeightSharding& sharding,
+                  ReplicaCandidate& candidate) const {
+    const int64_t limit = group_.device.usable_bytes();
+    // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
+    int64_t fits = 0, fails = limits_.most_chunk_tokens / chunk_step + 1;
+    while (fails - fits > 1) {
+      const int64_t middle = (fits + fails) / 2;
+      (fullest(stages, machine, sharding, middle * chunk_step).memory.total() <= limit ? fits : fails) = middle;
+    }
+    candidate.configuration.chunk_tokens = fits * chunk_step;
+    const Fullest at = fullest(stages, machine, sharding, std::max<int64_t>(1, fits) * chunk_step);
+    candidate.memory = at.memory;
+    if (fits == 0) {
+      candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow", at.stage + 1,
+                                     stages.size(), gib(at.memory.total()), gib(limit), chunk_step,
+                                     at.memory.overflowing_term(limit));
+    }
+  }
+
+  static double gib(int64_t bytes) { return static_cast<double>(bytes) / static_cast<double>(int64_t{1} << 30); }
+
+  struct Fullest {
+    StageMemory memory;
+    size_t stage = 0;
+  };
+
+  Fullest fullest(const std::vector<StageShape>& stages, const StageMachine& machine, const WeightSharding& sharding,
+                  int64_t tokens) const {
+    const MicrobatchCounts counts = even_microbatch(1, tokens, workload_->shares);
+    Fullest most;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      // Of the stages between the first and the last the first has most in flight.
+      if (s > 1 && s + 1 < stages.size()) continue;
+      const auto in_flight = static_cast<int64_t>(stages.size() - s);
+      const StageMemory memory = with_sharded_weights(
+          stage_memory(workload_->model, stages[s], workload_->adapters, workload_->moment_count, counts, in_flight,
+                       machine.element_size()),
+          workload_->model, stages[s], sharding, machine.element_size());
+      if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
+    }
+    return most;
+  }
+
+  std::shared_ptr<const Workload> workload_;
+  const ClusterSpec& cluster_;
+  const NodeGroup& group_;
+  std::string dtype_;
+  ReplicaLimits limits_;
+  const MeasuredTimes* measured_;
+};
+
+}  // namespace
+
+std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const std::vector<JobShape>& jobs,
+                                                 const ClusterSpec& cluster, const NodeGroup& group,
+                                                 const std::string& dtype, const ReplicaLimits& limits,
+                                                 const MeasuredTimes* measured) {
+  auto workload = std::make_shared<Workload>();
+  workload->model = model;
+  double tokens = 0;
+  for (const JobShape& job : jobs) {
+    workload->adapters.insert(workload->adapters.end(), job.adapters.begin(), job.adapters.end());
+    workload->shares.push_back(static_cast<double>(job.batch_size) * job.lengths.mean());
+    workload->moment_count = std::max(workload->moment_count, job.moment_count);
+    tokens += workload->shares.back();
+  }
+  for (double& share : workload->shares) share /= tokens;
+  const CandidateBuilder builder(workload, cluster, group, dtype, limits, measured);
+  std::vector<ReplicaCandidate> candidates;
+  const int64_t all = group.count * group.devices;
+  for (int64_t tensor_parallel = 1; tensor_parallel <= std::min(all, model.head_count); ++tensor_parallel) {
+    const bool divides = model.head_count % tensor_parallel == 0 && model.intermediate_size % tensor_parallel == 0 &&
+                         model.kv_head_count % tensor_parallel == 0;
+    if (!divides) continue;
+    for (int64_t stages = 1; stages <= model.layer_count; stages *= 2) {
+      const int64_t devices = tensor_parallel * stages;
+      if (devices > std::min(all, limits.most_devices)) break;
+      if (group.devices % devices != 0 && devices % group.devices != 0) continue;
+      for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {
+        candidates.push_back(builder.build(tensor_parallel, stages, shards));
+      }
+    }
+  }
+  return candidates;
+}
+
+}  // namespace cotune

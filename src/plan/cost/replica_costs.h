@@ -1,0 +1,41 @@
+/// What a parallel configuration of a replica costs on a cluster: LB-4 to LB-6 from the operator list and the cluster file.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/cost/stage_cost.h"
+#include "plan/cost/stage_memory.h"
+#include "plan/cost/weight_sharding.h"
+#include "plan/shapes/configuration.h"
+#include "plan/shapes/job_shape.h"
+
+namespace cotune {
+
+struct ReplicaLimits {
+  int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
+  int64_t most_devices = 64;          ///< of one replica
+  int64_t most_shards = 1;            ///< copies that may share one set of weights: 1, 2, 4, …
+  double gather_overlap = 0.5;        ///< WeightSharding::overlap
+};
+
+/// One candidate, with the memory of its fullest stage at its chunk size.
+struct ReplicaCandidate {
+  Configuration configuration;  ///< chunk_tokens 0: not even the least chunk fits
+  StageMemory memory;
+  std::string reason;           ///< of chunk_tokens 0: which stage and term overflow, in words
+};
+
+/// Every <TP, PP> on like devices: TP divides heads, key-value heads and the feed-forward width, PP is a power of two of at most the layers,
+/// and replicas fill nodes evenly: TP·PP divides a node's devices or is a multiple of them. chunk_tokens is the most that
+/// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), in steps of 64 tokens.
+/// Each of them also with its weights sharded over 2, 4, … up to most_shards copies, where these fit most_devices: gathered
+/// over the node's link where all copies are in one node, else over the network.
+/// The chunk's tokens are shared out among the jobs by their shares of the tokens of a step. `measured`: as in StageMachine.
+std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const std::vector<JobShape>& jobs,
+                                                 const ClusterSpec& cluster, const NodeGroup& group,
+                                                 const std::string& dtype, const ReplicaLimits& limits = {},
+                                                 const MeasuredTimes* measured = nullptr);
+
+}  // namespace cotune

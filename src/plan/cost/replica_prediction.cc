@@ -1,0 +1,370 @@
+#include "plan/cost/replica_prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "schedule/memory.h"
+#include "schedule/pipeline/default_order.h"
+#include "schedule/pipeline/gpipe.h"
+#include "schedule/pipeline/one_f_one_b.h"
+#include "schedule/pipeline/quantity_text.h"
+#include "schedule/pipeline/verify_pipeline.h"
+
+namespace cotune {
+namespace {
+
+using JobRows = std::map<int32_t, std::vector<int64_t>>;
+
+class RowPricer {
+ public:
+  RowPricer(const ReplicaModel& replica, const ReplicaPacking& packing)
+      : replica_(replica), packing_(packing) {
+    for (const JobShape& job : replica.jobs) {
+      all_adapters_.insert(all_adapters_.end(), job.adapters.begin(), job.adapters.end());
+      moment_count_ = std::max(moment_count_, job.moment_count);
+    }
+    const MicrobatchCounts nothing{.job_tokens = std::vector<int64_t>(replica.jobs.size(), 0)};
+    for (const StageShape& stage : replica.stages) {
+      priced_.resident.push_back(stage_memory(replica.model, stage, all_adapters_, moment_count_, nothing, 0,
+                                              replica.machine.element_size()));
+      priced_.largest_kept.push_back(0);
+    }
+  }
+
+  PricedRows price(const std::vector<StepRow>& rows) {
+    JobRows by_job;
+    for (const StepRow& row : rows) {
+      by_job[row.job].push_back(row.tokens);
+      priced_.tokens += row.tokens;
+    }
+    priced_.rows = static_cast<int64_t>(rows.size());
+    switch (packing_.sharing) {
+      case Sharing::separate:
+        for (const auto& [job, lengths] : by_job) {
+          priced_.hybrid_tasks.push_back({job});
+          add_work({pack_task({{job, lengths}})});
+        }
+        break;
+      case Sharing::temporal: {
+        std::vector<StepPlan> tasks;
+        for (const auto& [job, lengths] : by_job) {
+          priced_.hybrid_tasks.push_back({job});
+          tasks.push_back(pack_task({{job, lengths}}));
+        }
+        add_work(tasks);
+        break;
+      }
+      case Sharing::batch_all:
+        priced_.hybrid_tasks.push_back(jobs_of(by_job));
+        add_work({pack_slices(by_job)});
+        break;
+      case Sharing::hybrid: {
+        std::vector<StepPlan> tasks;
+        size_t jobs = 0;
+        for (const std::vector<int32_t>& task : packing_.hybrid_tasks) {
+          JobRows own;
+          for (const int32_t job : task) own[job] = by_job.at(job);
+          jobs += task.size();
+          tasks.push_back(pack_task(own));
+        }
+        COTUNE_CHECK(jobs == by_job.size(), "hybrid tasks hold {} jobs, {} have rows", jobs, by_job.size());
+        priced_.hybrid_tasks = packing_.hybrid_tasks;
+        add_work(tasks);
+        break;
+      }
+    }
+    return std::move(priced_);
+  }
+
+ private:
+  static std::vector<int32_t> jobs_of(const JobRows& rows) {
+    std::vector<int32_t> jobs;
+    for (const auto& [job, lengths] : rows) jobs.push_back(job);
+    return jobs;
+  }
+
+  PackingPolicy policy(Sharing sharing) const {
+    return {.sharing = sharing,
+            .layout = packing_.layout,
+            .token_budget = packing_.token_budget,
+            .chunk_size = packing_.chunk_size};
+  }
+
+  static std::vector<BatchShape> batches_of(const JobRows& rows) {
+    std::vector<BatchShape> batches;
+    for (const auto& [job, lengths] : rows) batches.push_back({.job = job, .row_lengths = lengths});
+    return batches;
+  }
+
+  StepPlan pack_task(const JobRows& rows) const {
+    return plan_step(batches_of(rows), policy(Sharing::hybrid));
+  }
+
+  /// Every count-th row of every job, from the first-th on; and where these rows stand in their job.
+  static JobRows slice_of(const JobRows& rows, size_t first, size_t count) {
+    JobRows slice;
+    for (const auto& [job, lengths] : rows) {
+      for (size_t i = first; i < lengths.size(); i += count) slice[job].push_back(lengths[i]);
+    }
+    return slice;
+  }
+
+  StepPlan pack_slices(const JobRows& rows) const {
+    size_t most = 1;
+    int64_t tokens = 0;
+    for (const auto& [job, lengths] : rows) {
+      most = std::max(most, lengths.size());
+      for (const int64_t length : lengths) tokens += length;
+    }
+    for (auto count = static_cast<size_t>((tokens + packing_.token_budget - 1) / packing_.token_budget);;
+         ++count) {
+      count = std::min(count, most);
+      StepPlan sliced{.policy = policy(Sharing::batch_all), .batches = batches_of(rows)};
+      bool keeps_within = true;
+      for (size_t first = 0; first < count; ++first) {
+        for (Microbatch& microbatch :
+             plan_step(batches_of(slice_of(rows, first, count)), sliced.policy).microbatches) {
+          for (Atom& atom : microbatch.atoms) {
+            for (Segment& segment : atom.segments)
+              segment.row = static_cast<int32_t>(first + count * static_cast<size_t>(segment.row));
+          }
+          keeps_within = keeps_within && microbatch.token_count() <= packing_.token_budget;
+          sliced.microbatches.push_back(std::move(microbatch));
+        }
+      }
+      if (keeps_within || count == most) return sliced;
+    }
+  }
+
+  /// The tasks' microbatches one after the other, as one work.
+  void add_work(const std::vector<StepPlan>& tasks) {
+    StepPlan together;
+    for (const StepPlan& task : tasks) {
+      together.batches.insert(together.batches.end(), task.batches.begin(), task.batches.end());
+      together.microbatches.insert(together.microbatches.end(), task.microbatches.begin(),
+                                   task.microbatches.end());
+    }
+    std::vector<StageCost> costs;
+    for (const Microbatch& microbatch : together.microbatches) price_microbatch(microbatch, costs);
+    std::vector<int32_t> lowest;
+    for (const BatchShape& batch : together.batches) lowest.push_back(lowest_stage_of(batch.job));
+    const auto stage_count = static_cast<int32_t>(replica_.stages.size());
+    PipelineWork work = work_of(together, one_stage_per_rank(stage_count), costs, lowest,
+                                replica_.model.hidden_size * replica_.machine.element_size());
+    step_together(work);
+    for (const PipelineUnit& unit : units_of(work)) {
+      for (size_t s = 0; s < replica_.stages.size(); ++s) {
+        int64_t kept = 0;
+        for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
+          kept += work.microbatches[static_cast<size_t>(m)].cost[s].kept_bytes;
+        }
+        priced_.largest_kept[s] = std::max(priced_.largest_kept[s], kept);
+      }
+    }
+    priced_.microbatches += static_cast<int64_t>(work.microbatches.size());
+    priced_.works.push_back(std::move(work));
+  }
+
+  /// Makes the jobs of a hybrid task one job of the pipeline.
+  void step_together(PipelineWork& work) const {
+    std::map<int32_t, PipelineJob> tasks;
+    for (PipelineMicrobatch& microbatch : work.microbatches) {
+      const int32_t task = task_of(microbatch.jobs.front().job);
+      PipelineJob& together =
+          tasks.try_emplace(task, PipelineJob{task, work.stage_count() - 1, 0}).first->second;
+      together.lowest_stage = std::min(together.lowest_stage, lowest_stage(work, microbatch));
+      microbatch.hybrid_task = task;
+      microbatch.jobs = {{task, 0}};
+    }
+    work.jobs.clear();
+    for (auto& [task, together] : tasks) {
+      for (const int32_t job : priced_.hybrid_tasks[static_cast<size_t>(task)])
+        together.optimizer_s += optimizer_seconds(job);
+      work.jobs.push_back(together);
+    }
+  }
+
+  int32_t task_of(int32_t job) const {
+    const auto& tasks = priced_.hybrid_tasks;
+    const auto found = std::find_if(tasks.begin(), tasks.end(), [job](const auto& task) {
+      return std::count(task.begin(), task.end(), job) > 0;
+    });
+    return static_cast<int32_t>(found - tasks.begin());
+  }
+
+  void price_microbatch(const Microbatch& microbatch, std::vector<StageCost>& costs) {
+    int64_t labelled = 0;
+    std::set<int32_t> jobs;
+    for (const Atom& atom : microbatch.atoms) {
+      jobs.insert(atom.job);
+      for (const Segment& segment : atom.segments) labelled += segment.length;
+    }
+    MicrobatchCounts counts = count_microbatch(microbatch, labelled);
+    counts.job_tokens.resize(replica_.jobs.size(), 0);
+    counts.job_atoms.resize(replica_.jobs.size(), 0);
+    priced_.processed_tokens += counts.tokens;
+    const std::vector<AdapterShape>& adapters = adapters_of(jobs);
+    for (size_t s = 0; s < replica_.stages.size(); ++s) {
+      const StageShape& stage = replica_.stages[s];
+      const StageSeconds seconds = stage_seconds(replica_.model, stage, adapters, counts, replica_.machine);
+      const StageMemory memory = stage_memory(replica_.model, stage, adapters, moment_count_, counts, 1,
+                                              replica_.machine.element_size());
+      costs.push_back({seconds.forward, seconds.backward, memory.activations});
+      priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, memory.workspace);
+    }
+  }
+
+  const std::vector<AdapterShape>& adapters_of(const std::set<int32_t>& jobs) {
+    auto [found, is_new] = adapters_of_.try_emplace(jobs);
+    if (is_new) {
+      for (const AdapterShape& each : all_adapters_) {
+        if (jobs.contains(each.job)) found->second.push_back(each);
+      }
+    }
+    return found->second;
+  }
+
+  int32_t lowest_stage_of(int32_t job) const {
+    int64_t lowest = replica_.model.layer_count;
+    for (const AdapterShape& each : replica_.jobs[static_cast<size_t>(job)].adapters)
+      lowest = std::min(lowest, each.layer);
+    int32_t stage = 0;
+    while (stage + 1 < static_cast<int32_t>(replica_.stages.size()) &&
+           replica_.stages[static_cast<size_t>(stage)].last_layer <= lowest) {
+      ++stage;
+    }
+    return stage;
+  }
+
+  /// On the stage with most of the job's parameters: value read and written, gradient read and cleared,
+  /// moments read and written, each f32.
+  double optimizer_seconds(int32_t job) const {
+    const JobShape& shape = replica_.jobs[static_cast<size_t>(job)];
+    int64_t most = 0;
+    for (const StageShape& stage : replica_.stages) {
+      int64_t parameters = 0;
+      for (const AdapterShape& each : shape.adapters) {
+        if (each.layer >= stage.first_layer && each.layer < stage.last_layer) {
+          parameters += parameter_count(replica_.model, each);
+        }
+      }
+      most = std::max(most, parameters);
+    }
+    const DeviceSpec& device = replica_.machine.device;
+    return static_cast<double>(most * 4 * (4 + 2 * shape.moment_count)) /
+           (device.memory_bandwidth * device.memory_efficiency);
+  }
+
+  const ReplicaModel& replica_;
+  const ReplicaPacking& packing_;
+  std::vector<AdapterShape> all_adapters_;
+  std::map<std::set<int32_t>, std::vector<AdapterShape>> adapters_of_;
+  int64_t moment_count_ = 0;
+  PricedRows priced_;
+};
+
+PipelineWork repeated(const PipelineWork& work, int64_t rounds) {
+  PipelineWork result = work;
+  for (int64_t round = 1; round < rounds; ++round) {
+    for (PipelineMicrobatch microbatch : work.microbatches) {
+      microbatch.round = round;
+      // Chains of different rounds are different chains.
+      if (microbatch.chain >= 0)
+        microbatch.chain += static_cast<int32_t>(round * static_cast<int64_t>(work.microbatches.size()));
+      for (JobStep& step : microbatch.jobs) step.step += round;
+      result.microbatches.push_back(std::move(microbatch));
+    }
+  }
+  return result;
+}
+
+std::string overflow_text(const StageMemory& memory, size_t stage, size_t stages, int64_t limit) {
+  return fmt::format("out of memory: stage {} of {} needs {} of {}; {} overflow", stage + 1, stages,
+                     bytes_text(memory.total()), bytes_text(limit), memory.overflowing_term(limit));
+}
+
+/// Two messages each way under way on a rank of several.
+int64_t message_room(const PricedRows& priced) {
+  int64_t message = 0;
+  for (const PipelineWork& work : priced.works) {
+    if (work.stage_count() == 1) continue;
+    for (const PipelineMicrobatch& microbatch : work.microbatches)
+      message = std::max(message, microbatch.message_bytes);
+  }
+  return 4 * message;
+}
+
+}  // namespace
+
+int64_t ReplicaPrediction::fullest_bytes() const {
+  int64_t most = 0;
+  for (const StageMemory& each : memory) most = std::max(most, each.total());
+  return most;
+}
+
+PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& rows,
+                      const ReplicaPacking& packing) {
+  return RowPricer(replica, packing).price(rows);
+}
+
+ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
+                                  int64_t rounds) {
+  const size_t stages = replica.stages.size();
+  ReplicaPrediction prediction;
+  prediction.busy_s.assign(stages, 0);
+  prediction.memory = priced.resident;
+  const int64_t messages = order == PipelineOrder::automatic ? message_room(priced) : 0;
+  std::vector<int64_t> limits;
+  for (size_t s = 0; s < stages; ++s) {
+    limits.push_back(replica.memory_limit - priced.resident[s].total() - messages);
+    // What one microbatch needs is needed under any order.
+    StageMemory& memory = prediction.memory[s];
+    memory.activations = priced.largest_kept[s] + messages;
+    if (memory.total() > replica.memory_limit) {
+      prediction.constraint = overflow_text(memory, s, stages, replica.memory_limit);
+      return prediction;
+    }
+    memory.activations = 0;
+  }
+  const bool one_job_at_a_time = priced.works.size() > 1;
+  for (const PipelineWork& work : priced.works) {
+    ReplicaRun run{.work = repeated(work, rounds)};
+    ComputeOrder computes;
+    if (order == PipelineOrder::gpipe) {
+      computes = gpipe(run.work);
+    } else if (order == PipelineOrder::one_f_one_b) {
+      computes = one_f_one_b(run.work, one_job_at_a_time ? BatchBoundary::flush : BatchBoundary::continuous);
+    } else {
+      ChosenOrder chosen = choose_order(run.work, replica.links, limits);
+      computes = std::move(chosen.order);
+      prediction.order = chosen.name;
+    }
+    run.schedule = make_schedule(run.work, computes, replica.links);
+    verify(run.work, run.schedule);
+    run.simulation = simulate(run.work, run.schedule, replica.links);
+    prediction.seconds += run.simulation.makespan_s / static_cast<double>(rounds);
+    for (size_t s = 0; s < stages; ++s) {
+      const SimulatedRank& rank = run.simulation.ranks[s];
+      prediction.busy_s[s] += rank.busy_s / static_cast<double>(rounds);
+      prediction.memory[s].activations = std::max(prediction.memory[s].activations, rank.peak_bytes);
+    }
+    prediction.runs.push_back(std::move(run));
+  }
+  double busy = 0;
+  for (size_t s = 0; s < stages; ++s) {
+    busy += prediction.busy_s[s];
+    if (prediction.constraint.empty() && prediction.memory[s].total() > replica.memory_limit) {
+      prediction.constraint = overflow_text(prediction.memory[s], s, stages, replica.memory_limit);
+    }
+  }
+  if (prediction.seconds > 0) {
+    prediction.bubble = std::max(0.0, 1 - busy / (prediction.seconds * static_cast<double>(stages)));
+  }
+  return prediction;
+}
+
+}  // namespace cotune

@@ -1,0 +1,89 @@
+/// What one replica takes for its rows of a step, under a sharing policy and a pipeline order: packed,
+/// priced, ordered, proven and simulated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/cost/stage_cost.h"
+#include "plan/cost/stage_memory.h"
+#include "plan/plan.h"
+#include "plan/shapes/job_shape.h"
+#include "plan/shapes/typical_step.h"
+#include "schedule/pipeline/simulate.h"
+
+namespace cotune {
+
+/// A replica and what it stands on.
+struct ReplicaModel {
+  ModelConfig model;
+  std::vector<JobShape> jobs;  ///< of the plan; all their adapters are on every replica
+  std::vector<StageShape> stages;
+  StageMachine machine;
+  PipelineCluster links;     ///< between stages
+  int64_t memory_limit = 0;  ///< bytes of one device that tensors may take
+};
+
+/// How its rows are cut into microbatches.
+struct ReplicaPacking {
+  Sharing sharing = Sharing::hybrid;
+  Layout layout = Layout::ragged;
+  int64_t chunk_size = 64;
+  int64_t token_budget = 1024;  ///< at least the longest row, at least an atom
+  std::vector<std::vector<int32_t>>
+      hybrid_tasks;  ///< sharing hybrid: a partition of the jobs with rows; else not read
+};
+
+/// Microbatches with their costs on every stage, as work for the pipeline.
+struct PricedRows {
+  std::vector<PipelineWork> works;  ///< one after the other: with sharing separate one per job, else one
+  std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches
+  std::vector<StageMemory>
+      resident;  ///< per stage: weights and adapters, and the largest workspace of a microbatch
+  std::vector<int64_t> largest_kept;  ///< per stage: bytes that the largest microbatch, or chain of them, keeps
+  int64_t rows = 0, tokens = 0, processed_tokens = 0, microbatches = 0;
+};
+
+/// Packs the rows as plan_step does, with
+///   separate   a work per job
+///   temporal   every job a hybrid task of its own, one after the other in the round
+///   batch_all  all jobs in every microbatch: the fewest slices, each with every n-th row of every job, that
+///   keep within the
+///              token budget. (plan_step makes one slice whatever its size; here memory is there for as much
+///              as is in flight.)
+///   hybrid     the hybrid tasks given, one after the other in the round
+/// (each with its packed microbatches in their order; the jobs of a hybrid task begin their next step
+/// together), and prices microbatches by stage_seconds and stage_memory; all tokens are taken as labelled.
+/// Optimizer steps read and write parameters, gradients and moments once at the reached memory bandwidth.
+PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& rows,
+                      const ReplicaPacking& packing);
+
+/// One work with its schedule, run.
+struct ReplicaRun {
+  PipelineWork work;
+  PipelineSchedule schedule;
+  PipelineSimulation simulation;
+};
+
+struct ReplicaPrediction {
+  std::string constraint;           ///< what does not fit, in words; "": it does
+  double seconds = 0;               ///< per step
+  double bubble = 0;                ///< idle share of its stages over these seconds
+  std::vector<double> busy_s;       ///< per stage and step
+  std::vector<StageMemory> memory;  ///< per stage: of one rank, at its peak
+  std::string order;                ///< of PipelineOrder::automatic: the name of what choose_order took
+  std::vector<ReplicaRun> runs;     ///< of `rounds` steps each
+
+  bool fits() const { return constraint.empty(); }
+  int64_t fullest_bytes() const;
+};
+
+/// Orders the works over `rounds` successive steps, proves the schedules (verify) and simulates them; seconds
+/// are those of one step. activations are the peak of kept microbatches and message buffers. Under
+/// `automatic` the order keeps within the device's memory where a microbatch fits at all; the others take
+/// what they take and may not fit.
+ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
+                                  int64_t rounds);
+
+}  // namespace cotune

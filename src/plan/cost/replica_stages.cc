@@ -1,0 +1,49 @@
+#include "plan/cost/replica_stages.h"
+
+#include <algorithm>
+
+#include "plan/cost/stage_memory.h"
+#include "schedule/pipeline/partition.h"
+
+namespace cotune {
+
+std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vector<JobShape>& jobs,
+                                        int64_t stages, int64_t tensor_parallel, int64_t chunk_tokens,
+                                        const StageMachine& machine, int64_t memory_limit) {
+  std::vector<StageShape> even = even_stages(model, stages, tensor_parallel);
+  if (stages == 1) return even;
+  std::vector<AdapterShape> adapters;
+  std::vector<double> shares;
+  double tokens = 0;
+  int64_t moment_count = 0;
+  for (const JobShape& job : jobs) {
+    adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
+    tokens += shares.emplace_back(static_cast<double>(job.batch_size) * job.lengths.mean());
+    moment_count = std::max(moment_count, job.moment_count);
+  }
+  for (double& share : shares) share /= tokens;
+  const MicrobatchCounts counts = even_microbatch(1, chunk_tokens, shares);
+  const auto of = [&](const StageShape& stage) {
+    return stage_seconds(model, stage, adapters, counts, machine).total();
+  };
+  std::vector<double> layers;
+  for (int64_t layer = 0; layer < model.layer_count; ++layer) {
+    layers.push_back(of({layer, layer + 1, layer == 0, layer + 1 == model.layer_count, tensor_parallel}));
+  }
+  const std::vector<int64_t> cuts = partition_stages(layers, stages);
+  std::vector<StageShape> cut;
+  for (size_t s = 0; s < even.size(); ++s) {
+    cut.push_back({cuts[s], cuts[s + 1], s == 0, s + 1 == even.size(), tensor_parallel});
+  }
+  double slowest_even = 0, slowest_cut = 0;
+  for (size_t s = 0; s < even.size(); ++s) {
+    slowest_even = std::max(slowest_even, of(even[s]));
+    slowest_cut = std::max(slowest_cut, of(cut[s]));
+    const StageMemory memory = stage_memory(model, cut[s], adapters, moment_count, counts,
+                                            stages - static_cast<int64_t>(s), machine.element_size());
+    if (memory.total() > memory_limit) return even;
+  }
+  return slowest_cut < slowest_even ? cut : even;
+}
+
+}  // namespace cotune

@@ -1,0 +1,100 @@
+#include "plan/cost/stage_memory.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/config/families.h"
+#include "schedule/memory.h"
+
+namespace cotune {
+namespace {
+
+/// Values of the stage's frozen tensors on one rank. Matrices of layers and vocabulary are sharded, vectors are not.
+int64_t frozen_values(const ModelConfig& model, const StageShape& stage) {
+  int64_t values = 0;
+  // By a model of one layer: its layer's tensors count for each of the stage's.
+  ModelConfig one = model;
+  one.layer_count = 1;
+  for (const ModelTensor& tensor : model_tensors(one)) {
+    int64_t size = 1;
+    for (const int64_t extent : tensor.shape) size *= extent;
+    if (tensor.shape.size() > 1) size /= stage.tensor_parallel;
+    if (tensor.name.find(".layers.") != std::string::npos) {
+      values += size * (stage.last_layer - stage.first_layer);
+    } else if (tensor.name.find(".embed_") != std::string::npos) {
+      // A tied head is the embedding, which the stage with the head then holds as well.
+      const bool is_head = model.tied_embeddings && stage.has_head && tensor.name.find("embed_tokens") != std::string::npos;
+      if (stage.has_embedding || is_head) values += size;
+    } else if (stage.has_head) {
+      values += size;
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size) {
+  return frozen_values(model, stage) * element_size;
+}
+
+std::string StageMemory::overflowing_term(int64_t limit) const {
+  int64_t sum = 0;
+  const std::pair<const char*, int64_t> terms[] = {
+      {"weights", weights}, {"adapters", adapters}, {"workspace", workspace}, {"activations", activations}};
+  for (const auto& [name, bytes] : terms) {
+    sum += bytes;
+    if (sum > limit) return name;
+  }
+  return "";
+}
+
+StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                         int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
+                         int64_t logit_rows) {
+  StageMemory memory{.weights = frozen_bytes(model, stage, element_size)};
+  memory.adapters = adapter_bytes(model, stage, adapters, moment_count);
+  for (const Operator& op : stage_operators(model, stage, adapters, Direction::forward)) {
+    memory.activations += saved_bytes(model, stage, op, counts, element_size);
+  }
+  memory.activations *= in_flight;
+  memory.workspace = workspace_bytes(model, stage, counts, element_size, logit_rows);
+  return memory;
+}
+
+int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                      int64_t moment_count) {
+  int64_t bytes = 0;
+  for (const AdapterShape& adapter : adapters) {
+    if (adapter.layer < stage.first_layer || adapter.layer >= stage.last_layer) continue;
+    // Of a factor pair one side is sharded; held whole here, which is what one side's gradient needs as well.
+    bytes += parameter_count(model, adapter) * 4 * (2 + moment_count);
+  }
+  return bytes;
+}
+
+int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
+                        int64_t element_size, int64_t logit_rows) {
+  const int64_t intermediate = model.intermediate_size / stage.tensor_parallel;
+  const int64_t query = (model.query_size() + 2 * model.key_value_size()) / stage.tensor_parallel;
+  int64_t bytes = counts.tokens * element_size *
+                     (3 * model.hidden_size + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
+  if (stage.has_head) {
+    bytes += std::min(counts.labelled, logit_rows) * (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
+  }
+  return bytes;
+}
+
+std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel) {
+  COTUNE_CHECK(1 <= stages && stages <= model.layer_count, "{} stages of {} layers", stages, model.layer_count);
+  std::vector<StageShape> result;
+  int64_t first = 0;
+  for (int64_t s = 0; s < stages; ++s) {
+    const int64_t count = model.layer_count / stages + (s < model.layer_count % stages ? 1 : 0);
+    result.push_back({first, first + count, s == 0, s + 1 == stages, tensor_parallel});
+    first += count;
+  }
+  return result;
+}
+
+}  // namespace cotune

@@ -1,0 +1,48 @@
+/// Memory of one rank of a pipeline (MuxTune §3.3, Eq. 5; MX-12).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/cost/stage_cost.h"
+
+namespace cotune {
+
+/// Bytes of one rank.
+struct StageMemory {
+  int64_t weights = 0;      ///< W_s: frozen parameters of the stage in the compute dtype, sharded
+  int64_t adapters = 0;     ///< R_ks: trained values, gradients and optimizer moments, f32
+  int64_t activations = 0;  ///< in flight · what one microbatch keeps for its backward
+  int64_t workspace = 0;    ///< buffers of the one microbatch that is being computed, logits included
+  int64_t total() const { return weights + adapters + activations + workspace; }
+  /// weights, adapters, workspace or activations: where the running sum in that order first exceeds the limit; "" where
+  /// it never does.
+  std::string overflowing_term(int64_t limit) const;
+  bool operator==(const StageMemory&) const = default;
+};
+
+/// max over the tensor-parallel ranks of a stage, all alike. `in_flight`: microbatches between forward and backward, at
+/// most S − s under 1F1B. `moment_count` values of the optimizer per trained one. Activations are those of the operator
+/// list (saved_bytes); workspace is the stream's gradient, the widest pair of buffers of a layer, and on the stage with
+/// the head the logits of `logit_rows` rows.
+StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                         int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
+                         int64_t logit_rows = 1024);
+
+/// Of the frozen parameters of one rank: weights of StageMemory.
+int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size);
+
+/// R_ks alone: of the adapters that stand on the stage.
+int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                      int64_t moment_count);
+
+/// The workspace alone.
+int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
+                        int64_t element_size, int64_t logit_rows = 1024);
+
+/// Layers split as evenly as can be, the last stages one fewer where they do not divide: the last has the head to compute.
+/// Throws InternalError for more stages than layers.
+std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel);
+
+}  // namespace cotune

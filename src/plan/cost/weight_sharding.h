@@ -1,0 +1,34 @@
+/// Frozen weights of like copies of a model spread over them, each layer gathered where it is used: what FSDP and ZeRO-3
+/// do, here for a backbone that needs no gradients (MuxTune's and mLoRA's strongest baseline).
+#pragma once
+
+#include <cstdint>
+
+#include "plan/cost/stage_memory.h"
+
+namespace cotune {
+
+struct WeightSharding {
+  int64_t shards = 1;   ///< copies that share one set of weights; 1: every copy has its own
+  double overlap = 0.5; ///< share of a pass's gathering that may hide behind its computation: 0 none, 1 all that is computed
+                        ///< meanwhile. Above 0 the next layer is gathered while one computes, so two stand in memory
+  bool operator==(const WeightSharding&) const = default;
+};
+
+/// Ring all-gather of `bytes` (the whole) over n ranks: (n − 1)/n·bytes / bandwidth + (n − 1)·latency.
+double all_gather_seconds(double bytes, int64_t ranks, const LinkSpec& link);
+
+/// What a pass takes that computes for `compute` seconds and gathers for `gather`:
+///   compute + gather − min(overlap·gather, compute).
+double seconds_with_gathering(double compute, double gather, double overlap);
+
+/// The same memory with weights / shards, rounded up, and what is gathered at a time: a layer, the embedding or the head,
+/// whichever is the largest, once or (overlap > 0) twice.
+StageMemory with_sharded_weights(StageMemory memory, const ModelConfig& model, const StageShape& stage,
+                                 const WeightSharding& sharding, int64_t element_size);
+
+/// Forward and backward, each with an all-gather of every unit of the stage (layers, embedding, head) over `link`.
+StageSeconds with_gathered_weights(const StageSeconds& seconds, const ModelConfig& model, const StageShape& stage,
+                                   const WeightSharding& sharding, int64_t element_size, const LinkSpec& link);
+
+}  // namespace cotune

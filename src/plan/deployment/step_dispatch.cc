@@ -1,0 +1,104 @@
+#include "plan/deployment/step_dispatch.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+size_t bucket_of(const StepBuckets& buckets, int64_t tokens) {
+  const auto found = std::lower_bound(buckets.tokens.begin(), buckets.tokens.end(), tokens);
+  COTUNE_CHECK(found != buckets.tokens.end(), "a row of {} tokens is longer than every bucket", tokens);
+  return static_cast<size_t>(found - buckets.tokens.begin());
+}
+
+}  // namespace
+
+StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
+                        std::span<const Configuration> configurations) {
+  std::vector<int64_t> lengths;
+  int64_t longest = 0;
+  for (const StepRow& row : rows) longest = std::max(longest, lengths.emplace_back(row.tokens));
+  BucketPolicy policy{.buckets = buckets, .interval = std::max<int64_t>(1, (longest + 63) / 64)};
+  for (const Configuration& each : configurations) policy.pinned.push_back(each.chunk_tokens);
+  std::erase_if(policy.pinned, [&](int64_t tokens) { return tokens <= 0 || tokens >= longest; });
+  std::sort(policy.pinned.begin(), policy.pinned.end());
+  policy.pinned.erase(std::unique(policy.pinned.begin(), policy.pinned.end()), policy.pinned.end());
+  const LengthBuckets borders = bucket_lengths(lengths, policy);
+  StepBuckets result{.tokens = borders.tokens,
+                     .mean = std::vector<double>(borders.tokens.size(), 0),
+                     .sequences = std::vector<int64_t>(borders.tokens.size(), 0)};
+  std::vector<int64_t> reached(borders.tokens.size(), 0);
+  for (const int64_t tokens : lengths) {
+    const size_t j = bucket_of(result, tokens);
+    reached[j] = std::max(reached[j], tokens);
+    result.mean[j] += static_cast<double>(tokens);
+    ++result.sequences[j];
+  }
+  StepBuckets filled;
+  for (size_t j = 0; j < reached.size(); ++j) {
+    if (result.sequences[j] == 0) continue;
+    filled.tokens.push_back(reached[j]);
+    filled.mean.push_back(result.mean[j] / static_cast<double>(result.sequences[j]));
+    filled.sequences.push_back(result.sequences[j]);
+  }
+  return filled;
+}
+
+std::vector<BucketCosts> step_costs(std::span<const Configuration> configurations, const StepBuckets& buckets,
+                                    Layout layout) {
+  std::vector<BucketCosts> costs;
+  for (const Configuration& configuration : configurations) {
+    BucketCosts& each = costs.emplace_back(BucketCosts{.devices = configuration.devices()});
+    for (size_t j = 0; j < buckets.tokens.size() && buckets.tokens[j] <= configuration.chunk_tokens; ++j) {
+      const int64_t tokens =
+          layout == Layout::padded ? buckets.tokens[j] : std::llround(std::ceil(buckets.mean[j]));
+      const int64_t sequences = configuration.chunk_tokens / tokens;
+      const double seconds = configuration.chunk_seconds(sequences, tokens);
+      each.seconds.push_back(seconds / static_cast<double>(sequences));
+      each.fill = std::max(each.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
+    }
+  }
+  return costs;
+}
+
+std::vector<std::vector<StepRow>> deal_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets,
+                                            std::span<const int64_t> replicas, const Dispatch& dispatch) {
+  std::vector<size_t> first_replica;
+  size_t replica_count = 0;
+  for (const int64_t count : replicas) {
+    first_replica.push_back(replica_count);
+    replica_count += static_cast<size_t>(count);
+  }
+  std::vector<std::vector<StepRow>> dealt(replica_count);
+  std::vector<int64_t> turn(replicas.size(), 0);
+  for (size_t j = 0; j < buckets.tokens.size(); ++j) {
+    std::vector<int64_t> given(replicas.size(), 0);
+    int64_t seen = 0;
+    for (const StepRow& row : rows) {
+      if (bucket_of(buckets, row.tokens) != j) continue;
+      const double share = static_cast<double>(++seen) / static_cast<double>(buckets.sequences[j]);
+      size_t next = replicas.size();
+      double most_behind = 0;
+      for (size_t i = 0; i < replicas.size(); ++i) {
+        const int64_t due = j < dispatch.sequences[i].size() ? dispatch.sequences[i][j] : 0;
+        if (given[i] >= due) continue;
+        const double behind = share * static_cast<double>(due) - static_cast<double>(given[i]);
+        if (next == replicas.size() || behind > most_behind) next = i, most_behind = behind;
+      }
+      COTUNE_CHECK(next < replicas.size(), "the dispatch holds fewer rows of bucket {} than there are", j);
+      ++given[next];
+      dealt[first_replica[next] + static_cast<size_t>(turn[next]++ % replicas[next])].push_back(row);
+    }
+  }
+  for (std::vector<StepRow>& own : dealt) {
+    std::stable_sort(own.begin(), own.end(), [](const StepRow& a, const StepRow& b) {
+      return std::pair(a.job, a.tokens) < std::pair(b.job, b.tokens);
+    });
+  }
+  return dealt;
+}
+
+}  // namespace cotune

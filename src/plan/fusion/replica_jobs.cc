@@ -1,0 +1,144 @@
+#include "plan/fusion/replica_jobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "base/error.h"
+#include "plan/cost/fused_stage_costs.h"
+
+namespace cotune {
+namespace {
+
+/// One job's part of a microbatch.
+struct JobPart {
+  int64_t tokens = 0;
+  int64_t rows = 0;  ///< whole or in part
+  double pairs = 0;  ///< of queries and keys
+  int64_t lowest_layer = 0;
+};
+
+JobPart part_of(const JobShape& job, int64_t microbatches) {
+  const auto count = static_cast<double>(microbatches);
+  double pairs = 0;
+  for (const auto& [length, weight] : job.lengths.weights) {
+    pairs += weight * static_cast<double>(length) * static_cast<double>(length + 1) / 2;
+  }
+  const double rows = static_cast<double>(job.batch_size) / count;
+  int64_t lowest = std::numeric_limits<int64_t>::max();
+  for (const AdapterShape& adapter : job.adapters) lowest = std::min(lowest, adapter.layer);
+  return {.tokens = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(rows * job.lengths.mean() - 1e-9))),
+          .rows = static_cast<int64_t>(std::ceil(rows - 1e-9)),
+          .pairs = rows * pairs / job.lengths.total(),
+          .lowest_layer = lowest};
+}
+
+struct Workload {
+  ReplicaJobs replica;
+  std::vector<JobPart> parts;
+  std::unique_ptr<const FusedStageCosts> table;  ///< null: the stages' seconds are asked for each set
+};
+
+std::vector<StageCost> stage_costs(const Workload& workload, std::span<const int32_t> jobs, const MicrobatchCounts& counts) {
+  if (workload.table != nullptr) return workload.table->cost(jobs, counts);
+  const ReplicaJobs& replica = workload.replica;
+  std::vector<AdapterShape> adapters;
+  for (const int32_t job : jobs) {
+    const std::vector<AdapterShape>& own = replica.jobs[static_cast<size_t>(job)].adapters;
+    adapters.insert(adapters.end(), own.begin(), own.end());
+  }
+  std::vector<StageCost> costs;
+  for (const StageShape& stage : replica.stages) {
+    const StageSeconds seconds = stage_seconds(replica.model, stage, adapters, counts, replica.machine);
+    const StageMemory memory = stage_memory(replica.model, stage, adapters, 0, counts, 1, replica.machine.element_size());
+    costs.push_back({seconds.forward, seconds.backward, memory.activations});
+  }
+  return costs;
+}
+
+FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
+  const ReplicaJobs& replica = workload.replica;
+  MicrobatchCounts counts;
+  counts.job_tokens.assign(replica.jobs.size(), 0);
+  counts.job_atoms.assign(replica.jobs.size(), 0);
+  double pairs = 0;
+  std::vector<int32_t> ascending(jobs.begin(), jobs.end());
+  std::sort(ascending.begin(), ascending.end());
+  int64_t lowest_layer = replica.model.layer_count;
+  for (const int32_t job : ascending) {
+    const auto j = static_cast<size_t>(job);
+    const JobPart& part = workload.parts[j];
+    counts.job_tokens[j] = part.tokens;
+    counts.job_atoms[j] = (part.tokens + atom_tokens - 1) / atom_tokens;
+    counts.tokens += part.tokens;
+    counts.row_parts += part.rows;
+    pairs += part.pairs;
+    lowest_layer = std::min(lowest_layer, part.lowest_layer);
+  }
+  counts.labelled = counts.tokens;
+  counts.attention_pairs = static_cast<int64_t>(pairs);
+  FusedCost cost{.stages = stage_costs(workload, ascending, counts),
+                 .message_bytes = counts.tokens * replica.model.hidden_size * replica.machine.element_size(),
+                 .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    const StageShape& stage = replica.stages[s];
+    if (lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
+    cost.workspace_bytes.push_back(workspace_bytes(replica.model, stage, counts, replica.machine.element_size()));
+  }
+  return cost;
+}
+
+}  // namespace
+
+std::vector<StageMemory> resident_memory(const ReplicaJobs& replica) {
+  std::vector<StageMemory> memory;
+  for (const StageShape& stage : replica.stages) {
+    StageMemory& sum = memory.emplace_back();
+    sum.weights = frozen_bytes(replica.model, stage, replica.machine.element_size());
+    for (const JobShape& job : replica.jobs) sum.adapters += adapter_bytes(replica.model, stage, job.adapters, job.moment_count);
+  }
+  return memory;
+}
+
+FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
+  COTUNE_CHECK(!replica.jobs.empty() && !replica.stages.empty(), "{} jobs on {} stages", replica.jobs.size(),
+               replica.stages.size());
+  auto workload = std::make_shared<Workload>();
+  workload->replica = replica;
+  FusionProblem problem{.microbatches = microbatches};
+  for (const JobShape& job : replica.jobs) {
+    workload->parts.push_back(part_of(job, microbatches));
+    problem.tokens.push_back(workload->parts.back().tokens);
+  }
+  if (replica.machine.measured == nullptr) {
+    std::vector<std::vector<AdapterShape>> adapters;
+    for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);
+    workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine,
+                                                              std::move(adapters), problem.tokens);
+  }
+  if (replica.memory_bytes > 0) {
+    for (const StageMemory& resident : resident_memory(replica)) {
+      problem.memory_bytes.push_back(std::max<int64_t>(0, replica.memory_bytes - resident.total()));
+    }
+  }
+  if (replica.stages.size() > 1) {
+    problem.cluster.link = {.latency_s = replica.between_stages.latency, .bytes_per_s = replica.between_stages.bandwidth};
+  }
+  problem.cost = [workload](std::span<const int32_t> jobs) { return cost_of(*workload, jobs); };
+  return problem;
+}
+
+std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica, int64_t most, int64_t least_tokens) {
+  double tokens = 0;
+  for (const JobShape& job : replica.jobs) tokens += static_cast<double>(job.batch_size) * job.lengths.mean();
+  tokens /= static_cast<double>(replica.jobs.size());
+  std::vector<FusionProblem> problems;
+  for (int64_t count = 1; count <= most; count *= 2) {
+    if (count > 1 && tokens / static_cast<double>(count) < static_cast<double>(least_tokens)) break;
+    problems.push_back(fusion_problem(replica, count));
+  }
+  return problems;
+}
+
+}  // namespace cotune

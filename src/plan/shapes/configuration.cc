@@ -1,0 +1,63 @@
+#include "plan/shapes/configuration.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+namespace cotune {
+
+std::string Configuration::name() const {
+  return fmt::format("<{},{}>{}", tensor_parallel, pipeline_stages, shards > 1 ? fmt::format("/{}", shards) : "");
+}
+
+double Configuration::rate(int64_t tokens) const {
+  if (tokens <= 0 || tokens > chunk_tokens) return 0;
+  const int64_t sequences = chunk_tokens / tokens;
+  return static_cast<double>(shards * sequences * tokens) / (static_cast<double>(devices()) * chunk_seconds(sequences, tokens));
+}
+
+BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens) {
+  BucketCosts costs{.devices = configuration.devices()};
+  for (const int64_t tokens : bucket_tokens) {
+    if (tokens > configuration.chunk_tokens) break;
+    const int64_t sequences = configuration.chunk_tokens / tokens;
+    const double seconds = configuration.chunk_seconds(sequences, tokens);
+    costs.seconds.push_back(seconds / static_cast<double>(sequences * configuration.shards));
+    costs.fill = std::max(costs.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
+  }
+  return costs;
+}
+
+std::vector<BucketCosts> bucket_costs(std::span<const Configuration> configurations,
+                                      std::span<const int64_t> bucket_tokens) {
+  std::vector<BucketCosts> costs;
+  for (const Configuration& configuration : configurations) costs.push_back(bucket_costs(configuration, bucket_tokens));
+  return costs;
+}
+
+std::vector<Configuration> propose_configurations(std::span<const Configuration> candidates,
+                                                  std::span<const int64_t> lengths) {
+  std::set<int64_t> device_counts;
+  for (const Configuration& candidate : candidates) device_counts.insert(candidate.devices());
+  std::set<size_t> chosen;
+  for (const int64_t devices : device_counts) {
+    for (const int64_t length : lengths) {
+      const Configuration* best = nullptr;
+      double best_rate = 0;
+      for (const Configuration& candidate : candidates) {
+        if (candidate.devices() > devices) continue;
+        const double rate = candidate.rate(length);
+        if (rate <= 0) continue;
+        const bool is_smaller = best != nullptr && rate == best_rate && candidate.devices() < best->devices();
+        if (rate > best_rate || is_smaller) best = &candidate, best_rate = rate;
+      }
+      if (best != nullptr) chosen.insert(static_cast<size_t>(best - candidates.data()));
+    }
+  }
+  std::vector<Configuration> proposed;
+  for (const size_t index : chosen) proposed.push_back(candidates[index]);
+  return proposed;
+}
+
+}  // namespace cotune

@@ -1,0 +1,41 @@
+/// Parallel configurations of a replica, what they cost, and which are worth considering (LobRA §4.2, LB-4, LB-16).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/deployment/dispatch.h"
+
+namespace cotune {
+
+/// <TP, PP>: TP·PP devices that hold the model once; <TP, PP>/Z: Z like copies that share one set of weights
+/// (weight_sharding.h), go through a chunk each at the same time, and are deployed as one.
+struct Configuration {
+  int64_t tensor_parallel = 1;
+  int64_t pipeline_stages = 1;
+  int64_t shards = 1;        ///< Z
+  int64_t chunk_tokens = 0;  ///< M: most tokens of one chunk (microbatch), and so the longest row that fits; 0: none does
+  /// Seconds that the slowest stage needs for forward and backward of a chunk of so many sequences of so many tokens.
+  std::function<double(int64_t sequences, int64_t tokens)> chunk_seconds;
+
+  int64_t devices() const { return tensor_parallel * pipeline_stages * shards; }
+  std::string name() const;  ///< `<4,2>`, `<4,2>/8`
+  /// Tokens per device and second of full chunks of rows of that length; 0 where they do not fit.
+  double rate(int64_t tokens) const;
+};
+
+/// Per-sequence costs of buckets (ascending padded lengths): c_j = t(b_j, s_j)/(Z·b_j) with b_j = ⌊M/s_j⌋ sequences a chunk;
+/// filling the pipeline costs (PP − 1)·max_j t(b_j, s_j), which is at least what Eq. 12 charges for the chunks that exist.
+BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens);
+std::vector<BucketCosts> bucket_costs(std::span<const Configuration> configurations, std::span<const int64_t> bucket_tokens);
+
+/// LB-16: for every device count that is some candidate's and every length, the candidate of highest rate among those that
+/// fit into so many devices (replicas of smaller ones count), as `SELECT config, MAX(rate) GROUP BY devices, length`. Ties
+/// go to fewer devices, then to the candidate listed first. In the order of `candidates`.
+std::vector<Configuration> propose_configurations(std::span<const Configuration> candidates,
+                                                  std::span<const int64_t> lengths);
+
+}  // namespace cotune

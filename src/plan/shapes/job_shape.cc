@@ -1,0 +1,62 @@
+#include "plan/shapes/job_shape.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "jobs/target_modules.h"
+
+namespace cotune {
+
+std::vector<AdapterShape> adapter_shapes(const JobSpec& job, int32_t index, const ModelConfig& model) {
+  std::vector<AdapterShape> shapes;
+  for (const AdaptedModule& module : resolve_target_modules(job, model.layer_count)) {
+    if (module.projection == Projection::gate && !model.gated) continue;
+    AdapterShape shape{index, job.adapter.method, module.layer, module.projection, module.r, 0,
+                       job.adapter.dropout > 0};
+    if (shape.method == AdapterMethod::diff_pruning) {
+      const ProjectionSize size = projection_size(model, module.projection);
+      shape.entries = static_cast<int64_t>(std::ceil(job.adapter.density * static_cast<double>(size.in * size.out)));
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelConfig& model,
+                                 const ReadLengths& read_lengths) {
+  Diagnostics mistakes;
+  std::vector<JobShape> shapes;
+  for (const JobSpec& job : jobs) {
+    const std::string field = fmt::format("jobs[{}]", shapes.size());
+    JobShape& shape = shapes.emplace_back();
+    shape.name = job.name;
+    shape.batch_size = job.train.batch_size;
+    const bool has_momentum = job.train.momentum > 0;
+    shape.moment_count = job.train.optimizer == OptimizerKind::adamw ? 2 : has_momentum ? 1 : 0;
+    try {
+      shape.adapters = adapter_shapes(job, static_cast<int32_t>(shapes.size()) - 1, model);
+    } catch (const UserError& error) {
+      mistakes.add("", 0, "", error.what());
+    }
+    try {
+      if (!job.data.lengths.empty()) {
+        shape.lengths = find_histogram(job.data.lengths);
+      } else if (read_lengths) {
+        shape.lengths = read_lengths(job);
+      } else {
+        throw_user_error("`lengths` is missing: the data itself is not read here");
+      }
+      int64_t longest = model.context_length;
+      if (job.data.max_length > 0) longest = std::min(longest, job.data.max_length);
+      shape.lengths = truncated(shape.lengths, longest);
+    } catch (const UserError& error) {
+      mistakes.add(job.file, job.line, field + ".data", error.what());
+    }
+  }
+  mistakes.throw_if_any();
+  return shapes;
+}
+
+}  // namespace cotune
