@@ -9,10 +9,12 @@ Needs `scripts/install-dependencies --comparisons`, a built build/cotune and the
 else is made under build/bench: the Hugging Face folder, the workloads (bench/workloads.py), the initial adapters both
 programs start from. Per repetition and row of the table it runs cotune, PEFT as shipped and PEFT tuned (each of its ways to
 batch, the best counts) right after each other, one program at a time, so that the machine's drift falls on all alike.
-Every run is a line of build/bench/results.jsonl, which starts empty unless --append is given (to measure some rows
-again: their earlier runs are then dropped); --table-only writes the table from that file again.
+Every run is a line of build/bench/results.jsonl, which starts empty unless --append is given (further runs beside those
+that are there) or --replace (the rows that are measured lose their earlier runs, all others stay); --table-only writes
+the table from that file again.
 
-A row's figures are medians over its repetitions; the ratio is that of the medians. A goal that is missed is marked so,
+A row's figures are medians over its runs. A ratio is the median of the ratios of runs made right after each other, so that
+a machine whose speed drifts from run to run does not decide it. A goal that is missed is marked so,
 and so is a row whose losses differ (LOSS_LIMIT): its speed counts for nothing. Two cores run one benchmark at a time:
 how many cores others keep busy is recorded before each run, and a table from a busy machine says so.
 
@@ -249,9 +251,11 @@ class Runner:
         self.keep(row_name, program, parse_summary(run(command, "PEFT"), "PEFT"))
 
     def start_results(self):
-        """An empty results file, or with --append the old one without the rows that are measured now."""
+        """An empty results file, the old one (--append), or the old one without the rows that are measured now (--replace)."""
         kept = []
-        if self.options.append and self.results_path.exists():
+        if self.options.append:
+            return
+        if self.options.replace and self.results_path.exists():
             again = set(self.options.only or [])
             again |= {"methods-all-lora"} if "methods" in again else set()
             again |= {"matrix-rate-f32"} if "matrix-rate" in again else set()
@@ -310,6 +314,23 @@ def verdict(value, goal, at_least=True):
     return f"{value:.2f}× ({'≥' if at_least else '≤'} {goal:g}" + (")" if met else ", **missed**)")
 
 
+def ratios(results, row_name, program):
+    """cotune's rate over that of `program`, for every run of `program` in a row and the run of cotune just before it."""
+    found, last = [], None
+    for record in results:
+        if record["row"] != row_name:
+            continue
+        if record["program"] == "cotune":
+            last = record
+        elif record["program"] == program and last:
+            found.append(rate(last) / rate(record))
+    return found
+
+
+def spread(values):
+    return f", {min(values):.2f}–{max(values):.2f}" if len(values) > 1 else ""
+
+
 def table(results, device):
     """The Markdown between the markers, from all records of the results file."""
     by_row = collections.defaultdict(lambda: collections.defaultdict(list))
@@ -328,14 +349,15 @@ def table(results, device):
             continue
         cotune, shipped = records["cotune"], records["peft shipped"]
         best = max(tuned, key=lambda name: median_rate(tuned[name]))
+        over_shipped, over_tuned = (ratios(results, row.name, program) for program in ("peft shipped", best))
         rates = sorted(map(rate, cotune))
         difference = max(largest_loss_difference(cotune[-1], shipped[-1], row.dtype), 0.0)
         loss = f"{difference:.1e}" + ("" if difference <= LOSS_LIMIT[row.dtype] else " (**too large: the speed does not count**)")
         lines.append(
             f"| {row.title} | {row.dtype} | {median_rate(cotune):.0f} ({rates[0]:.0f}–{rates[-1]:.0f}) | {median_rate(shipped):.0f} | "
             f"{median_rate(tuned[best]):.0f} ({best.removeprefix('peft ')}) | "
-            f"{verdict(median_rate(cotune) / median_rate(shipped), row.goal_shipped)} | "
-            f"{verdict(median_rate(cotune) / median_rate(tuned[best]), row.goal_tuned)} | "
+            f"{verdict(statistics.median(over_shipped), row.goal_shipped)}{spread(over_shipped)} | "
+            f"{verdict(statistics.median(over_tuned), row.goal_tuned)}{spread(over_tuned)} | "
             f"{median_memory(cotune):.2f} / {median_memory(shipped):.2f} | {loss} | {len(cotune)} |")
     lines += ["", "| | reached |", "|---|---|"]
     lines += [f"| {title} | {value} |" for title, value in single_figures(by_row, median_rate, median_memory, device)]
@@ -392,7 +414,9 @@ def main():
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--docs", type=pathlib.Path, help="default: docs/benchmarks.md, or build/bench/benchmarks-cuda.md")
     parser.add_argument("--no-docs", action="store_true", help="print the table, leave docs/benchmarks.md")
-    parser.add_argument("--append", action="store_true", help="keep the results of the rows that --only does not name")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--append", action="store_true", help="keep all earlier results: rows get further runs")
+    kept.add_argument("--replace", action="store_true", help="keep the results of the rows that --only does not name")
     parser.add_argument("--table-only", action="store_true", help="measure nothing: the table from build/bench/results.jsonl")
     options = parser.parse_args()
     options.docs = options.docs or (ROOT / "docs/benchmarks.md" if options.device == "cpu" else BENCH / f"benchmarks-{options.device}.md")

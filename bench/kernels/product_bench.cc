@@ -1,7 +1,8 @@
 /// Rates of the CPU matrix kernels at the shapes of one training step of SmolLM2-135M.
-///   product_bench [bf16|avx512_bf16|f32|f32_in_2|f32_in_1|avx512] [rows ...]
+///   product_bench [bf16|avx512_bf16|f32|f32_in_2|f32_in_1|avx512] [--cold] [rows ...]
 /// f32: the fastest for this machine; f32_in_2, f32_in_1: with weights in so many bf16 parts (kernels/float_parts.h).
-/// Prints GFLOP/s: the best of several runs. Compare only runs made back to back.
+/// --cold: every run takes another of so many equal weights that none is in a cache, as in a step of training.
+/// Prints GFLOP/s: the median of several runs. Compare only runs made back to back.
 #include <omp.h>
 
 #include <algorithm>
@@ -44,17 +45,18 @@ struct Buffer {
   PackedMatrix memory;
 };
 
-double best_seconds(const std::function<void()>& run) {
+double median_seconds(const std::function<void()>& run) {
   using Clock = std::chrono::steady_clock;
-  double best = 1e9;
+  std::vector<double> seconds;
   run();
   const auto start = Clock::now();
-  for (int i = 0; i < 200 && (i < 5 || Clock::now() - start < std::chrono::milliseconds(300)); ++i) {
+  while (seconds.size() < 200 && (seconds.size() < 5 || Clock::now() - start < std::chrono::milliseconds(300))) {
     const auto before = Clock::now();
     run();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - before).count());
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - before).count());
   }
-  return best;
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(seconds.size() / 2), seconds.end());
+  return seconds[seconds.size() / 2];
 }
 
 void report(const char* what, int64_t rows, int64_t k, int64_t n, double flop, double seconds) {
@@ -63,7 +65,9 @@ void report(const char* what, int64_t rows, int64_t k, int64_t n, double flop, d
   std::fflush(stdout);
 }
 
-void measure(Isa isa, DType dtype, int parts, int64_t rows) {
+constexpr int64_t cold_bytes = 512 << 20;
+
+void measure(Isa isa, DType dtype, int parts, int64_t rows, bool cold) {
   constexpr int64_t rank = 16;
   for (const auto& [k, n] : {std::pair<int64_t, int64_t>{576, 960},
                              {960, 576},
@@ -76,12 +80,18 @@ void measure(Isa isa, DType dtype, int parts, int64_t rows) {
                              {49152, 576}}) {
     if ((n > 10000 || k > 10000) && rows > 700) continue;
     Buffer weights(k, n, dtype);
-    PackedMatrix b(k, n, dtype, MemorySource::heap(), parts);
-    b.repack({weights.data(), n, dtype, MatrixView::Order::rows});
+    // In a step the products of other layers come between two uses of a weight: it is read from memory.
+    std::vector<PackedMatrix> layers;
+    for (int64_t bytes = 0; layers.empty() || (cold && bytes < cold_bytes); bytes += layers.back().bytes()) {
+      layers.emplace_back(k, n, dtype, MemorySource::heap(), parts);
+      layers.back().repack({weights.data(), n, dtype, MatrixView::Order::rows});
+    }
+    size_t layer = 0;
+    const auto next = [&]() -> const PackedMatrix& { return layers[layer++ % layers.size()]; };
     Buffer x(rows, k, dtype), y(rows, n + 32, dtype);
     const double flop = 2.0 * static_cast<double>(rows) * static_cast<double>(k) * static_cast<double>(n);
     report("product", rows, k, n, flop,
-           best_seconds([&] { product(isa, x.data(), k, rows, b, y.data(), n + 32); }));
+           median_seconds([&] { product(isa, x.data(), k, rows, next(), y.data(), n + 32); }));
     if (n > 10000 || k > 10000) continue;
 
     for (const int64_t jobs : {4, 16}) {
@@ -108,11 +118,11 @@ void measure(Isa isa, DType dtype, int parts, int64_t rows) {
       const double rank_flop = 2.0 * static_cast<double>(rows) * rank;
       const std::string with = std::to_string(jobs) + " jobs";
       report((with + " product").c_str(), rows, k, n, flop + rank_flop * static_cast<double>(n),
-             best_seconds([&] { product(isa, x.data(), k, rows, b, y.data(), n + 32, options); }));
+             median_seconds([&] { product(isa, x.data(), k, rows, next(), y.data(), n + 32, options); }));
       report((with + " shrink").c_str(), rows, k, rank, rank_flop * static_cast<double>(k),
-             best_seconds([&] { shrink(isa, x.data(), k, groups); }));
+             median_seconds([&] { shrink(isa, x.data(), k, groups); }));
       report((with + " outer").c_str(), rows, rank, n, rank_flop * static_cast<double>(n),
-             best_seconds([&] { outer_products(isa, dtype, y.data(), n + 32, n, outer); }));
+             median_seconds([&] { outer_products(isa, dtype, y.data(), n + 32, n, outer); }));
     }
   }
 }
@@ -131,7 +141,14 @@ int main(int count, char** arguments) {
   }
   std::printf("%s, %d threads\n", to_string(isa).c_str(), omp_get_max_threads());
   std::vector<int64_t> rows;
-  for (int i = 2; i < count; ++i) rows.push_back(std::atol(arguments[i]));
+  bool cold = false;
+  for (int i = 2; i < count; ++i) {
+    if (std::string(arguments[i]) == "--cold") {
+      cold = true;
+    } else {
+      rows.push_back(std::atol(arguments[i]));
+    }
+  }
   if (rows.empty()) rows = {64, 640, 1500};
-  for (const int64_t each : rows) measure(isa, dtype, parts, each);
+  for (const int64_t each : rows) measure(isa, dtype, parts, each, cold);
 }
