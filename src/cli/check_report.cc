@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/quantity_text.h"
 #include "cli/progress.h"
 #include "jobs/enum_names.h"
 
@@ -15,7 +16,7 @@ using Json = nlohmann::ordered_json;
 std::string adapter_text(const TrainingJob& job, const PredictedMemory::Job& predicted) {
   return fmt::format("{} on {} modules: {} values; {} steps; by itself at most {}",
                      name_of(job.spec().adapter.method), predicted.module_count, predicted.value_count,
-                     job.total_steps(), memory_text(predicted.alone_bytes));
+                     job.total_steps(), bytes_text(predicted.alone_bytes));
 }
 
 Json lengths_json(const Dataset& dataset) {
@@ -51,8 +52,8 @@ void print_check(const CheckReport& report) {
     fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
   }
   const PredictedMemory& memory = report.memory;
-  fmt::print("together at most {} of tensors, of {}{}\n", memory_text(memory.together_bytes),
-             memory_text(memory.limit_bytes),
+  fmt::print("together at most {} of tensors, of {}{}\n", bytes_text(memory.together_bytes),
+             bytes_text(memory.limit_bytes),
              memory.together_bytes > memory.limit_bytes
                  ? ": some jobs will wait for others, or rounds be smaller"
                  : "");

@@ -14,6 +14,7 @@
 #include "jobs/jobs_file.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
+#include "plan/replica_models.h"
 #include "plan/shapes/cluster_file.h"
 #include "schedule/pipeline/render.h"
 

@@ -28,11 +28,6 @@ std::string name_column(const std::string& name, size_t width) {
   return name.size() <= width ? fmt::format("{:<{}}", name, width) : name.substr(0, width - 2) + "..";
 }
 
-std::string memory_text(int64_t bytes) {
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib >= 1024 ? fmt::format("{:.2f} GiB", mib / 1024) : fmt::format("{:.1f} MiB", mib);
-}
-
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds)) return "?";
   const auto whole = static_cast<int64_t>(std::lround(std::max(0.0, seconds)));

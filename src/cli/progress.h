@@ -42,7 +42,6 @@ class ProgressLines : public RunObserver {
 size_t name_column_width(const std::vector<std::string>& names);
 std::string name_column(const std::string& name, size_t width);
 
-std::string memory_text(int64_t bytes);
 std::string duration_text(double seconds);
 std::string accuracy_text(double accuracy);  ///< "87.3%"; "" for NaN
 

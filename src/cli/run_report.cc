@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/quantity_text.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/run_prediction.h"
@@ -124,17 +125,17 @@ void print_memory(const RunSummary& summary, const RunPrediction& prediction, si
   print_line(fmt::format("\n{}  {:>12}{}", name_column("memory", name_width), "peak", predicts ? "     predicted" : ""));
   const auto predicted = [&](const std::string& kind) {
     const auto found = prediction.bytes().find(kind);
-    return predicts && found != prediction.bytes().end() ? fmt::format("  {:>12}", memory_text(found->second.predicted)) : "";
+    return predicts && found != prediction.bytes().end() ? fmt::format("  {:>12}", bytes_text(found->second.predicted)) : "";
   };
   for (int kind = 0; kind < memory_kind_count; ++kind) {
     const int64_t bytes = summary.memory.peak_bytes[static_cast<size_t>(kind)];
     const std::string name = to_string(static_cast<MemoryKind>(kind));
-    if (bytes > 0) print_line(fmt::format("{}  {:>12}{}", name_column(name, name_width), memory_text(bytes), predicted(name)));
+    if (bytes > 0) print_line(fmt::format("{}  {:>12}{}", name_column(name, name_width), bytes_text(bytes), predicted(name)));
   }
   const std::string process =
-      prediction.process() ? fmt::format("  {:>12}", memory_text(prediction.process()->predicted)) : "";
-  print_line(fmt::format("{}  {:>12}{}{}", name_column("the whole process", name_width), memory_text(summary.peak_rss_bytes),
-                         process, summary.memory_limit_bytes > 0 ? "  of " + memory_text(summary.memory_limit_bytes) : ""));
+      prediction.process() ? fmt::format("  {:>12}", bytes_text(prediction.process()->predicted)) : "";
+  print_line(fmt::format("{}  {:>12}{}{}", name_column("the whole process", name_width), bytes_text(summary.peak_rss_bytes),
+                         process, summary.memory_limit_bytes > 0 ? "  of " + bytes_text(summary.memory_limit_bytes) : ""));
 }
 
 void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/quantity_text.h"
 #include "schedule/microbatch.h"
-#include "schedule/pipeline/quantity_text.h"
 
 namespace cotune {
 namespace {

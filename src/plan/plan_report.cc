@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/quantity_text.h"
 #include "plan/deployment/placement.h"
 #include "plan/plan_json.h"
-#include "schedule/pipeline/quantity_text.h"
 
 namespace cotune {
 namespace {

@@ -1,46 +1,18 @@
 #include "schedule/step_memory.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
-#include <memory>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "schedule/block_ledger.h"
 
 namespace cotune {
 namespace {
 
-enum Kind { activations, chain_kv, workspace, logits, kind_count };
-
-/// Counts blocks that live as tensors do: as long as somebody holds them.
-class Ledger {
- public:
-  using Block = std::shared_ptr<const int64_t>;
-
-  Block allocate(Kind kind, int64_t bytes) {
-    if (bytes <= 0) return nullptr;
-    live_[kind] += bytes;
-    peak_[kind] = std::max(peak_[kind], live_[kind]);
-    together_ += bytes;
-    most_together_ = std::max(most_together_, together_);
-    return {new int64_t(bytes), [this, kind](const int64_t* block) {
-              live_[kind] -= *block;
-              together_ -= *block;
-              delete block;
-            }};
-  }
-  StepMemory peaks() const {
-    return {peak_[activations], peak_[chain_kv], peak_[workspace], peak_[logits], most_together_};
-  }
-
- private:
-  std::array<int64_t, kind_count> live_{}, peak_{};
-  int64_t together_ = 0, most_together_ = 0;
-};
-
-using Block = Ledger::Block;
+using Block = BlockLedger::Block;
+using enum BlockKind;
 
 /// What an adapter keeps at one projection of one layer, per job and projection.
 struct SiteBlocks {
@@ -95,7 +67,8 @@ class Simulation {
         default: break;
       }
     }
-    return ledger_.peaks();
+    return {ledger_.peak(activations), ledger_.peak(chain_kv), ledger_.peak(workspace), ledger_.peak(logits),
+            ledger_.peak_together()};
   }
 
  private:
@@ -435,8 +408,8 @@ class Simulation {
   int64_t e_, head_workspace_;
   int64_t hidden_, query_, kv_, qkv_, intermediate_;
 
-  Ledger ledger_;
-  Kind kind_ = activations;
+  BlockLedger ledger_;
+  BlockKind kind_ = activations;
   std::map<int32_t, MicrobatchBlocks> live_;
   std::map<std::pair<int32_t, int32_t>, ChainBlocks> chains_;
   std::vector<std::pair<Block, int64_t>> losses_;

@@ -11,6 +11,7 @@
 #include "plan/deployment/step_dispatch.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
+#include "plan/replica_models.h"
 
 namespace cotune {
 namespace {

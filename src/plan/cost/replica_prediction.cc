@@ -7,11 +7,11 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/quantity_text.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/one_f_one_b.h"
-#include "schedule/pipeline/quantity_text.h"
 #include "schedule/pipeline/verify_pipeline.h"
 
 namespace cotune {

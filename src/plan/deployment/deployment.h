@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -70,9 +69,5 @@ struct Deployment {
 /// dispatch_balanced. `sequences`: of the expected step, per bucket (⌈B·f_j⌉).
 Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,
                            const DeploymentLimits& limits = {});
-
-/// Calls `visit` with every p ≥ 0 with Σ p_i·sizes_i = total, in lexicographic order, until it returns false.
-void for_each_plan(std::span<const int64_t> sizes, int64_t total,
-                   const std::function<bool(std::span<const int64_t>)>& visit);
 
 }  // namespace cotune

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "schedule/pipeline/quantity_text.h"
+#include "base/quantity_text.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {

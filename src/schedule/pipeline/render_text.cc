@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "schedule/pipeline/quantity_text.h"
+#include "base/quantity_text.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {

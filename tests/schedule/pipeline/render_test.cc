@@ -7,7 +7,6 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "schedule/pipeline/quantity_text.h"
 #include "schedule/pipeline/random_work.h"
 
 namespace cotune {
@@ -136,22 +135,6 @@ TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
     EXPECT_EQ(starts, example.simulation.transfers.size());
     EXPECT_EQ(flow_start.size(), starts);
   }
-}
-
-TEST(QuantityText, HasThreeDigitsAndAUnit) {
-  EXPECT_EQ(seconds_text(0), "0 s");
-  EXPECT_EQ(seconds_text(1.2345), "1.23 s");
-  EXPECT_EQ(seconds_text(12.345), "12.3 s");
-  EXPECT_EQ(seconds_text(1234.5), "1234 s");
-  EXPECT_EQ(seconds_text(0.34), "340 ms");
-  EXPECT_EQ(seconds_text(17e-6), "17.0 µs");
-  EXPECT_EQ(seconds_text(17e-6, false), "17.0 us");
-  EXPECT_EQ(seconds_text(0.9999), "1.00 s");
-  EXPECT_EQ(bytes_text(0), "0 B");
-  EXPECT_EQ(bytes_text(1023), "1023 B");
-  EXPECT_EQ(bytes_text(1536), "1.50 KiB");
-  EXPECT_EQ(bytes_text(20LL << 30), "20.0 GiB");
-  EXPECT_EQ(bytes_text((1LL << 30) - 1), "1.00 GiB");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "schedule/pipeline/quantity_text.h"
+#include "base/quantity_text.h"
 
 #include <fmt/format.h>
 

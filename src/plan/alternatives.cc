@@ -1,0 +1,107 @@
+#include "plan/alternatives.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+/// Whether the first is to be taken in place of the second.
+bool is_preferred(const Alternative& a, const Alternative& b) {
+  if (a.predicted.seconds < 0.999 * b.predicted.seconds) return true;
+  return a.predicted.seconds <= b.predicted.seconds && a.predicted.fullest_bytes < b.predicted.fullest_bytes;
+}
+
+/// Why an alternative that fits is not the best one. `best`: nullptr where nothing is chosen.
+std::string reason_against(const Alternative& each, const Alternative* best) {
+  if (best == nullptr) return "runs jobs one after the other";
+  const double ratio = each.predicted.seconds / best->predicted.seconds;
+  if (ratio > 1.0005) return fmt::format("{:.1f}% slower", 100 * (ratio - 1));
+  if (ratio < 0.9995)
+    return fmt::format("{:.1f}% faster, but runs jobs one after the other", 100 * (1 - ratio));
+  return each.predicted.fullest_bytes > best->predicted.fullest_bytes ? "as fast, with more memory"
+                                                                      : "as fast";
+}
+
+/// Sums over jobs of what their alternatives of one order say.
+class TurnSum {
+ public:
+  explicit TurnSum(const Alternative& kind) {
+    sum_ = {.deployment = kind.deployment, .sharing = kind.sharing, .order = kind.order};
+  }
+
+  void add(const Alternative& own, const std::string& name) {
+    const PredictedStep& step = own.predicted;
+    if (!own.fits() && sum_.fits()) sum_.constraint = fmt::format("{}: {}", name, own.constraint);
+    sum_.plans.insert(sum_.plans.end(), own.plans.begin(), own.plans.end());
+    sum_.rows.insert(sum_.rows.end(), own.rows.begin(), own.rows.end());
+    PredictedStep& sum = sum_.predicted;
+    sum.seconds += step.seconds;
+    sum.exchange_s += step.exchange_s;
+    sum.tokens += step.tokens;
+    sum.processed_tokens += step.processed_tokens;
+    sum.device_seconds += step.device_seconds;
+    sum.fullest_bytes = std::max(sum.fullest_bytes, step.fullest_bytes);
+    sum.cost += step.cost;
+    const double own_busy = (1 - step.idle) * step.device_seconds;
+    busy_ += own_busy;
+    computing_ += step.bubble < 1 ? own_busy / (1 - step.bubble) : 0;
+  }
+
+  Alternative take(int64_t devices) {
+    PredictedStep& sum = sum_.predicted;
+    if (!sum_.fits()) {
+      sum = {
+          .tokens = sum.tokens, .processed_tokens = sum.processed_tokens, .fullest_bytes = sum.fullest_bytes};
+    } else if (sum.seconds > 0) {
+      sum.idle = std::max(0.0, 1 - busy_ / (sum.seconds * static_cast<double>(devices)));
+      sum.bubble = computing_ > 0 ? std::max(0.0, 1 - busy_ / computing_) : 0;
+    }
+    return std::move(sum_);
+  }
+
+ private:
+  Alternative sum_;
+  double busy_ = 0, computing_ = 0;  // device seconds
+};
+
+}  // namespace
+
+std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>>& of_jobs,
+                                      const std::vector<std::string>& names, int64_t devices) {
+  COTUNE_CHECK(!of_jobs.empty() && of_jobs.size() == names.size());
+  std::vector<Alternative> sums;
+  for (size_t a = 0; a < of_jobs.front().size(); ++a) {
+    TurnSum sum(of_jobs.front()[a]);
+    for (size_t job = 0; job < of_jobs.size(); ++job) sum.add(of_jobs[job][a], names[job]);
+    sums.push_back(sum.take(devices));
+  }
+  return sums;
+}
+
+bool is_sequential(System system) {
+  return system == System::task_sequential || system == System::lobra_sequential;
+}
+
+std::optional<size_t> choose(std::vector<Alternative>& alternatives) {
+  std::optional<size_t> chosen;
+  for (size_t a = 0; a < alternatives.size(); ++a) {
+    const Alternative& each = alternatives[a];
+    if (!each.fits() || is_sequential(each.deployment)) continue;
+    if (!chosen || is_preferred(each, alternatives[*chosen])) chosen = a;
+  }
+  for (size_t a = 0; a < alternatives.size(); ++a) {
+    Alternative& each = alternatives[a];
+    if (!each.fits()) {
+      each.rejected_for = each.constraint;
+    } else if (chosen != a) {
+      each.rejected_for = reason_against(each, chosen ? &alternatives[*chosen] : nullptr);
+    }
+  }
+  return chosen;
+}
+
+}  // namespace cotune

@@ -1,0 +1,61 @@
+/// What planning chooses among, each with its prediction and what speaks against it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/cost/stage_memory.h"
+#include "plan/plan.h"
+#include "plan/shapes/typical_step.h"
+
+namespace cotune {
+
+/// A <TP, PP> on one kind of nodes.
+struct ConsideredConfiguration {
+  std::string nodes;
+  int64_t tensor_parallel = 1, pipeline_stages = 1;
+  int64_t chunk_tokens = 0;        ///< most tokens of a microbatch that fit; 0: none do
+  double tokens_per_device_s = 0;  ///< of full chunks of rows of the mean length; 0: none fit
+  StageMemory memory;              ///< of the fullest stage with such a chunk
+  std::string rejected_for;        ///< "": deployments are made from it
+};
+
+/// Replica counts on one kind of nodes.
+struct ConsideredDeployment {
+  std::string nodes;
+  System system = System::lobra;
+  std::string replicas;    ///< `<1,1>×4, <8,1>×1`
+  double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3)
+  double simulated_s = 0;  ///< best simulated step; 0: not simulated, or nothing fitted
+};
+
+/// A deployment under a sharing policy and a pipeline order.
+struct Alternative {
+  System deployment = System::lobra;
+  Sharing sharing = Sharing::hybrid;
+  PipelineOrder order = PipelineOrder::automatic;
+  std::vector<Plan> plans;  ///< one, or one per job in turn; empty where nothing can be deployed
+  std::vector<std::vector<std::vector<StepRow>>>
+      rows;                  ///< of each plan's replicas; jobs by their index in that plan
+  PredictedStep predicted;   ///< of a step of every job; also of what does not fit, as far as it is known
+  std::string constraint;    ///< what does not fit, in words; "": it fits
+  std::string rejected_for;  ///< the constraint, or by how much it is slower; "": this one was chosen
+
+  bool fits() const { return constraint.empty(); }
+};
+
+/// One job after the other: of each job's own alternatives (equal systems, policies and orders) the sums.
+/// `names`: the jobs'. `devices`: of the nodes. A job that does not fit lends its constraint, with its name.
+std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>>& of_jobs,
+                                      const std::vector<std::string>& names, int64_t devices);
+
+/// task_sequential and lobra_sequential: for comparison, never chosen.
+bool is_sequential(System system);
+
+/// The shortest predicted step of those that fit and run all jobs at once, among those within a thousandth
+/// the one with the least memory; nothing where none fits. Writes into every other why it was not taken.
+std::optional<size_t> choose(std::vector<Alternative>& alternatives);
+
+}  // namespace cotune

@@ -1,0 +1,242 @@
+#include "plan/nodes_planner.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plan/cost/replica_stages.h"
+#include "plan/deployment/placement.h"
+#include "plan/plan_totals.h"
+
+namespace cotune {
+namespace {
+
+constexpr const char* planner_version = "1";
+
+}  // namespace
+
+NodesPlanner::NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+                           const std::vector<JobShape>& jobs, const PlanOptions& options)
+    : model_(model),
+      cluster_(cluster),
+      group_(group),
+      jobs_(jobs),
+      options_(options),
+      rows_(typical_step(jobs)),
+      replica_planner_(model, cluster, group, jobs, options) {
+  for (const StepRow& row : rows_) {
+    longest_ = std::max(longest_, row.tokens);
+    tokens_ += row.tokens;
+  }
+  find_configurations();
+}
+
+std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sharing>& sharing,
+                                            const std::vector<PipelineOrder>& orders) {
+  const bool unlike = system == System::lobra || system == System::lobra_sequential;
+  std::vector<Alternative> best;
+  for (const Sharing policy : sharing) {
+    for (const PipelineOrder order : orders) {
+      best.push_back({.deployment = system, .sharing = policy, .order = order, .constraint = no_deployment_});
+    }
+  }
+  if (!no_deployment_.empty()) return best;
+  bool is_first = true;
+  for (const Deployed& deployed : unlike ? unlike_deployments(system) : alike_deployments(system)) {
+    ConsideredDeployment& shown = deployments_.emplace_back(
+        ConsideredDeployment{group_.name, system, text_of(deployed.replicas), deployed.dispatch.makespan, 0});
+    size_t place = 0;
+    for (const Sharing policy : sharing) {
+      for (Alternative& tried : simulate_deployment(deployed, policy, orders)) {
+        Alternative& kept = best[place++];
+        if (tried.fits() && (shown.simulated_s == 0 || tried.predicted.seconds < shown.simulated_s)) {
+          shown.simulated_s = tried.predicted.seconds;
+        }
+        const bool better =
+            tried.fits() && (!kept.fits() || tried.predicted.seconds < kept.predicted.seconds);
+        if (better || is_first) kept = std::move(tried);
+      }
+    }
+    is_first = false;
+  }
+  return best;
+}
+
+void NodesPlanner::find_configurations() {
+  const double mean = static_cast<double>(tokens_) / static_cast<double>(rows_.size());
+  const auto mean_row = std::max<int64_t>(1, std::llround(mean));
+  int64_t reach = 0;
+  for (ReplicaCandidate& candidate : replica_candidates(model_, jobs_, cluster_, group_, options_.dtype,
+                                                        options_.replicas, options_.measured)) {
+    const Configuration& shape = candidate.configuration;
+    ConsideredConfiguration& shown = considered_.emplace_back();
+    shown = {group_.name,          shape.tensor_parallel, shape.pipeline_stages, shape.chunk_tokens,
+             shape.rate(mean_row), candidate.memory,      candidate.reason};
+    if (shape.chunk_tokens > 0 && shape.chunk_tokens < least_budget(options_)) {
+      shown.rejected_for = fmt::format("only {} tokens fit; a microbatch takes at least {}",
+                                       shape.chunk_tokens, least_budget(options_));
+    }
+    if (!shown.rejected_for.empty()) continue;
+    reach = std::max(reach, shape.chunk_tokens);
+    configurations_.push_back(shape);
+    place_in_considered_.push_back(considered_.size() - 1);
+  }
+  if (configurations_.empty()) {
+    no_deployment_ = "out of memory: no configuration fits on the devices";
+  } else if (reach < longest_) {
+    no_deployment_ =
+        fmt::format("out of memory: no configuration holds rows of {} tokens, at most {}", longest_, reach);
+  } else {
+    buckets_ = bucket_rows(rows_, options_.length_buckets, configurations_);
+    costs_ = step_costs(configurations_, buckets_, options_.layout);
+  }
+}
+
+std::string NodesPlanner::text_of(const std::vector<int64_t>& replicas) const {
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] > 0) parts.push_back(fmt::format("{}×{}", configurations_[i].name(), replicas[i]));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+void NodesPlanner::keep_best(std::vector<Deployed>& found) const {
+  std::stable_sort(found.begin(), found.end(), [](const Deployed& a, const Deployed& b) {
+    return a.dispatch.makespan < b.dispatch.makespan;
+  });
+  if (static_cast<int64_t>(found.size()) > options_.simulated_deployments) {
+    found.resize(static_cast<size_t>(options_.simulated_deployments));
+  }
+}
+
+auto NodesPlanner::alike_deployments(System system) const -> std::vector<Deployed> {
+  std::vector<Deployed> found;
+  for (size_t i = 0; i < configurations_.size(); ++i) {
+    const int64_t count = device_count() / configurations_[i].devices();
+    if (configurations_[i].chunk_tokens < longest_ || count == 0) continue;
+    Deployed& each =
+        found.emplace_back(Deployed{system, std::vector<int64_t>(configurations_.size(), 0), {}});
+    each.replicas[i] = count;
+    each.dispatch =
+        dispatch_balanced(costs_, each.replicas, buckets_.sequences, options_.deployment.dispatch);
+  }
+  keep_best(found);
+  return found;
+}
+
+auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
+  const std::vector<Configuration> proposed = propose_configurations(configurations_, buckets_.tokens);
+  std::vector<size_t> place;  // of the proposed among all
+  for (const Configuration& each : proposed) {
+    for (size_t i = 0; i < configurations_.size(); ++i) {
+      if (configurations_[i].name() == each.name()) place.push_back(i);
+    }
+  }
+  for (size_t i = 0; i < configurations_.size(); ++i) {
+    if (std::count(place.begin(), place.end(), i) > 0) continue;
+    considered_[place_in_considered_[i]].rejected_for =
+        "no length at which it gives most tokens per device; for like replicas only";
+  }
+  std::vector<BucketCosts> costs;
+  for (const size_t i : place) costs.push_back(costs_[i]);
+  const Deployment result = plan_deployment(costs, buckets_.sequences, device_count(), options_.deployment);
+  if (system == System::lobra) lobra_ = result;
+  std::vector<Deployed> found;
+  const auto add = [&](const std::vector<int64_t>& replicas) {
+    Deployed& each =
+        found.emplace_back(Deployed{system, std::vector<int64_t>(configurations_.size(), 0), {}});
+    for (size_t i = 0; i < place.size(); ++i) each.replicas[place[i]] = replicas[i];
+    each.dispatch =
+        dispatch_balanced(costs_, each.replicas, buckets_.sequences, options_.deployment.dispatch);
+  };
+  if (!result.empty()) add(result.replicas);
+  for (const ConsideredPlan& each : result.runners_up) add(each.replicas);
+  // LB-33: unlike replicas never lose against like ones.
+  for (Deployed& each : alike_deployments(system)) {
+    const bool is_known = std::any_of(found.begin(), found.end(),
+                                      [&](const Deployed& other) { return other.replicas == each.replicas; });
+    if (!is_known) found.push_back(std::move(each));
+  }
+  keep_best(found);
+  return found;
+}
+
+std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deployed, Sharing sharing,
+                                                           const std::vector<PipelineOrder>& orders) {
+  std::vector<const Configuration*> shapes;
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < deployed.replicas.size(); ++i) {
+    for (int64_t k = 0; k < deployed.replicas[i]; ++k) {
+      shapes.push_back(&configurations_[i]);
+      sizes.push_back(configurations_[i].devices());
+    }
+  }
+  Plan frame = empty_plan(deployed.system, sharing);
+  std::vector<Alternative> result;
+  for (const PipelineOrder order : orders) {
+    frame.order = order;
+    result.push_back({.deployment = deployed.system, .sharing = sharing, .order = order, .plans = {frame}});
+  }
+  const auto placed = place_replicas(sizes, group_);
+  if (!placed) {
+    for (Alternative& each : result) {
+      each.plans.clear();
+      each.constraint = fmt::format("{} do not lie on whole nodes", text_of(deployed.replicas));
+    }
+    return result;
+  }
+  const auto rows = deal_rows(rows_, buckets_, deployed.replicas, deployed.dispatch);
+  for (size_t r = 0; r < shapes.size(); ++r) {
+    std::vector<ReplicaChoice> choices =
+        replica_planner_.plan(empty_replica(*shapes[r], (*placed)[r]), rows[r], sharing, orders);
+    for (size_t a = 0; a < result.size(); ++a) {
+      if (!choices[a].constraint.empty() && result[a].fits()) {
+        result[a].constraint =
+            fmt::format("{} (replica {}, {})", choices[a].constraint, r, shapes[r]->name());
+      }
+      result[a].plans[0].replicas.push_back(std::move(choices[a].replica));
+    }
+  }
+  for (Alternative& each : result) {
+    each.rows = {rows};
+    Plan& plan = each.plans[0];
+    each.predicted = plan.predicted = predicted_step(plan, model_, cluster_, jobs_, each.fits());
+  }
+  return result;
+}
+
+Plan NodesPlanner::empty_plan(System system, Sharing sharing) const {
+  Plan plan{.planner = planner_version,
+            .model_hash = hash_of(model_),
+            .cluster_hash = hash_of(cluster_),
+            .profile_hash = options_.profile_hash,
+            .dtype = options_.dtype};
+  for (const JobShape& job : jobs_) plan.jobs.push_back(job.name);
+  plan.deployment = system;
+  plan.sharing = sharing;
+  plan.layout = options_.layout;
+  plan.chunk_size = options_.chunk_size;
+  return plan;
+}
+
+PlannedReplica NodesPlanner::empty_replica(const Configuration& shape,
+                                           const std::vector<PlannedDevice>& devices) {
+  const auto stages = stages_.try_emplace({shape.tensor_parallel, shape.pipeline_stages});
+  if (stages.second) {
+    stages.first->second =
+        balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
+                        replica_planner_.machine(shape.tensor_parallel), group_.device.usable_bytes());
+  }
+  PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = shape.chunk_tokens};
+  auto next = devices.begin();
+  for (const StageShape& stage : stages.first->second) {
+    PlannedStage& planned = replica.stages.emplace_back(PlannedStage{.shape = stage});
+    planned.devices.assign(next, next + shape.tensor_parallel);
+    next += shape.tensor_parallel;
+  }
+  return replica;
+}
+
+}  // namespace cotune

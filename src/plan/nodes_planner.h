@@ -1,0 +1,74 @@
+/// All jobs of a list together on one kind of nodes: configurations, deployments of them, and the best
+/// simulated.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plan/alternatives.h"
+#include "plan/deployment/step_dispatch.h"
+#include "plan/plan_options.h"
+#include "plan/replica_planner.h"
+
+namespace cotune {
+
+class NodesPlanner {
+ public:
+  /// What is given must outlive it. `group`: of the cluster.
+  NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+               const std::vector<JobShape>& jobs, const PlanOptions& options);
+
+  /// The best alternative for each sharing policy and order, in that order.
+  std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing,
+                                const std::vector<PipelineOrder>& orders);
+
+  /// Every configuration, and every deployment that plan() has simulated so far.
+  const std::vector<ConsideredConfiguration>& considered() const { return considered_; }
+  const std::vector<ConsideredDeployment>& considered_deployments() const { return deployments_; }
+  /// What plan(System::lobra) found by closed form.
+  const Deployment& lobra() const { return lobra_; }
+
+ private:
+  /// Replica counts over configurations_, with the rows that each replica gets.
+  struct Deployed {
+    System system = System::lobra;
+    std::vector<int64_t> replicas;
+    Dispatch dispatch;
+  };
+
+  int64_t device_count() const { return group_.count * group_.devices; }
+  void find_configurations();
+  std::string text_of(const std::vector<int64_t>& replicas) const;
+  /// As many as are simulated, by the linear model of dispatch.
+  void keep_best(std::vector<Deployed>& found) const;
+  std::vector<Deployed> alike_deployments(System system) const;
+  std::vector<Deployed> unlike_deployments(System system);
+  /// One alternative per order.
+  std::vector<Alternative> simulate_deployment(const Deployed& deployed, Sharing sharing,
+                                               const std::vector<PipelineOrder>& orders);
+  Plan empty_plan(System system, Sharing sharing) const;
+  PlannedReplica empty_replica(const Configuration& shape, const std::vector<PlannedDevice>& devices);
+
+  const ModelConfig& model_;
+  const ClusterSpec& cluster_;
+  const NodeGroup& group_;
+  const std::vector<JobShape>& jobs_;
+  const PlanOptions& options_;
+  std::vector<StepRow> rows_;
+  int64_t longest_ = 0, tokens_ = 0;
+  std::string no_deployment_;                  ///< why there is none; "": there are some
+  std::vector<Configuration> configurations_;  ///< that fit
+  std::vector<size_t> place_in_considered_;
+  StepBuckets buckets_;
+  std::vector<BucketCosts> costs_;
+  std::map<std::pair<int64_t, int64_t>, std::vector<StageShape>> stages_;  ///< by <TP, PP>
+  ReplicaPlanner replica_planner_;
+  std::vector<ConsideredConfiguration> considered_;
+  std::vector<ConsideredDeployment> deployments_;
+  Deployment lobra_;
+};
+
+}  // namespace cotune

@@ -1,0 +1,61 @@
+#include "plan/plan_totals.h"
+
+#include <algorithm>
+
+#include "plan/cost/operator_seconds.h"
+#include "plan/deployment/placement.h"
+#include "schedule/memory.h"
+
+namespace cotune {
+
+double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
+                        const std::vector<JobShape>& jobs) {
+  if (plan.replicas.size() < 2) return 0;
+  int64_t most = 0;
+  bool one_node = true;
+  const PlannedDevice& first = plan.replicas.front().stages.front().devices.front();
+  for (const PlannedReplica& replica : plan.replicas) {
+    for (const PlannedStage& stage : replica.stages) {
+      int64_t parameters = 0;
+      for (const JobShape& job : jobs) {
+        for (const AdapterShape& each : job.adapters) {
+          if (each.layer >= stage.shape.first_layer && each.layer < stage.shape.last_layer) {
+            parameters += parameter_count(model, each);
+          }
+        }
+      }
+      most = std::max(most, parameters);
+      for (const PlannedDevice& device : stage.devices) one_node = one_node && device.node == first.node;
+    }
+  }
+  return all_reduce_seconds(static_cast<double>(most * 4), static_cast<int64_t>(plan.replicas.size()),
+                            one_node ? nodes_called(cluster, first.nodes).link : cluster.network);
+}
+
+PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
+                             const std::vector<JobShape>& jobs, bool fits) {
+  PredictedStep step;
+  double busy = 0, while_computing = 0;
+  for (const PlannedReplica& replica : plan.replicas) {
+    step.seconds = std::max(step.seconds, replica.seconds);
+    step.tokens += replica.tokens;
+    step.processed_tokens += replica.processed_tokens;
+    while_computing += replica.seconds * static_cast<double>(replica.devices());
+    for (const PlannedStage& stage : replica.stages) {
+      busy += stage.busy_s * static_cast<double>(replica.tensor_parallel);
+      step.fullest_bytes = std::max(step.fullest_bytes, stage.memory.total());
+    }
+  }
+  if (!fits) step.seconds = 0;  // of those that do fit, which says nothing
+  if (step.seconds <= 0) return step;
+  const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
+  step.exchange_s = exchange_seconds(plan, model, cluster, jobs);
+  step.seconds += step.exchange_s;
+  step.device_seconds = step.seconds * static_cast<double>(group.count * group.devices);
+  step.bubble = std::max(0.0, 1 - busy / while_computing);
+  step.idle = std::max(0.0, 1 - busy / step.device_seconds);
+  step.cost = step.device_seconds / 3600 * group.device.cost_per_hour;
+  return step;
+}
+
+}  // namespace cotune

@@ -1,0 +1,21 @@
+/// What a whole plan is predicted to take, from what its replicas are.
+#pragma once
+
+#include <vector>
+
+#include "plan/plan.h"
+#include "plan/shapes/job_shape.h"
+
+namespace cotune {
+
+/// Ring all-reduce of adapter gradients, f32, on the rank that holds most of them; 0 with one replica. Over
+/// the node's link where all replicas stand in one node, else over the network.
+double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
+                        const std::vector<JobShape>& jobs);
+
+/// PredictedStep of the plan's replicas. `fits`: whether all of them do; if not, memory and tokens alone are
+/// told. Devices are all of the kind of nodes that the first replica stands on.
+PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
+                             const std::vector<JobShape>& jobs, bool fits);
+
+}  // namespace cotune

@@ -1,0 +1,27 @@
+#include "plan/replica_models.h"
+
+#include "plan/deployment/placement.h"
+
+namespace cotune {
+
+std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& model,
+                                         const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                                         const MeasuredTimes* measured) {
+  std::vector<ReplicaModel> models;
+  for (const PlannedReplica& replica : plan.replicas) {
+    const NodeGroup& group = nodes_called(cluster, replica.stages.front().devices.front().nodes);
+    ReplicaModel& each = models.emplace_back();
+    each.model = model;
+    each.jobs = jobs;
+    for (const PlannedStage& stage : replica.stages) each.stages.push_back(stage.shape);
+    each.machine = {.device = group.device,
+                    .link = cluster.link_of(group, replica.tensor_parallel),
+                    .dtype = plan.dtype,
+                    .measured = measured};
+    each.links = links_between_stages(cluster, replica.stages);
+    each.memory_limit = group.device.usable_bytes();
+  }
+  return models;
+}
+
+}  // namespace cotune

@@ -1,0 +1,144 @@
+#include "plan/replica_planner.h"
+
+#include <algorithm>
+
+#include "plan/deployment/placement.h"
+#include "plan/fusion/hybrid_tasks.h"
+#include "plan/fusion/replica_jobs.h"
+
+namespace cotune {
+namespace {
+
+PlannedReplica filled(const PlannedReplica& empty, int64_t budget, const PricedRows& priced,
+                      const ReplicaPrediction& prediction) {
+  PlannedReplica replica = empty;
+  replica.token_budget = budget;
+  replica.hybrid_tasks = priced.hybrid_tasks;
+  for (size_t task = 0; task < replica.hybrid_tasks.size(); ++task)
+    replica.buckets.push_back({static_cast<int32_t>(task)});
+  replica.rows = priced.rows;
+  replica.microbatches = priced.microbatches;
+  replica.tokens = priced.tokens;
+  replica.processed_tokens = priced.processed_tokens;
+  replica.seconds = prediction.seconds;
+  replica.bubble = prediction.bubble;
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    replica.stages[s].busy_s = prediction.busy_s[s];
+    replica.stages[s].memory = prediction.memory[s];
+  }
+  return replica;
+}
+
+/// The best choice under one order so far.
+class BestChoice {
+ public:
+  void consider(const PlannedReplica& empty, int64_t budget, const PricedRows& priced,
+                const ReplicaPrediction& prediction) {
+    if (fits() && (!prediction.fits() || prediction.seconds >= choice_.replica.seconds)) return;
+    known_ = true;
+    choice_ = {filled(empty, budget, priced, prediction), prediction.constraint};
+  }
+
+  ReplicaChoice take() { return std::move(choice_); }
+
+ private:
+  bool fits() const { return known_ && choice_.constraint.empty(); }
+
+  ReplicaChoice choice_;
+  bool known_ = false;
+};
+
+}  // namespace
+
+int64_t least_budget(const PlanOptions& options) {
+  return std::max(atom_tokens, options.layout == Layout::chunked ? options.chunk_size : 0);
+}
+
+StageMachine ReplicaPlanner::machine(int64_t tensor_parallel) const {
+  return {.device = group_.device,
+          .link = cluster_.link_of(group_, tensor_parallel),
+          .dtype = options_.dtype,
+          .measured = options_.measured};
+}
+
+std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                                Sharing sharing, const std::vector<PipelineOrder>& orders) {
+  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{empty, ""});
+  ReplicaModel replica{.model = model_,
+                       .jobs = jobs_,
+                       .stages = {},
+                       .machine = machine(empty.tensor_parallel),
+                       .links = links_between_stages(cluster_, empty.stages),
+                       .memory_limit = group_.device.usable_bytes()};
+  int64_t longest = 0;
+  for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
+  for (const PlannedStage& stage : empty.stages) replica.stages.push_back(stage.shape);
+  std::vector<BestChoice> best(orders.size());
+  const int64_t least = (std::max(longest, least_budget(options_)) + 63) / 64 * 64;
+  // A pipeline wants several microbatches per stage.
+  const int64_t wanted = replica.stages.size() > 1 ? 8 * static_cast<int64_t>(replica.stages.size()) : 0;
+  for (int64_t budget = std::max(empty.token_budget, longest);;) {
+    bool goes_on = false;
+    int64_t microbatches = 0;
+    for (const HybridTasks& tasks : task_choices(replica, rows, sharing)) {
+      const PricedRows priced =
+          price_rows(replica, rows, {sharing, options_.layout, options_.chunk_size, budget, tasks});
+      microbatches = priced.microbatches;
+      for (size_t o = 0; o < orders.size(); ++o) {
+        const ReplicaPrediction prediction = predict_replica(replica, priced, orders[o], options_.rounds);
+        goes_on = goes_on || !prediction.fits();
+        best[o].consider(empty, budget, priced, prediction);
+      }
+    }
+    const int64_t next = std::max(least, budget / 2 / 64 * 64);
+    if ((!goes_on && microbatches >= wanted) || next >= budget) break;
+    budget = next;
+  }
+  std::vector<ReplicaChoice> choices;
+  for (BestChoice& each : best) choices.push_back(each.take());
+  return choices;
+}
+
+/// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice.
+const std::vector<HybridTasks>& ReplicaPlanner::task_choices(const ReplicaModel& replica,
+                                                             const std::vector<StepRow>& rows,
+                                                             Sharing sharing) {
+  static const std::vector<HybridTasks> no_choice = {{}};
+  if (sharing != Sharing::hybrid) return no_choice;
+  std::map<int32_t, std::vector<int64_t>> lengths;
+  for (const StepRow& row : rows) lengths[row.job].push_back(row.tokens);
+  std::vector<int32_t> jobs;
+  for (const auto& [job, own] : lengths) jobs.push_back(job);
+  // Replicas of one shape get like rows: what is best for the first with these jobs is tried on all.
+  const auto [found, is_new] =
+      task_choices_.try_emplace({replica.stages.front().tensor_parallel, replica.stages.size(), jobs});
+  std::vector<HybridTasks>& choices = found->second;
+  if (!is_new) return choices;
+  HybridTasks apart;
+  for (const int32_t job : jobs) apart.push_back({job});
+  choices = {{jobs}, apart};
+  ReplicaJobs own{.model = model_,
+                  .jobs = {},
+                  .stages = replica.stages,
+                  .machine = replica.machine,
+                  .between_stages = cluster_.link_of(group_, replica.stages.front().tensor_parallel *
+                                                                 static_cast<int64_t>(replica.stages.size())),
+                  .memory_bytes = replica.memory_limit};
+  for (const int32_t job : jobs) {
+    JobShape& shape = own.jobs.emplace_back(jobs_[static_cast<size_t>(job)]);
+    for (AdapterShape& each : shape.adapters) each.job = static_cast<int32_t>(own.jobs.size()) - 1;
+    shape.batch_size = static_cast<int64_t>(lengths[job].size());
+    shape.lengths = histogram_of(lengths[job]);
+  }
+  const ChosenHybridTasks planned = choose_hybrid_tasks(fusion_problems(own));
+  if (!planned.chosen.fits()) return choices;
+  HybridTasks named;
+  for (const std::vector<int32_t>& task : planned.chosen.tasks) {
+    auto& members = named.emplace_back();
+    for (const int32_t index : task) members.push_back(jobs[static_cast<size_t>(index)]);
+  }
+  if (named.size() != 1 && named.size() != jobs.size()) choices.push_back(std::move(named));
+  return choices;
+}
+
+}  // namespace cotune

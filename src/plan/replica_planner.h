@@ -1,0 +1,57 @@
+/// The rows of one replica: its token budget and hybrid tasks, by simulation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "plan/cost/replica_prediction.h"
+#include "plan/fusion/fusion.h"
+#include "plan/plan.h"
+#include "plan/plan_options.h"
+
+namespace cotune {
+
+/// A replica with its rows, predicted under one pipeline order.
+struct ReplicaChoice {
+  PlannedReplica replica;
+  std::string constraint;  ///< what does not fit, in words; "": it does
+};
+
+/// A replica must take an atom, or a chunk, and is of use for rows that fit whole.
+int64_t least_budget(const PlanOptions& options);
+
+/// All replicas stand on one kind of nodes. Remembers which hybrid tasks it found for jobs on a shape of
+/// replica.
+class ReplicaPlanner {
+ public:
+  /// What is given must outlive it.
+  ReplicaPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+                 const std::vector<JobShape>& jobs, const PlanOptions& options)
+      : model_(model), cluster_(cluster), group_(group), jobs_(jobs), options_(options) {}
+
+  /// How a tensor-parallel group of these nodes computes.
+  StageMachine machine(int64_t tensor_parallel) const;
+
+  /// `empty`: with its stages and devices, and the most tokens that fit by closed form as its budget. For
+  /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
+  /// what overflows. The budget is halved as long as something does not fit, or a pipeline has fewer than
+  /// eight microbatches a stage.
+  std::vector<ReplicaChoice> plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                  Sharing sharing, const std::vector<PipelineOrder>& orders);
+
+ private:
+  const std::vector<HybridTasks>& task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows,
+                                               Sharing sharing);
+
+  const ModelConfig& model_;
+  const ClusterSpec& cluster_;
+  const NodeGroup& group_;
+  const std::vector<JobShape>& jobs_;
+  const PlanOptions& options_;
+  std::map<std::tuple<int64_t, size_t, std::vector<int32_t>>, std::vector<HybridTasks>> task_choices_;
+};
+
+}  // namespace cotune
