@@ -14,6 +14,7 @@
 #include "jobs/jobs_file.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
+#include "plan/planning_json.h"
 #include "plan/replica_models.h"
 #include "plan/shapes/cluster_file.h"
 #include "schedule/pipeline/render.h"
@@ -124,15 +125,18 @@ int plan(const PlanArguments& arguments) {
   options.dtype = planned_dtype(jobs_file.model, cluster);
   options.layout = jobs_file.run.layout;
   options.chunk_size = jobs_file.run.chunk_size;
+  options.recompute = jobs_file.run.recompute;
   if (arguments.compare) {
     options.deployments = {System::task_sequential, System::task_fused, System::lobra_sequential,
                            System::lobra};
   }
   const PlanningResult result = make_plan(files.config, cluster, jobs, options);
+  const std::vector<NodeChange> changes = node_changes(files.config, cluster, jobs, options, result);
   if (arguments.json) {
-    fmt::print("{}\n", to_json(result).dump());
+    fmt::print("{}\n", to_json(result, changes).dump());
   } else {
     fmt::print("{}", explain(result, cluster));
+    if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));
   }
   if (result.plan() == nullptr) {
     if (arguments.json) fmt::print(stderr, "No plan: nothing that was tried fits.\n{}", result.advice);

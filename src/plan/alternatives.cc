@@ -30,7 +30,7 @@ std::string reason_against(const Alternative& each, const Alternative* best) {
 class TurnSum {
  public:
   explicit TurnSum(const Alternative& kind) {
-    sum_ = {.deployment = kind.deployment, .sharing = kind.sharing, .order = kind.order};
+    sum_ = {.deployment = kind.deployment, .sharing = kind.sharing, .order = kind.order, .recompute = kind.recompute};
   }
 
   void add(const Alternative& own, const std::string& name) {

@@ -12,10 +12,12 @@
 
 namespace cotune {
 
-/// A <TP, PP> on one kind of nodes.
+/// A <TP, PP>, or <TP, PP>/Z, on one kind of nodes.
 struct ConsideredConfiguration {
   std::string nodes;
   int64_t tensor_parallel = 1, pipeline_stages = 1;
+  int64_t shards = 1;              ///< copies that share one set of frozen weights
+  bool recompute = false;
   int64_t chunk_tokens = 0;        ///< most tokens of a microbatch that fit; 0: none do
   double tokens_per_device_s = 0;  ///< of full chunks of rows of the mean length; 0: none fit
   StageMemory memory;              ///< of the fullest stage with such a chunk
@@ -26,6 +28,7 @@ struct ConsideredConfiguration {
 struct ConsideredDeployment {
   std::string nodes;
   System system = System::lobra;
+  bool recompute = false;
   std::string replicas;    ///< `<1,1>×4, <8,1>×1`
   double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3)
   double simulated_s = 0;  ///< best simulated step; 0: not simulated, or nothing fitted
@@ -36,6 +39,8 @@ struct Alternative {
   System deployment = System::lobra;
   Sharing sharing = Sharing::hybrid;
   PipelineOrder order = PipelineOrder::automatic;
+  bool recompute = false;
+  bool shards_weights = false;  ///< some replicas share their frozen weights
   std::vector<Plan> plans;  ///< one, or one per job in turn; empty where nothing can be deployed
   std::vector<std::vector<std::vector<StepRow>>>
       rows;                  ///< of each plan's replicas; jobs by their index in that plan

@@ -25,10 +25,51 @@ std::vector<Alternative> plan_in_turn(const ModelConfig& model, const ClusterSpe
   for (const JobShape& job : jobs) {
     const std::vector<JobShape> only = {alone(job)};
     of_jobs.push_back(
-        NodesPlanner(model, cluster, group, only, options).plan(system, {Sharing::separate}, options.orders));
+        NodesPlanner(model, cluster, group, only, options, {.recompute = options.recompute == Recompute::always}).plan(system, {Sharing::separate}, options.orders));
     names.push_back(job.name);
   }
   return sums_in_turn(of_jobs, names, group.count * group.devices);
+}
+
+/// Which savings are tried on these nodes, beside none: recomputation only where plans may or need not have it, sharding
+/// only where there are copies.
+std::vector<MemorySaving> savings_to_try(const PlanOptions& options, const NodeGroup& group) {
+  const bool always = options.recompute == Recompute::always;
+  std::vector<MemorySaving> savings = {{.recompute = always}};
+  for (MemorySaving each : options.savings) {
+    if (each.recompute && options.recompute == Recompute::never) continue;
+    if (each.most_shards > 1 && group.count * group.devices < 2) continue;
+    each.recompute = each.recompute || always;
+    if (std::find(savings.begin(), savings.end(), each) == savings.end()) savings.push_back(each);
+  }
+  return savings;
+}
+
+/// All alternatives on one kind of nodes.
+PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+                             const std::vector<JobShape>& jobs, const PlanOptions& options) {
+  PlanningResult result;
+  const std::vector<MemorySaving> savings = savings_to_try(options, group);
+  for (const MemorySaving& saving : savings) {
+    const bool is_plain = saving == savings.front();
+    NodesPlanner planner(model, cluster, group, jobs, options, saving);
+    for (const System system : options.deployments) {
+      if (is_sequential(system) && !is_plain) continue;
+      std::vector<Alternative> found =
+          is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
+          : is_plain            ? planner.plan(system, options.sharing, options.orders)
+                                : planner.plan(system, {Sharing::hybrid}, {PipelineOrder::automatic});
+      std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
+    }
+    const std::vector<ConsideredConfiguration>& configurations = planner.considered();
+    std::copy_if(configurations.begin(), configurations.end(), std::back_inserter(result.configurations),
+                 [&](const ConsideredConfiguration& each) { return is_plain || saving.most_shards <= 1 || each.shards > 1; });
+    result.deployments.insert(result.deployments.end(), planner.considered_deployments().begin(),
+                              planner.considered_deployments().end());
+    if (is_plain) result.lobra = planner.lobra();
+  }
+  result.chosen = choose(result.alternatives);
+  return result;
 }
 
 }  // namespace
@@ -37,35 +78,21 @@ PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options) {
   COTUNE_CHECK(!jobs.empty() && !cluster.nodes.empty(), "{} jobs, {} kinds of nodes", jobs.size(),
                cluster.nodes.size());
-  COTUNE_CHECK(options.replicas.most_shards == 1,
-               "copies that share their weights are no replicas of a plan yet");
   PlanningResult result;
-  std::vector<Alternative> best;
-  double least = 0;
   for (const NodeGroup& group : cluster.nodes) {
-    NodesPlanner planner(model, cluster, group, jobs, options);
-    PlanningResult here;
-    for (const System system : options.deployments) {
-      std::vector<Alternative> found = is_sequential(system)
-                                           ? plan_in_turn(model, cluster, group, jobs, options, system)
-                                           : planner.plan(system, options.sharing, options.orders);
-      std::move(found.begin(), found.end(), std::back_inserter(here.alternatives));
-    }
-    here.chosen = choose(here.alternatives);
-    result.configurations.insert(result.configurations.end(), planner.considered().begin(),
-                                 planner.considered().end());
-    result.deployments.insert(result.deployments.end(), planner.considered_deployments().begin(),
-                              planner.considered_deployments().end());
-    const double seconds = here.chosen ? here.alternatives[*here.chosen].predicted.seconds : 0;
-    const bool is_better = here.chosen && (!result.chosen || seconds < least);
+    PlanningResult here = plan_on_nodes(model, cluster, group, jobs, options);
+    const auto append = [](auto& all, const auto& more) { all.insert(all.end(), more.begin(), more.end()); };
+    append(result.configurations, here.configurations);
+    append(result.deployments, here.deployments);
+    const bool is_better =
+        here.plan() != nullptr && (result.plan() == nullptr || here.plan()->predicted.seconds < result.plan()->predicted.seconds);
     if (is_better || &group == &cluster.nodes.front()) {
       result.alternatives = std::move(here.alternatives);
       result.chosen = here.chosen;
-      result.lobra = planner.lobra();
-      least = seconds;
+      result.lobra = std::move(here.lobra);
     }
   }
-  if (!result.chosen) result.advice = advise(model, cluster, jobs, options.dtype, options.replicas);
+  if (!result.chosen) result.advice = advise(model, cluster, jobs, options);
   return result;
 }
 

@@ -18,14 +18,16 @@ constexpr const char* planner_version = "1";
 }  // namespace
 
 NodesPlanner::NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
-                           const std::vector<JobShape>& jobs, const PlanOptions& options)
+                           const std::vector<JobShape>& jobs, const PlanOptions& options,
+                           const MemorySaving& saving)
     : model_(model),
       cluster_(cluster),
       group_(group),
       jobs_(jobs),
       options_(options),
+      saving_(saving),
       rows_(typical_step(jobs)),
-      replica_planner_(model, cluster, group, jobs, options) {
+      replica_planner_(model, cluster, group, jobs, options, saving.recompute) {
   for (const StepRow& row : rows_) {
     longest_ = std::max(longest_, row.tokens);
     tokens_ += row.tokens;
@@ -39,14 +41,21 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
   std::vector<Alternative> best;
   for (const Sharing policy : sharing) {
     for (const PipelineOrder order : orders) {
-      best.push_back({.deployment = system, .sharing = policy, .order = order, .constraint = no_deployment_});
+      best.push_back(empty_alternative(system, policy, order));
     }
   }
   if (!no_deployment_.empty()) return best;
+  const std::vector<Deployed> found = unlike ? unlike_deployments(system) : alike_deployments(system);
+  if (found.empty()) {
+    for (Alternative& each : best) {
+      each.constraint = fmt::format("out of memory: no configuration with sharded weights holds rows of {} tokens", longest_);
+    }
+    return best;
+  }
   bool is_first = true;
-  for (const Deployed& deployed : unlike ? unlike_deployments(system) : alike_deployments(system)) {
-    ConsideredDeployment& shown = deployments_.emplace_back(
-        ConsideredDeployment{group_.name, system, text_of(deployed.replicas), deployed.dispatch.makespan, 0});
+  for (const Deployed& deployed : found) {
+    ConsideredDeployment& shown = deployments_.emplace_back(ConsideredDeployment{
+        group_.name, system, saving_.recompute, text_of(deployed.replicas), deployed.dispatch.makespan, 0});
     size_t place = 0;
     for (const Sharing policy : sharing) {
       for (Alternative& tried : simulate_deployment(deployed, policy, orders)) {
@@ -64,16 +73,35 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
   return best;
 }
 
+Alternative NodesPlanner::empty_alternative(System system, Sharing sharing, PipelineOrder order) const {
+  return {.deployment = system,
+          .sharing = sharing,
+          .order = order,
+          .recompute = saving_.recompute,
+          .shards_weights = saving_.most_shards > 1,
+          .constraint = no_deployment_};
+}
+
 void NodesPlanner::find_configurations() {
   const double mean = static_cast<double>(tokens_) / static_cast<double>(rows_.size());
   const auto mean_row = std::max<int64_t>(1, std::llround(mean));
   int64_t reach = 0;
-  for (ReplicaCandidate& candidate : replica_candidates(model_, jobs_, cluster_, group_, options_.dtype,
-                                                        options_.replicas, options_.measured)) {
+  ReplicaLimits limits = options_.replicas;
+  limits.recompute = saving_.recompute;
+  limits.most_shards = saving_.most_shards;
+  for (ReplicaCandidate& candidate :
+       replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured)) {
     const Configuration& shape = candidate.configuration;
-    ConsideredConfiguration& shown = considered_.emplace_back();
-    shown = {group_.name,          shape.tensor_parallel, shape.pipeline_stages, shape.chunk_tokens,
-             shape.rate(mean_row), candidate.memory,      candidate.reason};
+    ConsideredConfiguration& shown = considered_.emplace_back(
+        ConsideredConfiguration{.nodes = group_.name,
+                                .tensor_parallel = shape.tensor_parallel,
+                                .pipeline_stages = shape.pipeline_stages,
+                                .shards = shape.shards,
+                                .recompute = saving_.recompute,
+                                .chunk_tokens = shape.chunk_tokens,
+                                .tokens_per_device_s = shape.rate(mean_row),
+                                .memory = candidate.memory,
+                                .rejected_for = candidate.reason});
     if (shape.chunk_tokens > 0 && shape.chunk_tokens < least_budget(options_)) {
       shown.rejected_for = fmt::format("only {} tokens fit; a microbatch takes at least {}",
                                        shape.chunk_tokens, least_budget(options_));
@@ -102,6 +130,14 @@ std::string NodesPlanner::text_of(const std::vector<int64_t>& replicas) const {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+bool NodesPlanner::is_wanted(const std::vector<int64_t>& replicas) const {
+  if (saving_.most_shards <= 1) return true;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] > 0 && configurations_[i].shards > 1) return true;
+  }
+  return false;
+}
+
 void NodesPlanner::keep_best(std::vector<Deployed>& found) const {
   std::stable_sort(found.begin(), found.end(), [](const Deployed& a, const Deployed& b) {
     return a.dispatch.makespan < b.dispatch.makespan;
@@ -111,16 +147,19 @@ void NodesPlanner::keep_best(std::vector<Deployed>& found) const {
   }
 }
 
+auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) const -> Deployed {
+  Dispatch dispatch = dispatch_balanced(costs_, replicas, buckets_.sequences, options_.deployment.dispatch);
+  return {system, std::move(replicas), std::move(dispatch)};
+}
+
 auto NodesPlanner::alike_deployments(System system) const -> std::vector<Deployed> {
   std::vector<Deployed> found;
   for (size_t i = 0; i < configurations_.size(); ++i) {
     const int64_t count = device_count() / configurations_[i].devices();
     if (configurations_[i].chunk_tokens < longest_ || count == 0) continue;
-    Deployed& each =
-        found.emplace_back(Deployed{system, std::vector<int64_t>(configurations_.size(), 0), {}});
-    each.replicas[i] = count;
-    each.dispatch =
-        dispatch_balanced(costs_, each.replicas, buckets_.sequences, options_.deployment.dispatch);
+    std::vector<int64_t> replicas(configurations_.size(), 0);
+    replicas[i] = count;
+    if (is_wanted(replicas)) found.push_back(deployed(system, std::move(replicas)));
   }
   keep_best(found);
   return found;
@@ -144,12 +183,10 @@ auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
   const Deployment result = plan_deployment(costs, buckets_.sequences, device_count(), options_.deployment);
   if (system == System::lobra) lobra_ = result;
   std::vector<Deployed> found;
-  const auto add = [&](const std::vector<int64_t>& replicas) {
-    Deployed& each =
-        found.emplace_back(Deployed{system, std::vector<int64_t>(configurations_.size(), 0), {}});
-    for (size_t i = 0; i < place.size(); ++i) each.replicas[place[i]] = replicas[i];
-    each.dispatch =
-        dispatch_balanced(costs_, each.replicas, buckets_.sequences, options_.deployment.dispatch);
+  const auto add = [&](const std::vector<int64_t>& of_proposed) {
+    std::vector<int64_t> replicas(configurations_.size(), 0);
+    for (size_t i = 0; i < place.size(); ++i) replicas[place[i]] = of_proposed[i];
+    if (is_wanted(replicas)) found.push_back(deployed(system, std::move(replicas)));
   };
   if (!result.empty()) add(result.replicas);
   for (const ConsideredPlan& each : result.runners_up) add(each.replicas);
@@ -166,8 +203,9 @@ auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
 std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deployed, Sharing sharing,
                                                            const std::vector<PipelineOrder>& orders) {
   std::vector<const Configuration*> shapes;
-  std::vector<int64_t> sizes;
+  std::vector<int64_t> sizes, copies;  // copies: by configuration
   for (size_t i = 0; i < deployed.replicas.size(); ++i) {
+    copies.push_back(deployed.replicas[i] * configurations_[i].shards);
     for (int64_t k = 0; k < deployed.replicas[i]; ++k) {
       shapes.push_back(&configurations_[i]);
       sizes.push_back(configurations_[i].devices());
@@ -177,7 +215,8 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
   std::vector<Alternative> result;
   for (const PipelineOrder order : orders) {
     frame.order = order;
-    result.push_back({.deployment = deployed.system, .sharing = sharing, .order = order, .plans = {frame}});
+    result.push_back(empty_alternative(deployed.system, sharing, order));
+    result.back().plans = {frame};
   }
   const auto placed = place_replicas(sizes, group_);
   if (!placed) {
@@ -187,16 +226,19 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
     }
     return result;
   }
-  const auto rows = deal_rows(rows_, buckets_, deployed.replicas, deployed.dispatch);
-  for (size_t r = 0; r < shapes.size(); ++r) {
-    std::vector<ReplicaChoice> choices =
-        replica_planner_.plan(empty_replica(*shapes[r], (*placed)[r]), rows[r], sharing, orders);
-    for (size_t a = 0; a < result.size(); ++a) {
-      if (!choices[a].constraint.empty() && result[a].fits()) {
-        result[a].constraint =
-            fmt::format("{} (replica {}, {})", choices[a].constraint, r, shapes[r]->name());
+  const auto rows = deal_rows(rows_, buckets_, copies, deployed.dispatch);
+  size_t r = 0;
+  for (size_t unit = 0; unit < shapes.size(); ++unit) {
+    for (int64_t copy = 0; copy < shapes[unit]->shards; ++copy, ++r) {
+      std::vector<ReplicaChoice> choices = replica_planner_.plan(
+          empty_replica(*shapes[unit], (*placed)[unit], copy), rows[r], sharing, orders);
+      for (size_t a = 0; a < result.size(); ++a) {
+        if (!choices[a].constraint.empty() && result[a].fits()) {
+          result[a].constraint =
+              fmt::format("{} (replica {}, {})", choices[a].constraint, r, shapes[unit]->name());
+        }
+        result[a].plans[0].replicas.push_back(std::move(choices[a].replica));
       }
-      result[a].plans[0].replicas.push_back(std::move(choices[a].replica));
     }
   }
   for (Alternative& each : result) {
@@ -218,19 +260,23 @@ Plan NodesPlanner::empty_plan(System system, Sharing sharing) const {
   plan.sharing = sharing;
   plan.layout = options_.layout;
   plan.chunk_size = options_.chunk_size;
+  plan.recompute = saving_.recompute ? Recompute::always : Recompute::never;
   return plan;
 }
 
 PlannedReplica NodesPlanner::empty_replica(const Configuration& shape,
-                                           const std::vector<PlannedDevice>& devices) {
-  const auto stages = stages_.try_emplace({shape.tensor_parallel, shape.pipeline_stages});
+                                           const std::vector<PlannedDevice>& devices, int64_t copy) {
+  const auto stages = stages_.try_emplace(shape.name());
   if (stages.second) {
     stages.first->second =
         balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
-                        replica_planner_.machine(shape.tensor_parallel), group_.device.usable_bytes());
+                        replica_planner_.machine(shape.tensor_parallel), group_.device.usable_bytes(),
+                        {shape.shards, options_.replicas.gather_overlap});
   }
-  PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = shape.chunk_tokens};
-  auto next = devices.begin();
+  PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,
+                         .token_budget = shape.chunk_tokens,
+                         .shards = shape.shards};
+  auto next = devices.begin() + copy * shape.tensor_parallel * shape.pipeline_stages;
   for (const StageShape& stage : stages.first->second) {
     PlannedStage& planned = replica.stages.emplace_back(PlannedStage{.shape = stage});
     planned.devices.assign(next, next + shape.tensor_parallel);

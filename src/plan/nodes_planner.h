@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "plan/alternatives.h"
@@ -17,9 +16,10 @@ namespace cotune {
 
 class NodesPlanner {
  public:
-  /// What is given must outlive it. `group`: of the cluster.
+  /// What is given must outlive it. `group`: of the cluster. `saving`: of every plan; where most_shards is above 1, each
+  /// deployment has replicas that share their weights.
   NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
-               const std::vector<JobShape>& jobs, const PlanOptions& options);
+               const std::vector<JobShape>& jobs, const PlanOptions& options, const MemorySaving& saving);
 
   /// The best alternative for each sharing policy and order, in that order.
   std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing,
@@ -40,23 +40,29 @@ class NodesPlanner {
   };
 
   int64_t device_count() const { return group_.count * group_.devices; }
+  /// Whether it saves memory as it should: with sharded weights in some replicas, where that is asked for.
+  bool is_wanted(const std::vector<int64_t>& replicas) const;
   void find_configurations();
   std::string text_of(const std::vector<int64_t>& replicas) const;
   /// As many as are simulated, by the linear model of dispatch.
   void keep_best(std::vector<Deployed>& found) const;
+  Deployed deployed(System system, std::vector<int64_t> replicas) const;
   std::vector<Deployed> alike_deployments(System system) const;
   std::vector<Deployed> unlike_deployments(System system);
+  Alternative empty_alternative(System system, Sharing sharing, PipelineOrder order) const;
   /// One alternative per order.
   std::vector<Alternative> simulate_deployment(const Deployed& deployed, Sharing sharing,
                                                const std::vector<PipelineOrder>& orders);
   Plan empty_plan(System system, Sharing sharing) const;
-  PlannedReplica empty_replica(const Configuration& shape, const std::vector<PlannedDevice>& devices);
+  /// One of the copies that stand on these devices.
+  PlannedReplica empty_replica(const Configuration& shape, const std::vector<PlannedDevice>& devices, int64_t copy);
 
   const ModelConfig& model_;
   const ClusterSpec& cluster_;
   const NodeGroup& group_;
   const std::vector<JobShape>& jobs_;
   const PlanOptions& options_;
+  MemorySaving saving_;
   std::vector<StepRow> rows_;
   int64_t longest_ = 0, tokens_ = 0;
   std::string no_deployment_;                  ///< why there is none; "": there are some
@@ -64,7 +70,7 @@ class NodesPlanner {
   std::vector<size_t> place_in_considered_;
   StepBuckets buckets_;
   std::vector<BucketCosts> costs_;
-  std::map<std::pair<int64_t, int64_t>, std::vector<StageShape>> stages_;  ///< by <TP, PP>
+  std::map<std::string, std::vector<StageShape>> stages_;  ///< by configuration
   ReplicaPlanner replica_planner_;
   std::vector<ConsideredConfiguration> considered_;
   std::vector<ConsideredDeployment> deployments_;

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <map>
+#include <tuple>
 
 #include "base/file.h"
 #include "plan/shapes/cluster_file.h"
@@ -26,11 +27,15 @@ std::string hash_of(const ClusterSpec& cluster) {
 
 std::string replicas_text(const Plan& plan) {
   // By devices, then by tensor parallelism, descending.
-  std::map<std::pair<int64_t, int64_t>, int64_t, std::greater<>> counts;
-  for (const PlannedReplica& replica : plan.replicas) ++counts[{replica.devices(), replica.tensor_parallel}];
+  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t, std::greater<>> counts;
+  for (const PlannedReplica& replica : plan.replicas) {
+    ++counts[{replica.devices(), replica.tensor_parallel, replica.shards}];
+  }
   std::vector<std::string> parts;
   for (const auto& [shape, count] : counts) {
-    parts.push_back(fmt::format("<{},{}>×{}", shape.second, shape.first / shape.second, count));
+    const auto& [devices, tensor_parallel, shards] = shape;
+    parts.push_back(fmt::format("<{},{}>{}×{}", tensor_parallel, devices / tensor_parallel,
+                                shards > 1 ? fmt::format("/{}", shards) : "", count / shards));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }

@@ -51,6 +51,7 @@ struct PlannedStage {
 struct PlannedReplica {
   int64_t tensor_parallel = 1;
   int64_t token_budget = 0;  ///< tokens of a microbatch; no longer row is sent here
+  int64_t shards = 1;        ///< replicas in a row, this one among them, that share one set of frozen weights
   std::vector<PlannedStage> stages;
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches, by index; ascending
   std::vector<std::vector<int32_t>> buckets;       ///< hybrid tasks of one pipeline clock, by index
@@ -96,7 +97,7 @@ struct Plan {
   Layout layout = Layout::ragged;
   int64_t chunk_size = 64;  ///< layout chunked
   PipelineOrder order = PipelineOrder::automatic;
-  Recompute recompute = Recompute::never;
+  Recompute recompute = Recompute::never;  ///< always: activations are made again before their backward
   std::vector<PlannedReplica> replicas;
   PredictedStep predicted;
   bool operator==(const Plan&) const = default;
@@ -106,7 +107,7 @@ struct Plan {
 std::string hash_of(const ModelConfig& model);
 std::string hash_of(const ClusterSpec& cluster);
 
-/// Replicas by shape in words, largest first: `<4,2>×1, <1,1>×8`.
+/// Replicas by shape in words, largest first: `<4,2>×1, <1,1>×8`; `<1,1>/4×2`: eight of them, four to a set of weights.
 std::string replicas_text(const Plan& plan);
 
 }  // namespace cotune

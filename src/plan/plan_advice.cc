@@ -3,12 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/quantity_text.h"
 #include "schedule/microbatch.h"
 
 namespace cotune {
 namespace {
+
+/// A way to hold the longest row, were memory without end.
+struct Need {
+  ReplicaCandidate candidate;
+  bool recompute = false;
+
+  int64_t bytes() const { return candidate.memory.total(); }
+  int64_t devices() const { return candidate.configuration.devices(); }
+  std::string name() const { return candidate.configuration.name() + (recompute ? " with recomputation" : ""); }
+};
 
 std::string largest_term(const StageMemory& memory) {
   const std::pair<int64_t, const char*> terms[] = {{memory.weights, "frozen weights"},
@@ -19,74 +30,114 @@ std::string largest_term(const StageMemory& memory) {
   return fmt::format("{} of {}", bytes_text(most->first), most->second);
 }
 
-/// With memory without end, for chunks of `tokens` tokens.
-std::vector<ReplicaCandidate> needs(const ModelConfig& model, const ClusterSpec& cluster,
-                                    const NodeGroup& group, const std::vector<JobShape>& jobs,
-                                    const std::string& dtype, ReplicaLimits limits, int64_t tokens) {
-  NodeGroup roomy = group;
-  roomy.device.memory_bytes = int64_t{1} << 60;
-  limits.most_chunk_tokens = tokens;
-  return replica_candidates(model, jobs, cluster, roomy, dtype, limits);
-}
-
-std::string advice_for(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
-                       const std::vector<JobShape>& jobs, const std::string& dtype,
-                       const ReplicaLimits& limits) {
-  int64_t longest = atom_tokens;
-  for (const JobShape& job : jobs) longest = std::max(longest, job.lengths.longest());
-  const int64_t tokens = (longest + 63) / 64 * 64, limit = group.device.usable_bytes();
-  std::string text;
-  const std::vector<ReplicaCandidate> all = needs(model, cluster, group, jobs, dtype, limits, tokens);
-  const auto least =
-      std::min_element(all.begin(), all.end(), [](const ReplicaCandidate& a, const ReplicaCandidate& b) {
-        return a.memory.total() < b.memory.total();
-      });
-  if (least != all.end()) {
-    text += fmt::format(
-        "  {}: rows of {} tokens need at least {} per device, as {}, {} of it; {} of its {} may be used.\n",
-        group.name, longest, bytes_text(least->memory.total()), least->configuration.name(),
-        largest_term(least->memory), bytes_text(limit), bytes_text(group.device.memory_bytes));
-  }
-  constexpr int64_t most_times = 64;
-  for (int64_t times = 2; times <= most_times; times *= 2) {
-    ClusterSpec larger = cluster;
-    NodeGroup more = group;
-    more.count *= times;
-    if (larger.network.bandwidth <= 0)
-      larger.network = group.link.bandwidth > 0 ? group.link : link_preset("infiniband-200");
-    ReplicaLimits wider = limits;
-    wider.most_devices *= times;
-    const std::vector<ReplicaCandidate> candidates = needs(model, larger, more, jobs, dtype, wider, tokens);
-    const ReplicaCandidate* fewest = nullptr;
-    for (const ReplicaCandidate& each : candidates) {
-      const bool fits = each.memory.total() <= limit;
-      if (fits && (fewest == nullptr || each.configuration.devices() < fewest->configuration.devices()))
-        fewest = &each;
+class Adviser {
+ public:
+  Adviser(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const PlanOptions& options)
+      : model_(model), cluster_(cluster), jobs_(jobs), options_(options) {
+    longest_ = atom_tokens;
+    for (const JobShape& job : jobs) longest_ = std::max(longest_, job.lengths.longest());
+    savings_ = {{.recompute = options.recompute == Recompute::always}};
+    for (const MemorySaving& each : options.savings) {
+      if (!each.recompute || options.recompute != Recompute::never) savings_.push_back(each);
     }
-    if (fewest == nullptr) continue;
-    text += fmt::format("  {}: {} devices would hold it as {} ({} nodes in place of {}), {} per device.\n",
-                        group.name, fewest->configuration.devices(), fewest->configuration.name(),
-                        (fewest->configuration.devices() + group.devices - 1) / group.devices, group.count,
-                        bytes_text(fewest->memory.total()));
-    break;
   }
-  int64_t reach = 0;
-  for (const ReplicaCandidate& each : replica_candidates(model, jobs, cluster, group, dtype, limits)) {
-    reach = std::max(reach, each.configuration.chunk_tokens);
+
+  std::string on(const NodeGroup& group) const {
+    const int64_t limit = group.device.usable_bytes();
+    std::string text;
+    const std::vector<Need> all = needs(cluster_, group, 1);
+    const auto least =
+        std::min_element(all.begin(), all.end(), [](const Need& a, const Need& b) { return a.bytes() < b.bytes(); });
+    if (least != all.end()) {
+      text += fmt::format(
+          "  {}: rows of {} tokens need at least {} per device, as {}, {} of it; {} of its {} may be used.\n", group.name,
+          longest_, bytes_text(least->bytes()), least->name(), largest_term(least->candidate.memory), bytes_text(limit),
+          bytes_text(group.device.memory_bytes));
+    }
+    if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
+      text += fmt::format("  {}: {} devices would hold it as {} ({} nodes in place of {}), {} per device.\n", group.name,
+                          fewest->devices(), fewest->name(), (fewest->devices() + group.devices - 1) / group.devices,
+                          group.count, bytes_text(fewest->bytes()));
+    }
+    const int64_t reach = longest_that_fits(group);
+    if (reach >= atom_tokens && reach < longest_) {
+      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach);
+    }
+    return text;
   }
-  if (reach >= atom_tokens && reach < longest) {
-    text +=
-        fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach);
+
+ private:
+  /// For chunks of the longest row; `times`: as many devices a replica as the limit says. Plain ones first.
+  std::vector<Need> needs(const ClusterSpec& cluster, const NodeGroup& group, int64_t times) const {
+    NodeGroup roomy = group;
+    roomy.device.memory_bytes = int64_t{1} << 60;
+    std::vector<Need> all;
+    for (const MemorySaving& saving : savings_) {
+      ReplicaLimits limits = limits_with(saving);
+      limits.most_chunk_tokens = (longest_ + 63) / 64 * 64;
+      limits.most_devices *= times;
+      for (ReplicaCandidate& each : replica_candidates(model_, jobs_, cluster, roomy, options_.dtype, limits)) {
+        all.push_back({std::move(each), saving.recompute});
+      }
+    }
+    return all;
   }
-  return text;
-}
+
+  /// On up to 64 times as many nodes.
+  std::optional<Need> fewest_devices(const NodeGroup& group, int64_t limit) const {
+    constexpr int64_t most_times = 64;
+    for (int64_t times = 2; times <= most_times; times *= 2) {
+      NodeGroup more = group;
+      more.count *= times;
+      std::optional<Need> fewest;
+      for (Need& each : needs(with_network(cluster_, group), more, times)) {
+        if (each.bytes() <= limit && (!fewest || each.devices() < fewest->devices())) fewest = std::move(each);
+      }
+      if (fewest) return fewest;
+    }
+    return std::nullopt;
+  }
+
+  int64_t longest_that_fits(const NodeGroup& group) const {
+    int64_t reach = 0;
+    for (const MemorySaving& saving : savings_) {
+      for (const ReplicaCandidate& each :
+           replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits_with(saving))) {
+        reach = std::max(reach, each.configuration.chunk_tokens);
+      }
+    }
+    return reach;
+  }
+
+  ReplicaLimits limits_with(const MemorySaving& saving) const {
+    ReplicaLimits limits = options_.replicas;
+    limits.recompute = saving.recompute;
+    limits.most_shards = saving.most_shards;
+    return limits;
+  }
+
+  const ModelConfig& model_;
+  const ClusterSpec& cluster_;
+  const std::vector<JobShape>& jobs_;
+  const PlanOptions& options_;
+  std::vector<MemorySaving> savings_;
+  int64_t longest_ = 0;
+};
 
 }  // namespace
 
+ClusterSpec with_network(ClusterSpec cluster, const NodeGroup& group) {
+  if (cluster.network.bandwidth <= 0) {
+    cluster.network = group.link.bandwidth > 0 ? group.link : link_preset("infiniband-200");
+  }
+  return cluster;
+}
+
 std::string advise(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
-                   const std::string& dtype, const ReplicaLimits& limits) {
+                   const PlanOptions& options) {
+  const Adviser adviser(model, cluster, jobs, options);
   std::string text;
-  for (const NodeGroup& group : cluster.nodes) text += advice_for(model, cluster, group, jobs, dtype, limits);
+  for (const NodeGroup& group : cluster.nodes) text += adviser.on(group);
   return text;
 }
 

@@ -40,6 +40,7 @@ OrderedJson to_json(const PlannedReplica& replica) {
   for (const PlannedStage& stage : replica.stages) stages.push_back(to_json(stage));
   return {{"tensor_parallel", replica.tensor_parallel},
           {"token_budget", replica.token_budget},
+          {"shards", replica.shards},
           {"stages", std::move(stages)},
           {"hybrid_tasks", replica.hybrid_tasks},
           {"buckets", replica.buckets},
@@ -187,11 +188,12 @@ PlannedStage stage_from(const Place& place, int64_t tensor_parallel, int64_t fir
 }
 
 PlannedReplica replica_from(const Place& place, size_t job_count) {
-  place.expect_keys({"tensor_parallel", "token_budget", "stages", "hybrid_tasks", "buckets", "rows",
+  place.expect_keys({"tensor_parallel", "token_budget", "shards", "stages", "hybrid_tasks", "buckets", "rows",
                      "microbatches", "tokens", "processed_tokens", "seconds", "bubble"});
   PlannedReplica replica;
   replica.tensor_parallel = place.at("tensor_parallel").whole(1, 1 << 20);
   replica.token_budget = place.at("token_budget").whole(1);
+  replica.shards = place.at("shards").whole(1);
   const std::vector<Place> stages = place.at("stages").items(1);
   int64_t next_layer = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -208,6 +210,22 @@ PlannedReplica replica_from(const Place& place, size_t job_count) {
   replica.seconds = place.at("seconds").number();
   replica.bubble = place.at("bubble").number(1);
   return replica;
+}
+
+/// Copies that share weights stand in a row, as many as they say, of one shape.
+void check_shards(const Place& place, const std::vector<PlannedReplica>& replicas) {
+  const std::vector<Place> places = place.items(1);
+  for (size_t first = 0; first < replicas.size(); first += static_cast<size_t>(replicas[first].shards)) {
+    const auto shards = static_cast<size_t>(replicas[first].shards);
+    for (size_t r = first; r < first + shards; ++r) {
+      const bool is_like = r < replicas.size() && replicas[r].shards == replicas[first].shards &&
+                           replicas[r].tensor_parallel == replicas[first].tensor_parallel &&
+                           replicas[r].stages.size() == replicas[first].stages.size();
+      if (!is_like) {
+        places[first].at("shards").refuse(fmt::format("as many as the like replicas in a row from here, {}", r - first));
+      }
+    }
+  }
 }
 
 PredictedStep step_from(const Place& place) {
@@ -288,6 +306,7 @@ Plan plan_from_json(std::string_view text, const std::string& file_name) {
   plan.recompute = place.at("recompute").name<Recompute>();
   for (const Place& replica : place.at("replicas").items(1))
     plan.replicas.push_back(replica_from(replica, plan.jobs.size()));
+  check_shards(place.at("replicas"), plan.replicas);
   plan.predicted = step_from(place.at("predicted"));
   return plan;
 }

@@ -11,6 +11,13 @@
 
 namespace cotune {
 
+/// Less memory for more time.
+struct MemorySaving {
+  bool recompute = false;   ///< plan/cost/recomputation.h
+  int64_t most_shards = 1;  ///< above 1: frozen weights sharded over 2, 4, … up to so many copies (plan/cost/weight_sharding.h)
+  bool operator==(const MemorySaving&) const = default;
+};
+
 struct PlanOptions {
   std::string dtype = "bfloat16";
   Layout layout = Layout::ragged;
@@ -23,7 +30,10 @@ struct PlanOptions {
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
   int64_t length_buckets = 16;        ///< R, of dispatch
   int64_t simulated_deployments = 3;  ///< per kind: as many of the best by closed form are simulated
-  ReplicaLimits replicas;             ///< most_shards must be 1
+  ReplicaLimits replicas;             ///< of plans that save no memory: recompute and most_shards are not read
+  Recompute recompute = Recompute::automatic;  ///< automatic: as a saving; always: in every plan; never: in none
+  /// How memory is saved at the cost of time, each tried with sharing hybrid in the default order beside the plans without.
+  std::vector<MemorySaving> savings = {{.recompute = true}, {.most_shards = 16}, {.recompute = true, .most_shards = 16}};
   DeploymentLimits deployment;
   const MeasuredTimes* measured =
       nullptr;               ///< of a profile of the devices, in place of the roofline; must outlive the call

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "base/quantity_text.h"
 #include "plan/deployment/placement.h"
-#include "plan/plan_json.h"
 
 namespace cotune {
 namespace {
@@ -54,8 +54,9 @@ std::string tasks_text(const Plan& plan, const PlannedReplica& replica) {
 
 void explain_replica(std::string& text, const Plan& plan, size_t index) {
   const PlannedReplica& replica = plan.replicas[index];
-  text += fmt::format("  replica {}: <{},{}> on {}\n", index, replica.tensor_parallel,
-                      replica.pipeline_stages(), devices_text(replica));
+  text += fmt::format("  replica {}: <{},{}> on {}{}\n", index, replica.tensor_parallel,
+                      replica.pipeline_stages(), devices_text(replica),
+                      replica.shards > 1 ? fmt::format(", its frozen weights shared out over {} like it", replica.shards) : "");
   if (replica.rows == 0) {
     text += "    no rows of the typical step\n";
     return;
@@ -80,10 +81,10 @@ void explain_replica(std::string& text, const Plan& plan, size_t index) {
 
 /// The first of each shape in full, the others in a line.
 void explain_replicas(std::string& text, const Plan& plan) {
-  std::map<std::pair<int64_t, int64_t>, int64_t> seen;
+  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> seen;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (seen[{replica.tensor_parallel, replica.pipeline_stages()}]++ == 0) {
+    if (seen[{replica.tensor_parallel, replica.pipeline_stages(), replica.shards}]++ == 0) {
       explain_replica(text, plan, r);
     } else {
       text += fmt::format("  replica {}: likewise on {}; {} rows, {} tokens, {}\n", r, devices_text(replica),
@@ -96,10 +97,11 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
   const PredictedStep& step = plan.predicted;
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   const int64_t devices = group.count * group.devices;
-  text += fmt::format("Plan: {} on {} devices of {} ({}), sharing {}, order {}, layout {}, {}\n",
+  text += fmt::format("Plan: {} on {} devices of {} ({}), sharing {}, order {}, layout {}, {}{}\n",
                       replicas_text(plan), devices, group.name,
                       group.device.name.empty() ? "device of the file" : group.device.name,
-                      name_of(plan.sharing), name_of(plan.order), name_of(plan.layout), plan.dtype);
+                      name_of(plan.sharing), name_of(plan.order), name_of(plan.layout), plan.dtype,
+                      plan.recompute == Recompute::always ? ", activations recomputed" : "");
   const double slowest = step.seconds - step.exchange_s;
   text += fmt::format("  a step of all {} jobs: {} = slowest replica {} + exchange of gradients {}\n",
                       plan.jobs.size(), seconds_text(step.seconds, false), seconds_text(slowest, false),
@@ -121,19 +123,44 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
   explain_replicas(text, plan);
 }
 
+/// `<1,4>/2 r`: with its shards, and r where activations are recomputed.
+std::string configuration_text(const ConsideredConfiguration& each) {
+  return fmt::format("<{},{}>{}{}", each.tensor_parallel, each.pipeline_stages,
+                     each.shards > 1 ? fmt::format("/{}", each.shards) : "", each.recompute ? " r" : "");
+}
+
+/// Those that save memory as the plan does; all of them where there is none.
+bool is_shown(const ConsideredConfiguration& each, const PlanningResult& result) {
+  if (!result.chosen) return true;
+  const Alternative& chosen = result.alternatives[*result.chosen];
+  return each.recompute == chosen.recompute && (each.shards == 1 || chosen.shards_weights);
+}
+
 void explain_configurations(std::string& text, const PlanningResult& result) {
   text +=
       "\nConfigurations <tensor parallel, pipeline stages>, with the most tokens of a microbatch that fit:\n";
+  int64_t left_out = 0;
   for (const ConsideredConfiguration& each : result.configurations) {
+    if (!is_shown(each, result)) {
+      ++left_out;
+      continue;
+    }
     const std::string reach = each.chunk_tokens == 0 ? "none" : fmt::format("{} tokens", each.chunk_tokens);
     const std::string rate = each.tokens_per_device_s > 0
                                  ? fmt::format("{:.0f} tokens/s per device", each.tokens_per_device_s)
                                  : "";
-    text += fmt::format("  {:<10} {:<8} {:>13}  {:>9}  {:<26} {}\n", each.nodes,
-                        fmt::format("<{},{}>", each.tensor_parallel, each.pipeline_stages), reach,
+    text += fmt::format("  {:<10} {:<10} {:>13}  {:>9}  {:<26} {}\n", each.nodes, configuration_text(each), reach,
                         bytes_text(each.memory.total()), rate,
                         each.rejected_for.empty() ? "considered" : each.rejected_for);
   }
+  if (left_out > 0) {
+    text += fmt::format("  and {} with activations recomputed or weights sharded, in --json\n", left_out);
+  }
+}
+
+/// r: activations recomputed; s: weights sharded.
+std::string saving_text(const Alternative& each) {
+  return each.recompute ? (each.shards_weights ? "r+s" : "r") : each.shards_weights ? "s" : "-";
 }
 
 void explain_deployments(std::string& text, const PlanningResult& result) {
@@ -142,7 +169,7 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
       "\nDeployments that were simulated (seconds of a step: linear model of dispatch, best simulated):\n";
   for (const ConsideredDeployment& each : result.deployments) {
     text += fmt::format("  {:<10} {:<11} {:<36} {:>9} {:>9}\n", each.nodes, name_of(each.system),
-                        each.replicas, seconds_text(each.dispatch_s, false),
+                        each.replicas + (each.recompute ? " r" : ""), seconds_text(each.dispatch_s, false),
                         each.simulated_s > 0 ? seconds_text(each.simulated_s, false) : "-");
   }
   const Deployment& lobra = result.lobra;
@@ -162,8 +189,8 @@ std::string comparison_table(const PlanningResult& result) {
   const bool has_cost = std::any_of(result.alternatives.begin(), result.alternatives.end(),
                                     [](const Alternative& each) { return each.predicted.cost > 0; });
   std::string text =
-      fmt::format("{:<16} {:<9} {:<5} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
-                  "sharing", "order", "s/step", "tokens/s", "device s",
+      fmt::format("{:<16} {:<9} {:<5} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
+                  "sharing", "order", "saving", "s/step", "tokens/s", "device s",
                   has_cost ? fmt::format("{:>9} ", "cost") : "", "memory", "bubble", "idle", "replicas", "");
   for (const Alternative& each : result.alternatives) {
     const PredictedStep& step = each.predicted;
@@ -172,12 +199,30 @@ std::string comparison_table(const PlanningResult& result) {
                                  : each.plans.empty()  ? "-"
                                                        : replicas_text(each.plans.front());
     text += fmt::format(
-        "{:<16} {:<9} {:<5} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
-        name_of(each.sharing), name_of(each.order), shown(fmt::format("{:.4g}", step.seconds)),
+        "{:<16} {:<9} {:<5} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
+        name_of(each.sharing), name_of(each.order), saving_text(each), shown(fmt::format("{:.4g}", step.seconds)),
         shown(fmt::format("{:.0f}", step.tokens_per_s())), shown(fmt::format("{:.4g}", step.device_seconds)),
         has_cost ? fmt::format("{:>9} ", shown(money_text(step.cost))) : "",
         step.fullest_bytes > 0 ? bytes_text(step.fullest_bytes) : "-", shown(share_text(step.bubble)),
         shown(share_text(step.idle)), replicas, each.rejected_for.empty() ? "chosen" : each.rejected_for);
+  }
+  return text;
+}
+
+std::string explain(const std::vector<NodeChange>& changes, const PredictedStep& before) {
+  if (changes.empty()) return "";
+  std::string text = fmt::format("\nOne node of {} more or fewer than {}:\n", changes.front().nodes, changes.front().from);
+  for (const NodeChange& each : changes) {
+    if (!each.fits()) {
+      text += fmt::format("  {}: {}\n", each.to, each.constraint);
+      continue;
+    }
+    text += fmt::format("  {}: {} per step, {:.2f} times as fast, {:.0f} tokens/s{}; {}{}\n", each.to,
+                        seconds_text(each.predicted.seconds, false), each.speed_up(before), each.predicted.tokens_per_s(),
+                        before.cost > 0 ? fmt::format(", cost {:.4g} per step, {:.2f} times as much", each.predicted.cost,
+                                                      each.predicted.cost / before.cost)
+                                        : "",
+                        each.replicas, each.saves_memory ? ", saving memory" : "");
   }
   return text;
 }
@@ -190,55 +235,11 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster) {
     text += "No plan: nothing that was tried fits.\n";
     if (!result.advice.empty()) text += "What would:\n" + result.advice;
   }
-  text += "\nAlternatives:\n" + comparison_table(result);
+  text += "\nAlternatives (saving r: activations recomputed, s: frozen weights sharded over replicas):\n" +
+          comparison_table(result);
   explain_deployments(text, result);
   explain_configurations(text, result);
   return text;
-}
-
-nlohmann::ordered_json to_json(const PlanningResult& result) {
-  using Json = nlohmann::ordered_json;
-  Json alternatives = Json::array(), configurations = Json::array(), deployments = Json::array();
-  for (const Alternative& each : result.alternatives) {
-    Json plans = Json::array();
-    for (const Plan& plan : each.plans) plans.push_back(replicas_text(plan));
-    alternatives.push_back({{"deployment", name_of(each.deployment)},
-                            {"sharing", name_of(each.sharing)},
-                            {"order", name_of(each.order)},
-                            {"replicas", std::move(plans)},
-                            {"fits", each.fits()},
-                            {"predicted", to_json(each.predicted)},
-                            {"rejected_for", each.rejected_for}});
-  }
-  for (const ConsideredConfiguration& each : result.configurations) {
-    configurations.push_back({{"nodes", each.nodes},
-                              {"tensor_parallel", each.tensor_parallel},
-                              {"pipeline_stages", each.pipeline_stages},
-                              {"chunk_tokens", each.chunk_tokens},
-                              {"tokens_per_device_s", each.tokens_per_device_s},
-                              {"memory_bytes", each.memory.total()},
-                              {"rejected_for", each.rejected_for}});
-  }
-  for (const ConsideredDeployment& each : result.deployments) {
-    deployments.push_back({{"nodes", each.nodes},
-                           {"deployment", name_of(each.system)},
-                           {"replicas", each.replicas},
-                           {"dispatch_s", each.dispatch_s},
-                           {"simulated_s", each.simulated_s}});
-  }
-  const Deployment& lobra = result.lobra;
-  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
-          {"alternatives", std::move(alternatives)},
-          {"configurations", std::move(configurations)},
-          {"deployments", std::move(deployments)},
-          {"enumerated",
-           {{"plans", lobra.enumerated},
-            {"unable", lobra.unable},
-            {"bounded", lobra.bounded},
-            {"solved", lobra.solved},
-            {"open", lobra.open},
-            {"lower_bound_s", lobra.lower_bound}}},
-          {"advice", result.advice}};
 }
 
 }  // namespace cotune

@@ -1,11 +1,11 @@
-/// What planning found, for people and for programs.
+/// What planning found, for people.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "plan/make_plan.h"
+#include "plan/node_changes.h"
 
 namespace cotune {
 
@@ -19,9 +19,7 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster);
 /// bubble and idle share, how it stands to the chosen one.
 std::string comparison_table(const PlanningResult& result);
 
-/// {"plan": … or null, "alternatives": [{"deployment", "sharing", "order", "replicas", "predicted",
-/// "rejected_for"}],
-///  "configurations": […], "deployments": […], "lobra": counts of the enumeration, "advice"}.
-nlohmann::ordered_json to_json(const PlanningResult& result);
+/// What another number of nodes would change, a line each; `before`: of the plan. "" without changes.
+std::string explain(const std::vector<NodeChange>& changes, const PredictedStep& before);
 
 }  // namespace cotune

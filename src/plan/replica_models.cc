@@ -6,7 +6,7 @@ namespace cotune {
 
 std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& model,
                                          const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
-                                         const MeasuredTimes* measured) {
+                                         const MeasuredTimes* measured, double gather_overlap) {
   std::vector<ReplicaModel> models;
   for (const PlannedReplica& replica : plan.replicas) {
     const NodeGroup& group = nodes_called(cluster, replica.stages.front().devices.front().nodes);
@@ -17,9 +17,12 @@ std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& mo
     each.machine = {.device = group.device,
                     .link = cluster.link_of(group, replica.tensor_parallel),
                     .dtype = plan.dtype,
-                    .measured = measured};
+                    .measured = measured,
+                    .recompute = plan.recompute == Recompute::always};
     each.links = links_between_stages(cluster, replica.stages);
     each.memory_limit = group.device.usable_bytes();
+    each.sharding = {replica.shards, gather_overlap};
+    each.between_copies = cluster.link_of(group, replica.devices() * replica.shards);
   }
   return models;
 }

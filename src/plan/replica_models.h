@@ -8,9 +8,11 @@
 
 namespace cotune {
 
-/// In the plan's order. `jobs`: those that the plan names, in its order. `measured`: as in StageMachine.
+/// In the plan's order. `jobs`: those that the plan names, in its order. `measured`: as in StageMachine. gather_overlap:
+/// WeightSharding::overlap.
 std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& model,
                                          const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
-                                         const MeasuredTimes* measured = nullptr);
+                                         const MeasuredTimes* measured = nullptr,
+                                         double gather_overlap = WeightSharding{}.overlap);
 
 }  // namespace cotune

@@ -58,7 +58,8 @@ StageMachine ReplicaPlanner::machine(int64_t tensor_parallel) const {
   return {.device = group_.device,
           .link = cluster_.link_of(group_, tensor_parallel),
           .dtype = options_.dtype,
-          .measured = options_.measured};
+          .measured = options_.measured,
+          .recompute = recompute_};
 }
 
 std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
@@ -69,7 +70,9 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
                        .stages = {},
                        .machine = machine(empty.tensor_parallel),
                        .links = links_between_stages(cluster_, empty.stages),
-                       .memory_limit = group_.device.usable_bytes()};
+                       .memory_limit = group_.device.usable_bytes(),
+                       .sharding = {empty.shards, options_.replicas.gather_overlap},
+                       .between_copies = cluster_.link_of(group_, empty.devices() * empty.shards)};
   int64_t longest = 0;
   for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
   for (const PlannedStage& stage : empty.stages) replica.stages.push_back(stage.shape);
@@ -111,7 +114,8 @@ const std::vector<HybridTasks>& ReplicaPlanner::task_choices(const ReplicaModel&
   for (const auto& [job, own] : lengths) jobs.push_back(job);
   // Replicas of one shape get like rows: what is best for the first with these jobs is tried on all.
   const auto [found, is_new] =
-      task_choices_.try_emplace({replica.stages.front().tensor_parallel, replica.stages.size(), jobs});
+      task_choices_.try_emplace({replica.stages.front().tensor_parallel, replica.stages.size(),
+                                 replica.sharding.shards, jobs});
   std::vector<HybridTasks>& choices = found->second;
   if (!is_new) return choices;
   HybridTasks apart;
@@ -123,7 +127,9 @@ const std::vector<HybridTasks>& ReplicaPlanner::task_choices(const ReplicaModel&
                   .machine = replica.machine,
                   .between_stages = cluster_.link_of(group_, replica.stages.front().tensor_parallel *
                                                                  static_cast<int64_t>(replica.stages.size())),
-                  .memory_bytes = replica.memory_limit};
+                  .memory_bytes = replica.memory_limit,
+      .sharding = replica.sharding,
+      .between_copies = replica.between_copies};
   for (const int32_t job : jobs) {
     JobShape& shape = own.jobs.emplace_back(jobs_[static_cast<size_t>(job)]);
     for (AdapterShape& each : shape.adapters) each.job = static_cast<int32_t>(own.jobs.size()) - 1;

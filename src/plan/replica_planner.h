@@ -29,8 +29,8 @@ class ReplicaPlanner {
  public:
   /// What is given must outlive it.
   ReplicaPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
-                 const std::vector<JobShape>& jobs, const PlanOptions& options)
-      : model_(model), cluster_(cluster), group_(group), jobs_(jobs), options_(options) {}
+                 const std::vector<JobShape>& jobs, const PlanOptions& options, bool recompute)
+      : model_(model), cluster_(cluster), group_(group), jobs_(jobs), options_(options), recompute_(recompute) {}
 
   /// How a tensor-parallel group of these nodes computes.
   StageMachine machine(int64_t tensor_parallel) const;
@@ -51,7 +51,9 @@ class ReplicaPlanner {
   const NodeGroup& group_;
   const std::vector<JobShape>& jobs_;
   const PlanOptions& options_;
-  std::map<std::tuple<int64_t, size_t, std::vector<int32_t>>, std::vector<HybridTasks>> task_choices_;
+  bool recompute_;
+  /// By tensor parallelism, stages, shards and jobs with rows.
+  std::map<std::tuple<int64_t, size_t, int64_t, std::vector<int32_t>>, std::vector<HybridTasks>> task_choices_;
 };
 
 }  // namespace cotune

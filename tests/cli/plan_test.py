@@ -63,7 +63,11 @@ class Plan(ProgramTest):
 
     def test_compare_has_every_deployment_policy_and_order_in_one_table(self):
         result = json.loads(self.plan("--compare", "--json").stdout)
-        rows = {(row["deployment"], row["sharing"], row["order"]) for row in result["alternatives"]}
+        plain = [row for row in result["alternatives"] if not row["recompute"] and not row["shards_weights"]]
+        rows = {(row["deployment"], row["sharing"], row["order"]) for row in plain}
+        saving = [(row["deployment"], row["recompute"], row["shards_weights"]) for row in result["alternatives"] if row not in plain]
+        self.assertEqual(sorted(saving), sorted((deployment, recompute, shards) for deployment in ("task-fused", "lobra")
+                                                for recompute, shards in ((True, False), (False, True), (True, True))))
         orders = ("gpipe", "1f1b", "auto")
         expected = {(deployment, sharing, order) for deployment in ("task-fused", "lobra")
                     for sharing in ("separate", "temporal", "batch-all", "hybrid") for order in orders}
@@ -73,6 +77,22 @@ class Plan(ProgramTest):
         for deployment, sharing, order in expected:
             self.assertRegex(text, rf"(?m)^{deployment} +{sharing} +{order} ")
         self.assertIn("2 plans in turn", text)
+
+    def test_says_what_one_node_more_or_fewer_would_change(self):
+        cluster = CLUSTER.replace("name: box", "name: box\n    count: 2").replace("devices: 4", "devices: 2") + "network: infiniband-100\n"
+        text = self.plan(cluster=cluster).stdout
+        self.assertRegex(text, r"One node of box more or fewer than 2:\n  3: .* per step, \d\.\d\d times as fast, \d+ tokens/s, cost .*\n  1: ")
+        result = json.loads(self.plan("--json", cluster=cluster).stdout)
+        more, fewer = result["node_changes"]
+        self.assertEqual([more["from"], more["to"], fewer["to"]], [2, 3, 1])
+        self.assertAlmostEqual(more["speed_up"], result["plan"]["predicted"]["seconds"] / more["predicted"]["seconds"])
+        self.assertGreater(more["speed_up"], fewer["speed_up"])
+
+    def test_recomputes_where_nothing_else_fits(self):
+        small = CLUSTER.replace("6GiB", "3300MiB").replace("devices: 4", "devices: 1").replace("    link: pcie4\n", "")
+        self.assertEqual(json.loads(self.plan("--json", cluster=small).stdout)["plan"]["recompute"], "always")
+        done = self.plan("--set", "run.recompute=never", cluster=small, expect=2)
+        self.assertRegex(done.stdout, r"as it is, rows of up to \d+ tokens fit")
 
     def test_writes_the_plan_and_pictures_of_its_pipeline(self):
         outputs = [self.path / name for name in ("plan.json", "plan.svg", "plan.trace.json")]

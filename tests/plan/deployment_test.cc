@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "plan/cost/published_rates.h"
+#include "plan/deployment/replica_counts.h"
 #include "plan/random_deployment.h"
 
 namespace cotune {

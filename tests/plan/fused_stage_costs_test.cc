@@ -4,6 +4,7 @@
 
 #include "base/random.h"
 #include "plan/cost/stage_memory.h"
+#include "plan/synthetic_profile.h"
 
 namespace cotune {
 namespace {
@@ -33,13 +34,17 @@ std::vector<std::vector<AdapterShape>> random_jobs(uint64_t seed, const ModelCon
 
 TEST(FusedStageCosts, AreStageSecondsAndStageMemoryForEverySet) {
   const ModelConfig model = model_preset("tinyllama-1.1b");
+  const MeasuredTimes measured(synthetic_profile(model, 0), model, "profile.json");
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    const StageMachine machine{device_preset("A40"), link_preset("pcie4"), "bfloat16"};
+    StageMachine machine{device_preset("A40"), link_preset("pcie4"), "bfloat16"};
+    machine.recompute = seed % 5 == 1;
+    const bool is_measured = seed % 4 == 2;  // of one device
+    if (is_measured) machine.measured = &measured;
     const size_t count = 1 + seed % 5;
     const auto jobs = random_jobs(seed, model, count);
     std::vector<int64_t> tokens;
     for (size_t j = 0; j < count; ++j) tokens.push_back(1 + static_cast<int64_t>(uniform_below(seed, 1000 + j, 900)));
-    const auto stages = even_stages(model, int64_t{1} << seed % 4, seed % 3 == 0 ? 2 : 1);
+    const auto stages = even_stages(model, int64_t{1} << seed % 4, !is_measured && seed % 3 == 0 ? 2 : 1);
     const FusedStageCosts table(model, stages, machine, jobs, tokens);
     for (uint64_t mask = 1; mask < uint64_t{1} << count; ++mask) {
       std::vector<int32_t> set;
@@ -54,14 +59,18 @@ TEST(FusedStageCosts, AreStageSecondsAndStageMemoryForEverySet) {
       }
       counts.labelled = counts.tokens;
       counts.attention_pairs = counts.tokens * 100;
-      const std::vector<StageCost> costs = table.cost(set, counts);
+      counts.job_atoms.assign(count, 0);
+      for (const int32_t j : set) counts.job_atoms[static_cast<size_t>(j)] = (counts.job_tokens[static_cast<size_t>(j)] + atom_tokens - 1) / atom_tokens;
+      const FusedStageCosts::Costs all = table.cost(set, counts);
+      const std::vector<StageCost>& costs = all.stages;
       ASSERT_EQ(costs.size(), stages.size());
       for (size_t s = 0; s < stages.size(); ++s) {
         const StageSeconds seconds = stage_seconds(model, stages[s], adapters, counts, machine);
         EXPECT_NEAR(costs[s].forward_s, seconds.forward, 1e-9 * seconds.forward) << seed << " " << mask << " " << s;
         EXPECT_NEAR(costs[s].backward_s, seconds.backward, 1e-9 * seconds.backward) << seed << " " << mask << " " << s;
-        const StageMemory memory = stage_memory(model, stages[s], adapters, 2, counts, 1, 2);
+        const StageMemory memory = stage_memory(model, stages[s], adapters, 2, counts, 1, 2, machine.recompute);
         EXPECT_EQ(costs[s].kept_bytes, memory.activations) << seed << " " << mask << " " << s;
+        EXPECT_EQ(all.layer_bytes[s], memory.workspace - workspace_bytes(model, stages[s], counts, 2)) << seed << " " << mask;
       }
     }
   }

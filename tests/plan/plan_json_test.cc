@@ -54,6 +54,11 @@ Plan random_plan(uint64_t seed) {
     replica.processed_tokens = below(1 << 20);
     replica.seconds = number();
     replica.bubble = uniform(seed, next++);
+    if (below(3) == 0) {
+      replica.shards = 2;
+      const PlannedReplica copy = replica;
+      plan.replicas.push_back(copy);
+    }
   }
   plan.predicted = {number(),           number(),           below(1 << 20), below(1 << 20), number(),
                     uniform(seed, 999), uniform(seed, 998), below(1 << 30), number()};
@@ -103,6 +108,9 @@ TEST(PlanJson, NamesFileFieldFoundAndAccepted) {
   bad["replicas"][0]["stages"][0]["layers"] = {1, 2};
   EXPECT_THAT(refusal(bad),
               HasSubstr("replicas[0].stages[0].layers[0]: must be a whole number from 0 to 0, got 1"));
+  bad = good;
+  bad["replicas"][0]["shards"] = 9;
+  EXPECT_THAT(refusal(bad), HasSubstr("plan.json: replicas[0].shards: must be as many as the like replicas in a row from here, "));
   bad = good;
   bad["jobs"].push_back("job-0");
   EXPECT_THAT(refusal(bad), HasSubstr("must be a name that stands nowhere else, got \"job-0\""));

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "plan/cost/recomputation.h"
 
 namespace cotune {
 namespace {
@@ -58,7 +59,6 @@ FusedStageCosts::FusedStageCosts(ModelConfig model, std::vector<StageShape> stag
       machine_(std::move(machine)),
       adapters_(std::move(adapters)),
       tokens_(tokens.begin(), tokens.end()) {
-  machine_.measured = nullptr;
   using Site = std::tuple<int32_t, int, int, int64_t, int64_t>;
   std::vector<std::vector<Site>> sites(static_cast<size_t>(model_.layer_count));
   for (size_t job = 0; job < adapters_.size(); ++job) {
@@ -122,12 +122,15 @@ FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place 
     for (Operator& op : stage_operators(model_, shape, here, direction)) {
       LayerOperator each{.base = base_of(op, shape, lists.bases),
                          .backward = direction == Direction::backward,
+                         .recomputed = machine_.recompute && op.keeps && op.layer >= 0,
+                         .recomputed_with_adapters = op.kind == OperatorKind::down_proj,
                          .needs_adapters = is_adapter_gradient(op.kind),
                          .has_adapters = std::vector<int32_t>(adapters_.size(), 0),
                          .adapters = std::vector<AdapterTime>(adapters_.size())};
       Operator bare = op;
       bare.adapters.clear();
       layer.kept_bytes_per_token += saved_bytes(model_, shape, bare, one_token, element);
+      layer.input_bytes_per_token += kept_input_bytes(model_, shape, bare, one_token, element);
       for (size_t begin = 0; begin < op.adapters.size();) {
         Operator alone = bare;
         const int32_t job = op.adapters[begin].job;
@@ -140,12 +143,7 @@ FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place 
         counts.job_tokens[j] = tokens_[j];
         each.has_adapters[j] = 1;
         layer.kept_bytes[j] += saved_bytes(model_, shape, alone, counts, element);
-        const OperatorCost base = operator_cost(model_, shape, bare, counts, element);
-        OperatorCost cost = operator_cost(model_, shape, alone, counts, element);
-        cost.flops -= base.flops;
-        cost.bytes_moved -= base.bytes_moved;
-        if (cost.adapter_calls == 0) continue;
-        each.adapters[j] = {operator_seconds(cost, cost.adapter_calls, machine_), work_seconds(cost, machine_)};
+        each.adapters[j] = adapter_time(shape, bare, alone, j);
       }
       layer.operators.push_back(std::move(each));
     }
@@ -153,14 +151,39 @@ FusedStageCosts::Layer FusedStageCosts::layer_of(const StageShape& shape, Place 
   return layer;
 }
 
+FusedStageCosts::AdapterTime FusedStageCosts::adapter_time(const StageShape& shape, const Operator& bare,
+                                                           const Operator& alone, size_t job) const {
+  MicrobatchCounts counts;
+  counts.job_tokens.assign(job + 1, 0);
+  counts.job_tokens[job] = tokens_[job];
+  if (machine_.measured != nullptr) {
+    // Measured times are sums of terms, so that the jobs' own add up.
+    counts.job_atoms.assign(job + 1, 0);
+    counts.job_atoms[job] = (tokens_[job] + atom_tokens - 1) / atom_tokens;
+    return {0, machine_.measured->operator_seconds(model_, shape, alone, counts) -
+                   machine_.measured->operator_seconds(model_, shape, bare, counts)};
+  }
+  const int64_t element = machine_.element_size();
+  const OperatorCost base = operator_cost(model_, shape, bare, counts, element);
+  OperatorCost cost = operator_cost(model_, shape, alone, counts, element);
+  cost.flops -= base.flops;
+  cost.bytes_moved -= base.bytes_moved;
+  if (cost.adapter_calls == 0) return {};
+  return {operator_seconds(cost, cost.adapter_calls, machine_), work_seconds(cost, machine_)};
+}
+
 std::vector<double> FusedStageCosts::base_seconds(const Lists& lists, const MicrobatchCounts& counts) const {
   const int64_t element = machine_.element_size();
   std::vector<double> result;
   for (const auto& [op, shape] : lists.bases) {
-    const OperatorCost cost = operator_cost(model_, shape, op, counts, element);
     double seconds = 0;
-    if (cost.flops != 0 || cost.bytes_moved != 0) {
-      seconds += operator_seconds(cost, std::max<int64_t>(1, cost.frozen_calls), machine_);
+    if (machine_.measured != nullptr) {
+      seconds += machine_.measured->operator_seconds(model_, shape, op, counts);
+    } else {
+      const OperatorCost cost = operator_cost(model_, shape, op, counts, element);
+      if (cost.flops != 0 || cost.bytes_moved != 0) {
+        seconds += operator_seconds(cost, std::max<int64_t>(1, cost.frozen_calls), machine_);
+      }
     }
     if (op.communicates) {
       const auto bytes = static_cast<double>(counts.tokens * model_.hidden_size * element);
@@ -185,28 +208,36 @@ StageCost FusedStageCosts::layer_cost(const Layer& layer, std::span<const int32_
       has_adapters = has_adapters || op.has_adapters[static_cast<size_t>(job)] != 0;
     }
     if (op.needs_adapters && !has_adapters) continue;
-    (op.backward ? sum.backward_s : sum.forward_s) += std::max(slowest, work) + bases[op.base];
+    const double seconds = std::max(slowest, work) + bases[op.base];
+    (op.backward ? sum.backward_s : sum.forward_s) += seconds;
+    if (op.recomputed && (has_adapters || !op.recomputed_with_adapters)) sum.backward_s += seconds;
   }
   return sum;
 }
 
-std::vector<StageCost> FusedStageCosts::cost(std::span<const int32_t> jobs, const MicrobatchCounts& counts) const {
+FusedStageCosts::Costs FusedStageCosts::cost(std::span<const int32_t> jobs, const MicrobatchCounts& counts) const {
   Place lowest = lowest_[static_cast<size_t>(jobs.front())];
   for (const int32_t job : jobs) lowest = std::min(lowest, lowest_[static_cast<size_t>(job)]);
   const Lists& lists = lists_.at(lowest);
   std::vector<StageCost> layers;
   const std::vector<double> bases = base_seconds(lists, counts);
   for (const Layer& layer : lists.layers) layers.push_back(layer_cost(layer, jobs, counts.tokens, bases));
-  std::vector<StageCost> stages;
+  Costs costs;
   for (const auto& parts : lists.of_stage) {
-    StageCost& sum = stages.emplace_back(StageCost{0, 0, 0});
+    StageCost& sum = costs.stages.emplace_back(StageCost{0, 0, 0});
+    int64_t& largest = costs.layer_bytes.emplace_back(0);
     for (const auto& [layer, count] : parts) {
       sum.forward_s += static_cast<double>(count) * layers[layer].forward_s;
       sum.backward_s += static_cast<double>(count) * layers[layer].backward_s;
-      sum.kept_bytes += count * layers[layer].kept_bytes;
+      if (machine_.recompute) {
+        sum.kept_bytes += count * counts.tokens * lists.layers[layer].input_bytes_per_token;
+        largest = std::max(largest, layers[layer].kept_bytes);
+      } else {
+        sum.kept_bytes += count * layers[layer].kept_bytes;
+      }
     }
   }
-  return stages;
+  return costs;
 }
 
 }  // namespace cotune

@@ -16,13 +16,19 @@ namespace cotune {
 /// are adapted alike are priced once. Equal to stage_seconds and stage_memory to rounding.
 class FusedStageCosts {
  public:
-  /// `adapters`: of each job, over the whole model, at least one. `tokens`: of each job. machine.measured is not read.
+  /// `adapters`: of each job, over the whole model, at least one. `tokens`: of each job. What machine.measured points to must
+  /// outlive this.
   FusedStageCosts(ModelConfig model, std::vector<StageShape> stages, StageMachine machine,
                   std::vector<std::vector<AdapterShape>> adapters, std::span<const int64_t> tokens);
 
   /// Seconds of the jobs' microbatch on every stage and the bytes that it keeps. `jobs`: at least one; `counts`: their
-  /// tokens together.
-  std::vector<StageCost> cost(std::span<const int32_t> jobs, const MicrobatchCounts& counts) const;
+  /// tokens together. `layer_bytes`: with machine.recompute what the largest layer of each stage keeps during its backward,
+  /// else 0.
+  struct Costs {
+    std::vector<StageCost> stages;
+    std::vector<int64_t> layer_bytes;
+  };
+  Costs cost(std::span<const int32_t> jobs, const MicrobatchCounts& counts) const;
 
  private:
   struct AdapterTime {
@@ -33,6 +39,8 @@ class FusedStageCosts {
   struct LayerOperator {
     size_t base = 0;  ///< in Lists::bases
     bool backward = false;
+    bool recomputed = false;               ///< runs again before the backward
+    bool recomputed_with_adapters = false; ///< only where a job has adapters here
     bool needs_adapters = false;           ///< not on the list of jobs that have none here
     std::vector<int32_t> has_adapters;     ///< per job: 0 or 1
     std::vector<AdapterTime> adapters;     ///< per job
@@ -42,6 +50,7 @@ class FusedStageCosts {
     StageShape shape;
     std::vector<LayerOperator> operators;
     int64_t kept_bytes_per_token = 0;
+    int64_t input_bytes_per_token = 0;    ///< of them under recomputation
     std::vector<int64_t> kept_bytes;  ///< per job
   };
   /// The lists of those sets whose lowest adapter is at one place: (layer, operator in it).
@@ -55,6 +64,8 @@ class FusedStageCosts {
   Lists lists_from(Place lowest) const;
   Layer layer_of(const StageShape& shape, Place lowest, Lists& lists) const;
   std::vector<double> base_seconds(const Lists& lists, const MicrobatchCounts& counts) const;
+  AdapterTime adapter_time(const StageShape& shape, const Operator& bare, const Operator& alone, size_t job) const;
+  /// With all that the layer keeps where nothing is recomputed.
   StageCost layer_cost(const Layer& layer, std::span<const int32_t> jobs, int64_t tokens, std::span<const double> bases) const;
 
   ModelConfig model_;

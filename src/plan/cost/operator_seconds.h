@@ -18,6 +18,7 @@ struct StageMachine {
   std::string dtype = "bfloat16";  ///< a key of device.flops
   /// Times of a profile of this device, in place of the roofline; nullptr: none. Must outlive this.
   const MeasuredTimes* measured = nullptr;
+  bool recompute = false;  ///< activations are made again before their backward (plan/cost/recomputation.h)
 
   int64_t element_size() const { return dtype == "float32" ? 4 : dtype == "float64" ? 8 : 2; }
 };

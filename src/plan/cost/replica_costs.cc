@@ -31,7 +31,8 @@ class CandidateBuilder {
     candidate.configuration.pipeline_stages = pipeline_stages;
     candidate.configuration.shards = shards;
     const WeightSharding sharding{shards, limits_.gather_overlap};
-    const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_, measured_};
+    const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_, measured_,
+                               limits_.recompute};
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
     const std::vector<StageShape> stages = even_stages(workload_->model, pipeline_stages, tensor_parallel);
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
@@ -67,10 +68,10 @@ class CandidateBuilder {
                   ReplicaCandidate& candidate) const {
     const int64_t limit = group_.device.usable_bytes();
     // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
-    int64_t fits = 0, fails = limits_.most_chunk_tokens / chunk_step + 1;
-    while (fails - fits > 1) {
-      const int64_t middle = (fits + fails) / 2;
-      (fullest(stages, machine, sharding, middle * chunk_step).memory.total() <= limit ? fits : fails) = middle;
+    const int64_t most = limits_.most_chunk_tokens / chunk_step;
+    int64_t fits = 0, fails = most + 1;
+    for (int64_t tried = most; fails - fits > 1; tried = (fits + fails) / 2) {
+      (fullest(stages, machine, sharding, tried * chunk_step).memory.total() <= limit ? fits : fails) = tried;
     }
     candidate.configuration.chunk_tokens = fits * chunk_step;
     const Fullest at = fullest(stages, machine, sharding, std::max<int64_t>(1, fits) * chunk_step);
@@ -99,7 +100,7 @@ class CandidateBuilder {
       const auto in_flight = static_cast<int64_t>(stages.size() - s);
       const StageMemory memory = with_sharded_weights(
           stage_memory(workload_->model, stages[s], workload_->adapters, workload_->moment_count, counts, in_flight,
-                       machine.element_size()),
+                       machine.element_size(), machine.recompute),
           workload_->model, stages[s], sharding, machine.element_size());
       if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
     }

@@ -17,7 +17,8 @@ struct ReplicaLimits {
   int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
   int64_t most_devices = 64;          ///< of one replica
   int64_t most_shards = 1;            ///< copies that may share one set of weights: 1, 2, 4, …
-  double gather_overlap = 0.5;        ///< WeightSharding::overlap
+  double gather_overlap = WeightSharding{}.overlap;
+  bool recompute = false;             ///< StageMachine::recompute
 };
 
 /// One candidate, with the memory of its fullest stage at its chunk size.

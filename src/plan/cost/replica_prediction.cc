@@ -29,8 +29,10 @@ class RowPricer {
     }
     const MicrobatchCounts nothing{.job_tokens = std::vector<int64_t>(replica.jobs.size(), 0)};
     for (const StageShape& stage : replica.stages) {
-      priced_.resident.push_back(stage_memory(replica.model, stage, all_adapters_, moment_count_, nothing, 0,
-                                              replica.machine.element_size()));
+      const int64_t element = replica.machine.element_size();
+      priced_.resident.push_back(
+          with_sharded_weights(stage_memory(replica.model, stage, all_adapters_, moment_count_, nothing, 0, element),
+                               replica.model, stage, replica.sharding, element));
       priced_.largest_kept.push_back(0);
     }
   }
@@ -210,9 +212,12 @@ class RowPricer {
     const std::vector<AdapterShape>& adapters = adapters_of(jobs);
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
       const StageShape& stage = replica_.stages[s];
-      const StageSeconds seconds = stage_seconds(replica_.model, stage, adapters, counts, replica_.machine);
-      const StageMemory memory = stage_memory(replica_.model, stage, adapters, moment_count_, counts, 1,
-                                              replica_.machine.element_size());
+      const int64_t element = replica_.machine.element_size();
+      const StageSeconds seconds =
+          with_gathered_weights(stage_seconds(replica_.model, stage, adapters, counts, replica_.machine),
+                                replica_.model, stage, replica_.sharding, element, replica_.between_copies);
+      const StageMemory memory = stage_memory(replica_.model, stage, adapters, moment_count_, counts, 1, element,
+                                              replica_.machine.recompute);
       costs.push_back({seconds.forward, seconds.backward, memory.activations});
       priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, memory.workspace);
     }

@@ -8,6 +8,7 @@
 
 #include "plan/cost/stage_cost.h"
 #include "plan/cost/stage_memory.h"
+#include "plan/cost/weight_sharding.h"
 #include "plan/plan.h"
 #include "plan/shapes/job_shape.h"
 #include "plan/shapes/typical_step.h"
@@ -23,6 +24,8 @@ struct ReplicaModel {
   StageMachine machine;
   PipelineCluster links;     ///< between stages
   int64_t memory_limit = 0;  ///< bytes of one device that tensors may take
+  WeightSharding sharding;   ///< of the frozen weights over like copies of the replica
+  LinkSpec between_copies;   ///< that they are gathered over; not read for one copy
 };
 
 /// How its rows are cut into microbatches.
@@ -55,6 +58,7 @@ struct PricedRows {
 ///   hybrid     the hybrid tasks given, one after the other in the round
 /// (each with its packed microbatches in their order; the jobs of a hybrid task begin their next step
 /// together), and prices microbatches by stage_seconds and stage_memory; all tokens are taken as labelled.
+/// machine.recompute and sharding are part of every cost.
 /// Optimizer steps read and write parameters, gradients and moments once at the reached memory bandwidth.
 PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& rows,
                       const ReplicaPacking& packing);

@@ -9,7 +9,8 @@ namespace cotune {
 
 std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                         int64_t stages, int64_t tensor_parallel, int64_t chunk_tokens,
-                                        const StageMachine& machine, int64_t memory_limit) {
+                                        const StageMachine& machine, int64_t memory_limit,
+                                        const WeightSharding& sharding) {
   std::vector<StageShape> even = even_stages(model, stages, tensor_parallel);
   if (stages == 1) return even;
   std::vector<AdapterShape> adapters;
@@ -39,8 +40,11 @@ std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vec
   for (size_t s = 0; s < even.size(); ++s) {
     slowest_even = std::max(slowest_even, of(even[s]));
     slowest_cut = std::max(slowest_cut, of(cut[s]));
-    const StageMemory memory = stage_memory(model, cut[s], adapters, moment_count, counts,
-                                            stages - static_cast<int64_t>(s), machine.element_size());
+    const int64_t element = machine.element_size();
+    const StageMemory memory =
+        with_sharded_weights(stage_memory(model, cut[s], adapters, moment_count, counts,
+                                          stages - static_cast<int64_t>(s), element, machine.recompute),
+                             model, cut[s], sharding, element);
     if (memory.total() > memory_limit) return even;
   }
   return slowest_cut < slowest_even ? cut : even;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "plan/cost/stage_cost.h"
+#include "plan/cost/weight_sharding.h"
 #include "plan/shapes/job_shape.h"
 
 namespace cotune {
@@ -11,9 +12,10 @@ namespace cotune {
 /// Stages whose slowest one is as fast as it can be for a chunk of `chunk_tokens` tokens shared out among the
 /// jobs (partition_stages over layers; the embedding counts with the first, the head with the last).
 /// even_stages where that is as fast, or where under 1F1B (S − s chunks in flight) a stage of the faster cut
-/// exceeds `memory_limit`.
+/// exceeds `memory_limit`, its weights sharded so.
 std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                         int64_t stages, int64_t tensor_parallel, int64_t chunk_tokens,
-                                        const StageMachine& machine, int64_t memory_limit);
+                                        const StageMachine& machine, int64_t memory_limit,
+                                        const WeightSharding& sharding = {});
 
 }  // namespace cotune

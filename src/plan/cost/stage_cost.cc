@@ -5,6 +5,8 @@
 #include <map>
 #include <tuple>
 
+#include "plan/cost/recomputation.h"
+
 namespace cotune {
 namespace {
 
@@ -46,10 +48,14 @@ bool layers_are_alike(const ModelConfig& model, const std::vector<AdapterShape>&
 
 StageSeconds full_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                           const MicrobatchCounts& counts, const StageMachine& machine) {
-  const auto seconds = [&](Direction direction) {
-    return list_seconds(model, stage, stage_operators(model, stage, adapters, direction), counts, machine);
-  };
-  return {seconds(Direction::forward), seconds(Direction::backward)};
+  const std::vector<Operator> forward = stage_operators(model, stage, adapters, Direction::forward);
+  const std::vector<Operator> backward = stage_operators(model, stage, adapters, Direction::backward);
+  StageSeconds seconds{list_seconds(model, stage, forward, counts, machine),
+                       list_seconds(model, stage, backward, counts, machine)};
+  if (machine.recompute) {
+    seconds.backward += list_seconds(model, stage, recomputed_operators(forward), counts, machine);
+  }
+  return seconds;
 }
 
 }  // namespace

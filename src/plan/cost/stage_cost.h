@@ -21,6 +21,7 @@ struct StageSeconds {
 /// + Σ all-reduces                    where the list communicates: tokens·hidden values over the tensor-parallel ranks.
 /// Attention and norms are operators like the rest, communication is not hidden, forward and backward are each their own
 /// sum: where the paper's formula is silent (reference inventory MX-10).
+/// machine.recompute: backward has recomputed_operators as well.
 /// Layers that are adapted alike are computed once.
 /// machine.measured: times of a profile in place of both first lines, with the adapters as the engine fuses them.
 StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "model/config/families.h"
+#include "plan/cost/recomputation.h"
 #include "schedule/memory.h"
 
 namespace cotune {
@@ -51,14 +52,19 @@ std::string StageMemory::overflowing_term(int64_t limit) const {
 
 StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
-                         int64_t logit_rows) {
+                         bool recompute, int64_t logit_rows) {
   StageMemory memory{.weights = frozen_bytes(model, stage, element_size)};
   memory.adapters = adapter_bytes(model, stage, adapters, moment_count);
-  for (const Operator& op : stage_operators(model, stage, adapters, Direction::forward)) {
-    memory.activations += saved_bytes(model, stage, op, counts, element_size);
+  memory.workspace = workspace_bytes(model, stage, counts, element_size, logit_rows);
+  const std::vector<Operator> forward = stage_operators(model, stage, adapters, Direction::forward);
+  if (recompute) {
+    const RecomputedBytes bytes = recomputed_bytes(model, stage, forward, counts, element_size);
+    memory.activations = bytes.kept;
+    memory.workspace += bytes.layer;
+  } else {
+    for (const Operator& op : forward) memory.activations += saved_bytes(model, stage, op, counts, element_size);
   }
   memory.activations *= in_flight;
-  memory.workspace = workspace_bytes(model, stage, counts, element_size, logit_rows);
   return memory;
 }
 

@@ -57,7 +57,7 @@ std::vector<BucketCosts> step_costs(std::span<const Configuration> configuration
           layout == Layout::padded ? buckets.tokens[j] : std::llround(std::ceil(buckets.mean[j]));
       const int64_t sequences = configuration.chunk_tokens / tokens;
       const double seconds = configuration.chunk_seconds(sequences, tokens);
-      each.seconds.push_back(seconds / static_cast<double>(sequences));
+      each.seconds.push_back(seconds / static_cast<double>(sequences * configuration.shards));
       each.fill = std::max(each.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
     }
   }

@@ -37,25 +37,8 @@ JobPart part_of(const JobShape& job, int64_t microbatches) {
 struct Workload {
   ReplicaJobs replica;
   std::vector<JobPart> parts;
-  std::unique_ptr<const FusedStageCosts> table;  ///< null: the stages' seconds are asked for each set
+  std::unique_ptr<const FusedStageCosts> table;
 };
-
-std::vector<StageCost> stage_costs(const Workload& workload, std::span<const int32_t> jobs, const MicrobatchCounts& counts) {
-  if (workload.table != nullptr) return workload.table->cost(jobs, counts);
-  const ReplicaJobs& replica = workload.replica;
-  std::vector<AdapterShape> adapters;
-  for (const int32_t job : jobs) {
-    const std::vector<AdapterShape>& own = replica.jobs[static_cast<size_t>(job)].adapters;
-    adapters.insert(adapters.end(), own.begin(), own.end());
-  }
-  std::vector<StageCost> costs;
-  for (const StageShape& stage : replica.stages) {
-    const StageSeconds seconds = stage_seconds(replica.model, stage, adapters, counts, replica.machine);
-    const StageMemory memory = stage_memory(replica.model, stage, adapters, 0, counts, 1, replica.machine.element_size());
-    costs.push_back({seconds.forward, seconds.backward, memory.activations});
-  }
-  return costs;
-}
 
 FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
   const ReplicaJobs& replica = workload.replica;
@@ -78,13 +61,20 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
   }
   counts.labelled = counts.tokens;
   counts.attention_pairs = static_cast<int64_t>(pairs);
-  FusedCost cost{.stages = stage_costs(workload, ascending, counts),
+  FusedStageCosts::Costs costs = workload.table->cost(ascending, counts);
+  FusedCost cost{.stages = std::move(costs.stages),
                  .message_bytes = counts.tokens * replica.model.hidden_size * replica.machine.element_size(),
                  .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageShape& stage = replica.stages[s];
     if (lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
-    cost.workspace_bytes.push_back(workspace_bytes(replica.model, stage, counts, replica.machine.element_size()));
+    const StageSeconds gathered =
+        with_gathered_weights({cost.stages[s].forward_s, cost.stages[s].backward_s}, replica.model, stage,
+                              replica.sharding, replica.machine.element_size(), replica.between_copies);
+    cost.stages[s].forward_s = gathered.forward;
+    cost.stages[s].backward_s = gathered.backward;
+    cost.workspace_bytes.push_back(
+        workspace_bytes(replica.model, stage, counts, replica.machine.element_size()) + costs.layer_bytes[s]);
   }
   return cost;
 }
@@ -94,8 +84,9 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
 std::vector<StageMemory> resident_memory(const ReplicaJobs& replica) {
   std::vector<StageMemory> memory;
   for (const StageShape& stage : replica.stages) {
-    StageMemory& sum = memory.emplace_back();
-    sum.weights = frozen_bytes(replica.model, stage, replica.machine.element_size());
+    const int64_t element = replica.machine.element_size();
+    StageMemory& sum = memory.emplace_back(with_sharded_weights({.weights = frozen_bytes(replica.model, stage, element)},
+                                                                replica.model, stage, replica.sharding, element));
     for (const JobShape& job : replica.jobs) sum.adapters += adapter_bytes(replica.model, stage, job.adapters, job.moment_count);
   }
   return memory;
@@ -111,12 +102,10 @@ FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
     workload->parts.push_back(part_of(job, microbatches));
     problem.tokens.push_back(workload->parts.back().tokens);
   }
-  if (replica.machine.measured == nullptr) {
-    std::vector<std::vector<AdapterShape>> adapters;
-    for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);
-    workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine,
-                                                              std::move(adapters), problem.tokens);
-  }
+  std::vector<std::vector<AdapterShape>> adapters;
+  for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);
+  workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine,
+                                                            std::move(adapters), problem.tokens);
   if (replica.memory_bytes > 0) {
     for (const StageMemory& resident : resident_memory(replica)) {
       problem.memory_bytes.push_back(std::max<int64_t>(0, replica.memory_bytes - resident.total()));

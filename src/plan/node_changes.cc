@@ -1,0 +1,54 @@
+#include "plan/node_changes.h"
+
+#include <algorithm>
+
+#include "plan/plan_advice.h"
+
+namespace cotune {
+namespace {
+
+template <typename Value>
+std::vector<Value> either(Value a, Value b) {
+  return a == b ? std::vector<Value>{a} : std::vector<Value>{a, b};
+}
+
+/// What is worth trying again where the plan is known.
+PlanOptions narrowed(PlanOptions options, const Plan& plan) {
+  std::erase_if(options.deployments, is_sequential);
+  options.sharing = either(Sharing::hybrid, plan.sharing);
+  options.orders = either(PipelineOrder::automatic, plan.order);
+  return options;
+}
+
+}  // namespace
+
+std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                                     const PlanOptions& options, const PlanningResult& result) {
+  std::vector<NodeChange> changes;
+  if (result.plan() == nullptr) return changes;
+  const PlanOptions again = narrowed(options, *result.plan());
+  const std::string& kind = result.plan()->replicas.front().stages.front().devices.front().nodes;
+  for (const int64_t more : {1, -1}) {
+    ClusterSpec changed = cluster;
+    // Only this kind is planned for: another that is faster now would say nothing of its nodes.
+    std::erase_if(changed.nodes, [&](const NodeGroup& group) { return group.name != kind; });
+    NodeGroup& group = changed.nodes.front();
+    NodeChange change{.nodes = kind, .from = group.count, .to = group.count + more};
+    if (change.to < 1) continue;
+    group.count = change.to;
+    if (more > 0) changed = with_network(changed, group);
+    const PlanningResult planned = make_plan(model, changed, jobs, again);
+    if (const Plan* plan = planned.plan()) {
+      change.replicas = replicas_text(*plan);
+      change.predicted = plan->predicted;
+      const Alternative& chosen = planned.alternatives[*planned.chosen];
+      change.saves_memory = chosen.recompute || chosen.shards_weights;
+    } else {
+      change.constraint = planned.alternatives.front().constraint;
+    }
+    changes.push_back(std::move(change));
+  }
+  return changes;
+}
+
+}  // namespace cotune

@@ -1,0 +1,75 @@
+#include "plan/planning_json.h"
+
+#include "plan/plan_json.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json to_json(const NodeChange& change, const PredictedStep& before) {
+  return {{"nodes", change.nodes},
+          {"from", change.from},
+          {"to", change.to},
+          {"replicas", change.replicas},
+          {"predicted", change.fits() ? to_json(change.predicted) : Json(nullptr)},
+          {"speed_up", change.speed_up(before)},
+          {"saves_memory", change.saves_memory},
+          {"constraint", change.constraint}};
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes) {
+  Json node_changes = Json::array();
+  for (const NodeChange& each : changes) node_changes.push_back(to_json(each, result.plan()->predicted));
+  Json alternatives = Json::array(), configurations = Json::array(), deployments = Json::array();
+  for (const Alternative& each : result.alternatives) {
+    Json plans = Json::array();
+    for (const Plan& plan : each.plans) plans.push_back(replicas_text(plan));
+    alternatives.push_back({{"deployment", name_of(each.deployment)},
+                            {"sharing", name_of(each.sharing)},
+                            {"order", name_of(each.order)},
+                            {"recompute", each.recompute},
+                            {"shards_weights", each.shards_weights},
+                            {"replicas", std::move(plans)},
+                            {"fits", each.fits()},
+                            {"predicted", to_json(each.predicted)},
+                            {"rejected_for", each.rejected_for}});
+  }
+  for (const ConsideredConfiguration& each : result.configurations) {
+    configurations.push_back({{"nodes", each.nodes},
+                              {"tensor_parallel", each.tensor_parallel},
+                              {"pipeline_stages", each.pipeline_stages},
+                              {"shards", each.shards},
+                              {"recompute", each.recompute},
+                              {"chunk_tokens", each.chunk_tokens},
+                              {"tokens_per_device_s", each.tokens_per_device_s},
+                              {"memory_bytes", each.memory.total()},
+                              {"rejected_for", each.rejected_for}});
+  }
+  for (const ConsideredDeployment& each : result.deployments) {
+    deployments.push_back({{"nodes", each.nodes},
+                           {"deployment", name_of(each.system)},
+                           {"recompute", each.recompute},
+                           {"replicas", each.replicas},
+                           {"dispatch_s", each.dispatch_s},
+                           {"simulated_s", each.simulated_s}});
+  }
+  const Deployment& lobra = result.lobra;
+  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
+          {"alternatives", std::move(alternatives)},
+          {"configurations", std::move(configurations)},
+          {"deployments", std::move(deployments)},
+          {"enumerated",
+           {{"plans", lobra.enumerated},
+            {"unable", lobra.unable},
+            {"bounded", lobra.bounded},
+            {"solved", lobra.solved},
+            {"open", lobra.open},
+            {"lower_bound_s", lobra.lower_bound}}},
+          {"node_changes", std::move(node_changes)},
+          {"advice", result.advice}};
+}
+
+}  // namespace cotune
