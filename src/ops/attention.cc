@@ -57,43 +57,74 @@ std::vector<kernels::AttentionSegment> kernel_segments(const QkvViews& parts,
   return result;
 }
 
-/// [tokens, heads·head_dim] → [heads, tokens, head_dim] in the accumulation dtype, kv heads repeated to `heads`.
-at::Tensor by_head(const at::Tensor& x, int64_t own_heads, int64_t heads, int64_t head_dim, at::ScalarType wide) {
-  at::Tensor y = x.reshape({x.size(0), own_heads, head_dim}).transpose(0, 1).to(wide);
-  return own_heads == heads ? y : y.repeat_interleave(heads / own_heads, 0);
+/// [tokens, groups·kv_heads·head_dim] → a copy [kv_heads, groups·tokens, head_dim] in the accumulation dtype: the query
+/// heads of a kv head one below the other, so that one product per kv head serves them all.
+at::Tensor by_kv_head(const at::Tensor& x, const AttentionShape& shape, at::ScalarType wide) {
+  const int64_t groups = x.size(1) / shape.kv_columns();
+  const at::Tensor heads = x.reshape({x.size(0), shape.kv_heads, groups, shape.head_dim}).permute({1, 2, 0, 3});
+  at::Tensor copy = at::empty(heads.sizes(), x.options().dtype(wide));
+  copy.copy_(heads);
+  return copy.reshape({shape.kv_heads, groups * x.size(0), shape.head_dim});
 }
+
+/// One number of every query head: [tokens, heads] → [kv_heads, groups·tokens, 1].
+at::Tensor by_kv_head_columns(const at::Tensor& x, int64_t kv_heads) {
+  return x.reshape({x.size(0), kv_heads, x.size(1) / kv_heads}).permute({1, 2, 0}).reshape({kv_heads, -1, 1});
+}
+
+/// The inverse of both: [kv_heads, groups·tokens, head_dim] → [tokens, groups·kv_heads·head_dim].
+at::Tensor by_token(const at::Tensor& x, int64_t tokens) {
+  return x.reshape({x.size(0), x.size(1) / tokens, tokens, x.size(2)})
+      .permute({2, 0, 1, 3})
+      .reshape({tokens, x.size(0) * x.size(1) / tokens * x.size(2)});
+}
+
+/// Which keys lie in the future of a query: [count, position + count], true above the diagonal `position`.
+at::Tensor future_keys(int64_t position, int64_t count, at::Device device) {
+  return at::ones({count, position + count}, at::TensorOptions().device(device).dtype(at::kBool)).triu_(position + 1);
+}
+
+/// The masks of a microbatch's segments: those that begin a row are corners of one.
+class CausalMasks {
+ public:
+  CausalMasks(const std::vector<AttentionSegment>& segments, at::Device device) : device_(device) {
+    int64_t longest = 0;
+    for (const AttentionSegment& segment : segments)
+      if (segment.position == 0) longest = std::max(longest, segment.count);
+    first_ = future_keys(0, longest, device);
+  }
+  at::Tensor of(const AttentionSegment& segment) const {
+    if (segment.position > 0) return future_keys(segment.position, segment.count, device_);
+    return first_.narrow(0, 0, segment.count).narrow(1, 0, segment.count);
+  }
+
+ private:
+  at::Device device_;
+  at::Tensor first_;
+};
 
 /// The ATen path of one segment: keys and values of the row up to and including the segment.
 struct DenseSegment {
-  at::Tensor q, k, v;  ///< [heads, count or tokens so far, head_dim]
-  at::Tensor scores;   ///< [heads, count, tokens so far], masked
+  at::Tensor q;       ///< [kv_heads, groups·count, head_dim], times 1 / √head_dim
+  at::Tensor k, v;    ///< [kv_heads, tokens so far, head_dim]
+  at::Tensor scores;  ///< [kv_heads, groups·count, tokens so far], masked
 };
 
 DenseSegment dense_segment(const QkvViews& parts, const AttentionSegment& segment, const AttentionShape& shape,
-                           at::ScalarType wide) {
+                           const CausalMasks& masks, at::ScalarType wide) {
   const int64_t total = segment.position + segment.count;
   const at::Tensor keys = segment.chain ? segment.chain->keys.narrow(0, 0, total) : parts.k.narrow(0, segment.begin, total);
   const at::Tensor values =
       segment.chain ? segment.chain->values.narrow(0, 0, total) : parts.v.narrow(0, segment.begin, total);
   DenseSegment dense;
-  dense.q = by_head(parts.q.narrow(0, segment.begin, segment.count), shape.heads, shape.heads, shape.head_dim, wide);
-  dense.k = by_head(keys, shape.kv_heads, shape.heads, shape.head_dim, wide);
-  dense.v = by_head(values, shape.kv_heads, shape.heads, shape.head_dim, wide);
-  dense.scores = at::bmm(dense.q, dense.k.transpose(1, 2)) / std::sqrt(static_cast<double>(shape.head_dim));
-  const at::Tensor query_position =
-      at::arange(segment.position, total, at::TensorOptions().device(keys.device()).dtype(at::kLong)).unsqueeze(1);
-  const at::Tensor key_position = at::arange(0, total, query_position.options());
-  dense.scores.masked_fill_(key_position.unsqueeze(0) > query_position, -INFINITY);
+  dense.q = by_kv_head(parts.q.narrow(0, segment.begin, segment.count), shape, wide);
+  dense.q.mul_(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
+  dense.k = by_kv_head(keys, shape, wide);
+  dense.v = by_kv_head(values, shape, wide);
+  dense.scores = at::bmm(dense.q, dense.k.transpose(1, 2));
+  if (segment.count > 1)
+    dense.scores.view({-1, segment.count, total}).masked_fill_(masks.of(segment), -INFINITY);
   return dense;
-}
-
-at::Tensor by_token(const at::Tensor& x) {  // [heads, tokens, head_dim] → [tokens, heads·head_dim]
-  return x.transpose(0, 1).reshape({x.size(1), x.size(0) * x.size(2)});
-}
-
-/// Sums the query heads of each kv head.
-at::Tensor sum_groups(const at::Tensor& x, int64_t kv_heads) {
-  return x.reshape({kv_heads, x.size(0) / kv_heads, x.size(1), x.size(2)}).sum(1);
 }
 
 }  // namespace
@@ -149,12 +180,15 @@ AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegm
                                result.out.stride(0), result.lse.mutable_data_ptr<float>());
     return result;
   }
+  const CausalMasks masks(segments, qkv.device());
   for (const AttentionSegment& segment : segments) {
-    const DenseSegment dense = dense_segment(parts, segment, shape, wide);
-    const at::Tensor lse = dense.scores.logsumexp(-1);
-    const at::Tensor out = at::bmm((dense.scores - lse.unsqueeze(-1)).exp(), dense.v);
-    result.out.narrow(0, segment.begin, segment.count).copy_(by_token(out));
-    result.lse.narrow(0, segment.begin, segment.count).copy_(lse.t());
+    DenseSegment dense = dense_segment(parts, segment, shape, masks, wide);
+    const at::Tensor largest = dense.scores.amax(-1, true);
+    const at::Tensor weights = dense.scores.sub_(largest).exp_();
+    const at::Tensor sum = weights.sum(-1, true);
+    const at::Tensor out = at::bmm(weights, dense.v).div_(sum);
+    result.out.narrow(0, segment.begin, segment.count).copy_(by_token(out, segment.count));
+    result.lse.narrow(0, segment.begin, segment.count).copy_(by_token(sum.log().add_(largest), segment.count));
   }
   return result;
 }
@@ -196,17 +230,18 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
                                 gradients.q.stride(0));
   } else {
     const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+    const CausalMasks masks(segments, qkv.device());
     for (const AttentionSegment& segment : segments) {
-      const DenseSegment dense = dense_segment(parts, segment, shape, wide);
-      const at::Tensor lse = forward.lse.narrow(0, segment.begin, segment.count).t().unsqueeze(-1);
-      const at::Tensor weights = (dense.scores - lse).exp();
-      const at::Tensor d = by_head(d_out.narrow(0, segment.begin, segment.count), shape.heads, shape.heads,
-                                   shape.head_dim, wide);
-      const at::Tensor d_weights = at::bmm(d, dense.v.transpose(1, 2));
-      const at::Tensor d_scores = weights * (d_weights - (d_weights * weights).sum(-1, true)) * scale;
-      const at::Tensor dk = by_token(sum_groups(at::bmm(d_scores.transpose(1, 2), dense.q), shape.kv_heads));
-      const at::Tensor dv = by_token(sum_groups(at::bmm(weights.transpose(1, 2), d), shape.kv_heads));
-      gradients.q.narrow(0, segment.begin, segment.count).copy_(by_token(at::bmm(d_scores, dense.k)));
+      const DenseSegment dense = dense_segment(parts, segment, shape, masks, wide);
+      const at::Tensor lse = by_kv_head_columns(forward.lse.narrow(0, segment.begin, segment.count), shape.kv_heads);
+      const at::Tensor weights = dense.scores.sub_(lse).exp_();
+      const at::Tensor d = by_kv_head(d_out.narrow(0, segment.begin, segment.count), shape, wide);
+      at::Tensor d_scores = at::bmm(d, dense.v.transpose(1, 2));
+      d_scores.sub_((d_scores * weights).sum(-1, true)).mul_(weights);
+      const at::Tensor dk = by_token(at::bmm(d_scores.transpose(1, 2), dense.q), dense.k.size(1));
+      const at::Tensor dv = by_token(at::bmm(weights.transpose(1, 2), d), dense.v.size(1));
+      gradients.q.narrow(0, segment.begin, segment.count)
+          .copy_(by_token(at::bmm(d_scores, dense.k).mul_(scale), segment.count));
       if (segment.chain == nullptr) {
         gradients.k.narrow(0, segment.begin, segment.count).copy_(dk);
         gradients.v.narrow(0, segment.begin, segment.count).copy_(dv);

@@ -21,7 +21,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, a
   }
   const at::Tensor wide = x.to(weight.scalar_type());
   inverse_rms = (wide.square().mean(-1) + eps).rsqrt();
-  return (wide * inverse_rms.unsqueeze(1) * weight).to(x.scalar_type());
+  return (wide * inverse_rms.unsqueeze(1)).mul_(weight).to(x.scalar_type());
 }
 
 at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms) {
@@ -32,7 +32,7 @@ at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const a
                                 y.mutable_data_ptr());
     return y;
   }
-  return (x.to(weight.scalar_type()) * inverse_rms.unsqueeze(1) * weight).to(x.scalar_type());
+  return (x.to(weight.scalar_type()) * inverse_rms.unsqueeze(1)).mul_(weight).to(x.scalar_type());
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
@@ -48,7 +48,8 @@ at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at
   const at::Tensor wide = x.to(weight.scalar_type());
   const at::Tensor scaled = dy.to(weight.scalar_type()) * weight;
   const at::Tensor inverse = inverse_rms.unsqueeze(1);
-  at::Tensor dx = inverse * (scaled - wide * (scaled * wide).mean(-1, true) * inverse.square());
+  const at::Tensor along_x = (scaled * wide).mean(-1, true).mul_(inverse.square());
+  at::Tensor dx = at::addcmul(scaled, wide, along_x, -1).mul_(inverse);
   if (residual_gradient.defined()) dx.add_(residual_gradient);
   return dx.to(x.scalar_type());
 }

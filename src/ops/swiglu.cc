@@ -18,7 +18,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   }
   const at::ScalarType wide = accumulation_dtype(gate_up.scalar_type());
   const at::Tensor gate = gate_up.narrow(1, 0, width).to(wide), up = gate_up.narrow(1, width, width).to(wide);
-  return (gate * gate.sigmoid() * up).to(gate_up.scalar_type());
+  return at::silu(gate).mul_(up).to(gate_up.scalar_type());
 }
 
 SwigluGradient swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
@@ -35,10 +35,12 @@ SwigluGradient swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) 
   }
   const at::ScalarType wide = accumulation_dtype(gate_up.scalar_type());
   const at::Tensor gate = gate_up.narrow(1, 0, width).to(wide), up = gate_up.narrow(1, width, width).to(wide);
-  const at::Tensor sigmoid = gate.sigmoid(), silu = gate * sigmoid, d = dy.to(wide);
+  const at::Tensor d = dy.to(wide);
+  at::Tensor silu = at::silu(gate);
   result.y = (silu * up).to(dy.scalar_type());
-  const at::Tensor d_gate = d * up * sigmoid * (1 + gate * (1 - sigmoid));
-  result.d_gate_up = at::cat({d_gate, d * silu}, 1).to(dy.scalar_type());
+  result.d_gate_up = at::empty_like(gate_up);
+  result.d_gate_up.narrow(1, 0, width).copy_(at::silu_backward(d * up, gate));
+  result.d_gate_up.narrow(1, width, width).copy_(silu.mul_(d));
   return result;
 }
 
