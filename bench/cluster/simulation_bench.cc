@@ -1,12 +1,16 @@
 /// Figures of docs/simulation.md (bench/simulation.py puts them there): MuxTune's cluster simulation over its free parameters,
 /// policies compared, the planner in the loop against a rate table, stragglers. Times are of the CPU.
 ///
-///   simulation_bench PARAMETERS.json week FOLDER     the nominal week: sharing policies, and charts into FOLDER
+///   simulation_bench PARAMETERS.json week FOLDER [SHARING…]   the nominal week: sharing policies, and charts into FOLDER
 ///   simulation_bench PARAMETERS.json ranges          a day of it, one parameter varied at a time
 ///   simulation_bench PARAMETERS.json policies        scheduling policies on a week of a twentieth of the arrivals
+///   simulation_bench PARAMETERS.json overloaded FOLDER   scheduling policies under more load than there is room for
+///   simulation_bench PARAMETERS.json tenants FOLDER      scheduling policies for tenants of different habits
 ///   simulation_bench PARAMETERS.json stragglers FOLDER
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -79,7 +83,8 @@ std::string row(const TraceSummary& each, const TraceSummary& first) {
 
 void write(const std::filesystem::path& path, const std::string& text) { write_file_atomically(path, text); }
 
-void week(const Json& file, const std::filesystem::path& folder) {
+/// `only`: sharing policies, and then no charts; empty: all.
+void week(const Json& file, const std::filesystem::path& folder, const std::vector<std::string>& only) {
   const Values values = nominal_values(file);
   const InstancesOfCluster instances = instances_for(file, values);
   const Trace trace = trace_for(file, values, false, file.at("given").at("days"));
@@ -88,7 +93,7 @@ void week(const Json& file, const std::filesystem::path& folder) {
   std::vector<StudyResult> charted;
   for (const bool use_table : {true, false}) {
     std::optional<TraceSummary> first;
-    for (const std::string& sharing : compared) {
+    for (const std::string& sharing : only.empty() ? compared : only) {
       const double before = cpu_seconds();
       StudyResult result = run_study(trace, instances, settings_for({sharing}, use_table)).front();
       if (!first) first = result.summary;
@@ -101,7 +106,7 @@ void week(const Json& file, const std::filesystem::path& folder) {
       std::fflush(stdout);
       if (use_table) charted.push_back(std::move(result));
     }
-    if (!use_table) continue;
+    if (!use_table || !only.empty()) continue;
     std::vector<ChartedTrace> curves;
     for (const StudyResult& each : charted) curves.push_back({each.summary.sharing, &trace, &each.simulation});
     write(folder / "simulation-completion.svg", completion_chart(curves));
@@ -161,25 +166,113 @@ void ranges(const Json& file) {
   fmt::print("- its lead over batch-all/padded is larger for mixed lengths in {} of {}\n", wider, cases);
 }
 
-void policies(const Json& file) {
-  // A twentieth of the arrivals: what hybrid instances can carry.
-  const Values values = nominal_values(file);
-  const InstancesOfCluster instances = instances_for(file, values);
-  const Trace trace = trace_for(file, values, false, 7, 0.05);
+std::string speeds_of(const TraceSummary& each) {
+  std::string text;
+  for (const TenantSummary& tenant : each.tenants) text += fmt::format(" {:.1f}× |", tenant.slowdown);
+  return text;
+}
+
+/// Every policy on a trace, and admission by deadlines. `by_tenant`: a column of mean slowdown for each tenant.
+std::vector<StudyResult> compare_policies(const Trace& trace, const InstancesOfCluster& instances, int64_t most_jobs, bool by_tenant) {
   StudySettings settings = settings_for({"hybrid"}, true);
   settings.policies = policy_names();
-  fmt::print("| policy | tokens/s | mean JCT, min | median | p95 | p99 | waiting | fairness | deadlines missed | pre-emptions |\n|---|---|---|---|---|---|---|---|---|---|\n");
+  settings.options.most_jobs = most_jobs;
+  std::string names, lines;
+  if (by_tenant) {
+    for (const std::string& tenant : trace.tenants) names += fmt::format(" {} |", tenant), lines += "---|";
+  }
+  fmt::print("| policy | tokens/s | mean JCT, min | median | p95 | p99 | waiting | fairness | deadlines missed | pre-emptions |{}\n|---|---|---|---|---|---|---|---|---|---|{}\n",
+             names, lines);
   const auto print = [&](const TraceSummary& each, const std::string& name) {
-    fmt::print("| {} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.3f} | {}/{} | {} |\n", name, each.tokens_per_s, each.completion_min.mean,
+    fmt::print("| {} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.0f} | {:.3f} | {}/{} | {} |{}\n", name, each.tokens_per_s, each.completion_min.mean,
                each.completion_min.median, each.completion_min.p95, each.completion_min.p99, each.waiting_min.mean, each.fairness, each.missed,
-               each.deadlines, each.preemptions);
+               each.deadlines, each.preemptions, by_tenant ? speeds_of(each) : "");
     std::fflush(stdout);
   };
-  for (const StudyResult& each : run_study(trace, instances, settings)) print(each.summary, each.summary.policy);
+  std::vector<StudyResult> results = run_study(trace, instances, settings);
+  for (const StudyResult& each : results) print(each.summary, each.summary.policy);
   settings.options.refuse_late = true;
   settings.policies = {"fcfs"};
   const TraceSummary admitted = run_study(trace, instances, settings).front().summary;
   print(admitted, fmt::format("fcfs, admission by deadlines ({} refused)", admitted.refused));
+  return results;
+}
+
+void policies(const Json& file) {
+  // A twentieth of the arrivals: what hybrid instances can carry.
+  const Values values = nominal_values(file);
+  compare_policies(trace_for(file, values, false, 7, 0.05), instances_for(file, values), 0, false);
+}
+
+void write_policy_charts(const std::filesystem::path& folder, const std::string& name, const Trace& trace, const std::vector<StudyResult>& results) {
+  std::vector<ChartedTrace> curves;
+  std::vector<TraceSummary> summaries;
+  for (const StudyResult& each : results) {
+    curves.push_back({each.summary.policy, &trace, &each.simulation});
+    summaries.push_back(each.summary);
+  }
+  write(folder / fmt::format("simulation-{}-tenants.svg", name), tenant_chart(summaries));
+  if (name == "tenants") {
+    write(folder / "simulation-tenants-timeline.svg", timeline_chart(curves));
+  } else {
+    write(folder / fmt::format("simulation-{}-completion.svg", name), completion_chart(curves));
+  }
+}
+
+Json policy_traces(const std::filesystem::path& parameters) {
+  return Json::parse(read_file(parameters.parent_path() / "policy_traces.json"));
+}
+
+void overloaded(const Json& file, const std::filesystem::path& parameters, const std::filesystem::path& folder) {
+  const Values values = nominal_values(file);
+  const Json settings = policy_traces(parameters), &own = settings.at("overloaded");
+  const Trace trace = trace_for(file, values, false, own.at("days"), own.at("load"));
+  write_policy_charts(folder, "overloaded", trace, compare_policies(trace, instances_for(file, values), settings.at("most_jobs"), false));
+}
+
+/// One trace of tenants that are drawn apart.
+Trace trace_of_tenants(const Json& settings) {
+  Trace trace;
+  std::vector<JobKind> kinds;
+  uint64_t seed = 1;
+  for (const Json& each : settings.at("tenants")) {
+    PhillyTrace drawn{.seed = seed++, .minutes = settings.at("days").get<double>() * 24 * 60, .arrivals_per_minute = each.at("arrivals_per_minute")};
+    drawn.mean_minutes = each.at("mean_minutes");
+    drawn.deviation_minutes = each.at("deviation_minutes");
+    drawn.rows = each.at("rows").get<std::vector<int64_t>>();
+    drawn.row_tokens = each.at("tokens").get<std::vector<int64_t>>();
+    drawn.tenants = 1;
+    drawn.deadline_share = each.at("deadline_share");
+    const double burst_s = 60 * each.value("burst_minutes", 0.0);
+    const Trace own = philly_trace(drawn);
+    for (TraceJob job : own.jobs) {
+      kinds.push_back(own.kinds[static_cast<size_t>(job.kind)]);
+      job.name = fmt::format("{}-{}", each.at("name").get<std::string>(), job.name);
+      job.tenant = static_cast<int32_t>(trace.tenants.size());
+      job.priority = each.at("priority");
+      if (burst_s > 0) {
+        const double moved = std::floor(job.arrival_s / burst_s) * burst_s - job.arrival_s;
+        job.arrival_s += moved;
+        job.deadline_s += moved;
+      }
+      trace.jobs.push_back(job);
+    }
+    trace.tenants.push_back(each.at("name"));
+  }
+  trace.kinds = kinds;
+  std::sort(trace.kinds.begin(), trace.kinds.end());
+  trace.kinds.erase(std::unique(trace.kinds.begin(), trace.kinds.end()), trace.kinds.end());
+  for (size_t k = 0; k < kinds.size(); ++k) {
+    trace.jobs[k].kind = static_cast<int32_t>(std::lower_bound(trace.kinds.begin(), trace.kinds.end(), kinds[k]) - trace.kinds.begin());
+  }
+  std::stable_sort(trace.jobs.begin(), trace.jobs.end(), [](const TraceJob& a, const TraceJob& b) { return a.arrival_s < b.arrival_s; });
+  return trace;
+}
+
+void tenants(const Json& file, const std::filesystem::path& parameters, const std::filesystem::path& folder) {
+  const Json settings = policy_traces(parameters);
+  const Trace trace = trace_of_tenants(settings.at("tenants"));
+  write_policy_charts(folder, "tenants", trace, compare_policies(trace, instances_for(file, nominal_values(file)), settings.at("most_jobs"), true));
 }
 
 void stragglers(const Json& file, const std::filesystem::path& folder) {
@@ -210,13 +303,15 @@ void stragglers(const Json& file, const std::filesystem::path& folder) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 3) throw_user_error("usage: simulation_bench PARAMETERS.json week|ranges|policies|stragglers [FOLDER]");
+    if (argc < 3) throw_user_error("usage: simulation_bench PARAMETERS.json week|ranges|policies|overloaded|tenants|stragglers [FOLDER]");
     const Json file = Json::parse(read_file(argv[1]));
     const std::string what = argv[2];
     const std::filesystem::path folder = argc > 3 ? argv[3] : ".";
-    if (what == "week") week(file, folder);
+    if (what == "week") week(file, folder, {argv + std::min(argc, 4), argv + argc});
     if (what == "ranges") ranges(file);
     if (what == "policies") policies(file);
+    if (what == "overloaded") overloaded(file, argv[1], folder);
+    if (what == "tenants") tenants(file, argv[1], folder);
     if (what == "stragglers") stragglers(file, folder);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());

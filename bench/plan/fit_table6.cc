@@ -25,7 +25,7 @@ int main() {
       for (bool is_better = true; is_better;) {
         is_better = false;
         for (double Table6Constants::*constant : {&Table6Constants::compute_efficiency, &Table6Constants::node_bandwidth,
-                                                  &Table6Constants::network_bandwidth, &Table6Constants::launch_seconds}) {
+                                                  &Table6Constants::network_bandwidth, &Table6Constants::layer_seconds}) {
           for (const double change : {factor, 1 / factor}) {
             Table6Constants changed = best;
             changed.*constant *= change;
@@ -38,8 +38,8 @@ int main() {
         }
       }
     }
-    fmt::print("  \"{}\": {{\"compute_efficiency\": {:.4g}, \"node_bandwidth\": {:.4g}, \"network_bandwidth\": {:.4g}, \"launch_seconds\": {:.4g}}}{}\n",
-               to_string(family), best.compute_efficiency, best.node_bandwidth, best.network_bandwidth, best.launch_seconds,
+    fmt::print("  \"{}\": {{\"compute_efficiency\": {:.4g}, \"node_bandwidth\": {:.4g}, \"network_bandwidth\": {:.4g}, \"layer_seconds\": {:.4g}}}{}\n",
+               to_string(family), best.compute_efficiency, best.node_bandwidth, best.network_bandwidth, best.layer_seconds,
                family == LengthFamily::weibull ? "" : ",");
   }
   fmt::print(" }}\n}}\n");

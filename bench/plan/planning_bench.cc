@@ -1,11 +1,14 @@
 /// The planner's figures beside the papers', as the rows of docs/planning.md (bench/planning.py puts them there). Times are
 /// of the CPU, so that other programs on the machine do not count.
+///
+///   planning_bench [PART…]     all parts, or those named
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ctime>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/random.h"
@@ -139,15 +142,34 @@ void planning_time() {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  struct Part {
+    std::string_view name;
+    void (*print)();
+  };
+  const Part parts[] = {
+      {"lobra", [] { worked_example(), proposal(), published_plan(); }},
+      {"ablation", ablation_rows},
+      {"70b", table6_rows},
+      {"planning", [] { dispatch(), planning_time(); }},
+      {"fusion", print_fusion_figures},
+      {"headlines", headline_rows},
+      {"steps", lobra_step_rows},
+      {"chunks", chunk_time_rows},
+      {"scaling", scaling_rows},
+      {"curves", sharing_curve_rows},
+  };
+  const std::vector<std::string_view> asked(argv + 1, argv + argc);
+  for (const std::string_view name : asked) {
+    if (std::any_of(std::begin(parts), std::end(parts), [&](const Part& each) { return each.name == name; })) continue;
+    fmt::print(stderr, "there is no part `{}`; there are", name);
+    for (const Part& each : parts) fmt::print(stderr, " {}", each.name);
+    fmt::print(stderr, "\n");
+    return 2;
+  }
   fmt::print("| what | paper | goal | here |\n|---|---|---|---|\n");
-  worked_example();
-  proposal();
-  published_plan();
-  ablation_rows();
-  table6_rows();
-  dispatch();
-  planning_time();
-  print_fusion_figures();
-  headline_rows();
+  for (const Part& each : parts) {
+    if (asked.empty() || std::count(asked.begin(), asked.end(), each.name) > 0) each.print();
+    std::fflush(stdout);
+  }
 }

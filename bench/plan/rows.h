@@ -29,5 +29,9 @@ std::string data_file(const std::string& name);
 void ablation_rows();
 void table6_rows();
 void headline_rows();
+void lobra_step_rows();
+void chunk_time_rows();
+void scaling_rows();
+void sharing_curve_rows();
 
 }  // namespace cotune

@@ -8,6 +8,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "chunked_step.h"
 #include "plan/cost/replica_costs.h"
 #include "plan/deployment/system_deployments.h"
 #include "rows.h"
@@ -49,10 +50,9 @@ std::vector<Configuration> Table6Model::configurations(const Table6Constants& co
     int64_t tensor_parallel, stages, longest;
   };
   std::vector<Configuration> configurations;
-  for (const Shape& shape : {Shape{2, 2, 2048}, {4, 1, 2048}, {2, 4, 4096}, {4, 2, 4096}, {8, 1, 8192}, {16, 1, 16384}}) {
+  for (const Shape& shape : {Shape{2, 2, 2048}, {4, 1, 2048}, {2, 4, 2048}, {4, 2, 4096}, {8, 1, 8192}, {16, 1, 16384}}) {
     StageMachine machine{device_preset("A800-80"), link_preset(shape.tensor_parallel > 8 ? "infiniband-200" : "nvlink-400"), "bfloat16"};
     machine.device.compute_efficiency = constants.compute_efficiency;
-    machine.device.launch_seconds = constants.launch_seconds;
     machine.link.bandwidth = shape.tensor_parallel > 8 ? constants.network_bandwidth : constants.node_bandwidth;
     ModelConfig model = model_;
     if (shape.tensor_parallel > model.kv_head_count) model.kv_head_count = shape.tensor_parallel;  // each held by several ranks
@@ -62,12 +62,13 @@ std::vector<Configuration> Table6Model::configurations(const Table6Constants& co
     each.pipeline_stages = shape.stages;
     each.chunk_tokens = shape.longest;
     const auto known = std::make_shared<std::map<std::pair<int64_t, int64_t>, double>>();
-    each.chunk_seconds = [this, model, machine, known, first = stages.front(), last = stages.back()](int64_t sequences, int64_t tokens) {
+    each.chunk_seconds = [this, model, machine, known, layer_seconds = constants.layer_seconds, first = stages.front(), last = stages.back()](int64_t sequences, int64_t tokens) {
       double& seconds = (*known)[{sequences, tokens}];
       if (seconds > 0) return seconds;
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, {1});
       for (const StageShape& stage : {first, last}) {
-        seconds = std::max(seconds, stage_seconds(model, stage, adapters_, counts, machine).total());
+        const auto layers = static_cast<double>(stage.last_layer - stage.first_layer);
+        seconds = std::max(seconds, layers * layer_seconds + stage_seconds(model, stage, adapters_, counts, machine).total());
         if (first == last) break;
       }
       return seconds;
@@ -76,18 +77,29 @@ std::vector<Configuration> Table6Model::configurations(const Table6Constants& co
   return configurations;
 }
 
+double Table6Model::trained_values() const {
+  // Values and gradients in f32, no moments.
+  return static_cast<double>(adapter_bytes(model_, even_stages(model_, 1, 1).front(), adapters_, 0)) / 8;
+}
+
 double Table6Model::step_seconds(const std::vector<Configuration>& configurations, const std::vector<int64_t>& replicas,
-                                 const std::vector<TaskLengths>& tasks, int step_count) const {
+                                 const std::vector<TaskLengths>& tasks, int step_count, bool is_lobra) const {
   double seconds = 0;
+  const Counts fixed = is_lobra ? Counts() : bucket_lengths(draw(tasks, 77, 100)).tokens;
   for (int step = 0; step < step_count; ++step) {
-    const LengthBuckets buckets = bucket_lengths(draw(tasks, 2000 + static_cast<uint64_t>(step), 1));
-    std::vector<BucketCosts> costs;
-    for (size_t i = 0; i < configurations.size(); ++i) {
-      const bool is_deployed = replicas[i] > 0;
-      costs.push_back(is_deployed ? bucket_costs(configurations[i], buckets.tokens) : BucketCosts{.devices = configurations[i].devices()});
+    const Counts lengths = draw(tasks, 2000 + static_cast<uint64_t>(step), 1);
+    std::vector<double> each;
+    if (is_lobra) {
+      each = chunked_dispatch_seconds(configurations, replicas, bucket_lengths(lengths));
+    } else {
+      Counts boundaries = fixed;
+      boundaries.back() = std::max(boundaries.back(), *std::max_element(lengths.begin(), lengths.end()));
+      const LengthBuckets buckets = sort_into_buckets(lengths, boundaries);
+      Dispatch dispatch;
+      for (const int64_t count : replicas) dispatch.sequences.push_back(count > 0 ? buckets.sequences : Counts());
+      each = replica_seconds(configurations, replicas, buckets, dispatch);
     }
-    const RowDispatch rows = dispatch_rows(costs, replicas, buckets.sequences);
-    seconds += rows.empty() ? NAN : rows.makespan;
+    seconds += *std::max_element(each.begin(), each.end());
   }
   return seconds / step_count;
 }
@@ -97,7 +109,7 @@ std::vector<double> table6_ratios(const Table6Model& model, const Table6Constant
   std::vector<double> ratios;
   for (const Table6Task& task : table6_tasks()) {
     const Counts replicas = replicas_of(configurations, is_lobra ? task.lobra_plan : task.sequential_plan);
-    const double seconds = model.step_seconds(configurations, replicas, published_tasks(family, {task.name}), steps);
+    const double seconds = model.step_seconds(configurations, replicas, published_tasks(family, {task.name}), steps, is_lobra);
     ratios.push_back(static_cast<double>(devices) * seconds / (is_lobra ? task.lobra_sequential : task.sequential));
   }
   return ratios;
@@ -108,7 +120,7 @@ std::map<std::string, Table6Constants> read_table6_constants() {
   const nlohmann::json document = nlohmann::json::parse(file);
   std::map<std::string, Table6Constants> all;
   for (const auto& [family, entry] : document.at("constants").items()) {
-    all[family] = {entry.at("compute_efficiency"), entry.at("node_bandwidth"), entry.at("network_bandwidth"), entry.at("launch_seconds")};
+    all[family] = {entry.at("compute_efficiency"), entry.at("node_bandwidth"), entry.at("network_bandwidth"), entry.at("layer_seconds")};
   }
   return all;
 }
@@ -138,7 +150,7 @@ void table6_rows() {
     const Table6Constants& fitted = constants.at(std::string(to_string(family)));
     const std::vector<double> alone = table6_ratios(model, fitted, family, false), lobra = table6_ratios(model, fitted, family, true);
     print_row(fmt::format("70B, {} lengths, Task-Sequential (fitted: efficiency {:.2f}, {:.3g} and {:.3g} GB/s, {:.3g} µs)", to_string(family),
-                          fitted.compute_efficiency, fitted.node_bandwidth / 1e9, fitted.network_bandwidth / 1e9, 1e6 * fitted.launch_seconds),
+                          fitted.compute_efficiency, fitted.node_bandwidth / 1e9, fitted.network_bandwidth / 1e9, 1e6 * fitted.layer_seconds),
               "9,149 GPU s", "–", fmt::format("{:.0f} GPU s; mean error {:.1f} %", total_of(alone, false), mean_error(alone)));
     std::vector<std::string> names;
     for (size_t k = 0; k < lobra.size(); ++k) names.push_back(fmt::format("{} {:.2f}", table6_tasks()[k].name, lobra[k]));
@@ -148,13 +160,13 @@ void table6_rows() {
                           mean_error(lobra) > 10 ? " (**missed**)" : "", fmt::join(names, ", ")));
     const std::vector<Configuration> configurations = model.configurations(fitted);
     const std::vector<TaskLengths> tasks = published_tasks(family);
-    const double fused = model.step_seconds(configurations, replicas_of(configurations, {{"<16,1>", 4}}), tasks, steps);
+    const double fused = model.step_seconds(configurations, replicas_of(configurations, {{"<16,1>", 4}}), tasks, steps, false);
     const double theirs = model.step_seconds(
-        configurations, replicas_of(configurations, {{"<2,4>", 4}, {"<4,2>", 1}, {"<8,1>", 1}, {"<16,1>", 1}}), tasks, steps);
+        configurations, replicas_of(configurations, {{"<2,4>", 4}, {"<4,2>", 1}, {"<8,1>", 1}, {"<16,1>", 1}}), tasks, steps, true);
     const LengthBuckets sample = bucket_lengths(draw(tasks, 77, 100));
     const StepWork work{bucket_costs(configurations, sample.tokens), average_step(sample.sequences, 100)};
     const Counts plan = deploy_unlike(work, devices, {.dealing = Dealing::by_row}).replicas;
-    const double ours = model.step_seconds(configurations, plan, tasks, steps);
+    const double ours = model.step_seconds(configurations, plan, tasks, steps, true);
     print_row(fmt::format("70B, {} lengths, saving of LobRA over Task-Fused", to_string(family)),
               "60.67 %; [about 10,456–11,407 to 4,112–4,486 GPU s]", "whatever it is",
               fmt::format("{:.1f} % with the published plan, {:.0f} to {:.0f} GPU s; {:.1f} % with ours, {}", 100 * (1 - theirs / fused),

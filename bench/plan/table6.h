@@ -27,7 +27,7 @@ struct Table6Constants {
   double compute_efficiency = 0.5;  ///< share of the peak that products reach
   double node_bandwidth = 1e11;     ///< bytes per second of all-reduces within a node
   double network_bandwidth = 1e10;  ///< the same across nodes: <16,1>
-  double launch_seconds = 1e-5;     ///< least time of an operator
+  double layer_seconds = 3e-3;      ///< of a layer for any chunk, forward and backward, however few tokens it has
 };
 
 /// The configurations of Tables 7 and 8 with the longest rows that the plans imply, and their seconds by stage_seconds.
@@ -35,10 +35,13 @@ class Table6Model {
  public:
   Table6Model();
   std::vector<Configuration> configurations(const Table6Constants& constants) const;
+  double trained_values() const;  ///< of one task's adapters
 
-  /// Mean seconds of a step of `steps` drawn ones, each in sixteen buckets, whole rows dealt to single replicas.
+  /// Mean seconds of `steps` drawn steps. Like replicas (`is_lobra` false): rows padded to boundaries that were fixed for a
+  /// sample beforehand, and dealt in turn. Unlike ones: every step in buckets of its own, dispatched so that the slowest
+  /// replica ends first, whole chunks counted.
   double step_seconds(const std::vector<Configuration>& configurations, const std::vector<int64_t>& replicas,
-                      const std::vector<TaskLengths>& tasks, int steps) const;
+                      const std::vector<TaskLengths>& tasks, int steps, bool is_lobra) const;
 
  private:
   ModelConfig model_;

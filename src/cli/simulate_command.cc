@@ -157,6 +157,7 @@ void write_charts(const fs::path& folder, const Trace& trace, const std::vector<
   write_file_atomically(folder / "completion.svg", completion_chart(charted));
   write_file_atomically(folder / "timeline.svg", timeline_chart(charted));
   write_file_atomically(folder / "summary.svg", summary_chart(summaries));
+  if (trace.tenants.size() > 1) write_file_atomically(folder / "tenants.svg", tenant_chart(summaries));
 }
 
 void simulate_arrivals(const SimulateArguments& arguments) {

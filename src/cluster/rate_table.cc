@@ -51,15 +51,15 @@ std::array<double, knots.size()> knot_shares(int64_t jobs) {
   return shares;
 }
 
-/// A mix of at least three jobs that fits, or a smaller one where no three do.
-JobMix draw_mix(const InstanceMemory& memory, const RateTableSettings& settings, uint64_t index) {
+/// A mix of at least three jobs that fits, or a smaller one where no three do. Of kinds of `among`.
+JobMix draw_mix(const InstanceMemory& memory, const std::vector<int32_t>& among, const RateTableSettings& settings, uint64_t index) {
   const uint64_t key = mix_key(mix_key(settings.seed, key_of("rate table")), index);
   std::vector<int32_t> drawn;
   MemoryInUse in_use(memory);
   // Mixes of few kinds are as likely as mixes of many.
   std::vector<int32_t> choice;
-  const uint64_t kinds = 1 + uniform_below(key, 0, memory.kinds.size());
-  for (uint64_t i = 0; i < kinds; ++i) choice.push_back(static_cast<int32_t>(uniform_below(key, 1000 + i, memory.kinds.size())));
+  const uint64_t kinds = 1 + uniform_below(key, 0, among.size());
+  for (uint64_t i = 0; i < kinds; ++i) choice.push_back(among[uniform_below(key, 1000 + i, among.size())]);
   const int64_t most = settings.most_jobs > 0 ? settings.most_jobs : static_cast<int64_t>(knots.back());
   JobMix mix;
   while (static_cast<int64_t>(drawn.size()) < most) {
@@ -110,10 +110,18 @@ RateTable RateTable::make(RoundRates& source, const InstanceMemory& memory, cons
       row.push_back(memory.fits(pair) ? source.round_seconds(pair) : sum);
     }
   }
+  // One set of kinds a fit, so that each has as many samples: all of them, or those up to a longest row.
+  std::vector<std::vector<int32_t>> among;
+  for (const int64_t longest : table.fit_keys()) {
+    std::vector<int32_t>& own = among.emplace_back();
+    for (int32_t kind = 0; kind < count; ++kind) {
+      if (!table.padded_ || kinds[static_cast<size_t>(kind)].tokens <= longest) own.push_back(kind);
+    }
+  }
   std::vector<std::pair<JobMix, double>> samples, unseen;
-  for (int64_t i = 0; i < settings.samples; ++i) {
-    const JobMix mix = draw_mix(memory, settings, static_cast<uint64_t>(i));
-    if (mix.job_count() >= 3) (i % 6 == 5 ? unseen : samples).emplace_back(mix, source.round_seconds(mix));
+  for (int64_t i = 0; i < settings.samples * static_cast<int64_t>(among.size()); ++i) {
+    const JobMix mix = draw_mix(memory, among[static_cast<size_t>(i) % among.size()], settings, static_cast<uint64_t>(i));
+    if (mix.job_count() >= 3) (i / static_cast<int64_t>(among.size()) % 6 == 5 ? unseen : samples).emplace_back(mix, source.round_seconds(mix));
   }
   table.fit(samples);
   for (const auto& [mix, seconds] : unseen) {
@@ -139,11 +147,15 @@ std::vector<double> RateTable::features(const JobMix& mix) const {
   return row;
 }
 
-void RateTable::fit(const std::vector<std::pair<JobMix, double>>& samples) {
+std::set<int64_t> RateTable::fit_keys() const {
   std::set<int64_t> keys;
   for (const JobKind& kind : kinds_) keys.insert(padded_ ? kind.tokens : 0);
+  return keys;
+}
+
+void RateTable::fit(const std::vector<std::pair<JobMix, double>>& samples) {
   const size_t n = kinds_.size() + knots.size();
-  for (const int64_t key : keys) {
+  for (const int64_t key : fit_keys()) {
     std::vector<std::vector<double>> normal(n, std::vector<double>(n, 0));
     std::vector<double> right(n, 0);
     const auto add = [&](const JobMix& mix, double seconds, double weight) {
@@ -161,7 +173,7 @@ void RateTable::fit(const std::vector<std::pair<JobMix, double>>& samples) {
     for (size_t i = 0; i < pairs_s_.size(); ++i) {
       for (size_t j = 0; j <= i; ++j) {
         const JobMix pair({static_cast<int32_t>(i), static_cast<int32_t>(j)});
-        if (fit_of(pair) <= key) add(pair, pairs_s_[i][j], 1e-3);
+        if (fit_of(pair) == key) add(pair, pairs_s_[i][j], 1e-3);
       }
     }
     const std::vector<double> solution = solve(normal, right);

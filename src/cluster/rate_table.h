@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,7 @@
 namespace cotune {
 
 struct RateTableSettings {
-  int64_t samples = 600;   ///< mixes of three jobs and more that the fit is made from
+  int64_t samples = 600;   ///< mixes of three jobs and more that a fit is made from
   int64_t most_jobs = 0;   ///< of a mix; 0: as many as fit
   uint64_t seed = 1;
 };
@@ -52,6 +53,7 @@ class RateTable : public RoundRates, public RoundPredictor {
     std::vector<double> offset_s;  // r, by knot
   };
   int64_t fit_of(const JobMix& mix) const;  // key of fits_
+  std::set<int64_t> fit_keys() const;
   std::vector<double> features(const JobMix& mix) const;
   void fit(const std::vector<std::pair<JobMix, double>>& samples);
 

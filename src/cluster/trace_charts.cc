@@ -142,6 +142,39 @@ double width_with(const std::vector<std::string>& names) {
   return width;
 }
 
+struct BarPanel {
+  std::string title;
+  std::function<double(const TraceSummary&)> value;
+};
+
+/// One panel beside the other, a bar in each per summary.
+std::string bars(std::span<const TraceSummary> summaries, const std::vector<BarPanel>& panels) {
+  constexpr double row = 22, top = 46, letter = 7.5;
+  double names_width = 100, panel_width = 260;
+  for (const TraceSummary& each : summaries) {
+    names_width = std::max(names_width, 30 + letter * static_cast<double>(each.policy.size() + each.sharing.size()));
+  }
+  for (const BarPanel& panel : panels) panel_width = std::max(panel_width, 20 + 8.5 * static_cast<double>(panel.title.size()));
+  Svg svg(names_width + static_cast<double>(panels.size()) * panel_width, top + row * static_cast<double>(summaries.size()) + 20);
+  for (size_t i = 0; i < summaries.size(); ++i) {
+    svg.text(names_width - 10, top + row * static_cast<double>(i) + 15, summaries[i].policy + ", " + summaries[i].sharing, "end");
+  }
+  for (size_t p = 0; p < panels.size(); ++p) {
+    const double x = names_width + panel_width * static_cast<double>(p);
+    double most = 0;
+    for (const TraceSummary& each : summaries) most = std::max(most, panels[p].value(each));
+    svg.text(x, top - 16, panels[p].title, "start", 14);
+    for (size_t i = 0; i < summaries.size(); ++i) {
+      const double value = panels[p].value(summaries[i]);
+      const double width = most > 0 ? (panel_width - 80) * value / most : 0;
+      const double y = top + row * static_cast<double>(i);
+      svg.bar(x, y + 3, std::max(width, 0.5), row - 6, p, fmt::format("{}, {}: {}", summaries[i].policy, summaries[i].sharing, number(value)));
+      svg.text(x + width + 6, y + 15, number(value));
+    }
+  }
+  return svg.finish();
+}
+
 }  // namespace
 
 std::string completion_chart(std::span<const ChartedTrace> traces) {
@@ -193,36 +226,18 @@ std::string timeline_chart(std::span<const ChartedTrace> traces) {
 }
 
 std::string summary_chart(std::span<const TraceSummary> summaries) {
-  struct Panel {
-    const char* title;
-    std::function<double(const TraceSummary&)> value;
-  };
-  const std::array<Panel, 3> panels = {{{"tokens/s", [](const TraceSummary& each) { return each.tokens_per_s; }},
-                                        {"mean minutes to completion", [](const TraceSummary& each) { return each.completion_min.mean; }},
-                                        {"mean minutes waiting", [](const TraceSummary& each) { return each.waiting_min.mean; }}}};
-  constexpr double panel_width = 260, row = 22, top = 46, letter = 7.5;
-  double names_width = 100;
-  for (const TraceSummary& each : summaries) {
-    names_width = std::max(names_width, 30 + letter * static_cast<double>(each.policy.size() + each.sharing.size()));
+  return bars(summaries, {{"tokens/s", [](const TraceSummary& each) { return each.tokens_per_s; }},
+                          {"mean minutes to completion", [](const TraceSummary& each) { return each.completion_min.mean; }},
+                          {"mean minutes waiting", [](const TraceSummary& each) { return each.waiting_min.mean; }}});
+}
+
+std::string tenant_chart(std::span<const TraceSummary> summaries) {
+  constexpr size_t most = 8;
+  std::vector<BarPanel> panels;
+  for (size_t k = 0; !summaries.empty() && k < std::min(most, summaries.front().tenants.size()); ++k) {
+    panels.push_back({summaries.front().tenants[k].name + ": time over time alone", [k](const TraceSummary& each) { return each.tenants[k].slowdown; }});
   }
-  Svg svg(names_width + 3 * panel_width, top + row * static_cast<double>(summaries.size()) + 20);
-  for (size_t i = 0; i < summaries.size(); ++i) {
-    svg.text(names_width - 10, top + row * static_cast<double>(i) + 15, summaries[i].policy + ", " + summaries[i].sharing, "end");
-  }
-  for (size_t p = 0; p < panels.size(); ++p) {
-    const double x = names_width + panel_width * static_cast<double>(p);
-    double most = 0;
-    for (const TraceSummary& each : summaries) most = std::max(most, panels[p].value(each));
-    svg.text(x, top - 16, panels[p].title, "start", 14);
-    for (size_t i = 0; i < summaries.size(); ++i) {
-      const double value = panels[p].value(summaries[i]);
-      const double width = most > 0 ? (panel_width - 80) * value / most : 0;
-      const double y = top + row * static_cast<double>(i);
-      svg.bar(x, y + 3, std::max(width, 0.5), row - 6, p, fmt::format("{}, {}: {}", summaries[i].policy, summaries[i].sharing, number(value)));
-      svg.text(x + width + 6, y + 15, number(value));
-    }
-  }
-  return svg.finish();
+  return bars(summaries, panels);
 }
 
 }  // namespace cotune

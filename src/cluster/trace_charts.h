@@ -24,4 +24,8 @@ std::string timeline_chart(std::span<const ChartedTrace> traces);
 /// Bars of throughput, mean time to completion and mean waiting, one per summary.
 std::string summary_chart(std::span<const TraceSummary> summaries);
 
+/// Bars of the mean slowdown of the jobs of each tenant (time from arrival to end over the time alone), one per summary; of
+/// the first eight tenants.
+std::string tenant_chart(std::span<const TraceSummary> summaries);
+
 }  // namespace cotune

@@ -64,6 +64,15 @@ std::string block(const TraceSummary& each) {
   line("pre-emptions", fmt::format("{}; {:.2f}% of all rounds lost by them", each.preemptions, 100 * each.lost_share));
   line("memory", fmt::format("at most {:.1f}% of a device's limit", 100 * each.highest_memory));
   line("rates", each.rates);
+  if (each.tenants.size() < 2) return text;
+  size_t widest = 6;
+  for (const TenantSummary& tenant : each.tenants) widest = std::max(widest, tenant.name.size());
+  text += fmt::format("\n  {:<{}}  jobs  finished  mean JCT  of alone  waiting  missed  instance hours\n", "tenant", widest);
+  for (const TenantSummary& tenant : each.tenants) {
+    text += fmt::format("  {:<{}}  {:>4}  {:>8}  {:>8}  {:>7.1f}x  {:>7}  {:>6}  {:>14.1f}\n", tenant.name, widest, tenant.jobs, tenant.finished,
+                        minutes(tenant.completion_mean_min), tenant.slowdown, minutes(tenant.waiting_mean_min),
+                        fmt::format("{}/{}", tenant.missed, tenant.deadlines), tenant.instance_hours);
+  }
   return text;
 }
 
@@ -93,21 +102,27 @@ TraceSummary summarise(const Trace& trace, const TraceSimulation& simulation, co
                        int64_t instances) {
   TraceSummary summary{.instances = instances, .jobs = static_cast<int64_t>(trace.jobs.size())};
   std::vector<double> completion, waiting;
-  struct Tenant {
-    double speed = 0;
-    int64_t jobs = 0;
-  };
-  std::vector<Tenant> tenants(trace.tenants.size());
+  std::vector<double> speed(trace.tenants.size(), 0);  // summed over a tenant's finished jobs
+  std::vector<TenantSummary> tenants(trace.tenants.size());
+  for (size_t k = 0; k < tenants.size(); ++k) {
+    tenants[k].name = trace.tenants[k];
+    tenants[k].instance_hours = simulation.tenant_service_s[k] / 3600;
+  }
   double rounds = 0, lost = 0;
   for (size_t j = 0; j < trace.jobs.size(); ++j) {
     const TraceJob& job = trace.jobs[j];
     const JobOutcome& outcome = simulation.jobs[j];
+    TenantSummary& tenant = tenants[static_cast<size_t>(job.tenant)];
+    tenant.jobs += 1;
     summary.preemptions += outcome.preemptions;
     rounds += outcome.rounds;
     lost += outcome.lost_steps + outcome.restart_rounds;
     if (std::isfinite(job.deadline_s)) {
+      const bool is_missed = outcome.finished_s > job.deadline_s;
+      tenant.deadlines += 1;
+      tenant.missed += is_missed ? 1 : 0;
       summary.deadlines += 1;
-      summary.missed += outcome.finished_s > job.deadline_s ? 1 : 0;
+      summary.missed += is_missed ? 1 : 0;
     }
     if (!outcome.finished()) {
       summary.refused += 1;
@@ -117,15 +132,22 @@ TraceSummary summarise(const Trace& trace, const TraceSimulation& simulation, co
     const double took_s = outcome.finished_s - job.arrival_s;
     completion.push_back(took_s / 60);
     waiting.push_back(std::max(0.0, took_s - outcome.ran_s) / 60);
-    Tenant& tenant = tenants[static_cast<size_t>(job.tenant)];
     const double alone_s = static_cast<double>(outcome.steps) * dedicated_round_s[static_cast<size_t>(job.kind)];
-    tenant.speed += took_s > 0 ? alone_s / took_s : 1;
-    tenant.jobs += 1;
+    speed[static_cast<size_t>(job.tenant)] += took_s > 0 ? alone_s / took_s : 1;
+    tenant.finished += 1;
+    tenant.completion_mean_min += completion.back();
+    tenant.waiting_mean_min += waiting.back();
+    tenant.slowdown += took_s / alone_s;
   }
   std::vector<double> speeds;
-  for (const Tenant& tenant : tenants) {
-    if (tenant.jobs > 0) speeds.push_back(tenant.speed / static_cast<double>(tenant.jobs));
+  for (size_t k = 0; k < tenants.size(); ++k) {
+    const auto count = static_cast<double>(tenants[k].finished);
+    if (count == 0) continue;
+    speeds.push_back(speed[k] / count);
+    for (double* sum : {&tenants[k].completion_mean_min, &tenants[k].waiting_mean_min, &tenants[k].slowdown}) *sum /= count;
   }
+  std::erase_if(tenants, [](const TenantSummary& each) { return each.jobs == 0; });
+  summary.tenants = std::move(tenants);
   summary.end_min = simulation.end_s / 60;
   summary.window_min = simulation.window_s / 60;
   const auto per = [](double value, double over) { return over > 0 ? value / over : 0; };
@@ -205,6 +227,18 @@ nlohmann::json to_json(const TraceSummary& summary) {
     } else {
       json[name] = value;
     }
+  }
+  json["tenants"] = nlohmann::json::array();
+  for (const TenantSummary& each : summary.tenants) {
+    json["tenants"].push_back({{"name", each.name},
+                               {"jobs", each.jobs},
+                               {"finished", each.finished},
+                               {"completion_mean_min", each.completion_mean_min},
+                               {"slowdown", each.slowdown},
+                               {"waiting_mean_min", each.waiting_mean_min},
+                               {"deadlines", each.deadlines},
+                               {"deadlines_missed", each.missed},
+                               {"instance_hours", each.instance_hours}});
   }
   return json;
 }

@@ -21,6 +21,18 @@ Spread spread_of(std::vector<double> values);
 /// (Σx)² / (n·Σx²): 1 where all are equal, 1/n where one has everything (Jain et al. 1984). 1 for none.
 double jain_index(std::span<const double> values);
 
+/// What one tenant got.
+struct TenantSummary {
+  std::string name;
+  int64_t jobs = 0, finished = 0;
+  double completion_mean_min = 0;  ///< of finished jobs
+  double slowdown = 0;   ///< mean over finished jobs: time from arrival to end over the time that its steps take alone
+  double waiting_mean_min = 0;
+  int64_t deadlines = 0, missed = 0;
+  double instance_hours = 0;       ///< TraceSimulation::tenant_service_s
+  bool operator==(const TenantSummary&) const = default;
+};
+
 struct TraceSummary {
   std::string policy;
   std::string sharing;            ///< with its layout
@@ -39,6 +51,7 @@ struct TraceSummary {
   int64_t deadlines = 0, missed = 0;  ///< jobs with one; those that ended later or were refused
   int64_t preemptions = 0;
   double lost_share = 0;          ///< of all rounds of jobs: lost in pre-emptions, or spent on restarts
+  std::vector<TenantSummary> tenants;  ///< as in the trace; those without jobs are left out
   double highest_memory = 0;      ///< share of the fullest stage's limit, at any moment
   bool operator==(const TraceSummary&) const = default;
 };

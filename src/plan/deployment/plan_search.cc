@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "plan/deployment/even_bound.h"
 #include "plan/deployment/replica_counts.h"
 
 namespace cotune {
@@ -172,7 +173,23 @@ double PlanSearch::prove(double low) {
   }
   if (low >= target()) return low;
   open_ = 1;  // too many are left
-  return raised(low);
+  return raised_by_even_shares(raised(low));
+}
+
+double PlanSearch::raised_by_even_shares(double low) {
+  EvenBound bound(costs_, sequences_, devices_);
+  double high = best_;  // of what is asked: not known to be reached
+  for (int rounds = 120; low < target() && high - low > 0.005 * best_; rounds = 40) {
+    const double middle = 0.5 * (low + high);
+    if (bound.rules_out(middle, rounds, 25)) {
+      low = middle;
+    } else {
+      high = middle;
+      improve(rounded({bound.best_plan().begin(), bound.best_plan().end()}));
+      high = std::min(high, best_);
+    }
+  }
+  return low;
 }
 
 void PlanSearch::prepare_cuts() {

@@ -40,6 +40,9 @@ class PlanSearch {
   double search_near_relaxation(double least);
   /// The longest time that the relaxation rules out, from `low` on, within half the gap.
   double raised(double low);
+  /// The longest time from `low` on that is ruled out because replicas of a configuration share every bucket evenly (EvenBound).
+  /// The plans that are worth most at its prices are looked at, too.
+  double raised_by_even_shares(double low);
   /// Whole counts near the relaxation's that use all devices.
   std::vector<int64_t> rounded(const std::vector<double>& counts) const;
   /// In lexicographic order, among the first that may be listed; empty where there is none.
