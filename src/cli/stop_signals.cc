@@ -3,13 +3,17 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <string>
 #include <string_view>
 
 namespace cotune {
 namespace {
 
 std::atomic<bool> finishing{false}, requested{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
+
+/// Set once and never freed: the handler reads it.
+std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 
 void say(std::string_view text) {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
@@ -17,6 +21,11 @@ void say(std::string_view text) {
 
 extern "C" void on_stop_signal(int number) {
   if (!finishing) {
+    if (const std::vector<std::string>* paths = removed_when_stopped) {
+      for (const std::string& path : *paths) {
+        if (::unlink(path.c_str()) != 0) ::rmdir(path.c_str());
+      }
+    }
     say("stopped before training began; nothing was changed\n");
     ::_exit(130);
   }
@@ -38,6 +47,10 @@ void catch_stop_signals() {
     if (number == SIGHUP && sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
     sigaction(number, &action, nullptr);
   }
+}
+
+void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
+  removed_when_stopped = new std::vector<std::string>(paths.begin(), paths.end());
 }
 
 void finish_before_stopping() { finishing = true; }

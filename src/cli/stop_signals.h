@@ -1,12 +1,18 @@
 #pragma once
 
 #include <atomic>
+#include <filesystem>
+#include <vector>
 
 namespace cotune {
 
 /// SIGINT, SIGTERM and SIGHUP (unless the parent ignores it: nohup) end the program in order from here on: until
 /// finish_before_stopping() at once, with exit code 130, since nothing has been trained.
 void catch_stop_signals();
+
+/// Until finish_before_stopping(): what a stop removes before it ends the program, in this order: files, and folders where
+/// they are empty.
+void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 
 /// From here on the first signal sets stop_requested(), and a second one ends the program as the signal does by default.
 void finish_before_stopping();

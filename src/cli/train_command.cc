@@ -230,6 +230,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   survive_closed_pipes();
 
   RunFolder folder(run.output, start_of(arguments));
+  remove_when_stopped(folder.made());
   RunRecord record = make_record(jobs_file, files, inputs.data, compute, device, limit);
   if (const std::optional<RunRecord> before = folder.record()) {
     compare_with(*before, record, folder.path(), mistakes);
@@ -248,6 +249,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     progress[job->spec().name] = {job->state().step, job->state().last_eval_step};
   }
 
+  finish_before_stopping();
   folder.begin(record);
   if (arguments.resume) trim_metrics(folder.metrics_file(), progress);
   MetricsFile metrics(folder.metrics_file(), arguments.resume);
@@ -289,7 +291,6 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     return to_yaml(alone);
   };
   Trainer trainer(backbone, std::move(jobs), options);
-  finish_before_stopping();
   const RunSummary summary = run_to_the_end(trainer);
 
   std::vector<const TrainingJob*> all;

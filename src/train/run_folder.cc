@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,11 +18,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void make_folder(const fs::path& folder) {
+void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
     throw SystemError(fmt::format("{}: cannot create the folder: {}", folder.string(), error.message()));
+}
+
+/// The folder and those above it that are not there, outermost first.
+std::vector<fs::path> missing_folders(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  std::error_code unknown;
+  for (fs::path place = fs::absolute(folder).lexically_normal(); !fs::exists(place, unknown) && place.has_relative_path();
+       place = place.parent_path()) {
+    if (place.has_filename()) missing.insert(missing.begin(), place);
+  }
+  return missing;
+}
+
+struct OpenLock {
+  int descriptor = -1;
+  bool made = false;
+};
+
+OpenLock open_lock(const fs::path& file) {
+  // Made by one process alone, which may remove it again.
+  if (const int made = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644); made >= 0) return {made, true};
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) throw SystemError(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
+  return {descriptor, false};
+}
+
+/// Whether the path still names the open file: its holder may have removed it meanwhile.
+bool still_names(const fs::path& file, int descriptor) {
+  struct stat open_file{}, named{};
+  return ::fstat(descriptor, &open_file) == 0 && ::stat(file.c_str(), &named) == 0 &&
+         open_file.st_dev == named.st_dev && open_file.st_ino == named.st_ino;
 }
 
 void remove_or_throw(const fs::path& path) {
@@ -105,35 +137,58 @@ void RunFolder::look(const fs::path& path, Start start, Diagnostics& mistakes) {
 RunFolder::RunFolder(fs::path path, Start start) : path_(std::move(path)), start_(start) {
   const fs::path run_file = path_ / "run.json";
   if (start_ == Start::resume && !fs::exists(run_file)) throw UserError(no_run(path_));
-  make_folder(path_);
-  lock();
-  if (start_ == Start::fresh && (fs::exists(run_file) || holds_jobs(path_))) {
-    ::close(lock_);
-    throw UserError(fs::exists(run_file) ? another_run(path_) : leftover_jobs(path_ / "jobs", run_file));
+  made_folders_ = missing_folders(path_);
+  try {
+    make_folders(path_);
+    lock();
+    if (start_ == Start::fresh && (fs::exists(run_file) || holds_jobs(path_))) {
+      throw UserError(fs::exists(run_file) ? another_run(path_) : leftover_jobs(path_ / "jobs", run_file));
+    }
+  } catch (...) {
+    undo();
+    throw;
   }
 }
 
-RunFolder::~RunFolder() {
-  if (lock_ >= 0) ::close(lock_);
+RunFolder::~RunFolder() { undo(); }
+
+std::vector<fs::path> RunFolder::made() const {
+  std::vector<fs::path> made;
+  if (begun_) return made;
+  if (made_lock_) made.push_back(path_ / "lock");
+  if (start_ == Start::fresh) made.push_back(path_ / "jobs");
+  made.insert(made.end(), made_folders_.rbegin(), made_folders_.rend());
+  return made;
+}
+
+void RunFolder::undo() noexcept {
+  std::error_code ignored;  // what is left does no harm
+  for (const fs::path& path : made()) fs::remove(path, ignored);  // a folder only where it is empty
+  if (lock_ >= 0) ::close(lock_);  // not before: until then nobody else holds what is removed
 }
 
 void RunFolder::lock() {
   const fs::path file = path_ / "lock";
-  lock_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0)
+  while (lock_ < 0) {
+    const OpenLock opened = open_lock(file);
+    if (::flock(opened.descriptor, LOCK_EX | LOCK_NB) != 0) {
+      const int reason = errno;
+      const std::string holder = another_process(path_, opened.descriptor);
+      ::close(opened.descriptor);
+      if (reason == EWOULDBLOCK) throw UserError(holder);
+      throw SystemError(fmt::format("{}: cannot be locked: {}", file.string(), std::strerror(reason)));
+    }
+    if (still_names(file, opened.descriptor)) {
+      lock_ = opened.descriptor;
+      made_lock_ = opened.made;
+    } else {  // its holder has removed it meanwhile
+      ::close(opened.descriptor);
+      make_folders(path_);
+    }
+  }
+  const std::string pid = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(lock_, 0) != 0 || ::pwrite(lock_, pid.data(), pid.size(), 0) < 0) {
     throw SystemError(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
-  try {
-    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK) throw UserError(another_process(path_, lock_));
-      throw SystemError(fmt::format("{}: cannot be locked: {}", file.string(), std::strerror(errno)));
-    }
-    const std::string pid = fmt::format("{}\n", ::getpid());
-    if (::ftruncate(lock_, 0) != 0 || ::pwrite(lock_, pid.data(), pid.size(), 0) < 0) {
-      throw SystemError(fmt::format("{}: cannot be written: {}", file.string(), std::strerror(errno)));
-    }
-  } catch (...) {
-    ::close(lock_);
-    throw;
   }
 }
 
@@ -150,7 +205,7 @@ void RunFolder::begin(const RunRecord& record) {
   // The summary first: it says that a run has ended. run.json last: until it is written, the folder holds the old run.
   remove_or_throw(path_ / "summary.json");
   if (start_ == Start::overwrite) remove_or_throw(path_ / "jobs");
-  make_folder(path_ / "jobs");
+  make_folders(path_ / "jobs");
   for (const JobSpec& job : record.configuration.jobs) remove_leftovers(job_folder(job.name));
   std::vector<fs::path> unfinished;
   for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
@@ -158,6 +213,7 @@ void RunFolder::begin(const RunRecord& record) {
   }
   for (const fs::path& file : unfinished) remove_or_throw(file);
   write_file_atomically(path_ / "run.json", record.to_json());
+  begun_ = true;
 }
 
 void RunFolder::update(const RunRecord& record) {

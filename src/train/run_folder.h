@@ -10,7 +10,8 @@
 namespace cotune {
 
 /// A run's folder, held by one process at a time: RUN/lock is locked while this lives, and by nothing
-/// afterwards, however the process ends.
+/// afterwards, however the process ends. What taking the folder made (the lock, the folder and those above it) is removed
+/// again where the run has not begun.
 class RunFolder {
  public:
   enum class Start { fresh, resume, overwrite };
@@ -26,6 +27,10 @@ class RunFolder {
   /// What would refuse a start in this folder, without a change to anything: another process, a run that is
   /// there or is not, a folder that cannot be made or written to. Adds to `mistakes`.
   static void look(const std::filesystem::path& path, Start start, Diagnostics& mistakes);
+
+  /// What is removed again unless the run begins, in that order: files, and folders where they are empty. For a program
+  /// that ends without destructors.
+  std::vector<std::filesystem::path> made() const;
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path job_folder(const std::string& name) const { return path_ / "jobs" / name; }
@@ -45,9 +50,12 @@ class RunFolder {
 
  private:
   void lock();
+  void undo() noexcept;
 
   std::filesystem::path path_;
   Start start_;
+  std::vector<std::filesystem::path> made_folders_;  ///< that were not there, outermost first
+  bool made_lock_ = false, begun_ = false;
   int lock_ = -1;
 };
 

@@ -55,6 +55,27 @@ TEST_F(RunFolderTest, IsHeldByOneAtATime) {
   RunFolder again(path, RunFolder::Start::fresh);
 }
 
+TEST_F(RunFolderTest, IsAsItWasWhereTheRunHasNotBegun) {
+  { RunFolder folder(path / "a" / "b", RunFolder::Start::fresh); }
+  EXPECT_FALSE(fs::exists(path));
+  fs::create_directories(path);
+  write_file_atomically(path / "notes", "mine");
+  { RunFolder folder(path, RunFolder::Start::fresh); }
+  EXPECT_FALSE(fs::exists(path / "lock"));
+  EXPECT_TRUE(fs::exists(path / "notes"));
+  { RunFolder(path, RunFolder::Start::overwrite).begin(record_of(two_jobs)); }
+  EXPECT_THROW(RunFolder(path, RunFolder::Start::fresh), UserError);
+  EXPECT_TRUE(fs::exists(path / "lock"));
+  EXPECT_TRUE(fs::exists(path / "run.json"));
+}
+
+TEST_F(RunFolderTest, SaysWhatAProgramThatEndsAtOnceShouldRemove) {
+  RunFolder folder(path / "run", RunFolder::Start::fresh);
+  EXPECT_THAT(folder.made(), ElementsAre(path / "run" / "lock", path / "run" / "jobs", path / "run", path));
+  folder.begin(record_of(two_jobs));
+  EXPECT_THAT(folder.made(), ElementsAre());
+}
+
 TEST_F(RunFolderTest, HoldsARunOnceItHasBegun) {
   EXPECT_THROW(RunFolder(path, RunFolder::Start::resume), UserError);
   EXPECT_FALSE(fs::exists(path));
