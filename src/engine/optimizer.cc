@@ -199,7 +199,8 @@ void conclude_step(JobRound& round, double gradient_norm, bool finite_parameters
   const OptimizerSettings& settings = round.optimizer;
   round.gradient_norm = gradient_norm;
   if (!std::isfinite(round.loss_sum)) {
-    round.failure = fmt::format("the loss of step {} is not finite ({})", settings.step, round.loss());
+    const double loss = std::abs(round.loss());  // losses are not negative, but a NaN has a sign that would be printed
+    round.failure = fmt::format("the loss of step {} is not finite ({})", settings.step, loss);
   } else if (!std::isfinite(gradient_norm)) {
     round.failure = fmt::format("the gradient of step {} is not finite (loss {:.4g})", settings.step, round.loss());
   } else if (!finite_parameters) {

@@ -102,7 +102,7 @@ TEST(DeviceStep, LeavesEverythingAsItWasWhereLossOrGradientIsNotFinite) {
     set_gradients(*adapter, 2);
     const JobRound bad_loss = step_of(*adapter, job.optimizer, {1, not_a_number});
     EXPECT_FALSE(bad_loss.stepped);
-    EXPECT_THAT(bad_loss.failure, ::testing::HasSubstr("the loss of step 2 is not finite"));
+    EXPECT_THAT(bad_loss.failure, ::testing::HasSubstr("the loss of step 2 is not finite (nan)"));
     EXPECT_EQ(difference_in_bits(state_of(*adapter), before), "");
     for (const double bad : {not_a_number, std::numeric_limits<double>::infinity()}) {
       set_gradients(*adapter, 2);

@@ -98,7 +98,7 @@ TEST_F(FailingJob, WhoseLossTurnsNaNLeavesTheOthersAsTheyAre) {
   });
   TrainerOptions options;
   options.observers = {&observer};
-  expect_it_fails_alone(run, specs, options, "the loss of step 3 is not finite");
+  expect_it_fails_alone(run, specs, options, "the loss of step 3 is not finite (nan)");
 }
 
 /// Fills the bad job's first parameter, after this step and before what follows it.
