@@ -33,7 +33,8 @@ std::string found_text(const YAML::Node& node, bool literal) {
     case YAML::NodeType::Scalar: break;
   }
   const std::string text = shown(node.Scalar());
-  return is_quoted(node, literal) || text.empty() ? fmt::format("the text \"{}\"", text) : text;
+  if (text.empty()) return "an empty one";
+  return is_quoted(node, literal) ? fmt::format("the text \"{}\"", text) : text;
 }
 
 std::string range_text(const Accepted& accepted, std::string_view noun) {

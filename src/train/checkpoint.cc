@@ -25,7 +25,7 @@ std::optional<fs::path> named_folder(const fs::path& job_folder, const char* poi
   std::string name = read_file(file);
   while (!name.empty() && name.back() == '\n') name.pop_back();
   const fs::path folder = job_folder / name;
-  if (name.find('/') != std::string::npos || !fs::is_directory(folder)) {
+  if (!name.starts_with("step-") || name.find('/') != std::string::npos || !fs::is_directory(folder)) {
     throw_user_error("{}: names `{}`, which is not a checkpoint in {}", file.string(), name, job_folder.string());
   }
   return folder;
@@ -144,9 +144,11 @@ std::optional<fs::path> best_checkpoint(const fs::path& job_folder) { return nam
 
 JobState read_checkpoint_state(const fs::path& checkpoint) {
   const fs::path checksums_path = checkpoint / checksums_file;
-  nlohmann::json checksums;
   try {
-    checksums = nlohmann::json::parse(read_file(checksums_path));
+    const auto checksums = nlohmann::json::parse(read_file(checksums_path));
+    for (const char* file : {adapter_config_file, adapter_model_file, optimizer_file, state_file}) {
+      if (!checksums.contains(file)) throw_user_error("{}: does not list {}", checksums_path.string(), file);
+    }
     for (const auto& [file, expected] : checksums.items()) {
       if (checksum(read_file(checkpoint / file)) != expected.get<std::string>()) {
         throw_user_error("{}: is damaged (its checksum is not the one in {})", (checkpoint / file).string(),

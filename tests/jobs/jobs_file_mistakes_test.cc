@@ -98,7 +98,7 @@ TEST(JobsFileMistakes, InTheRun) {
       {"layout: chunked, chunk_size: 1025", "run.chunk_size: must be at most run.token_budget, 1024, got 1025"},
       {"sharing: fused", "run.sharing: must be one of separate, temporal, batch-all, hybrid, got fused"},
       {"portable_kernels: yes", "run.portable_kernels: must be true or false, got yes"},
-      {"output_dir: ''", "run.output_dir: must be a text, got the text \"\""},
+      {"output_dir: ''", "run.output_dir: must be a text, got an empty one"},
       {"outputdir: x", "run.outputdir: unknown key; did you mean `output_dir`?"},
   };
   for (const Case& c : cases) {

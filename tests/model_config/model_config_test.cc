@@ -125,6 +125,9 @@ TEST(ConfigJson, RefusesFeaturesThatTheEngineLacks) {
               HasSubstr("rope_scaling.type: found \"dynamic\""));
   EXPECT_THAT(refusal(with(llama_json(), "rope_scaling", {{"rope_type", "linear"}})),
               HasSubstr("rope_scaling.factor: found nothing"));
+  Json both = with(llama_json(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}});
+  both["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  EXPECT_THAT(refusal(both), HasSubstr("accepted: null where rope_parameters is given"));
 }
 
 TEST(ConfigJson, RefusesSizesBeyondAnyModel) {

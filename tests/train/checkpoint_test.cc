@@ -137,6 +137,23 @@ TEST(Checkpoint, ThatCannotBeWrittenLeavesTheOneBeforeAndNothingElse) {
   EXPECT_EQ(held_by(latest_checkpoint(job).value()).first, 1);
 }
 
+TEST(Checkpoint, WhoseNameOrChecksumsWereLostIsTheUsersToMend) {
+  const Scratch scratch;
+  save_checkpoint(scratch.path, *small_adapter(1), state_at(1, 0.5), "base", false);
+  const fs::path checksums = scratch.path / "step-1" / "checksums.json";
+  const std::string good = read_file(checksums);
+  for (const char* bad : {"{}", "null", R"({"state.json": "0"})", "[]"}) {
+    write_file_atomically(checksums, bad);
+    EXPECT_THROW(held_by(scratch.path / "step-1"), UserError) << bad;
+  }
+  write_file_atomically(checksums, good);
+  EXPECT_EQ(held_by(scratch.path / "step-1").first, 1);
+  for (const char* bad : {"", "\n", "."}) {
+    write_file_atomically(scratch.path / "latest", bad);
+    EXPECT_THROW(latest_checkpoint(scratch.path), UserError) << bad;
+  }
+}
+
 TEST(Checkpoint, ThatIsNamedAndMissingIsTheUsersToMend) {
   const Scratch scratch;
   const fs::path job = scratch.path / "job";

@@ -62,6 +62,7 @@ void read_common(ConfigFields& fields, ModelConfig& config) {
   config.rope_theta = fields.positive_number("rope_theta", 10000);
   if (auto parameters = fields.object("rope_parameters")) {
     read_rope(*parameters, config);
+    if (fields.has("rope_scaling")) fields.refuse("rope_scaling", "null where rope_parameters is given");
   } else if (auto scaling = fields.object("rope_scaling")) {
     read_rope(*scaling, config);
   }
