@@ -59,7 +59,7 @@ Parameter Adapter::make_parameter(std::string name, at::Tensor value) const {
 void Adapter::begin_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
 void Adapter::end_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
 
-void Adapter::restore_structure(const std::vector<NamedTensor>& extra) {
+void Adapter::restore_structure(const std::vector<NamedTensor>& extra, bool) {
   if (!extra.empty()) throw_user_error("`{}` is not a tensor of this adapter's method", extra.front().name);
 }
 

@@ -67,17 +67,20 @@ class Adapter {
   /// 0 for most. A pass p in [0, selection_passes()) is: begin_selection(p), forward and backward of the selection
   /// batches, end_selection(p).
   virtual int64_t selection_passes() const { return 0; }
+  /// Passes whose outcome is there already, in `structure()`: an adapter that was loaded goes on with the next one.
+  virtual int64_t finished_selection_passes() const { return 0; }
   virtual void begin_selection(int64_t pass);
   virtual void end_selection(int64_t pass);
 
   /// Restores the structure that a saved adapter had before its values are assigned (diff pruning: the kept entries).
-  /// `extra` are the file's tensors that are not parameters.
+  /// `extra` are the file's tensors that are not parameters. complete: its selection had ended; otherwise `extra` is of the
+  /// first passes.
   struct NamedTensor {
     std::string name;
     at::Tensor tensor;
   };
   virtual std::vector<NamedTensor> structure() const { return {}; }
-  virtual void restore_structure(const std::vector<NamedTensor>& extra);
+  virtual void restore_structure(const std::vector<NamedTensor>& extra, bool complete);
 
  protected:
   Adapter(const ModelConfig& config, AdapterSetup setup);

@@ -242,13 +242,15 @@ void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {
   const SafetensorsFile file(folder / adapter_model_file);
   const std::string path = file.path().string();
   if (adapter.method() == AdapterMethod::diff_pruning) {
+    // A checkpoint from before the end of the selection holds entries of its first passes, and no values.
     std::vector<Adapter::NamedTensor> structure;
+    bool complete = false;
     for (const auto& [name, view] : file.tensors()) {
+      complete = complete || name.ends_with(".values");
       if (!name.ends_with(".values")) structure.push_back({name, to_tensor(view)});
     }
-    // A checkpoint from before the selection holds no entries at all.
     try {
-      if (!structure.empty()) adapter.restore_structure(structure);
+      if (!file.tensors().empty()) adapter.restore_structure(structure, complete);
     } catch (const UserError& error) {
       throw_user_error("{}: {}", path, error.what());
     }

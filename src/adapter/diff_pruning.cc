@@ -59,6 +59,13 @@ class DiffPruningAdapter : public Adapter {
     return parameters_.empty() ? static_cast<int64_t>(passes_.size()) : 0;
   }
 
+  int64_t finished_selection_passes() const override {
+    if (!parameters_.empty()) return static_cast<int64_t>(passes_.size());
+    int64_t passes = 0;
+    for (size_t sites = 0; sites < pending_.size(); ++passes) sites += passes_[static_cast<size_t>(passes)].size();
+    return passes;
+  }
+
   void begin_selection(int64_t pass) override {
     const MemoryScope scope(MemoryKind::gradients);
     const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
@@ -74,40 +81,52 @@ class DiffPruningAdapter : public Adapter {
       site->dense_gradient.reset();
     }
     if (pass + 1 < static_cast<int64_t>(passes_.size())) return;
-    for (auto& [site, delta] : pending_) install(*site, std::move(delta));
-    pending_.clear();
+    install_pending();
   }
 
   std::vector<NamedTensor> structure() const override {
     std::vector<NamedTensor> tensors;
     for (const auto& site : sites_) {
       if (!site->selected()) continue;
-      tensors.push_back({entry_name(site->module, "rows"), site->delta.row_indices});
-      tensors.push_back({entry_name(site->module, "column_offsets"), site->delta.column_offsets});
+      add_structure(*site, site->delta, tensors);
     }
+    for (const auto& [site, delta] : pending_) add_structure(*site, delta, tensors);
     return tensors;
   }
 
-  void restore_structure(const std::vector<NamedTensor>& extra) override {
+  void restore_structure(const std::vector<NamedTensor>& extra, bool complete) override {
     std::map<std::string, at::Tensor> by_name;
     for (const NamedTensor& item : extra) by_name[item.name] = item.tensor;
     parameters_.clear();
-    for (const auto& site : sites_) {
-      const auto take = [&](const char* part, at::ScalarType dtype) {
-        const auto found = by_name.find(entry_name(site->module, part));
-        if (found == by_name.end()) throw_user_error("`{}` is missing", entry_name(site->module, part));
-        at::Tensor tensor = found->second.to(setup().device, dtype).contiguous();
-        by_name.erase(found);
-        return tensor;
-      };
-      SparseDelta delta{site->shape.in, site->shape.out, take("column_offsets", at::kLong), take("rows", at::kInt)};
-      check(*site, delta);
-      install(*site, std::move(delta));
+    pending_.clear();
+    for (const auto& pass : passes_) {
+      if (by_name.empty() && !complete) return;  // of this pass on nothing is chosen yet
+      for (DiffSite* site : pass) pending_.push_back({site, take_entries(*site, by_name)});
     }
     if (!by_name.empty()) throw_user_error("`{}` does not belong to this adapter", by_name.begin()->first);
+    install_pending();
   }
 
  private:
+  static void add_structure(const DiffSite& site, const SparseDelta& delta, std::vector<NamedTensor>& tensors) {
+    tensors.push_back({entry_name(site.module, "rows"), delta.row_indices});
+    tensors.push_back({entry_name(site.module, "column_offsets"), delta.column_offsets});
+  }
+
+  /// Takes the site's tensors out of `by_name`.
+  SparseDelta take_entries(const DiffSite& site, std::map<std::string, at::Tensor>& by_name) const {
+    const auto take = [&](const char* part, at::ScalarType dtype) {
+      const auto found = by_name.find(entry_name(site.module, part));
+      if (found == by_name.end()) throw_user_error("`{}` is missing", entry_name(site.module, part));
+      at::Tensor tensor = found->second.to(setup().device, dtype).contiguous();
+      by_name.erase(found);
+      return tensor;
+    };
+    SparseDelta delta{site.shape.in, site.shape.out, take("column_offsets", at::kLong), take("rows", at::kInt)};
+    check(site, delta);
+    return delta;
+  }
+
   int64_t layer_bytes(int64_t layer, int64_t element) const {
     int64_t bytes = 0;
     for (const AdaptedModule& module : setup().modules) {
@@ -136,6 +155,12 @@ class DiffPruningAdapter : public Adapter {
         }
       }
     }
+  }
+
+  /// Every site's entries are chosen: they get values.
+  void install_pending() {
+    for (auto& [site, delta] : pending_) install(*site, std::move(delta));
+    pending_.clear();
   }
 
   void install(DiffSite& site, SparseDelta delta) {

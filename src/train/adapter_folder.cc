@@ -139,6 +139,9 @@ std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const Mode
   setup.device = device;
   std::unique_ptr<Adapter> adapter = make_adapter(config, std::move(setup));
   load_adapter(*adapter, adapter_folder);
+  if (adapter->selection_passes() > 0) {
+    throw_user_error("{}: is of a job that was still choosing its entries: resume that run first", adapter_folder.string());
+  }
   return adapter;
 }
 

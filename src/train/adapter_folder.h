@@ -20,7 +20,7 @@ std::filesystem::path find_adapter_folder(const std::filesystem::path& path);
 std::string recorded_base_model(const std::filesystem::path& adapter_folder);
 
 /// The adapter for use without training: no optimizer state. Throws UserError as read_adapter_setup and
-/// load_adapter do.
+/// load_adapter do, and for a checkpoint from before the end of a job's selection.
 std::unique_ptr<Adapter> open_adapter(const std::filesystem::path& adapter_folder, const ModelConfig& config,
                                       at::ScalarType compute, at::Device device);
 

@@ -154,6 +154,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     }
     if (!stepped) {
       tell([&](RunObserver& observer) { observer.on_selection(current); });
+      if (current.checkpoint_due()) to_save.push_back(&current);
       continue;
     }
     const auto index = static_cast<size_t>(round.job);

@@ -53,7 +53,8 @@ void TrainingJob::load() {
   }
   adapter_ = std::move(adapter);
   selection_passes_ = adapter_->selection_passes();
-  selection_pass_ = selection_batch_ = 0;
+  selection_pass_ = adapter_->finished_selection_passes();
+  selection_batch_ = 0;
 }
 
 void TrainingJob::unload() {
@@ -122,8 +123,10 @@ bool TrainingJob::finish_round(const JobRound& round) {
     }
     const int64_t batches = std::min(spec_.adapter.selection_batches, total_steps_);
     if (++selection_batch_ < batches) return false;
-    adapter_->end_selection(selection_pass_++);
+    adapter_->end_selection(selection_pass_);
+    ++selection_pass_;
     selection_batch_ = 0;
+    saved_step_ = -1;
     return false;
   }
   if (!round.stepped) {
@@ -187,7 +190,9 @@ bool TrainingJob::evaluation_due() const {
 }
 
 bool TrainingJob::checkpoint_due() const {
-  return spec_.train.save_steps > 0 && state_.step > 0 && state_.step % spec_.train.save_steps == 0;
+  if (spec_.train.save_steps == 0) return false;
+  if (state_.step == 0) return selection_pass_ > 0 && selection_batch_ == 0;  // a pass has ended
+  return state_.step % spec_.train.save_steps == 0;
 }
 
 bool TrainingJob::stops_early() const {

@@ -91,7 +91,7 @@ void keep_some_entries(Adapter& adapter) {
     structure.push_back({prefix + "rows", at::tensor(rows, at::kInt)});
     structure.push_back({prefix + "column_offsets", offsets});
   }
-  adapter.restore_structure(structure);
+  adapter.restore_structure(structure, true);
 }
 
 std::unique_ptr<Adapter> trained_adapter(const AdapterSpec& spec, at::ScalarType compute = at::kFloat) {
@@ -164,6 +164,41 @@ TEST(RoundTrip, OfDiffPruningBeforeItsSelectionIsAnEmptyAdapter) {
   load_adapter(*loaded, folder.path());
   EXPECT_TRUE(loaded->parameters().empty());
   EXPECT_GT(loaded->selection_passes(), 0);
+}
+
+TEST(RoundTrip, OfDiffPruningInTheMiddleOfItsSelectionGoesOnWithTheNextPass) {
+  ModelConfig large = model();
+  large.layer_count = 3;
+  large.hidden_size = 1024;
+  large.intermediate_size = 9216;  // 36 MiB of dense gradients per layer: a pass for each
+  AdapterSpec spec = diff_spec();
+  spec.target_modules = {"gate_proj"};
+  JobSpec job;
+  job.name = "job";
+  job.adapter = spec;
+  AdapterSetup setup;
+  setup.spec = spec;
+  setup.modules = resolve_target_modules(job, large.layer_count);
+  const auto select = [](Adapter& adapter, int64_t first, int64_t end) {
+    for (int64_t pass = first; pass < end; ++pass) {
+      adapter.begin_selection(pass);
+      adapter.end_selection(pass);
+    }
+  };
+  const auto saved = make_adapter(large, setup), loaded = make_adapter(large, setup);
+  ASSERT_EQ(saved->selection_passes(), 3);
+  select(*saved, 0, 2);
+  const TemporaryFolder folder;
+  write(folder, *saved);
+  load_adapter(*loaded, folder.path());
+  EXPECT_EQ(loaded->selection_passes(), 3);
+  EXPECT_EQ(loaded->finished_selection_passes(), 2);
+  EXPECT_TRUE(loaded->parameters().empty());
+  select(*saved, 2, 3);
+  select(*loaded, 2, 3);
+  EXPECT_EQ(loaded->selection_passes(), 0);
+  EXPECT_EQ(loaded->parameters().size(), 3u);
+  EXPECT_EQ(adapter_model_bytes(*loaded), adapter_model_bytes(*saved));
 }
 
 TEST(LoraFile, HasPeftsNamesShapesAndDtype) {

@@ -77,6 +77,19 @@ class Killed(ProgramTest):
         self.assertEqual(self.adapter("killed", "sparse"), self.adapter("whole", "sparse"))
         self.assertEqual(self.results("killed"), self.results("whole"))
 
+    def test_after_the_selection_nothing_is_chosen_again(self):
+        jobs = self.jobs_file(steps=150, save_steps=1000, jobs=["sparse"])
+        self.run_program("train", jobs, "--output-dir", self.path / "whole")
+        run = self.path / "killed"
+        process = self.start_program("train", jobs, "--json", "--output-dir", run)
+        self.wait_for(process, is_step)
+        self.kill(process)  # more steps than the pipe holds were to come
+        self.assertEqual((run / "jobs" / "sparse" / "latest").read_text(), "step-0\n")
+        resumed = self.run_program("train", jobs, "--json", "--output-dir", run, "--resume").stdout
+        self.assertNotIn("selection", {json.loads(line)["event"] for line in resumed.splitlines()})
+        self.assertEqual(self.adapter("killed", "sparse"), self.adapter("whole", "sparse"))
+        self.assertEqual(self.results("killed"), self.results("whole"))
+
     def test_what_interrupted_writes_left_is_removed(self):
         jobs = self.jobs_file(steps=4, save_steps=2)
         self.run_program("train", jobs, "--output-dir", self.path / "run")

@@ -30,7 +30,7 @@ Step first_step(const std::shared_ptr<const Backbone>& backbone, const RandomJob
   if (like == nullptr) {
     select_alone(interpreter, job, *adapter);
   } else {
-    adapter->restore_structure(like->structure());  // the same kept entries, whatever the dtype they were chosen in
+    adapter->restore_structure(like->structure(), true);  // the same kept entries, whatever the dtype they were chosen in
   }
   if (spread > 0) randomise(*adapter, job.seed, spread);
   JobRound round;
