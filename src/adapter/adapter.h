@@ -34,6 +34,7 @@ struct AdapterSetup {
   double momentum = 0;
   at::ScalarType compute = at::kFloat;
   at::Device device = at::kCPU;
+  FactorForm factor_form = FactorForm::made_by_use;
 };
 
 /// The widths of a projection: [in, out].

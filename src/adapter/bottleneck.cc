@@ -46,8 +46,8 @@ class BottleneckAdapter : public Adapter {
       parameters_.push_back(make_parameter(prefix + ".adapter_up.weight", at::zeros({size, width}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.push_back(make_parameter(prefix + ".adapter_up.bias", at::zeros({width}, options)));
-      site->down = make_low_rank_factor(site->down_weight().value, setup().compute);
-      site->up = make_low_rank_factor(site->up_weight().value, setup().compute);
+      site->down = make_low_rank_factor(site->down_weight().value, setup().compute, setup().factor_form);
+      site->up = make_low_rank_factor(site->up_weight().value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());
       sites_.push_back(std::move(site));
     }

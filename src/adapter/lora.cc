@@ -52,8 +52,8 @@ class LoraAdapter : public Adapter {
           make_parameter("base_model.model." + name + ".lora_B.weight", at::zeros({module.r, shape.out}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.back().learning_rate_ratio = spec.lora_plus_ratio;
-      site->a = make_low_rank_factor(parameters_[site->a_index].value, setup().compute);
-      site->b = make_low_rank_factor(parameters_[site->b_index].value, setup().compute);
+      site->a = make_low_rank_factor(parameters_[site->a_index].value, setup().compute, setup().factor_form);
+      site->b = make_low_rank_factor(parameters_[site->b_index].value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());
       sites_.push_back(std::move(site));
     }

@@ -65,6 +65,10 @@ void pack_panel(Target* panel, int64_t begin, int64_t end, int64_t k, const Sour
   }
 }
 
+int64_t padded_rows(int64_t k, DType dtype, int parts) {
+  return padded_depth(k, dtype == DType::bf16 || parts > 0 ? 32 : 1);
+}
+
 }  // namespace
 
 MemorySource MemorySource::heap() {
@@ -74,7 +78,7 @@ MemorySource MemorySource::heap() {
 PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory, int parts)
     : k_(k),
       n_(n),
-      padded_k_(padded_depth(k, dtype == DType::bf16 || parts > 0 ? 32 : 1)),
+      padded_k_(padded_rows(k, dtype, parts)),
       dtype_(dtype),
       parts_(parts),
       memory_(memory) {
@@ -84,6 +88,16 @@ PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memor
   if (bytes() == 0) return;
   data_ = memory_.allocate(memory_.context, static_cast<size_t>(bytes()));
   std::memset(data_, 0, static_cast<size_t>(bytes()));
+}
+
+int64_t PackedMatrix::bytes_for(int64_t k, int64_t n, DType dtype, int parts) {
+  PackedMatrix shape;
+  shape.k_ = k;
+  shape.n_ = n;
+  shape.padded_k_ = padded_rows(k, dtype, parts);
+  shape.dtype_ = dtype;
+  shape.parts_ = parts;
+  return shape.bytes();
 }
 
 PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept {
@@ -167,6 +181,17 @@ void PackedMatrix::pack_columns(int64_t first_column, int64_t count, const Matri
       source.dtype == DType::bf16 ? pack(to, words) : pack(to, floats);
     }
   }
+}
+
+std::vector<PackedMatrix> pack_each(std::span<const PackRequest> requests) {
+  std::vector<PackedMatrix> packed(requests.size());
+#pragma omp parallel for schedule(dynamic) if (requests.size() > 1)
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const PackRequest& request = requests[i];
+    packed[i] = PackedMatrix(request.k, request.n, request.dtype, request.memory, request.parts);
+    packed[i].repack(request.source);
+  }
+  return packed;
 }
 
 float PackedMatrix::at(int64_t i, int64_t j) const {

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace cotune::kernels {
 
@@ -90,6 +92,8 @@ class PackedMatrix {
   DType dtype() const { return dtype_; }
   /// bf16 parts of an element; 0 where elements are stored whole.
   int parts() const { return parts_; }
+  /// Bytes that a matrix of this shape holds.
+  static int64_t bytes_for(int64_t k, int64_t n, DType dtype, int parts = 0);
   /// Bytes held.
   int64_t bytes() const { return panel_bytes() * panel_count(); }
   int64_t panel_bytes() const { return padded_k_ * depth_bytes(); }
@@ -113,5 +117,16 @@ class PackedMatrix {
   void* data_ = nullptr;
   MemorySource memory_;
 };
+
+/// A matrix to be packed: its shape and memory, and where its values are.
+struct PackRequest {
+  int64_t k = 0, n = 0;
+  DType dtype = DType::f32;
+  int parts = 0;
+  MemorySource memory;  ///< called by the threads: it must not throw
+  MatrixView source;
+};
+/// Packs each; the OpenMP threads share them.
+std::vector<PackedMatrix> pack_each(std::span<const PackRequest> requests);
 
 }  // namespace cotune::kernels

@@ -128,13 +128,16 @@ class PackedProduct : public FrozenProduct {
                       const ProductOptions& options, const void* bias) const {
     COTUNE_CHECK(x.stride(1) == 1 && x.scalar_type() == compute_);
     at::Tensor y = at::empty({x.size(0), columns}, x.options());
-    std::vector<kernels::LowRankTerm> terms;
+    std::vector<const PackedFactor*> factors;
     if (options.terms != nullptr) {
-      terms.reserve(options.terms->size());
-      for (const LowRankTerm& term : *options.terms) {
-        terms.push_back({term.rows, term.column_begin, term.column_begin + term.factor->width(),
-                         term.s.const_data_ptr(), term.s.stride(0), &packed_form(*term.factor)->for_expand()});
-      }
+      for (const LowRankTerm& term : *options.terms) factors.push_back(packed_form(*term.factor));
+    }
+    const PackedForms forms(factors, PackedFactor::Side::expand);
+    std::vector<kernels::LowRankTerm> terms;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const LowRankTerm& term = (*options.terms)[i];
+      terms.push_back({term.rows, term.column_begin, term.column_begin + term.factor->width(), term.s.const_data_ptr(),
+                       term.s.stride(0), &forms[i]});
     }
     kernels::ProductOptions kernel_options{.terms = terms, .bias = bias};
     const std::vector<RowRange> all_rows{{0, x.size(0)}};

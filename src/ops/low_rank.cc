@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "kernels/float_parts.h"
@@ -22,6 +23,15 @@ bool packs(int64_t width, at::ScalarType compute, at::Device device) {
   return kernel_isa(compute, device) != kernels::Isa::none && width % kernels::PackedMatrix::panel_columns == 0;
 }
 
+/// Memory that is there already, for one matrix.
+kernels::MemorySource place_at(char* memory) {
+  return {[](void* place, size_t) { return place; }, [](void*, void*, size_t) noexcept {}, memory};
+}
+
+int64_t bytes_of(const kernels::PackRequest& request) {
+  return kernels::PackedMatrix::bytes_for(request.k, request.n, request.dtype, request.parts);
+}
+
 }  // namespace
 
 int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device) {
@@ -30,25 +40,60 @@ int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device) {
   return (rank + panel - 1) / panel * panel;
 }
 
-PackedFactor::PackedFactor(const at::Tensor& master, at::ScalarType compute, FactorUse use)
-    : LowRankFactor(master.size(0), cotune::padded_rank(master.size(0), compute, master.device()),
-                    master.size(1)) {
-  const kernels::DType dtype = kernel_dtype(compute);
-  if (use != FactorUse::expand) for_shrink_ = kernels::PackedMatrix(width(), rank(), dtype, counted_memory());
-  const bool in_parts = kernel_isa(compute, master.device()) == kernels::Isa::amx_f32;
-  if (use != FactorUse::shrink) {
-    for_expand_ = kernels::PackedMatrix(rank(), width(), dtype, counted_memory(),
-                                        in_parts ? kernels::largest_part_count : 0);
+PackedBlock::PackedBlock(std::span<const kernels::PackRequest> requests) {
+  int64_t bytes = 0;
+  for (const kernels::PackRequest& request : requests) bytes += bytes_of(request);
+  if (bytes > 0) memory = at::empty({bytes}, at::kByte);
+  std::vector<kernels::PackRequest> placed(requests.begin(), requests.end());
+  char* place = bytes > 0 ? static_cast<char*>(memory.mutable_data_ptr()) : nullptr;
+  for (kernels::PackRequest& request : placed) {
+    request.memory = place_at(place);
+    place += bytes_of(request);
   }
+  matrices = kernels::pack_each(placed);
+}
+
+PackedFactor::PackedFactor(const at::Tensor& master, at::ScalarType compute, FactorForm form)
+    : LowRankFactor(master.size(0), cotune::padded_rank(master.size(0), compute, master.device()), master.size(1)),
+      dtype_(kernel_dtype(compute)),
+      expand_parts_(kernel_isa(compute, master.device()) == kernels::Isa::amx_f32 ? kernels::largest_part_count : 0),
+      form_(form) {
   refresh(master);
+}
+
+kernels::PackRequest PackedFactor::request(Side side) const {
+  using Order = kernels::MatrixView::Order;
+  const bool shrinks = side == Side::shrink;
+  return {.k = shrinks ? width() : rank(),
+          .n = shrinks ? rank() : width(),
+          .dtype = dtype_,
+          .parts = shrinks ? 0 : expand_parts_,
+          .source = {master_.const_data_ptr(), width(), kernels::DType::f32, shrinks ? Order::transposed : Order::rows}};
 }
 
 void PackedFactor::refresh(const at::Tensor& master) {
   COTUNE_CHECK(master.scalar_type() == at::kFloat && master.is_contiguous());
-  kernels::MatrixView view{master.const_data_ptr(), width(), kernels::DType::f32, kernels::MatrixView::Order::rows};
-  if (!for_expand_.empty()) for_expand_.repack(view);
-  view.order = kernels::MatrixView::Order::transposed;
-  if (!for_shrink_.empty()) for_shrink_.repack(view);
+  master_ = master;
+  if (form_ != FactorForm::kept) return;
+  const std::array requests{request(Side::shrink), request(Side::expand)};
+  kept_ = PackedBlock(requests);
+}
+
+const kernels::PackedMatrix* PackedFactor::kept(Side side) const {
+  return kept_.matrices.empty() ? nullptr : &kept_.matrices[side == Side::shrink ? 0 : 1];
+}
+
+PackedForms::PackedForms(const std::vector<const PackedFactor*>& factors, PackedFactor::Side side) {
+  std::vector<kernels::PackRequest> requests;
+  for (const PackedFactor* factor : factors) {
+    if (factor->kept(side) == nullptr) requests.push_back(factor->request(side));
+  }
+  made_ = PackedBlock(requests);
+  size_t next = 0;
+  for (const PackedFactor* factor : factors) {
+    const kernels::PackedMatrix* kept = factor->kept(side);
+    forms_.push_back(kept != nullptr ? kept : &made_.matrices[next++]);
+  }
 }
 
 DenseFactor::DenseFactor(const at::Tensor& master, at::ScalarType compute)
@@ -57,8 +102,8 @@ DenseFactor::DenseFactor(const at::Tensor& master, at::ScalarType compute)
 
 void DenseFactor::refresh(const at::Tensor& master) { matrix_.copy_(master); }
 
-std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at::ScalarType compute, FactorUse use) {
-  if (packs(master.size(1), compute, master.device())) return std::make_unique<PackedFactor>(master, compute, use);
+std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at::ScalarType compute, FactorForm form) {
+  if (packs(master.size(1), compute, master.device())) return std::make_unique<PackedFactor>(master, compute, form);
   return std::make_unique<DenseFactor>(master, compute);
 }
 
@@ -91,11 +136,14 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
     }
     return;
   }
+  std::vector<const PackedFactor*> factors;
+  for (const ShrinkGroup& group : groups) factors.push_back(packed_form(*group.factor));
+  const PackedForms forms(factors, PackedFactor::Side::shrink);
   std::vector<kernels::ShrinkGroup> packed;
   packed.reserve(groups.size());
-  for (ShrinkGroup& group : groups) {
-    packed.push_back({group.rows, &packed_form(*group.factor)->for_shrink(), group.s.mutable_data_ptr(),
-                      group.s.stride(0), static_cast<float>(group.scale)});
+  for (size_t i = 0; i < groups.size(); ++i) {
+    packed.push_back({groups[i].rows, &forms[i], groups[i].s.mutable_data_ptr(), groups[i].s.stride(0),
+                      static_cast<float>(groups[i].scale)});
   }
   kernels::shrink(kernel_isa(x.scalar_type(), x.device()), x.const_data_ptr(), x.stride(0), packed);
 }
@@ -104,8 +152,9 @@ at::Tensor expand(const LowRankTerm& term) {
   const PackedFactor* packed = packed_form(*term.factor);
   if (packed == nullptr) return row_product(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
   at::Tensor y = at::empty({term.rows.count(), term.factor->width()}, term.s.options());
+  const PackedForms forms({packed}, PackedFactor::Side::expand);
   kernels::product(kernel_isa(y.scalar_type(), y.device()), term.s.const_data_ptr(), term.s.stride(0),
-                   term.rows.count(), packed->for_expand(), y.mutable_data_ptr(), y.stride(0));
+                   term.rows.count(), forms[0], y.mutable_data_ptr(), y.stride(0));
   return y;
 }
 

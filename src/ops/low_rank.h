@@ -14,7 +14,7 @@ namespace cotune {
 
 using kernels::RowRange;
 
-/// A small trainable matrix F [rank, n] (its f32 or f64 master lives with the job) in the compute dtype, ready for two
+/// A small trainable matrix F [rank, n] (its f32 or f64 master lives with the job) in the compute dtype, for two
 /// products:  shrink s = x·Fᵀ  (x [rows, n] → s [rows, padded_rank])  and  expand y += s·F  (s → [rows, n]).
 /// Call refresh() after every change of the master.
 class LowRankFactor {
@@ -25,7 +25,6 @@ class LowRankFactor {
   int64_t padded_rank() const { return padded_rank_; }
   int64_t width() const { return width_; }
   virtual void refresh(const at::Tensor& master) = 0;
-  virtual int64_t bytes() const = 0;
 
  protected:
   LowRankFactor(int64_t rank, int64_t padded_rank, int64_t width)
@@ -35,11 +34,13 @@ class LowRankFactor {
   int64_t rank_, padded_rank_, width_;
 };
 
-/// Which of its two products a factor will serve; the other's form is not built.
-enum class FactorUse { shrink, expand, both };
+/// Where our kernels run, the packed form that a product reads. made_by_use: by each grouped call, for as long as it runs:
+/// in training every form is read once or twice between two changes of the master, by hundreds of rows. kept: packed once,
+/// for both products; for generation, where factors do not change and a pass has few rows.
+enum class FactorForm { made_by_use, kept };
 
 std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at::ScalarType compute,
-                                                    FactorUse use = FactorUse::both);
+                                                    FactorForm form = FactorForm::made_by_use);
 
 /// Columns that s must have for a factor of this rank, in this compute dtype on this device.
 int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device);

@@ -16,7 +16,7 @@ namespace cotune {
 
 enum class MemoryKind {
   weights,      ///< the backbone, packed forms included (not the file's mapping)
-  adapters,     ///< parameters and their packed copies
+  adapters,     ///< parameters
   gradients,
   optimizer,    ///< moments
   activations,  ///< kept from forward for backward

@@ -30,11 +30,39 @@ int64_t frozen_bytes(int64_t in, int64_t out, const MemoryFacts& facts) {
   return panel_bytes(in, out, facts.element_size, facts.parts) + panel_bytes(out, in, facts.element_size, facts.parts);
 }
 
-/// An adapter's factor [rank, columns] in the compute dtype: whole to shrink by, as the products read it to expand by.
+bool factor_is_packed(int64_t columns, const MemoryFacts& facts) {
+  return facts.packed && facts.element_size != 8 && columns % 32 == 0;
+}
+
+/// What stays of an adapter's factor [rank, columns] beside its master: ATen's copy in the compute dtype. Packed forms
+/// come and go with the calls that read them.
 int64_t factor_bytes(int64_t rank, int64_t columns, const MemoryFacts& facts) {
-  const bool packed = facts.packed && facts.element_size != 8 && columns % 32 == 0;
-  if (!packed) return rank * columns * facts.element_size;
-  return panel_bytes(columns, rank, facts.element_size, 0) + panel_bytes(rank, columns, facts.element_size, facts.parts);
+  return factor_is_packed(columns, facts) ? 0 : rank * columns * facts.element_size;
+}
+
+int64_t form_bytes_at_most(int64_t rank, int64_t columns, const MemoryFacts& facts) {
+  if (!factor_is_packed(columns, facts)) return 0;
+  return std::max(shrink_form_bytes(rank, columns, facts), expand_form_bytes(rank, columns, facts));
+}
+
+/// The packed forms that one grouped call makes of these jobs' factors, at most: those of one operator.
+int64_t largest_forms(const ModelConfig& config, std::span<const JobFootprint> jobs, const MemoryFacts& facts) {
+  std::map<std::pair<int64_t, Projection>, int64_t> bytes;  // by layer and the first projection of the operator
+  const auto operator_of = [](Projection projection) {
+    if (projection == Projection::k || projection == Projection::v) return Projection::q;
+    return projection == Projection::up ? Projection::gate : projection;
+  };
+  int64_t largest = 0;
+  for (const JobFootprint& job : jobs) {
+    for (const AdapterShape& adapter : job.adapters) {
+      if (adapter.method == AdapterMethod::diff_pruning) continue;
+      const ProjectionSize size = projection_size(config, adapter.projection);
+      const int64_t forms = std::max(form_bytes_at_most(adapter.width, size.in, facts),
+                                     form_bytes_at_most(adapter.width, size.out, facts));
+      largest = std::max(largest, bytes[{adapter.layer, operator_of(adapter.projection)}] += forms);
+    }
+  }
+  return largest;
 }
 
 int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {
@@ -137,6 +165,14 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
 }
 
 }  // namespace
+
+int64_t shrink_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts) {
+  return panel_bytes(width, rank, facts.element_size, 0);
+}
+
+int64_t expand_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts) {
+  return panel_bytes(rank, width, facts.element_size, facts.parts);
+}
 
 int64_t MemoryEstimate::total() const {
   return weights + adapters + gradients + optimizer + activations + chain_kv + workspace + logits;
@@ -293,7 +329,8 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   const int64_t head_rows = std::max<int64_t>(row_grid, facts.logits_bytes / (config.vocabulary_size * e));
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
-  estimate.workspace = with_holes(workspace_bytes(config, jobs, microbatch_tokens, facts), facts);
+  estimate.workspace = with_holes(
+      workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts), facts);
   const int64_t logit_bytes = facts.packed ? e : e + 4 * a;
   estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);
   return estimate;

@@ -42,8 +42,8 @@ struct JobFootprint {
 /// How this machine holds things.
 struct MemoryFacts {
   int64_t element_size = 2;       ///< of the compute dtype
-  bool packed = true;             ///< kernels of our own: frozen weights once per direction, adapter factors in both forms
-  int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights and factors in so many
+  bool packed = true;             ///< kernels of our own: frozen weights once per direction
+  int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights, and factors to expand by, in so many
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
@@ -73,7 +73,13 @@ int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
 /// accumulation dtype. A tied embedding is read from the head.
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
 
-/// What a resident job holds between steps: adapters (masters and packed factors), gradients, optimizer.
+/// The packed form of a low-rank factor [rank, width] that a grouped call makes and frees, in panels of 32 columns: to
+/// shrink by (always whole), to expand by.
+int64_t shrink_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts);
+int64_t expand_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts);
+
+/// What a resident job holds between steps: adapters (without kernels of our own also a copy of their factors in the compute
+/// dtype), gradients, optimizer.
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
 
 /// Peak = what stays + the worst moment of a step:
@@ -84,7 +90,7 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///   workspace    microbatch tokens · e · max(3·hidden + 4·intermediate, 3·hidden + 2·q + 2·kv): the stream's gradient,
 ///                the normalised input, a product's input gradient, d_gate_up, swiglu and its gradient (or the gradients
 ///                of attention); + max(3·hidden, intermediate)·e for masked inputs of LoRA dropout; bottleneck jobs:
-///                + hidden·(e + 4a)
+///                + hidden·(e + 4a); + the packed forms of all factors at one operator
 ///   logits       rows of the head's chunk · vocabulary · e
 ///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold, and the scores of a whole
 ///   segment, 6a · heads · segment · row; logits (e + 4a) in place of e

@@ -41,11 +41,12 @@ int64_t padded(int64_t width) { return (width + 31) / 32 * 32; }
 
 class Simulation {
  public:
-  Simulation(const ModelConfig& config, const PlannedStep& step, int64_t element_size, int64_t head_workspace_bytes)
+  Simulation(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts, int64_t head_workspace_bytes)
       : config_(config),
         step_(step),
         operators_(config, step),
-        e_(element_size),
+        facts_(facts),
+        e_(facts.element_size),
         head_workspace_(head_workspace_bytes),
         hidden_(config.hidden_size),
         query_(config.query_size()),
@@ -202,14 +203,47 @@ class Simulation {
     return allocate(values, e_);
   }
 
+  // Packed forms of the factors of one grouped call, for as long as it runs.
+
+  struct Form {
+    int64_t width = 0, rank = 0;
+  };
+  Block shrink_forms(const std::vector<Form>& forms) {
+    int64_t bytes = 0;
+    for (const Form& form : forms) bytes += shrink_form_bytes(form.rank, form.width, facts_);
+    return allocate(bytes, 1);
+  }
+  Block expand_forms(const std::vector<Form>& forms) {
+    int64_t bytes = 0;
+    for (const Form& form : forms) bytes += expand_form_bytes(form.rank, form.width, facts_);
+    return allocate(bytes, 1);
+  }
+
+  Block shrunk(const AdapterShape& adapter) { return allocate(tokens_of(adapter) * padded(adapter.width), e_); }
+
+  /// x·Aᵀ of the LoRA sites that drop, or of the others.
+  void shrink_inputs(const Operator& op, bool drops) {
+    std::vector<Form> forms;
+    for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
+      if (adapter->drops != drops) continue;
+      site(op, *adapter).kept = {shrunk(*adapter)};
+      forms.push_back({projection_size(config_, adapter->projection).in, adapter->width});
+    }
+    shrink_forms(forms);
+  }
+
   Block forward_product(const Operator& op, int64_t out) {
     {
       const Block masked = masked_inputs(op);
-      for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
-        site(op, *adapter).kept = {allocate(tokens_of(*adapter) * padded(adapter->width), e_)};
-      }
+      shrink_inputs(op, false);
+      shrink_inputs(op, true);
     }
     Block y = allocate(tokens_ * out, e_);
+    std::vector<Form> terms;
+    for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
+      terms.push_back({projection_size(config_, adapter->projection).out, adapter->width});
+    }
+    expand_forms(terms);
     apply_bottlenecks(op, out);
     return y;
   }
@@ -221,7 +255,12 @@ class Simulation {
     for (const AdapterShape* adapter : adapters) rows += tokens_of(*adapter);
     const Block outputs = allocate(rows * out, e_);
     std::vector<Block> z;
-    for (const AdapterShape* adapter : adapters) z.push_back(allocate(tokens_of(*adapter) * padded(adapter->width), e_));
+    std::vector<Form> down;
+    for (const AdapterShape* adapter : adapters) {
+      z.push_back(shrunk(*adapter));
+      down.push_back({out, adapter->width});
+    }
+    shrink_forms(down);
     for (size_t i = 0; i < adapters.size(); ++i) {
       const int64_t tokens = tokens_of(*adapters[i]), width = padded(adapters[i]->width);
       if (e_ == 2) {  // the bias is f32: z takes part as a copy, and so does the sum
@@ -231,6 +270,7 @@ class Simulation {
       {
         const Block active = activated(tokens * width);
         added = allocate(tokens * out, e_);
+        expand_forms({{out, adapters[i]->width}});
       }
       std::vector<Block> sums;  // skip, y and added in f32, and three sums; in f32 the sums alone
       for (int count = e_ == 2 ? 6 : 3; count > 0; --count) sums.push_back(allocate(tokens * out, 4));
@@ -249,23 +289,39 @@ class Simulation {
   Block backward_product(const Operator& op, int64_t in, int64_t out) {
     const Block replaced = enter_backward(op, out);
     Block dx = allocate(tokens_ * in, e_);
+    std::vector<Form> terms;
     for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
-      if (adapter->drops) const Block part = allocate(tokens_of(*adapter) * in, e_);
+      if (!adapter->drops) terms.push_back({in, adapter->width});
+    }
+    expand_forms(terms);
+    for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
+      if (!adapter->drops) continue;
+      const Block part = allocate(tokens_of(*adapter) * in, e_);
+      expand_forms({{in, adapter->width}});
     }
     return dx;
   }
 
   /// What the methods make of the incoming gradient; returns the copy that bottlenecks put in its place.
   Block enter_backward(const Operator& op, int64_t out) {
-    for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
-      site(op, *adapter).kept.push_back(allocate(tokens_of(*adapter) * padded(adapter->width), e_));
+    for (const Projection projection : all_projections) {  // a grouped call for the columns of each
+      std::vector<Form> forms;
+      for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
+        if (adapter->projection != projection) continue;
+        site(op, *adapter).kept.push_back(shrunk(*adapter));
+        forms.push_back({projection_size(config_, projection).out, adapter->width});
+      }
+      shrink_forms(forms);
     }
     const auto bottlenecks = adapters_of(op, AdapterMethod::bottleneck);
     if (bottlenecks.empty()) return nullptr;
     std::vector<Block> groups;
+    std::vector<Form> up;
     for (const AdapterShape* adapter : bottlenecks) {
-      groups.push_back(allocate(tokens_of(*adapter) * padded(adapter->width), e_));
+      groups.push_back(shrunk(*adapter));
+      up.push_back({out, adapter->width});
     }
+    shrink_forms(up);
     Block replaced = allocate(tokens_ * out, e_);
     for (const AdapterShape* adapter : bottlenecks) {
       const int64_t values = tokens_of(*adapter) * padded(adapter->width);
@@ -275,7 +331,10 @@ class Simulation {
         for (int count = e_ == 2 ? 3 : 0; count > 0; --count) wide.push_back(allocate(values, 4));
         dz = allocate(values, e_);
       }
-      const Block part = allocate(tokens_of(*adapter) * out, e_);
+      {
+        const Block part = allocate(tokens_of(*adapter) * out, e_);
+        expand_forms({{out, adapter->width}});
+      }
       site(op, *adapter).kept.push_back(std::move(dz));
     }
     return replaced;
@@ -405,6 +464,7 @@ class Simulation {
   const ModelConfig& config_;
   const PlannedStep& step_;
   StepOperators operators_;
+  const MemoryFacts& facts_;
   int64_t e_, head_workspace_;
   int64_t hidden_, query_, kv_, qkv_, intermediate_;
 
@@ -434,7 +494,7 @@ bool runs_on_kernels(const ModelConfig& config, const MemoryFacts& facts) {
 std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts,
                                       int64_t head_workspace_bytes) {
   if (!runs_on_kernels(config, facts)) return std::nullopt;
-  return Simulation(config, step, facts.element_size, head_workspace_bytes).run();
+  return Simulation(config, step, facts, head_workspace_bytes).run();
 }
 
 }  // namespace cotune

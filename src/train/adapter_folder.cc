@@ -137,6 +137,7 @@ std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const Mode
   setup.optimizer = OptimizerKind::sgd;  // without momentum: no moments
   setup.compute = compute;
   setup.device = device;
+  setup.factor_form = FactorForm::kept;
   std::unique_ptr<Adapter> adapter = make_adapter(config, std::move(setup));
   load_adapter(*adapter, adapter_folder);
   if (adapter->selection_passes() > 0) {

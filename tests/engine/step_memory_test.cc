@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "kernels/float_parts.h"
 #include "engine/labelled_rows.h"
 #include "engine/random_job.h"
 #include "ops/backend.h"
@@ -98,7 +99,9 @@ TEST_P(StepMemoryOfRounds, IsWhatTheEngineTakesToTheByte) {  // MX-12
     }
     step.plan = plan_step(batches, random_policy(seed, backbone->config().layer_count));
     step.labelled = labelled_rows(step.plan, rounds);
-    const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(GetParam()))};
+    const bool in_parts = kernel_isa(GetParam(), at::kCPU) == kernels::Isa::amx_f32;
+    const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(GetParam())),
+                            .parts = in_parts ? kernels::largest_part_count : 0};
     const std::optional<StepMemory> predicted = step_memory(backbone->config(), step, facts);
     ASSERT_TRUE(predicted.has_value());
 
