@@ -17,6 +17,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/model_text.h"
+#include "cli/number_checks.h"
 #include "cli/run_setup.h"
 #include "data/example_builder.h"
 #include "data/unicode.h"
@@ -342,12 +343,13 @@ void add_generate_command(CLI::App& app) {
   command
       ->add_option("--temperature", to.temperature,
                    "0: always the likeliest token; above: drawn. Default 0, or 1 with --top-p, --top-k or --seed")
-      ->check(CLI::Range(0.0, 100.0));
+      ->check(number_in(0.0, 100.0));
   command->add_option("--top-p", to.top_p, "Draw from the likeliest tokens that together have this probability")
-      ->check(CLI::Range(1e-6, 1.0));
+      ->check(number_in(1e-6, 1.0));
   command->add_option("--top-k", to.top_k, "Draw from the k likeliest tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  command->add_option("--seed", to.seed, "Equal seeds give equal answers; default 0");
+  command->add_option("--seed", to.seed, "Equal seeds give equal answers; default 0")
+      ->check(CLI::NonNegativeNumber);
   command->add_option("--dtype", to.dtype, "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
       ->transform(as_in_jobs_file(Section::model, "dtype"));
   command->add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/model_text.h"
+#include "cli/number_checks.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/run_setup.h"
 #include "engine/operator_profiler.h"
@@ -119,7 +120,7 @@ void add_profile_command(CLI::App& app) {
   command->add_option("--device", arguments->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   command->add_option("--threads", arguments->threads, "0: one per core")->check(CLI::Range(int64_t{0}, int64_t{4096}));
   command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75)")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_in(0.0, 1e6));
   command->add_option("--layers", arguments->layers, "Measure so many layers of the model; 0: all of them")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}));
   command->add_flag("--portable-kernels", arguments->portable_kernels, "Of ATen's operators in place of our kernels");

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/number_checks.h"
 #include "cluster/philly_trace.h"
 #include "cluster/step_study.h"
 #include "cluster/trace_charts.h"
@@ -214,14 +215,14 @@ void add_simulate_command(CLI::App& app) {
   trace->add_option("--policy", arguments->policies, fmt::format("{}; several separated by commas (default fcfs)", fmt::join(policy_names(), ", ")))->delimiter(',');
   trace->add_option("--sharing", arguments->sharings, "separate, temporal, batch-all, hybrid, each also as NAME/padded; several separated by commas (default hybrid)")->delimiter(',');
   trace->add_flag("--compare", arguments->compare, "Every policy and sharing that is not given otherwise, in one table");
-  trace->add_option("--seed", arguments->seed, "Of --philly")->capture_default_str();
-  trace->add_option("--days", arguments->days, "Of --philly: days of arrivals")->check(CLI::Range(1e-3, 3650.0))->capture_default_str();
+  trace->add_option("--seed", arguments->seed, "Of --philly")->check(CLI::NonNegativeNumber)->capture_default_str();
+  trace->add_option("--days", arguments->days, "Of --philly: days of arrivals")->check(number_in(1e-3, 3650.0))->capture_default_str();
   trace->add_option("--microbatches", arguments->microbatches, "Of a step, the same for every job")->check(CLI::Range(int64_t{1}, int64_t{1024}))->capture_default_str();
   trace->add_option("--most-jobs", arguments->most_jobs, "On one instance; 0: as many as fit into memory")->check(CLI::Range(int64_t{0}, int64_t{100000}))->capture_default_str();
-  trace->add_option("--restart", arguments->restart_s, "Seconds that a job which was pushed out loses when it goes on")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  trace->add_option("--restart", arguments->restart_s, "Seconds that a job which was pushed out loses when it goes on")->check(number_in(0.0, 1e6))->capture_default_str();
   trace->add_flag("--refuse-late", arguments->refuse_late, "Admission by deadlines: nobody starts who would make a predicted end late");
   trace->add_option("--dedicate-priority", arguments->dedicate_priority, "Jobs of this priority and above share with nobody");
-  trace->add_option("--window", arguments->window_min, "Minutes that throughput and utilisation are of (default: until the last arrival)")->check(CLI::Range(0.0, 1e9));
+  trace->add_option("--window", arguments->window_min, "Minutes that throughput and utilisation are of (default: until the last arrival)")->check(number_in(0.0, 1e9));
   trace->add_option("--rates", arguments->rates, "planner: in the loop; table: made first; FILE: of --save-rates")->capture_default_str();
   trace->add_option("--save-rates", arguments->save_rates, "Write the rate table");
   trace->add_option("--save-trace", arguments->save_trace, "Write the trace as CSV");
