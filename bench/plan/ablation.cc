@@ -8,6 +8,7 @@
 
 #include "distributions.h"
 #include "plan/cost/published_rates.h"
+#include "plan/deployment/replica_counts.h"
 #include "plan/deployment/system_deployments.h"
 #include "rows.h"
 

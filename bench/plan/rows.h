@@ -32,6 +32,7 @@ void headline_rows();
 void lobra_step_rows();
 void chunk_time_rows();
 void scaling_rows();
+void order_rows();
 void sharing_curve_rows();
 
 }  // namespace cotune

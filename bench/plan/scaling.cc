@@ -56,11 +56,9 @@ Scaled scaled(const Table6Model& model, const Table6Constants& constants, Length
                            exchange_seconds(model, configurations, replicas, tasks.size());
     return static_cast<double>(devices) * seconds;
   };
-  const LengthBuckets sample = bucket_lengths(draw(tasks, 77, 100));
-  const StepWork work{bucket_costs(configurations, sample.tokens), average_step(sample.sequences, 100)};
-  const Deployment plan = deploy_unlike(work, devices);
-  Scaled result{.fused = gpu_seconds(replicas_of(configurations, {{"<16,1>", devices / 16}}), false), .plan = plan_text(configurations, plan.replicas)};
-  result.lobra = gpu_seconds(plan.replicas, true);
+  const Counts plan = model.best_of_samples(configurations, tasks, devices);
+  Scaled result{.fused = gpu_seconds(replicas_of(configurations, {{"<16,1>", devices / 16}}), false), .plan = plan_text(configurations, plan)};
+  result.lobra = gpu_seconds(plan, true);
   result.published = gpu_seconds(replicas_of(configurations, published), true);
   return result;
 }

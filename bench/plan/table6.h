@@ -41,7 +41,11 @@ class Table6Model {
   /// sample beforehand, and dealt in turn. Unlike ones: every step in buckets of its own, dispatched so that the slowest
   /// replica ends first, whole chunks counted.
   double step_seconds(const std::vector<Configuration>& configurations, const std::vector<int64_t>& replicas,
-                      const std::vector<TaskLengths>& tasks, int steps, bool is_lobra) const;
+                      const std::vector<TaskLengths>& tasks, int steps, bool is_lobra, uint64_t first_step = 2000) const;
+
+  /// Of the planned deployment and its runners-up the one that sampled steps end soonest with: planning charges a row its
+  /// share of a full chunk.
+  std::vector<int64_t> best_of_samples(const std::vector<Configuration>& configurations, const std::vector<TaskLengths>& tasks, int64_t devices) const;
 
  private:
   ModelConfig model_;

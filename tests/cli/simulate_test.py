@@ -55,7 +55,11 @@ class SimulateTest(ProgramTest):
         self.assertEqual([job["job"] for job in jobs], ["a", "b", "c", "d"])
         for job in jobs:
             self.assertGreater(float(job["finished_min"]), float(job["started_min"]))
-        for name in ("completion", "timeline", "summary"):
+        self.assertEqual([(each["name"], each["jobs"]) for each in result["tenants"]], [("acme", 2), ("solo", 2)])
+        for each in result["tenants"]:
+            self.assertIn(each["name"], done.stdout)
+            self.assertGreater(each["slowdown"], 0.99)
+        for name in ("completion", "timeline", "summary", "tenants"):
             self.assertTrue(xml.etree.ElementTree.parse(self.path / "charts" / f"{name}.svg").getroot().tag.endswith("svg"))
 
     def test_dedicated_durations_are_those_of_the_trace(self):
