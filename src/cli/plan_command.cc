@@ -2,14 +2,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <memory>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/model_text.h"
+#include "cli/planned_jobs.h"
+#include "cli/profile_fingerprint.h"
 #include "cli/run_setup.h"
 #include "jobs/jobs_file.h"
 #include "plan/plan_json.h"
@@ -22,12 +22,10 @@
 namespace cotune {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct PlanArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
-  std::string cluster, output, svg, trace;
+  std::string cluster, profile, output, svg, trace;
   int64_t replica = 0;
   bool compare = false, json = false;
 };
@@ -41,34 +39,6 @@ ClusterSpec this_machine() {
   return {.nodes = {{.name = "this-machine", .device = device}}, .network = {}};
 }
 
-/// Shape and text side of the model. No weights are read, nor need they be there.
-ModelFiles model_without_weights(const ModelSpec& spec) {
-  const std::string& source = spec.path.empty() ? spec.config : spec.path;
-  ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
-  fs::path folder = source;
-  if (folder.filename() == "config.json") folder = folder.parent_path();
-  if (fs::is_directory(folder)) {
-    files.tokenizer = find_tokenizer_files(folder, files.config.eos_token_ids);
-  } else if (fs::is_regular_file(folder) && folder.extension() == ".gguf") {
-    files.tokenizer = tokenizer_files_of(GgufFile(folder));
-  }
-  return files;
-}
-
-/// Lengths of the tokenised examples of data.train.
-ReadLengths length_reader(const ModelFiles& files) {
-  auto text = std::make_shared<ModelText>(files);
-  return [text, config = files.config](const JobSpec& job) {
-    Diagnostics diagnostics;
-    const JobData data = read_data(job, *text, config, diagnostics);
-    diagnostics.throw_if_any();
-    std::vector<int64_t> lengths;
-    for (int64_t i = 0; i < data.train.size(); ++i)
-      lengths.push_back(static_cast<int64_t>(data.train.tokens(i).size()));
-    return histogram_of(lengths);
-  };
-}
-
 std::string planned_dtype(const ModelSpec& model, const ClusterSpec& cluster) {
   if (model.dtype != "auto") return model.dtype;
   for (const NodeGroup& group : cluster.nodes) {
@@ -77,10 +47,40 @@ std::string planned_dtype(const ModelSpec& model, const ClusterSpec& cluster) {
   return "bfloat16";
 }
 
+/// A profile with its fits, for jobs and a cluster that it holds for.
+struct PlanProfile {
+  Profile profile;
+  MeasuredTimes times;
+};
+
+/// Without a cluster file it must be of this machine; a cluster of one kind of devices is taken to be of the profile's.
+std::unique_ptr<PlanProfile> profile_for(const PlanArguments& arguments, const ModelSpec& model, const ModelConfig& config,
+                                         const ClusterSpec& cluster) {
+  Profile profile = read_profile(arguments.profile);
+  if (model.dtype != "auto" && model.dtype != profile.fingerprint.dtype) {
+    throw_user_error("{}: was measured in {}, model.dtype is {}", arguments.profile, profile.fingerprint.dtype, model.dtype);
+  }
+  if (arguments.cluster.empty()) {
+    ModelSpec measured = model;
+    measured.dtype = profile.fingerprint.dtype;
+    const ComputeDevice device = choose_device("cpu", "--profile");
+    check_fingerprint(profile, fingerprint_here(config, compute_dtype(measured, device), device), arguments.profile);
+  }
+  for (const NodeGroup& group : cluster.nodes) {
+    if (group.device != cluster.nodes.front().device) {
+      throw_user_error("{}: nodes of {} and of {}: a profile is of one device", arguments.cluster, cluster.nodes.front().name,
+                       group.name);
+    }
+  }
+  MeasuredTimes times(profile, config, arguments.profile);
+  return std::make_unique<PlanProfile>(PlanProfile{std::move(profile), std::move(times)});
+}
+
 /// The schedule of one replica of the chosen plan, simulated again: one step of each job in turn, or of all
 /// together.
 ReplicaRun simulated_replica(const PlanningResult& result, const ModelConfig& model,
-                             const ClusterSpec& cluster, const std::vector<JobShape>& jobs, int64_t index) {
+                             const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                             const MeasuredTimes* measured, int64_t index) {
   const Plan& plan = *result.plan();
   if (index >= static_cast<int64_t>(plan.replicas.size())) {
     throw_user_error("--replica: must be below {}, the number of replicas of the plan, got {}",
@@ -90,19 +90,19 @@ ReplicaRun simulated_replica(const PlanningResult& result, const ModelConfig& mo
   const PlannedReplica& replica = plan.replicas[place];
   const std::vector<StepRow>& rows = result.alternatives[*result.chosen].rows.front()[place];
   if (rows.empty()) throw_user_error("--replica: replica {} has no rows of the typical step", index);
-  const ReplicaModel priced_on = replica_models(plan, model, cluster, jobs)[place];
+  const ReplicaModel priced_on = replica_models(plan, model, cluster, jobs, measured)[place];
   const PricedRows priced =
       price_rows(priced_on, rows,
-                 {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks});
+                 {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks, replica.buckets});
   ReplicaPrediction prediction = predict_replica(priced_on, priced, plan.order, PlanOptions{}.rounds);
   COTUNE_CHECK(prediction.fits() && !prediction.runs.empty(), "{}", prediction.constraint);
   return std::move(prediction.runs.front());
 }
 
 void write_pictures(const PlanArguments& arguments, const PlanningResult& result, const ModelConfig& model,
-                    const ClusterSpec& cluster, const std::vector<JobShape>& jobs) {
+                    const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const MeasuredTimes* measured) {
   if (arguments.svg.empty() && arguments.trace.empty()) return;
-  const ReplicaRun run = simulated_replica(result, model, cluster, jobs, arguments.replica);
+  const ReplicaRun run = simulated_replica(result, model, cluster, jobs, measured, arguments.replica);
   const std::string title = fmt::format("replica {} of {}", arguments.replica, replicas_text(*result.plan()));
   if (!arguments.svg.empty()) {
     write_file_atomically(arguments.svg, render_svg(run.schedule, run.simulation, {.title = title}));
@@ -116,25 +116,31 @@ int plan(const PlanArguments& arguments) {
   const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::plan);
   const ClusterSpec cluster =
       arguments.cluster.empty() ? this_machine() : read_cluster_file(arguments.cluster);
-  const ModelFiles files = model_without_weights(jobs_file.model);
-  const bool reads_data = std::any_of(jobs_file.jobs.begin(), jobs_file.jobs.end(),
-                                      [](const JobSpec& job) { return job.data.lengths.empty(); });
-  const std::vector<JobShape> jobs =
-      job_shapes(jobs_file.jobs, files.config, reads_data ? length_reader(files) : ReadLengths(nullptr));
+  const auto [model, jobs] = planned_jobs(jobs_file);
   PlanOptions options;
   options.dtype = planned_dtype(jobs_file.model, cluster);
   options.layout = jobs_file.run.layout;
   options.chunk_size = jobs_file.run.chunk_size;
   options.recompute = jobs_file.run.recompute;
+  std::unique_ptr<PlanProfile> profile;
+  if (!arguments.profile.empty()) {
+    profile = profile_for(arguments, jobs_file.model, model, cluster);
+    options.dtype = profile->profile.fingerprint.dtype;
+    options.measured = &profile->times;
+    options.profile_hash = checksum(read_file(arguments.profile));
+  }
   if (arguments.compare) {
     options.deployments = {System::task_sequential, System::task_fused, System::lobra_sequential,
                            System::lobra};
   }
-  const PlanningResult result = make_plan(files.config, cluster, jobs, options);
-  const std::vector<NodeChange> changes = node_changes(files.config, cluster, jobs, options, result);
+  const PlanningResult result = make_plan(model, cluster, jobs, options);
+  const std::vector<NodeChange> changes = node_changes(model, cluster, jobs, options, result);
   if (arguments.json) {
     fmt::print("{}\n", to_json(result, changes).dump());
   } else {
+    if (profile != nullptr) {
+      fmt::print("Times are those of {}, measured on {}.\n", arguments.profile, profile->profile.fingerprint.device);
+    }
     fmt::print("{}", explain(result, cluster));
     if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));
   }
@@ -144,7 +150,7 @@ int plan(const PlanArguments& arguments) {
   }
   if (!arguments.output.empty())
     write_file_atomically(arguments.output, to_json(*result.plan()).dump(2) + "\n");
-  write_pictures(arguments, result, files.config, cluster, jobs);
+  write_pictures(arguments, result, model, cluster, jobs, options.measured);
   return 0;
 }
 
@@ -161,6 +167,8 @@ void add_plan_command(CLI::App& app) {
       ->add_option("--set", arguments->overrides,
                    "key=value: replaces what the jobs file says; may be repeated")
       ->allow_extra_args(false);
+  command->add_option("--profile", arguments->profile,
+                      "A profile of the cluster's devices (cotune profile), in place of their data sheets");
   command->add_flag("--compare", arguments->compare,
                     "Also predict the deployments that run one job after the other");
   command->add_flag("--json", arguments->json, "Everything as one JSON object on standard output");

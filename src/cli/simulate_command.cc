@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,12 +13,15 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/number_checks.h"
+#include "cli/planned_jobs.h"
 #include "cluster/philly_trace.h"
+#include "cluster/plan_study.h"
 #include "cluster/step_study.h"
 #include "cluster/trace_charts.h"
 #include "cluster/trace_file.h"
 #include "cluster/trace_study.h"
 #include "jobs/jobs_file.h"
+#include "plan/plan_json.h"
 #include "plan/shapes/cluster_file.h"
 #include "schedule/pipeline/render.h"
 
@@ -27,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SimulateArguments {
-  std::string trace_file, jobs_file, cluster_file, model, instance = "1x4", dtype = "bfloat16";
+  std::string trace_file, jobs_file, plan_file, cluster_file, model, instance = "1x4", dtype = "bfloat16";
   bool philly = false, compare = false, json = false, refuse_late = false;
   uint64_t seed = 1;
   double days = 7;
@@ -104,6 +108,32 @@ void simulate_step(const SimulateArguments& arguments) {
   }
   if (!arguments.perfetto.empty()) write_file_atomically(arguments.perfetto, render_trace(study.schedule, study.simulated));
   fmt::print("{}", arguments.json ? to_json(study).dump(2) + "\n" : to_text(study));
+}
+
+// --- a plan ---
+
+/// RANK:FACTOR
+SlowStage parse_slow_stage(const std::string& text) {
+  const Slowdown parsed = parse_slowdown(text);
+  if (parsed.from_s > 0 || std::isfinite(parsed.until_s)) {
+    throw_user_error("--slow {}: of a plan, a stage is slow all the time: RANK:FACTOR", text);
+  }
+  return {.rank = parsed.rank, .factor = parsed.factor};
+}
+
+void simulate_plan(const SimulateArguments& arguments) {
+  const Plan plan = plan_from_json(read_file(arguments.plan_file), arguments.plan_file);
+  const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::plan);
+  const auto [model, jobs] = planned_jobs(jobs_file);
+  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
+  std::vector<SlowStage> slow;
+  for (const std::string& each : arguments.slow) slow.push_back(parse_slow_stage(each));
+  try {
+    const PlanStudy study = study_plan(plan, model, cluster, jobs, slow);
+    fmt::print("{}", arguments.json ? to_json(study).dump(2) + "\n" : to_text(study, plan));
+  } catch (const UserError& error) {
+    throw_user_error("{}: {}", arguments.plan_file, error.what());
+  }
 }
 
 // --- a trace ---
@@ -192,6 +222,8 @@ void simulate_command(const SimulateArguments& arguments) {
   if (sources != 1) throw_user_error("simulate: give one of TRACE.csv, --philly and --jobs FILE; found {}", sources);
   if (arguments.jobs_file.empty()) {
     simulate_arrivals(arguments);
+  } else if (!arguments.plan_file.empty()) {
+    simulate_plan(arguments);
   } else {
     simulate_step(arguments);
   }
@@ -206,9 +238,9 @@ void add_simulate_command(CLI::App& app) {
   command->add_flag("--philly", arguments->philly, "Philly-like arrivals: 2.59 a minute of 372.6 ± 612.9 minutes");
   CLI::Option* jobs = command->add_option("--jobs", arguments->jobs_file, "Jobs file: one step of every job, event by event");
   command->add_option("--cluster", arguments->cluster_file, "Cluster file")->required();
-  command->add_option("--instance", arguments->instance, "TPxPP: ranks of tensor parallelism and pipeline stages of an instance")->capture_default_str();
+  CLI::Option* instance = command->add_option("--instance", arguments->instance, "TPxPP: ranks of tensor parallelism and pipeline stages of an instance")->capture_default_str();
   command->add_flag("--json", arguments->json, "JSON in place of tables");
-  command->add_option("--svg", arguments->svg, "Folder for charts");
+  CLI::Option* svg = command->add_option("--svg", arguments->svg, "Folder for charts");
 
   CLI::Option_group* trace = command->add_option_group("of a trace");
   trace->add_option("--model", arguments->model, "Preset, config.json, model folder or GGUF file (default llama-2-7b)");
@@ -232,11 +264,14 @@ void add_simulate_command(CLI::App& app) {
   CLI::Option_group* step = command->add_option_group("of a step");
   step->add_option("--set", arguments->overrides, "key=value: replaces what the jobs file says; may be repeated")->allow_extra_args(false);
   step->add_option("--slow", arguments->slow, "RANK:FACTOR[:FROM_MS:UNTIL_MS]: a stage that computes slower; may be repeated")->allow_extra_args(false);
-  step->add_option("--perfetto", arguments->perfetto, "Write a trace for ui.perfetto.dev");
+  CLI::Option* plan = step->add_option("--plan", arguments->plan_file, "A plan of these jobs on this cluster (cotune plan --output): all its replicas");
+  CLI::Option* perfetto = step->add_option("--perfetto", arguments->perfetto, "Write a trace for ui.perfetto.dev");
   for (CLI::Option* option : trace->get_options()) option->excludes(jobs);
   for (CLI::Option* option : step->get_options()) option->needs(jobs);
-  command->add_option("--dtype", arguments->dtype, "bfloat16 or float32; for --jobs where the jobs file says auto")
+  CLI::Option* dtype = command->add_option("--dtype", arguments->dtype, "bfloat16 or float32; for --jobs where the jobs file says auto")
       ->check(CLI::IsMember({"bfloat16", "float32"}))->capture_default_str();
+  // What the plan says itself, and pictures: those of its replicas are cotune plan's.
+  for (CLI::Option* option : {instance, svg, perfetto, dtype}) option->excludes(plan);
   command->callback([arguments] { simulate_command(*arguments); });
 }
 

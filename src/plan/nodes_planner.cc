@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "plan/cost/replica_stages.h"
 #include "plan/deployment/placement.h"
 #include "plan/plan_totals.h"
@@ -71,6 +72,34 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
     is_first = false;
   }
   return best;
+}
+
+std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const {
+  if (!no_deployment_.empty()) throw_user_error("the plan does not hold the jobs: {}", no_deployment_);
+  // Copies that share their weights are counted one by one, and deployed together.
+  std::vector<int64_t> copies(configurations_.size(), 0);
+  std::vector<size_t> place;
+  for (const PlannedReplica& replica : plan.replicas) {
+    const auto found = std::find_if(configurations_.begin(), configurations_.end(), [&](const Configuration& each) {
+      return each.tensor_parallel == replica.tensor_parallel && each.pipeline_stages == replica.pipeline_stages() &&
+             each.shards == replica.shards;
+    });
+    if (found == configurations_.end()) {
+      throw_user_error("the plan has a replica <{},{}>, which does not fit on {}", replica.tensor_parallel,
+                       replica.pipeline_stages(), group_.name);
+    }
+    place.push_back(static_cast<size_t>(found - configurations_.begin()));
+    ++copies[place.back()];
+  }
+  if (!std::is_sorted(place.begin(), place.end())) throw_user_error("the plan's replicas are not in the planner's order");
+  std::vector<int64_t> replicas;
+  int64_t reach = 0;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    replicas.push_back(copies[i] / configurations_[i].shards);
+    if (copies[i] > 0) reach = std::max(reach, configurations_[i].chunk_tokens);
+  }
+  if (reach < longest_) throw_user_error("the plan's replicas hold rows of {} tokens, the jobs have {}", reach, longest_);
+  return deal_rows(rows_, buckets_, copies, deployed(plan.deployment, std::move(replicas)).dispatch);
 }
 
 Alternative NodesPlanner::empty_alternative(System system, Sharing sharing, PipelineOrder order) const {

@@ -25,6 +25,10 @@ class NodesPlanner {
   std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing,
                                 const std::vector<PipelineOrder>& orders);
 
+  /// The rows that its replicas get, as plan() deals them. Throws UserError where its replicas are none of these nodes'
+  /// configurations, or do not hold the rows.
+  std::vector<std::vector<StepRow>> rows_of(const Plan& plan) const;
+
   /// Every configuration, and every deployment that plan() has simulated so far.
   const std::vector<ConsideredConfiguration>& considered() const { return considered_; }
   const std::vector<ConsideredDeployment>& considered_deployments() const { return deployments_; }

@@ -54,7 +54,7 @@ struct PlannedReplica {
   int64_t shards = 1;        ///< replicas in a row, this one among them, that share one set of frozen weights
   std::vector<PlannedStage> stages;
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches, by index; ascending
-  std::vector<std::vector<int32_t>> buckets;       ///< hybrid tasks of one pipeline clock, by index
+  std::vector<std::vector<int32_t>> buckets;       ///< hybrid tasks of one pipeline clock, by index (plan/cost/overlapped_stage.h)
   // Predicted, of the typical step (typical_step.h):
   int64_t rows = 0;
   int64_t microbatches = 0;

@@ -42,14 +42,21 @@ std::string devices_text(const PlannedReplica& replica) {
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
+std::string names_of(const Plan& plan, const std::vector<int32_t>& jobs) {
+  std::vector<std::string> names;
+  for (const int32_t job : jobs) names.push_back(plan.jobs[static_cast<size_t>(job)]);
+  return fmt::format("{}", fmt::join(names, " + "));
+}
+
+/// `a + b | c & d`: a and b share microbatches; those of c and of d run in one clock.
 std::string tasks_text(const Plan& plan, const PlannedReplica& replica) {
-  std::vector<std::string> tasks;
-  for (const std::vector<int32_t>& task : replica.hybrid_tasks) {
-    std::vector<std::string> names;
-    for (const int32_t job : task) names.push_back(plan.jobs[static_cast<size_t>(job)]);
-    tasks.push_back(fmt::format("{}", fmt::join(names, " + ")));
+  std::vector<std::string> buckets;
+  for (const std::vector<int32_t>& bucket : replica.buckets) {
+    std::vector<std::string> tasks;
+    for (const int32_t task : bucket) tasks.push_back(names_of(plan, replica.hybrid_tasks[static_cast<size_t>(task)]));
+    buckets.push_back(fmt::format("{}", fmt::join(tasks, " & ")));
   }
-  return fmt::format("{}", fmt::join(tasks, " | "));
+  return fmt::format("{}", fmt::join(buckets, " | "));
 }
 
 void explain_replica(std::string& text, const Plan& plan, size_t index) {
@@ -76,7 +83,9 @@ void explain_replica(std::string& text, const Plan& plan, size_t index) {
         bytes_text(stage.memory.adapters), bytes_text(stage.memory.activations),
         bytes_text(stage.memory.workspace));
   }
-  text += fmt::format("    share microbatches: {}\n", tasks_text(plan, replica));
+  const bool interleaves = replica.buckets.size() < replica.hybrid_tasks.size();
+  text += fmt::format("    share microbatches (+){}: {}\n", interleaves ? ", are interleaved to hide communication (&)" : "",
+                      tasks_text(plan, replica));
 }
 
 /// The first of each shape in full, the others in a line.

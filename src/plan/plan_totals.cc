@@ -8,12 +8,22 @@
 
 namespace cotune {
 
+LinkSpec exchange_link(const Plan& plan, const ClusterSpec& cluster) {
+  const PlannedDevice& first = plan.replicas.front().stages.front().devices.front();
+  for (const PlannedReplica& replica : plan.replicas) {
+    for (const PlannedStage& stage : replica.stages) {
+      for (const PlannedDevice& device : stage.devices) {
+        if (device.nodes != first.nodes || device.node != first.node) return cluster.network;
+      }
+    }
+  }
+  return nodes_called(cluster, first.nodes).link;
+}
+
 double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                         const std::vector<JobShape>& jobs) {
   if (plan.replicas.size() < 2) return 0;
   int64_t most = 0;
-  bool one_node = true;
-  const PlannedDevice& first = plan.replicas.front().stages.front().devices.front();
   for (const PlannedReplica& replica : plan.replicas) {
     for (const PlannedStage& stage : replica.stages) {
       int64_t parameters = 0;
@@ -25,11 +35,10 @@ double exchange_seconds(const Plan& plan, const ModelConfig& model, const Cluste
         }
       }
       most = std::max(most, parameters);
-      for (const PlannedDevice& device : stage.devices) one_node = one_node && device.node == first.node;
     }
   }
   return all_reduce_seconds(static_cast<double>(most * 4), static_cast<int64_t>(plan.replicas.size()),
-                            one_node ? nodes_called(cluster, first.nodes).link : cluster.network);
+                            exchange_link(plan, cluster));
 }
 
 PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,

@@ -8,8 +8,10 @@
 
 namespace cotune {
 
-/// Ring all-reduce of adapter gradients, f32, on the rank that holds most of them; 0 with one replica. Over
-/// the node's link where all replicas stand in one node, else over the network.
+/// What adapter gradients are exchanged over: the node's link where all replicas stand in one node, else the network.
+LinkSpec exchange_link(const Plan& plan, const ClusterSpec& cluster);
+
+/// Ring all-reduce of adapter gradients, f32, on the rank that holds most of them, over exchange_link; 0 with one replica.
 double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                         const std::vector<JobShape>& jobs);
 

@@ -1,6 +1,7 @@
 #include "plan/replica_planner.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/deployment/placement.h"
 #include "plan/fusion/hybrid_tasks.h"
@@ -14,8 +15,7 @@ PlannedReplica filled(const PlannedReplica& empty, int64_t budget, const PricedR
   PlannedReplica replica = empty;
   replica.token_budget = budget;
   replica.hybrid_tasks = priced.hybrid_tasks;
-  for (size_t task = 0; task < replica.hybrid_tasks.size(); ++task)
-    replica.buckets.push_back({static_cast<int32_t>(task)});
+  replica.buckets = priced.buckets;
   replica.rows = priced.rows;
   replica.microbatches = priced.microbatches;
   replica.tokens = priced.tokens;
@@ -27,6 +27,22 @@ PlannedReplica filled(const PlannedReplica& empty, int64_t budget, const PricedR
     replica.stages[s].memory = prediction.memory[s];
   }
   return replica;
+}
+
+Buckets each_by_itself(size_t tasks) {
+  Buckets buckets;
+  for (size_t task = 0; task < tasks; ++task) buckets.push_back({static_cast<int32_t>(task)});
+  return buckets;
+}
+
+/// Groups of places in `jobs` as groups of jobs.
+HybridTasks named(const std::vector<std::vector<int32_t>>& groups, const std::vector<int32_t>& jobs) {
+  HybridTasks tasks;
+  for (const std::vector<int32_t>& group : groups) {
+    std::vector<int32_t>& members = tasks.emplace_back();
+    for (const int32_t index : group) members.push_back(jobs[static_cast<size_t>(index)]);
+  }
+  return tasks;
 }
 
 /// The best choice under one order so far.
@@ -83,9 +99,9 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
   for (int64_t budget = std::max(empty.token_budget, longest);;) {
     bool goes_on = false;
     int64_t microbatches = 0;
-    for (const HybridTasks& tasks : task_choices(replica, rows, sharing)) {
-      const PricedRows priced =
-          price_rows(replica, rows, {sharing, options_.layout, options_.chunk_size, budget, tasks});
+    for (const TaskChoice& choice : task_choices(replica, rows, sharing)) {
+      const PricedRows priced = price_rows(
+          replica, rows, {sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets});
       microbatches = priced.microbatches;
       for (size_t o = 0; o < orders.size(); ++o) {
         const ReplicaPrediction prediction = predict_replica(replica, priced, orders[o], options_.rounds);
@@ -102,32 +118,44 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
   return choices;
 }
 
-/// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice.
-const std::vector<HybridTasks>& ReplicaPlanner::task_choices(const ReplicaModel& replica,
-                                                             const std::vector<StepRow>& rows,
-                                                             Sharing sharing) {
-  static const std::vector<HybridTasks> no_choice = {{}};
+auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows, Sharing sharing)
+    -> const std::vector<TaskChoice>& {
+  static const std::vector<TaskChoice> no_choice = {{}};
   if (sharing != Sharing::hybrid) return no_choice;
   std::map<int32_t, std::vector<int64_t>> lengths;
   for (const StepRow& row : rows) lengths[row.job].push_back(row.tokens);
   std::vector<int32_t> jobs;
   for (const auto& [job, own] : lengths) jobs.push_back(job);
+  const int64_t tensor_parallel = replica.stages.front().tensor_parallel;
   // Replicas of one shape get like rows: what is best for the first with these jobs is tried on all.
   const auto [found, is_new] =
-      task_choices_.try_emplace({replica.stages.front().tensor_parallel, replica.stages.size(),
-                                 replica.sharding.shards, jobs});
-  std::vector<HybridTasks>& choices = found->second;
+      task_choices_.try_emplace({tensor_parallel, replica.stages.size(), replica.sharding.shards, jobs});
+  std::vector<TaskChoice>& choices = found->second;
   if (!is_new) return choices;
+  const auto add = [&](HybridTasks tasks, Buckets buckets) {
+    TaskChoice choice{std::move(tasks), std::move(buckets)};
+    if (std::find(choices.begin(), choices.end(), choice) == choices.end()) choices.push_back(std::move(choice));
+  };
   HybridTasks apart;
   for (const int32_t job : jobs) apart.push_back({job});
-  choices = {{jobs}, apart};
-  ReplicaJobs own{.model = model_,
-                  .jobs = {},
-                  .stages = replica.stages,
-                  .machine = replica.machine,
-                  .between_stages = cluster_.link_of(group_, replica.stages.front().tensor_parallel *
-                                                                 static_cast<int64_t>(replica.stages.size())),
-                  .memory_bytes = replica.memory_limit,
+  add({jobs}, each_by_itself(1));
+  add(apart, each_by_itself(apart.size()));
+  if (tensor_parallel > 1 && jobs.size() > 1) {
+    std::vector<double> tokens;
+    for (const auto& [job, own] : lengths) {
+      tokens.push_back(static_cast<double>(std::accumulate(own.begin(), own.end(), int64_t{0})));
+    }
+    add(apart, balanced_buckets(tokens, static_cast<int64_t>(jobs.size() + 1) / 2));
+    add(named(balanced_buckets(tokens, 2), jobs), {{0, 1}});
+  }
+  ReplicaJobs own{
+      .model = model_,
+      .jobs = {},
+      .stages = replica.stages,
+      .machine = replica.machine,
+      .between_stages =
+          cluster_.link_of(group_, tensor_parallel * static_cast<int64_t>(replica.stages.size())),
+      .memory_bytes = replica.memory_limit,
       .sharding = replica.sharding,
       .between_copies = replica.between_copies};
   for (const int32_t job : jobs) {
@@ -137,13 +165,7 @@ const std::vector<HybridTasks>& ReplicaPlanner::task_choices(const ReplicaModel&
     shape.lengths = histogram_of(lengths[job]);
   }
   const ChosenHybridTasks planned = choose_hybrid_tasks(fusion_problems(own));
-  if (!planned.chosen.fits()) return choices;
-  HybridTasks named;
-  for (const std::vector<int32_t>& task : planned.chosen.tasks) {
-    auto& members = named.emplace_back();
-    for (const int32_t index : task) members.push_back(jobs[static_cast<size_t>(index)]);
-  }
-  if (named.size() != 1 && named.size() != jobs.size()) choices.push_back(std::move(named));
+  if (planned.chosen.fits()) add(named(planned.chosen.tasks, jobs), planned.chosen.buckets);
   return choices;
 }
 

@@ -11,6 +11,7 @@
 #include "plan/fusion/fusion.h"
 #include "plan/plan.h"
 #include "plan/plan_options.h"
+#include "schedule/pipeline/grouping.h"
 
 namespace cotune {
 
@@ -43,7 +44,15 @@ class ReplicaPlanner {
                                   Sharing sharing, const std::vector<PipelineOrder>& orders);
 
  private:
-  const std::vector<HybridTasks>& task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows,
+  /// Hybrid tasks, and which of them run in one clock.
+  struct TaskChoice {
+    HybridTasks tasks;
+    Buckets buckets;
+    bool operator==(const TaskChoice&) const = default;
+  };
+  /// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice. All jobs, each
+  /// job by itself, what choose_hybrid_tasks finds; with tensor parallelism also two halves in one clock, and jobs in pairs.
+  const std::vector<TaskChoice>& task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows,
                                                Sharing sharing);
 
   const ModelConfig& model_;
@@ -53,7 +62,7 @@ class ReplicaPlanner {
   const PlanOptions& options_;
   bool recompute_;
   /// By tensor parallelism, stages, shards and jobs with rows.
-  std::map<std::tuple<int64_t, size_t, int64_t, std::vector<int32_t>>, std::vector<HybridTasks>> task_choices_;
+  std::map<std::tuple<int64_t, size_t, int64_t, std::vector<int32_t>>, std::vector<TaskChoice>> task_choices_;
 };
 
 }  // namespace cotune

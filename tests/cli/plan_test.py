@@ -94,6 +94,34 @@ class Plan(ProgramTest):
         done = self.plan("--set", "run.recompute=never", cluster=small, expect=2)
         self.assertRegex(done.stdout, r"as it is, rows of up to \d+ tokens fit")
 
+    def test_a_profile_prices_the_plan(self):
+        jobs = self.jobs_file(jobs=("plain",))
+        profile = self.path / "profile.json"
+        self.run_program("profile", self.path / "config.json", "--output", profile, "--seconds", "0", "--dtype", "float32")
+        planned = lambda *arguments: json.loads(self.run_program("plan", jobs, "--json", *arguments).stdout)["plan"]
+        priced = planned("--profile", profile)
+        self.assertTrue(priced["profile"])
+        self.assertEqual(priced["dtype"], "float32")
+        self.assertNotEqual(priced["predicted"]["seconds"], planned("--set", "model.dtype=float32")["predicted"]["seconds"])
+        done = self.run_program("plan", jobs, "--profile", profile)
+        self.assertIn(f"Times are those of {profile}, measured on ", done.stdout)
+        errors = self.run_program("plan", jobs, "--profile", profile, "--set", "model.dtype=bfloat16", expect=2).stderr
+        self.assertIn("was measured in float32, model.dtype is bfloat16", errors)
+        measured = json.loads(profile.read_text())
+        measured["fingerprint"]["threads"] = 99
+        profile.write_text(json.dumps(measured))
+        errors = self.run_program("plan", jobs, "--profile", profile, expect=2).stderr
+        self.assertRegex(errors, r"was measured under other conditions.*\n  threads: the profile has 99")
+        # Of a cluster file it is taken that its devices are those of the profile, all alike, without tensor parallelism.
+        cluster = self.write("two.yaml", "cotune_cluster: 1\nnodes:\n  - {name: box, devices: 2, device: cpu, link: pcie4}\n")
+        shapes = json.loads(self.run_program("plan", jobs, "--json", "--profile", profile, "--cluster", cluster).stdout)
+        for row in shapes["configurations"]:
+            if row["tensor_parallel"] > 1:
+                self.assertEqual(row["rejected_for"], "the profile was measured with tensor parallelism 1")
+        cluster.write_text(cluster.read_text() + "  - {name: other, device: A40}\nnetwork: infiniband-100\n")
+        errors = self.run_program("plan", jobs, "--profile", profile, "--cluster", cluster, expect=2).stderr
+        self.assertIn("two.yaml: nodes of box and of other: a profile is of one device", errors)
+
     def test_writes_the_plan_and_pictures_of_its_pipeline(self):
         outputs = [self.path / name for name in ("plan.json", "plan.svg", "plan.trace.json")]
         shown = json.loads(self.plan("--json", "--output", outputs[0], "--svg", outputs[1], "--trace", outputs[2]).stdout)

@@ -114,6 +114,23 @@ class SimulateTest(ProgramTest):
         self.assertTrue(xml.etree.ElementTree.parse(self.path / "charts" / "step.svg").getroot().tag.endswith("svg"))
         self.assertTrue(json.loads((self.path / "trace.json").read_text()))
 
+    def test_a_plan_takes_what_it_says_and_longer_with_a_slow_stage(self):
+        jobs = self.file("jobs.yaml", JOBS)
+        plan = self.path / "plan.json"
+        self.run_program("plan", jobs, "--cluster", self.cluster, "--output", plan)
+        predicted = json.loads(plan.read_text())["predicted"]["seconds"]
+        usual = json.loads(self.simulate("--jobs", jobs, "--plan", plan, "--json").stdout)
+        self.assertAlmostEqual(usual["step_s"], predicted)
+        slow = json.loads(self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2", "--json").stdout)
+        self.assertAlmostEqual(slow["planned_step_s"], predicted)
+        self.assertGreater(slow["step_s"], 1.2 * predicted)
+        self.assertRegex(self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2").stdout, r"A step of <.*; \d\.\d+ times the planned ")
+        self.assertIn("plan.json: there is no rank 999", self.simulate("--jobs", jobs, "--plan", plan, "--slow", "999:2", expect=2).stderr)
+        self.assertIn("all the time: RANK:FACTOR", self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2:1:5", expect=2).stderr)
+        self.assertIn("--svg", self.simulate("--jobs", jobs, "--plan", plan, "--svg", self.path / "x", expect=2).stderr)
+        other = self.file("other.yaml", JOBS.replace("llama-2-7b", "llama-2-13b"))
+        self.assertIn("plan.json: the plan was made for another model", self.simulate("--jobs", other, "--plan", plan, expect=2).stderr)
+
     def test_mistakes_are_named(self):
         jobs = self.file("jobs.yaml", JOBS)
         bad = self.file("bad.csv", "arrival_min,duration_min,tokens\n0,ten,64\n")

@@ -69,7 +69,8 @@ TEST(ClusterFile, OfRandomNumbersReadsBackAsItself) {
                     .memory_efficiency = share(),
                     .usable_memory = share(),
                     .launch_seconds = number(),
-                    .cost_per_hour = number()};
+                    .cost_per_hour = number(),
+                    .communication_share = 0.9 * share()};
     group.link = {number(), number()};
     cluster.network = {number(), number()};
     cluster.nodes = {group};
@@ -99,7 +100,7 @@ TEST(ClusterFileMistakes, AreAllReportedAtOnceWithLineAndField) {
             "c.yaml:5: nodes[1].device.memory: must be a positive number with one of B, MiB, GiB, TiB, MB, GB, TB, such as "
             "40GiB, got 40\n"
             "c.yaml:5: nodes[1].device.bandwidth: unknown key; accepted: preset, name, memory, memory_bandwidth, bfloat16, "
-            "float32, compute_efficiency, memory_efficiency, usable_memory, launch, cost_per_hour\n"
+            "float32, compute_efficiency, memory_efficiency, usable_memory, launch, cost_per_hour, communication_share\n"
             "c.yaml:5: nodes[1].device.memory_bandwidth: is missing, and there is no `preset`\n"
             "c.yaml:5: nodes[1].device.bfloat16: is missing, and so are `float32` and `preset`\n"
             "c.yaml:5: nodes[1].link: is missing: the link between the 2 devices; accepted: one of nvlink-900, nvlink-600, "
@@ -124,6 +125,7 @@ TEST(ClusterFileMistakes, InDevicesAndLinks) {
   EXPECT_THAT(device("usable_memory: 1.5"), testing::HasSubstr("must be a number above 0 and at most 1, got 1.5"));
   EXPECT_THAT(device("compute_efficiency: 0"), testing::HasSubstr("above 0"));
   EXPECT_THAT(device("cost_per_hour: -1"), testing::HasSubstr("got -1"));
+  EXPECT_THAT(device("communication_share: 1"), testing::HasSubstr("must be a number from 0 to 0.99, got 1"));
   EXPECT_THAT(device("launch: 4"), testing::HasSubstr("a number with one of us, ms, s, such as 4us, got 4"));
   EXPECT_EQ(device("memory: 1GiB, memory: 2GiB"), "c.yaml:3: nodes[0].device.memory: given twice; first in line 3");
   EXPECT_EQ(mistakes(head + "nodes:\n  - devices: 2\n    device: {memory: 1GiB}\n"),

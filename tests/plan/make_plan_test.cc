@@ -14,6 +14,7 @@
 #include "plan/plan_report.h"
 #include "plan/planning_json.h"
 #include "plan/replica_models.h"
+#include "plan/replica_planner.h"
 
 namespace cotune {
 namespace {
@@ -154,7 +155,7 @@ void expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<StepRow
     if (rows[r].empty()) continue;
     const PricedRows priced =
         price_rows(models[r], rows[r],
-                   {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks});
+                   {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks, replica.buckets});
     const ReplicaPrediction prediction =
         predict_replica(models[r], priced, plan.order, problem.options.rounds);
     EXPECT_EQ(prediction.seconds, replica.seconds);
@@ -259,6 +260,35 @@ TEST(MakePlan, RecomputesOrShardsWhereMemoryIsTightAndThatPays) {
   for (const Alternative& each : always.alternatives) EXPECT_TRUE(each.recompute);
   // With every policy and order, where as a saving hybrid in the default order alone is tried.
   EXPECT_LE(always.plan()->predicted.seconds, alone.plan()->predicted.seconds);
+}
+
+TEST(PlanReplica, InterleavesHybridTasksWhereTensorParallelismCommunicates) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  std::vector<JobShape> jobs;
+  for (int32_t j = 0; j < 4; ++j) jobs.push_back(job_of(model, j, 8, {256, 512}, 16));
+  const PlanOptions options;
+  PlannedReplica replica{.tensor_parallel = 2, .token_budget = 4096};
+  replica.stages = {{.shape = {.last_layer = model.layer_count, .tensor_parallel = 2}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
+  const auto planned = [&](const ClusterSpec& cluster, Sharing sharing) {
+    ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
+    return planner.plan(replica, typical_step(jobs), sharing, {PipelineOrder::automatic}).front();
+  };
+  const ClusterSpec cluster = cluster_of(1, 2, "RTX4090");
+  const ReplicaChoice hybrid = planned(cluster, Sharing::hybrid), batch_all = planned(cluster, Sharing::batch_all);
+  ASSERT_EQ(hybrid.constraint, "");
+  ASSERT_EQ(batch_all.constraint, "");
+  EXPECT_LT(hybrid.replica.buckets.size(), hybrid.replica.hybrid_tasks.size()) << "some hybrid tasks share a clock";
+  EXPECT_LT(hybrid.replica.seconds, 0.95 * batch_all.replica.seconds);
+  EXPECT_EQ(hybrid.replica.tokens, batch_all.replica.tokens);
+  // Where the device does next to nothing else while it communicates, next to nothing is gained.
+  ClusterSpec busy = cluster;
+  busy.nodes[0].device.communication_share = 0.99;
+  EXPECT_GT(planned(busy, Sharing::hybrid).replica.seconds, 1.02 * hybrid.replica.seconds);
+  // And without tensor parallelism nothing is interleaved.
+  replica.tensor_parallel = replica.stages[0].shape.tensor_parallel = 1;
+  replica.stages[0].devices.pop_back();
+  const ReplicaChoice single = planned(cluster, Sharing::hybrid);
+  EXPECT_EQ(single.replica.buckets.size(), single.replica.hybrid_tasks.size());
 }
 
 TEST(MakePlan, TriesShardedWeightsOnEveryClusterOfSeveralDevices) {

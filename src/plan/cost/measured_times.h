@@ -39,6 +39,8 @@ class MeasuredTimes {
   StepSeconds step_seconds(const ModelConfig& config, const PlannedStep& step) const;
 
   const std::map<std::string, OperatorFit>& fits() const { return fits_; }
+  /// The only degree that there are times of.
+  int64_t tensor_parallel() const { return tensor_parallel_; }
 
  private:
   const OperatorFit& fit_for(const std::string& key) const;

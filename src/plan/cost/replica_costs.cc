@@ -30,6 +30,10 @@ class CandidateBuilder {
     candidate.configuration.tensor_parallel = tensor_parallel;
     candidate.configuration.pipeline_stages = pipeline_stages;
     candidate.configuration.shards = shards;
+    if (measured_ != nullptr && measured_->tensor_parallel() != tensor_parallel) {
+      candidate.reason = fmt::format("the profile was measured with tensor parallelism {}", measured_->tensor_parallel());
+      return candidate;
+    }
     const WeightSharding sharding{shards, limits_.gather_overlap};
     const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_, measured_,
                                limits_.recompute};

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/quantity_text.h"
+#include "plan/cost/overlapped_stage.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/gpipe.h"
@@ -76,9 +78,17 @@ class RowPricer {
         COTUNE_CHECK(jobs == by_job.size(), "hybrid tasks hold {} jobs, {} have rows", jobs, by_job.size());
         priced_.hybrid_tasks = packing_.hybrid_tasks;
         add_work(tasks);
+        put_into_clocks(priced_.works.back());
         break;
       }
     }
+    priced_.buckets = packing_.sharing == Sharing::hybrid ? packing_.buckets : std::vector<std::vector<int32_t>>();
+    if (priced_.buckets.empty()) {
+      for (size_t task = 0; task < priced_.hybrid_tasks.size(); ++task) {
+        priced_.buckets.push_back({static_cast<int32_t>(task)});
+      }
+    }
+    measure_works();
     return std::move(priced_);
   }
 
@@ -151,6 +161,10 @@ class RowPricer {
                                    task.microbatches.end());
     }
     std::vector<StageCost> costs;
+    counts_of_.clear();
+    adapters_in_.clear();
+    workspace_of_.clear();
+    counts_of_.reserve(together.microbatches.size());
     for (const Microbatch& microbatch : together.microbatches) price_microbatch(microbatch, costs);
     std::vector<int32_t> lowest;
     for (const BatchShape& batch : together.batches) lowest.push_back(lowest_stage_of(batch.job));
@@ -158,17 +172,97 @@ class RowPricer {
     PipelineWork work = work_of(together, one_stage_per_rank(stage_count), costs, lowest,
                                 replica_.model.hidden_size * replica_.machine.element_size());
     step_together(work);
-    for (const PipelineUnit& unit : units_of(work)) {
-      for (size_t s = 0; s < replica_.stages.size(); ++s) {
-        int64_t kept = 0;
-        for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
-          kept += work.microbatches[static_cast<size_t>(m)].cost[s].kept_bytes;
+    priced_.works.push_back(std::move(work));
+  }
+
+  /// What follows from all works.
+  void measure_works() {
+    for (const PipelineWork& work : priced_.works) {
+      priced_.microbatches += static_cast<int64_t>(work.microbatches.size());
+      for (const PipelineUnit& unit : units_of(work)) {
+        for (size_t s = 0; s < replica_.stages.size(); ++s) {
+          int64_t kept = 0;
+          for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
+            kept += work.microbatches[static_cast<size_t>(m)].cost[s].kept_bytes;
+          }
+          priced_.largest_kept[s] = std::max(priced_.largest_kept[s], kept);
         }
-        priced_.largest_kept[s] = std::max(priced_.largest_kept[s], kept);
       }
     }
-    priced_.microbatches += static_cast<int64_t>(work.microbatches.size());
-    priced_.works.push_back(std::move(work));
+  }
+
+  /// Makes the n-th microbatches of a bucket's tasks one of the pipeline. A chain's stay as they are.
+  void put_into_clocks(PipelineWork& work) {
+    std::vector<bool> is_joined(work.microbatches.size(), false);
+    for (size_t b = 0; b < packing_.buckets.size(); ++b) {
+      const std::vector<int32_t>& bucket = packing_.buckets[b];
+      if (bucket.size() < 2) continue;
+      std::vector<std::vector<size_t>> of_task;
+      for (const int32_t task : bucket) {
+        std::vector<size_t>& own = of_task.emplace_back();
+        for (size_t m = 0; m < work.microbatches.size(); ++m) {
+          if (work.microbatches[m].hybrid_task == task && work.microbatches[m].chain < 0) own.push_back(m);
+        }
+      }
+      for (size_t n = 0;; ++n) {
+        std::vector<size_t> together;
+        for (const std::vector<size_t>& own : of_task) {
+          if (n < own.size()) together.push_back(own[n]);
+        }
+        if (together.size() < 2) break;
+        join(work, together);
+        for (size_t i = 1; i < together.size(); ++i) is_joined[together[i]] = true;
+      }
+    }
+    name_buckets(work);
+    size_t kept = 0;
+    for (size_t m = 0; m < work.microbatches.size(); ++m) {
+      if (is_joined[m]) continue;
+      if (kept != m) work.microbatches[kept] = std::move(work.microbatches[m]);
+      ++kept;
+    }
+    work.microbatches.resize(kept);
+  }
+
+  /// All into the first: seconds of their clock, everything else added up.
+  void join(PipelineWork& work, const std::vector<size_t>& together) {
+    PipelineMicrobatch& first = work.microbatches[together.front()];
+    for (size_t s = 0; s < replica_.stages.size(); ++s) {
+      std::vector<ClockTask> clock;
+      int64_t workspace = 0, kept = 0;
+      for (const size_t m : together) {
+        const bool has_backward = lowest_stage(work, work.microbatches[m]) <= static_cast<int32_t>(s);
+        clock.push_back({adapters_in_[m], &counts_of_[m], has_backward});
+        workspace += workspace_of_[m][s];
+        if (has_backward) kept += work.microbatches[m].cost[s].kept_bytes;
+      }
+      const StageSeconds seconds = gathered(s, overlapped_seconds(replica_.model, replica_.stages[s], clock, replica_.machine));
+      first.cost[s] = {seconds.forward, seconds.backward, kept};
+      priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, workspace);
+    }
+    for (size_t i = 1; i < together.size(); ++i) {
+      const PipelineMicrobatch& other = work.microbatches[together[i]];
+      first.jobs.insert(first.jobs.end(), other.jobs.begin(), other.jobs.end());
+      first.message_bytes += other.message_bytes;
+    }
+    std::sort(first.jobs.begin(), first.jobs.end());
+  }
+
+  /// To the pipeline a bucket is what a hybrid task is without them.
+  void name_buckets(PipelineWork& work) const {
+    std::map<int32_t, int32_t> bucket_of;
+    for (size_t b = 0; b < packing_.buckets.size(); ++b) {
+      for (const int32_t task : packing_.buckets[b]) bucket_of[task] = static_cast<int32_t>(b);
+    }
+    for (PipelineMicrobatch& microbatch : work.microbatches) {
+      const auto found = bucket_of.find(microbatch.hybrid_task);
+      if (found != bucket_of.end()) microbatch.hybrid_task = found->second;
+    }
+  }
+
+  StageSeconds gathered(size_t s, const StageSeconds& seconds) const {
+    return with_gathered_weights(seconds, replica_.model, replica_.stages[s], replica_.sharding,
+                                 replica_.machine.element_size(), replica_.between_copies);
   }
 
   /// Makes the jobs of a hybrid task one job of the pipeline.
@@ -210,17 +304,23 @@ class RowPricer {
     counts.job_atoms.resize(replica_.jobs.size(), 0);
     priced_.processed_tokens += counts.tokens;
     const std::vector<AdapterShape>& adapters = adapters_of(jobs);
+    const bool hides = packing_.sharing == Sharing::hybrid && replica_.stages.front().tensor_parallel > 1;
+    std::vector<int64_t>& workspace = workspace_of_.emplace_back();
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
       const StageShape& stage = replica_.stages[s];
-      const int64_t element = replica_.machine.element_size();
+      const ClockTask alone{&adapters, &counts};
       const StageSeconds seconds =
-          with_gathered_weights(stage_seconds(replica_.model, stage, adapters, counts, replica_.machine),
-                                replica_.model, stage, replica_.sharding, element, replica_.between_copies);
-      const StageMemory memory = stage_memory(replica_.model, stage, adapters, moment_count_, counts, 1, element,
-                                              replica_.machine.recompute);
+          gathered(s, hides ? overlapped_seconds(replica_.model, stage, std::span(&alone, 1), replica_.machine)
+                            : stage_seconds(replica_.model, stage, adapters, counts, replica_.machine));
+      const StageMemory memory =
+          stage_memory(replica_.model, stage, adapters, moment_count_, counts, 1, replica_.machine.element_size(),
+                       replica_.machine.recompute);
       costs.push_back({seconds.forward, seconds.backward, memory.activations});
+      workspace.push_back(memory.workspace);
       priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, memory.workspace);
     }
+    counts_of_.push_back(std::move(counts));
+    adapters_in_.push_back(&adapters);
   }
 
   const std::vector<AdapterShape>& adapters_of(const std::set<int32_t>& jobs) {
@@ -270,6 +370,10 @@ class RowPricer {
   std::map<std::set<int32_t>, std::vector<AdapterShape>> adapters_of_;
   int64_t moment_count_ = 0;
   PricedRows priced_;
+  // Of the work under way, per microbatch:
+  std::vector<MicrobatchCounts> counts_of_;
+  std::vector<const std::vector<AdapterShape>*> adapters_in_;
+  std::vector<std::vector<int64_t>> workspace_of_;  ///< by stage
 };
 
 PipelineWork repeated(const PipelineWork& work, int64_t rounds) {

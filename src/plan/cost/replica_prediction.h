@@ -36,12 +36,15 @@ struct ReplicaPacking {
   int64_t token_budget = 1024;  ///< at least the longest row, at least an atom
   std::vector<std::vector<int32_t>>
       hybrid_tasks;  ///< sharing hybrid: a partition of the jobs with rows; else not read
+  std::vector<std::vector<int32_t>>
+      buckets;       ///< sharing hybrid: hybrid tasks of one clock, by index; empty: each by itself
 };
 
 /// Microbatches with their costs on every stage, as work for the pipeline.
 struct PricedRows {
   std::vector<PipelineWork> works;  ///< one after the other: with sharing separate one per job, else one
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches
+  std::vector<std::vector<int32_t>> buckets;       ///< of these, by index
   std::vector<StageMemory>
       resident;  ///< per stage: weights and adapters, and the largest workspace of a microbatch
   std::vector<int64_t> largest_kept;  ///< per stage: bytes that the largest microbatch, or chain of them, keeps
@@ -55,7 +58,9 @@ struct PricedRows {
 ///   keep within the
 ///              token budget. (plan_step makes one slice whatever its size; here memory is there for as much
 ///              as is in flight.)
-///   hybrid     the hybrid tasks given, one after the other in the round
+///   hybrid     the hybrid tasks given, one after the other in the round; in a bucket of several the n-th
+///              microbatches of its tasks are one clock, priced by overlapped_seconds, and those that are left over
+///              each by itself. With tensor parallelism single tasks hide what they can as well
 /// (each with its packed microbatches in their order; the jobs of a hybrid task begin their next step
 /// together), and prices microbatches by stage_seconds and stage_memory; all tokens are taken as labelled.
 /// machine.recompute and sharding are part of every cost.

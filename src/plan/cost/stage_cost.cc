@@ -33,19 +33,6 @@ double fused_adapter_seconds(const ModelConfig& model, const StageShape& stage, 
   return std::max(slowest, work);
 }
 
-/// Whether every layer has the same adapters.
-bool layers_are_alike(const ModelConfig& model, const std::vector<AdapterShape>& adapters) {
-  using Site = std::tuple<int32_t, int, int, int64_t, int64_t>;
-  std::map<int64_t, std::vector<Site>> by_layer;
-  for (const AdapterShape& each : adapters) {
-    by_layer[each.layer].emplace_back(each.job, static_cast<int>(each.method), static_cast<int>(each.projection), each.width,
-                                      each.entries);
-  }
-  if (static_cast<int64_t>(by_layer.size()) != model.layer_count) return false;
-  return std::all_of(by_layer.begin(), by_layer.end(),
-                     [&](const auto& layer) { return layer.second == by_layer.begin()->second; });
-}
-
 StageSeconds full_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                           const MicrobatchCounts& counts, const StageMachine& machine) {
   const std::vector<Operator> forward = stage_operators(model, stage, adapters, Direction::forward);
@@ -59,6 +46,32 @@ StageSeconds full_seconds(const ModelConfig& model, const StageShape& stage, con
 }
 
 }  // namespace
+
+bool layers_are_alike(const ModelConfig& model, const std::vector<AdapterShape>& adapters) {
+  using Site = std::tuple<int32_t, int, int, int64_t, int64_t>;
+  std::map<int64_t, std::vector<Site>> by_layer;
+  for (const AdapterShape& each : adapters) {
+    by_layer[each.layer].emplace_back(each.job, static_cast<int>(each.method), static_cast<int>(each.projection), each.width,
+                                      each.entries);
+  }
+  if (static_cast<int64_t>(by_layer.size()) != model.layer_count) return false;
+  return std::all_of(by_layer.begin(), by_layer.end(),
+                     [&](const auto& layer) { return layer.second == by_layer.begin()->second; });
+}
+
+StageOfLayers stage_of_layers(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                              int64_t count) {
+  StageOfLayers part{.model = model, .stage = stage, .adapters = {}};
+  if (stage.last_layer == model.layer_count) part.model.layer_count = stage.first_layer + count;
+  part.stage.last_layer = stage.first_layer + count;
+  for (const AdapterShape& each : adapters) {
+    // One adapted layer below the stage says as much as all of them.
+    if (each.layer < part.stage.last_layer && (each.layer >= stage.first_layer || each.layer == 0)) {
+      part.adapters.push_back(each);
+    }
+  }
+  return part;
+}
 
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,
                     const MicrobatchCounts& counts, const StageMachine& machine) {
@@ -86,21 +99,9 @@ StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, co
                            const MicrobatchCounts& counts, const StageMachine& machine) {
   const int64_t layers = stage.last_layer - stage.first_layer;
   if (layers <= 3 || !layers_are_alike(model, adapters)) return full_seconds(model, stage, adapters, counts, machine);
-  // The first layer of a stage may be the lowest of the model, the last one has the head's input: two layers and three
-  // differ by one in the middle.
   const auto of_layers = [&](int64_t count) {
-    StageShape part = stage;
-    ModelConfig shorter = model;
-    if (stage.last_layer == model.layer_count) {
-      shorter.layer_count = stage.first_layer + count;
-    }
-    part.last_layer = stage.first_layer + count;
-    std::vector<AdapterShape> kept;
-    for (const AdapterShape& each : adapters) {
-      // One adapted layer below the stage says as much as all of them.
-      if (each.layer < part.last_layer && (each.layer >= stage.first_layer || each.layer == 0)) kept.push_back(each);
-    }
-    return full_seconds(shorter, part, kept, counts, machine);
+    const StageOfLayers part = stage_of_layers(model, stage, adapters, count);
+    return full_seconds(part.model, part.stage, part.adapters, counts, machine);
   };
   const StageSeconds two = of_layers(2), three = of_layers(3);
   const auto extrapolated = [layers](double at_two, double at_three) {

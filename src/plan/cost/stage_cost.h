@@ -27,6 +27,19 @@ struct StageSeconds {
 StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                            const MicrobatchCounts& counts, const StageMachine& machine);
 
+/// Whether every layer has the same adapters.
+bool layers_are_alike(const ModelConfig& model, const std::vector<AdapterShape>& adapters);
+
+/// A stage with `count` of its layers, for adapters that are alike in all: the first of a stage may be the lowest of the model,
+/// the last one has the head's input, so from two layers on one more is one more in the middle.
+struct StageOfLayers {
+  ModelConfig model;
+  StageShape stage;
+  std::vector<AdapterShape> adapters;
+};
+StageOfLayers stage_of_layers(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                              int64_t count);
+
 /// One list of operators, as above.
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,
                     const MicrobatchCounts& counts, const StageMachine& machine);

@@ -26,9 +26,15 @@ struct FusedCost {
 /// Equal sets must have equal costs. Asked for O(jobs²) sets.
 using FusedCostOf = std::function<FusedCost(std::span<const int32_t> jobs)>;
 
+/// The cost of a clock: a microbatch of each of several hybrid tasks, interleaved on every stage.
+using ClockCostOf = std::function<FusedCost(std::span<const std::vector<int32_t>> tasks)>;
+
 struct FusionProblem {
   std::vector<int64_t> tokens;  ///< per job, of one microbatch
   FusedCostOf cost;
+  /// Of hybrid tasks in one clock; of one as well, which can hide what it communicates behind what nobody waits for. Empty:
+  /// nothing overlaps inside a stage, tasks are added up.
+  ClockCostOf clock_cost;
   int64_t microbatches = 1;     ///< C: of each hybrid task in a round
   int64_t rounds = 1;           ///< simulated; seconds are of one of them
   /// Per stage: what activations and workspace may take, once weights and the adapters of all jobs are there. Empty: no

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -19,7 +21,7 @@ constexpr int64_t most_exchanges = 64;
 constexpr int64_t computations_to_exchange = 10'000;
 
 /// The tasks of a bucket one after the other in a clock.
-FusedCost in_one_clock(std::span<const FusedCost> costs, const std::vector<int32_t>& tasks) {
+FusedCost one_after_the_other(std::span<const FusedCost> costs, const std::vector<int32_t>& tasks) {
   FusedCost sum = costs[static_cast<size_t>(tasks.front())];
   for (size_t i = 1; i < tasks.size(); ++i) {
     const FusedCost& next = costs[static_cast<size_t>(tasks[i])];
@@ -48,10 +50,53 @@ std::vector<FusedCost> costs_of(const FusionProblem& problem, const HybridTasks&
   return costs;
 }
 
+/// What buckets of some hybrid tasks cost; each bucket is asked for once.
+class ClockCosts {
+ public:
+  ClockCosts(const FusionProblem& problem, const HybridTasks& tasks)
+      : problem_(problem), tasks_(tasks), costs_(costs_of(problem, tasks)) {}
+
+  /// Of each task by itself, nothing hidden.
+  const std::vector<FusedCost>& alone() const { return costs_; }
+
+  const FusedCost& of(const std::vector<int32_t>& bucket) {
+    const auto [found, is_new] = known_.try_emplace(bucket);
+    if (is_new) found->second = problem_.clock_cost ? overlapped(bucket) : one_after_the_other(costs_, bucket);
+    return found->second;
+  }
+
+ private:
+  FusedCost overlapped(const std::vector<int32_t>& bucket) const {
+    HybridTasks tasks;
+    for (const int32_t task : bucket) tasks.push_back(tasks_[static_cast<size_t>(task)]);
+    return problem_.clock_cost(tasks);
+  }
+
+  const FusionProblem& problem_;
+  const HybridTasks& tasks_;
+  std::vector<FusedCost> costs_;
+  std::map<std::vector<int32_t>, FusedCost> known_;
+};
+
+/// Numbers of buckets that are tried, falling: all of them where they are added up or few; else the shares of the tasks that
+/// two, three or four in a clock leave, and some between.
+std::vector<int64_t> bucket_counts(const FusionProblem& problem, int64_t tasks) {
+  constexpr int64_t few_tasks = 12;
+  std::vector<int64_t> counts;
+  if (!problem.clock_cost || tasks <= few_tasks) {
+    for (int64_t count = tasks; count >= 1; --count) counts.push_back(count);
+    return counts;
+  }
+  for (const double share : {1.0, 0.875, 0.75, 2.0 / 3, 0.5, 1.0 / 3, 0.25}) {
+    counts.push_back(static_cast<int64_t>(std::ceil(share * static_cast<double>(tasks))));
+  }
+  return counts;
+}
+
 class Arranger {
  public:
   Arranger(const FusionProblem& problem, HybridTaskChoice& choice)
-      : problem_(problem), choice_(choice), costs_(costs_of(problem, choice.tasks)) {
+      : problem_(problem), choice_(choice), clocks_(problem, choice.tasks) {
     choice.microbatch_tokens.clear();
     for (const std::vector<int32_t>& jobs : choice.tasks) {
       int64_t tokens = 0;
@@ -64,15 +109,16 @@ class Arranger {
   /// The best number of buckets, under the template.
   void group() {
     std::vector<double> latencies;
-    for (const FusedCost& cost : costs_) latencies.push_back(cost.stages.front().forward_s + cost.stages.front().backward_s);
-    RoundSimulator simulator(problem_, static_cast<int32_t>(costs_.front().stages.size()));
+    const std::vector<FusedCost>& costs = clocks_.alone();
+    for (const FusedCost& cost : costs) latencies.push_back(cost.stages.front().forward_s + cost.stages.front().backward_s);
+    RoundSimulator simulator(problem_, static_cast<int32_t>(costs.front().stages.size()));
     choice_.template_seconds = never;
-    choice_.seconds_of_bucket_count.assign(costs_.size(), never);
+    choice_.seconds_of_bucket_count.assign(costs.size(), never);
     // From most to fewest: the first ones are often the best, and many others cannot be as short.
-    for (auto count = static_cast<int64_t>(costs_.size()); count >= 1; --count) {
+    for (const int64_t count : bucket_counts(problem_, static_cast<int64_t>(costs.size()))) {
       const Buckets buckets = balanced_buckets(latencies, count);
       std::vector<JobRun> runs;
-      for (const std::vector<int32_t>& bucket : buckets) runs.push_back(job_run(problem_, in_one_clock(costs_, bucket)));
+      for (const std::vector<int32_t>& bucket : buckets) runs.push_back(job_run(problem_, clocks_.of(bucket)));
       std::vector<const JobRun*> split;
       for (const JobRun& run : runs) split.push_back(&run);
       double& seconds = choice_.seconds_of_bucket_count[static_cast<size_t>(count - 1)];
@@ -122,9 +168,10 @@ class Arranger {
 
   /// What follows from tasks, buckets and seconds.
   void describe() {
-    const size_t stages = costs_.front().stages.size();
+    const size_t stages = clocks_.alone().front().stages.size();
     choice_.workspace_bytes.assign(stages, 0);
-    for (const FusedCost& cost : costs_) {
+    for (const std::vector<int32_t>& bucket : choice_.buckets) {
+      const FusedCost& cost = clocks_.of(bucket);
       for (size_t s = 0; s < cost.workspace_bytes.size(); ++s) {
         choice_.workspace_bytes[s] = std::max(choice_.workspace_bytes[s], cost.workspace_bytes[s]);
       }
@@ -132,7 +179,7 @@ class Arranger {
     choice_.backward_ratio.clear();
     double busy_s = 0;
     for (const std::vector<int32_t>& bucket : choice_.buckets) {
-      const FusedCost cost = in_one_clock(costs_, bucket);
+      const FusedCost& cost = clocks_.of(bucket);
       double forward_s = 0, backward_s = 0;
       for (size_t s = 0; s < stages; ++s) {
         forward_s += cost.stages[s].forward_s;
@@ -146,7 +193,7 @@ class Arranger {
 
   const FusionProblem& problem_;
   HybridTaskChoice& choice_;
-  std::vector<FusedCost> costs_;
+  ClockCosts clocks_;
 };
 
 /// The alternatives of one problem, without what does not differ.
@@ -186,11 +233,11 @@ std::vector<HybridTaskChoice> alternatives(const FusionProblem& problem) {
 }  // namespace
 
 PipelineWork round_of_buckets(const FusionProblem& problem, const HybridTasks& tasks, const Buckets& buckets) {
-  const std::vector<FusedCost> costs = costs_of(problem, tasks);
+  ClockCosts clocks(problem, tasks);
   PipelineWork work;
   std::vector<PipelineMicrobatch> microbatches;
   for (size_t b = 0; b < buckets.size(); ++b) {
-    const FusedCost cost = in_one_clock(costs, buckets[b]);
+    const FusedCost& cost = clocks.of(buckets[b]);
     const auto bucket = static_cast<int32_t>(b);
     work.rank_count = static_cast<int32_t>(cost.stages.size());
     work.jobs.push_back({.job = bucket, .lowest_stage = cost.lowest_stage, .optimizer_s = cost.optimizer_s});

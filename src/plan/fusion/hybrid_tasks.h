@@ -20,8 +20,8 @@ struct HybridTaskChoice {
   HybridTasks tasks;
   std::vector<int64_t> microbatch_tokens;  ///< per task
   Buckets buckets;                 ///< indices of tasks
-/// [count − 1]: simulated under the template, or, above the least of them, at least so long; infinite where it does not
-  /// fit.
+  /// [count − 1]: simulated under the template, or, above the least of them, at least so long; infinite where it does not
+  /// fit or was not tried (more than twelve tasks with clock_cost: seven counts down to four tasks a bucket).
   std::vector<double> seconds_of_bucket_count;
   /// Per bucket: seconds of all backwards over those of all forwards. MuxTune takes it as 1 (§3.4.1); nothing here does.
   std::vector<double> backward_ratio;

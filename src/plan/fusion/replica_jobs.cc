@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "plan/cost/fused_stage_costs.h"
+#include "plan/cost/overlapped_stage.h"
 
 namespace cotune {
 namespace {
@@ -40,16 +41,22 @@ struct Workload {
   std::unique_ptr<const FusedStageCosts> table;
 };
 
-FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
-  const ReplicaJobs& replica = workload.replica;
+/// A hybrid task's microbatch.
+struct TaskCounts {
   MicrobatchCounts counts;
+  std::vector<int32_t> jobs;  ///< ascending
+  int64_t lowest_layer = 0;
+};
+
+TaskCounts count_task(const Workload& workload, std::span<const int32_t> jobs) {
+  const ReplicaJobs& replica = workload.replica;
+  TaskCounts task{.counts = {}, .jobs = {jobs.begin(), jobs.end()}, .lowest_layer = replica.model.layer_count};
+  MicrobatchCounts& counts = task.counts;
   counts.job_tokens.assign(replica.jobs.size(), 0);
   counts.job_atoms.assign(replica.jobs.size(), 0);
   double pairs = 0;
-  std::vector<int32_t> ascending(jobs.begin(), jobs.end());
-  std::sort(ascending.begin(), ascending.end());
-  int64_t lowest_layer = replica.model.layer_count;
-  for (const int32_t job : ascending) {
+  std::sort(task.jobs.begin(), task.jobs.end());
+  for (const int32_t job : task.jobs) {
     const auto j = static_cast<size_t>(job);
     const JobPart& part = workload.parts[j];
     counts.job_tokens[j] = part.tokens;
@@ -57,17 +64,24 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
     counts.tokens += part.tokens;
     counts.row_parts += part.rows;
     pairs += part.pairs;
-    lowest_layer = std::min(lowest_layer, part.lowest_layer);
+    task.lowest_layer = std::min(task.lowest_layer, part.lowest_layer);
   }
   counts.labelled = counts.tokens;
   counts.attention_pairs = static_cast<int64_t>(pairs);
-  FusedStageCosts::Costs costs = workload.table->cost(ascending, counts);
+  return task;
+}
+
+FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
+  const ReplicaJobs& replica = workload.replica;
+  const TaskCounts task = count_task(workload, jobs);
+  const MicrobatchCounts& counts = task.counts;
+  FusedStageCosts::Costs costs = workload.table->cost(task.jobs, counts);
   FusedCost cost{.stages = std::move(costs.stages),
                  .message_bytes = counts.tokens * replica.model.hidden_size * replica.machine.element_size(),
                  .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageShape& stage = replica.stages[s];
-    if (lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
+    if (task.lowest_layer < stage.last_layer) cost.lowest_stage = std::min(cost.lowest_stage, static_cast<int32_t>(s));
     const StageSeconds gathered =
         with_gathered_weights({cost.stages[s].forward_s, cost.stages[s].backward_s}, replica.model, stage,
                               replica.sharding, replica.machine.element_size(), replica.between_copies);
@@ -77,6 +91,50 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
         workspace_bytes(replica.model, stage, counts, replica.machine.element_size()) + costs.layer_bytes[s]);
   }
   return cost;
+}
+
+/// Of hybrid tasks in one clock: bytes are added up, for all of them are under way at once, and seconds are those of their
+/// interleaved subgraphs.
+FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<int32_t>> tasks) {
+  const ReplicaJobs& replica = workload.replica;
+  std::vector<TaskCounts> counted;
+  std::vector<std::vector<AdapterShape>> adapters;
+  FusedCost sum;
+  std::vector<int32_t> lowest_stages;
+  for (const std::vector<int32_t>& jobs : tasks) {
+    counted.push_back(count_task(workload, jobs));
+    std::vector<AdapterShape>& own = adapters.emplace_back();
+    for (const int32_t job : counted.back().jobs) {
+      const std::vector<AdapterShape>& more = replica.jobs[static_cast<size_t>(job)].adapters;
+      own.insert(own.end(), more.begin(), more.end());
+    }
+    FusedCost cost = cost_of(workload, jobs);
+    lowest_stages.push_back(cost.lowest_stage);
+    if (sum.stages.empty()) {
+      sum = {.stages = std::vector<StageCost>(cost.stages.size(), StageCost{0, 0, 0}),
+             .workspace_bytes = std::vector<int64_t>(cost.stages.size(), 0),
+             .lowest_stage = cost.lowest_stage};
+    }
+    for (size_t s = 0; s < cost.stages.size(); ++s) {
+      if (static_cast<size_t>(cost.lowest_stage) <= s) sum.stages[s].kept_bytes += cost.stages[s].kept_bytes;
+      sum.workspace_bytes[s] += cost.workspace_bytes[s];
+    }
+    sum.message_bytes += cost.message_bytes;
+    sum.lowest_stage = std::min(sum.lowest_stage, cost.lowest_stage);
+    sum.optimizer_s += cost.optimizer_s;
+  }
+  for (size_t s = 0; s < replica.stages.size(); ++s) {
+    std::vector<ClockTask> clock;
+    for (size_t t = 0; t < counted.size(); ++t) {
+      clock.push_back({&adapters[t], &counted[t].counts, static_cast<size_t>(lowest_stages[t]) <= s});
+    }
+    const StageSeconds seconds = with_gathered_weights(
+        overlapped_seconds(replica.model, replica.stages[s], clock, replica.machine), replica.model, replica.stages[s],
+        replica.sharding, replica.machine.element_size(), replica.between_copies);
+    sum.stages[s].forward_s = seconds.forward;
+    sum.stages[s].backward_s = seconds.backward;
+  }
+  return sum;
 }
 
 }  // namespace
@@ -115,6 +173,9 @@ FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
     problem.cluster.link = {.latency_s = replica.between_stages.latency, .bytes_per_s = replica.between_stages.bandwidth};
   }
   problem.cost = [workload](std::span<const int32_t> jobs) { return cost_of(*workload, jobs); };
+  if (replica.stages.front().tensor_parallel > 1) {
+    problem.clock_cost = [workload](std::span<const std::vector<int32_t>> tasks) { return clock_cost_of(*workload, tasks); };
+  }
   return problem;
 }
 

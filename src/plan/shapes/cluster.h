@@ -21,6 +21,7 @@ struct DeviceSpec {
   double usable_memory = 0.92;          ///< (0, 1]: share of memory_bytes that tensors may take
   double launch_seconds = 4e-6;         ///< per operator: the least time that a kernel takes
   double cost_per_hour = 0;             ///< in any currency; 0: unknown
+  double communication_share = 0.15;    ///< [0, 0.99]: of the compute rate, lost while all-reduces run beside computation
   bool operator==(const DeviceSpec&) const = default;
 
   int64_t usable_bytes() const { return static_cast<int64_t>(usable_memory * static_cast<double>(memory_bytes)); }

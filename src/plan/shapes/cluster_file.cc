@@ -237,9 +237,11 @@ class ClusterReader {
       device.launch_seconds = read_quantity(entry, time_units, true, "4us");
     } else if (entry.key == "cost_per_hour") {
       device.cost_per_hour = read_number(entry, 0, 1e9, false, "a number from 0 to 1000000000");
+    } else if (entry.key == "communication_share") {
+      device.communication_share = read_number(entry, 0, 0.99, false, "a number from 0 to 0.99");
     } else {
       unknown(entry, {"preset", "name", "memory", "memory_bandwidth", "bfloat16", "float32", "compute_efficiency",
-                      "memory_efficiency", "usable_memory", "launch", "cost_per_hour"});
+                      "memory_efficiency", "usable_memory", "launch", "cost_per_hour", "communication_share"});
     }
   }
 
@@ -293,9 +295,9 @@ std::string to_yaml(const ClusterSpec& cluster) {
                         device.memory_bandwidth);
     for (const auto& [dtype, rate] : device.flops) text += fmt::format("      {}: {}FLOP/s\n", dtype, rate);
     text += fmt::format("      compute_efficiency: {}\n      memory_efficiency: {}\n      usable_memory: {}\n      launch: {}s\n"
-                        "      cost_per_hour: {}\n",
+                        "      cost_per_hour: {}\n      communication_share: {}\n",
                         device.compute_efficiency, device.memory_efficiency, device.usable_memory,
-                        device.launch_seconds, device.cost_per_hour);
+                        device.launch_seconds, device.cost_per_hour, device.communication_share);
     if (group.devices > 1) text += fmt::format("    link: {}\n", link_yaml(group.link));
   }
   if (cluster.network.bandwidth > 0) text += fmt::format("network: {}\n", link_yaml(cluster.network));

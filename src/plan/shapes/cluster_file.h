@@ -8,7 +8,7 @@
 ///       device: A100-40          # a preset, or a map; with `preset` the map changes some of its values:
 ///       # device: {preset: A100-40, memory: 40GiB, memory_bandwidth: 1555GB/s, bfloat16: 312TFLOP/s,
 ///       #          float32: 19.5TFLOP/s, compute_efficiency: 0.55, memory_efficiency: 0.8, usable_memory: 0.92,
-///       #          launch: 4us, cost_per_hour: 2.5}
+///       #          launch: 4us, cost_per_hour: 2.5, communication_share: 0.15}
 ///       link: nvlink-600         # between devices of a node: a preset, or {bandwidth: 300GB/s, latency: 3us}
 ///   network: infiniband-200      # between nodes, per device: likewise
 #pragma once

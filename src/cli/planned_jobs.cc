@@ -1,0 +1,53 @@
+#include "cli/planned_jobs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "base/diagnostics.h"
+#include "cli/model_text.h"
+#include "cli/run_setup.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Shape and text side of the model. No weights are read, nor need they be there.
+ModelFiles model_without_weights(const ModelSpec& spec) {
+  const std::string& source = spec.path.empty() ? spec.config : spec.path;
+  ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
+  fs::path folder = source;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  if (fs::is_directory(folder)) {
+    files.tokenizer = find_tokenizer_files(folder, files.config.eos_token_ids);
+  } else if (fs::is_regular_file(folder) && folder.extension() == ".gguf") {
+    files.tokenizer = tokenizer_files_of(GgufFile(folder));
+  }
+  return files;
+}
+
+/// Lengths of the tokenised examples of data.train.
+ReadLengths length_reader(const ModelFiles& files) {
+  auto text = std::make_shared<ModelText>(files);
+  return [text, config = files.config](const JobSpec& job) {
+    Diagnostics diagnostics;
+    const JobData data = read_data(job, *text, config, diagnostics);
+    diagnostics.throw_if_any();
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < data.train.size(); ++i)
+      lengths.push_back(static_cast<int64_t>(data.train.tokens(i).size()));
+    return histogram_of(lengths);
+  };
+}
+
+}  // namespace
+
+PlannedJobs planned_jobs(const JobsFile& jobs_file) {
+  const ModelFiles files = model_without_weights(jobs_file.model);
+  const bool reads_data = std::any_of(jobs_file.jobs.begin(), jobs_file.jobs.end(),
+                                      [](const JobSpec& job) { return job.data.lengths.empty(); });
+  return {files.config, job_shapes(jobs_file.jobs, files.config, reads_data ? length_reader(files) : ReadLengths(nullptr))};
+}
+
+}  // namespace cotune

@@ -1,0 +1,21 @@
+/// The jobs of a jobs file as planning sees them: shapes and lengths, without weights.
+#pragma once
+
+#include <vector>
+
+#include "jobs/jobs_file.h"
+#include "model/config/model_config.h"
+#include "plan/shapes/job_shape.h"
+
+namespace cotune {
+
+struct PlannedJobs {
+  ModelConfig model;
+  std::vector<JobShape> jobs;
+};
+
+/// Lengths are those of `data.lengths`, or of the tokenised examples of `data.train`, for which the model folder's tokenizer is
+/// needed. No weights are read, nor need they be there. Throws UserError.
+PlannedJobs planned_jobs(const JobsFile& jobs_file);
+
+}  // namespace cotune
