@@ -101,7 +101,11 @@ class ExchangeHider {
       }
     }
     for (int64_t layer = 0; layer < model.layer_count; ++layer) ready_s_.push_back(ready_s(plan, replicas, layer));
-    for (const SimulatedReplica& each : replicas) end_s_ = std::max(end_s_, each.simulated_s);
+    for (const SimulatedReplica& replica : replicas) {
+      for (const SimulatedReplica::LastBackward& last : replica.last) {
+        end_s_ = std::max(end_s_, replica.simulated_s - last.before_end_s);
+      }
+    }
   }
 
   HiddenExchange best() const {
@@ -145,7 +149,7 @@ class ExchangeHider {
   const std::vector<PlannedStage>* stages_ = nullptr;
   LinkSpec link_;
   int64_t ranks_ = 1;
-  double end_s_ = 0;
+  double end_s_ = 0;  // of the last backward
 };
 
 }  // namespace

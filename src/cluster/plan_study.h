@@ -26,7 +26,7 @@ struct SlowStage {
 struct HiddenExchange {
   int64_t buckets = 1;   ///< all-reduces that a stage's gradients are exchanged in, from its last layer down
   double seconds = 0;    ///< of all of a stage's, the longest of all stages
-  double exposed_s = 0;  ///< after the slowest replica's last computation
+  double exposed_s = 0;  ///< after the last backward of all replicas; optimizer steps follow
   bool operator==(const HiddenExchange&) const = default;
 };
 
