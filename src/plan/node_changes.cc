@@ -27,6 +27,8 @@ std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec
   std::vector<NodeChange> changes;
   if (result.plan() == nullptr) return changes;
   const PlanOptions again = narrowed(options, *result.plan());
+  const Alternative& taken = result.alternatives[*result.chosen];
+  const bool saves_memory = taken.recompute || taken.shards_weights;
   const std::string& kind = result.plan()->replicas.front().stages.front().devices.front().nodes;
   for (const int64_t more : {1, -1}) {
     ClusterSpec changed = cluster;
@@ -37,7 +39,10 @@ std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec
     if (change.to < 1) continue;
     group.count = change.to;
     if (more > 0) changed = with_network(changed, group);
-    const PlanningResult planned = make_plan(model, changed, jobs, again);
+    PlanOptions plain = again;
+    if (!saves_memory) plain.savings.clear();
+    PlanningResult planned = make_plan(model, changed, jobs, plain);
+    if (!planned.chosen && !saves_memory) planned = make_plan(model, changed, jobs, again);
     if (const Plan* plan = planned.plan()) {
       change.replicas = replicas_text(*plan);
       change.predicted = plan->predicted;

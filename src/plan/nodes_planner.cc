@@ -59,7 +59,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
         group_.name, system, saving_.recompute, text_of(deployed.replicas), deployed.dispatch.makespan, 0});
     size_t place = 0;
     for (const Sharing policy : sharing) {
-      for (Alternative& tried : simulate_deployment(deployed, policy, orders)) {
+      for (Alternative& tried : simulated(deployed, policy, orders)) {
         Alternative& kept = best[place++];
         if (tried.fits() && (shown.simulated_s == 0 || tried.predicted.seconds < shown.simulated_s)) {
           shown.simulated_s = tried.predicted.seconds;
@@ -227,6 +227,18 @@ auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
   }
   keep_best(found);
   return found;
+}
+
+std::vector<Alternative> NodesPlanner::simulated(const Deployed& deployed, Sharing sharing,
+                                                 const std::vector<PipelineOrder>& orders) {
+  const auto [found, is_new] = simulated_.try_emplace({deployed.replicas, sharing, orders});
+  if (is_new) found->second = simulate_deployment(deployed, sharing, orders);
+  std::vector<Alternative> alternatives = found->second;
+  for (Alternative& each : alternatives) {
+    each.deployment = deployed.system;
+    for (Plan& plan : each.plans) plan.deployment = deployed.system;
+  }
+  return alternatives;
 }
 
 std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deployed, Sharing sharing,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "plan/alternatives.h"
@@ -54,6 +55,9 @@ class NodesPlanner {
   std::vector<Deployed> alike_deployments(System system) const;
   std::vector<Deployed> unlike_deployments(System system);
   Alternative empty_alternative(System system, Sharing sharing, PipelineOrder order) const;
+  /// The same, remembered: like replicas come with either system.
+  std::vector<Alternative> simulated(const Deployed& deployed, Sharing sharing,
+                                     const std::vector<PipelineOrder>& orders);
   /// One alternative per order.
   std::vector<Alternative> simulate_deployment(const Deployed& deployed, Sharing sharing,
                                                const std::vector<PipelineOrder>& orders);
@@ -76,6 +80,8 @@ class NodesPlanner {
   std::vector<BucketCosts> costs_;
   std::map<std::string, std::vector<StageShape>> stages_;  ///< by configuration
   ReplicaPlanner replica_planner_;
+  using SimulatedKey = std::tuple<std::vector<int64_t>, Sharing, std::vector<PipelineOrder>>;
+  std::map<SimulatedKey, std::vector<Alternative>> simulated_;
   std::vector<ConsideredConfiguration> considered_;
   std::vector<ConsideredDeployment> deployments_;
   Deployment lobra_;
