@@ -27,7 +27,11 @@ struct StageSeconds {
 StageSeconds stage_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                            const MicrobatchCounts& counts, const StageMachine& machine);
 
-/// One list of operators, as above.
+/// One operator of a list, as above.
+double operator_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, const MicrobatchCounts& counts,
+                        const StageMachine& machine);
+
+/// The sum over a list.
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,
                     const MicrobatchCounts& counts, const StageMachine& machine);
 

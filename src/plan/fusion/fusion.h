@@ -28,6 +28,7 @@ using FusedCostOf = std::function<FusedCost(std::span<const int32_t> jobs)>;
 
 struct FusionProblem {
   std::vector<int64_t> tokens;  ///< per job, of one microbatch
+  std::vector<int64_t> classes; ///< per job: goes before tokens in the order whose runs are tried; empty: all alike
   FusedCostOf cost;
   int64_t microbatches = 1;     ///< C: of each hybrid task in a round
   int64_t rounds = 1;           ///< simulated; seconds are of one of them
@@ -60,7 +61,8 @@ struct Fusion {
   std::vector<double> best_of_count;  ///< [tasks − 1]: least simulated seconds with so many; infinite where none was seen
 };
 
-/// Hybrid tasks are contiguous runs of the jobs in ascending order of tokens (ties: cost alone, then index).
+/// Hybrid tasks are contiguous runs of the jobs in ascending order of class, then tokens (ties: cost alone, then
+/// index).
 ///
 /// paper       F(m, 1) = T(jobs 1…m) of Eq. 4 (pipeline_seconds), F(m, n) = min_i F(i, n−1) + 2C/S·Σ_s λ_s(jobs i+1…m); the n
 ///             with the least F. A run fits when S microbatches of it do on every stage (Eq. 5). Ties: the shorter last
