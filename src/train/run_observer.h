@@ -74,7 +74,7 @@ class RunObserver {
   virtual void on_saving(const TrainingJob&) {}      ///< before a checkpoint: what was told must be on disk
   virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}
-  /// Sharing hybrid: before the first round or evaluation under these hybrid tasks.
+  /// Sharing hybrid: before the first round of these hybrid tasks.
   virtual void on_hybrid_tasks(const PlannedRound&) {}
   virtual void on_notice(const std::string&) {}
   /// Memory ran short: from now on the run uses this, and so must one that resumes it.

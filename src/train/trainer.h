@@ -74,7 +74,7 @@ class Trainer {
   std::vector<TrainingJob*> live_jobs() const;
   void run_round(const std::vector<TrainingJob*>& live);
   /// The policy in use, with the hybrid tasks of the jobs that are resident now (trainer_plan.cc). Tells of them when jobs or
-  /// policy have changed.
+  /// policy have changed since.
   PackingPolicy round_policy();
   void tell_of_plan(const PlannedRound& round, const std::vector<TrainingJob*>& resident);
   /// Runs the rounds' plan; on memory trouble what is left of them again, in smaller microbatches or recomputed. Where that
