@@ -70,8 +70,8 @@ class TrainPlan(Check):
         self.assertEqual(plan["costs"], str(profile))
         # The plan's typical round, beside predictions of the rounds that came: of one order.
         for one in summary["prediction"]["rounds"]:
-            self.assertLess(one["predicted_s"], 4 * plan["seconds"])
-            self.assertGreater(one["predicted_s"], plan["seconds"] / 4)
+            self.assertLess(one["predicted_s"], 20 * plan["seconds"])
+            self.assertGreater(one["predicted_s"], plan["seconds"] / 20)
 
     def test_a_plan_is_followed_to_the_same_bits(self):
         jobs = self.jobs_file(steps=3)
