@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/quantity_text.h"
+#include "cli/plan_lines.h"
 #include "cli/progress.h"
 #include "jobs/enum_names.h"
 
@@ -57,6 +58,9 @@ void print_check(const CheckReport& report) {
              memory.together_bytes > memory.limit_bytes
                  ? ": some jobs will wait for others, or rounds be smaller"
                  : "");
+  if (report.plan) {
+    for (const std::string& line : plan_lines(*report.plan)) fmt::print("{}\n", line);
+  }
   fmt::print("{} jobs are ready to train\n", report.jobs.size());
 }
 
@@ -89,6 +93,7 @@ std::string check_json(const CheckReport& report) {
   if (!report.jobs.empty()) {
     json["peak_bytes"] = report.memory.together_bytes;
     json["memory_limit_bytes"] = report.memory.limit_bytes;
+    if (report.plan) json["plan"] = to_json(*report.plan);
   }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

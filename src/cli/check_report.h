@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/diagnostics.h"
 #include "cli/memory_check.h"
+#include "train/planned_round.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -14,6 +16,7 @@ namespace cotune {
 struct CheckReport {
   std::vector<std::unique_ptr<TrainingJob>> jobs;  ///< none where the inputs are mistaken
   PredictedMemory memory;
+  std::optional<PlannedRound> plan;  ///< sharing hybrid: of all jobs together
   std::vector<Diagnostic> mistakes;  ///< in order
 };
 

@@ -98,6 +98,12 @@ void JsonEvents::on_job_ended(const TrainingJob& job) {
                    {"reason", job.state().failure}});
 }
 
+void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {
+  Json json{{"event", "plan"}};
+  json.update(to_json(plan));
+  print_event(json);
+}
+
 void JsonEvents::on_notice(const std::string& text) { print_event(Json{{"event", "notice"}, {"text", text}}); }
 
 void print_sample_event(const SampleAnswer& sample) {
@@ -136,6 +142,8 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"total_bytes", summary.device_memory->total_bytes}};
   }
   json["operator_seconds"] = summary.operator_seconds;
+  json["plans"] = Json::array();
+  for (const PlannedRound& plan : summary.plans) json["plans"].push_back(to_json(plan));
   json["prediction"] = prediction_json(prediction);
   json["losses"] = Json::object();
   json["jobs"] = Json::array();

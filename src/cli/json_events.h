@@ -20,6 +20,7 @@ class JsonEvents : public RunObserver {
   void on_evaluation(const EvaluationEvent& event) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_ended(const TrainingJob& job) override;
+  void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;
 };
 

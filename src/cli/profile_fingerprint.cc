@@ -23,12 +23,12 @@ std::string processor_name() {
   return "cpu";
 }
 
+}  // namespace
+
 std::string dtype_name(at::ScalarType compute) {
   if (compute == at::kBFloat16) return "bfloat16";
   return compute == at::kDouble ? "float64" : "float32";
 }
-
-}  // namespace
 
 ProfileFingerprint fingerprint_here(const ModelConfig& model, at::ScalarType compute, const ComputeDevice& device) {
   return {.device = device.is_cpu() ? processor_name() : device.name,

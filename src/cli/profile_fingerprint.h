@@ -7,6 +7,9 @@
 
 namespace cotune {
 
+/// As model.dtype, profiles and plans name it.
+std::string dtype_name(at::ScalarType compute);
+
 /// What a profile measured by this process would hold for: device, kernels, libraries, model, dtype and threads.
 ProfileFingerprint fingerprint_here(const ModelConfig& model, at::ScalarType compute, const ComputeDevice& device);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/output.h"
+#include "cli/plan_lines.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -115,6 +116,10 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
   if (job.has_left_adapter() && result.step != state.step) text += fmt::format(", leaves step {}, its best", result.step);
   if (!state.failure.empty()) text += ": " + state.failure;
   line(job, text);
+}
+
+void ProgressLines::on_hybrid_tasks(const PlannedRound& plan) {
+  for (const std::string& text : plan_lines(plan)) print_line(text);
 }
 
 void ProgressLines::on_notice(const std::string& text) { print_line(text); }

@@ -14,6 +14,7 @@
 #include "cli/json_events.h"
 #include "cli/memory_check.h"
 #include "cli/output.h"
+#include "cli/plan_to_follow.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
 #include "cli/run_prediction.h"
@@ -38,7 +39,7 @@ namespace fs = std::filesystem;
 struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
-  std::string profile;
+  std::string profile, plan;
   int64_t sample_tokens = 0;
   bool check = false, json = false, resume = false, overwrite = false;
 };
@@ -175,12 +176,25 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
                                  mistakes);
 }
 
+/// Hybrid tasks as all jobs together will have them, before memory runs short; nothing under other sharing.
+std::optional<PlannedRound> plan_of_all(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const RunInputs& inputs,
+                                        RoundPlanner& planner) {
+  const PackingPolicy policy = packing_policy(inputs.jobs_file.run, inputs.model.files.config);
+  if (policy.sharing != Sharing::hybrid) return std::nullopt;
+  std::vector<TrainingJob*> all;
+  for (const auto& job : jobs) all.push_back(job.get());
+  PlannedRound round = planner.plan(all, policy).round;
+  round.cause = "all jobs together";
+  return round;
+}
+
 /// `--check`: everything that a start would refuse, and nothing written.
 int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-          Diagnostics& mistakes) {
+          RoundPlanner planner, Diagnostics& mistakes) {
   CheckReport report;
   try {
     if (mistakes.empty()) check_start(inputs, arguments, device, limit, report, mistakes);
+    if (mistakes.empty()) report.plan = plan_of_all(report.jobs, inputs, planner);
   } catch (const UserError& error) {
     mistakes.add(error);
     report.jobs.clear();
@@ -205,6 +219,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
 
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
+  const bool run_is_sound = reading.run;
+  const std::map<std::string, OptionPlace> run_places = reading.run_places;
   RunInputs inputs = read_inputs(std::move(reading), mistakes);
   const JobsFile& jobs_file = inputs.jobs_file;
   const RunSpec& run = jobs_file.run;
@@ -213,6 +229,11 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     mistakes.add("--sample-tokens", 0, "", "needs a model with a tokenizer, to read the prompt and the answer");
   }
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
+  std::optional<FollowedTasks> followed;
+  if (!arguments.plan.empty() && run_is_sound) {
+    followed = follow_plan(arguments.plan, inputs.jobs_file, run_places, inputs.model.has_config ? &files.config : nullptr,
+                           dtype_name(compute), mistakes);
+  }
   const int64_t limit = memory_limit(run, device);
   if (inputs.model.has_config && device.is_cpu()) {
     check_weights_fit(run.memory, limit, files.config, compute, mistakes);
@@ -225,7 +246,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
       mistakes.add("", 0, "", error.what());
     }
   }
-  if (arguments.check) return check(inputs, arguments, device, limit, mistakes);
+  DeviceCosts costs = profile ? measured_costs(compute, device, profile->times, arguments.profile) : roofline_costs(compute, device);
+  if (arguments.check) return check(inputs, arguments, device, limit, RoundPlanner(files.config, costs, followed), mistakes);
   mistakes.throw_if_any();
   survive_closed_pipes();
 
@@ -265,6 +287,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   options.policy = packing_policy(run, files.config);
   options.recompute = run.recompute;
   options.device = device;
+  options.costs = std::move(costs);
+  options.followed = std::move(followed);
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
   ReliefRecorder relief_recorder(folder, record);
@@ -329,6 +353,8 @@ void add_train_command(CLI::App& app) {
   command->add_flag("--check", arguments->check,
                     "Find everything that a start would refuse, data and memory included, without training");
   command->add_option("--profile", arguments->profile, "A profile of this device (cotune profile): predicts the time of rounds");
+  command->add_option("--plan", arguments->plan,
+                      "Follow this plan (cotune plan --output): its hybrid tasks, sharing, layout and token budget");
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");

@@ -35,7 +35,7 @@ class JobsFileBuilder {
 
   JobsFileReading build(const JobsFileLayers& layers) {
     JobsFileReading result;
-    read_top(layers, result.jobs_file);
+    read_top(layers, result);
     for (const JobLayers& job : layers.jobs) result.jobs_file.jobs.push_back(read_job(job, layers));
     report_unused_defaults(layers.defaults);
     report_unused_defaults(layers.defaults_overrides);
@@ -64,8 +64,12 @@ class JobsFileBuilder {
     });
   }
 
-  void read_top(const JobsFileLayers& layers, JobsFile& result) {
+  void read_top(const JobsFileLayers& layers, JobsFileReading& reading) {
+    JobsFile& result = reading.jobs_file;
     OptionLayer merged = merge_layers({&layers.top, &layers.top_overrides}, mistakes_);
+    for (const auto& [option, given] : merged) {
+      if (option->section == Section::run) reading.run_places[option->path()] = {given.file, given.line, given.field};
+    }
     resolve_paths(merged);
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
     check_chunks(merged, result.run);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,7 @@ struct JobsFileReading {
   };
   JobsFile jobs_file;  ///< what is wrong has its default value; an input that does not exist is empty
   bool model = false, run = false;
+  std::map<std::string, OptionPlace> run_places;  ///< of the run's options that were given, by path: `run.layout`
   std::vector<Sound>
       jobs;  ///< of every job. A train, eval or init_from that does not exist leaves its section sound
 };

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace cotune {
 namespace {
@@ -309,6 +310,10 @@ Plan plan_from_json(std::string_view text, const std::string& file_name) {
   check_shards(place.at("replicas"), plan.replicas);
   plan.predicted = step_from(place.at("predicted"));
   return plan;
+}
+
+Plan read_plan(const std::string& file) {
+  return plan_from_json(read_file(file), file);
 }
 
 }  // namespace cotune

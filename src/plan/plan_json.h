@@ -29,4 +29,7 @@ nlohmann::ordered_json to_json(const PredictedStep& step);
 /// field, what was found and what is accepted.
 Plan plan_from_json(std::string_view text, const std::string& file_name);
 
+/// The same from a file, which also need not be readable.
+Plan read_plan(const std::string& file);
+
 }  // namespace cotune

@@ -51,7 +51,8 @@ struct MemoryFacts {
 };
 
 /// The largest microbatch, the most tokens alive at once and the longest chain that plan_step can make of batches of
-/// these jobs, whatever their row lengths up to longest_row. Tokens are rounded up to multiples of 64 per microbatch.
+/// these jobs, whatever their row lengths up to longest_row and whatever the hybrid tasks: all jobs fused is the worst.
+/// Tokens are rounded up to multiples of 64 per microbatch.
 struct WorstCase {
   int64_t microbatch_tokens = 0;
   int64_t alive_tokens = 0;

@@ -9,12 +9,37 @@
 namespace cotune {
 namespace {
 
-/// Groups in the order of their work, under the sharing policy.
-std::vector<MicrobatchGroup> pack(const std::vector<std::vector<Atom>>& jobs, const PackingPolicy& policy) {
+/// Places in the round's batches, by hybrid task; those of no task last, each by itself.
+std::vector<std::vector<size_t>> places_by_task(std::span<const BatchShape> batches,
+                                                const std::vector<std::vector<int32_t>>& hybrid_tasks) {
+  std::vector<std::vector<size_t>> of_task(hybrid_tasks.size()), alone;
+  for (size_t place = 0; place < batches.size(); ++place) {
+    const auto found = std::find_if(hybrid_tasks.begin(), hybrid_tasks.end(), [&](const std::vector<int32_t>& task) {
+      return std::find(task.begin(), task.end(), batches[place].job) != task.end();
+    });
+    if (found == hybrid_tasks.end()) {
+      alone.push_back({place});
+    } else {
+      of_task[static_cast<size_t>(found - hybrid_tasks.begin())].push_back(place);
+    }
+  }
+  of_task.insert(of_task.end(), alone.begin(), alone.end());
+  return of_task;
+}
+
+/// Groups in the order of their work, under the sharing policy. `jobs`: the atoms of each batch.
+std::vector<MicrobatchGroup> pack(std::span<const BatchShape> batches, std::vector<std::vector<Atom>> jobs,
+                                  const PackingPolicy& policy) {
   std::vector<MicrobatchGroup> groups;
   switch (policy.sharing) {
     case Sharing::hybrid:
-      return pack_together(jobs, policy);
+      if (policy.hybrid_tasks.empty()) return pack_together(jobs, policy);
+      for (const std::vector<size_t>& places : places_by_task(batches, policy.hybrid_tasks)) {
+        std::vector<std::vector<Atom>> task;
+        for (const size_t place : places) task.push_back(std::move(jobs[place]));
+        for (MicrobatchGroup& group : pack_together(task, policy)) groups.push_back(std::move(group));
+      }
+      return groups;
     case Sharing::batch_all:
       groups.push_back({pack_everything(jobs)});
       return groups;
@@ -102,7 +127,7 @@ StepPlan plan_with_rule(std::span<const BatchShape> batches, const PackingPolicy
   if (atoms.empty()) return plan;
 
   ActionWriter writer(plan);
-  for (MicrobatchGroup& group : pack(atoms, policy)) {
+  for (MicrobatchGroup& group : pack(batches, std::move(atoms), policy)) {
     const auto first = static_cast<int32_t>(plan.microbatches.size());
     for (Microbatch& microbatch : group) {
       if (policy.layout == Layout::padded) pad_to_longest(microbatch);

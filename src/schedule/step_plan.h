@@ -20,6 +20,9 @@ struct PackingPolicy {
   int64_t chunk_size = 64;      ///< layout chunked: tokens of a chunk
   bool recompute = false;       ///< keep layer inputs only and run each layer's forward again before its backward
   int64_t layer_count = 0;      ///< of the model; at least 1 where recompute is set, else not read
+  /// Sharing hybrid: the jobs of each hybrid task, which share microbatches with each other and with no others, each job at
+  /// most once; a job that stands in none is one by itself. Empty: all jobs are one.
+  std::vector<std::vector<int32_t>> hybrid_tasks;
   bool operator==(const PackingPolicy&) const = default;
 };
 
@@ -42,7 +45,7 @@ struct StepPlan {
 /// jobs as above; no second chain joins them. So at most one microbatch is alive, or the microbatches of one chain.
 ///   separate   the jobs one after the other, each packed alone, its optimizer step before the next job
 ///   temporal   each job packed alone; the jobs take turns, one microbatch (or one chain's microbatches) a turn
-///   hybrid     packed together
+///   hybrid     the hybrid tasks one after the other, the jobs of each packed together; jobs of none come last
 ///   batch_all  everything in one microbatch, whatever the budget
 /// Tokens count with their pads. Layout padded then pads every row part to the longest of its microbatch.
 ///
@@ -62,7 +65,8 @@ StepPlan plan_step_with_segments(std::span<const BatchShape> batches, const Pack
 
 /// Proves what the engine relies on; throws InternalError naming the first violation: every token of every batch is in
 /// exactly one segment; atoms, segments and row parts ordered as microbatch.h says; no microbatch above the token budget
-/// (batch_all excepted), no fused jobs under separate and temporal, pads only where the layout has them; forward before
+/// (batch_all excepted), no fused jobs under separate and
+/// temporal, none of two hybrid tasks, pads only where the layout has them; forward before
 /// backward, each once; a chain's chunks forward in order and backward in strict reverse, its activations alive in
 /// between; gradients of a job in descending atom order; the backward of a microbatch in one piece, from the head down
 /// to its lowest adapted layer; one optimizer_step per job after its last backward; recompute directly before the

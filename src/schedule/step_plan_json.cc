@@ -22,7 +22,8 @@ nlohmann::ordered_json policy_to_json(const PackingPolicy& policy) {
           {"token_budget", policy.token_budget},
           {"chunk_size", policy.chunk_size},
           {"recompute", policy.recompute},
-          {"layer_count", policy.layer_count}};
+          {"layer_count", policy.layer_count},
+          {"hybrid_tasks", policy.hybrid_tasks}};
 }
 
 PackingPolicy policy_from_json(const nlohmann::json& object) {
@@ -31,7 +32,8 @@ PackingPolicy policy_from_json(const nlohmann::json& object) {
           .token_budget = object.at("token_budget").get<int64_t>(),
           .chunk_size = object.at("chunk_size").get<int64_t>(),
           .recompute = object.at("recompute").get<bool>(),
-          .layer_count = object.at("layer_count").get<int64_t>()};
+          .layer_count = object.at("layer_count").get<int64_t>(),
+          .hybrid_tasks = object.at("hybrid_tasks").get<std::vector<std::vector<int32_t>>>()};
 }
 
 nlohmann::ordered_json atom_to_json(const Atom& atom) {

@@ -26,6 +26,10 @@ class ContentCheck {
   }
 
   void run() {
+    std::set<int32_t> named;
+    for (const std::vector<int32_t>& task : plan_.policy.hybrid_tasks) {
+      for (const int32_t job : task) COTUNE_CHECK(named.insert(job).second, "job {} is in two hybrid tasks", job);
+    }
     for (size_t m = 0; m < plan_.microbatches.size(); ++m) check_microbatch(plan_.microbatches[m], m);
     for (const auto& [job, batch] : batches_) {
       check_atoms(job);
@@ -61,10 +65,21 @@ class ContentCheck {
     }
     const bool fuses = plan_.policy.sharing == Sharing::hybrid || plan_.policy.sharing == Sharing::batch_all;
     COTUNE_CHECK(fuses || closed_jobs.size() == 1, "microbatch {} fuses jobs", m);
+    check_hybrid_task(closed_jobs, m);
     COTUNE_CHECK(plan_.policy.sharing == Sharing::batch_all || microbatch.token_count() <= plan_.policy.token_budget,
                  "microbatch {} has {} tokens, above the budget of {}", m, microbatch.token_count(),
                  plan_.policy.token_budget);
     check_row_parts(microbatch, m);
+  }
+
+  void check_hybrid_task(const std::set<int32_t>& jobs, size_t m) const {
+    const auto& tasks = plan_.policy.hybrid_tasks;
+    if (plan_.policy.sharing != Sharing::hybrid || tasks.empty() || jobs.size() == 1) return;
+    const bool is_one = std::any_of(tasks.begin(), tasks.end(), [&](const std::vector<int32_t>& task) {
+      return std::all_of(jobs.begin(), jobs.end(),
+                         [&](int32_t job) { return std::find(task.begin(), task.end(), job) != task.end(); });
+    });
+    COTUNE_CHECK(is_one, "microbatch {} fuses jobs of two hybrid tasks", m);
   }
 
   void check_segment(const Atom& atom, const Segment& segment) {

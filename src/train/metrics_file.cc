@@ -33,7 +33,7 @@ bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, 
   try {
     const Json json = Json::parse(line);
     const auto event = json.at("event").get<std::string>();
-    if (event == "notice") return true;
+    if (event == "notice" || event == "plan") return true;
     const auto job = json.at("job").get<std::string>();
     const auto step = json.at("step").get<int64_t>();
     const JobProgress& progress = jobs.at(job);
@@ -130,6 +130,12 @@ void MetricsFile::on_job_ended(const TrainingJob& job) {
                      {"status", to_string(job.state().status)},
                      {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
                      {"reason", job.state().failure}}));
+}
+
+void MetricsFile::on_hybrid_tasks(const PlannedRound& plan) {
+  Json json{{"event", "plan"}};
+  json.update(to_json(plan));
+  write(text_of(json));
 }
 
 void MetricsFile::on_notice(const std::string& text) { write(text_of(Json{{"event", "notice"}, {"text", text}})); }

@@ -35,6 +35,7 @@ class MetricsFile : public RunObserver {
   void on_saving(const TrainingJob& job) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_ended(const TrainingJob& job) override;
+  void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;
 
  private:

@@ -13,6 +13,7 @@
 #include "schedule/step_plan.h"
 #include "train/job_state.h"
 #include "train/memory_relief.h"
+#include "train/planned_round.h"
 
 namespace cotune {
 
@@ -52,6 +53,7 @@ struct RunSummary {
   std::optional<DeviceMemory> device_memory;  ///< of another device than the CPU
   int64_t peak_rss_bytes = 0;
   int64_t memory_limit_bytes = 0;
+  std::vector<PlannedRound> plans;      ///< sharing hybrid: which jobs shared microbatches, from which round on
   std::map<int32_t, std::vector<double>> losses;  ///< per job, every step of this run
   bool interrupted = false;
   double tokens_per_second() const { return seconds_training > 0 ? static_cast<double>(real_tokens) / seconds_training : 0; }
@@ -72,6 +74,8 @@ class RunObserver {
   virtual void on_saving(const TrainingJob&) {}      ///< before a checkpoint: what was told must be on disk
   virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}
+  /// Sharing hybrid: before the first round of these hybrid tasks.
+  virtual void on_hybrid_tasks(const PlannedRound&) {}
   virtual void on_notice(const std::string&) {}
   /// Memory ran short: from now on the run uses this, and so must one that resumes it.
   virtual void on_relief(const MemoryRelief&) {}

@@ -42,6 +42,8 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       jobs_(std::move(jobs)),
       options_(std::move(options)),
       interpreter_(backbone_),
+      planner_(backbone_->config(),
+               options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
       learned_(backbone_->config(), memory_facts(*backbone_)),
       recent_rate_(jobs_.size(), 0),
@@ -224,7 +226,7 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
     };
     if (open.empty()) return std::nullopt;
     try {
-      const StepPlan plan = plan_step(shapes, options_.policy);
+      const StepPlan plan = plan_step(shapes, round_policy());
       const std::vector<TokenCounts> counts = count_tokens(plan);
       for (size_t i = 0; i < open.size(); ++i) round_tokens_[static_cast<size_t>(open[i].job)] = counts[i];
       tell([&](RunObserver& observer) { observer.on_plan(plan, open); });

@@ -14,6 +14,7 @@
 #include "schedule/admission.h"
 #include "schedule/learned_peak.h"
 #include "train/memory_relief.h"
+#include "train/round_planner.h"
 #include "train/run_observer.h"
 #include "train/training_job.h"
 
@@ -27,6 +28,8 @@ struct TrainerOptions {
   int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
   std::optional<MemoryRelief> relief;          ///< of the run that is resumed: where this one begins
+  std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
+  std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
   /// Set: save and end. A training round is finished first, an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
@@ -70,6 +73,10 @@ class Trainer {
   std::vector<TrainingJob*> running_jobs() const;
   std::vector<TrainingJob*> live_jobs() const;
   void run_round(const std::vector<TrainingJob*>& live);
+  /// The policy in use, with the hybrid tasks of the jobs that are resident now (trainer_plan.cc). Tells of them when jobs or
+  /// policy have changed since.
+  PackingPolicy round_policy();
+  void tell_of_plan(const PlannedRound& round, const std::vector<TrainingJob*>& resident);
   /// Runs the rounds' plan; on memory trouble what is left of them again, in smaller microbatches or recomputed. Where that
   /// does not help either it returns the trouble; rounds that were not run come back unfinished.
   std::optional<std::string> interpret(std::vector<JobRound>& rounds);
@@ -104,6 +111,9 @@ class Trainer {
   std::vector<std::unique_ptr<TrainingJob>> jobs_;
   TrainerOptions options_;
   Interpreter interpreter_;
+  RoundPlanner planner_;
+  std::vector<int32_t> planned_jobs_;      ///< resident when it was last told of a plan; empty: never yet
+  PackingPolicy planned_policy_;           ///< in use then
   int64_t requested_token_budget_;
   LearnedPeak learned_;
   int64_t tensor_limit_ = 0;               ///< in force; 0: none

@@ -22,7 +22,7 @@ void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
   while (!rounds.empty()) {
     std::vector<BatchShape> shapes;
     for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, 0));
-    PackingPolicy policy = options_.policy;
+    PackingPolicy policy = options_.policy;  // without hybrid tasks: they are planned for rounds with a backward
     // All held-out rows in one microbatch are no batch of any system.
     if (policy.sharing == Sharing::batch_all) policy.sharing = Sharing::hybrid;
     evaluating_ = true;

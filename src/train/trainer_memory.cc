@@ -145,7 +145,9 @@ void Trainer::admit_jobs() {
   std::erase_if(started, [](const TrainingJob* candidate) {
     return candidate->state().status != JobStatus::running || !candidate->evaluation_due();
   });
-  if (!started.empty()) evaluate(started);
+  if (started.empty()) return;
+  round_policy();  // told of before the evaluations, which can take long
+  evaluate(started);
 }
 
 std::vector<TrainingJob*> Trainer::running_jobs() const {

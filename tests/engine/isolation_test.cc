@@ -89,6 +89,8 @@ TEST_P(Isolation, AJobHasEqualBitsAloneAndInCompanyUnderEveryPolicy) {
       expect_equal_bits({.sharing = sharing, .token_budget = budget, .recompute = recompute}, {});
     }
   }
+  expect_equal_bits({.token_budget = 512, .hybrid_tasks = {{3, 0}, {1, 2}}}, {});
+  expect_equal_bits({.recompute = true, .hybrid_tasks = {{1, 3}, {2}}}, {});  // job 0 is in none
 }
 
 TEST_P(Isolation, ArrivalsAndDeparturesChangeNoBit) {
@@ -99,6 +101,7 @@ TEST_P(Isolation, ArrivalsAndDeparturesChangeNoBit) {
   alone_losses_[2] = life.losses();
   expect_equal_bits({.token_budget = 512}, {0, 2, 1, 3});
   expect_equal_bits({.token_budget = 256, .recompute = true}, {4, 0, 0, 1});
+  expect_equal_bits({.token_budget = 512, .hybrid_tasks = {{0, 2}, {1, 3}}}, {2, 0, 1, 0});
 }
 
 TEST_P(Isolation, ANeighbourThatDivergesFailsAlone) {

@@ -42,15 +42,27 @@ inline std::vector<BatchShape> random_round(Dice& dice) {
   return batches;
 }
 
+/// Up to four hybrid tasks of the jobs that random_round numbers; some of them in none.
+inline std::vector<std::vector<int32_t>> random_tasks(Dice& dice) {
+  std::vector<std::vector<int32_t>> tasks(static_cast<size_t>(dice.between(1, 4)));
+  for (int32_t job = 0; job < 9; ++job) {
+    const auto task = static_cast<size_t>(dice.between(0, static_cast<int64_t>(tasks.size())));
+    if (task < tasks.size()) tasks[task].push_back(3 * job + 1);
+  }
+  return tasks;
+}
+
 inline PackingPolicy random_policy(Dice& dice) {
   static constexpr int64_t budgets[] = {256, 257, 300, 512, 1000, 1024, 4096, 100000};
   static constexpr int64_t chunk_sizes[] = {1, 16, 64, 100, 256};
-  return {.sharing = static_cast<Sharing>(dice.between(0, 3)),
+  PackingPolicy policy{.sharing = static_cast<Sharing>(dice.between(0, 3)),
           .layout = static_cast<Layout>(dice.between(0, 2)),
           .token_budget = budgets[dice.between(0, 7)],
           .chunk_size = chunk_sizes[dice.between(0, 4)],
           .recompute = dice.between(0, 1) == 1,
           .layer_count = test_layer_count};
+  if (policy.sharing == Sharing::hybrid && dice.between(0, 1) == 1) policy.hybrid_tasks = random_tasks(dice);
+  return policy;
 }
 
 }  // namespace cotune

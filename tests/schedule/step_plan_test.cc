@@ -97,6 +97,18 @@ TEST(PlanStep, SeparateFinishesAJobBeforeTheNextAndTemporalTakesTurns) {
   EXPECT_EQ(turns.microbatches[1].atoms[0].job, 1);
 }
 
+TEST(PlanStep, HybridTasksGoOneAfterTheOtherAndShareNoMicrobatch) {
+  const std::vector<BatchShape> round = {
+      {.job = 0, .row_lengths = {60}}, {.job = 1, .row_lengths = {60}}, {.job = 2, .row_lengths = {60}}, {.job = 3, .row_lengths = {60}}};
+  const StepPlan plan = plan_step(round, {.hybrid_tasks = {{2, 0}, {7, 3}}});  // 7 has no rows; 1 stands in none
+  ASSERT_EQ(plan.microbatches.size(), 3u);
+  EXPECT_EQ(jobs_of(plan.microbatches[0]), (std::set<int32_t>{0, 2}));
+  EXPECT_EQ(jobs_of(plan.microbatches[1]), (std::set<int32_t>{3}));
+  EXPECT_EQ(jobs_of(plan.microbatches[2]), (std::set<int32_t>{1}));
+  EXPECT_EQ(text_of(plan), "f0 b0 free0 o0 o2 f1 b1 free1 o3 f2 b2 free2 o1");
+  verify(plan, test_layer_count);
+}
+
 TEST(PlanStep, BatchAllIsOneMicrobatchWhateverTheBudget) {
   const std::vector<BatchShape> round = {{.job = 0, .row_lengths = {2000, 5}}, {.job = 1, .row_lengths = {90}}};
   const StepPlan plan = plan_step(round, {.sharing = Sharing::batch_all, .token_budget = 256});

@@ -91,6 +91,7 @@ TEST(Verify, RejectsAtomsInDisorder) {
 TEST(Verify, RejectsMicrobatchesThatThePolicyExcludes) {
   expect_violation("above the budget", [](StepPlan& plan) { plan.policy.token_budget = 256; });
   expect_violation("fuses jobs", [](StepPlan& plan) { plan.policy.sharing = Sharing::temporal; });
+  expect_violation("two hybrid tasks", [](StepPlan& plan) { plan.policy.hybrid_tasks = {{0}, {2, 5}}; });
   expect_violation("pads", [](StepPlan& plan) { plan.microbatches[0].atoms[0].segments.back().pad = 1; });
   expect_violation("pads", [](StepPlan& plan) { plan.policy.layout = Layout::padded; });
 }

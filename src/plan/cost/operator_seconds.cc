@@ -20,6 +20,10 @@ double operator_seconds(const OperatorCost& cost, int64_t calls, const StageMach
   return std::max(work_seconds(cost, machine), static_cast<double>(calls) * machine.device.launch_seconds);
 }
 
+double optimizer_seconds(int64_t values, int64_t moment_count, const DeviceSpec& device) {
+  return static_cast<double>(values * 4 * (4 + 2 * moment_count)) / (device.memory_bandwidth * device.memory_efficiency);
+}
+
 double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link) {
   if (ranks <= 1) return 0;
   const double steps = 2.0 * static_cast<double>(ranks - 1);

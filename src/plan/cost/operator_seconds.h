@@ -30,6 +30,10 @@ double work_seconds(const OperatorCost& cost, const StageMachine& machine);
 /// The same, but no less than `calls` launches.
 double operator_seconds(const OperatorCost& cost, int64_t calls, const StageMachine& machine);
 
+/// An optimizer step of `values` trained values, by their bytes at the reached bandwidth, all f32: value read and written,
+/// gradient read and cleared, moments read and written.
+double optimizer_seconds(int64_t values, int64_t moment_count, const DeviceSpec& device);
+
 /// Ring all-reduce of `bytes` over n ranks: 2·(n − 1)/n·bytes / bandwidth + 2·(n − 1)·latency.
 double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link);
 

@@ -345,8 +345,7 @@ class RowPricer {
     return stage;
   }
 
-  /// On the stage with most of the job's parameters: value read and written, gradient read and cleared,
-  /// moments read and written, each f32.
+  /// On the stage with most of the job's parameters.
   double optimizer_seconds(int32_t job) const {
     const JobShape& shape = replica_.jobs[static_cast<size_t>(job)];
     int64_t most = 0;
@@ -359,9 +358,7 @@ class RowPricer {
       }
       most = std::max(most, parameters);
     }
-    const DeviceSpec& device = replica_.machine.device;
-    return static_cast<double>(most * 4 * (4 + 2 * shape.moment_count)) /
-           (device.memory_bandwidth * device.memory_efficiency);
+    return cotune::optimizer_seconds(most, shape.moment_count, replica_.machine.device);
   }
 
   const ReplicaModel& replica_;

@@ -73,25 +73,27 @@ StageOfLayers stage_of_layers(const ModelConfig& model, const StageShape& stage,
   return part;
 }
 
+double operator_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, const MicrobatchCounts& counts,
+                        const StageMachine& machine) {
+  double seconds = 0;
+  if (op.communicates) {
+    const double bytes = static_cast<double>(counts.tokens * model.hidden_size * machine.element_size());
+    seconds += all_reduce_seconds(bytes, stage.tensor_parallel, machine.link);
+  }
+  if (machine.measured != nullptr) return seconds + machine.measured->operator_seconds(model, stage, op, counts);
+  Operator bare = op;
+  bare.adapters.clear();
+  const OperatorCost base = operator_cost(model, stage, bare, counts, machine.element_size());
+  const bool is_empty = base.flops == 0 && base.bytes_moved == 0;
+  if (!is_empty) seconds += operator_seconds(base, std::max<int64_t>(1, base.frozen_calls), machine);
+  if (!op.adapters.empty()) seconds += fused_adapter_seconds(model, stage, op, counts, machine, base);
+  return seconds;
+}
+
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,
                     const MicrobatchCounts& counts, const StageMachine& machine) {
   double seconds = 0;
-  for (const Operator& op : operators) {
-    if (op.communicates) {
-      const double bytes = static_cast<double>(counts.tokens * model.hidden_size * machine.element_size());
-      seconds += all_reduce_seconds(bytes, stage.tensor_parallel, machine.link);
-    }
-    if (machine.measured != nullptr) {
-      seconds += machine.measured->operator_seconds(model, stage, op, counts);
-      continue;
-    }
-    Operator bare = op;
-    bare.adapters.clear();
-    const OperatorCost base = operator_cost(model, stage, bare, counts, machine.element_size());
-    const bool is_empty = base.flops == 0 && base.bytes_moved == 0;
-    if (!is_empty) seconds += operator_seconds(base, std::max<int64_t>(1, base.frozen_calls), machine);
-    if (!op.adapters.empty()) seconds += fused_adapter_seconds(model, stage, op, counts, machine, base);
-  }
+  for (const Operator& op : operators) seconds += operator_seconds(model, stage, op, counts, machine);
   return seconds;
 }
 

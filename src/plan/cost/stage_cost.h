@@ -40,7 +40,11 @@ struct StageOfLayers {
 StageOfLayers stage_of_layers(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                               int64_t count);
 
-/// One list of operators, as above.
+/// One operator of a list, as above.
+double operator_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, const MicrobatchCounts& counts,
+                        const StageMachine& machine);
+
+/// The sum over a list.
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,
                     const MicrobatchCounts& counts, const StageMachine& machine);
 

@@ -31,6 +31,7 @@ using ClockCostOf = std::function<FusedCost(std::span<const std::vector<int32_t>
 
 struct FusionProblem {
   std::vector<int64_t> tokens;  ///< per job, of one microbatch
+  std::vector<int64_t> classes; ///< per job: goes before tokens in the order whose runs are tried; empty: all alike
   FusedCostOf cost;
   /// Of hybrid tasks in one clock; of one as well, which can hide what it communicates behind what nobody waits for. Empty:
   /// nothing overlaps inside a stage, tasks are added up.
@@ -66,7 +67,8 @@ struct Fusion {
   std::vector<double> best_of_count;  ///< [tasks − 1]: least simulated seconds with so many; infinite where none was seen
 };
 
-/// Hybrid tasks are contiguous runs of the jobs in ascending order of tokens (ties: cost alone, then index).
+/// Hybrid tasks are contiguous runs of the jobs in ascending order of class, then tokens (ties: cost alone, then
+/// index).
 ///
 /// paper       F(m, 1) = T(jobs 1…m) of Eq. 4 (pipeline_seconds), F(m, n) = min_i F(i, n−1) + 2C/S·Σ_s λ_s(jobs i+1…m); the n
 ///             with the least F. A run fits when S microbatches of it do on every stage (Eq. 5). Ties: the shorter last

@@ -70,7 +70,9 @@ double run_work_s(const JobRun& run, int64_t microbatches, std::span<const int64
 JobRuns::JobRuns(const FusionProblem& problem) {
   const auto count = static_cast<int32_t>(problem.tokens.size());
   COTUNE_CHECK(count > 0, "fusion of no jobs");
-  std::vector<std::tuple<int64_t, double, int64_t, int32_t>> keys;
+  COTUNE_CHECK(problem.classes.empty() || problem.classes.size() == problem.tokens.size(), "classes of {} jobs for {}",
+               problem.classes.size(), count);
+  std::vector<std::tuple<int64_t, int64_t, double, int64_t, int32_t>> keys;
   for (int32_t job = 0; job < count; ++job) {
     const FusedCost alone = problem.cost(std::span(&job, 1));
     double seconds = 0;
@@ -79,10 +81,11 @@ JobRuns::JobRuns(const FusionProblem& problem) {
       seconds += stage.forward_s + stage.backward_s;
       bytes += stage.kept_bytes;
     }
-    keys.emplace_back(problem.tokens[static_cast<size_t>(job)], seconds, bytes, job);
+    const auto j = static_cast<size_t>(job);
+    keys.emplace_back(problem.classes.empty() ? 0 : problem.classes[j], problem.tokens[j], seconds, bytes, job);
   }
   std::sort(keys.begin(), keys.end());
-  for (const auto& key : keys) order_.push_back(std::get<3>(key));
+  for (const auto& key : keys) order_.push_back(std::get<4>(key));
   runs_.resize(order_.size() * order_.size());
   for (size_t first = 0; first < order_.size(); ++first) {
     for (size_t last = first; last < order_.size(); ++last) {

@@ -15,10 +15,12 @@ struct StepRow {
   bool operator==(const StepRow&) const = default;
 };
 
-/// One step of every job, as long as can be expected: of each job's batch of B examples the i-th has the
-/// length below which (i + ½)/B of its examples lie. The longest length of all jobs is there in any case, in
-/// place of the longest row of the first job that has it: a plan must be able to hold it (LB-13). Rows by
-/// job, then ascending. Pure.
+/// `count` lengths of a histogram: the i-th is that below which (i + ½)/count of the examples lie. Ascending. Pure.
+std::vector<int64_t> quantile_lengths(const LengthHistogram& lengths, int64_t count);
+
+/// One step of every job, as long as can be expected: each job's batch has quantile_lengths. The longest
+/// length of all jobs is there in any case, in place of the longest row of the first job that has it: a plan
+/// must be able to hold it (LB-13). Rows by job, then ascending. Pure.
 std::vector<StepRow> typical_step(const std::vector<JobShape>& jobs);
 
 }  // namespace cotune

@@ -1,0 +1,177 @@
+#include "plan/fusion/round_tasks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+constexpr double nothing = 5e-4;    // of a round's time: no difference in words
+constexpr size_t most_groups = 12;  // that runs are made of: fuse_jobs asks for the cost of every run
+
+RoundTasks priced(RoundCost& cost, HybridTasks tasks, const std::string& name) {
+  RoundTasks result{.name = name, .seconds = cost.fixed_seconds()};
+  for (std::vector<int32_t>& task : tasks) std::sort(task.begin(), task.end());
+  std::sort(tasks.begin(), tasks.end());  // so that sums of equal tasks are equal
+  for (const std::vector<int32_t>& task : tasks) {
+    const TaskCost& of_task = cost.task(task);
+    result.seconds += of_task.seconds;
+    result.microbatches += of_task.microbatches;
+    result.tokens += of_task.tokens;
+    result.pads += of_task.pads;
+    result.backward_layers += of_task.backward_layers;
+  }
+  result.tasks = std::move(tasks);
+  return result;
+}
+
+int64_t tokens_of(const JobShape& job) {
+  return static_cast<int64_t>(static_cast<double>(job.batch_size) * job.lengths.mean());
+}
+
+int64_t lowest_layer(const JobShape& job) {
+  int64_t lowest = job.adapters.front().layer;
+  for (const AdapterShape& each : job.adapters) lowest = std::min(lowest, each.layer);
+  return lowest;
+}
+
+/// Jobs that stay together in the search, with the key that runs are ordered by.
+struct Group {
+  std::vector<int32_t> jobs;
+  int64_t tokens = 0;
+  int64_t layer = 0;
+};
+
+/// One group per job, or, of many, groups of neighbours in the order that runs are made in, of about equal tokens.
+std::vector<Group> groups_of(const std::vector<JobShape>& jobs, bool by_layer) {
+  std::vector<Group> single;
+  int64_t all_tokens = 0;
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    single.push_back({{static_cast<int32_t>(j)}, tokens_of(jobs[j]), by_layer ? lowest_layer(jobs[j]) : 0});
+    all_tokens += single.back().tokens;
+  }
+  if (single.size() <= most_groups) return single;
+  std::stable_sort(single.begin(), single.end(), [](const Group& a, const Group& b) {
+    return std::pair(a.layer, a.tokens) < std::pair(b.layer, b.tokens);
+  });
+  std::vector<Group> groups;
+  int64_t before = 0;
+  size_t last_share = most_groups;
+  for (Group& each : single) {
+    const auto share =
+        static_cast<size_t>(before * static_cast<int64_t>(most_groups) / std::max<int64_t>(1, all_tokens));
+    before += each.tokens;
+    if (share == last_share) {
+      groups.back().jobs.push_back(each.jobs.front());
+      groups.back().tokens += each.tokens;
+      continue;
+    }
+    last_share = share;
+    groups.push_back(std::move(each));
+  }
+  return groups;
+}
+
+HybridTasks best_runs(const RoundJobs& round, RoundCost& cost, bool by_layer) {
+  const std::vector<Group> groups = groups_of(round.jobs, by_layer);
+  const auto jobs_of = [&](std::span<const int32_t> places) {
+    std::vector<int32_t> jobs;
+    for (const int32_t place : places) {
+      const std::vector<int32_t>& own = groups[static_cast<size_t>(place)].jobs;
+      jobs.insert(jobs.end(), own.begin(), own.end());
+    }
+    return jobs;
+  };
+  FusionProblem problem;
+  for (const Group& group : groups) {
+    problem.tokens.push_back(group.tokens);
+    problem.classes.push_back(group.layer);
+  }
+  problem.cost = [&](std::span<const int32_t> places) {
+    return FusedCost{.stages = {{.forward_s = cost.task(jobs_of(places)).seconds, .backward_s = 0, .kept_bytes = 0}}};
+  };
+  HybridTasks tasks;
+  for (const std::vector<int32_t>& places : fuse_jobs(problem).tasks) tasks.push_back(jobs_of(places));
+  return tasks;
+}
+
+std::string shorter_text(const RoundTasks& than, double seconds) {
+  return fmt::format("{:.1f}% shorter than {}", 100 * (1 - seconds / than.seconds), than.name);
+}
+
+/// What makes the taken grouping shorter than another.
+std::string why_shorter(const RoundTasks& taken, const RoundTasks& other) {
+  std::vector<std::string> causes;
+  if (taken.microbatches < other.microbatches) {
+    causes.push_back(fmt::format("{} microbatches in place of {}", taken.microbatches, other.microbatches));
+  }
+  if (taken.pads < other.pads) causes.push_back(fmt::format("{} pads in place of {}", taken.pads, other.pads));
+  if (taken.backward_layers < other.backward_layers) {
+    causes.push_back(fmt::format(
+        "{:.1f}% less backward below a job's own adapters",
+        100 * (1 - static_cast<double>(taken.backward_layers) / static_cast<double>(other.backward_layers))));
+  }
+  std::string text;
+  for (const std::string& cause : causes) text += (text.empty() ? ": " : ", ") + cause;
+  return text;
+}
+
+std::string reason_of(const ChosenRoundTasks& chosen) {
+  const RoundTasks& taken = chosen.taken();
+  if (chosen.alternatives.size() == 1) return "nothing to share with";
+  const RoundTasks& fused = chosen.alternatives.front();
+  if (&taken != &fused) return shorter_text(fused, taken.seconds) + why_shorter(taken, fused);
+  const RoundTasks* best_split = nullptr;
+  for (const RoundTasks& each : chosen.alternatives) {
+    if (&each != &fused && (best_split == nullptr || each.seconds < best_split->seconds)) best_split = &each;
+  }
+  if (std::abs(best_split->seconds - fused.seconds) < nothing * fused.seconds)
+    return "no grouping is predicted to be shorter";
+  if (best_split->seconds < fused.seconds) {
+    return fmt::format("{} would gain {:.1f}%, less than predictions can tell", best_split->name,
+                       100 * (1 - best_split->seconds / fused.seconds));
+  }
+  return shorter_text(*best_split, fused.seconds) + why_shorter(fused, *best_split);
+}
+
+}  // namespace
+
+ChosenRoundTasks choose_round_tasks(const RoundJobs& round) {
+  RoundCost cost(round);
+  std::vector<int32_t> all(round.jobs.size());
+  std::iota(all.begin(), all.end(), 0);
+  HybridTasks apart;
+  for (const int32_t job : all) apart.push_back({job});
+  ChosenRoundTasks result;
+  const auto add = [&](RoundTasks each) {
+    const bool is_known = std::any_of(result.alternatives.begin(), result.alternatives.end(),
+                                      [&](const RoundTasks& other) { return other.tasks == each.tasks; });
+    if (!is_known) result.alternatives.push_back(std::move(each));
+  };
+  add(priced(cost, {all}, all.size() == 1 ? "one job" : "all jobs fused"));
+  add(priced(cost, apart, "each job by itself"));
+  if (all.size() > 2) {
+    RoundTasks by_tokens = priced(cost, best_runs(round, cost, false), "planned");
+    RoundTasks by_layer = priced(cost, best_runs(round, cost, true), "planned");
+    add(by_layer.seconds < by_tokens.seconds ? std::move(by_layer) : std::move(by_tokens));
+  }
+  for (size_t i = 1; i < result.alternatives.size(); ++i) {
+    const double seconds = result.alternatives[i].seconds;
+    const bool gains = seconds < (1 - least_gain) * result.alternatives.front().seconds;
+    if (gains && seconds < result.taken().seconds) result.chosen = i;
+  }
+  result.reason = reason_of(result);
+  return result;
+}
+
+RoundTasks predict_round_tasks(const RoundJobs& round, const HybridTasks& tasks, const std::string& name) {
+  RoundCost cost(round);
+  return priced(cost, tasks, name);
+}
+
+}  // namespace cotune

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "plan/fusion/round_tasks.h"
+#include "train/device_costs.h"
+#include "train/planned_round.h"
+
+namespace cotune {
+
+class TrainingJob;
+
+/// Hybrid tasks that a plan made elsewhere prescribes.
+struct FollowedTasks {
+  HybridTasks tasks;  ///< jobs by their index in the run
+  std::string file;   ///< the plan's, for reports
+};
+
+/// Asks the planner which resident jobs share microbatches. A set of jobs under a token budget and a recompute rule is
+/// asked for once; jobs' lengths and shapes do not change during a run.
+class RoundPlanner {
+ public:
+  RoundPlanner(ModelConfig model, DeviceCosts costs, std::optional<FollowedTasks> followed = std::nullopt);
+
+  struct Answer {
+    HybridTasks tasks;   ///< jobs by their index in the run
+    PlannedRound round;  ///< without cause and round
+  };
+  /// `resident`: at least one, ascending. Followed tasks are taken as far as their jobs are resident.
+  const Answer& plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy);
+
+ private:
+  struct Job {
+    JobShape shape;
+    double labelled_share = 1;
+  };
+  const Job& job_of(const TrainingJob& job);
+  Answer answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy);
+
+  ModelConfig model_;
+  DeviceCosts costs_;
+  std::optional<FollowedTasks> followed_;
+  std::map<int32_t, Job> jobs_;  ///< by index
+  using Key = std::tuple<std::vector<int32_t>, int64_t, bool>;
+  std::map<Key, Answer> known_;
+};
+
+}  // namespace cotune
