@@ -58,13 +58,16 @@ PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config) {
 
 void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
                        at::ScalarType compute, Diagnostics& mistakes) {
-  const int64_t weights = predict_weight_bytes(config, facts_of(compute, {}, 1));
+  const MemoryFacts facts = facts_of(compute, {}, 1);
+  // While it is loaded the head's weight, the largest, stands as it is beside its packed forms.
+  const int64_t unpacked = facts.packed ? config.vocabulary_size * config.hidden_size * facts.element_size : 0;
+  const int64_t weights = predict_weight_bytes(config, facts) + unpacked;
   const int64_t left = tensor_limit(memory_limit_bytes, {});
   if (weights <= left) return;
   mistakes.add(
       "", 0, "run.memory",
       fmt::format(
-          "{}: the model alone takes {:.0f} MiB; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
+          "{}: the model alone takes {:.0f} MiB while it is loaded; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
           "program itself",
           asked, static_cast<double>(weights) / mib, static_cast<double>(memory_limit_bytes) / mib,
           static_cast<double>(left) / mib));

@@ -3,25 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 
 namespace cotune {
 namespace {
 
-/// Whether the first is to be taken in place of the second.
+constexpr double as_fast = 1.001;  // of steps that differ by less, other things decide
+
+bool can_be_chosen(const Alternative& each) { return each.fits() && !is_sequential(each.deployment); }
+
+/// Of two that are as fast: `hybrid` stays good when jobs come and go, then memory decides.
 bool is_preferred(const Alternative& a, const Alternative& b) {
-  if (a.predicted.seconds < 0.999 * b.predicted.seconds) return true;
-  return a.predicted.seconds <= b.predicted.seconds && a.predicted.fullest_bytes < b.predicted.fullest_bytes;
+  const bool a_is_hybrid = a.sharing == Sharing::hybrid, b_is_hybrid = b.sharing == Sharing::hybrid;
+  if (a_is_hybrid != b_is_hybrid) return a_is_hybrid;
+  return a.predicted.fullest_bytes < b.predicted.fullest_bytes;
 }
 
 /// Why an alternative that fits is not the best one. `best`: nullptr where nothing is chosen.
 std::string reason_against(const Alternative& each, const Alternative* best) {
   if (best == nullptr) return "runs jobs one after the other";
   const double ratio = each.predicted.seconds / best->predicted.seconds;
-  if (ratio > 1.0005) return fmt::format("{:.1f}% slower", 100 * (ratio - 1));
-  if (ratio < 0.9995)
-    return fmt::format("{:.1f}% faster, but runs jobs one after the other", 100 * (1 - ratio));
+  if (ratio > as_fast) return fmt::format("{:.1f}% slower", 100 * (ratio - 1));
+  if (is_sequential(each.deployment)) {
+    return ratio < 1 / as_fast ? fmt::format("{:.1f}% faster, but runs jobs one after the other", 100 * (1 - ratio))
+                               : "as fast, but runs jobs one after the other";
+  }
   return each.predicted.fullest_bytes > best->predicted.fullest_bytes ? "as fast, with more memory"
                                                                       : "as fast";
 }
@@ -87,10 +95,14 @@ bool is_sequential(System system) {
 }
 
 std::optional<size_t> choose(std::vector<Alternative>& alternatives) {
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const Alternative& each : alternatives) {
+    if (can_be_chosen(each)) shortest = std::min(shortest, each.predicted.seconds);
+  }
   std::optional<size_t> chosen;
   for (size_t a = 0; a < alternatives.size(); ++a) {
     const Alternative& each = alternatives[a];
-    if (!each.fits() || is_sequential(each.deployment)) continue;
+    if (!can_be_chosen(each) || each.predicted.seconds > as_fast * shortest) continue;
     if (!chosen || is_preferred(each, alternatives[*chosen])) chosen = a;
   }
   for (size_t a = 0; a < alternatives.size(); ++a) {

@@ -59,8 +59,8 @@ std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>
 /// task_sequential and lobra_sequential: for comparison, never chosen.
 bool is_sequential(System system);
 
-/// The shortest predicted step of those that fit and run all jobs at once, among those within a thousandth
-/// the one with the least memory; nothing where none fits. Writes into every other why it was not taken.
+/// The shortest predicted step of those that fit and run all jobs at once; among those within a thousandth of it one of
+/// sharing `hybrid` before others, then the one with the least memory; nothing where none fits. Writes into every other why it was not taken.
 std::optional<size_t> choose(std::vector<Alternative>& alternatives);
 
 }  // namespace cotune

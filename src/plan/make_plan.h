@@ -34,8 +34,9 @@ struct PlanningResult {
 /// and every
 ///    replica simulated under each order. A pipeline's token budget is halved as long as that makes it
 ///    faster, any replica's until it fits. Under `hybrid` the hybrid tasks are the fastest of: all jobs, each
-///    job by itself, and those of choose_hybrid_tasks.
-/// 4. The shortest predicted step is chosen, among those within a thousandth the one with the least memory.
+///    job by itself, those of choose_hybrid_tasks, and with tensor parallelism pairs and halves in one clock.
+/// 4. The shortest predicted step is chosen; among those within a thousandth of it `hybrid` before other sharing, then the
+///    one with the least memory.
 /// All replicas stand on one kind of nodes: the kind with the shortest step.
 /// The sequential systems run the same for one job after the other, sharing `separate`; their seconds add up.
 /// Throws UserError for a dtype that a device has no rate for. `jobs` must not be empty.

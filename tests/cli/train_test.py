@@ -125,7 +125,7 @@ class CommandLine(ProgramTest):
     def test_a_refusal_for_memory_shows_the_limit_that_was_asked_for(self):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
         errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--memory", "2MiB", expect=2).stderr
-        self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB; the limit of 2 MiB leaves 0 MiB")
+        self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB while it is loaded; the limit of 2 MiB leaves 0 MiB")
 
     def test_mistakes_are_reported_together_with_their_places(self):
         path = self.path / "wrong.yaml"
