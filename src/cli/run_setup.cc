@@ -43,12 +43,20 @@ void add(const OptionPlace& place, const std::string& message, Diagnostics& mist
 
 /// Options that were given and would do nothing with these data.
 void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
+  const auto holds = [&data](std::initializer_list<DataFormat> formats) {
+    return std::any_of(data.files.begin(), data.files.end(), [&formats](const FileReport& file) {
+      return std::find(formats.begin(), formats.end(), file.format) != formats.end();
+    });
+  };
   const OptionPlace chat_template = job.place_of("data.chat_template");
-  const bool has_chats = std::any_of(data.files.begin(), data.files.end(), [](const FileReport& file) {
-    return file.format == DataFormat::messages;
-  });
+  const bool has_chats = holds({DataFormat::messages});
   if (!job.data.chat_template.empty() && !chat_template.is_default && !has_chats) {
     add(chat_template, "has no effect: the job's data hold no `messages`", mistakes);
+  }
+  const bool has_prompts = holds({DataFormat::messages, DataFormat::completion, DataFormat::alpaca});
+  if (job.data.train_on_prompt && !has_prompts) {
+    add(job.place_of("data.train_on_prompt"),
+        "has no effect: the job's data hold no prompts; `text` is learned as a whole, `labels` say it of `tokens`", mistakes);
   }
   if (job.data.eval_fraction > 0 && data.eval.empty() && !data.train.empty()) {
     add(job.place_of("data.eval_fraction"),

@@ -52,6 +52,18 @@ ByteRange range_of(const jinja::Text& text, jinja::Origin origin) {
   return range;
 }
 
+/// What of [0, size) lies in none of the ranges, which are ascending and disjoint.
+std::vector<ByteRange> complement(const std::vector<ByteRange>& ranges, size_t size) {
+  std::vector<ByteRange> rest;
+  size_t begin = 0;
+  for (const ByteRange& range : ranges) {
+    if (begin < range.begin) rest.push_back({begin, range.begin});
+    begin = range.end;
+  }
+  if (begin < size) rest.push_back({begin, size});
+  return rest;
+}
+
 /// The end of the template's own text that begins at `begin`.
 size_t end_of_template_text(const jinja::Text& text, size_t begin) {
   size_t run_begin = 0;
@@ -85,17 +97,21 @@ jinja::Text ChatTemplate::render(const ordered_json& messages, const RenderOptio
 }
 
 TrainingText ChatTemplate::for_training(const ordered_json& messages, const ordered_json& tools,
-                                        const TextEncoder& encoder) const {
+                                        const TextEncoder& encoder, bool whole) const {
   TrainingText result;
   result.text = render(messages, {false, tools, std::nullopt});
+  std::vector<ByteRange> written, excluded;
   for (size_t i = 0; i < messages.size(); ++i) {
-    const ordered_json& message = messages[i];
-    if (message.value("role", "") != "assistant") continue;
-    if (message.contains("weight") && message["weight"] == 0) continue;
-    ByteRange range = learned_range(messages, i, tools, result.text, encoder);
-    if (!result.learned.empty()) range.begin = std::max(range.begin, result.learned.back().end);
-    if (range.begin < range.end) result.learned.push_back(range);
+    const bool is_assistant = messages[i].value("role", "") == "assistant";
+    const bool is_excluded = messages[i].contains("weight") && messages[i]["weight"] == 0;
+    if (whole ? !is_excluded : !is_assistant || is_excluded) continue;
+    std::vector<ByteRange>& ranges = is_excluded ? excluded : written;
+    ByteRange range = is_assistant ? learned_range(messages, i, tools, result.text, encoder)
+                                   : range_of(result.text, static_cast<jinja::Origin>(i) + 1);
+    if (!ranges.empty()) range.begin = std::max(range.begin, ranges.back().end);
+    if (range.begin < range.end) ranges.push_back(range);
   }
+  result.learned = whole ? complement(excluded, result.text.size()) : std::move(written);
   return result;
 }
 

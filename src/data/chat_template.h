@@ -59,8 +59,11 @@ class ChatTemplate {
   ///   Llama 2 and Mistral, with Llama 2's space before it. A template that closes turns with plain text only has all
   ///   of that text learned, because it is what tells the end.
   /// Throws UserError when the template refuses the messages or leaves out a message that is to be learned.
+  ///
+  /// With `whole`, everything is learned but messages of weight 0: of the assistant's what would else be learned, of
+  /// others the bytes that came from them.
   TrainingText for_training(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
-                            const TextEncoder& encoder) const;
+                            const TextEncoder& encoder, bool whole = false) const;
 
   const std::string& name() const { return template_.name(); }
 

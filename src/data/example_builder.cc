@@ -202,7 +202,6 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
     case DataFormat::automatic:
       COTUNE_CHECK(false, "the format must be known");
   }
-  if (train_on_prompt_) std::fill(example.learned.begin(), example.learned.end(), uint8_t{1});
   if (!example.learned.empty()) example.learned[0] = 0;
   return example;
 }
@@ -235,8 +234,8 @@ Example ExampleBuilder::build_chat(const ordered_json& record) const {
   Example example;
   try {
     const ordered_json no_tools;
-    encode_training_text(chat_template_->for_training(*messages, has_tools ? *tools : no_tools, encoder_), encoder_,
-                         example);
+    encode_training_text(chat_template_->for_training(*messages, has_tools ? *tools : no_tools, encoder_, train_on_prompt_),
+                         encoder_, example);
   } catch (const UserError& error) {
     throw RecordError("messages", error.what());
   }
@@ -286,8 +285,8 @@ void ExampleBuilder::append_eos(Example& example) const {
 
 Example ExampleBuilder::build_completion(const std::string& prompt, const std::string& completion) const {
   Example example;
-  append(example, encoder_.prefix(), false);
-  append(example, encoder_.encode_plain(prompt), false);
+  append(example, encoder_.prefix(), train_on_prompt_);
+  append(example, encoder_.encode_plain(prompt), train_on_prompt_);
   append(example, encoder_.encode_plain(completion), true);
   append_eos(example);
   return example;

@@ -144,6 +144,12 @@ class OverrideReader {
   }
 
   void set_option(const Option& option, OptionLevel level, OptionLayer& layer) {
+    GivenOption given{default_value(option), level, source_, 0, field_};
+    if (value_ == "null" || value_ == "~") {
+      given.is_null = true;
+      layer.insert_or_assign(&option, std::move(given));
+      return;
+    }
     YAML::Node node;
     bool literal = true;
     switch (option.accepted.type) {
@@ -161,8 +167,8 @@ class OverrideReader {
     }
     auto read = read_option_value(option, node, literal);
     if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message);
-    layer.insert_or_assign(
-        &option, GivenOption{std::get<OptionValue>(std::move(read)), level, source_, 0, field_});
+    given.value = std::get<OptionValue>(std::move(read));
+    layer.insert_or_assign(&option, std::move(given));
   }
 
   JobsFileLayers& layers_;

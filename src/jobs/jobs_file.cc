@@ -102,6 +102,11 @@ class JobsFileBuilder {
     const OptionTarget target{nullptr, nullptr, &job};
     set_options(merged, target, mistakes_, used_);
     for (const Option* option : missing) option->set(target, default_value(*option));
+    for (const OptionLayer* layer : {&layers.own, &layers.overrides}) {
+      for (const auto& [option, given] : *layer) {
+        if (given.is_null) used_.insert(option);  // a default that was taken back, not one without effect
+      }
+    }
     for (const auto& [option, given] : merged) {
       job.places[option->path()] = {given.file, given.line, given.field, given.level < OptionLevel::job};
     }
@@ -191,8 +196,10 @@ class JobsFileBuilder {
   void report_unused_defaults(const OptionLayer& defaults) {
     if (job_count_ == 0) return;
     for (const auto& [option, given] : defaults) {
-      if (!option->condition || used_.contains(option) || given.is_mistaken || is_unset(given.value))
+      if (!option->condition || used_.contains(option) || given.is_mistaken || is_unset(given.value) ||
+          given.is_null) {
         continue;
+      }
       mistakes_.add(given, fmt::format("`{}` has an effect only {}, and no job is of that kind", option->key,
                                        option->condition->summary));
     }

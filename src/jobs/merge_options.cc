@@ -39,7 +39,11 @@ OptionLayer merge_layers(std::initializer_list<const OptionLayer*> layers, Mista
   for (const OptionLayer* layer : layers) {
     for (const auto& [option, given] : *layer) {
       const bool says_nothing = option->input_only && is_unset(given.value) && !given.is_mistaken;
-      if (!says_nothing) merged.insert_or_assign(option, given);
+      if (given.is_null) {
+        merged.erase(option);
+      } else if (!says_nothing) {
+        merged.insert_or_assign(option, given);
+      }
     }
   }
   std::set<std::string> groups;

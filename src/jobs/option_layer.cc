@@ -101,13 +101,20 @@ void SectionReader::read_option(const Option& option, const Entry& entry, Option
                               earlier->second.line));
     return;
   }
+  GivenOption given{default_value(option), level, file_, entry.line, entry.field};
+  if (entry.value.IsNull()) {
+    given.is_null = true;
+    layer.emplace(&option, std::move(given));
+    return;
+  }
   auto read = read_option_value(option, entry.value);
   if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
     mistakes_.add(file_, entry.line, entry.field, mistake->message);
-    layer.emplace(&option, GivenOption{default_value(option), level, file_, entry.line, entry.field, true});
-    return;
+    given.is_mistaken = true;
+  } else {
+    given.value = std::get<OptionValue>(std::move(read));
   }
-  layer.emplace(&option, GivenOption{std::get<OptionValue>(std::move(read)), level, file_, entry.line, entry.field});
+  layer.emplace(&option, std::move(given));
 }
 
 void SectionReader::visit(size_t count, int line) {

@@ -24,6 +24,7 @@ struct GivenOption {
   int line = 0;
   std::string field;  ///< as written: `jobs[2].adapter.lora_r`
   bool is_mistaken = false;  ///< the value was refused and reported; `value` is the default
+  bool is_null = false;      ///< `null`, `~` or nothing: takes back what weaker levels say; `value` is the default
 };
 
 struct ByTableOrder {

@@ -203,7 +203,7 @@ void add_model(std::vector<Option>& table) {
   table.push_back(field(Section::model, "dtype", COTUNE_FIELD(model->dtype),
                         choice({"auto", "float32", "bfloat16", "float64"},
                                {{"fp32", "float32"}, {"f32", "float32"}, {"bf16", "bfloat16"}, {"f64", "float64"}}),
-                        "Compute type of the frozen model. Adapters, gradients and optimizer state are always float32.",
+                        "Compute type of the frozen model. Adapters, gradients and optimizer state are float32 (float64 under float64).",
                         {.aliases = {"torch_dtype"}}));
 }
 
@@ -216,7 +216,8 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "memory", COTUNE_FIELD(run->memory), of_type(OptionType::memory),
                         "Most memory the run may take; `auto` is 80% of what is free at start."));
   table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(256, most_tokens),
-                        "Tokens of one microbatch. Does not change results, only speed and memory."));
+                        "Tokens of one microbatch; under sharing batch-all, of an evaluation's only. Does not change results, only speed and "
+                        "memory."));
   table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
                         "Worker threads; 0: one per core."));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),

@@ -83,7 +83,7 @@ struct Option {
   Accepted accepted;
   std::string description;
   std::string default_note;  ///< shown in place of the default's value
-  bool required = false;     ///< for the schema and the docs; rules.h says when
+  bool required = false;     ///< for the schema and the docs; jobs_file.cc says when
   bool in_defaults = true;
   /// Options of one group with different alternatives exclude each other (`steps`, `epochs`); "" : no group.
   std::string group;

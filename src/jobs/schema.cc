@@ -80,8 +80,22 @@ std::string description_of(const Option& option) {
   return option.condition ? fmt::format("({}) {}", option.condition->summary, option.description) : option.description;
 }
 
+/// The schema, with null for "as if it were not given".
+Json or_null(Json schema) {
+  if (schema.contains("enum")) {
+    schema["enum"].push_back(nullptr);
+  } else if (schema.contains("anyOf")) {
+    schema["anyOf"].push_back({{"type", "null"}});
+  } else {
+    Json types = schema["type"].is_array() ? schema["type"] : Json::array({schema["type"]});
+    types.push_back("null");
+    schema["type"] = std::move(types);
+  }
+  return schema;
+}
+
 Json option_schema(const Option& option) {
-  Json schema = value_schema(option);
+  Json schema = option.required ? value_schema(option) : or_null(value_schema(option));
   schema["description"] = description_of(option);
   if (option.input_only || !option.default_note.empty()) return schema;
   const OptionValue value = default_value(option);
@@ -96,7 +110,7 @@ Json section_schema(Section section, bool in_defaults) {
     if (option.section != section || (in_defaults && !option.in_defaults)) continue;
     properties[option.key] = option_schema(option);
     for (const std::string& alias : option.aliases) {
-      properties[alias] = value_schema(option);
+      properties[alias] = or_null(value_schema(option));
       properties[alias]["description"] = fmt::format("Another name of `{}`.", option.key);
     }
   }

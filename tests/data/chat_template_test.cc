@@ -53,6 +53,23 @@ TEST(ChatTemplate, LearnsEachAnswerAndItsEndOfTurnInEveryFamily) {
   EXPECT_EQ(learned("qwen3", two_turns), "a1<|im_end|> / <think>\n\n</think>\n\na2<|im_end|>");
 }
 
+TEST(ChatTemplate, LearnsTheWholeButMessagesOfWeightZero) {
+  const auto learned_of_whole = [](const std::string& json) {
+    const TrainingText text = chat_template("chatml").for_training(chat(json), {}, ExampleEncoder(), true);
+    std::string out;
+    for (const ByteRange& range : text.learned) {
+      out += (out.empty() ? "" : " / ") + text.text.bytes().substr(range.begin, range.end - range.begin);
+    }
+    return out;
+  };
+  EXPECT_EQ(learned_of_whole(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])"),
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n");
+  EXPECT_EQ(learned_of_whole(R"([{"role":"user","content":"q","weight":0},{"role":"assistant","content":"a","weight":0},
+                                {"role":"user","content":"r"},{"role":"assistant","content":"b","weight":1}])"),
+            "<|im_start|>user\n / <|im_end|>\n<|im_start|>assistant\n / "
+            "\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n");
+}
+
 TEST(ChatTemplate, PassesOverMessagesOfWeightZero) {
   const std::string weighted =
       R"([{"role":"user","content":"q"},{"role":"assistant","content":"a1","weight":0},{"role":"user","content":"q"},{"role":"assistant","content":"a2","weight":1}])";

@@ -112,7 +112,7 @@ TEST(JobsFileMistakes, InNames) {
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: a b, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + "a b");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: ../a, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + "../a");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: .a, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + ".a");
-  EXPECT_EQ(mistakes(model + "jobs: [\n{name: null, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + accepted + "nothing");
+  EXPECT_EQ(mistakes(model + "jobs: [\n{name: null, data: {train: t}}]}"), "j.yaml:2: jobs[0]: `name` is missing");
   EXPECT_EQ(mistakes(model + "jobs: [\n{name: " + std::string(101, 'x') + ", data: {train: t}}]}"),
             "j.yaml:2: jobs[0].name: " + accepted + std::string(60, 'x') + "…");
   EXPECT_EQ(mistakes(model + "defaults: {data: {train: t}}, jobs: [{name: a},\n{name: b},\n{name: a}]}"),
@@ -140,7 +140,6 @@ TEST(JobsFileMistakes, InAJob) {
       {"adapter: {r: 010}", "adapter.r: must be a whole number from 1 to 512, got 010"},
       {"adapter: {r: 99999999999999999999}", "adapter.r: must be a whole number from 1 to 512, got 99999999999999999999"},
       {"adapter: {r: '16'}", "adapter.r: must be a whole number from 1 to 512, got the text \"16\": write it without quotes"},
-      {"adapter: {r: }", "adapter.r: must be a whole number from 1 to 512, got nothing"},
       {"adapter: {r: [1]}", "adapter.r: must be a whole number from 1 to 512, got a list"},
       {"adapter: {r: {a: 1}}", "adapter.r: must be a whole number from 1 to 512, got a map"},
       {"adapter: {dropout: 1}", "adapter.dropout: must be a number of at least 0 and below 1, got 1"},

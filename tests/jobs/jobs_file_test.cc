@@ -56,6 +56,16 @@ TEST(JobsFile, TakesAPresetNameAsItIsAndAConfigFileAsAPath) {
   EXPECT_EQ(parse("cotune: 1\nmodel: {config: c.json, weights: random, seed: 3}" + rest).model.config, "/folder/c.json");
 }
 
+TEST(JobsFile, TakesBackWithNullWhatWeakerLevelsSay) {
+  EXPECT_EQ(job("adapter: {r: }", "{adapter: {r: 4}}"), job("adapter: {}"));
+  EXPECT_EQ(job("adapter: {r: ~, dropout: null}, train: {lr: 0.1}", "{train: {lr: null}}"), job("train: {lr: 0.1}"));
+  EXPECT_EQ(job("train: {eval_steps: 5}", "{}", {"jobs.a.data.eval=null", "jobs.a.train.eval_steps=~"}).data.eval, "");
+  EXPECT_EQ(job("adapter: {r: 8}", "{}", {"jobs.a.adapter.r=null"}), job("adapter: {}"));
+  EXPECT_EQ(job("adapter: {method: bottleneck, r: null}"), job("adapter: {method: bottleneck}"));
+  const std::string one_of_two = "data: {train: t, eval: null, eval_fraction: 0.1}";
+  EXPECT_EQ(parse(head + "defaults: {data: {eval: e}}\njobs: [{name: a, " + one_of_two + "}]").jobs[0].data.eval, "");
+}
+
 TEST(JobsFile, MergesDefaultsOptionByOptionUnderEveryJob) {
   const JobSpec merged = job("adapter: {r: 4}, train: {lr: 0.1}",
                              "{adapter: {r: 16, alpha: 32}, train: {learning_rate: 1, seed: 7}, priority: 3}");

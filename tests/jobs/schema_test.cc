@@ -75,7 +75,7 @@ TEST(JobsFileSchema, CarriesBoundsChoicesAndDefaults) {
   EXPECT_EQ(adapter["r"]["maximum"], 512);
   EXPECT_EQ(adapter["r"]["default"], 8);
   EXPECT_EQ(adapter["dropout"]["exclusiveMaximum"], 1.0);
-  EXPECT_EQ(adapter["method"]["enum"], nlohmann::json({"lora", "bottleneck", "diff_pruning", "LORA"}));
+  EXPECT_EQ(adapter["method"]["enum"], nlohmann::json({"lora", "bottleneck", "diff_pruning", "LORA", nullptr}));
   EXPECT_EQ(adapter["method"]["default"], "lora");
 }
 
