@@ -18,8 +18,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cluster/instance_plan.h"
 #include "cluster/philly_trace.h"
-#include "cluster/step_study.h"
+#include "cluster/plan_study.h"
 #include "cluster/trace_charts.h"
 #include "cluster/trace_study.h"
 #include "schedule/pipeline/render.h"
@@ -41,12 +42,17 @@ Values nominal_values(const Json& file) {
   return values;
 }
 
-InstancesOfCluster instances_for(const Json& file, const Values& values) {
+ClusterSpec cluster_for(const Json& file, const Values& values) {
   const Json& given = file.at("given");
   NodeGroup group{.name = "node", .count = given.at("devices").get<int64_t>() / 8, .devices = 8, .device = device_preset(given.at("device").get<std::string>())};
   group.link = link_preset(values.at("link").get<std::string>());
   group.device.compute_efficiency = values.at("compute_efficiency");
-  const ClusterSpec cluster{{group}, link_preset("infiniband-100")};
+  return {{group}, link_preset("infiniband-100")};
+}
+
+InstancesOfCluster instances_for(const Json& file, const Values& values) {
+  const Json& given = file.at("given");
+  const ClusterSpec cluster = cluster_for(file, values);
   const auto text = values.at("instance").get<std::string>();
   const size_t sign = text.find('x');
   InstancesOfCluster instances = instances_of(cluster, model_preset(given.at("model").get<std::string>()), std::stoll(text.substr(0, sign)),
@@ -285,18 +291,26 @@ void stragglers(const Json& file, const std::filesystem::path& folder) {
     job.lengths.weights = {{tokens, 1.0}};
     job.adapters = adapter_shapes(JobKind{16, tokens, AdapterMethod::lora, 16}, static_cast<int32_t>(jobs.size()) - 1, instance.model);
   }
-  fmt::print("| straggler | round | over planned | idle |\n|---|---|---|---|\n");
-  for (const double factor : {1.0, 1.1, 1.25, 1.5, 2.0}) {
+  const ClusterSpec cluster = cluster_for(file, nominal_values(file));
+  const Plan plan = plan_instance(instance.model, cluster, jobs, {instance.tensor_parallel, instance.pipeline_stages}, {});
+  const std::vector<std::vector<StepRow>> rows = {typical_step(jobs)};
+  fmt::print("| slow | step | over planned | idle |\n|---|---|---|---|\n");
+  const auto look = [&](const std::string& what, const Disturbances& slow) {
+    const PlanStudy study = study_plan(plan, rows, instance.model, cluster, jobs, slow);
+    fmt::print("| {} | {:.0f} ms | {:.3f}× | {:.1f}% |\n", what, 1e3 * study.step_s, study.step_s / study.planned_step_s,
+               100 * study.replicas.front().idle);
+    return study;
+  };
+  look("nothing", {});
+  for (const double factor : {1.1, 1.25, 1.5, 2.0}) {
     for (const int32_t rank : {0, 3}) {
-      if (factor == 1 && rank > 0) continue;
-      const StepStudy study = study_step(instance, jobs, factor > 1 ? std::vector<Slowdown>{{.rank = rank, .factor = factor}} : std::vector<Slowdown>{});
-      fmt::print("| {} | {:.0f} ms | {:.3f}× | {:.1f}% |\n", factor > 1 ? fmt::format("stage {}, {}× slower", rank, factor) : "none", 1e3 * study.simulated.makespan_s,
-                 study.simulated.makespan_s / study.planned.makespan_s, 100 * study.simulated.bubble_ratio());
-      if (factor == 1.5 && rank == 3) {
-        write(folder / "simulation-step.svg", render_svg(study.schedule, study.simulated, {.title = "A round of six jobs; the last stage is 1.5 times slower than planned"}));
-      }
+      const PlanStudy study = look(fmt::format("stage {}, {}×", rank, factor), {{{.rank = rank, .factor = factor}}, {}});
+      if (factor != 1.5 || rank != 3) continue;
+      const ReplicaRun& run = study.replicas.front().runs.front().run;
+      write(folder / "simulation-step.svg", render_svg(run.schedule, run.simulation, {.title = "Two steps of six jobs; the last stage is 1.5 times slower than planned"}));
     }
   }
+  for (const double factor : {4.0, 16.0, 64.0}) look(fmt::format("link 1-2, {}×", factor), {{}, {{1, 2, factor}}});
 }
 
 }  // namespace

@@ -1,22 +1,19 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <tuple>
 
-#include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/planned_jobs.h"
-#include "cli/profile_fingerprint.h"
-#include "cli/run_setup.h"
-#include "jobs/jobs_file.h"
+#include "cli/planning_setup.h"
+#include "plan/make_plan.h"
+#include "plan/node_changes.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
 #include "plan/planning_json.h"
 #include "plan/replica_models.h"
-#include "plan/shapes/cluster_file.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -30,50 +27,14 @@ struct PlanArguments {
   bool compare = false, json = false;
 };
 
-/// This machine: one device, the preset `cpu` with the memory that the machine has.
-ClusterSpec this_machine() {
-  DeviceSpec device = device_preset("cpu");
-  const auto pages = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)),
-             page_bytes = static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
-  if (pages > 0 && page_bytes > 0) device.memory_bytes = pages * page_bytes;
-  return {.nodes = {{.name = "this-machine", .device = device}}, .network = {}};
-}
-
-std::string planned_dtype(const ModelSpec& model, const ClusterSpec& cluster) {
-  if (model.dtype != "auto") return model.dtype;
-  for (const NodeGroup& group : cluster.nodes) {
-    if (!group.device.flops.contains("bfloat16")) return "float32";
+/// What the jobs file says of sharing or microbatches is what plans are chosen by here.
+void tell_unread(const PlanningSetup& setup) {
+  for (const char* option : {"run.sharing", "run.token_budget"}) {
+    const auto place = setup.run_places.find(option);
+    if (place == setup.run_places.end()) continue;
+    fmt::print(stderr, "{}:{}: {}: is not followed: `cotune plan` chooses it; `cotune simulate --jobs` follows it\n", place->second.file,
+               place->second.line, place->second.field);
   }
-  return "bfloat16";
-}
-
-/// A profile with its fits, for jobs and a cluster that it holds for.
-struct PlanProfile {
-  Profile profile;
-  MeasuredTimes times;
-};
-
-/// Without a cluster file it must be of this machine; a cluster of one kind of devices is taken to be of the profile's.
-std::unique_ptr<PlanProfile> profile_for(const PlanArguments& arguments, const ModelSpec& model, const ModelConfig& config,
-                                         const ClusterSpec& cluster) {
-  Profile profile = read_profile(arguments.profile);
-  if (model.dtype != "auto" && model.dtype != profile.fingerprint.dtype) {
-    throw_user_error("{}: was measured in {}, model.dtype is {}", arguments.profile, profile.fingerprint.dtype, model.dtype);
-  }
-  if (arguments.cluster.empty()) {
-    ModelSpec measured = model;
-    measured.dtype = profile.fingerprint.dtype;
-    const ComputeDevice device = choose_device("cpu", "--profile");
-    check_fingerprint(profile, fingerprint_here(config, compute_dtype(measured, device), device), arguments.profile);
-  }
-  for (const NodeGroup& group : cluster.nodes) {
-    if (group.device != cluster.nodes.front().device) {
-      throw_user_error("{}: nodes of {} and of {}: a profile is of one device", arguments.cluster, cluster.nodes.front().name,
-                       group.name);
-    }
-  }
-  MeasuredTimes times(profile, config, arguments.profile);
-  return std::make_unique<PlanProfile>(PlanProfile{std::move(profile), std::move(times)});
 }
 
 /// The schedule of one replica of the chosen plan, simulated again: one step of each job in turn, or of all
@@ -113,22 +74,16 @@ void write_pictures(const PlanArguments& arguments, const PlanningResult& result
 
 /// Exit code: 0 a plan was found; 2 nothing fits.
 int plan(const PlanArguments& arguments) {
-  const JobsFile jobs_file = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::plan);
-  const ClusterSpec cluster =
-      arguments.cluster.empty() ? this_machine() : read_cluster_file(arguments.cluster);
-  const auto [model, jobs] = planned_jobs(jobs_file);
-  PlanOptions options;
-  options.dtype = planned_dtype(jobs_file.model, cluster);
-  options.layout = jobs_file.run.layout;
-  options.chunk_size = jobs_file.run.chunk_size;
-  options.recompute = jobs_file.run.recompute;
-  std::unique_ptr<PlanProfile> profile;
-  if (!arguments.profile.empty()) {
-    profile = profile_for(arguments, jobs_file.model, model, cluster);
-    options.dtype = profile->profile.fingerprint.dtype;
-    options.measured = &profile->times;
-    options.profile_hash = checksum(read_file(arguments.profile));
-  }
+  PlanningSetup setup = read_planning_setup({.command = "plan",
+                                             .jobs_file = arguments.jobs_file,
+                                             .overrides = arguments.overrides,
+                                             .cluster = arguments.cluster,
+                                             .profile = arguments.profile,
+                                             .dtype = "",
+                                             .read = {"run.layout", "run.chunk_size", "run.recompute"}});
+  tell_unread(setup);
+  const auto& [model, jobs, cluster] = std::tie(setup.model, setup.jobs, setup.cluster);
+  PlanOptions& options = setup.options;
   if (arguments.compare) {
     options.deployments = {System::task_sequential, System::task_fused, System::lobra_sequential,
                            System::lobra};
@@ -138,8 +93,8 @@ int plan(const PlanArguments& arguments) {
   if (arguments.json) {
     fmt::print("{}\n", to_json(result, changes).dump());
   } else {
-    if (profile != nullptr) {
-      fmt::print("Times are those of {}, measured on {}.\n", arguments.profile, profile->profile.fingerprint.device);
+    if (setup.profile != nullptr) {
+      fmt::print("Times are those of {}, measured on {}.\n", arguments.profile, setup.profile->profile.fingerprint.device);
     }
     fmt::print("{}", explain(result, cluster));
     if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));
@@ -173,12 +128,14 @@ void add_plan_command(CLI::App& app) {
                     "Also predict the deployments that run one job after the other");
   command->add_flag("--json", arguments->json, "Everything as one JSON object on standard output");
   command->add_option("--output", arguments->output, "Write the plan to this file, as JSON");
-  command->add_option("--svg", arguments->svg,
-                      "Draw the pipeline of one replica, two steps of it, to this file");
-  command->add_option("--trace", arguments->trace, "The same as trace events, for ui.perfetto.dev");
-  command->add_option("--replica", arguments->replica, "Which replica --svg and --trace show; default 0")
+  CLI::Option* svg = command->add_option("--svg", arguments->svg, "Draw the pipeline of one replica, two steps of it, to this file");
+  CLI::Option* trace = command->add_option("--trace", arguments->trace, "The same as trace events, for ui.perfetto.dev");
+  CLI::Option* replica = command->add_option("--replica", arguments->replica, "Which replica --svg and --trace show; default 0")
       ->check(CLI::Range(int64_t{0}, int64_t{1000000}));
-  command->callback([arguments] { exit_code() = plan(*arguments); });
+  command->callback([arguments, svg, trace, replica] {
+    if (replica->count() > 0 && svg->count() + trace->count() == 0) throw_user_error("--replica: says what --svg or --trace show; neither is given");
+    exit_code() = plan(*arguments);
+  });
 }
 
 }  // namespace cotune

@@ -1,4 +1,4 @@
-/// One step of a whole plan on its cluster, event by event: replicas with their pipelines and links, stragglers, and the
+/// One step of a whole plan on its cluster, event by event: replicas with their pipelines and links, stragglers and slow links, and the
 /// exchange of adapter gradients between replicas.
 #pragma once
 
@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "cluster/disturbances.h"
+#include "cluster/hidden_exchange.h"
+#include "plan/cost/replica_prediction.h"
 #include "plan/plan.h"
 #include "plan/plan_options.h"
 #include "plan/shapes/job_shape.h"
@@ -14,40 +17,49 @@
 
 namespace cotune {
 
-/// A stage that computes `factor` times slower all the time. `rank`: a tensor-parallel group, counted over the replicas: those of
-/// replica 0 from its first stage on, then those of replica 1.
-struct SlowStage {
-  int64_t rank = 0;
-  double factor = 1;
-  bool operator==(const SlowStage&) const = default;
+/// One work of a replica with its schedule, run with what is slow.
+struct StudiedRun {
+  std::string name;      ///< of the job, where jobs go one after the other; "": all together
+  double start_s = 0;    ///< after the runs before it
+  ReplicaRun run;
 };
 
-/// The exchange of adapter gradients, hidden behind the last backward as far as that goes.
-struct HiddenExchange {
-  int64_t buckets = 1;   ///< all-reduces that a stage's gradients are exchanged in, from its last layer down
-  double seconds = 0;    ///< of all of a stage's, the longest of all stages
-  double exposed_s = 0;  ///< after the last backward of all replicas; optimizer steps follow
-  bool operator==(const HiddenExchange&) const = default;
+struct StudiedStage {
+  double busy_s = 0;             ///< per step
+  int64_t memory_bytes = 0;      ///< of one rank, at its peak
+  int64_t memory_limit_bytes = 0;
+};
+
+struct StudiedReplica {
+  double planned_s = 0;    ///< per step, everything at its speed
+  double simulated_s = 0;  ///< with what is slow
+  double idle = 0;         ///< share of its stages' time until the step ends
+  int64_t message_count = 0, message_bytes = 0;  ///< between its stages, per step
+  std::vector<StudiedStage> stages;
+  std::vector<StudiedRun> runs;  ///< none without rows
 };
 
 struct PlanStudy {
-  std::vector<double> planned_s;    ///< per replica and step, every stage at its speed
-  std::vector<double> simulated_s;  ///< with what is slow
-  double exchange_s = 0;            ///< after the step, as the plan has it
-  HiddenExchange hidden;            ///< in buckets instead, the number that leaves least exposed; of what is slow
-  double planned_step_s = 0;        ///< slowest replica and exchange, every stage at its speed: the plan's own prediction
-  double step_s = 0;                ///< the same with what is slow
-  std::vector<double> idle;         ///< per replica: share of its stages' time until the step ends
+  std::vector<StudiedReplica> replicas;
+  int64_t tokens = 0;         ///< of a step
+  double exchange_s = 0;      ///< after the step, over the slowest link between replicas
+  HiddenExchange hidden;      ///< in buckets instead, the number that leaves least exposed; of what is slow
+  double planned_step_s = 0;  ///< slowest replica and exchange, everything at its speed: the plan's own prediction
+  double step_s = 0;          ///< the same with what is slow
 };
 
-/// Orders, proves and simulates every replica as planning did, over two steps of which the seconds are one; then runs the same
-/// action lists with the slow stages. Gradients of a layer are ready when every replica's last backward has passed it (layers of
-/// a stage evenly over that backward), and are exchanged one bucket after the other: max(ready, previous end) + ring
-/// all-reduce. Throws UserError for a rank that is none, and what planned_rows throws.
-PlanStudy study_plan(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
-                     const std::vector<SlowStage>& slow, const PlanOptions& options = {});
+/// Orders, proves and simulates every replica as planning did, over options.rounds steps of which the seconds are one; then runs the same
+/// action lists with what is slow. `rows`: of every replica (planned_rows; typical_step of a plan_instance). Throws UserError where
+/// `slow` does not check or a replica does not fit.
+PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const ModelConfig& model,
+                     const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const Disturbances& slow,
+                     const PlanOptions& options = {});
 
-std::string to_text(const PlanStudy& study, const Plan& plan);
-nlohmann::ordered_json to_json(const PlanStudy& study);
+/// `drawn`: the replica whose pipeline is drawn below the numbers.
+std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn);
+nlohmann::ordered_json to_json(const PlanStudy& study, const Plan& plan);
+
+/// All replicas and links as one Perfetto file: two processes per replica, its ranks counted over the replicas.
+std::string render_trace(const PlanStudy& study, const Plan& plan);
 
 }  // namespace cotune

@@ -71,7 +71,7 @@ class SimulateTest(ProgramTest):
         results = self.results(self.trace, "--compare", "--most-jobs", 3)
         self.assertEqual(len({(each["policy"], each["sharing"]) for each in results}), 6 * 5)
         self.assertTrue(all(each["finished"] == 4 for each in results))
-        text = self.simulate(self.trace, "--compare", "--policy", "fcfs,priority", "--sharing", "separate,temporal").stdout
+        text = self.simulate(self.trace, "--policy", "fcfs,priority", "--sharing", "separate,temporal").stdout
         self.assertEqual(len(text.splitlines()), 1 + 4 + 1)
 
     def test_the_same_seed_gives_the_same_trace_and_a_saved_trace_the_same_result(self):
@@ -101,35 +101,109 @@ class SimulateTest(ProgramTest):
         jobs = {job["job"]: job for job in self.rows("jobs.csv")}
         self.assertAlmostEqual(float(jobs["b"]["ran_min"]), 30, delta=0.01)
 
-    def test_a_step_runs_with_stragglers(self):
-        jobs = self.file("jobs.yaml", JOBS)
-        planned = json.loads(self.simulate("--jobs", jobs, "--json").stdout)
-        slow = json.loads(self.simulate("--jobs", jobs, "--slow", "1:3", "--json").stdout)
-        self.assertEqual(slow["planned_seconds"], planned["seconds"])
-        self.assertGreater(slow["seconds"], planned["seconds"])
-        late = json.loads(self.simulate("--jobs", jobs, "--slow", "1:3:1000000:1000001", "--json").stdout)
-        self.assertEqual(late["seconds"], planned["seconds"])
-        text = self.simulate("--jobs", jobs, "--slow", "1:3", "--svg", self.path / "charts", "--perfetto", self.path / "trace.json").stdout
-        self.assertIn("as planned, without stragglers", text)
-        self.assertTrue(xml.etree.ElementTree.parse(self.path / "charts" / "step.svg").getroot().tag.endswith("svg"))
-        self.assertTrue(json.loads((self.path / "trace.json").read_text()))
+    def step(self, *arguments):
+        return json.loads(self.simulate("--jobs", self.file("jobs.yaml", JOBS), *arguments, "--json").stdout)
 
-    def test_a_plan_takes_what_it_says_and_longer_with_a_slow_stage(self):
+    def picture(self, path):
+        self.assertTrue(xml.etree.ElementTree.parse(path).getroot().tag.endswith("svg"))
+
+    def test_a_step_runs_with_stragglers_and_slow_links(self):
+        planned = self.step()
+        self.assertEqual(planned["step_s"], planned["planned_step_s"])
+        slow = self.step("--slow", "1:3")
+        self.assertEqual(slow["planned_step_s"], planned["step_s"])
+        self.assertGreater(slow["step_s"], planned["step_s"])
+        self.assertEqual(self.step("--slow", "1:3:1000000:1000001")["step_s"], planned["step_s"])
+        link = self.step("--slow-link", "2-1:50")
+        self.assertEqual(link["planned_step_s"], planned["step_s"])
+        self.assertGreater(link["step_s"], planned["step_s"])
+        self.assertGreater(self.step("--slow-link", "2-1:50", "--slow", "1:3")["step_s"], slow["step_s"])
+        text = self.simulate("--jobs", self.path / "jobs.yaml", "--slow", "1:3", "--svg", self.path / "charts", "--perfetto", self.path / "trace.json").stdout
+        self.assertRegex(text, r"A step of <1,4>.*; \d\.\d+ times the planned ")
+        self.assertIn("rank 3", text)
+        self.picture(self.path / "charts" / "replica-0.svg")
+        self.assertTrue(json.loads((self.path / "trace.json").read_text())["traceEvents"])
+
+    def test_a_step_follows_what_the_jobs_file_says_of_the_run(self):
+        usual = self.step()
+        self.assertEqual((usual["sharing"], usual["layout"], usual["recompute"]), ("hybrid", "ragged", False))
+        separate = self.step("--set", "run.sharing=separate", "--svg", self.path / "charts")
+        self.assertEqual(separate["sharing"], "separate")
+        self.assertGreater(separate["step_s"], usual["step_s"])
+        for job in ("short", "long"):
+            self.picture(self.path / "charts" / f"replica-0-{job}.svg")
+        fused, padded = (self.step("--set", "run.sharing=batch-all", "--set", f"run.layout={layout}") for layout in ("ragged", "padded"))
+        self.assertGreater(padded["step_s"], fused["step_s"])
+        budget = self.step("--set", "run.token_budget=1024")
+        self.assertEqual(budget["replicas"][0]["token_budget"], 1024)
+        self.assertNotEqual(budget["step_s"], usual["step_s"])
+        recomputed = self.step("--set", "run.recompute=always")
+        self.assertTrue(recomputed["recompute"])
+        self.assertGreater(recomputed["step_s"], usual["step_s"])
+        chunked = self.step("--set", "run.layout=chunked", "--set", "run.chunk_size=128")
+        self.assertEqual(chunked["layout"], "chunked")
+
+    def test_a_step_of_jobs_with_data_of_their_own(self):
+        model = self.model_with_text()
+        (self.path / "rows.jsonl").write_text("".join(json.dumps({"text": "word " * n}) + "\n" for n in range(1, 9)))
+        jobs = self.file("own.yaml", f"cotune: 1\nmodel: {{path: {model}}}\njobs:\n  - {{name: own, data: {{train: rows.jsonl}}, train: {{steps: 4}}}}\n")
+        result = json.loads(self.simulate("--jobs", jobs, "--instance", "1x1", "--json").stdout)
+        self.assertEqual(result["jobs"], ["own"])
+        self.assertGreater(result["tokens"], 8)
+
+    def test_a_plan_takes_what_it_says_and_longer_with_what_is_slow(self):
         jobs = self.file("jobs.yaml", JOBS)
         plan = self.path / "plan.json"
         self.run_program("plan", jobs, "--cluster", self.cluster, "--output", plan)
         predicted = json.loads(plan.read_text())["predicted"]["seconds"]
-        usual = json.loads(self.simulate("--jobs", jobs, "--plan", plan, "--json").stdout)
+        usual = self.step("--plan", plan)
         self.assertAlmostEqual(usual["step_s"], predicted)
-        slow = json.loads(self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2", "--json").stdout)
+        slow = self.step("--plan", plan, "--slow", "0:2")
         self.assertAlmostEqual(slow["planned_step_s"], predicted)
         self.assertGreater(slow["step_s"], 1.2 * predicted)
-        self.assertRegex(self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2").stdout, r"A step of <.*; \d\.\d+ times the planned ")
-        self.assertIn("plan.json: there is no rank 999", self.simulate("--jobs", jobs, "--plan", plan, "--slow", "999:2", expect=2).stderr)
-        self.assertIn("all the time: RANK:FACTOR", self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2:1:5", expect=2).stderr)
-        self.assertIn("--svg", self.simulate("--jobs", jobs, "--plan", plan, "--svg", self.path / "x", expect=2).stderr)
+        self.assertLess(self.step("--plan", plan, "--slow", "0:2:0:5")["step_s"], slow["step_s"])
+        self.assertGreater(self.step("--plan", plan, "--slow-link", "0-1:100")["exchange_s"], 50 * usual["exchange_s"])
+        replicas = len(usual["replicas"])
+        text = self.simulate("--jobs", jobs, "--plan", plan, "--slow", "0:2", "--replica", 1, "--svg", self.path / "charts",
+                             "--perfetto", self.path / "trace.json").stdout
+        self.assertRegex(text, r"A step of <.*; \d\.\d+ times the planned ")
+        self.assertIn("\nreplica 1, microbatches of at most ", text)
+        self.assertIn("rank 0", text)
+        for replica in range(replicas):
+            self.picture(self.path / "charts" / f"replica-{replica}.svg")
+        names = {event["args"]["name"] for event in json.loads((self.path / "trace.json").read_text())["traceEvents"] if event["name"] == "process_name"}
+        self.assertTrue({f"replica {replica}, ranks" for replica in range(replicas)} <= names, names)
+        for arguments, message in (
+                (("--slow", "999:2"), "plan.json: --slow: there is no rank 999"),
+                (("--replica", "99"), f"--replica: must be below {replicas}"),
+                (("--replica", "0", "--json"), "--replica"),
+                (("--instance", "1x4"), "--instance"),
+                (("--dtype", "float32"), "--dtype"),
+                (("--set", "run.layout=padded"), "--set: run.layout: has no effect on `cotune simulate --plan`, which reads of `run` nothing")):
+            with self.subTest(message):
+                self.assertIn(message, self.simulate("--jobs", jobs, "--plan", plan, *arguments, expect=2).stderr)
         other = self.file("other.yaml", JOBS.replace("llama-2-7b", "llama-2-13b"))
         self.assertIn("plan.json: the plan was made for another model", self.simulate("--jobs", other, "--plan", plan, expect=2).stderr)
+
+    def test_options_without_effect_are_refused(self):
+        jobs = self.file("jobs.yaml", JOBS)
+        for arguments, message in (
+                ((self.trace, "--seed", "1"), "--seed requires --philly"),
+                ((self.trace, "--days", "1"), "--days requires --philly"),
+                ((self.trace, "--restart", "5"), "--restart: has no effect where no policy pushes jobs out"),
+                ((self.trace, "--most-jobs", "2", "--sharing", "separate"), "--most-jobs: has no effect on `separate`"),
+                ((self.trace, "--compare", "--policy", "fcfs", "--sharing", "temporal"), "--compare: has nothing to add"),
+                ((self.trace, "--perfetto", "x"), "--perfetto requires --jobs"),
+                ((self.trace, "--profile", "x"), "--profile requires --jobs"),
+                ((self.trace, "--slow-link", "0-1:2"), "--slow-link requires --jobs"),
+                ((self.trace, "--replica", "0"), "--replica requires"),
+                (("--jobs", jobs, "--replica", "0"), "--replica requires --plan"),
+                (("--jobs", jobs, "--microbatches", "8"), "--jobs excludes --microbatches"),
+                (("--jobs", jobs, "--rates", "table"), "--jobs excludes --rates"),
+                (("--jobs", jobs, "--set", "run.memory=8GiB"), "--set: run.memory: has no effect on `cotune simulate --jobs`, which reads of `run` run.chunk_size, "),
+                (("--jobs", jobs, "--set", "model.dtype=float32", "--dtype", "bfloat16"), "--dtype: is bfloat16, but model.dtype is float32")):
+            with self.subTest(message):
+                self.assertIn(message, self.simulate(*arguments, expect=2).stderr)
 
     def test_mistakes_are_named(self):
         jobs = self.file("jobs.yaml", JOBS)

@@ -3,8 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "base/error.h"
+#include "cluster/instance_plan.h"
 #include "plan/make_plan.h"
+#include "plan/planned_rows.h"
 
 namespace cotune {
 namespace {
@@ -28,8 +33,11 @@ struct Case {
     }
   }
   std::vector<Alternative> alternatives() const { return make_plan(model, cluster, jobs, options).alternatives; }
-  PlanStudy study(const Plan& plan, const std::vector<SlowStage>& slow = {}) const {
-    return study_plan(plan, model, cluster, jobs, slow, options);
+  PlanStudy study(const Plan& plan, const Disturbances& slow = {}) const {
+    return study_plan(plan, planned_rows(plan, model, cluster, jobs, options), model, cluster, jobs, slow, options);
+  }
+  PlanStudy study_instance(const InstanceSettings& settings, const Disturbances& slow = {}) const {
+    return study_plan(plan_instance(model, cluster, jobs, settings, options), {typical_step(jobs)}, model, cluster, jobs, slow, options);
   }
 };
 
@@ -43,10 +51,10 @@ TEST(StudyPlan, IsThePlansOwnPredictionWhereNothingIsSlow) {
       EXPECT_DOUBLE_EQ(study.step_s, plan.predicted.seconds);
       EXPECT_DOUBLE_EQ(study.planned_step_s, plan.predicted.seconds);
       EXPECT_EQ(study.exchange_s, plan.predicted.exchange_s);
-      ASSERT_EQ(study.simulated_s.size(), plan.replicas.size());
+      ASSERT_EQ(study.replicas.size(), plan.replicas.size());
       for (size_t r = 0; r < plan.replicas.size(); ++r) {
-        EXPECT_DOUBLE_EQ(study.simulated_s[r], plan.replicas[r].seconds);
-        EXPECT_GE(study.idle[r], -1e-9);
+        EXPECT_DOUBLE_EQ(study.replicas[r].simulated_s, plan.replicas[r].seconds);
+        EXPECT_GE(study.replicas[r].idle, -1e-9);
       }
       several += plan.replicas.size() > 1 ? 1 : 0;
     }
@@ -72,21 +80,21 @@ TEST(StudyPlan, SlowsTheReplicaOfASlowStageAndNoOther) {
   ASSERT_GT(plan.replicas.size(), 1u);
   const PlanStudy usual = problem.study(plan);
   const int64_t rank = plan.replicas[0].pipeline_stages();  // the first of replica 1
-  const PlanStudy slowed = problem.study(plan, {{.rank = rank, .factor = 2}});
-  EXPECT_DOUBLE_EQ(slowed.simulated_s[0], usual.simulated_s[0]);
-  EXPECT_GT(slowed.simulated_s[1], 1.5 * usual.simulated_s[1]);
-  EXPECT_LE(slowed.simulated_s[1], 2.01 * usual.simulated_s[1]);
+  const PlanStudy slowed = problem.study(plan, {{{.rank = static_cast<int32_t>(rank), .factor = 2}}, {}});
+  EXPECT_DOUBLE_EQ(slowed.replicas[0].simulated_s, usual.replicas[0].simulated_s);
+  EXPECT_GT(slowed.replicas[1].simulated_s, 1.5 * usual.replicas[1].simulated_s);
+  EXPECT_LE(slowed.replicas[1].simulated_s, 2.01 * usual.replicas[1].simulated_s);
   EXPECT_DOUBLE_EQ(slowed.planned_step_s, usual.planned_step_s);
-  EXPECT_DOUBLE_EQ(slowed.step_s, std::max(slowed.simulated_s[0], slowed.simulated_s[1]) + slowed.exchange_s);
-  EXPECT_GT(slowed.idle[0], usual.idle[0]) << "the others wait";
+  EXPECT_DOUBLE_EQ(slowed.step_s, std::max(slowed.replicas[0].simulated_s, slowed.replicas[1].simulated_s) + slowed.exchange_s);
+  EXPECT_GT(slowed.replicas[0].idle, usual.replicas[0].idle) << "the others wait";
   EXPECT_LE(slowed.hidden.exposed_s, slowed.exchange_s);
-  EXPECT_THAT(to_text(slowed, plan), HasSubstr(" times the planned "));
+  EXPECT_THAT(to_text(slowed, plan, 1), HasSubstr(" times the planned "));
 }
 
 TEST(StudyPlan, RefusesWhatThePlanWasNotMadeFor) {
   Case problem(2);
   const Plan plan = *make_plan(problem.model, problem.cluster, problem.jobs, problem.options).plan();
-  const auto refusal = [&](const std::vector<SlowStage>& slow) {
+  const auto refusal = [&](const Disturbances& slow) {
     try {
       problem.study(plan, slow);
     } catch (const UserError& error) {
@@ -94,11 +102,159 @@ TEST(StudyPlan, RefusesWhatThePlanWasNotMadeFor) {
     }
     return std::string("accepted");
   };
-  EXPECT_THAT(refusal({{.rank = 99, .factor = 2}}), HasSubstr("there is no rank 99; there are 0 to "));
+  EXPECT_THAT(refusal({{{.rank = 99, .factor = 2}}, {}}), HasSubstr("there is no rank 99; there are 0 to "));
   problem.jobs[1].name = "another";
   EXPECT_THAT(refusal({}), HasSubstr("the plan is of the jobs job-0, job-1, job-2, the jobs file has job-0, another, job-2"));
   problem.cluster.nodes[0].device.launch_seconds *= 2;
   EXPECT_THAT(refusal({}), HasSubstr("the plan was made for another cluster"));
+}
+
+TEST(StudyPlan, ASlowLinkBetweenReplicasSlowsTheExchangeAndNothingElse) {
+  const Case problem(4);
+  const Plan plan = *make_plan(problem.model, problem.cluster, problem.jobs, problem.options).plan();
+  ASSERT_GT(plan.replicas.size(), 1u);
+  const PlanStudy usual = problem.study(plan), slowed = problem.study(plan, {{}, {{0, plan.replicas[0].pipeline_stages(), 8}}});
+  EXPECT_DOUBLE_EQ(slowed.exchange_s, 8 * usual.exchange_s);
+  EXPECT_DOUBLE_EQ(slowed.planned_step_s, usual.planned_step_s);
+  EXPECT_DOUBLE_EQ(slowed.step_s - slowed.exchange_s, usual.step_s - usual.exchange_s);
+  EXPECT_GT(slowed.hidden.exposed_s, usual.hidden.exposed_s);
+}
+
+TEST(PlanInstance, TakesWhatItsOwnSimulationTakes) {
+  for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
+    const Case problem(4);
+    const Plan plan = plan_instance(problem.model, problem.cluster, problem.jobs, {1, 4, sharing, {}}, problem.options);
+    ASSERT_EQ(plan.replicas.size(), 1u);
+    EXPECT_EQ(plan.sharing, sharing);
+    const PlanStudy study = problem.study_instance({1, 4, sharing, {}});
+    EXPECT_DOUBLE_EQ(study.step_s, plan.predicted.seconds);
+    EXPECT_DOUBLE_EQ(study.step_s, study.planned_step_s);
+    EXPECT_EQ(study.replicas[0].runs.size(), sharing == Sharing::separate ? 3u : 1u);
+    EXPECT_EQ(study.tokens, plan.predicted.tokens);
+    for (const StudiedStage& stage : study.replicas[0].stages) {
+      EXPECT_GT(stage.memory_bytes, 0);
+      EXPECT_LE(stage.memory_bytes, stage.memory_limit_bytes);
+    }
+    EXPECT_EQ(plan_instance(problem.model, problem.cluster, problem.jobs, {1, 4, sharing, {}}, problem.options), plan) << "pure";
+  }
+}
+
+TEST(PlanInstance, KeepsToAGivenTokenBudgetAndLayout) {
+  Case problem(4);
+  const Plan free = plan_instance(problem.model, problem.cluster, problem.jobs, {1, 4, Sharing::hybrid, {}}, problem.options);
+  const PlanStudy same = problem.study_instance({1, 4, Sharing::hybrid, free.replicas[0].token_budget});
+  EXPECT_DOUBLE_EQ(same.step_s, free.predicted.seconds);
+  const Plan given = plan_instance(problem.model, problem.cluster, problem.jobs, {1, 4, Sharing::hybrid, 2560}, problem.options);
+  EXPECT_EQ(given.replicas[0].token_budget, 2560);
+  const PlanStudy study = problem.study_instance({1, 4, Sharing::hybrid, 2560});
+  EXPECT_NE(study.step_s, same.step_s);
+  problem.options.layout = Layout::padded;
+  EXPECT_GT(problem.study_instance({1, 4, Sharing::batch_all, {}}).step_s, study.step_s);
+}
+
+TEST(PlanInstance, RowsBeyondAGivenBudgetBecomeChains) {
+  const Case problem(4);
+  const PlanStudy study = problem.study_instance({1, 4, Sharing::temporal, 512});
+  const PlanStudy whole = problem.study_instance({1, 4, Sharing::temporal, 1280});
+  EXPECT_GT(study.replicas[0].runs[0].run.work.microbatches.size(), whole.replicas[0].runs[0].run.work.microbatches.size());
+}
+
+TEST(PlanInstance, SaysWhatDoesNotFitAndWhichShapesThereAre) {
+  const auto refusal = [](const Case& problem, const InstanceSettings& settings) {
+    try {
+      plan_instance(problem.model, problem.cluster, problem.jobs, settings, problem.options);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_THAT(refusal(Case(4), {3, 1}), HasSubstr("--instance: must be a TPxPP that the model and the nodes allow, 1x1, 1x2"));
+  EXPECT_THAT(refusal(Case(4, 0.02), {1, 1}), testing::AllOf(HasSubstr("the jobs do not fit on 1x1 devices: "), HasSubstr("with activations recomputed: ")));
+  Case two(4);
+  two.cluster.nodes.push_back(two.cluster.nodes[0]);
+  EXPECT_THAT(refusal(two, {1, 4}), HasSubstr("found 2 groups"));
+}
+
+TEST(Disturbances, AStragglerCostsTimeAndTheMoreTheSlowerItIs) {
+  const Case problem(4);
+  double before = problem.study_instance({1, 4}).step_s;
+  const double planned = before;
+  for (const double factor : {1.5, 2.0, 4.0}) {
+    const PlanStudy study = problem.study_instance({1, 4}, {{{.rank = 2, .factor = factor}}, {}});
+    EXPECT_GT(study.step_s, before);
+    EXPECT_LE(study.step_s, planned * factor * (1 + 1e-9));
+    EXPECT_DOUBLE_EQ(study.planned_step_s, planned);
+    before = study.step_s;
+  }
+  const double late_s = 100 * planned;
+  EXPECT_DOUBLE_EQ(problem.study_instance({1, 4}, {{{.rank = 2, .from_s = late_s, .until_s = 2 * late_s, .factor = 4}}, {}}).step_s, planned);
+}
+
+TEST(Disturbances, MomentsCountFromTheStartOfTheStepWhereJobsGoOneAfterTheOther) {
+  const Case problem(4);
+  const InstanceSettings separate{1, 4, Sharing::separate, {}};
+  const PlanStudy usual = problem.study_instance(separate);
+  const StudiedRun& last = usual.replicas[0].runs.back();
+  ASSERT_GT(last.start_s, 0);
+  // Slow while the last job runs: the others take what they took.
+  const PlanStudy slowed = problem.study_instance(separate, {{{.rank = 1, .from_s = last.start_s, .factor = 3}}, {}});
+  for (size_t r = 0; r + 1 < usual.replicas[0].runs.size(); ++r) {
+    EXPECT_EQ(slowed.replicas[0].runs[r].run.simulation.makespan_s, usual.replicas[0].runs[r].run.simulation.makespan_s);
+  }
+  EXPECT_GT(slowed.replicas[0].runs.back().run.simulation.makespan_s, last.run.simulation.makespan_s);
+}
+
+TEST(Disturbances, ASlowLinkDelaysItsMessagesEitherWayAndNoOthers) {
+  const Case problem(4);
+  const PlanStudy usual = problem.study_instance({1, 4}), slowed = problem.study_instance({1, 4}, {{}, {{2, 1, 50}}});
+  EXPECT_GT(slowed.step_s, usual.step_s);
+  EXPECT_DOUBLE_EQ(slowed.planned_step_s, usual.step_s);
+  const PipelineSimulation &before = usual.replicas[0].runs[0].run.simulation, &after = slowed.replicas[0].runs[0].run.simulation;
+  std::map<std::pair<int32_t, int32_t>, double> took_before, took_after;
+  for (const SimulatedTransfer& each : before.transfers) took_before[{each.from, each.to}] += each.end_s - each.start_s;
+  for (const SimulatedTransfer& each : after.transfers) took_after[{each.from, each.to}] += each.end_s - each.start_s;
+  for (const auto& [link, seconds] : took_before) {
+    const bool is_slow = link == std::pair{1, 2} || link == std::pair{2, 1};
+    EXPECT_NEAR(took_after[link] / seconds, is_slow ? 50 : 1, 1e-6) << link.first << "-" << link.second;
+  }
+}
+
+TEST(Disturbances, AreReadAndRefusedWithWhatTheyMustBe) {
+  EXPECT_EQ(parse_slowdown("3:1.5"), (Slowdown{.rank = 3, .factor = 1.5}));
+  EXPECT_EQ(parse_slowdown("0:2:10:250"), (Slowdown{.rank = 0, .from_s = 0.01, .until_s = 0.25, .factor = 2}));
+  EXPECT_EQ(parse_slow_link("1-2:8"), (SlowLink{1, 2, 8}));
+  for (const char* text : {"", "1", "1:", "1:0.5", "-1:2", "1.5:2", "1:2:3", "1:2:5:3", "1:nan", "1:2x", "1:inf", "9999999:2"}) {
+    EXPECT_THROW(parse_slowdown(text), UserError) << text;
+  }
+  for (const char* text : {"", "1", "1-2", "1:2", "1-1:2", "1-2:0.5", "1-2:3:4", "1--2:3", "a-b:2", "1-nan:2"}) {
+    EXPECT_THROW(parse_slow_link(text), UserError) << text;
+  }
+  const Case problem(4);
+  EXPECT_THROW(problem.study_instance({1, 4}, {{}, {{0, 2, 4}}}), UserError) << "no neighbours";
+  EXPECT_THROW(problem.study_instance({1, 4}, {{}, {{3, 4, 4}}}), UserError) << "no rank 4";
+}
+
+TEST(PlanTrace, HoldsEveryReplicaOnTracksOfItsOwn) {
+  const Case problem(4);
+  const Plan plan = *make_plan(problem.model, problem.cluster, problem.jobs, problem.options).plan();
+  const PlanStudy study = problem.study(plan);
+  std::set<std::pair<int64_t, int64_t>> tracks;
+  size_t spans = 0, seen = 0;
+  const nlohmann::json trace = nlohmann::json::parse(render_trace(study, plan));
+  for (const auto& event : trace.at("traceEvents")) {
+    if (event.at("ph") != "X" || event.at("pid").get<int64_t>() % 2 != 0) continue;
+    tracks.insert({event.at("pid").get<int64_t>(), event.at("tid").get<int64_t>()});
+    ++seen;
+  }
+  int64_t ranks = 0;
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    ranks += plan.replicas[r].pipeline_stages();
+    for (const StudiedRun& each : study.replicas[r].runs) {
+      for (const SimulatedRank& rank : each.run.simulation.ranks) spans += rank.spans.size();
+    }
+  }
+  EXPECT_EQ(static_cast<int64_t>(tracks.size()), ranks);
+  EXPECT_EQ(seen, spans);
 }
 
 }  // namespace

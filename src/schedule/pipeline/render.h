@@ -1,6 +1,8 @@
 /// A simulated pipeline to look at.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "schedule/pipeline/simulate.h"
@@ -35,5 +37,17 @@ std::string render_svg(const PipelineSchedule& schedule, const PipelineSimulatio
 /// Trace events (the JSON that ui.perfetto.dev and chrome://tracing open): a track per rank and per link,
 /// flows from send to use, a counter of bytes in flight per rank. Times in microseconds.
 std::string render_trace(const PipelineSchedule& schedule, const PipelineSimulation& simulation);
+
+/// A pipeline among several.
+struct TracedRun {
+  const PipelineSchedule* schedule = nullptr;      ///< both must outlive the call
+  const PipelineSimulation* simulation = nullptr;
+  std::string name;        ///< before `ranks` and `links` of its process; "": nothing
+  int64_t process = 0;     ///< runs of one process share tracks
+  int64_t first_rank = 0;  ///< how its rank 0 is called
+  double start_s = 0;
+};
+/// Several in one file.
+std::string render_trace(std::span<const TracedRun> runs);
 
 }  // namespace cotune

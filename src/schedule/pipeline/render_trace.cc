@@ -2,7 +2,9 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "schedule/pipeline/render.h"
 
@@ -10,9 +12,6 @@ namespace cotune {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr int ranks_process = 0;
-constexpr int links_process = 1;
 
 std::string name_of(const Action& action) {
   switch (action.kind) {
@@ -30,12 +29,7 @@ std::string name_of(const Action& action) {
   }
 }
 
-Json slice(const std::string& name, int process, int64_t track, double start_s, double end_s) {
-  return {{"name", name},   {"ph", "X"},   {"ts", 1e6 * start_s}, {"dur", 1e6 * (end_s - start_s)},
-          {"pid", process}, {"tid", track}};
-}
-
-Json label(const char* what, int process, int64_t track, const std::string& name) {
+Json label(const char* what, int64_t process, int64_t track, const std::string& name) {
   return {{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", track}, {"args", {{"name", name}}}};
 }
 
@@ -49,63 +43,104 @@ Use use_of(const Action& action) {
   return {is_backward ? ActionKind::backward : ActionKind::forward, action.stage, action.microbatch, -1, -1};
 }
 
-}  // namespace
+/// Ranks of a run are process 2·process, links 2·process + 1.
+class TraceWriter {
+ public:
+  void add(const TracedRun& run) {
+    run_ = &run;
+    start_of_.clear();
+    for (size_t r = 0; r < run.simulation->ranks.size(); ++r) add_rank(r);
+    for (const SimulatedTransfer& transfer : run.simulation->transfers) add_transfer(transfer);
+  }
 
-std::string render_trace(const PipelineSchedule& schedule, const PipelineSimulation& simulation) {
-  Json events = Json::array();
-  std::map<Use, double> start_of;  // of every computation
-  events.push_back(label("process_name", ranks_process, 0, "ranks"));
-  for (size_t r = 0; r < simulation.ranks.size(); ++r) {
-    const auto track = static_cast<int64_t>(r);
-    events.push_back(label("thread_name", ranks_process, track, fmt::format("rank {}", r)));
-    for (const SimulatedSpan& span : simulation.ranks[r].spans) {
-      const Action& action = schedule.ranks[r][span.action];
-      start_of[use_of(action)] = span.start_s;
-      Json event = slice(name_of(action), ranks_process, track, span.start_s, span.end_s);
+  std::string text() && { return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}}.dump(1) + "\n"; }
+
+ private:
+  int64_t ranks_process() const { return 2 * run_->process; }
+  int64_t links_process() const { return 2 * run_->process + 1; }
+  int64_t called(int64_t rank) const { return run_->first_rank + rank; }
+  double microseconds(double seconds) const { return 1e6 * (run_->start_s + seconds); }
+
+  /// Names a track, and its process, once.
+  void name_track(int64_t process, int64_t track, const char* kind, const std::string& name) {
+    if (processes_.insert(process).second) {
+      events_.push_back(label("process_name", process, 0, run_->name.empty() ? kind : run_->name + ", " + kind));
+    }
+    if (tracks_.insert({process, track}).second) events_.push_back(label("thread_name", process, track, name));
+  }
+
+  Json slice(const std::string& name, int64_t process, int64_t track, double start_s, double end_s) const {
+    return {{"name", name}, {"ph", "X"}, {"ts", microseconds(start_s)}, {"dur", 1e6 * (end_s - start_s)}, {"pid", process}, {"tid", track}};
+  }
+
+  void add_rank(size_t r) {
+    const int64_t track = called(static_cast<int64_t>(r));
+    const SimulatedRank& rank = run_->simulation->ranks[r];
+    name_track(ranks_process(), track, "ranks", fmt::format("rank {}", track));
+    for (const SimulatedSpan& span : rank.spans) {
+      const Action& action = run_->schedule->ranks[r][span.action];
+      start_of_[use_of(action)] = span.start_s;
+      Json event = slice(name_of(action), ranks_process(), track, span.start_s, span.end_s);
       event["cat"] = to_string(action.kind);
       event["args"] = {{"stage", action.stage}, {"action", span.action}};
-      events.push_back(std::move(event));
+      events_.push_back(std::move(event));
     }
-    for (const MemorySample& sample : simulation.ranks[r].memory) {
-      events.push_back({{"name", fmt::format("bytes in flight, rank {}", r)},
-                        {"ph", "C"},
-                        {"ts", 1e6 * sample.time_s},
-                        {"pid", ranks_process},
-                        {"args", {{"bytes", sample.bytes}}}});
+    for (const MemorySample& sample : rank.memory) {
+      events_.push_back({{"name", fmt::format("bytes in flight, rank {}", track)},
+                         {"ph", "C"},
+                         {"ts", microseconds(sample.time_s)},
+                         {"pid", ranks_process()},
+                         {"args", {{"bytes", sample.bytes}}}});
     }
   }
-  std::map<std::pair<int32_t, int32_t>, int64_t> track_of;
-  for (const SimulatedTransfer& transfer : simulation.transfers) {
-    const auto [found, added] =
-        track_of.try_emplace({transfer.from, transfer.to}, static_cast<int64_t>(track_of.size()));
-    if (added) {
-      if (found->second == 0) events.push_back(label("process_name", links_process, 0, "links"));
-      events.push_back(label("thread_name", links_process, found->second,
-                             fmt::format("rank {} to rank {}", transfer.from, transfer.to)));
-    }
-    const Action& action = schedule.ranks[static_cast<size_t>(transfer.from)][transfer.action];
-    Json event = slice(name_of(action), links_process, found->second, transfer.start_s, transfer.end_s);
+
+  void add_transfer(const SimulatedTransfer& transfer) {
+    const int64_t from = called(transfer.from), to = called(transfer.to);
+    const int64_t track = track_of_.try_emplace({from, to}, static_cast<int64_t>(track_of_.size())).first->second;
+    name_track(links_process(), track, "links", fmt::format("rank {} to rank {}", from, to));
+    const Action& action = run_->schedule->ranks[static_cast<size_t>(transfer.from)][transfer.action];
+    Json event = slice(name_of(action), links_process(), track, transfer.start_s, transfer.end_s);
     event["cat"] = to_string(action.kind);
     event["args"] = {{"bytes", action.bytes}, {"stage", action.stage}};
-    events.push_back(std::move(event));
-    const auto flow = static_cast<int64_t>(&transfer - simulation.transfers.data());
-    events.push_back({{"name", "message"},
-                      {"cat", "message"},
-                      {"ph", "s"},
-                      {"id", flow},
-                      {"ts", 1e6 * transfer.start_s},
-                      {"pid", links_process},
-                      {"tid", found->second}});
-    events.push_back({{"name", "message"},
-                      {"cat", "message"},
-                      {"ph", "f"},
-                      {"bp", "e"},
-                      {"id", flow},
-                      {"ts", 1e6 * start_of.at(use_of(action))},
-                      {"pid", ranks_process},
-                      {"tid", transfer.to}});
+    events_.push_back(std::move(event));
+    const int64_t flow = flows_++;
+    events_.push_back({{"name", "message"},
+                       {"cat", "message"},
+                       {"ph", "s"},
+                       {"id", flow},
+                       {"ts", microseconds(transfer.start_s)},
+                       {"pid", links_process()},
+                       {"tid", track}});
+    events_.push_back({{"name", "message"},
+                       {"cat", "message"},
+                       {"ph", "f"},
+                       {"bp", "e"},
+                       {"id", flow},
+                       {"ts", microseconds(start_of_.at(use_of(action)))},
+                       {"pid", ranks_process()},
+                       {"tid", to}});
   }
-  return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(1) + "\n";
+
+  Json events_ = Json::array();
+  const TracedRun* run_ = nullptr;
+  std::map<Use, double> start_of_;  // of every computation of the run
+  std::set<int64_t> processes_;
+  std::set<std::pair<int64_t, int64_t>> tracks_;
+  std::map<std::pair<int64_t, int64_t>, int64_t> track_of_;  // of the link between two ranks
+  int64_t flows_ = 0;
+};
+
+}  // namespace
+
+std::string render_trace(std::span<const TracedRun> runs) {
+  TraceWriter writer;
+  for (const TracedRun& run : runs) writer.add(run);
+  return std::move(writer).text();
+}
+
+std::string render_trace(const PipelineSchedule& schedule, const PipelineSimulation& simulation) {
+  const TracedRun run{.schedule = &schedule, .simulation = &simulation};
+  return render_trace(std::span(&run, 1));
 }
 
 }  // namespace cotune

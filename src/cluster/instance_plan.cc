@@ -1,0 +1,119 @@
+#include "cluster/instance_plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/cost/replica_stages.h"
+#include "plan/deployment/placement.h"
+#include "plan/plan_totals.h"
+#include "plan/replica_planner.h"
+#include "plan/shapes/typical_step.h"
+
+namespace cotune {
+namespace {
+
+/// The candidate of that shape. Throws UserError that lists all shapes where it is none.
+ReplicaCandidate candidate_of(const std::vector<ReplicaCandidate>& candidates, const InstanceSettings& settings) {
+  std::vector<std::string> shapes;
+  for (const ReplicaCandidate& each : candidates) {
+    const Configuration& shape = each.configuration;
+    if (shape.tensor_parallel == settings.tensor_parallel && shape.pipeline_stages == settings.pipeline_stages) return each;
+    shapes.push_back(fmt::format("{}x{}", shape.tensor_parallel, shape.pipeline_stages));
+  }
+  throw_user_error("--instance: must be a TPxPP that the model and the nodes allow, {}; got `{}x{}`", fmt::join(shapes, ", "),
+                   settings.tensor_parallel, settings.pipeline_stages);
+}
+
+/// What it takes to plan with or without recomputation.
+class InstancePlanner {
+ public:
+  InstancePlanner(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                  const InstanceSettings& settings, const PlanOptions& options)
+      : model_(model), cluster_(cluster), group_(cluster.nodes.front()), jobs_(jobs), settings_(settings), options_(options),
+        rows_(typical_step(jobs)) {}
+
+  /// `constraint`: what does not fit.
+  Plan plan(bool recompute, std::string& constraint) const {
+    ReplicaLimits limits = options_.replicas;
+    limits.recompute = recompute;
+    const ReplicaCandidate candidate = candidate_of(
+        replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured), settings_);
+    Plan plan = empty_plan(recompute);
+    constraint = candidate.reason;
+    if (!constraint.empty()) return plan;
+    ReplicaPlanner planner(model_, cluster_, group_, jobs_, options_, recompute);
+    const PlannedReplica empty = empty_replica(candidate.configuration, planner);
+    ReplicaChoice choice = planner.plan(empty, rows_, settings_.sharing, {plan.order}).front();
+    if (settings_.token_budget) choice.replica.token_budget = *settings_.token_budget;
+    constraint = std::move(choice.constraint);
+    plan.replicas = {std::move(choice.replica)};
+    plan.predicted = predicted_step(plan, model_, cluster_, jobs_, constraint.empty());
+    return plan;
+  }
+
+ private:
+  Plan empty_plan(bool recompute) const {
+    Plan plan{.planner = "instance",
+              .model_hash = hash_of(model_),
+              .cluster_hash = hash_of(cluster_),
+              .profile_hash = options_.profile_hash,
+              .dtype = options_.dtype};
+    for (const JobShape& job : jobs_) plan.jobs.push_back(job.name);
+    plan.deployment = System::task_fused;
+    plan.sharing = settings_.sharing;
+    plan.layout = options_.layout;
+    plan.chunk_size = options_.chunk_size;
+    plan.recompute = recompute ? Recompute::always : Recompute::never;
+    return plan;
+  }
+
+  PlannedReplica empty_replica(const Configuration& shape, const ReplicaPlanner& planner) const {
+    const int64_t budget = settings_.token_budget ? std::min(*settings_.token_budget, shape.chunk_tokens) : shape.chunk_tokens;
+    PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget};
+    const std::vector<int64_t> sizes = {shape.devices()};
+    const auto placed = place_replicas(sizes, group_);
+    COTUNE_CHECK(placed, "{} has no place on {} nodes of {}", shape.name(), group_.count, group_.devices);
+    auto next = placed->front().begin();
+    for (const StageShape& stage :
+         balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
+                         planner.machine(shape.tensor_parallel), group_.device.usable_bytes())) {
+      PlannedStage& planned = replica.stages.emplace_back(PlannedStage{.shape = stage});
+      planned.devices.assign(next, next + shape.tensor_parallel);
+      next += shape.tensor_parallel;
+    }
+    return replica;
+  }
+
+  const ModelConfig& model_;
+  const ClusterSpec& cluster_;
+  const NodeGroup& group_;
+  const std::vector<JobShape>& jobs_;
+  const InstanceSettings& settings_;
+  const PlanOptions& options_;
+  std::vector<StepRow> rows_;
+};
+
+}  // namespace
+
+Plan plan_instance(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                   const InstanceSettings& settings, const PlanOptions& options) {
+  if (cluster.nodes.size() != 1) {
+    throw_user_error("nodes: an instance stands on like nodes, found {} groups of them; --plan runs what `cotune plan` chose of them",
+                     cluster.nodes.size());
+  }
+  const InstancePlanner planner(model, cluster, jobs, settings, options);
+  std::string constraint, recomputed;
+  Plan plan = planner.plan(options.recompute == Recompute::always, constraint);
+  if (constraint.empty()) return plan;
+  if (options.recompute == Recompute::automatic) {
+    plan = planner.plan(true, recomputed);
+    if (recomputed.empty()) return plan;
+  }
+  throw_user_error("the jobs do not fit on {}x{} devices: {}{}", settings.tensor_parallel, settings.pipeline_stages, constraint,
+                   recomputed.empty() ? "" : "; with activations recomputed: " + recomputed);
+}
+
+}  // namespace cotune
