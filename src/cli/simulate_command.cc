@@ -59,7 +59,7 @@ void simulate_command(SimulateArguments arguments) {
   }
 }
 
-void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, CLI::Option* philly) {
+void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, CLI::Option* philly, CLI::Option* svg) {
   TraceArguments& trace = arguments.trace;
   group.add_option("--model", trace.model, "Preset, config.json, model folder or GGUF file (default llama-2-7b)");
   group.add_option("--policy", trace.policies, fmt::format("{}; several separated by commas (default fcfs)", fmt::join(policy_names(), ", ")))->delimiter(',');
@@ -69,7 +69,7 @@ void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, C
   group.add_option("--days", trace.days, "Of --philly: days of arrivals")->check(number_in(1e-3, 3650.0))->capture_default_str()->needs(philly);
   group.add_option("--microbatches", trace.microbatches, "Of a step, the same for every job")->check(CLI::Range(int64_t{1}, int64_t{1024}))->capture_default_str();
   group.add_option("--most-jobs", trace.most_jobs, "On one instance; 0: as many as fit into memory")->check(CLI::Range(int64_t{0}, int64_t{100000}))->capture_default_str();
-  group.add_option("--restart", trace.restart_s, "Seconds that a job which was pushed out loses when it goes on")->check(number_in(0.0, 1e6))->capture_default_str();
+  group.add_option("--restart", trace.restart_s, "Seconds that a job which was pushed out loses when it goes on (0); of --replan: to put replicas up (10)")->check(number_in(0.0, 1e6));
   group.add_flag("--refuse-late", trace.refuse_late, "Admission by deadlines: nobody starts who would make a predicted end late");
   group.add_option("--dedicate-priority", trace.dedicate_priority, "Jobs of this priority and above share with nobody");
   group.add_option("--window", trace.window_min, "Minutes that throughput and utilisation are of (default: until the last arrival)")->check(number_in(0.0, 1e9));
@@ -78,6 +78,13 @@ void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, C
   group.add_option("--save-trace", trace.save_trace, "Write the trace as CSV");
   group.add_option("--csv", trace.csv, "Write the table as CSV");
   group.add_option("--jobs-csv", trace.jobs_csv, "Write what became of each job as CSV");
+  CLI::Option* replan = group.add_flag("--replan", trace.replan, "One deployment for all jobs, planned anew as they arrive and leave, with the cost of moving");
+  // Of instances, their policies and their sharing.
+  for (const char* name : {"--policy", "--sharing", "--compare", "--microbatches", "--most-jobs", "--refuse-late", "--dedicate-priority",
+                           "--window", "--rates", "--save-rates", "--jobs-csv"}) {
+    replan->excludes(group.get_option(name));
+  }
+  replan->excludes(svg);
 }
 
 /// Returns --plan.
@@ -105,12 +112,12 @@ void add_simulate_command(CLI::App& app) {
   command->add_option("--cluster", arguments->cluster_file, "Cluster file")->required();
   CLI::Option* instance = command->add_option("--instance", arguments->instance, "TPxPP: ranks of tensor parallelism and pipeline stages of an instance")->capture_default_str();
   CLI::Option* json = command->add_flag("--json", arguments->json, "JSON in place of tables and pictures");
-  command->add_option("--svg", arguments->svg, "Folder for charts");
+  CLI::Option* svg = command->add_option("--svg", arguments->svg, "Folder for charts");
   CLI::Option* dtype = command->add_option("--dtype", arguments->dtype, "bfloat16 or float32 (default bfloat16, or what the jobs file or the profile says)")
       ->check(CLI::IsMember({"bfloat16", "float32"}));
 
   CLI::Option_group* trace = command->add_option_group("of a trace");
-  add_trace_options(*trace, *arguments, philly);
+  add_trace_options(*trace, *arguments, philly, svg);
   CLI::Option_group* step = command->add_option_group("of a step");
   CLI::Option* plan = add_step_options(*step, *arguments, json);
   for (CLI::Option* option : trace->get_options()) option->excludes(jobs);

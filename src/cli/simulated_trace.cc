@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cluster/philly_trace.h"
+#include "cluster/replanned_trace.h"
 #include "cluster/trace_charts.h"
 #include "cluster/trace_file.h"
 #include "cluster/trace_study.h"
@@ -54,7 +55,7 @@ StudySettings study_settings(const TraceArguments& arguments) {
   if (arguments.rates != "table" && arguments.rates != "planner") settings.rates_file = arguments.rates;
   settings.save_rates = arguments.save_rates;
   settings.options.most_jobs = arguments.most_jobs;
-  settings.options.restart_s = arguments.restart_s;
+  settings.options.restart_s = arguments.restart_s.value_or(0);
   settings.options.refuse_late = arguments.refuse_late;
   settings.options.window_s = 60 * arguments.window_min;
   return settings;
@@ -91,7 +92,7 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
   const bool pre_empts = std::any_of(settings.policies.begin(), settings.policies.end(), [](const std::string& name) {
     return make_policy(name, RateTable(), 0)->is_preemptive();
   });
-  if (arguments.restart_s > 0 && !pre_empts) {
+  if (arguments.restart_s && !pre_empts) {
     throw_user_error("--restart: has no effect where no policy pushes jobs out; priority, shortest, fair and deadline do");
   }
   const bool shares = std::any_of(settings.sharings.begin(), settings.sharings.end(),
@@ -102,9 +103,34 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
   }
 }
 
+/// One deployment for all jobs, under every rule of moving.
+void simulate_replanning(const TraceArguments& arguments) {
+  const Trace trace = trace_of(arguments);
+  const InstancesOfCluster instances = instances_for(arguments);
+  if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
+  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
+  const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
+  ReplanSettings settings{.dtype = instances.spec.machine.dtype};
+  settings.costs.restart_seconds = arguments.restart_s.value_or(settings.costs.restart_seconds);
+  std::vector<ReplannedTrace> results;
+  for (const MoveRule rule : {MoveRule::when_forced, MoveRule::always, MoveRule::when_it_pays}) {
+    settings.rule = rule;
+    results.push_back(replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings));
+  }
+  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(results, trace));
+  if (!arguments.json) {
+    fmt::print("{}", to_text(results, trace));
+    return;
+  }
+  nlohmann::ordered_json json{{"results", nlohmann::ordered_json::array()}};
+  for (const ReplannedTrace& each : results) json["results"].push_back(to_json(each, trace));
+  fmt::print("{}\n", json.dump(2));
+}
+
 }  // namespace
 
 void simulate_trace_command(const TraceArguments& arguments) {
+  if (arguments.replan) return simulate_replanning(arguments);
   const StudySettings settings = study_settings(arguments);
   refuse_without_effect(arguments, settings);
   const Trace trace = trace_of(arguments);

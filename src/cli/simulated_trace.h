@@ -16,8 +16,10 @@ struct TraceArguments {
   int64_t microbatches = 4, most_jobs = 0;
   std::vector<std::string> policies, sharings;
   bool compare = false, json = false, refuse_late = false;
+  bool replan = false;  ///< one deployment for all jobs (replanned_trace.h) in place of instances
   std::optional<int64_t> dedicate_priority;
-  double restart_s = 0, window_min = 0;
+  std::optional<double> restart_s;  ///< none: 0 of a job, MoveCosts::restart_seconds of replicas
+  double window_min = 0;
   std::string rates = "planner", save_rates, save_trace, csv, jobs_csv, svg;
 };
 

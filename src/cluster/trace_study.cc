@@ -45,24 +45,27 @@ std::string describe(const InstanceSpec& instance) {
                      instance.microbatches, SharingChoice{instance.sharing, instance.layout}.name());
 }
 
+std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
+  InstanceSpec dedicated = instance;
+  dedicated.sharing = Sharing::separate;
+  dedicated.layout = Layout::ragged;
+  PlannedRates alone(dedicated, kinds);
+  std::vector<double> seconds;
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    const JobMix mix({static_cast<int32_t>(kind)});
+    // What fits nowhere is refused when it arrives; its duration is kept in seconds.
+    seconds.push_back(alone.memory().fits(mix) ? alone.round_seconds(mix) : 1.0);
+  }
+  return seconds;
+}
+
 std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster& instances, const StudySettings& settings,
                                    const std::function<void(const StudyResult&)>& finished) {
   if (settings.sharings.size() != 1 && !(settings.rates_file.empty() && settings.save_rates.empty())) {
     throw_user_error("--rates FILE and --save-rates are of one sharing policy, found {}", settings.sharings.size());
   }
   for (const std::string& name : settings.policies) make_policy(name, RateTable(), 0);  // an unknown one is named at once
-  InstanceSpec dedicated = instances.spec;
-  dedicated.sharing = Sharing::separate;
-  dedicated.layout = Layout::ragged;
-  std::vector<double> dedicated_round_s;
-  {
-    PlannedRates alone(dedicated, trace.kinds);
-    for (size_t kind = 0; kind < trace.kinds.size(); ++kind) {
-      const JobMix mix({static_cast<int32_t>(kind)});
-      // What fits nowhere is refused when it arrives; its duration is kept in seconds.
-      dedicated_round_s.push_back(alone.memory().fits(mix) ? alone.round_seconds(mix) : 1.0);
-    }
-  }
+  const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
   std::vector<StudyResult> results;
   for (const SharingChoice& choice : settings.sharings) {
     InstanceSpec instance = instances.spec;

@@ -42,6 +42,9 @@ struct StudyResult {
 std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster& instances, const StudySettings& settings,
                                    const std::function<void(const StudyResult&)>& finished = nullptr);
 
+/// Per kind: seconds of a step of such a job alone on an instance, separate and ragged, by the planner. 1 for what fits nowhere.
+std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds);
+
 /// What a rate table is made for, in words: model, devices, degrees, microbatches, sharing.
 std::string describe(const InstanceSpec& instance);
 

@@ -185,6 +185,20 @@ class SimulateTest(ProgramTest):
         other = self.file("other.yaml", JOBS.replace("llama-2-7b", "llama-2-13b"))
         self.assertIn("plan.json: the plan was made for another model", self.simulate("--jobs", other, "--plan", plan, expect=2).stderr)
 
+    def test_one_deployment_for_all_jobs_is_planned_anew_as_they_arrive_and_leave(self):
+        arguments = (self.trace, "--replan", "--csv", self.path / "all.csv")
+        text = self.simulate(*arguments).stdout
+        self.assertRegex(text, r"when it pays +4 +0 ")
+        results = self.results(*arguments)
+        self.assertEqual([each["moves_when"] for each in results], ["when forced", "always", "when it pays"])
+        forced, always, pays = results
+        self.assertEqual(forced["moved"], forced["forced"])
+        self.assertGreaterEqual(always["moved"], pays["moved"])
+        self.assertEqual([float(row["end_min"]) for row in self.rows("all.csv")], [each["end_min"] for each in results])
+        self.assertGreater(self.results(*arguments, "--restart", "100")[0]["moving_min"], forced["moving_min"])
+        for option in (("--policy", "fcfs"), ("--compare",), ("--rates", "table"), ("--jobs-csv", "x"), ("--svg", "x"), ("--window", "5")):
+            self.assertIn(option[0], self.simulate(*arguments, *option, expect=2).stderr)
+
     def test_options_without_effect_are_refused(self):
         jobs = self.file("jobs.yaml", JOBS)
         for arguments, message in (
