@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "train/control_group.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -21,14 +21,6 @@ int64_t proc_bytes(const char* file, const std::string& name) {
   return 0;
 }
 
-/// What the control group still allows; a large number where it sets no limit.
-int64_t control_group_bytes() {
-  std::ifstream limit_file("/sys/fs/cgroup/memory.max"), usage_file("/sys/fs/cgroup/memory.current");
-  int64_t limit = 0, usage = 0;
-  if (!(limit_file >> limit) || !(usage_file >> usage)) return std::numeric_limits<int64_t>::max();
-  return std::max<int64_t>(0, limit - usage);
-}
-
 }  // namespace
 
 int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes) {
@@ -36,7 +28,7 @@ int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes) {
 }
 
 int64_t available_memory_bytes() {
-  return std::min(proc_bytes("/proc/meminfo", "MemAvailable"), control_group_bytes());
+  return std::min(proc_bytes("/proc/meminfo", "MemAvailable"), control_group_allowance_bytes());
 }
 int64_t resident_bytes() { return proc_bytes("/proc/self/status", "VmRSS"); }
 int64_t peak_resident_bytes() { return proc_bytes("/proc/self/status", "VmHWM"); }

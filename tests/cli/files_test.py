@@ -53,13 +53,15 @@ class Disk(ProgramTest):
 
     def test_a_reader_that_goes_away_does_not_end_the_run(self):
         jobs = self.jobs_file(steps=100, save_steps=0, jobs=["plain"])
+        self.run_program("train", jobs, "--output-dir", self.path / "read")
         process = self.start_program("train", jobs, "--json", "--output-dir", self.path / "run")
         process.stdout.readline()
         process.stdout.close()  # as `| head -1` does
         process.stdout = None
         errors = process.communicate(timeout=LIMIT_S)[1]
         self.assertEqual((process.returncode, errors), (0, b""))
-        self.assertEqual(len(self.adapter("run", "plain")) > 0, True)
+        self.assertEqual(self.adapter("run", "plain"), self.adapter("read", "plain"))
+        self.assertEqual(self.results("run"), self.results("read"))
 
     def test_closed_standard_streams_change_nothing(self):
         jobs = self.jobs_file(steps=2, jobs=["plain"])

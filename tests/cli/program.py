@@ -16,6 +16,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.path.abspath(os.environ.get("COTUNE", "build/cotune"))
 LIMIT_S = 900
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup: what is caught here is not ignored by the programs we start
+    signal.signal(signal.SIGHUP, lambda *_: None)
 os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # what the program would set, and start itself again, which takes half a second
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -83,8 +85,7 @@ class ProgramTest(unittest.TestCase):
     def start_program(self, *arguments):
         """Starts cotune. Its pipe holds 4 KiB and we read it unbuffered, so that it cannot run further ahead of us."""
         process = subprocess.Popen(self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096,
-                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))  # as under no nohup
+                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
         self.running.append(process)
         return process
 

@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
 """Runs that are killed, stopped and resumed: equal bits, nothing lost, nothing twice. Standard library only.
 
-    COTUNE=build/cotune python3 tests/cli/resume_test.py [UNITTEST OPTIONS]
+    COTUNE=build/cotune COTUNE_FAKES=build/tests/fakes python3 tests/cli/resume_test.py [UNITTEST OPTIONS]
 
-COTUNE_KILLS sets at how many instants a run is killed (default 6).
+COTUNE_KILLS sets at how many instants a run is killed (default 50).
 """
+import concurrent.futures
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
 import signal
-import time
+import subprocess
 import unittest
 
-from program import LIMIT_S, ProgramTest
+from program import LIMIT_S, METHODS, ProgramTest
 
-KILLS = int(os.environ.get("COTUNE_KILLS", "6"))
+KILLS = int(os.environ.get("COTUNE_KILLS", "50"))
+FAKES = pathlib.Path(os.environ.get("COTUNE_FAKES", "build/tests/fakes")).resolve()
 EVERYTHING = ", eval_steps: 4, load_best_model_at_end: true, max_grad_norm: 0.5, lr_scheduler: cosine"
+# Rows of up to 400 tokens, batches of four: several atoms a step, and chains under a token budget of 256.
+LONG = "{method: lora, r: 3, alpha: 6, dropout: 0.2, use_rslora: true, target_modules: [q_proj, v_proj, down_proj]}"
 
 
 def is_step(event, at_least=1):
@@ -25,43 +30,71 @@ def is_step(event, at_least=1):
 
 
 class Killed(ProgramTest):
-    def kill_at_a_random_instant(self, generator, arguments):
-        """Kills the program while it loads, or so many events and a moment later."""
+    def kill_at_a_change_of_files(self, number, arguments):
+        """Kills the program at its so manieth change to the file system: a write ends halfway. Returns the exit status."""
+        with_asan = "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")
+        environment = dict(os.environ, LD_PRELOAD=FAKES / "libfake_file_changes.so", COTUNE_KILL_AT=str(number),
+                           ASAN_OPTIONS=with_asan)
+        done = subprocess.run(self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, timeout=LIMIT_S, env=environment)
+        self.assertIn(done.returncode, (0, -signal.SIGKILL), done.stderr)
+        return done.returncode
+
+    def kill_after_lines(self, count, arguments):
+        """Kills the program when it has said so much. Returns the exit status."""
         process = self.start_program(*arguments, "--json")
-        if generator.random() < 0.15:
-            time.sleep(generator.uniform(0, 0.5))
-        else:
-            for _ in range(generator.randrange(1, 30)):
-                if not process.stdout.readline():
-                    break
-            time.sleep(generator.uniform(0, 0.01))
+        for _ in range(count):
+            if not process.stdout.readline():
+                break
         return self.kill(process)
 
-    def test_at_random_instants_a_run_ends_with_equal_bits_and_equal_metrics(self):
-        jobs = self.jobs_file(steps=16, save_steps=1, train=EVERYTHING)
-        options = ("--token-budget", "256")  # several microbatches a step
-        self.run_program("train", jobs, *options, "--output-dir", self.path / "whole")
-        adapters, results = self.adapters("whole"), self.results("whole")
-        generator = random.Random(11)
-        kills = 0
-        while kills < KILLS:
-            run = self.path / "killed"
+    def kill_and_resume(self, run, kills, seed, command):
+        """Kills runs in a folder at so many instants; each that comes to its end must be the whole run. Returns how often a
+        kill left a half-written file."""
+        generator = random.Random(seed)
+        torn = 0
+        while kills > 0:
             ended = False
-            while kills < KILLS and not ended:
-                resume = ["--resume"] if (run / "run.json").exists() else []
-                arguments = ("train", jobs, *options, "--output-dir", run, *resume)
-                ended = self.kill_at_a_random_instant(generator, arguments) == 0
-                kills += not ended
-            self.run_program("train", jobs, *options, "--output-dir", run,
-                             *(["--resume"] if (run / "run.json").exists() else []))
-            self.assertEqual(self.adapters("killed"), adapters)
-            self.assertEqual(self.results("killed"), results)
+            while kills > 0 and not ended:
+                arguments = (*command, "--output-dir", run, *(["--resume"] if (run / "run.json").exists() else []))
+                if generator.random() < 0.6:
+                    ended = self.kill_at_a_change_of_files(generator.choice((generator.randrange(1, 40), generator.randrange(1, 700))),
+                                                           arguments) == 0
+                    torn += any(run.rglob("*.part"))
+                else:
+                    ended = self.kill_after_lines(generator.randrange(1, 40), arguments) == 0
+                kills -= not ended
+            self.run_program(*command, "--output-dir", run, *(["--resume"] if (run / "run.json").exists() else []))
+            self.assertEqual(self.adapters(run.name, self.names), self.adapters("whole", self.names))
+            self.assertEqual(self.results(run.name), self.results("whole"))
             self.assertEqual(list(run.rglob("*.part")), [])
-            for job in adapters:  # a step may have been saved again, beside its first folder
+            for job in self.names:  # a step may have been saved again, beside its first folder
                 folders = [sorted(path.name.removesuffix(".again") for path in place.glob(f"jobs/{job}/step-*"))
                            for place in (run, self.path / "whole")]
                 self.assertEqual(folders[0], folders[1])
             shutil.rmtree(run)
+        return torn
+
+    def test_at_random_instants_a_run_ends_with_equal_bits_and_equal_metrics(self):
+        jobs = self.jobs_file(steps=12, save_steps=1, train=EVERYTHING)
+        self.names = (*METHODS, "long")
+        generator = random.Random(8)
+        with open(self.path / "long.jsonl", "w") as data:
+            for length in (400, 4, 257, 380, 390, 399, 256, 311, 30, 350):
+                ids = [generator.randrange(3, 15) for _ in range(length)]
+                data.write(json.dumps({"input_ids": ids, "labels": [-100] + ids[1:]}) + "\n")
+        with open(jobs, "a") as file:
+            file.write(f"  - {{name: long, data: {{train: long.jsonl, eval_fraction: 0.2}}, adapter: {LONG}}}\n")
+        command = ("train", jobs, "--token-budget", "256", "--threads", "1")
+        self.run_program(*command, "--output-dir", self.path / "whole")
+        tokens = {job["name"]: job["tokens"]["real"] for job in json.loads((self.path / "whole" / "summary.json").read_text())["jobs"]}
+        self.assertGreater(tokens["long"], 12 * 512)  # more than two atoms a step
+        # As many folders as cores, each with its share of the kills.
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            halves = [pool.submit(self.kill_and_resume, self.path / f"killed{i}", KILLS // 2 + i * (KILLS % 2), 11 + i, command)
+                      for i in range(2)]
+            torn = sum(half.result() for half in halves)
+        self.assertGreaterEqual(torn, KILLS // 10)
 
     def test_while_entries_are_selected_the_job_begins_again(self):
         jobs = self.jobs_file(steps=150, save_steps=0, jobs=["sparse"])

@@ -4,17 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
+#include <cmath>
 
 #include "base/random.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
+#include "model_weights/smollm2_file.h"
+#include "ops/backend.h"
 
 namespace cotune::testing {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The gradients of one step, one vector per adapted module (all of its parameters one after another).
 struct Step {
@@ -52,8 +51,8 @@ Step first_step(const std::shared_ptr<const Backbone>& backbone, const RandomJob
   return step;
 }
 
-/// The lowest cosine over the modules.
-double lowest_cosine(const ModelFiles& files, const RandomJob& job, const Batch& batch, double spread) {
+/// The cosine of each module, ascending.
+std::vector<double> cosines(const ModelFiles& files, const RandomJob& job, const Batch& batch, double spread) {
   const auto wide = Backbone::load(files, at::kFloat, test_device());
   std::unique_ptr<Adapter> selected;
   if (job.adapter.method == AdapterMethod::diff_pruning) {
@@ -64,14 +63,16 @@ double lowest_cosine(const ModelFiles& files, const RandomJob& job, const Batch&
   const Step f32 = first_step(wide, job, batch, selected.get(), spread);
   const Step bf16 = first_step(Backbone::load(files, at::kBFloat16, test_device()), job, batch, selected.get(), spread);
   EXPECT_NEAR(bf16.loss, f32.loss, 0.01 * f32.loss) << job.name;
-  double lowest = 1;
+  std::vector<double> all;
   for (size_t i = 0; i < f32.gradients.size(); ++i) {
     const double norms = f32.gradients[i].norm().item<double>() * bf16.gradients[i].norm().item<double>();
     EXPECT_GT(norms, 0) << f32.modules[i];
     const double cosine = (f32.gradients[i] * bf16.gradients[i]).sum().item<double>() / norms;
-    lowest = std::min(lowest, cosine);
+    EXPECT_FALSE(std::isnan(cosine)) << f32.modules[i];
+    all.push_back(cosine);
   }
-  return lowest;
+  std::sort(all.begin(), all.end());
+  return all;
 }
 
 TEST(Bf16Gradients, OfTheFirstStepPointWhereThoseOfF32Do) {
@@ -80,7 +81,7 @@ TEST(Bf16Gradients, OfTheFirstStepPointWhereThoseOfF32Do) {
                                bottleneck_job("bottleneck", 2, 16, Activation::gelu, {90, 20, 300}),
                                diff_pruning_job("diff pruning", 3, 0.02, {90, 20, 300})}) {
     for (const double spread : {0.0, 0.05}) {  // as initialised, where only B has a gradient, and as after training
-      EXPECT_GE(lowest_cosine(files, job, job.batch(0, files.config.vocabulary_size), spread), 0.999) << job.name;
+      EXPECT_GE(cosines(files, job, job.batch(0, files.config.vocabulary_size), spread).front(), 0.999) << job.name;
     }
   }
 }
@@ -108,20 +109,17 @@ Batch some_text() {
   return batch;
 }
 
-/// The demonstration's model: COTUNE_SMOLLM2, or where scripts/demo-data puts it; empty where there is none.
-fs::path smollm2() {
-  if (const char* path = std::getenv("COTUNE_SMOLLM2")) return path;
-  const fs::path fetched = fs::path(COTUNE_SOURCE_DIR) / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf";
-  return fs::exists(fetched) ? fetched : fs::path();
-}
-
 TEST(Bf16Gradients, OfSmolLm2PointWhereThoseOfF32Do) {
-  if (smollm2().empty()) GTEST_SKIP() << "no SmolLM2 here: scripts/demo-data --model-only fetches it";
-  const double lowest = lowest_cosine(open_model(smollm2()), lora_job("lora", 1, 16, 0, {"all-linear"}, {}), some_text(), 0);
+  if (smollm2_file().empty()) GTEST_SKIP() << no_smollm2;
+  const std::vector<double> all = cosines(open_model(smollm2_file()), lora_job("lora", 1, 16, 0, {"all-linear"}, {}), some_text(), 0);
+  ASSERT_EQ(all.size(), 210u);
+  const double lowest = all.front(), median = all[all.size() / 2];
   RecordProperty("lowest_cosine", std::to_string(lowest));
-  // Thirty layers of rounding move single modules further than the tiny model's four. The lowest of the 210 modules is
-  // 0.995 with our kernels; PEFT in bf16 reaches 0.990 on these rows.
-  EXPECT_GE(lowest, 0.98);
+  RecordProperty("median_cosine", std::to_string(median));
+  // Thirty layers of rounding cost single modules more than the 0.001 that the tiny model keeps. PEFT in bf16 reaches 0.990
+  // on these rows, by the products and element-wise passes that we use where our kernels cannot run.
+  EXPECT_GE(lowest, kernel_isa(at::kBFloat16, test_device()) == kernels::Isa::none ? 0.985 : 0.995);
+  EXPECT_GE(median, 0.999);
 }
 
 }  // namespace

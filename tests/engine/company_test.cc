@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "base/random.h"
 #include "engine/random_job.h"
@@ -38,12 +39,29 @@ Trained train(Interpreter& interpreter, const std::vector<RandomJob>& jobs, bool
   return trained;
 }
 
+/// The larger of the two; not a number where either is none, which fails every comparison.
+double larger(double a, double b) { return b <= a || std::isnan(a) ? a : b; }
+
+/// The largest relative difference of a loss.
 double largest_difference(const Trained& a, const Trained& b) {
   double worst = 0;
   for (size_t job = 0; job < a.losses.size(); ++job) {
     EXPECT_EQ(a.losses[job].size(), b.losses[job].size());
     for (size_t step = 0; step < a.losses[job].size(); ++step) {
-      worst = std::max(worst, std::abs(a.losses[job][step] - b.losses[job][step]) / std::abs(b.losses[job][step]));
+      const double apart = std::abs(a.losses[job][step] - b.losses[job][step]);
+      if (apart != 0) worst = larger(worst, apart / std::abs(b.losses[job][step]));  // a batch without labels has loss 0
+    }
+  }
+  return worst;
+}
+
+/// The largest absolute difference of a parameter's value, and of an index that diff pruning keeps.
+double largest_value_difference(const Trained& a, const Trained& b) {
+  double worst = 0;
+  for (size_t job = 0; job < a.values.size(); ++job) {
+    for (size_t i = 0; i < a.values[job].size(); ++i) {
+      const at::Tensor apart = a.values[job][i].to(at::kDouble) - b.values[job][i].to(at::kDouble);
+      worst = larger(worst, apart.abs().max().item<double>());
     }
   }
   return worst;
@@ -60,13 +78,33 @@ std::vector<RandomJob> four_jobs(int64_t steps) {
 TEST(Company, FiftyStepsTogetherAreThoseOfTheJobsAlone) {
   {
     Interpreter interpreter(tiny_backbone("llama3", at::kDouble));
-    EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)),
-              1e-12);
+    const Trained together = train(interpreter, four_jobs(50), true), alone = train(interpreter, four_jobs(50), false);
+    EXPECT_LE(largest_difference(together, alone), 1e-12);
+    EXPECT_LE(largest_value_difference(together, alone), 1e-10);
   }
   const PortableKernels portable;
   Interpreter interpreter(tiny_backbone("llama3", at::kFloat));
   EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)),
             1e-5);
+}
+
+// LobRA §2.1 (LB-1): three jobs of unequal batch and length, f32, on either path.
+TEST(Company, TwentyJointStepsLeaveTheAdaptersOfSeparateRuns) {
+  std::vector<RandomJob> jobs{lora_job("four rows", 1, 4, 0, {"all-linear"}, {20, 7, 33, 2}),
+                              lora_job("one row", 2, 16, 0.1, {"q_proj", "v_proj"}, {61}),
+                              lora_job("two rows", 3, 8, 0, {"all-linear"}, {12, 40})};
+  for (RandomJob& job : jobs) {
+    job.steps = 20;
+    job.optimizer.learning_rate = 1e-3;
+  }
+  for (const bool portable : {false, true}) {
+    std::optional<PortableKernels> scope;
+    if (portable) scope.emplace();
+    Interpreter interpreter(tiny_backbone("llama3", at::kFloat));
+    const Trained together = train(interpreter, jobs, true), alone = train(interpreter, jobs, false);
+    EXPECT_LE(largest_value_difference(together, alone), 1e-5) << (portable ? "portable" : "our kernels");
+    EXPECT_LE(largest_difference(together, alone), 1e-5) << (portable ? "portable" : "our kernels");
+  }
 }
 
 /// Ranks 1 to 40, any targets and layers, one to four rows of 1 to 90 tokens, any method.
@@ -126,6 +164,39 @@ TEST(Company, EightRandomJobsAgreeWithTheJobsAloneOnThePortablePath) {
   for (uint64_t key = 10; key < 13; ++key) {
     const std::vector<RandomJob> jobs = random_jobs(key, 8);
     EXPECT_LE(largest_difference(train(interpreter, jobs, true), train(interpreter, jobs, false)), 1e-5);
+  }
+}
+
+// mLoRA §2.2 (ML-3): the gradients of one consolidated step are those of the jobs in turn (ML-2).
+TEST(Company, EightRandomJobsHaveTheGradientsOfTheJobsAlone) {
+  for (const bool portable : {false, true}) {
+    std::optional<PortableKernels> scope;
+    if (portable) scope.emplace();
+    const bool bits = !portable && kernel_isa(at::kFloat, test_device()) != kernels::Isa::none;
+    Interpreter interpreter(random_backbone(kernel_friendly_config(), at::kFloat));
+    for (uint64_t key = 20; key < 23; ++key) {
+      const std::vector<RandomJob> jobs = random_jobs(key, 8);
+      std::vector<const RandomJob*> job_pointers;
+      std::vector<std::unique_ptr<Adapter>> adapters;
+      std::vector<Adapter*> pointers;
+      for (const RandomJob& job : jobs) {
+        job_pointers.push_back(&job);
+        adapters.push_back(job.make_adapter(interpreter.stage().backbone().config(), at::kFloat));
+        select_alone(interpreter, job, *adapters.back());
+        randomise(*adapters.back(), job.seed, 0.05);
+        pointers.push_back(adapters.back().get());
+      }
+      const GradientRun together = gradients_of(interpreter, job_pointers, pointers, {});
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        const GradientRun alone = gradients_of(interpreter, {job_pointers[i]}, {pointers[i]}, {});
+        const std::string which = fmt::format("mix {}, {}{}", key, jobs[i].name, portable ? ", portable" : "");
+        EXPECT_NEAR(together.losses[i], alone.losses[0], 1e-5 * alone.losses[0]) << which;
+        EXPECT_LE(largest_relative_difference(together.gradients[i], alone.gradients[0]), 1e-5) << which;
+        if (bits) {
+          EXPECT_EQ(difference_in_bits(together.gradients[i], alone.gradients[0]), "") << which;
+        }
+      }
+    }
   }
 }
 

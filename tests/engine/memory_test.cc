@@ -63,6 +63,12 @@ TEST_F(Memory, OfDiffPruningIsThatOfItsKeptEntries) {
   const auto adapter = job.make_adapter(backbone->config(), backbone->compute());
   select_alone(interpreter, job, *adapter);
   const int64_t entries = adapter->parameter_count();
+  double share = 0;  // of every weight that is adapted
+  for (const AdaptedModule& module : adapter->setup().modules) {
+    const ProjectionShape shape = projection_shape(backbone->config(), module.projection);
+    share += 0.05 * static_cast<double>(shape.in * shape.out);
+  }
+  EXPECT_NEAR(static_cast<double>(entries), share, static_cast<double>(adapter->setup().modules.size()));  // rounded
   const int64_t resident = growth[MemoryKind::adapters] + growth[MemoryKind::gradients] + growth[MemoryKind::optimizer];
   const int64_t needed = entries * (4 + 4 + 8 + 4);  // value, gradient, two moments, row index
   EXPECT_GE(resident, needed);
@@ -71,18 +77,37 @@ TEST_F(Memory, OfDiffPruningIsThatOfItsKeptEntries) {
   EXPECT_EQ(growth[MemoryKind::gradients], 4 * entries);
 }
 
-TEST_F(Memory, OfTheBackboneIsHeldOnceWhateverTheJobs) {  // ML-15
-  const auto backbone = random_backbone(kernel_friendly_config(), at::kBFloat16);
+TEST_F(Memory, OfTheBackboneIsHeldOnceWhateverTheJobs) {  // ML-2, ML-15
+  const ModelConfig config = kernel_friendly_config();
+  const Growth loading;
+  const auto backbone = random_backbone(config, at::kBFloat16);
+  const int64_t weights = loading[MemoryKind::weights];
+  EXPECT_GE(weights, 2 * parameter_count(config));
+  Interpreter interpreter(backbone);
+  std::vector<RandomJob> jobs;
+  for (uint64_t i = 0; i < 16; ++i) {
+    jobs.push_back(lora_job("job", i + 1, 8, 0.1, {"all-linear"}, {64}));
+    jobs.back().steps = 1;
+  }
   const Growth growth;
-  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::vector<std::unique_ptr<JobLife>> lives;
   int64_t one_job = 0;
-  for (int64_t count = 1; count <= 4; ++count) {
-    adapters.push_back(lora_job("job", 1, 8, 0.1, {"all-linear"}, {64}).make_adapter(backbone->config(), at::kBFloat16));
+  for (const size_t count : {1, 4, 16}) {
+    while (lives.size() < count) {
+      lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), jobs[lives.size()], *backbone));
+    }
     int64_t resident = 0;
     for (const MemoryKind kind : {MemoryKind::adapters, MemoryKind::gradients, MemoryKind::optimizer}) resident += growth[kind];
     if (count == 1) one_job = resident;
-    EXPECT_EQ(resident, count * one_job);
-    EXPECT_EQ(growth[MemoryKind::weights], 0);
+    EXPECT_EQ(resident, static_cast<int64_t>(count) * one_job);
+    std::vector<JobLife*> pending;
+    for (const auto& life : lives) {
+      if (!life->done()) pending.push_back(life.get());
+    }
+    reset_memory_peaks();
+    run_lives(interpreter, pending, {});  // trains them together
+    EXPECT_EQ(memory_usage().peak_bytes[static_cast<size_t>(MemoryKind::weights)], loading.before[MemoryKind::weights] + weights)
+        << count << " adapters";
   }
 }
 

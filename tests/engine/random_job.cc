@@ -238,7 +238,10 @@ double largest_relative_difference(const std::vector<at::Tensor>& a, const std::
   for (size_t i = 0; i < a.size(); ++i) {
     const double size = b[i].abs().max().item<double>();
     const double apart = (a[i] - b[i]).abs().max().item<double>();
-    if (apart > 0) worst = std::max(worst, size > 0 ? apart / size : INFINITY);
+    if (apart == 0) continue;
+    const double relative = size > 0 ? apart / size : INFINITY;
+    if (!(relative <= worst)) worst = relative;  // what is not a number stays, and fails every comparison
+    if (std::isnan(worst)) break;
   }
   return worst;
 }

