@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/run_setup.h"
+#include "cli/unread_overrides.h"
 #include "data/example.h"
 #include "jobs/jobs_file.h"
 
@@ -70,6 +71,7 @@ void show_data(const DataArguments& arguments) {
   Diagnostics mistakes;
   const JobsFileReading reading =
       read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
+  refuse_unread(reading.run_places, {}, "data", mistakes);
   ModelParts model;
   if (reading.model) model = find_model(reading.jobs_file.model, mistakes);
   mistakes.throw_if_any();

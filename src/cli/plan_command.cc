@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/planning_setup.h"
 #include "plan/make_plan.h"
+#include "plan/cost/roofline_profile.h"
 #include "plan/node_changes.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
@@ -94,7 +95,9 @@ int plan(const PlanArguments& arguments) {
     fmt::print("{}\n", to_json(result, changes).dump());
   } else {
     if (setup.profile != nullptr) {
-      fmt::print("Times are those of {}, measured on {}.\n", arguments.profile, setup.profile->profile.fingerprint.device);
+      const ProfileFingerprint& origin = setup.profile->profile.fingerprint;
+      fmt::print("Times are those of {}, {} {}.\n", arguments.profile,
+                 origin.kernels == roofline_kernels ? "by the data sheet of" : "measured on", origin.device);
     }
     fmt::print("{}", explain(result, cluster));
     if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));

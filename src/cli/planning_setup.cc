@@ -1,7 +1,5 @@
 #include "cli/planning_setup.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "base/diagnostics.h"
@@ -10,6 +8,7 @@
 #include "cli/planned_jobs.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/run_setup.h"
+#include "cli/unread_overrides.h"
 #include "plan/plan_json.h"
 #include "plan/shapes/cluster_file.h"
 
@@ -23,16 +22,6 @@ ClusterSpec this_machine() {
              page_bytes = static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
   if (pages > 0 && page_bytes > 0) device.memory_bytes = pages * page_bytes;
   return {.nodes = {{.name = "this-machine", .device = device}}, .network = {}};
-}
-
-/// The jobs file is also that of a run: what it says of memory or threads is no mistake here, --set of it is.
-void refuse_unread(const PlanningSources& sources, const std::map<std::string, OptionPlace>& places, Diagnostics& mistakes) {
-  for (const auto& [option, place] : places) {
-    if (place.line > 0 || sources.read.contains(option)) continue;
-    mistakes.add(place.file, 0, place.field,
-                 fmt::format("has no effect on `cotune {}`, which reads of `run` {}", sources.command,
-                             sources.read.empty() ? "nothing" : fmt::format("{}", fmt::join(sources.read, ", "))));
-  }
 }
 
 std::string planned_dtype(const PlanningSources& sources, const ModelSpec& model, const ClusterSpec& cluster) {
@@ -76,7 +65,7 @@ std::unique_ptr<PlanProfile> profile_for(const PlanningSources& sources, const M
 PlanningSetup read_planning_setup(const PlanningSources& sources) {
   Diagnostics mistakes;
   JobsFileReading reading = read_jobs_file(sources.jobs_file, sources.overrides, Purpose::plan, mistakes);
-  refuse_unread(sources, reading.run_places, mistakes);
+  refuse_unread(reading.run_places, sources.read, sources.command, mistakes);
   mistakes.throw_if_any();
   PlanningSetup setup{.jobs_file = std::move(reading.jobs_file), .run_places = std::move(reading.run_places)};
   const ModelSpec& model = setup.jobs_file.model;

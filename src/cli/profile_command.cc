@@ -16,6 +16,8 @@
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "plan/cost/measured_times.h"
+#include "plan/cost/roofline_profile.h"
+#include "plan/shapes/cluster_file.h"
 #include "schedule/profile_grid.h"
 #include "train/trainer.h"
 
@@ -23,7 +25,7 @@ namespace cotune {
 namespace {
 
 struct ProfileArguments {
-  std::string model, output = "profile.json", dtype = "auto", device = "auto";
+  std::string model, output = "profile.json", dtype = "auto", device = "auto", cluster;
   double seconds = 75;
   int64_t threads = 0, layers = 0;
   bool portable_kernels = false;
@@ -61,11 +63,44 @@ void print_fits(const Profile& profile, const MeasuredTimes& times) {
   }
 }
 
+/// Options that would change nothing on a GPU.
+void refuse_without_effect(const ProfileArguments& arguments, const ComputeDevice& device) {
+  if (device.is_cpu()) return;
+  if (arguments.threads > 0) throw_user_error("--threads: has no effect on {}, where no threads of the processor compute", device.name);
+  if (arguments.portable_kernels) throw_user_error("--portable-kernels: has no effect on {}, where ATen computes anyway", device.name);
+}
+
+/// The one kind of devices of the cluster file.
+DeviceSpec device_of_cluster(const std::string& file) {
+  const ClusterSpec cluster = read_cluster_file(file);
+  for (const NodeGroup& group : cluster.nodes) {
+    if (group.device != cluster.nodes.front().device) {
+      throw_user_error("{}: nodes of {} and of {}: a profile is of one device", file, cluster.nodes.front().name, group.name);
+    }
+  }
+  return cluster.nodes.front().device;
+}
+
+/// No device: its data sheet.
+void profile_by_roofline(const ProfileArguments& arguments) {
+  const DeviceSpec device = device_of_cluster(arguments.cluster);
+  ModelConfig model = find_model_config(arguments.model);
+  if (arguments.layers > 0) model.layer_count = std::min(model.layer_count, arguments.layers);
+  std::string dtype = arguments.dtype;
+  if (dtype == "auto") dtype = device.flops.contains("bfloat16") ? "bfloat16" : "float32";
+  const Profile result = roofline_profile(model, device, dtype);
+  write_file_atomically(arguments.output, to_json(result));
+  print_fits(result, MeasuredTimes(result, model, arguments.output));
+  fmt::print("{}: {} on {}, by the roofline of {}; nothing was measured\n", arguments.output, dtype, result.fingerprint.device,
+             arguments.cluster);
+}
+
 void profile(const ProfileArguments& arguments) {
   install_counting_allocator();
   const ModelSpec spec = model_spec(arguments);
   const ComputeDevice device = choose_device(arguments.device, "--device");
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
+  refuse_without_effect(arguments, device);
   if (arguments.threads > 0) omp_set_num_threads(static_cast<int>(arguments.threads));
   std::unique_ptr<PortableKernels> portable;
   if (arguments.portable_kernels) portable = std::make_unique<PortableKernels>();
@@ -111,20 +146,23 @@ void profile(const ProfileArguments& arguments) {
 
 void add_profile_command(CLI::App& app) {
   auto arguments = std::make_shared<ProfileArguments>();
-  CLI::App* command = app.add_subcommand("profile", "Measure the operators of a model on this device, for predictions of time");
+  CLI::App* command = app.add_subcommand("profile", "Measure the operators of a model on this device, or take them from a cluster file, for predictions of time");
   command->add_option("model", arguments->model, "A model folder or .gguf file; or a preset or config.json, with random weights")
       ->required();
   command->add_option("--output", arguments->output, "The file that is written (profile.json)");
   command->add_option("--dtype", arguments->dtype, "Compute dtype: auto, bfloat16 or float32")
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
-  command->add_option("--device", arguments->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  command->add_option("--threads", arguments->threads, "0: one per core")->check(CLI::Range(int64_t{0}, int64_t{4096}));
-  command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75)")
+  CLI::Option* device = command->add_option("--device", arguments->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  CLI::Option* threads = command->add_option("--threads", arguments->threads, "0: one per core")->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  CLI::Option* seconds = command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75)")
       ->check(number_in(0.0, 1e6));
-  command->add_option("--layers", arguments->layers, "Measure so many layers of the model; 0: all of them")
+  command->add_option("--layers", arguments->layers, "Of so many layers of the model; 0: all of them")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}));
-  command->add_flag("--portable-kernels", arguments->portable_kernels, "Of ATen's operators in place of our kernels");
-  command->callback([arguments] { profile(*arguments); });
+  CLI::Option* portable = command->add_flag("--portable-kernels", arguments->portable_kernels, "Of ATen's operators in place of our kernels");
+  CLI::Option* cluster = command->add_option("--cluster", arguments->cluster,
+                                             "Cluster file: the roofline of its devices, in place of measuring one; for `cotune plan --profile`");
+  for (CLI::Option* measured : {device, threads, seconds, portable}) cluster->excludes(measured);
+  command->callback([arguments] { arguments->cluster.empty() ? profile(*arguments) : profile_by_roofline(*arguments); });
 }
 
 }  // namespace cotune

@@ -61,6 +61,10 @@ class Data(ProgramTest):
         self.assertIn("\n1=⟦2\\x02⟧\n", text)
         self.assertIn("3 records, 3 truncated", text)
 
+    def test_refuses_options_of_a_run(self):
+        errors = self.run_program("data", self.write_jobs("train: texts.jsonl"), "--set", "run.memory=8GiB", expect=2).stderr
+        self.assertIn("--set: run.memory: has no effect on `cotune data`, which reads of `run` nothing", errors)
+
     def test_shows_one_job_and_so_many_examples(self):
         jobs = self.write_jobs("train: texts.jsonl", "train: tokens.jsonl")
         text = self.shown(jobs, "--job", "job1", "--count", "2")

@@ -37,6 +37,14 @@ class Plan(ProgramTest):
         return self.run_program("plan", self.write("plan-jobs.yaml", jobs), "--cluster", self.write("cluster.yaml", cluster),
                                 *arguments, expect=expect)
 
+    def test_options_without_effect_are_refused_or_told(self):
+        self.assertIn("--replica: says what --svg or --trace show", self.plan("--replica", "0", expect=2).stderr)
+        for option in ("run.memory=8GiB", "run.threads=2", "run.sharing=separate", "run.token_budget=512"):
+            self.assertIn(f"--set: {option.split('=')[0]}: has no effect on `cotune plan`", self.plan("--set", option, expect=2).stderr)
+        told = self.plan(jobs=JOBS + "run: {sharing: temporal, memory: 8GiB}\n").stderr
+        self.assertRegex(told, r"plan-jobs.yaml:7: run.sharing: is not followed: `cotune plan` chooses it")
+        self.assertNotIn("memory", told)
+
     def test_explains_its_choice_in_numbers_that_add_up(self):
         text = self.plan().stdout
         self.assertRegex(text, r"Plan: <\d,\d>×\d.* on 4 devices of box \(A40\)")

@@ -42,6 +42,33 @@ class ProfileTest(ProgramTest):
         done = self.run_program("train", jobs, "--profile", path, "--overwrite", "--set", f"run.output_dir={self.path / 'run'}")
         self.assertIn("a round took ", done.stdout)
 
+    def test_a_profile_by_the_roofline_of_a_cluster_file_is_planned_with(self):
+        cluster, path, jobs = self.path / "cluster.yaml", self.path / "profile.json", self.path / "plan-jobs.yaml"
+        cluster.write_text("cotune_cluster: 1\nnodes: [{count: 2, devices: 4, device: A40, link: pcie4}]\nnetwork: infiniband-100\n")
+        jobs.write_text("cotune: 1\nmodel: {config: tinyllama-1.1b, weights: none}\n"
+                        "jobs: [{name: only, data: {lengths: {200: 1}}, train: {steps: 10, batch_size: 16}}]\n")
+        done = self.run_program("profile", "tinyllama-1.1b", "--cluster", cluster, "--output", path)
+        self.assertIn("bfloat16 on A40, by the roofline of", done.stdout)
+        profile = json.loads(path.read_text())
+        self.assertEqual(profile["fingerprint"]["kernels"], "roofline")
+        by_profile = self.run_program("plan", jobs, "--cluster", cluster, "--profile", path).stdout
+        self.assertIn(f"Times are those of {path}, by the data sheet of A40.", by_profile)
+        def seconds(*more):
+            return json.loads(self.run_program("plan", jobs, "--cluster", cluster, "--json", *more).stdout)["plan"]["predicted"]["seconds"]
+        self.assertAlmostEqual(seconds("--profile", path) / seconds(), 1, delta=0.25)
+        # What the file says is what is planned with.
+        for times in profile["operators"].values():
+            for time in times:
+                time["median_s"] *= 10
+        path.write_text(json.dumps(profile))
+        self.assertGreater(seconds("--profile", path), 4 * seconds())
+        step = json.loads(self.run_program("simulate", "--jobs", jobs, "--cluster", cluster, "--profile", path, "--instance", "1x2", "--json").stdout)
+        usual = json.loads(self.run_program("simulate", "--jobs", jobs, "--cluster", cluster, "--instance", "1x2", "--json").stdout)
+        self.assertGreater(step["step_s"], 4 * usual["step_s"])
+        for option in (("--threads", "1"), ("--seconds", "1"), ("--device", "cpu"), ("--portable-kernels",)):
+            self.assertIn(option[0], self.run_program("profile", "tinyllama-1.1b", "--cluster", cluster, *option, expect=2).stderr)
+        self.assertIn("float32", self.run_program("simulate", "--jobs", jobs, "--cluster", cluster, "--profile", path, "--dtype", "float32", expect=2).stderr)
+
     def test_a_profile_of_other_conditions_is_refused(self):
         path, _ = self.make_profile("--threads", "1")
         profile = json.loads(path.read_text())
