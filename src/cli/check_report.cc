@@ -61,7 +61,8 @@ void print_check(const CheckReport& report) {
   if (report.plan) {
     for (const std::string& line : plan_lines(*report.plan)) fmt::print("{}\n", line);
   }
-  fmt::print("{} jobs are ready to train\n", report.jobs.size());
+  const size_t count = report.jobs.size();
+  fmt::print("{} ready to train\n", count == 1 ? "1 job is" : fmt::format("{} jobs are", count));
 }
 
 std::string check_json(const CheckReport& report) {

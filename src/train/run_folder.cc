@@ -156,7 +156,7 @@ std::vector<fs::path> RunFolder::made() const {
   std::vector<fs::path> made;
   if (begun_) return made;
   if (made_lock_) made.push_back(path_ / "lock");
-  if (start_ == Start::fresh) made.push_back(path_ / "jobs");
+  if (start_ == Start::fresh && lock_ >= 0) made.push_back(path_ / "jobs");
   made.insert(made.end(), made_folders_.rbegin(), made_folders_.rend());
   return made;
 }

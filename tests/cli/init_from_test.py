@@ -70,7 +70,7 @@ class InitFrom(Check):
         config = json.loads((adapter / "adapter_config.json").read_text())
         jobs = self.write_jobs(f"{{name: a, data: {{train: text.jsonl}}, adapter: {{r: {config['r']}, alpha: {config['lora_alpha']}, "
                                f"target_modules: all-linear, init_from: {adapter}}}}}", model="{path: model}")
-        self.assertIn("1 jobs are ready", self.run_program("train", jobs, "--check").stdout)
+        self.assertIn("1 job is ready", self.run_program("train", jobs, "--check").stdout)
 
 
 if __name__ == "__main__":
