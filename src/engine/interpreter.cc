@@ -101,8 +101,8 @@ void Interpreter::forward(const StepPlan& plan, const Action& action) {
   Live& live = live_[action.microbatch];
   COTUNE_CHECK(live.state == nullptr, "microbatch {} goes forward twice", action.microbatch);
   live.state = std::make_unique<MicrobatchState>(make_microbatch_state(
-      plan.microbatches[static_cast<size_t>(action.microbatch)], rounds_, chains_, model.config().layer_count,
-      model.attention_shape(), model.compute(), model.device()));
+      plan.microbatches[static_cast<size_t>(action.microbatch)], plan.policy.layout, rounds_, chains_,
+      model.config().layer_count, model.attention_shape(), model.compute(), model.device()));
   MicrobatchState& state = *live.state;
   live.forward = stage_.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
   for (const Operator& op : live.forward) {

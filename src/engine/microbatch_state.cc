@@ -43,6 +43,19 @@ void add_segment(Rows& rows, const Segment& segment, const BatchRow& row, double
   }
 }
 
+/// The rows over which gradients are summed before they are added to one another. An atom is one such run, but in layout padded,
+/// where pads follow from the neighbours: there each segment's real rows are one, and its pads another.
+std::vector<RowRange> runs_of(const Atom& atom, int64_t first_row, Layout layout) {
+  if (layout != Layout::padded) return {{first_row, first_row + atom.token_count()}};
+  std::vector<RowRange> runs;
+  for (const Segment& segment : atom.segments) {
+    runs.push_back({first_row, first_row + segment.length});
+    first_row += segment.length + segment.pad;
+    if (segment.pad > 0) runs.push_back({first_row - segment.pad, first_row});
+  }
+  return runs;
+}
+
 std::vector<ChainCache>* chain_of(const RowPart& part, ChainCaches& chains, int64_t layer_count,
                                   const AttentionShape& attention, at::ScalarType compute, at::Device device) {
   if (part.position == 0 && part.length == part.row_length) return nullptr;
@@ -85,8 +98,8 @@ int64_t LayerRecord::bytes() const {
   return total;
 }
 
-MicrobatchState make_microbatch_state(const Microbatch& microbatch, const std::map<int32_t, JobRound*>& rounds,
-                                      ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
+MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
+                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
                                       at::ScalarType compute, at::Device device) {
   const MemoryScope scope(MemoryKind::workspace);
   MicrobatchState state;
@@ -106,7 +119,8 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, const std::m
     }
     JobRows& job = state.job_rows.back();
     job.rows.end = static_cast<int64_t>(rows.tokens.size());
-    job.atoms.insert(job.atoms.begin(), {first_row, job.rows.end});
+    const std::vector<RowRange> runs = runs_of(atom, first_row, layout);
+    job.atoms.insert(job.atoms.begin(), runs.begin(), runs.end());
     const auto end_label = static_cast<int64_t>(rows.labels.size());
     state.loss_spans.push_back({state.jobs.size() - 1, first_label, end_label});
   }

@@ -66,10 +66,11 @@ struct MicrobatchState {
   int64_t token_count() const { return tokens.size(0); }
 };
 
-/// Builds the inputs of a microbatch. rounds: by job id. Chains get their caches in `chains` (created at the first
+/// Builds the inputs of a microbatch. layout: of its plan; padded splits each atom of job_rows into runs that do not depend on
+/// how many pads the neighbours demand. rounds: by job id. Chains get their caches in `chains` (created at the first
 /// chunk, sized for the whole row, one per layer).
-MicrobatchState make_microbatch_state(const Microbatch& microbatch, const std::map<int32_t, JobRound*>& rounds,
-                                      ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
+MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
+                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
                                       at::ScalarType compute, at::Device device);
 
 }  // namespace cotune

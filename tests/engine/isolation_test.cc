@@ -102,7 +102,10 @@ TEST_P(Isolation, AJobHasEqualBitsAloneAndInCompanyUnderEveryPolicy) {
 
 // Chunks and pads group a job's gradients in another way than ragged rows do, so each layout has bits of its own.
 TEST_P(Isolation, AJobHasEqualBitsAloneAndInCompanyInEveryLayout) {
-  for (const Layout layout : {Layout::chunked}) {
+  const bool own_attention = GetParam().longest_row > 256;
+  for (const Layout layout : {Layout::chunked, Layout::padded}) {
+    // ATen sums over a row's pads too, and so groups its sums by how many the neighbours demand.
+    if (layout == Layout::padded && !own_attention) continue;
     train_alone({.layout = layout, .token_budget = 1024});
     expect_equal_bits({.sharing = Sharing::separate, .layout = layout, .token_budget = 256, .recompute = true}, {});
     expect_equal_bits({.sharing = Sharing::temporal, .layout = layout, .token_budget = 512}, {});

@@ -33,7 +33,7 @@ at::Tensor model_logits(const std::shared_ptr<const Backbone>& backbone, Adapter
   }
   Stage stage(backbone, int64_t{1} << 20);
   ChainCaches chains;
-  MicrobatchState state = make_microbatch_state({{atom}}, {{0, &round}}, chains, backbone->config().layer_count,
+  MicrobatchState state = make_microbatch_state({{atom}}, Layout::ragged, {{0, &round}}, chains, backbone->config().layer_count,
                                                 backbone->attention_shape(), backbone->compute(), backbone->device());
   for (const Operator& op : stage.operators(state, Direction::evaluate)) {
     if (op.kind != OperatorKind::loss_head) stage.execute(op, state);
