@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the planner's figures into docs/planning.md: builds planning_bench without libtorch, runs it, and puts its table
-between the two marks.
+between the two marks. Of some parts alone (lobra, ablation, 70b, planning, fusion, order, headlines, steps, chunks, scaling, curves) the
+rows of the same name are replaced, and new ones stand behind those that they follow.
 
-    bench/planning.py [--print]    # --print: show the table, leave the document alone
+    bench/planning.py [--print] [PART...]    # --print: show the table, leave the document alone
 """
 import argparse
 import pathlib
@@ -13,22 +14,49 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs/planning.md"
 BUILD = ROOT / "build-planning"
-MARKS = re.compile(r"(<!-- figures: begin[^\n]*-->\n).*?(<!-- figures: end -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- figures: begin[^\n]*-->\n)(.*?)(<!-- figures: end -->)", re.DOTALL)
+
+
+def named(table):
+    """Rows of a table below its head, by name; `the same …` belongs to the row that it stands below."""
+    rows, above = {}, ""
+    for line in table.splitlines()[2:]:
+        what = line.split(" | ")[0]
+        if "the same" not in what:
+            above = what
+        rows[what, above if "the same" in what else ""] = line
+    return rows
+
+
+def merged(table, part):
+    """The table with the rows of a part in place of those of the same names."""
+    rows, last = list(named(table).items()), len(table)
+    for name, line in named(part).items():
+        place = next((i for i, (each, _) in enumerate(rows) if each == name), None)
+        if place is None:
+            rows.insert(min(last + 1, len(rows)), (name, line))
+            last = min(last + 1, len(rows) - 1)
+        else:
+            rows[place], last = (name, line), place
+    return "\n".join(table.splitlines()[:2] + [line for _, line in rows]) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--print", action="store_true", dest="only_print")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="these parts alone")
     arguments = parser.parse_args()
     configure = ["cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCOTUNE_TORCH=OFF", "-DCOTUNE_TESTS=OFF", "-DCOTUNE_BENCH=ON"]
     subprocess.run(configure, check=True, stdout=sys.stderr)
     subprocess.run(["ninja", "-C", BUILD, "planning_bench"], check=True, stdout=sys.stderr)
-    table = subprocess.run([BUILD / "planning_bench"], check=True, capture_output=True, text=True).stdout
+    table = subprocess.run([BUILD / "planning_bench", *arguments.parts], check=True, capture_output=True, text=True).stdout
     print(table, end="")
     if arguments.only_print:
         return
     text = DOCUMENT.read_text(encoding="utf-8")
-    replaced, count = MARKS.subn(lambda match: match.group(1) + table + match.group(2), text)
+    def put(match):
+        return match.group(1) + (merged(match.group(2), table) if arguments.parts else table) + match.group(3)
+    replaced, count = MARKS.subn(put, text)
     if count != 1:
         sys.exit(f"{DOCUMENT}: needs one pair of marks <!-- figures: begin … --> and <!-- figures: end -->")
     DOCUMENT.write_text(replaced, encoding="utf-8")

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "plan/cost/pipeline_seconds.h"
 #include "plan/cost/weight_sharding.h"
 #include "plan/fusion/hybrid_tasks.h"
@@ -20,6 +21,17 @@ namespace cotune {
 namespace {
 
 using Parameters = std::map<std::string, double>;
+
+/// A parameter that is not varied, by name: a number, or eight of them.
+const nlohmann::json& fixed(const std::string& name) {
+  static const nlohmann::json document = nlohmann::json::parse(std::ifstream(data_file("headline_parameters.json")));
+  for (const nlohmann::json& each : document.at("fixed")) {
+    if (each.at("name") == name) return each.at("value");
+  }
+  throw_user_error("bench/plan/data/headline_parameters.json: fixed: there is no {}", name);
+}
+
+std::vector<int64_t> fixed_list(const std::string& name) { return fixed(name).get<std::vector<int64_t>>(); }
 
 /// `taken` first, then every corner.
 std::vector<Parameters> corners_of(const std::string& section) {
@@ -66,11 +78,9 @@ std::string above(const Range& range, double limit) {
   return fmt::format("the direction **fails** with {}: {:.2f}", text_of(range.at_least), range.least);
 }
 
-// MuxTune's Table 2, with the stand-ins 64, 128, 256 for SST2, QA, RTE.
-constexpr int64_t batches[] = {4, 2, 4, 4, 8, 2, 4, 4};
-constexpr int64_t lengths_a[] = {64, 128, 128, 64, 64, 64, 128, 128};
-constexpr int64_t lengths_b[] = {256, 64, 256, 64, 64, 256, 256, 256};
-constexpr int64_t uniform_lengths[] = {128, 128, 128, 128, 128, 128, 128, 128};
+// MuxTune's Table 2.
+const std::vector<int64_t> batches = fixed_list("table2_batches"), lengths_a = fixed_list("wl_a_tokens"), lengths_b = fixed_list("wl_b_tokens"),
+                           uniform_lengths = fixed_list("uniform_tokens");
 
 enum class Padding { none, to_longest };
 
@@ -80,8 +90,8 @@ ReplicaJobs replica_of(const char* device, const Parameters& parameters, std::sp
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   for (int32_t j = 0; j < 8; ++j) {
     JobSpec spec;
-    spec.adapter.r = 16;
-    JobShape shape{.batch_size = batch_factor * batches[j], .adapters = adapter_shapes(spec, j, replica.model)};
+    spec.adapter.r = fixed("lora_rank");
+    JobShape shape{.batch_size = batch_factor * batches[static_cast<size_t>(j)], .adapters = adapter_shapes(spec, j, replica.model)};
     shape.lengths.weights = {{padding == Padding::none ? lengths[static_cast<size_t>(j)] : longest, 1.0}};
     replica.jobs.push_back(std::move(shape));
   }
@@ -91,7 +101,8 @@ ReplicaJobs replica_of(const char* device, const Parameters& parameters, std::sp
   replica.machine.device.memory_efficiency = parameters.at("memory_efficiency");
   replica.machine.device.launch_seconds = parameters.at("launch_seconds");
   // On an H100 node the links are NVLink's in any case.
-  replica.between_stages = {.bandwidth = std::string(device) == "H100" ? 4.5e11 : parameters.at("link_bandwidth"), .latency = 5e-6};
+  replica.between_stages = {.bandwidth = std::string(device) == "H100" ? fixed("h100_link_bandwidth").get<double>() : parameters.at("link_bandwidth"),
+                            .latency = fixed("muxtune_link_latency")};
   return replica;
 }
 
@@ -175,10 +186,10 @@ void muxtune_throughput() {
         const SystemSeconds seconds = systems("A40", parameters, lengths_b, factor);
         return 100 * (1 - seconds.ours / (seconds.*part));
       });
-      parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", name, loss.text(" %"));
+      parts += fmt::format("{}{} {}{}", parts.empty() ? "" : ", ", name, loss.text(" %"), missed_unless(loss.taken > 0 && loss.least >= 0));
     }
     print_row(fmt::format("MX-37: throughput lost without each part, WL-B, {}", factor == 1 ? "light load (Table 2's batches)" : "heavy load (eight times)"),
-              factor == 1 ? "[fusion 36.1, orchestration 30.3, alignment 22.5 %]" : "[6.2, 25.1, 34.3 %]", "each above 0; fusion falls with load", parts);
+              factor == 1 ? "[fusion 36.1, orchestration 30.3, alignment 22.5 %]" : "[6.2, 25.1, 34.3 %]", "each above 0 at every corner; fusion falls with load", parts);
   }
 }
 
@@ -195,7 +206,7 @@ void muxtune_memory() {
     const ModelConfig model = model_preset(each.model);
     const StageShape stage = even_stages(model, each.stages, each.tensor_parallel).front();
     JobSpec spec;
-    spec.adapter.r = 16;
+    spec.adapter.r = fixed("lora_rank");
     const std::vector<AdapterShape> adapters = adapter_shapes(spec, 0, model);
     /// Bytes of one device with `tasks` tasks, each with a microbatch in flight.
     const auto bytes = [&](int64_t tasks, const Parameters& parameters, bool is_shared) {
@@ -217,13 +228,16 @@ void muxtune_memory() {
       while (tasks < 400 && bytes(tasks + 1, parameters, is_shared) <= room) ++tasks;
       return static_cast<double>(tasks);
     };
-    const Range factor = over_corners(corners, [&](const Parameters& parameters) { return bytes(32, parameters, false) / bytes(32, parameters, true); });
+    const Range factor = over_corners(corners, [&](const Parameters& parameters) { const int64_t tasks = fixed("memory_tasks");
+      return bytes(tasks, parameters, false) / bytes(tasks, parameters, true); });
     const Range replicated = over_corners(corners, [&](const Parameters& parameters) { return most_tasks(parameters, false); });
     const Range shared = over_corners(corners, [&](const Parameters& parameters) { return most_tasks(parameters, true); });
     print_row(fmt::format("MX-38: memory of a backbone per task over one for all, 32 tasks, {}", each.name), "up to 5.29×", "a range; above 1 at every corner",
               fmt::format("{}; {}", factor.text(), above(factor, 1)));
     print_row("the same: tasks that fit 48 GB, a backbone each; with one for all", fmt::format("{}; –", each.paper_limit), fmt::format("{} ± 2; above 32 for 7B", each.paper_limit),
-              fmt::format("{:.0f} ({:.0f}–{:.0f}); {:.0f} ({:.0f}–{:.0f})", replicated.taken, replicated.least, replicated.most, shared.taken, shared.least, shared.most));
+              fmt::format("{:.0f} ({:.0f}–{:.0f}){}; {:.0f} ({:.0f}–{:.0f}){}", replicated.taken, replicated.least, replicated.most,
+                          missed_unless(std::abs(replicated.least - static_cast<double>(each.paper_limit)) <= 2 && std::abs(replicated.most - static_cast<double>(each.paper_limit)) <= 2),
+                          shared.taken, shared.least, shared.most, missed_unless(shared.least > 32)));
   }
 }
 
@@ -238,15 +252,15 @@ void mlora_throughput() {
                            Case{"Llama-2-13B", "llama-2-13b", "1.77, 1.46×; FSDP out of memory"}}) {
     const ModelConfig model = model_preset(each.model);
     JobSpec spec;
-    spec.adapter.r = 16;
+    spec.adapter.r = fixed("lora_rank");
     spec.adapter.target_modules = {"q_proj", "k_proj", "v_proj", "o_proj"};
     const std::vector<AdapterShape> adapters = adapter_shapes(spec, 0, model);
-    constexpr int64_t rows = 8, tokens = 512, ranks = 4;
+    const int64_t rows = fixed("mlora_rows"), tokens = fixed("mlora_tokens"), ranks = fixed("mlora_devices");
     struct Rates {
       double lorapp, one_f_one_b, tensor, sharded;
     };
     const auto rates = [&](const Parameters& parameters) {
-      StageMachine machine{device_preset("A6000"), {.bandwidth = parameters.at("link_bandwidth"), .latency = 8e-6}, "float32"};
+      StageMachine machine{device_preset("A6000"), {.bandwidth = parameters.at("link_bandwidth"), .latency = fixed("mlora_link_latency")}, "float32"};
       machine.device.compute_efficiency = parameters.at("compute_efficiency");
       const auto microbatches = static_cast<int64_t>(parameters.at("microbatches"));
       double stage = 0;

@@ -111,8 +111,9 @@ void dispatch() {
     gaps.push_back(result.gap());
   }
   fmt::print("| dispatch of a round with its buckets, 16 × 5, 300 rounds | – | median 20 ms, p99 100 ms, within 1 % | median {:.1f} ms, "
-             "p99 {:.1f} ms; proven within {:.1f} % in the median, {:.1f} % in the worst |\n",
-             1e3 * quantile(seconds, 0.5), 1e3 * quantile(seconds, 0.99), 100 * quantile(gaps, 0.5), 100 * quantile(gaps, 1));
+             "p99 {:.1f} ms; proven within {:.1f} % in the median, {:.1f} % in the worst{} |\n",
+             1e3 * quantile(seconds, 0.5), 1e3 * quantile(seconds, 0.99), 100 * quantile(gaps, 0.5), 100 * quantile(gaps, 1),
+             missed_unless(quantile(gaps, 1) <= 0.01));
 }
 
 void planning_time() {
@@ -153,10 +154,11 @@ void planning_time() {
       const double seconds = cpu_seconds() - start;
       print_row(fmt::format("planning, 70B, four tasks, {} devices, {}", cluster.device_count(),
                             dealing == Dealing::by_row ? "rows dealt to single replicas" : "Eq. 2 to the letter"),
-                fmt::format("{} s", each.paper), fmt::format("{} s", each.goal),
-                fmt::format("{:.3f} s; {} plans; {}; {:.2f} s, at least {:.2f} s: within {:.1f} %", seconds, plan.enumerated,
+                fmt::format("{} s", each.paper), fmt::format("{} s, equal quality proven", each.goal),
+                fmt::format("{:.3f} s{}; {} plans; {}; {:.2f} s, at least {:.2f} s: within {:.1f} %{}", seconds,
+                            missed_unless(seconds <= std::stod(each.goal)), plan.enumerated,
                             plan_text(proposed, plan.replicas), plan.dispatch.makespan, plan.lower_bound,
-                            100 * (plan.dispatch.makespan / plan.lower_bound - 1)));
+                            100 * (plan.dispatch.makespan / plan.lower_bound - 1), missed_unless(plan.dispatch.makespan <= 1.011 * plan.lower_bound)));
     }
   }
 }

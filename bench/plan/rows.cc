@@ -8,6 +8,8 @@ void print_row(const std::string& what, const std::string& paper, const std::str
   fmt::print("| {} | {} | {} | {} |\n", what, paper, goal, here);
 }
 
+const char* missed_unless(bool is_met) { return is_met ? "" : " (**missed**)"; }
+
 std::string plan_text(std::span<const Configuration> configurations, const Counts& replicas) {
   std::vector<std::string> parts;
   for (size_t i = 0; i < replicas.size(); ++i) {

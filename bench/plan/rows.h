@@ -16,6 +16,9 @@ using Counts = std::vector<int64_t>;
 
 void print_row(const std::string& what, const std::string& paper, const std::string& goal, const std::string& here);
 
+/// " (**missed**)" behind a figure that does not meet its goal; "" behind one that does.
+const char* missed_unless(bool is_met);
+
 /// `<1,1>×6, <8,1>×1`, and the other way round by name.
 std::string plan_text(std::span<const Configuration> configurations, const Counts& replicas);
 Counts replicas_of(std::span<const Configuration> configurations, const std::vector<std::pair<std::string, int64_t>>& plan);

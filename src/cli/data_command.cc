@@ -69,9 +69,10 @@ void show_data(const DataArguments& arguments) {
     throw_user_error("--count: 0 shows no example, so --eval and --tokens have no effect");
   }
   Diagnostics mistakes;
-  const JobsFileReading reading =
+  JobsFileReading reading =
       read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
   refuse_unread(reading.run_places, {}, "data", mistakes);
+  check_preset(reading, mistakes);
   ModelParts model;
   if (reading.model) model = find_model(reading.jobs_file.model, mistakes);
   mistakes.throw_if_any();

@@ -66,6 +66,7 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   Diagnostics mistakes;
   JobsFileReading reading = read_jobs_file(sources.jobs_file, sources.overrides, Purpose::plan, mistakes);
   refuse_unread(reading.run_places, sources.read, sources.command, mistakes);
+  check_preset(reading, mistakes);
   mistakes.throw_if_any();
   PlanningSetup setup{.jobs_file = std::move(reading.jobs_file), .run_places = std::move(reading.run_places)};
   const ModelSpec& model = setup.jobs_file.model;
@@ -78,6 +79,8 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   options.chunk_size = setup.jobs_file.run.chunk_size;
   options.recompute = setup.jobs_file.run.recompute;
   options.dtype = planned_dtype(sources, model, setup.cluster);
+  const std::string name = sources.cluster.empty() ? "this machine" : sources.cluster;
+  check_rates(setup.cluster, name, options.dtype, model.dtype == "auto" ? "--dtype" : "model.dtype");
   if (!sources.profile.empty()) {
     setup.profile = profile_for(sources, model, setup.model, setup.cluster);
     options.dtype = setup.profile->profile.fingerprint.dtype;

@@ -114,7 +114,21 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
   return data;
 }
 
+void check_preset(JobsFileReading& reading, Diagnostics& mistakes) {
+  const std::string& name = reading.jobs_file.model.config;
+  const std::filesystem::path path(name);
+  if (!reading.model || name.empty() || path.has_parent_path() || std::filesystem::exists(path)) return;
+  try {
+    model_preset(name);
+  } catch (const UserError& error) {
+    const OptionPlace& place = reading.model_places.at("model.config");
+    mistakes.add(place.file, place.line, place.field, error.what());
+    reading.model = false;
+  }
+}
+
 RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes) {
+  check_preset(reading, mistakes);
   RunInputs inputs;
   inputs.jobs_file = std::move(reading.jobs_file);
   if (reading.model) inputs.model = find_model(inputs.jobs_file.model, mistakes);

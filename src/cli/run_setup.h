@@ -20,6 +20,9 @@ struct RunInputs {
   std::vector<JobData> data;        ///< of every job
 };
 
+/// A model.config that is neither a file nor a preset is a mistake at its place, and then no model that is looked for.
+void check_preset(JobsFileReading& reading, Diagnostics& mistakes);
+
 /// Reads model, adapters and data of a jobs file and adds every mistake to `mistakes`. What is mistaken does
 /// not keep the rest from being looked at: without a tokenizer, data are checked as far as their fields.
 RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes);

@@ -39,7 +39,7 @@ SimulatedPlan plan_of_instance(const StepArguments& arguments, const PlanningSet
                             .pipeline_stages = arguments.pipeline_stages,
                             .sharing = setup.jobs_file.run.sharing};
   if (setup.run_places.contains("run.token_budget")) settings.token_budget = setup.jobs_file.run.token_budget;
-  return {plan_instance(setup.model, setup.cluster, setup.jobs, settings, setup.options), {typical_step(setup.jobs)}};
+  return {plan_instance(setup.model, setup.cluster, setup.jobs, settings, setup.options, arguments.cluster_file), {typical_step(setup.jobs)}};
 }
 
 /// `replica-0.svg`; `replica-0-JOB.svg` where jobs go one after the other.

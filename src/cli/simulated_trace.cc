@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cluster/philly_trace.h"
@@ -22,7 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Trace trace_of(const TraceArguments& arguments) {
+/// Jobs with rows that the model does not take.
+void check_rows(const TraceFile& file, const std::string& name, const ModelConfig& model) {
+  Diagnostics mistakes;
+  for (size_t j = 0; j < file.trace.jobs.size() && mistakes.size() < 20; ++j) {
+    const int64_t tokens = file.trace.kinds[static_cast<size_t>(file.trace.jobs[j].kind)].tokens;
+    if (tokens <= model.context_length) continue;
+    mistakes.add(name, file.lines[j], "tokens", fmt::format("must be at most {}, the model's context, got {}", model.context_length, tokens));
+  }
+  mistakes.throw_if_any();
+}
+
+Trace trace_of(const TraceArguments& arguments, const ModelConfig& model) {
   Trace trace;
   if (arguments.trace_file.empty()) {
     trace = philly_trace({.seed = arguments.seed, .minutes = arguments.days * 24 * 60});
@@ -32,6 +44,7 @@ Trace trace_of(const TraceArguments& arguments) {
     if (!file.ignored_columns.empty()) {
       fmt::print(stderr, "{}: columns that are not read: {}\n", arguments.trace_file, fmt::join(file.ignored_columns, ", "));
     }
+    check_rows(file, arguments.trace_file, model);
     trace = std::move(file.trace);
   }
   if (arguments.dedicate_priority) {
@@ -77,9 +90,11 @@ void write_charts(const fs::path& folder, const Trace& trace, const std::vector<
 
 InstancesOfCluster instances_for(const TraceArguments& arguments) {
   const ModelConfig model = find_model_config(arguments.model.empty() ? "llama-2-7b" : arguments.model);
+  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
   InstancesOfCluster instances =
-      instances_of(read_cluster_file(arguments.cluster_file), model, arguments.tensor_parallel, arguments.pipeline_stages);
+      instances_of(cluster, model, arguments.tensor_parallel, arguments.pipeline_stages, arguments.cluster_file);
   if (!arguments.dtype.empty()) instances.spec.machine.dtype = arguments.dtype;
+  check_rates(cluster, arguments.cluster_file, instances.spec.machine.dtype, "--dtype");
   instances.spec.microbatches = arguments.microbatches;
   return instances;
 }
@@ -105,8 +120,8 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
 
 /// One deployment for all jobs, under every rule of moving.
 void simulate_replanning(const TraceArguments& arguments) {
-  const Trace trace = trace_of(arguments);
   const InstancesOfCluster instances = instances_for(arguments);
+  const Trace trace = trace_of(arguments, instances.spec.model);
   if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
   const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
   const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
@@ -133,8 +148,8 @@ void simulate_trace_command(const TraceArguments& arguments) {
   if (arguments.replan) return simulate_replanning(arguments);
   const StudySettings settings = study_settings(arguments);
   refuse_without_effect(arguments, settings);
-  const Trace trace = trace_of(arguments);
   const InstancesOfCluster instances = instances_for(arguments);
+  const Trace trace = trace_of(arguments, instances.spec.model);
   if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
   const std::vector<StudyResult> results = run_study(trace, instances, settings, [&](const StudyResult& each) {
     if (arguments.compare && !arguments.json) fmt::print(stderr, "{}, {}: {}\n", each.summary.policy, each.summary.sharing, each.summary.rates);

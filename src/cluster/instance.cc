@@ -3,15 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/shapes/cluster_file.h"
 #include "plan/shapes/job_shape.h"
 
 namespace cotune {
 
 InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& model, int64_t tensor_parallel,
-                                int64_t pipeline_stages) {
-  if (cluster.nodes.size() != 1) {
-    throw_user_error("nodes: the simulation of a trace takes a cluster of like nodes, found {} groups of them", cluster.nodes.size());
-  }
+                                int64_t pipeline_stages, const std::string& file_name) {
+  check_like_nodes(cluster, file_name, "the simulation of a trace");
   const NodeGroup& group = cluster.nodes.front();
   const int64_t devices = tensor_parallel * pipeline_stages;
   const bool divides = model.head_count % tensor_parallel == 0 && model.kv_head_count % tensor_parallel == 0 &&

@@ -30,14 +30,14 @@ struct InstanceSpec {
 };
 
 /// Instances of TP·PP devices on a cluster of like nodes, and how many of them it holds: within a node where they divide
-/// it, over whole nodes where they are larger. Throws UserError naming the option or the cluster's field: several groups
+/// it, over whole nodes where they are larger. file_name: of the cluster, in messages. Throws UserError naming the option or the cluster's field: several groups
 /// of nodes, degrees that do not divide the model or the nodes, a layout that the simulation lacks.
 struct InstancesOfCluster {
   InstanceSpec spec;
   int64_t count = 0;
 };
 InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& model, int64_t tensor_parallel,
-                                int64_t pipeline_stages);
+                                int64_t pipeline_stages, const std::string& file_name = "cluster");
 
 /// Every adapter of a job of that kind: LoRA and diff pruning (density 0.5%) on all linear projections, bottleneck adapters
 /// where they always are.

@@ -10,6 +10,7 @@
 #include "plan/deployment/placement.h"
 #include "plan/plan_totals.h"
 #include "plan/replica_planner.h"
+#include "plan/shapes/cluster_file.h"
 #include "plan/shapes/typical_step.h"
 
 namespace cotune {
@@ -99,11 +100,8 @@ class InstancePlanner {
 }  // namespace
 
 Plan plan_instance(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
-                   const InstanceSettings& settings, const PlanOptions& options) {
-  if (cluster.nodes.size() != 1) {
-    throw_user_error("nodes: an instance stands on like nodes, found {} groups of them; --plan runs what `cotune plan` chose of them",
-                     cluster.nodes.size());
-  }
+                   const InstanceSettings& settings, const PlanOptions& options, const std::string& file_name) {
+  check_like_nodes(cluster, file_name, "a step without --plan");
   const InstancePlanner planner(model, cluster, jobs, settings, options);
   std::string constraint, recomputed;
   Plan plan = planner.plan(options.recompute == Recompute::always, constraint);

@@ -220,7 +220,8 @@ nlohmann::json RateTable::to_json(const std::string& instance) const {
 
 RateTable RateTable::from_json(const nlohmann::json& json, const std::string& file_name, const std::string& instance,
                                const std::vector<JobKind>& kinds) {
-  check_field(json.is_object() && json.value("cotune_rates", 0) == 1, file_name, "cotune_rates", "1: a rate table of cotune simulate");
+  check_field(json.is_object() && json.contains("cotune_rates") && json.at("cotune_rates") == 1, file_name, "cotune_rates",
+              "1: a rate table of cotune simulate");
   const auto at = [&](const nlohmann::json& object, const char* field) -> const nlohmann::json& {
     check_field(object.is_object() && object.contains(field), file_name, field, "there");
     return object.at(field);
@@ -265,8 +266,11 @@ RateTable RateTable::from_json(const nlohmann::json& json, const std::string& fi
     const int64_t key = table.padded_ ? kind.tokens : 0;
     check_field(table.fits_.count(key) > 0, file_name, "fits", fmt::format("a list with the longest row {}", key));
   }
-  table.mean_error_ = json.value("mean_error", 0.0);
-  table.worst_error_ = json.value("worst_error", 0.0);
+  for (const auto& [field, error] : {std::pair{"mean_error", &table.mean_error_}, std::pair{"worst_error", &table.worst_error_}}) {
+    const nlohmann::json& value = at(json, field);
+    check_field(value.is_number() && value.get<double>() >= 0, file_name, field, fmt::format("a number of at least 0, got {}", value.dump()));
+    *error = value.get<double>();
+  }
   return table;
 }
 

@@ -128,7 +128,7 @@ class TraceReader {
     JobKind kind{whole("rows", 8, 1, 65536), whole("tokens", 256, 1, 1048576), method(), whole("width", 16, 1, 4096)};
     if (kind.method == AdapterMethod::diff_pruning) kind.width = 0;
     const std::string tenant = text("tenant", "default");
-    jobs_.push_back({job, kind, tenant});
+    jobs_.push_back({job, kind, tenant, line_});
   }
 
   std::string text(const std::string& column, const std::string& fallback) const {
@@ -178,6 +178,7 @@ class TraceReader {
       const auto place = std::lower_bound(trace.kinds.begin(), trace.kinds.end(), each.kind);
       each.job.kind = static_cast<int32_t>(place - trace.kinds.begin());
       trace.jobs.push_back(std::move(each.job));
+      result_.lines.push_back(each.line);
     }
     return std::move(result_);
   }
@@ -186,6 +187,7 @@ class TraceReader {
     TraceJob job;
     JobKind kind;
     std::string tenant;
+    int line;
   };
   std::string file_;
   int line_ = 0;

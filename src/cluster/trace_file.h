@@ -31,6 +31,7 @@ namespace cotune {
 
 struct TraceFile {
   Trace trace;
+  std::vector<int> lines;  ///< of each job
   std::vector<std::string> ignored_columns;
 };
 

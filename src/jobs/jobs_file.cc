@@ -69,6 +69,7 @@ class JobsFileBuilder {
     OptionLayer merged = merge_layers({&layers.top, &layers.top_overrides}, mistakes_);
     for (const auto& [option, given] : merged) {
       if (option->section == Section::run) reading.run_places[option->path()] = {given.file, given.line, given.field};
+      if (option->section == Section::model) reading.model_places[option->path()] = {given.file, given.line, given.field};
     }
     resolve_paths(merged);
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);

@@ -40,6 +40,7 @@ struct JobsFileReading {
   JobsFile jobs_file;  ///< what is wrong has its default value; an input that does not exist is empty
   bool model = false, run = false;
   std::map<std::string, OptionPlace> run_places;  ///< of the run's options that were given, by path: `run.layout`
+  std::map<std::string, OptionPlace> model_places;  ///< likewise of the model's: `model.config`
   std::vector<Sound>
       jobs;  ///< of every job. A train, eval or init_from that does not exist leaves its section sound
 };

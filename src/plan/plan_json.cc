@@ -122,6 +122,14 @@ class Place {
     refuse(fmt::format("one of {}", fmt::join(enum_names<Enum>, ", ")));
   }
 
+  /// One of these texts.
+  std::string one_of(const std::vector<std::string>& accepted) const {
+    if (!value_.is_string() || std::find(accepted.begin(), accepted.end(), value_.get<std::string>()) == accepted.end()) {
+      refuse(fmt::format("one of {}", fmt::join(accepted, ", ")));
+    }
+    return value_.get<std::string>();
+  }
+
   /// Lists of indices below `count`, each index at most once over all lists.
   std::vector<std::vector<int32_t>> groups(size_t count) const {
     std::vector<std::vector<int32_t>> result;
@@ -293,7 +301,7 @@ Plan plan_from_json(std::string_view text, const std::string& file_name) {
   plan.model_hash = place.at("model").text();
   plan.cluster_hash = place.at("cluster").text();
   plan.profile_hash = place.at("profile").text();
-  plan.dtype = place.at("dtype").text();
+  plan.dtype = place.at("dtype").one_of({"bfloat16", "float32", "float64"});
   std::set<std::string> names;
   for (const Place& job : place.at("jobs").items(1)) {
     plan.jobs.push_back(job.text());

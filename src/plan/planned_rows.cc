@@ -13,14 +13,19 @@ namespace {
 
 void check_origin(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                   const std::vector<JobShape>& jobs, const PlanOptions& options) {
-  const auto refuse = [](const char* what) { throw_user_error("the plan was made for {}; `cotune plan` makes one for this", what); };
-  if (plan.model_hash != hash_of(model)) refuse("another model");
-  if (plan.cluster_hash != hash_of(cluster)) refuse("another cluster");
-  if (plan.profile_hash != options.profile_hash) refuse("another profile, or none");
+  const auto check = [](const char* field, const std::string& found, const std::string& here) {
+    if (found == here) return;
+    const auto text = [](const std::string& hash) { return hash.empty() ? "none" : hash; };
+    throw_user_error("{}: the plan was made for another {}: must be {}, the hash of this one, got {}; `cotune plan` makes one for this", field,
+                     field, text(here), text(found));
+  };
+  check("model", plan.model_hash, hash_of(model));
+  check("cluster", plan.cluster_hash, hash_of(cluster));
+  check("profile", plan.profile_hash, options.profile_hash);
   std::vector<std::string> names;
   for (const JobShape& job : jobs) names.push_back(job.name);
   if (plan.jobs != names) {
-    throw_user_error("the plan is of the jobs {}, the jobs file has {}", fmt::join(plan.jobs, ", "), fmt::join(names, ", "));
+    throw_user_error("jobs: the plan is of the jobs {}, the jobs file has {}", fmt::join(plan.jobs, ", "), fmt::join(names, ", "));
   }
 }
 

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr int64_t version = 1;
 constexpr int64_t most = int64_t{1} << 53;  // what JSON's numbers hold exactly
+constexpr int64_t most_tokens = 1 << 20, most_width = 1 << 16, most_layers = 10'000;  // of a row, an adapter, a model
 constexpr const char* version_key = "cotune_profile";
 
 Json shape_json(const ProfiledShape& shape) {
@@ -45,9 +47,9 @@ class Value {
     if (found == json_.end()) throw_user_error("{}.{}: is missing", place_, key);
     return {*found, place_ + "." + key};
   }
-  int64_t integer(int64_t least) const {
-    if (!json_.is_number_integer() || json_ > most || json_ < least) {
-      refuse(fmt::format("an integer of at least {}", least).c_str());
+  int64_t integer(int64_t least, int64_t greatest = most) const {
+    if (!json_.is_number_integer() || json_ > greatest || json_ < least) {
+      refuse(fmt::format("an integer from {} to {}", least, greatest).c_str());
     }
     return json_.get<int64_t>();
   }
@@ -79,7 +81,7 @@ class Value {
     for (size_t i = 0; i < names.size(); ++i) {
       if (json_ == names[i]) return i;
     }
-    refuse("a name that this program knows");
+    refuse(fmt::format("one of {}", fmt::join(names, ", ")).c_str());
   }
 
  private:
@@ -89,16 +91,16 @@ class Value {
 
 ProfiledShape shape_of(const Value& value) {
   ProfiledShape shape{.labelled_share = value.at("labelled_share").number(1),
-                      .token_budget = value.at("token_budget").integer(atom_tokens)};
+                      .token_budget = value.at("token_budget").integer(atom_tokens, most_tokens)};
   for (const Value& each : value.at("jobs").list()) {
     ProfiledJob job{.method = static_cast<AdapterMethod>(each.at("method").one_of(enum_names<AdapterMethod>)),
-                    .width = each.at("width").integer(0),
+                    .width = each.at("width").integer(0, most_width),
                     .density = each.at("density").number(1),
                     .dropout = each.at("dropout").number(1)};
     for (const Value& name : each.at("projections").list()) {
       job.projections.push_back(static_cast<Projection>(name.one_of(projection_names)));
     }
-    for (const Value& length : each.at("row_lengths").list()) job.row_lengths.push_back(length.integer(1));
+    for (const Value& length : each.at("row_lengths").list()) job.row_lengths.push_back(length.integer(1, most_tokens));
     if (job.projections.empty() || job.row_lengths.empty()) each.refuse("a job with projections and rows");
     shape.jobs.push_back(std::move(job));
   }
@@ -145,10 +147,15 @@ std::string to_json(const Profile& profile) {
 }
 
 Profile parse_profile(const std::string& text, const std::string& file_name) {
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw_user_error("{}: is not JSON", file_name);
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw_user_error("{}: is not JSON: {}", file_name, error.what());
+  }
   if (!json.is_object() || json.find(version_key) == json.end()) {
-    throw_user_error("{}: is not a profile (`{}` is missing)", file_name, version_key);
+    throw_user_error("{}: is not a profile: must be an object with `{}`, which `cotune profile` writes, got {}", file_name, version_key,
+                     json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 60));
   }
   const Value root(json, file_name + ": profile");
   if (root.at(version_key).integer(0) != version) root.at(version_key).refuse("1");
@@ -161,7 +168,7 @@ Profile parse_profile(const std::string& text, const std::string& file_name) {
                          .dtype = f.at("dtype").text(),
                          .threads = f.at("threads").integer(1),
                          .tensor_parallel = f.at("tensor_parallel").integer(1)};
-  profile.layer_count = root.at("layer_count").integer(1);
+  profile.layer_count = root.at("layer_count").integer(1, most_layers);
   profile.process_bytes = root.at("process_bytes").integer(0);
   for (const Value& shape : root.at("shapes").list()) profile.shapes.push_back(shape_of(shape));
   for (const auto& [name, times] : root.at("operators").members()) {

@@ -41,6 +41,11 @@ class Plan(ProgramTest):
         self.assertIn("--replica: says what --svg or --trace show", self.plan("--replica", "0", expect=2).stderr)
         for option in ("run.memory=8GiB", "run.threads=2", "run.sharing=separate", "run.token_budget=512"):
             self.assertIn(f"--set: {option.split('=')[0]}: has no effect on `cotune plan`", self.plan("--set", option, expect=2).stderr)
+        for before, after, message in (
+                ("tinyllama-1.1b", "tinylama-1.1b", "plan-jobs.yaml:2: model.config: model preset 'tinylama-1.1b' is not known (did you mean 'tinyllama-1.1b'?); accepted: "),
+                ("[20, 30, 60]", "dollie", "plan-jobs.yaml:5: jobs[0].data.lengths: length histogram 'dollie' is not known")):
+            self.assertIn(message, self.plan(jobs=JOBS.replace(before, after), expect=2).stderr)
+        self.assertIn("cluster.yaml:5: nodes[0].device.preset: ", self.plan(cluster=CLUSTER.replace("A40", "A41"), expect=2).stderr)
         told = self.plan(jobs=JOBS + "run: {sharing: temporal, memory: 8GiB}\n").stderr
         self.assertRegex(told, r"plan-jobs.yaml:7: run.sharing: is not followed: `cotune plan` chooses it")
         self.assertNotIn("memory", told)

@@ -183,7 +183,7 @@ class SimulateTest(ProgramTest):
             with self.subTest(message):
                 self.assertIn(message, self.simulate("--jobs", jobs, "--plan", plan, *arguments, expect=2).stderr)
         other = self.file("other.yaml", JOBS.replace("llama-2-7b", "llama-2-13b"))
-        self.assertIn("plan.json: the plan was made for another model", self.simulate("--jobs", other, "--plan", plan, expect=2).stderr)
+        self.assertIn("plan.json: model: the plan was made for another model: must be ", self.simulate("--jobs", other, "--plan", plan, expect=2).stderr)
 
     def test_one_deployment_for_all_jobs_is_planned_anew_as_they_arrive_and_leave(self):
         arguments = (self.trace, "--replan", "--csv", self.path / "all.csv")
@@ -221,8 +221,17 @@ class SimulateTest(ProgramTest):
 
     def test_mistakes_are_named(self):
         jobs = self.file("jobs.yaml", JOBS)
+        two = self.file("two.yaml", "cotune_cluster: 1\nnodes: [{device: A40}, {device: H100}]\nnetwork: infiniband-100\n")
+        for arguments in ((self.trace,), ("--jobs", jobs), (self.trace, "--replan")):
+            errors = self.run_program("simulate", "--cluster", two, *arguments, expect=2).stderr
+            self.assertRegex(errors, r"two.yaml: nodes: must be one group of like nodes, which .* takes, got 2 groups: nodes-0, nodes-1")
+        rates = self.file("rates.json", '{"cotune_rates": "x"}')
+        long = self.file("long.csv", "arrival_min,duration_min,tokens\n0,1,64\n0,1,9000\n")
         bad = self.file("bad.csv", "arrival_min,duration_min,tokens\n0,ten,64\n")
         for arguments, message in (
+                ((long,), "long.csv:3: tokens: must be at most 4096, the model's context, got 9000"),
+                ((self.trace, "--rates", rates), "rates.json: cotune_rates: must be 1"),
+                (("--jobs", jobs, "--set", "model.dtype=float64"), "cluster.yaml: nodes[0].device.float64: is missing, and model.dtype asks for float64; the device has a rate for bfloat16, float32"),
                 ((bad,), "bad.csv:2: duration_min: must be minutes, above 0, got `ten`"),
                 ((self.trace, "--policy", "lottery"), "there are fcfs, priority"),
                 ((self.trace, "--sharing", "together"), "separate, temporal, batch-all, hybrid"),

@@ -172,7 +172,7 @@ TEST(PlanInstance, SaysWhatDoesNotFitAndWhichShapesThereAre) {
   EXPECT_THAT(refusal(Case(4, 0.02), {1, 1}), testing::AllOf(HasSubstr("the jobs do not fit on 1x1 devices: "), HasSubstr("with activations recomputed: ")));
   Case two(4);
   two.cluster.nodes.push_back(two.cluster.nodes[0]);
-  EXPECT_THAT(refusal(two, {1, 4}), HasSubstr("found 2 groups"));
+  EXPECT_THAT(refusal(two, {1, 4}), HasSubstr("cluster: nodes: must be one group of like nodes, which a step without --plan takes, got 2 groups"));
 }
 
 TEST(Disturbances, AStragglerCostsTimeAndTheMoreTheSlowerItIs) {

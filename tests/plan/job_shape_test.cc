@@ -42,8 +42,8 @@ TEST(JobShapes, NameEveryMistakeWithItsPlace) {
     job_shapes(jobs, model_preset("llama-2-7b"));
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("j.yaml:4: jobs[0].data: length histogram 'xsum-gama' is not known (did you mean 'xsum-gamma'?)"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("j.yaml:5: jobs[1].data: `lengths` is missing"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("j.yaml:4: jobs[0].data.lengths: length histogram 'xsum-gama' is not known (did you mean 'xsum-gamma'?)"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("j.yaml:5: jobs.b.data.lengths: is missing"));
   }
   const auto read = [](const JobSpec&) { return LengthHistogram{{{5, 1}}}; };
   EXPECT_EQ(job_shapes(jobs_of("  - {name: b, data: {train: t}}\n"), model_preset("llama-2-7b"), read)[0].lengths.longest(), 5);

@@ -44,19 +44,19 @@ TEST(Profile, ComesBackFromJsonAsItWas) {
 
 TEST(Profile, IsRefusedWithPlaceFoundAndAccepted) {
   const std::string json = to_json(some_profile());
-  EXPECT_EQ(failure("{"), "profile.json: is not JSON");
-  EXPECT_EQ(failure("{}"), "profile.json: is not a profile (`cotune_profile` is missing)");
+  EXPECT_TRUE(failure("{").starts_with("profile.json: is not JSON: ")) << failure("{");
+  EXPECT_EQ(failure("{}"), "profile.json: is not a profile: must be an object with `cotune_profile`, which `cotune profile` writes, got {}");
   EXPECT_EQ(failure(replaced(json, "\"cotune_profile\": 1", "\"cotune_profile\": 2")),
             "profile.json: profile.cotune_profile: must be 1, got 2");
   EXPECT_EQ(failure(replaced(json, "\"threads\": 2", "\"threads\": 0")),
-            "profile.json: profile.fingerprint.threads: must be an integer of at least 1, got 0");
+            "profile.json: profile.fingerprint.threads: must be an integer from 1 to 9007199254740992, got 0");
   EXPECT_EQ(failure(replaced(json, "\"layer_count\": 3,", "")), "profile.json: profile.layer_count: is missing");
   EXPECT_EQ(failure(replaced(json, "\"median_s\": 1e-09", "\"median_s\": -1")),
             "profile.json: profile.operators.round[0].median_s: must be a number from 0 to 1e+09, got -1");
   EXPECT_EQ(failure(replaced(json, "\"shape\": 5", "\"shape\": 500")),
             "profile.json: profile.operators.swiglu[1].shape: must be the number of a shape, got 500");
   EXPECT_EQ(failure(replaced(json, "\"lora\"", "\"laro\"")),
-            "profile.json: profile.shapes[0].jobs[0].method: must be a name that this program knows, got \"laro\"");
+            "profile.json: profile.shapes[0].jobs[0].method: must be one of lora, bottleneck, diff_pruning, got \"laro\"");
 }
 
 TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {

@@ -284,6 +284,25 @@ ClusterSpec read_cluster_file(const std::filesystem::path& path) {
   return parse_cluster_file(read_file(path), path.string());
 }
 
+void check_like_nodes(const ClusterSpec& cluster, const std::string& file_name, const std::string& what) {
+  if (cluster.nodes.size() == 1) return;
+  std::vector<std::string> names;
+  for (const NodeGroup& group : cluster.nodes) names.push_back(group.name);
+  throw_user_error("{}: nodes: must be one group of like nodes, which {} takes, got {} groups: {}", file_name, what, names.size(),
+                   fmt::join(names, ", "));
+}
+
+void check_rates(const ClusterSpec& cluster, const std::string& file_name, const std::string& dtype, const std::string& asked_by) {
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    const std::map<std::string, double>& rates = cluster.nodes[i].device.flops;
+    if (rates.contains(dtype)) continue;
+    std::vector<std::string> known;
+    for (const auto& [name, rate] : rates) known.push_back(name);
+    throw_user_error("{}: nodes[{}].device.{}: is missing, and {} asks for {}; the device has a rate for {}", file_name, i, dtype, asked_by,
+                     dtype, fmt::join(known, ", "));
+  }
+}
+
 std::string to_yaml(const ClusterSpec& cluster) {
   std::string text = "cotune_cluster: 1\nnodes:\n";
   for (const NodeGroup& group : cluster.nodes) {

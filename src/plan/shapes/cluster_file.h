@@ -26,6 +26,12 @@ namespace cotune {
 ClusterSpec read_cluster_file(const std::filesystem::path& path);
 ClusterSpec parse_cluster_file(std::string_view text, const std::string& file_name);
 
+/// Throws UserError where the nodes are of several groups, for what takes like nodes alone: `what`, as `an instance`.
+void check_like_nodes(const ClusterSpec& cluster, const std::string& file_name, const std::string& what);
+
+/// Throws UserError where a device has no rate for the dtype, which `asked_by` (an option, a field) asks for.
+void check_rates(const ClusterSpec& cluster, const std::string& file_name, const std::string& dtype, const std::string& asked_by);
+
 /// The spec as a file that reads back as the same spec, every value spelt out.
 std::string to_yaml(const ClusterSpec& cluster);
 

@@ -29,7 +29,6 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
   Diagnostics mistakes;
   std::vector<JobShape> shapes;
   for (const JobSpec& job : jobs) {
-    const std::string field = fmt::format("jobs[{}]", shapes.size());
     JobShape& shape = shapes.emplace_back();
     shape.name = job.name;
     shape.batch_size = job.train.batch_size;
@@ -38,7 +37,7 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
     try {
       shape.adapters = adapter_shapes(job, static_cast<int32_t>(shapes.size()) - 1, model);
     } catch (const UserError& error) {
-      mistakes.add("", 0, "", error.what());
+      mistakes.add(error);
     }
     try {
       if (!job.data.lengths.empty()) {
@@ -46,13 +45,18 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
       } else if (read_lengths) {
         shape.lengths = read_lengths(job);
       } else {
-        throw_user_error("`lengths` is missing: the data itself is not read here");
+        throw_user_error("is missing, and the data itself is not read here");
       }
       int64_t longest = model.context_length;
       if (job.data.max_length > 0) longest = std::min(longest, job.data.max_length);
       shape.lengths = truncated(shape.lengths, longest);
     } catch (const UserError& error) {
-      mistakes.add(job.file, job.line, field + ".data", error.what());
+      const OptionPlace place = job.place_of("data.lengths");
+      if (job.data.lengths.empty() && read_lengths) {
+        mistakes.add(error);  // the reader's own places
+      } else {
+        mistakes.add(place.file, place.line, place.field, error.what());
+      }
     }
   }
   mistakes.throw_if_any();

@@ -86,7 +86,8 @@ LengthHistogram parse_histogram(std::string_view json, const std::string& file_n
     throw_user_error("{}: not JSON: {}", file_name, error.what());
   }
   if (!document.is_object() || document.empty()) {
-    throw_user_error("{}: must be a JSON object from lengths to counts that is not empty", file_name);
+    throw_user_error("{}: must be a JSON object from lengths to counts that is not empty, got {}", file_name,
+                     document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).substr(0, 60));
   }
   Diagnostics mistakes;
   std::map<int64_t, double> weights;
