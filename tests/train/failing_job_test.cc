@@ -115,7 +115,7 @@ std::string newest_checkpoint(const SmallRun& run) {
   return newest ? newest->filename().string() : "none";
 }
 
-constexpr float huge = 1e30F;  // a number, as the loss that it leads to is not
+constexpr float huge = 3.4e38F;  // a number, as every product that it enters is not, whatever computes it
 
 TEST_F(FailingJob, GoesBackToTheLastCheckpointThatGaveAFiniteLoss) {
   struct Case {

@@ -229,6 +229,9 @@ TEST(MemoryPromise, TheYoungestJobOfLeastPriorityPausesAndGoesOnWithEqualBits) {
 }
 
 TEST(MemoryRelief, IsRecordedAndTakenUpOnResume) {
+  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) {
+    GTEST_SKIP() << "ATen's attention scores of one row outweigh what a smaller token budget saves";
+  }
   SmallRun run("relief");
   RunRecord record;
   record.configuration = parse_jobs_file(
