@@ -119,9 +119,10 @@ void rows(DType dtype, int64_t tokens) {
                                 angles.floats(), RopeDirection::forward);
               }));
   std::vector<uint64_t> examples(static_cast<size_t>(tokens), 7);
-  const DropoutRows dropped = {tokens, hidden, examples.data(), positions.data()};
+  const DropoutRows dropped = {hidden, examples.data(), positions.data()};
+  const std::vector<DropoutGroup> dropout = {{{1, 0.05f}, {0, tokens}, 0}};
   std::printf("dropout %.3f ms\n",
-              best_ms([&] { dropout_forward(dtype, {1, 0.05f}, dropped, x.at(0), hidden, y.at(0), hidden); }));
+              best_ms([&] { dropout_forward(dtype, dropout, dropped, x.at(0), hidden, y.at(0), hidden); }));
   const int64_t chunk = 256;
   Buffer logits(dtype, chunk * (vocabulary + 32));
   std::vector<int32_t> labels(chunk, 5);
@@ -144,15 +145,16 @@ void rows(DType dtype, int64_t tokens) {
   }
   std::vector<float> values(indices.size(), 0.1f), value_gradients(indices.size());
   const SparseDelta delta = {hidden, width, offsets.data(), indices.data()};
+  const std::vector<SparseRows> sparse_rows = {{delta, values.data(), {0, tokens}}};
+  const std::vector<SparseValueGradient> sparse_sums = {{delta, {0, tokens}, 0, value_gradients.data()}};
   std::printf("sparse delta 576x1536, 0.5 %%: forward %.3f ms", best_ms([&] {
-                sparse_delta_forward(dtype, delta, values.data(), tokens, x.at(0), hidden, mid.at(0), width);
+                sparse_delta_forward(dtype, sparse_rows, {x.at(0), hidden, mid.at(0), width});
               }));
   std::printf(", dx %.3f ms", best_ms([&] {
-                sparse_delta_input_gradient(dtype, delta, values.data(), tokens, mid.at(0), width, x.at(0), hidden);
+                sparse_delta_input_gradient(dtype, sparse_rows, {mid.at(0), width, x.at(0), hidden});
               }));
   std::printf(", values %.3f ms\n", best_ms([&] {
-                sparse_delta_value_gradient(dtype, delta, tokens, x.at(0), hidden, mid.at(0), width,
-                                            value_gradients.data());
+                sparse_delta_value_gradient(dtype, sparse_sums, x.at(0), hidden, mid.at(0), width);
               }));
 }
 

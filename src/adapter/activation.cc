@@ -1,12 +1,16 @@
 #include "adapter/activation.h"
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "base/error.h"
+#include "kernels/parallel_blocks.h"
 #include "ops/backend.h"
+#include "ops/call_counts.h"
 
 namespace cotune {
 namespace {
@@ -41,25 +45,79 @@ T slope_of(Activation activation, T z) {
   return T(1);
 }
 
-/// Applies f(d, z) elementwise on the CPU in the accumulation dtype.
-template <typename Function>
-at::Tensor elementwise(const at::Tensor& d, const at::Tensor& z, Function function) {
-  const at::ScalarType wide = accumulation_dtype(z.scalar_type());
-  const at::Tensor wide_z = z.to(wide).contiguous();
-  const at::Tensor wide_d = d.defined() ? d.to(wide).contiguous() : wide_z;
-  at::Tensor result = at::empty_like(wide_z);
-  const auto run = [&]<typename T>(T) {
-    const T* zs = wide_z.const_data_ptr<T>();
-    const T* ds = wide_d.const_data_ptr<T>();
-    T* out = result.mutable_data_ptr<T>();
-    for (int64_t i = 0; i < wide_z.numel(); ++i) out[i] = function(ds[i], zs[i]);
-  };
-  if (wide == at::kDouble) {
-    run(double{});
-  } else {
-    run(float{});
+constexpr int64_t block_values = 4096;
+
+/// The rows of all groups below one another.
+struct FlatRows {
+  explicit FlatRows(const std::vector<ActivationGroup>& groups) {
+    for (const ActivationGroup& group : groups) {
+      begins.push_back(begins.back() + group.z.size(0));
+      columns = std::max(columns, group.z.size(1));
+    }
   }
-  return result.to(z.scalar_type());
+  std::vector<int64_t> begins{0};
+  int64_t columns = 1;
+};
+
+/// Calls body(group, first row, last row), T being the groups' element, on all threads.
+template <typename Body>
+void for_each_rows(const std::vector<ActivationGroup>& groups, Body body) {
+  const FlatRows flat(groups);
+  kernels::parallel_blocks(flat.begins.back(), std::max<int64_t>(1, block_values / flat.columns), [&](int64_t begin, int64_t end) {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const int64_t first = std::max(begin, flat.begins[g]), last = std::min(end, flat.begins[g + 1]);
+      if (first < last) body(g, first - flat.begins[g], last - flat.begins[g]);
+    }
+  });
+}
+
+template <typename T>
+void activate_rows(const ActivationGroup& group, at::Tensor& out, int64_t begin, int64_t end) {
+  using Wide = at::opmath_type<T>;
+  const int64_t columns = group.z.size(1), biased = group.bias.defined() ? group.bias.size(0) : 0;
+  const Wide* bias = biased > 0 ? group.bias.const_data_ptr<Wide>() : nullptr;
+  T* z = static_cast<T*>(group.z.data_ptr());
+  T* y = out.mutable_data_ptr<T>();
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t c = 0; c < columns; ++c) {
+      const int64_t i = row * columns + c;
+      if (c < biased) z[i] = static_cast<T>(static_cast<Wide>(z[i]) + bias[c]);
+      y[i] = static_cast<T>(value_of(group.activation, static_cast<Wide>(z[i])));
+    }
+  }
+}
+
+template <typename T>
+void slope_rows(const ActivationGroup& group, at::Tensor& out, int64_t begin, int64_t end) {
+  using Wide = at::opmath_type<T>;
+  const int64_t columns = group.z.size(1);
+  const T* z = group.z.const_data_ptr<T>();
+  const T* gradient = group.gradient.const_data_ptr<T>();
+  T* y = out.mutable_data_ptr<T>();
+  for (int64_t i = begin * columns; i < end * columns; ++i) {
+    y[i] = static_cast<T>(static_cast<Wide>(gradient[i]) * slope_of(group.activation, static_cast<Wide>(z[i])));
+  }
+}
+
+/// Calls body with an element of the groups' dtype.
+template <typename Body>
+void with_element(const std::vector<ActivationGroup>& groups, Body body) {
+  switch (groups.front().z.scalar_type()) {
+    case at::kBFloat16: body(at::BFloat16{}); break;
+    case at::kFloat: body(float{}); break;
+    default:
+      COTUNE_CHECK(groups.front().z.scalar_type() == at::kDouble);
+      body(double{});
+  }
+}
+
+std::vector<at::Tensor> tensors_like_z(const std::vector<ActivationGroup>& groups) {
+  std::vector<at::Tensor> tensors;
+  for (const ActivationGroup& group : groups) {
+    COTUNE_CHECK(group.z.is_contiguous() && (!group.gradient.defined() || group.gradient.is_contiguous()));
+    tensors.push_back(at::empty_like(group.z));
+  }
+  return tensors;
 }
 
 at::Tensor value_in_operations(Activation activation, const at::Tensor& z) {
@@ -86,25 +144,77 @@ at::Tensor slope_in_operations(Activation activation, const at::Tensor& z) {
   return at::ones_like(z);
 }
 
+/// function(activation, gradient, z) of all groups that name an activation at once, as flat tensors of the accumulation dtype.
+template <typename Function>
+std::vector<at::Tensor> by_operations(const std::vector<ActivationGroup>& groups, Function function) {
+  std::vector<at::Tensor> results = tensors_like_z(groups), targets, sources;
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh}) {
+    std::vector<at::Tensor> z, gradients;
+    std::vector<size_t> members;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (groups[g].activation != activation) continue;
+      members.push_back(g);
+      z.push_back(groups[g].z.reshape({-1}));
+      if (groups[g].gradient.defined()) gradients.push_back(groups[g].gradient.reshape({-1}));
+    }
+    if (members.empty()) continue;
+    count_adapter_call();
+    const at::ScalarType wide = accumulation_dtype(z.front().scalar_type());
+    const at::Tensor all = function(activation, gradients.empty() ? at::Tensor() : at::cat(gradients).to(wide), at::cat(z).to(wide));
+    int64_t begin = 0;
+    for (const size_t g : members) {
+      targets.push_back(results[g]);
+      sources.push_back(all.narrow(0, begin, results[g].numel()).view(results[g].sizes()));
+      begin += results[g].numel();
+    }
+  }
+  at::_foreach_copy_(targets, sources);
+  return results;
+}
+
 }  // namespace
 
-at::Tensor activate(Activation activation, const at::Tensor& z) {
-  if (!z.is_cpu()) return activate_by_operations(activation, z);
-  return elementwise({}, z, [activation](auto, auto v) { return value_of(activation, v); });
+std::vector<at::Tensor> activate(const std::vector<ActivationGroup>& groups) {
+  if (!groups.front().z.is_cpu()) return activate_by_operations(groups);
+  count_adapter_call();
+  std::vector<at::Tensor> results = tensors_like_z(groups);
+  with_element(groups, [&](auto element) {
+    for_each_rows(groups, [&](size_t g, int64_t begin, int64_t end) {
+      activate_rows<decltype(element)>(groups[g], results[g], begin, end);
+    });
+  });
+  return results;
 }
 
-at::Tensor activate_backward(Activation activation, const at::Tensor& d, const at::Tensor& z) {
-  if (!z.is_cpu()) return activate_backward_by_operations(activation, d, z);
-  return elementwise(d, z, [activation](auto g, auto v) { return g * slope_of(activation, v); });
+std::vector<at::Tensor> activate_backward(const std::vector<ActivationGroup>& groups) {
+  if (!groups.front().z.is_cpu()) return activate_backward_by_operations(groups);
+  count_adapter_call();
+  std::vector<at::Tensor> results = tensors_like_z(groups);
+  with_element(groups, [&](auto element) {
+    for_each_rows(groups, [&](size_t g, int64_t begin, int64_t end) {
+      slope_rows<decltype(element)>(groups[g], results[g], begin, end);
+    });
+  });
+  return results;
 }
 
-at::Tensor activate_by_operations(Activation activation, const at::Tensor& z) {
-  return value_in_operations(activation, z.to(accumulation_dtype(z.scalar_type()))).to(z.scalar_type());
+std::vector<at::Tensor> activate_by_operations(const std::vector<ActivationGroup>& groups) {
+  std::vector<at::Tensor> targets, biases;
+  for (const ActivationGroup& group : groups) {
+    if (!group.bias.defined()) continue;
+    targets.push_back(group.z.narrow(1, 0, group.bias.size(0)));
+    biases.push_back(group.bias);
+  }
+  if (!targets.empty()) at::_foreach_add_(targets, biases);
+  return by_operations(groups, [](Activation activation, const at::Tensor&, const at::Tensor& z) {
+    return value_in_operations(activation, z);
+  });
 }
 
-at::Tensor activate_backward_by_operations(Activation activation, const at::Tensor& d, const at::Tensor& z) {
-  const at::ScalarType wide = accumulation_dtype(z.scalar_type());
-  return (d.to(wide) * slope_in_operations(activation, z.to(wide))).to(z.scalar_type());
+std::vector<at::Tensor> activate_backward_by_operations(const std::vector<ActivationGroup>& groups) {
+  return by_operations(groups, [](Activation activation, const at::Tensor& gradient, const at::Tensor& z) {
+    return gradient * slope_in_operations(activation, z);
+  });
 }
 
 }  // namespace cotune

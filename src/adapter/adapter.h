@@ -125,8 +125,7 @@ struct SiteUse {
 struct OperatorUse {
   int64_t layer = 0;
   std::vector<SiteUse> sites;
-  at::Tensor example_keys;  ///< int64 [tokens]: identifies the example of each row, for dropout
-  at::Tensor positions;     ///< int32 [tokens]
+  DropoutRows rows;  ///< of the microbatch
 };
 
 /// One PEFT method: stateless; every call serves all jobs of the method at an operator (one grouped call).

@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
+#include "jobs/adapter_methods.h"
+#include "jobs/enum_names.h"
 #include "jobs/target_modules.h"
 #include "model/weights/data_type_conversion.h"
 #include "ops/memory.h"
@@ -208,12 +210,14 @@ std::string adapter_config_bytes(const Adapter& adapter, const std::string& base
   const bool full_names = targets.front().get<std::string>().find('.') != std::string::npos;
   config["layers_to_transform"] = adapted_layers(adapter, full_names);
   config["layers_pattern"] = full_names ? Json(nullptr) : Json("layers");
-  if (spec.method == AdapterMethod::lora) add_lora_config(config, adapter);
-  if (spec.method == AdapterMethod::bottleneck) {
-    config["bottleneck_size"] = spec.bottleneck_size;
-    config["activation"] = activation_name(spec.activation);
+  switch (spec.method) {
+    case AdapterMethod::lora: add_lora_config(config, adapter); break;
+    case AdapterMethod::bottleneck:
+      config["bottleneck_size"] = spec.bottleneck_size;
+      config["activation"] = activation_name(spec.activation);
+      break;
+    case AdapterMethod::diff_pruning: config["density"] = spec.density; break;
   }
-  if (spec.method == AdapterMethod::diff_pruning) config["density"] = spec.density;
   // The model's path need not be UTF-8.
   return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -241,7 +245,7 @@ void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {
   const MemoryScope scope(MemoryKind::adapters);
   const SafetensorsFile file(folder / adapter_model_file);
   const std::string path = file.path().string();
-  if (adapter.method() == AdapterMethod::diff_pruning) {
+  if (selects_entries(adapter.method())) {
     // A checkpoint from before the end of the selection holds entries of its first passes, and no values.
     std::vector<Adapter::NamedTensor> structure;
     bool complete = false;
@@ -296,12 +300,17 @@ AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const Model
     AdapterSpec& spec = job.adapter;
     const auto type = config.at("peft_type").get<std::string>();
     bool known = false;
-    for (const AdapterMethod method : {AdapterMethod::lora, AdapterMethod::bottleneck, AdapterMethod::diff_pruning}) {
-      if (type != peft_type(method)) continue;
-      spec.method = method;
+    std::vector<std::string_view> types;
+    for (size_t i = 0; i < enum_names<AdapterMethod>.size(); ++i) {
+      types.push_back(peft_type(static_cast<AdapterMethod>(i)));
+      if (type != types.back()) continue;
+      spec.method = static_cast<AdapterMethod>(i);
       known = true;
     }
-    if (!known) throw_user_error("{}: peft_type: `{}` is not supported; LORA, COTUNE_BOTTLENECK and COTUNE_DIFF_PRUNING are", name, type);
+    if (!known) {
+      throw_user_error("{}: peft_type: `{}` is not supported; {} and {} are", name, type,
+                       fmt::join(types.begin(), types.end() - 1, ", "), types.back());
+    }
     const Json& targets = config.at("target_modules");
     spec.target_modules = targets.is_string() ? std::vector<std::string>{targets.get<std::string>()}
                                               : targets.get<std::vector<std::string>>();
@@ -310,13 +319,13 @@ AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const Model
       spec.layers_to_transform = layers->is_number() ? std::vector<int64_t>{layers->get<int64_t>()}
                                                      : layers->get<std::vector<int64_t>>();
     }
-    if (spec.method == AdapterMethod::lora) {
-      refuse_unsupported(config, name);
-      read_lora_spec(config, spec, name);
-    } else if (spec.method == AdapterMethod::bottleneck) {
-      read_bottleneck_spec(config, spec, name);
-    } else {
-      read_diff_pruning_spec(config, spec, name);
+    switch (spec.method) {
+      case AdapterMethod::lora:
+        refuse_unsupported(config, name);
+        read_lora_spec(config, spec, name);
+        break;
+      case AdapterMethod::bottleneck: read_bottleneck_spec(config, spec, name); break;
+      case AdapterMethod::diff_pruning: read_diff_pruning_spec(config, spec, name); break;
     }
     AdapterSetup setup;
     setup.spec = spec;

@@ -88,74 +88,81 @@ Gathered gather(const OperatorUse& use, const at::Tensor& tensor) {
 /// kept: y (of all jobs together, with the first site), z, f(z) and its gradient's place once backward has run.
 enum Kept : size_t { kept_y = 0, kept_z = 1, kept_dz = 2 };
 
+/// z of every site, with what activates it.
+std::vector<ActivationGroup> kept_activations(const OperatorUse& use) {
+  std::vector<ActivationGroup> groups;
+  for (const SiteUse& site : use.sites) groups.push_back({site_of(site).activation, site.record->kept[kept_z]});
+  return groups;
+}
+
 class BottleneckMethod : public Method {
  public:
   bool withholds_residual() const override { return true; }
 
   void after_forward(OperatorUse& use, const at::Tensor&, at::Tensor& y, const at::Tensor& residual) const override {
     const Gathered outputs = gather(use, y);
-    std::vector<ShrinkGroup> groups;
+    std::vector<ShrinkGroup> down;
     for (size_t i = 0; i < use.sites.size(); ++i) {
-      groups.push_back({outputs.places[i], site_of(use.sites[i]).down.get(), 1.0, {}});
+      down.push_back({outputs.places[i], site_of(use.sites[i]).down.get(), 1.0, {}});
     }
-    shrink(outputs.rows, groups);
+    shrink(outputs.rows, down);
+    std::vector<ActivationGroup> activations;
+    for (size_t i = 0; i < use.sites.size(); ++i) {
+      const BottleneckSite& adapter = site_of(use.sites[i]);
+      activations.push_back({adapter.activation, down[i].s, adapter.down_bias().value});
+    }
+    const std::vector<at::Tensor> active = activate(activations);
+    std::vector<ExpandGroup> up;
     for (size_t i = 0; i < use.sites.size(); ++i) {
       const SiteUse& site = use.sites[i];
       const BottleneckSite& adapter = site_of(site);
-      at::Tensor z = groups[i].s;
-      z.narrow(1, 0, adapter.down->rank()).add_(adapter.down_bias().value);
-      const at::Tensor added = expand({outputs.places[i], 0, activate(adapter.activation, z), adapter.up.get()});
-      at::Tensor rows = y.narrow(0, site.job->rows.begin, site.job->rows.count());
-      const at::Tensor skip = residual.narrow(0, site.job->rows.begin, site.job->rows.count());
-      const at::ScalarType wide = adapter.up_bias().value.scalar_type();
-      rows.copy_(skip.to(wide) + rows.to(wide) + added.to(wide) + adapter.up_bias().value);
-      if (site.job->training) site.record->kept = {i == 0 ? outputs.rows : at::Tensor(), z};
+      up.push_back({.rows = site.job->rows, .s = active[i], .factor = adapter.up.get(), .bias = adapter.up_bias().value});
+      if (site.job->training) site.record->kept = {i == 0 ? outputs.rows : at::Tensor(), down[i].s};
     }
+    add_expansions(y, up, {.residual = residual});
   }
 
   void before_backward(OperatorUse& use, at::Tensor& dy, std::vector<LowRankTerm>&) const override {
-    std::vector<ShrinkGroup> groups;
-    for (const SiteUse& site : use.sites) groups.push_back({site.job->rows, site_of(site).up.get(), 1.0, {}});
-    shrink(dy, groups);
-    at::Tensor replaced = dy.clone();
+    std::vector<ShrinkGroup> up;
+    for (const SiteUse& site : use.sites) up.push_back({site.job->rows, site_of(site).up.get(), 1.0, {}});
+    shrink(dy, up);
+    std::vector<ActivationGroup> activations = kept_activations(use);
+    for (size_t i = 0; i < use.sites.size(); ++i) activations[i].gradient = up[i].s;
+    const std::vector<at::Tensor> dz = activate_backward(activations);
+    std::vector<ExpandGroup> down;
     for (size_t i = 0; i < use.sites.size(); ++i) {
       SiteUse& site = use.sites[i];
-      const BottleneckSite& adapter = site_of(site);
-      at::Tensor dz = activate_backward(adapter.activation, groups[i].s, site.record->kept[kept_z]);
-      at::Tensor rows = replaced.narrow(0, site.job->rows.begin, site.job->rows.count());
-      rows.add_(expand({site.job->rows, 0, dz, adapter.down.get()}));
-      site.record->kept.push_back(std::move(dz));
+      down.push_back({.rows = site.job->rows, .s = dz[i], .factor = site_of(site).down.get()});
+      site.record->kept.push_back(dz[i]);
     }
-    dy = replaced;
+    dy = dy.clone();
+    add_expansions(dy, down);
   }
 
   void gradients(OperatorUse& use, const at::Tensor&, const at::Tensor& dy) const override {
     const at::Tensor y = use.sites.front().record->kept[kept_y];
+    const std::vector<at::Tensor> active = activate(kept_activations(use));
     int64_t place = 0;
-    std::vector<GradientGroup> down_weights, up_parts;
-    for (SiteUse& site : use.sites) {
+    std::vector<GradientGroup> down_weights, up_weights;
+    std::vector<RowSum> down_biases, up_biases;
+    for (size_t i = 0; i < use.sites.size(); ++i) {
+      const SiteUse& site = use.sites[i];
       const BottleneckSite& adapter = site_of(site);
-      const int64_t begin = site.job->rows.begin, size = adapter.down->rank();
-      const at::Tensor z = site.record->kept[kept_z], dz = site.record->kept[kept_dz];
-      const at::Tensor active = activate(adapter.activation, z);
-      const at::Tensor ones = at::ones({site.job->rows.count(), 1}, dy.options());
-      std::vector<GradientGroup> down_bias;
-      at::Tensor up_bias_gradient = adapter.up_bias().gradient.unsqueeze(0);
-      at::Tensor down_bias_gradient = adapter.down_bias().gradient.unsqueeze(0);
+      const at::Tensor dz = site.record->kept[kept_dz];
       for (const RowRange& atom : site.job->atoms) {
-        const int64_t first = atom.begin - begin;
-        const RowRange local{first, first + atom.count()};
-        down_weights.push_back({{place + local.begin, place + local.end}, dz.narrow(0, first, atom.count()),
-                                adapter.down_weight().gradient});
-        up_parts.push_back({atom, active.narrow(0, first, atom.count()), adapter.up_weight().gradient});
-        up_parts.push_back({atom, ones.narrow(0, first, atom.count()), up_bias_gradient});
-        down_bias.push_back({local, ones.narrow(0, first, atom.count()), down_bias_gradient});
+        const int64_t first = atom.begin - site.job->rows.begin;
+        const at::Tensor dz_rows = dz.narrow(0, first, atom.count());
+        down_weights.push_back({{place + first, place + first + atom.count()}, dz_rows, adapter.down_weight().gradient});
+        down_biases.push_back({dz_rows.narrow(1, 0, adapter.down->rank()), adapter.down_bias().gradient});
+        up_weights.push_back({atom, active[i].narrow(0, first, atom.count()), adapter.up_weight().gradient});
+        up_biases.push_back({dy.narrow(0, atom.begin, atom.count()), adapter.up_bias().gradient});
       }
-      accumulate_gradients(dz.narrow(1, 0, size), down_bias);
       place += site.job->rows.count();
     }
     accumulate_gradients(y, down_weights);
-    accumulate_gradients(dy, up_parts);
+    accumulate_gradients(dy, up_weights);
+    accumulate_row_sums(down_biases);
+    accumulate_row_sums(up_biases);
     for (SiteUse& site : use.sites) site.record->kept.clear();
   }
 };

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "jobs/adapter_methods.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "ops/sparse_delta.h"
@@ -77,7 +78,7 @@ class DiffPruningAdapter : public Adapter {
   void end_selection(int64_t pass) override {
     const MemoryScope scope(MemoryKind::adapters);
     for (DiffSite* site : passes_[static_cast<size_t>(pass)]) {
-      pending_.push_back({site, select_entries(site->dense_gradient, setup().spec.density)});
+      pending_.push_back({site, select_entries(site->dense_gradient, kept_entries(setup().spec.density, site->dense_gradient.numel()))});
       site->dense_gradient.reset();
     }
     if (pass + 1 < static_cast<int64_t>(passes_.size())) return;
@@ -178,53 +179,54 @@ class DiffPruningAdapter : public Adapter {
 
 DiffSite& diff_of(const SiteUse& use) { return static_cast<DiffSite&>(*use.adapter); }
 
-at::Tensor job_rows(const at::Tensor& tensor, const SiteUse& site) {
-  return tensor.narrow(0, site.job->rows.begin, site.job->rows.count());
-}
-at::Tensor job_columns(const at::Tensor& tensor, const SiteUse& site) {
-  return job_rows(tensor, site).narrow(1, site.column_begin, site.column_count);
-}
-
-/// dense += x[atom]ᵀ·dy[atom].
-void add_dense_gradient(const at::Tensor& x, const at::Tensor& dy, const std::vector<RowRange>& atoms,
-                        const at::Tensor& dense) {
-  std::vector<GradientGroup> groups;
-  for (const RowRange& atom : atoms) groups.push_back({atom, x.narrow(0, atom.begin, atom.count()), dense});
-  accumulate_gradients(dy, groups);
+/// The sites whose entries are chosen, for grouped products: forward reads all columns of x, backward those of the site.
+enum class Pass { forward, backward };
+std::vector<SparseDeltaGroup> chosen_sites(const OperatorUse& use, Pass pass) {
+  std::vector<SparseDeltaGroup> groups;
+  for (const SiteUse& site : use.sites) {
+    const DiffSite& diff = diff_of(site);
+    if (!diff.selected()) continue;
+    const bool forward = pass == Pass::forward;
+    groups.push_back({&diff.delta, diff.values().value, site.job->rows, forward ? 0 : site.column_begin,
+                      forward ? site.column_begin : 0});
+  }
+  return groups;
 }
 
 class DiffPruningMethod : public Method {
  public:
   void after_forward(OperatorUse& use, const at::Tensor& x, at::Tensor& y, const at::Tensor&) const override {
-    for (const SiteUse& site : use.sites) {
-      if (!diff_of(site).selected()) continue;
-      at::Tensor columns = job_columns(y, site);
-      add_sparse_delta(diff_of(site).delta, diff_of(site).values().value, job_rows(x, site), columns);
-    }
+    add_sparse_deltas(chosen_sites(use, Pass::forward), x, y);
   }
 
   void after_backward(OperatorUse& use, const at::Tensor& dy, at::Tensor& dx) const override {
-    for (const SiteUse& site : use.sites) {
-      if (!diff_of(site).selected()) continue;
-      at::Tensor rows = job_rows(dx, site);
-      add_sparse_delta_input_gradient(diff_of(site).delta, diff_of(site).values().value, job_columns(dy, site), rows);
-    }
+    add_sparse_delta_input_gradients(chosen_sites(use, Pass::backward), dy, dx);
   }
 
   void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const override {
+    std::vector<SparseDeltaGradient> chosen;
     for (const SiteUse& site : use.sites) {
-      DiffSite& diff = diff_of(site);
-      if (diff.selected()) {
-        for (const RowRange& atom : site.job->atoms) {
-          add_sparse_delta_value_gradient(
-              diff.delta, x.narrow(0, atom.begin, atom.count()),
-              dy.narrow(0, atom.begin, atom.count()).narrow(1, site.column_begin, site.column_count),
-              diff.values().gradient);
-        }
-      } else if (diff.dense_gradient.defined()) {
-        add_dense_gradient(x, dy.narrow(1, site.column_begin, site.column_count), site.job->atoms,
-                           diff.dense_gradient);
+      const DiffSite& diff = diff_of(site);
+      for (const RowRange& atom : site.job->atoms) {
+        if (diff.selected()) chosen.push_back({&diff.delta, atom, site.column_begin, diff.values().gradient});
       }
+    }
+    add_sparse_delta_value_gradients(chosen, x, dy);
+    add_dense_gradients(use, x, dy);
+  }
+
+ private:
+  /// dense += x[atom]ᵀ·dy[atom] for the sites of a selection pass; one call per projection, whose columns of dy they read.
+  static void add_dense_gradients(const OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) {
+    for (size_t first = 0, last = 0; first < use.sites.size(); first = last) {
+      std::vector<GradientGroup> groups;
+      for (; last < use.sites.size() && use.sites[last].projection == use.sites[first].projection; ++last) {
+        const DiffSite& diff = diff_of(use.sites[last]);
+        for (const RowRange& atom : use.sites[last].job->atoms) {
+          if (diff.dense_gradient.defined()) groups.push_back({atom, x.narrow(0, atom.begin, atom.count()), diff.dense_gradient});
+        }
+      }
+      accumulate_gradients(dy.narrow(1, use.sites[first].column_begin, use.sites[first].column_count), groups);
     }
   }
 };

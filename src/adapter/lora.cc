@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "ops/backend.h"
-#include "ops/dropout.h"
 
 namespace cotune {
 namespace {
@@ -74,36 +73,37 @@ LoraSite& lora_of(const SiteUse& use) { return static_cast<LoraSite&>(*use.adapt
 
 bool drops(const SiteUse& use) { return use.job->training && lora_of(use).dropout > 0; }
 
+DropoutKey mask_of(const SiteUse& site) {
+  return {mix_key(site.job->dropout_key, lora_of(site).key), lora_of(site).dropout};
+}
+
 /// The masked inputs of every site that drops, one after another: x of the grouped calls for those sites.
 struct MaskedInputs {
   at::Tensor x;
   std::vector<RowRange> rows;  ///< per masked site, in the order of the sites
 };
 
-DropoutMask mask_of(const OperatorUse& use, const SiteUse& site) {
-  const RowRange& rows = site.job->rows;
-  return {mix_key(site.job->dropout_key, lora_of(site).key), lora_of(site).dropout,
-          use.example_keys.narrow(0, rows.begin, rows.count()), use.positions.narrow(0, rows.begin, rows.count())};
-}
-
 MaskedInputs masked_inputs(const OperatorUse& use, const at::Tensor& x) {
   MaskedInputs masked;
+  std::vector<DropoutGroup> groups;
   int64_t count = 0;
   for (const SiteUse& site : use.sites) {
     if (!drops(site)) continue;
+    groups.push_back({mask_of(site), site.job->rows});
     masked.rows.push_back({count, count + site.job->rows.count()});
     count = masked.rows.back().end;
   }
-  if (count == 0) return masked;
-  masked.x = at::empty({count, x.size(1)}, x.options());
-  size_t index = 0;
-  for (const SiteUse& site : use.sites) {
-    if (!drops(site)) continue;
-    const RowRange& target = masked.rows[index++];
-    at::Tensor rows = masked.x.narrow(0, target.begin, target.count());
-    apply_dropout(mask_of(use, site), x.narrow(0, site.job->rows.begin, site.job->rows.count()), rows);
-  }
+  if (count > 0) masked.x = apply_dropout(groups, use.rows, x);
   return masked;
+}
+
+/// Calls body(first, last) for the sites of each projection: they read the same columns.
+template <typename Body>
+void for_each_projection(const OperatorUse& use, Body body) {
+  for (size_t first = 0, last = 0; first < use.sites.size(); first = last) {
+    while (last < use.sites.size() && use.sites[last].projection == use.sites[first].projection) ++last;
+    body(first, last);
+  }
 }
 
 class LoraMethod : public Method {
@@ -128,13 +128,10 @@ class LoraMethod : public Method {
   }
 
   void before_backward(OperatorUse& use, at::Tensor& dy, std::vector<LowRankTerm>& terms) const override {
-    // The projections of one operator read different columns of dy: one grouped shrink per column range.
-    for (size_t first = 0; first < use.sites.size();) {
-      size_t last = first;
+    for_each_projection(use, [&](size_t first, size_t last) {
       std::vector<ShrinkGroup> groups;
-      while (last < use.sites.size() && use.sites[last].projection == use.sites[first].projection) {
-        groups.push_back({use.sites[last].job->rows, lora_of(use.sites[last]).b.get(), lora_of(use.sites[last]).scale, {}});
-        ++last;
+      for (size_t i = first; i < last; ++i) {
+        groups.push_back({use.sites[i].job->rows, lora_of(use.sites[i]).b.get(), lora_of(use.sites[i]).scale, {}});
       }
       shrink(dy.narrow(1, use.sites[first].column_begin, use.sites[first].column_count), groups);
       for (size_t i = first; i < last; ++i) {
@@ -142,17 +139,16 @@ class LoraMethod : public Method {
         site.record->kept.push_back(groups[i - first].s);
         if (!drops(site)) terms.push_back({site.job->rows, 0, groups[i - first].s, lora_of(site).a.get()});
       }
-      first = last;
-    }
+    });
   }
 
   void after_backward(OperatorUse& use, const at::Tensor&, at::Tensor& dx) const override {
+    std::vector<ExpandGroup> groups;
     for (const SiteUse& site : use.sites) {
       if (!drops(site)) continue;
-      const at::Tensor part = expand({site.job->rows, 0, site.record->kept[1], lora_of(site).a.get()});
-      at::Tensor rows = dx.narrow(0, site.job->rows.begin, site.job->rows.count());
-      add_dropout_gradient(mask_of(use, site), part, rows);
+      groups.push_back({.rows = site.job->rows, .s = site.record->kept[1], .factor = lora_of(site).a.get(), .dropout = mask_of(site)});
     }
+    add_expansions(dx, groups, {.dropout = use.rows});
   }
 
   void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const override {
@@ -172,19 +168,17 @@ class LoraMethod : public Method {
     }
     accumulate_gradients(x, plain);
     if (!dropped.empty()) accumulate_gradients(masked.x, dropped);
-    for (size_t first = 0; first < use.sites.size();) {
+    for_each_projection(use, [&](size_t first, size_t last) {
       std::vector<GradientGroup> groups;
-      size_t last = first;
-      for (; last < use.sites.size() && use.sites[last].projection == use.sites[first].projection; ++last) {
-        const SiteUse& site = use.sites[last];
+      for (size_t i = first; i < last; ++i) {
+        const SiteUse& site = use.sites[i];
         for (const RowRange& atom : site.job->atoms) {
           groups.push_back({atom, site.record->kept[0].narrow(0, atom.begin - site.job->rows.begin, atom.count()),
                             lora_of(site).b_gradient()});
         }
       }
       accumulate_gradients(dy.narrow(1, use.sites[first].column_begin, use.sites[first].column_count), groups);
-      first = last;
-    }
+    });
     for (SiteUse& site : use.sites) site.record->kept.clear();
   }
 };

@@ -5,9 +5,8 @@
 #include <array>
 
 #include "base/error.h"
+#include "engine/memory_facts.h"
 #include "jobs/memory_size.h"
-#include "kernels/float_parts.h"
-#include "ops/backend.h"
 #include "ops/memory.h"
 #include "schedule/smaller_rounds.h"
 #include "train/trainer.h"
@@ -16,14 +15,6 @@ namespace cotune {
 namespace {
 
 constexpr double mib = 1024.0 * 1024.0;
-
-/// parts: of the frozen weights, where products of the compute dtype take any.
-MemoryFacts facts_of(at::ScalarType compute, const ComputeDevice& device, int parts) {
-  const kernels::Isa isa = kernel_isa(compute, device.device);
-  return {.element_size = static_cast<int64_t>(c10::elementSize(compute)),
-          .packed = isa != kernels::Isa::none,
-          .parts = isa == kernels::Isa::amx_f32 ? parts : 0};
-}
 
 /// In how many bf16 parts values of a type can be held exactly.
 int exact_parts(at::ScalarType stored) {
@@ -58,7 +49,7 @@ PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config) {
 
 void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
                        at::ScalarType compute, Diagnostics& mistakes) {
-  const MemoryFacts facts = facts_of(compute, {}, 1);
+  const MemoryFacts facts = memory_facts(compute, ComputeDevice{}.device, 1);
   // While it is loaded the head's weight, the largest, stands as it is beside its packed forms.
   const int64_t unpacked = facts.packed ? config.vocabulary_size * config.hidden_size * facts.element_size : 0;
   const int64_t weights = predict_weight_bytes(config, facts) + unpacked;
@@ -78,8 +69,8 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
                                int64_t memory_limit_bytes, Diagnostics& mistakes) {
   const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
-  MemoryFacts facts = facts_of(compute, device, kernels::largest_part_count);
-  facts.weight_bytes = predict_weight_bytes(model.config, facts_of(compute, device, weight_parts));
+  MemoryFacts facts = memory_facts(compute, device.device);
+  facts.weight_bytes = predict_weight_bytes(model.config, memory_facts(compute, device.device, weight_parts));
   const PackingPolicy policy = packing_policy(run, model.config);
   PredictedMemory predicted;
   predicted.limit_bytes = tensor_limit_bytes;

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "engine/labelled_rows.h"
-#include "kernels/float_parts.h"
-#include "ops/backend.h"
+#include "engine/memory_facts.h"
+#include "jobs/adapter_methods.h"
 #include "ops/memory.h"
 #include "schedule/learned_peak.h"
 #include "train/training_job.h"
@@ -34,10 +34,7 @@ MemoryEstimate between_rounds(const ModelConfig& config, const JobFootprint& job
 
 RunPrediction::RunPrediction(const Backbone& backbone, const MeasuredTimes* times, int64_t process_bytes)
     : backbone_(backbone), times_(times), process_bytes_(process_bytes) {
-  const kernels::Isa isa = kernel_isa(backbone.compute(), backbone.device());
-  facts_ = {.element_size = static_cast<int64_t>(c10::elementSize(backbone.compute())),
-            .packed = isa != kernels::Isa::none,
-            .parts = isa == kernels::Isa::amx_f32 ? kernels::largest_part_count : 0};
+  facts_ = memory_facts(backbone.compute(), backbone.device());
   knows_memory_ = backbone.device().is_cpu() && facts_.packed;
   if (!knows_memory_) return;
   const MemoryUsage usage = memory_usage();
@@ -53,7 +50,7 @@ void RunPrediction::keep(const char* kind, int64_t predicted) {
 
 void RunPrediction::on_job_started(const TrainingJob& job) {
   Job& live = live_[job.index()];
-  live = {job.spec().name, job.footprint(), {}, job.spec().adapter.method == AdapterMethod::diff_pruning, job.state().step > 0};
+  live = {job.spec().name, job.footprint(), {}, selects_entries(job.spec().adapter.method), job.state().step > 0};
   if (!knows_memory_) return;
   live.resident = between_rounds(backbone_.config(), live.footprint, facts_);
   const int64_t resident = resident_bytes_of(memory_usage());

@@ -45,7 +45,7 @@ std::vector<AdapterShape> adapter_shapes(const JobKind& kind, int32_t job, const
   spec.adapter.method = kind.method;
   spec.adapter.r = kind.width;
   spec.adapter.bottleneck_size = kind.width;
-  if (kind.method != AdapterMethod::bottleneck) spec.adapter.target_modules = {"all-linear"};
+  spec.adapter.target_modules = {"all-linear"};  // where the method leaves a choice
   return adapter_shapes(spec, job, model);
 }
 

@@ -13,6 +13,8 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "jobs/adapter_methods.h"
+#include "jobs/enum_names.h"
 
 namespace cotune {
 namespace {
@@ -126,7 +128,7 @@ class TraceReader {
     job.stops_after = number("stops_after", 1, 1e-9, 1, "a share above 0 and at most 1");
     job.dedicated = whole("dedicated", 0, 0, 1) == 1;
     JobKind kind{whole("rows", 8, 1, 65536), whole("tokens", 256, 1, 1048576), method(), whole("width", 16, 1, 4096)};
-    if (kind.method == AdapterMethod::diff_pruning) kind.width = 0;
+    if (selects_entries(kind.method)) kind.width = 0;
     const std::string tenant = text("tenant", "default");
     jobs_.push_back({job, kind, tenant, line_});
   }
@@ -157,10 +159,11 @@ class TraceReader {
 
   AdapterMethod method() {
     const std::string found = text("method", "lora");
-    if (found == "lora") return AdapterMethod::lora;
-    if (found == "bottleneck") return AdapterMethod::bottleneck;
-    if (found == "diff_pruning") return AdapterMethod::diff_pruning;
-    mistakes_.add(file_, line_, "method", fmt::format("must be lora, bottleneck or diff_pruning, got `{}`", found));
+    const auto& names = enum_names<AdapterMethod>;
+    const auto place = std::find(names.begin(), names.end(), found);
+    if (place != names.end()) return static_cast<AdapterMethod>(place - names.begin());
+    mistakes_.add(file_, line_, "method",
+                  fmt::format("must be {} or {}, got `{}`", fmt::join(names.begin(), names.end() - 1, ", "), names.back(), found));
     return AdapterMethod::lora;
   }
 
@@ -199,18 +202,6 @@ class TraceReader {
   TraceFile result_;
 };
 
-std::string_view method_name(AdapterMethod method) {
-  switch (method) {
-    case AdapterMethod::lora:
-      return "lora";
-    case AdapterMethod::bottleneck:
-      return "bottleneck";
-    case AdapterMethod::diff_pruning:
-      break;
-  }
-  return "diff_pruning";
-}
-
 }  // namespace
 
 TraceFile parse_trace_file(std::string_view text, const std::string& file_name) { return TraceReader(file_name).read(text); }
@@ -224,7 +215,7 @@ std::string to_csv(const Trace& trace) {
     const std::string deadline = std::isinf(job.deadline_s) ? "" : fmt::format("{}", (job.deadline_s - job.arrival_s) / 60);
     text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{}\n", job.arrival_s / 60, job.duration_s / 60, quoted(job.name),
                         quoted(trace.tenants[static_cast<size_t>(job.tenant)]), job.priority, deadline, kind.rows, kind.tokens,
-                        method_name(kind.method), kind.method == AdapterMethod::diff_pruning ? "" : fmt::format("{}", kind.width),
+                        name_of(kind.method), selects_entries(kind.method) ? "" : fmt::format("{}", kind.width),
                         job.stops_after, job.dedicated ? 1 : 0);
   }
   return text;

@@ -38,7 +38,7 @@ std::vector<AdaptedModule> modules_of(const ProfiledJob& job, int64_t layer_coun
   std::sort(projections.begin(), projections.end());
   for (int64_t layer = 0; layer < layer_count; ++layer) {
     for (const Projection projection : projections) {
-      modules.push_back({layer, projection, job.width, job.method == AdapterMethod::lora ? 2.0 * static_cast<double>(job.width) : 0});
+      modules.push_back({layer, projection, job.width, 2.0 * static_cast<double>(job.width)});
     }
   }
   return modules;

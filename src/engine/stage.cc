@@ -10,6 +10,7 @@
 #include "ops/memory.h"
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 
@@ -20,9 +21,9 @@ std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction d
   std::vector<AdapterShape> adapters;
   for (const JobRound* round : state.jobs) {
     if (round->adapter == nullptr) continue;
-    for (const AdaptedModule& module : round->adapter->setup().modules) {
-      adapters.push_back({round->job, round->adapter->method(), module.layer, module.projection, module.r, 0});
-    }
+    const AdapterSetup& setup = round->adapter->setup();
+    const std::vector<AdapterShape> shapes = adapter_shapes(round->job, setup.spec, setup.modules, backbone_->config());
+    adapters.insert(adapters.end(), shapes.begin(), shapes.end());
   }
   const ModelConfig& config = backbone_->config();
   return stage_operators(config, {0, config.layer_count, true, true, 1}, adapters, direction);
@@ -75,7 +76,7 @@ std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_
       while (index < kinds.size() && kinds[index] != adapter->method()) ++index;
       if (index == kinds.size()) {
         kinds.push_back(adapter->method());
-        uses.push_back({&method_of(adapter->method()), {layer, {}, state.example_keys, state.positions}});
+        uses.push_back({&method_of(adapter->method()), {layer, {}, {state.example_keys, state.positions}}});
       }
       SiteRecord& record =
           state.layers[static_cast<size_t>(layer)].sites[job][static_cast<size_t>(projection)];
@@ -95,7 +96,7 @@ at::Tensor Stage::forward_product(OperatorKind kind, int64_t layer, MicrobatchSt
   for (MethodUse& use : uses) {
     use.method->before_forward(use.use, x, terms);
     withheld = withheld || (residual.defined() && use.method->withholds_residual());
-    ++calls_.adapter;
+    ++dispatches_;
   }
   ProductOptions options{.terms = &terms, .residual = residual};
   std::vector<RowRange> residual_rows;
@@ -109,7 +110,6 @@ at::Tensor Stage::forward_product(OperatorKind kind, int64_t layer, MicrobatchSt
     options.residual_rows = &residual_rows;
   }
   at::Tensor y = site.product->forward(x, options);
-  ++calls_.frozen;
   for (MethodUse& use : uses) use.method->after_forward(use.use, x, y, residual);
   return y;
 }
@@ -121,10 +121,9 @@ at::Tensor Stage::backward_product(OperatorKind kind, int64_t layer, MicrobatchS
   at::Tensor entering = dy;
   for (MethodUse& use : uses) {
     use.method->before_backward(use.use, entering, terms);
-    ++calls_.adapter;
+    ++dispatches_;
   }
   at::Tensor dx = site.product->backward(entering, {.terms = &terms});
-  ++calls_.frozen;
   for (MethodUse& use : uses) use.method->after_backward(use.use, entering, dx);
   return dx;
 }
@@ -138,7 +137,7 @@ void Stage::adapter_gradient(const Operator& op, MicrobatchState& state, const a
       use.method->before_backward(use.use, entering, unused);
     }
     use.method->gradients(use.use, x, dy);
-    ++calls_.adapter;
+    ++dispatches_;
   }
 }
 
@@ -160,7 +159,6 @@ void Stage::run_head(MicrobatchState& state, bool want_gradient) {
   const at::Tensor normed = rms_norm(rows, backbone_->final_norm(), config.rms_norm_epsilon, inverse_rms);
   const HeadResult result = cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), want_gradient,
                                                head_workspace_bytes_);
-  calls_.frozen += want_gradient ? 2 : 1;
   if (want_gradient) {
     const at::Tensor d_rows = rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {});
     state.d_hidden.index_copy_(0, state.labelled_rows, d_rows);

@@ -11,14 +11,8 @@
 
 namespace cotune {
 
-/// Calls that the launch model counts (mLoRA §3.3.2): products with frozen weights, and grouped adapter calls.
-struct CallCounts {
-  int64_t frozen = 0;
-  int64_t adapter = 0;
-};
-
 /// Executes operators of the list in schedule/operators.h on a microbatch: one function per kind, each reading and
-/// writing the explicit record only. Stateless but for counters; not thread-safe.
+/// writing the explicit record only. Stateless but for a counter; not thread-safe.
 class Stage {
  public:
   Stage(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes);
@@ -31,7 +25,9 @@ class Stage {
 
   /// After every operator: for profiles and for the test that holds execution against the list.
   std::function<void(const Operator&, const MicrobatchState&, double seconds)> on_operator;
-  const CallCounts& calls() const { return calls_; }
+  /// Times that a method was handed an operator with all its jobs there: what the launch model calls an adapter call (mLoRA
+  /// §3.3.2). How many calls of kernels each takes is counted where they are made (ops/call_counts.h).
+  int64_t dispatches() const { return dispatches_; }
 
  private:
   struct ProductSite {
@@ -56,7 +52,7 @@ class Stage {
 
   std::shared_ptr<const Backbone> backbone_;
   int64_t head_workspace_bytes_;
-  CallCounts calls_;
+  int64_t dispatches_ = 0;
 };
 
 }  // namespace cotune

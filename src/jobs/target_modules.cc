@@ -66,10 +66,13 @@ class Resolver {
 
  private:
   static std::vector<std::string> targets_of(const AdapterSpec& adapter) {
-    if (adapter.method == AdapterMethod::bottleneck) return {"o_proj", "down_proj"};
-    if (!adapter.target_modules.empty()) return adapter.target_modules;
-    if (adapter.method == AdapterMethod::diff_pruning) return {std::string(all_linear)};
-    return {"q_proj", "v_proj"};
+    const std::vector<std::string>& given = adapter.target_modules;
+    switch (adapter.method) {
+      case AdapterMethod::lora: return given.empty() ? std::vector<std::string>{"q_proj", "v_proj"} : given;
+      case AdapterMethod::bottleneck: return {"o_proj", "down_proj"};
+      case AdapterMethod::diff_pruning: return given.empty() ? std::vector<std::string>{std::string(all_linear)} : given;
+    }
+    COTUNE_CHECK(false, "unknown adapter method");
   }
 
   std::vector<AdaptedModule> match_modules() {

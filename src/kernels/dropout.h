@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/matrix.h"
 
@@ -19,9 +20,15 @@ struct DropoutSite {
   float probability = 0;  ///< of dropping, in [0, 1)
 };
 
-/// The rows a mask applies to. Both arrays are [rows].
+/// One site's part of a grouped dropout: rows of x, and the row of y that the first of them goes to.
+struct DropoutGroup {
+  DropoutSite site;
+  RowRange rows;
+  int64_t target = 0;
+};
+
+/// What the masks of a call depend on beside their sites. Both arrays are [rows of x].
 struct DropoutRows {
-  int64_t rows = 0;
   int64_t features = 0;
   const uint64_t* example_keys = nullptr;
   const int32_t* positions = nullptr;
@@ -30,12 +37,10 @@ struct DropoutRows {
 /// Whether feature `feature` of one row is kept: the formula above for one element.
 bool dropout_keeps(const DropoutSite& site, uint64_t example_key, int32_t position, int64_t feature);
 
-/// y = mask ⊙ x. y may be the same memory as x. Strides in elements.
-void dropout_forward(DType dtype, const DropoutSite& site, const DropoutRows& rows, const void* x, int64_t x_stride,
-                     void* y, int64_t y_stride);
-
-/// dx += mask ⊙ dy, in f32, rounded once.
-void dropout_backward_add(DType dtype, const DropoutSite& site, const DropoutRows& rows, const void* dy,
-                          int64_t dy_stride, void* dx, int64_t dx_stride);
+/// y[target + i] = mask ⊙ x[rows.begin + i] for every group in one call. Groups may read the same rows; each row of y is
+/// written by one. y may be the same memory as x where every row stays in its place. Strides in elements. What adds masked
+/// rows is expand_add (kernels/expand.h).
+void dropout_forward(DType dtype, std::span<const DropoutGroup> groups, const DropoutRows& rows, const void* x,
+                     int64_t x_stride, void* y, int64_t y_stride);
 
 }  // namespace cotune::kernels

@@ -9,57 +9,9 @@
 #include "kernels/matrix_blocks.h"
 #include "kernels/matrix_kernels.h"
 #include "kernels/shrink_plan.h"
+#include "kernels/strip_product.h"
 
 namespace cotune::kernels {
-namespace {
-
-void multiply_strip(const MatrixKernels& kernels, const ShrinkGroup& group, const LeftOperand& left,
-                    const ShrinkStrip& rows) {
-  const PackedMatrix& a = *group.a;
-  const int64_t element = bytes_of(kernels.dtype);
-  const int64_t depth = a.padded_k();
-  const int64_t partial_bytes =
-      a.panel_count() * 2 * kernels.tile_rows * PackedMatrix::panel_columns * int64_t{sizeof(float)};
-  ThreadScratch& scratch = ThreadScratch::mine();
-  Strip strip;
-  strip.tile_count = rows.height[1] > 0 ? 2 : 1;
-  strip.a_stride = left.stride();
-  strip.panel_bytes = a.panel_bytes();
-  strip.panel_count = a.panel_count();
-  strip.columns = a.n();
-  strip.zero_tail = true;
-  strip.scale = group.scale;
-  strip.y_stride = group.s_stride * element;
-  const char* x = left.in_place(rows.row);
-  if (left.copies()) {
-    const int64_t count = rows.height[0] + rows.height[1];
-    char* copy = scratch.get(ThreadScratch::left, left.copy_bytes(count));
-    for (int64_t i = 0; i < count; ++i) left.copy_row(rows.row + i, copy + i * left.stride());
-    x = copy;
-  }
-  if (depth > kernels.k_block)
-    strip.partial = reinterpret_cast<float*>(scratch.get(ThreadScratch::partial, partial_bytes));
-  char* s = static_cast<char*>(group.s) + (rows.row - group.rows.begin) * strip.y_stride;
-  for (int side = 0; side < strip.tile_count; ++side) {
-    Tile& tile = strip.tiles[side];
-    tile.height = rows.height[side];
-    tile.y = s + side * rows.height[0] * strip.y_stride;
-  }
-  int64_t k = 0;
-  do {
-    strip.k = std::min(kernels.k_block, depth - k);
-    strip.first = k == 0;
-    strip.last = k + strip.k == depth;
-    strip.b = static_cast<const char*>(a.panel(0)) + k * PackedMatrix::panel_columns * element;
-    for (int side = 0; side < strip.tile_count; ++side) {
-      strip.tiles[side].a = x + side * rows.height[0] * left.stride() + k * element;
-    }
-    kernels.multiply(strip);
-    k += strip.k;
-  } while (k < depth);
-}
-
-}  // namespace
 
 void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGroup> groups) {
   if (groups.empty()) return;
@@ -91,7 +43,15 @@ void shrink(Isa isa, const void* x, int64_t x_stride, std::span<const ShrinkGrou
       for (int64_t i = plan.part_begins[static_cast<size_t>(part)]; i < plan.part_begins[static_cast<size_t>(part) + 1];
            ++i) {
         const ShrinkStrip& strip = plan.strips[static_cast<size_t>(i)];
-        multiply_strip(kernels, groups[static_cast<size_t>(strip.group)], left, strip);
+        const ShrinkGroup& group = groups[static_cast<size_t>(strip.group)];
+        const int64_t stride = group.s_stride * bytes_of(kernels.dtype);
+        multiply_strip(kernels, left, *group.a,
+                       {.row = strip.row,
+                        .heights = {strip.height[0], strip.height[1]},
+                        .scale = group.scale,
+                        .zero_tail = true,
+                        .y = static_cast<char*>(group.s) + (strip.row - group.rows.begin) * stride,
+                        .y_stride = stride});
       }
     }
     kernels.end();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/row_blocks.h"
 #include "kernels/vectors_avx512.h"
 
 namespace cotune::kernels {
@@ -120,8 +121,6 @@ void value_gradient_columns(const SparseDelta& delta, int64_t begin, int64_t end
 
 COTUNE_AVX512_END
 
-int64_t block_count(int64_t tokens) { return (tokens + token_block - 1) / token_block; }
-
 /// The columns of one of `parts` equal shares of the entries.
 int64_t first_column(const SparseDelta& delta, int64_t part, int64_t parts) {
   if (part == parts) return delta.outputs;
@@ -132,58 +131,85 @@ int64_t first_column(const SparseDelta& delta, int64_t part, int64_t parts) {
 
 }  // namespace
 
-void sparse_delta_forward(DType dtype, const SparseDelta& delta, const float* values, int64_t tokens, const void* x,
-                          int64_t x_stride, void* y, int64_t y_stride) {
+void sparse_delta_forward(DType dtype, std::span<const SparseRows> groups, const SparseOperands& operands) {
+  std::vector<RowBlock> blocks;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (int64_t begin = groups[g].rows.begin; begin < groups[g].rows.end; begin += token_block) {
+      blocks.push_back({g, begin, std::min(begin + token_block, groups[g].rows.end)});
+    }
+  }
+  const auto count = int64_t(blocks.size());
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
-#pragma omp parallel for schedule(static) if (tokens > token_block)
-    for (int64_t b = 0; b < block_count(tokens); ++b) {
+#pragma omp parallel for schedule(dynamic) if (count > 1)
+    for (int64_t b = 0; b < count; ++b) {
       static thread_local Transposed scratch;
-      const int64_t begin = b * token_block;
-      forward_block(delta, values, static_cast<const T*>(x) + begin * x_stride, x_stride,
-                    std::min(token_block, tokens - begin), static_cast<T*>(y) + begin * y_stride, y_stride, scratch);
+      const RowBlock& block = blocks[size_t(b)];
+      const SparseRows& group = groups[block.run];
+      forward_block(group.delta, group.values,
+                    static_cast<const T*>(operands.from) + block.begin * operands.from_stride + group.from_column,
+                    operands.from_stride, block.end - block.begin,
+                    static_cast<T*>(operands.to) + block.begin * operands.to_stride + group.to_column, operands.to_stride,
+                    scratch);
     }
   });
 }
 
-void sparse_delta_input_gradient(DType dtype, const SparseDelta& delta, const float* values, int64_t tokens,
-                                 const void* dy, int64_t dy_stride, void* dx, int64_t dx_stride) {
+void sparse_delta_input_gradient(DType dtype, std::span<const SparseRows> groups, const SparseOperands& operands) {
+  const auto rows_of = [&](size_t group) { return groups[group].rows; };
+  const RowRuns runs = runs_of_rows(groups.size(), rows_of);
+  const std::vector<RowBlock> blocks = blocks_of_rows(runs, token_block, rows_of);
+  const auto count = int64_t(blocks.size());
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
-#pragma omp parallel for schedule(static) if (tokens > token_block)
-    for (int64_t b = 0; b < block_count(tokens); ++b) {
-      static thread_local Transposed dy_scratch, dx_scratch;
-      const int64_t begin = b * token_block;
-      input_gradient_block(delta, values, static_cast<const T*>(dy) + begin * dy_stride, dy_stride,
-                           std::min(token_block, tokens - begin), static_cast<T*>(dx) + begin * dx_stride, dx_stride,
-                           dy_scratch, dx_scratch);
+#pragma omp parallel for schedule(dynamic) if (count > 1)
+    for (int64_t b = 0; b < count; ++b) {
+      static thread_local Transposed from_scratch, to_scratch;
+      const RowBlock& block = blocks[size_t(b)];
+      for (size_t i = runs.begins[block.run]; i < runs.begins[block.run + 1]; ++i) {
+        const SparseRows& group = groups[runs.order[i]];
+        input_gradient_block(group.delta, group.values,
+                             static_cast<const T*>(operands.from) + block.begin * operands.from_stride + group.from_column,
+                             operands.from_stride, block.end - block.begin,
+                             static_cast<T*>(operands.to) + block.begin * operands.to_stride + group.to_column,
+                             operands.to_stride, from_scratch, to_scratch);
+      }
     }
   });
 }
 
-void sparse_delta_value_gradient(DType dtype, const SparseDelta& delta, int64_t tokens, const void* x, int64_t x_stride,
-                                 const void* dy, int64_t dy_stride, float* value_gradients) {
+void sparse_delta_value_gradient(DType dtype, std::span<const SparseValueGradient> groups, const void* x, int64_t x_stride,
+                                 const void* dy, int64_t dy_stride) {
+  int64_t inputs = 0, outputs = 0;
+  for (const SparseValueGradient& group : groups) {
+    inputs = std::max(inputs, group.delta.inputs);
+    outputs = std::max(outputs, group.delta.outputs);
+  }
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
     static thread_local Transposed x_scratch, dy_scratch;
-    float* x_columns = x_scratch.reserve(delta.inputs);
-    float* dy_columns = dy_scratch.reserve(delta.outputs);
-    const int64_t x_stripes = (delta.inputs + 15) / 16, stripes = x_stripes + (delta.outputs + 15) / 16;
+    float* x_columns = x_scratch.reserve(inputs);
+    float* dy_columns = dy_scratch.reserve(outputs);
 #pragma omp parallel
-    for (int64_t b = 0; b < block_count(tokens); ++b) {
-      const int64_t begin = b * token_block, count = std::min(token_block, tokens - begin);
+    for (const SparseValueGradient& group : groups) {
+      const SparseDelta& delta = group.delta;
+      const int64_t x_stripes = (delta.inputs + 15) / 16, stripes = x_stripes + (delta.outputs + 15) / 16;
+      for (int64_t begin = group.rows.begin; begin < group.rows.end; begin += token_block) {
+        const int64_t count = std::min(token_block, group.rows.end - begin);
 #pragma omp for schedule(static)
-      for (int64_t s = 0; s < stripes; ++s) {
-        const bool of_x = s < x_stripes;
-        const int64_t feature = (of_x ? s : s - x_stripes) * 16;
-        const int64_t end = std::min(feature + 16, of_x ? delta.inputs : delta.outputs);
-        const T* rows = of_x ? static_cast<const T*>(x) + begin * x_stride : static_cast<const T*>(dy) + begin * dy_stride;
-        transpose_block(rows, of_x ? x_stride : dy_stride, count, feature, end, of_x ? x_columns : dy_columns);
-      }
-      const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-      value_gradient_columns(delta, first_column(delta, part, parts), first_column(delta, part + 1, parts), x_columns,
-                             dy_columns, value_gradients);
+        for (int64_t s = 0; s < stripes; ++s) {
+          const bool of_x = s < x_stripes;
+          const int64_t feature = (of_x ? s : s - x_stripes) * 16;
+          const int64_t end = std::min(feature + 16, of_x ? delta.inputs : delta.outputs);
+          const T* rows = of_x ? static_cast<const T*>(x) + begin * x_stride
+                               : static_cast<const T*>(dy) + begin * dy_stride + group.dy_column;
+          transpose_block(rows, of_x ? x_stride : dy_stride, count, feature, end, of_x ? x_columns : dy_columns);
+        }
+        const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+        value_gradient_columns(delta, first_column(delta, part, parts), first_column(delta, part + 1, parts), x_columns,
+                               dy_columns, group.gradient);
 #pragma omp barrier
+      }
     }
   });
 }

@@ -6,17 +6,11 @@
 
 #include "kernels/dropout.h"
 #include "ops/backend.h"
+#include "ops/call_counts.h"
 #include "ops/low_rank_forms.h"
 
 namespace cotune {
 namespace {
-
-kernels::DropoutSite site_of(const DropoutMask& mask) { return {mask.key, static_cast<float>(mask.probability)}; }
-
-kernels::DropoutRows rows_of(const DropoutMask& mask, int64_t features) {
-  return {mask.positions.size(0), features, reinterpret_cast<const uint64_t*>(mask.example_keys.const_data_ptr<int64_t>()),
-          mask.positions.const_data_ptr<int32_t>()};
-}
 
 // The formula of kernels/dropout.h in tensor operations. Tensors have no unsigned 64-bit arithmetic: int64 sums and
 // products keep the same bits, and what a shift of a negative number brings in from the left is cut off.
@@ -45,41 +39,70 @@ void mix_round(at::Tensor& x) {
   x.bitwise_xor_(at::bitwise_right_shift(x, 16));
 }
 
-/// The mask as a tensor, for the ATen path: [rows, features], 0 or 1/(1 − p).
-at::Tensor dense_mask(const DropoutMask& mask, const at::Tensor& like) {
-  const kernels::DropoutSite site = site_of(mask);
-  const at::Tensor site_and_example = mixed(mixed(mask.example_keys).bitwise_xor_(signed_bits(site.key)));
-  const at::Tensor row_keys =
-      mixed(mixed(mask.positions.to(at::kLong)).bitwise_xor_(site_and_example)).unsqueeze(1);
-  const at::Tensor features = at::arange(like.size(1), row_keys.options());
-  at::Tensor hash = (features * int64_t{0x9E3779B1}).bitwise_and_(low_half).bitwise_xor(row_keys.bitwise_and(low_half));
-  mix_round(hash);
-  hash.bitwise_xor_(shifted_right(row_keys, 32));
-  mix_round(hash);
-  const auto threshold = static_cast<int64_t>(std::floor(static_cast<double>(site.probability) * 4294967296.0));
-  return hash.ge(threshold).to(accumulation_dtype(like.scalar_type())).mul_(1.0 / (1.0 - mask.probability));
+/// One value per group → one per row of the groups.
+at::Tensor per_row(const at::Tensor& values, const at::Tensor& counts, int64_t rows) {
+  return values.index_select(0, at::repeat_interleave(counts, std::optional<int64_t>(rows)));
+}
+
+/// The groups' rows of a tensor below one another; groups may share rows.
+at::Tensor rows_below_one_another(const std::vector<DropoutGroup>& groups, const at::Tensor& tensor) {
+  std::vector<at::Tensor> parts;
+  for (const DropoutGroup& group : groups) parts.push_back(tensor.narrow(0, group.rows.begin, group.rows.count()));
+  return parts.size() == 1 ? parts.front() : at::cat(parts);
 }
 
 }  // namespace
 
-void apply_dropout(const DropoutMask& mask, const at::Tensor& x, at::Tensor& y) {
-  if (use_kernels(x)) {
-    kernels::dropout_forward(kernel_dtype(x.scalar_type()), site_of(mask), rows_of(mask, x.size(1)),
-                             x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));
-    return;
+at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutRows& rows, int64_t features,
+                         at::ScalarType dtype) {
+  std::vector<int64_t> keys, counts, thresholds;
+  std::vector<double> scales;
+  for (const DropoutGroup& group : groups) {
+    keys.push_back(signed_bits(group.site.key));
+    counts.push_back(group.rows.count());
+    const auto probability = static_cast<double>(static_cast<float>(group.site.probability));
+    thresholds.push_back(static_cast<int64_t>(std::floor(probability * 4294967296.0)));
+    scales.push_back(1.0 / (1.0 - group.site.probability));
   }
-  const at::Tensor dense = dense_mask(mask, x);
-  y.copy_(x.to(dense.scalar_type()) * dense);
+  const at::Device device = rows.positions.device();
+  const auto on_device = [&](const auto& values, at::ScalarType type) { return at::tensor(values).to(device, type); };
+  const at::Tensor example_keys = rows_below_one_another(groups, rows.example_keys);
+  const int64_t count = example_keys.size(0);
+  const at::Tensor group_rows = on_device(counts, at::kLong);
+  const auto of_rows = [&](const at::Tensor& values) { return per_row(values, group_rows, count); };
+  const at::Tensor site_and_example =
+      mixed(mixed(example_keys).bitwise_xor_(of_rows(on_device(keys, at::kLong))));
+  const at::Tensor positions = rows_below_one_another(groups, rows.positions).to(at::kLong);
+  const at::Tensor row_keys = mixed(mixed(positions).bitwise_xor_(site_and_example)).unsqueeze(1);
+  const at::Tensor numbers = at::arange(features, row_keys.options());
+  at::Tensor hash = (numbers * int64_t{0x9E3779B1}).bitwise_and_(low_half).bitwise_xor(row_keys.bitwise_and(low_half));
+  mix_round(hash);
+  hash.bitwise_xor_(shifted_right(row_keys, 32));
+  mix_round(hash);
+  return hash.ge(of_rows(on_device(thresholds, at::kLong)).unsqueeze(1))
+      .to(dtype)
+      .mul_(of_rows(on_device(scales, dtype)).unsqueeze(1));
 }
 
-void add_dropout_gradient(const DropoutMask& mask, const at::Tensor& dy, at::Tensor& dx) {
-  if (use_kernels(dx)) {
-    kernels::dropout_backward_add(kernel_dtype(dx.scalar_type()), site_of(mask), rows_of(mask, dx.size(1)),
-                                  dy.const_data_ptr(), dy.stride(0), dx.mutable_data_ptr(), dx.stride(0));
-    return;
+at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutRows& rows, const at::Tensor& x) {
+  count_adapter_call();
+  if (!use_kernels(x)) {
+    const at::ScalarType wide = accumulation_dtype(x.scalar_type());
+    const at::Tensor masks = dropout_masks(groups, rows, x.size(1), wide);
+    return rows_below_one_another(groups, x).to(wide).mul(masks).to(x.scalar_type());
   }
-  const at::Tensor dense = dense_mask(mask, dx);
-  dx.copy_(dx.to(dense.scalar_type()) + dy.to(dense.scalar_type()) * dense);
+  std::vector<kernels::DropoutGroup> sites;
+  int64_t count = 0;
+  for (const DropoutGroup& group : groups) {
+    sites.push_back({{group.site.key, static_cast<float>(group.site.probability)}, group.rows, count});
+    count += group.rows.count();
+  }
+  at::Tensor y = at::empty({count, x.size(1)}, x.options());
+  kernels::dropout_forward(kernel_dtype(x.scalar_type()), sites,
+                           {x.size(1), reinterpret_cast<const uint64_t*>(rows.example_keys.const_data_ptr<int64_t>()),
+                            rows.positions.const_data_ptr<int32_t>()},
+                           x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));
+  return y;
 }
 
 }  // namespace cotune

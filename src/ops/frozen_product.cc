@@ -8,6 +8,7 @@
 #include "kernels/float_parts.h"
 #include "kernels/product.h"
 #include "ops/backend.h"
+#include "ops/call_counts.h"
 #include "ops/low_rank_forms.h"
 #include "ops/memory.h"
 #include "ops/row_products.h"
@@ -22,12 +23,14 @@ class DenseProduct : public FrozenProduct {
       : FrozenProduct(weight.size(1), weight.size(0)), weight_(std::move(weight)), bias_(std::move(bias)) {}
 
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {
+    count_frozen_call();
     at::Tensor y = row_product(x, weight_.t(), bias_);
     add_options(y, options);
     return y;
   }
 
   at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const override {
+    count_frozen_call();
     at::Tensor dx = row_product(dy, weight_);
     add_options(dx, options);
     return dx;
@@ -42,15 +45,11 @@ class DenseProduct : public FrozenProduct {
  private:
   static void add_options(at::Tensor& y, const ProductOptions& options) {
     if (options.terms != nullptr) {
+      std::vector<ExpandGroup> groups;
       for (const LowRankTerm& term : *options.terms) {
-        at::Tensor block = y.narrow(0, term.rows.begin, term.rows.count())
-                               .narrow(1, term.column_begin, term.factor->width());
-        if (packed_form(*term.factor) != nullptr) {
-          block.add_(expand(term));
-        } else {
-          add_row_product(block, term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
-        }
+        groups.push_back({.rows = term.rows, .column_begin = term.column_begin, .s = term.s, .factor = term.factor});
       }
+      add_expansions(y, groups);
     }
     if (!options.residual.defined()) return;
     if (options.residual_rows == nullptr) {
@@ -127,6 +126,7 @@ class PackedProduct : public FrozenProduct {
   at::Tensor multiply(const at::Tensor& x, const kernels::PackedMatrix& matrix, int64_t columns,
                       const ProductOptions& options, const void* bias) const {
     COTUNE_CHECK(x.stride(1) == 1 && x.scalar_type() == compute_);
+    count_frozen_call();
     at::Tensor y = at::empty({x.size(0), columns}, x.options());
     std::vector<const PackedFactor*> factors;
     if (options.terms != nullptr) {

@@ -6,13 +6,15 @@
 #include <array>
 
 #include "base/error.h"
+#include "kernels/column_sums.h"
+#include "kernels/expand.h"
 #include "kernels/float_parts.h"
 #include "kernels/low_rank.h"
 #include "kernels/outer_product.h"
 #include "ops/backend.h"
+#include "ops/call_counts.h"
+#include "ops/low_rank_batches.h"
 #include "ops/low_rank_forms.h"
-#include "ops/memory.h"
-#include "ops/row_products.h"
 
 namespace cotune {
 namespace {
@@ -30,6 +32,16 @@ kernels::MemorySource place_at(char* memory) {
 
 int64_t bytes_of(const kernels::PackRequest& request) {
   return kernels::PackedMatrix::bytes_for(request.k, request.n, request.dtype, request.parts);
+}
+
+/// What one call of ATen takes: all groups; each by itself where our kernels run and only the width is odd, since bits are
+/// promised there, and those of a batch depend on who is in it.
+template <typename Group>
+std::vector<std::vector<Group>> calls_of(const at::Tensor& rows, const std::vector<Group>& groups) {
+  if (!use_kernels(rows)) return {groups};
+  std::vector<std::vector<Group>> calls;
+  for (const Group& group : groups) calls.push_back({group});
+  return calls;
 }
 
 }  // namespace
@@ -123,19 +135,19 @@ kernels::DType kernel_dtype(at::ScalarType dtype) {
 void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
   if (groups.empty()) return;
   for (ShrinkGroup& group : groups) {
-    group.s = at::empty({group.rows.count(), group.factor->padded_rank()}, x.options());
+    const int64_t rank = group.factor->rank(), padded = group.factor->padded_rank();
+    const std::array<int64_t, 2> sizes{group.rows.count(), padded};
+    const bool whole = rank == padded || packed_form(*group.factor) != nullptr;
+    group.s = whole ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
   }
   if (packed_form(*groups.front().factor) == nullptr) {
-    for (ShrinkGroup& group : groups) {
-      const at::Tensor rows = x.narrow(0, group.rows.begin, group.rows.count());
-      const int64_t rank = group.factor->rank();
-      at::Tensor s = row_product(rows, dense_form(*group.factor).t());
-      if (group.scale != 1) s.mul_(group.scale);
-      group.s.narrow(1, 0, rank).copy_(s);
-      group.s.narrow(1, rank, group.s.size(1) - rank).zero_();
+    for (const std::vector<ShrinkGroup>& call : calls_of(x, groups)) {
+      count_adapter_call();
+      shrink_in_batches(x, call);
     }
     return;
   }
+  count_adapter_call();
   std::vector<const PackedFactor*> factors;
   for (const ShrinkGroup& group : groups) factors.push_back(packed_form(*group.factor));
   const PackedForms forms(factors, PackedFactor::Side::shrink);
@@ -148,28 +160,54 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
   kernels::shrink(kernel_isa(x.scalar_type(), x.device()), x.const_data_ptr(), x.stride(0), packed);
 }
 
-at::Tensor expand(const LowRankTerm& term) {
-  const PackedFactor* packed = packed_form(*term.factor);
-  if (packed == nullptr) return row_product(term.s.narrow(1, 0, term.factor->rank()), dense_form(*term.factor));
-  at::Tensor y = at::empty({term.rows.count(), term.factor->width()}, term.s.options());
-  const PackedForms forms({packed}, PackedFactor::Side::expand);
-  kernels::product(kernel_isa(y.scalar_type(), y.device()), term.s.const_data_ptr(), term.s.stride(0),
-                   term.rows.count(), forms[0], y.mutable_data_ptr(), y.stride(0));
-  return y;
+void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& all, const ExpandOptions& options) {
+  std::vector<ExpandGroup> groups, dense;  // an odd projection's factors are not packed
+  for (const ExpandGroup& group : all) (packed_form(*group.factor) != nullptr ? groups : dense).push_back(group);
+  for (const std::vector<ExpandGroup>& site : sites_of(dense)) {
+    for (const std::vector<ExpandGroup>& call : calls_of(y, site)) {
+      count_adapter_call();
+      expand_in_batches(y, call, options);
+    }
+  }
+  if (groups.empty()) return;
+  count_adapter_call();
+  std::vector<const PackedFactor*> factors;
+  std::vector<kernels::DropoutSite> masks(groups.size());
+  for (const ExpandGroup& group : groups) factors.push_back(packed_form(*group.factor));
+  const PackedForms forms(factors, PackedFactor::Side::expand);
+  std::vector<kernels::ExpandGroup> packed;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const ExpandGroup& group = groups[i];
+    if (group.dropout) masks[i] = {group.dropout->key, static_cast<float>(group.dropout->probability)};
+    packed.push_back({.rows = group.rows,
+                      .column_begin = group.column_begin,
+                      .s = group.s.const_data_ptr(),
+                      .s_stride = group.s.stride(0),
+                      .b = &forms[i],
+                      .dropout = group.dropout ? &masks[i] : nullptr,
+                      .bias = group.bias.defined() ? group.bias.const_data_ptr<float>() : nullptr});
+  }
+  kernels::ExpandOptions kernel_options;
+  if (options.residual.defined()) {
+    kernel_options.residual = options.residual.const_data_ptr();
+    kernel_options.residual_stride = options.residual.stride(0);
+  }
+  if (options.dropout.positions.defined()) {
+    kernel_options.example_keys = reinterpret_cast<const uint64_t*>(options.dropout.example_keys.const_data_ptr<int64_t>());
+    kernel_options.positions = options.dropout.positions.const_data_ptr<int32_t>();
+  }
+  kernels::expand_add(kernel_isa(y.scalar_type(), y.device()), kernel_dtype(y.scalar_type()), y.mutable_data_ptr(),
+                      y.stride(0), packed, kernel_options);
 }
 
 void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGroup>& groups) {
   if (groups.empty()) return;
   const kernels::Isa isa = kernel_isa(right.scalar_type(), right.device());
   if (isa == kernels::Isa::none) {
-    for (const GradientGroup& group : groups) {
-      const at::Tensor left = group.left.narrow(1, 0, group.gradient.size(0)).to(group.gradient.scalar_type());
-      const at::Tensor rows = right.narrow(0, group.rows.begin, group.rows.count()).to(group.gradient.scalar_type());
-      at::Tensor gradient = group.gradient;
-      gradient.add_(at::mm(left.t(), rows));
-    }
+    accumulate_in_batches(right, groups);
     return;
   }
+  count_adapter_call();
   std::vector<kernels::OuterGroup> outer;
   outer.reserve(groups.size());
   for (const GradientGroup& group : groups) {
@@ -183,6 +221,22 @@ void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGro
   }
   kernels::outer_products(isa, kernel_dtype(right.scalar_type()), right.const_data_ptr(), right.stride(0),
                           right.size(1), outer);
+}
+
+void accumulate_row_sums(const std::vector<RowSum>& sums) {
+  if (sums.empty()) return;
+  count_adapter_call();
+  const at::Tensor& first = sums.front().right;
+  if (!use_kernels(first)) {
+    sum_in_batches(sums);
+    return;
+  }
+  std::vector<kernels::ColumnSum> columns;
+  for (const RowSum& sum : sums) {
+    columns.push_back({sum.right.const_data_ptr(), sum.right.stride(0), sum.right.size(0), sum.right.size(1),
+                       sum.gradient.mutable_data_ptr<float>()});
+  }
+  kernels::column_sums(kernel_dtype(first.scalar_type()), columns);
 }
 
 }  // namespace cotune

@@ -1,14 +1,17 @@
 /// The low-rank side of a product: factors in the form the kernels want, grouped shrinks and grouped gradients.
-/// One call serves all jobs at a projection (BatchLoRA, mLoRA §3.3.1; horizontal fusion, MuxTune §3.4.3).
+/// One call serves all jobs at a projection (BatchLoRA, mLoRA §3.3.1; horizontal fusion, MuxTune §3.4.3): of a kernel of ours,
+/// or of ATen's batched operators on rows in equal batches (row_batches.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/matrix.h"
+#include "ops/dropout.h"
 
 namespace cotune {
 
@@ -63,8 +66,23 @@ struct ShrinkGroup {
 /// x [tokens, n], rows contiguous in their columns (a column slice will do). Fills every group's s.
 void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups);
 
-/// s·factor [rows.count(), n] of one term, outside a frozen product (bottleneck adapters, masked gradients).
-at::Tensor expand(const LowRankTerm& term);
+/// One job's part of a grouped expansion outside a frozen product of ours: bottleneck adapters, LoRA under dropout's mask, and
+/// terms of a product that ATen computes. y[rows, column_begin …] += mask ⊙ round(s·factor) + bias.
+struct ExpandGroup {
+  RowRange rows;
+  int64_t column_begin = 0;
+  at::Tensor s;  ///< [rows.count(), padded_rank] compute dtype
+  const LowRankFactor* factor = nullptr;
+  std::optional<DropoutKey> dropout;
+  at::Tensor bias;  ///< [n] accumulation dtype, or undefined
+};
+struct ExpandOptions {
+  at::Tensor residual;  ///< [tokens, n]: added to the groups' rows; or undefined
+  DropoutRows dropout;  ///< where a group has a mask
+};
+/// y[row] = residual + y + what its groups add, rounded once per group; y [tokens, …] with contiguous columns. Groups have
+/// disjoint rows or the same; of the same rows they are added in the order given. All groups have a mask or none.
+void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& groups, const ExpandOptions& options = {});
 
 /// One atom's part of a grouped gradient: gradient[i, :] += Σ over the atom's rows of left[row, i]·right[row, :].
 struct GradientGroup {
@@ -75,5 +93,13 @@ struct GradientGroup {
 /// right [tokens, n] (a column slice will do). Groups of one gradient are added in the order given; a group's sum is
 /// formed first, in an order that depends on its own rows only.
 void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGroup>& groups);
+
+/// One atom's part of a bias's gradient: gradient[j] += Σ over the rows of right[row, j].
+struct RowSum {
+  at::Tensor right;     ///< [rows, n], rows contiguous in their columns
+  at::Tensor gradient;  ///< [n] accumulation dtype, contiguous
+};
+/// Sums of one gradient follow one another and are added in the order given; a sum is formed first, rows ascending.
+void accumulate_row_sums(const std::vector<RowSum>& sums);
 
 }  // namespace cotune

@@ -8,7 +8,9 @@
 
 #include "kernels/sparse_delta.h"
 #include "ops/backend.h"
+#include "ops/call_counts.h"
 #include "ops/low_rank_forms.h"
+#include "ops/sparse_entries.h"
 
 namespace cotune {
 namespace {
@@ -18,67 +20,59 @@ kernels::SparseDelta kernel_delta(const SparseDelta& delta) {
           delta.row_indices.const_data_ptr<int32_t>()};
 }
 
-/// For the ATen path: each entry's index into a row-major [in, out] matrix.
-at::Tensor flat_indices(const SparseDelta& delta) {
-  const at::Tensor counts = delta.column_offsets.diff();
-  const at::Tensor columns = at::repeat_interleave(counts, std::optional<int64_t>(delta.entry_count()));
-  return delta.row_indices.to(at::kLong) * delta.out_features + columns;
+std::vector<kernels::SparseRows> kernel_groups(const std::vector<SparseDeltaGroup>& groups) {
+  std::vector<kernels::SparseRows> rows;
+  for (const SparseDeltaGroup& group : groups) {
+    rows.push_back({kernel_delta(*group.delta), group.values.const_data_ptr<float>(), group.rows, group.from_column,
+                    group.to_column});
+  }
+  return rows;
 }
 
-at::Tensor dense_delta(const SparseDelta& delta, const at::Tensor& values) {
-  at::Tensor dense = at::zeros({delta.in_features * delta.out_features}, values.options());
-  dense.index_put_({flat_indices(delta)}, values);
-  return dense.reshape({delta.in_features, delta.out_features});
+kernels::SparseOperands operands_of(const at::Tensor& from, at::Tensor& to) {
+  return {from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), to.stride(0)};
 }
 
 }  // namespace
 
-void add_sparse_delta(const SparseDelta& delta, const at::Tensor& values, const at::Tensor& x, at::Tensor& y) {
-  if (use_kernels(x)) {
-    kernels::sparse_delta_forward(kernel_dtype(x.scalar_type()), kernel_delta(delta), values.const_data_ptr<float>(),
-                                  x.size(0), x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));
+void add_sparse_deltas(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& x, at::Tensor& y) {
+  if (groups.empty()) return;
+  count_adapter_call();
+  if (!use_kernels(x)) {
+    add_in_entries(groups, x, y, EntryEnds::rows_to_columns);
     return;
   }
-  const at::ScalarType wide = values.scalar_type();
-  y.copy_(y.to(wide) + at::mm(x.to(wide), dense_delta(delta, values)));
+  kernels::sparse_delta_forward(kernel_dtype(x.scalar_type()), kernel_groups(groups), operands_of(x, y));
 }
 
-void add_sparse_delta_input_gradient(const SparseDelta& delta, const at::Tensor& values, const at::Tensor& dy,
-                                     at::Tensor& dx) {
-  if (use_kernels(dy)) {
-    kernels::sparse_delta_input_gradient(kernel_dtype(dy.scalar_type()), kernel_delta(delta),
-                                         values.const_data_ptr<float>(), dy.size(0), dy.const_data_ptr(), dy.stride(0),
-                                         dx.mutable_data_ptr(), dx.stride(0));
+void add_sparse_delta_input_gradients(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& dy, at::Tensor& dx) {
+  if (groups.empty()) return;
+  count_adapter_call();
+  if (!use_kernels(dy)) {
+    add_in_entries(groups, dy, dx, EntryEnds::columns_to_rows);
     return;
   }
-  const at::ScalarType wide = values.scalar_type();
-  dx.copy_(dx.to(wide) + at::mm(dy.to(wide), dense_delta(delta, values).t()));
+  kernels::sparse_delta_input_gradient(kernel_dtype(dy.scalar_type()), kernel_groups(groups), operands_of(dy, dx));
 }
 
-void add_sparse_delta_value_gradient(const SparseDelta& delta, const at::Tensor& x, const at::Tensor& dy,
-                                     at::Tensor& gradients) {
-  if (use_kernels(x)) {
-    kernels::sparse_delta_value_gradient(kernel_dtype(x.scalar_type()), kernel_delta(delta), x.size(0),
-                                         x.const_data_ptr(), x.stride(0), dy.const_data_ptr(), dy.stride(0),
-                                         gradients.mutable_data_ptr<float>());
+void add_sparse_delta_value_gradients(const std::vector<SparseDeltaGradient>& groups, const at::Tensor& x,
+                                      const at::Tensor& dy) {
+  if (groups.empty()) return;
+  count_adapter_call();
+  if (!use_kernels(x)) {
+    add_value_gradients_in_entries(groups, x, dy);
     return;
   }
-  const at::ScalarType wide = gradients.scalar_type();
-  const at::Tensor dense = at::mm(x.to(wide).t(), dy.to(wide));
-  gradients.add_(dense.reshape(-1).index_select(0, flat_indices(delta)));
+  std::vector<kernels::SparseValueGradient> sums;
+  for (const SparseDeltaGradient& group : groups) {
+    sums.push_back({kernel_delta(*group.delta), group.rows, group.dy_column, group.gradient.mutable_data_ptr<float>()});
+  }
+  kernels::sparse_delta_value_gradient(kernel_dtype(x.scalar_type()), sums, x.const_data_ptr(), x.stride(0),
+                                       dy.const_data_ptr(), dy.stride(0));
 }
 
-namespace {
-
-int64_t kept_entries(int64_t total, double density) {
-  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(density * static_cast<double>(total))), 1, total);
-}
-
-}  // namespace
-
-SparseDelta select_entries_by_sorting(const at::Tensor& importance, double density) {
+SparseDelta select_entries_by_sorting(const at::Tensor& importance, int64_t keep) {
   const int64_t rows = importance.size(0), columns = importance.size(1);
-  const int64_t keep = kept_entries(rows * columns, density);
   const auto order = std::get<1>(importance.abs().reshape(-1).sort(/*stable=*/true, -1, /*descending=*/true));
   const at::Tensor flat = order.narrow(0, 0, keep);
   const at::Tensor row = flat.div(columns, "floor"), column = flat.remainder(columns);
@@ -89,11 +83,10 @@ SparseDelta select_entries_by_sorting(const at::Tensor& importance, double densi
   return {rows, columns, offsets.cumsum(0), by_column.remainder(rows).to(at::kInt)};
 }
 
-SparseDelta select_entries(const at::Tensor& importance, double density) {
-  if (!importance.is_cpu()) return select_entries_by_sorting(importance, density);
+SparseDelta select_entries(const at::Tensor& importance, int64_t keep) {
+  if (!importance.is_cpu()) return select_entries_by_sorting(importance, keep);
   const at::Tensor wide = importance.to(at::kDouble).abs().contiguous();
   const int64_t rows = wide.size(0), columns = wide.size(1), total = rows * columns;
-  const int64_t keep = kept_entries(total, density);
   const double* magnitude = wide.const_data_ptr<double>();
   std::vector<int64_t> order(static_cast<size_t>(total));
   for (int64_t i = 0; i < total; ++i) order[static_cast<size_t>(i)] = i;

@@ -2,7 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <vector>
+
+#include "kernels/matrix.h"
+
 namespace cotune {
+
+using kernels::RowRange;
 
 /// A sparse addition Δ [in, out] to a frozen weight (diff pruning, Guo et al. 2021; MuxTune §3.2).
 /// Entries are sorted by column, by row within a column. Values are the job's parameter.
@@ -13,18 +19,35 @@ struct SparseDelta {
   int64_t entry_count() const { return row_indices.size(0); }
 };
 
-/// y += x·Δ, x [rows, in], y [rows, out] (slices with contiguous columns will do); f32 inside, rounded once.
-void add_sparse_delta(const SparseDelta& delta, const at::Tensor& values, const at::Tensor& x, at::Tensor& y);
-/// dx += dy·Δᵀ.
-void add_sparse_delta_input_gradient(const SparseDelta& delta, const at::Tensor& values, const at::Tensor& dy,
-                                     at::Tensor& dx);
-/// gradients[e] += Σ over rows of x[row, row_index(e)]·dy[row, column(e)], accumulation dtype.
-void add_sparse_delta_value_gradient(const SparseDelta& delta, const at::Tensor& x, const at::Tensor& dy,
-                                     at::Tensor& gradients);
+/// One job's part of a grouped product: what is read and what is added to, of its rows.
+struct SparseDeltaGroup {
+  const SparseDelta* delta = nullptr;
+  at::Tensor values;  ///< [entries] accumulation dtype
+  RowRange rows;
+  int64_t from_column = 0, to_column = 0;  ///< of the matrix that is read, and of the one that is added to
+};
 
-/// The k = ⌈density·numel⌉ entries of largest magnitude of `importance` [in, out], ties to the lower (row, column).
-SparseDelta select_entries(const at::Tensor& importance, double density);
+/// y[rows, to_column …] += x[rows, from_column …]·Δ of every job in one call; f32 inside, rounded once. x, y [tokens, …]
+/// with contiguous columns.
+void add_sparse_deltas(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& x, at::Tensor& y);
+/// dx[rows, to_column …] += dy[rows, from_column …]·Δᵀ. Groups of the same rows are added in the order given.
+void add_sparse_delta_input_gradients(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& dy, at::Tensor& dx);
+
+/// One atom's part of the gradient of a site's values.
+struct SparseDeltaGradient {
+  const SparseDelta* delta = nullptr;
+  RowRange rows;
+  int64_t dy_column = 0;
+  at::Tensor gradient;  ///< [entries] accumulation dtype
+};
+/// gradient[e] += Σ over rows of x[row, row_index(e)]·dy[row, dy_column + column(e)] of every group in one call. Nothing of
+/// the target weight's size is formed on either path: ATen gathers rows of xᵀ and dyᵀ for a bounded number of entries at a time.
+void add_sparse_delta_value_gradients(const std::vector<SparseDeltaGradient>& groups, const at::Tensor& x,
+                                      const at::Tensor& dy);
+
+/// The `keep` entries of largest magnitude of `importance` [in, out], 1 to in·out; ties to the lower (row, column).
+SparseDelta select_entries(const at::Tensor& importance, int64_t keep);
 /// The same by tensor operations that stay on the device of `importance`: what select_entries does on a GPU.
-SparseDelta select_entries_by_sorting(const at::Tensor& importance, double density);
+SparseDelta select_entries_by_sorting(const at::Tensor& importance, int64_t keep);
 
 }  // namespace cotune

@@ -55,7 +55,7 @@ int64_t largest_forms(const ModelConfig& config, std::span<const JobFootprint> j
   int64_t largest = 0;
   for (const JobFootprint& job : jobs) {
     for (const AdapterShape& adapter : job.adapters) {
-      if (adapter.method == AdapterMethod::diff_pruning) continue;
+      if (adapter.width == 0) continue;  // no factors
       const ProjectionSize size = projection_size(config, adapter.projection);
       const int64_t forms = std::max(form_bytes_at_most(adapter.width, size.in, facts),
                                      form_bytes_at_most(adapter.width, size.out, facts));
@@ -147,6 +147,16 @@ int64_t dearest_mix(std::vector<std::pair<int64_t, int64_t>> bytes_and_tokens, i
   return bytes;
 }
 
+/// What a method's calls take beside what the operators take anyhow, per token: `e` of the compute dtype, `a` of accumulations.
+int64_t method_workspace_per_token(const ModelConfig& config, AdapterMethod method, int64_t e, int64_t a) {
+  switch (method) {
+    case AdapterMethod::lora:  // masked inputs are counted for everyone
+    case AdapterMethod::diff_pruning: return 0;
+    case AdapterMethod::bottleneck: return config.hidden_size * (e + 4 * a);
+  }
+  return 0;
+}
+
 int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
                         const MemoryFacts& facts) {
   const int64_t e = facts.element_size, a = accumulation_size(facts);
@@ -154,11 +164,13 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
   const int64_t mlp = 3 * hidden + 4 * intermediate;
   const int64_t attention = 3 * hidden + 2 * config.query_size() + 2 * config.key_value_size();
   int64_t per_token = e * (std::max(mlp, attention) + std::max(3 * hidden, intermediate));
-  const bool bottleneck = std::any_of(jobs.begin(), jobs.end(), [](const JobFootprint& job) {
-    return std::any_of(job.adapters.begin(), job.adapters.end(),
-                       [](const AdapterShape& adapter) { return adapter.method == AdapterMethod::bottleneck; });
-  });
-  if (bottleneck) per_token += hidden * (e + 4 * a);
+  int64_t of_methods = 0;
+  for (const JobFootprint& job : jobs) {
+    for (const AdapterShape& adapter : job.adapters) {
+      of_methods = std::max(of_methods, method_workspace_per_token(config, adapter.method, e, a));
+    }
+  }
+  per_token += of_methods;
   if (facts.packed) return tokens * per_token;
   const int64_t longest = longest_row(jobs);
   return 3 * tokens * per_token + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;

@@ -87,6 +87,16 @@ void add_adapters(const ModelConfig& config, const StageShape& stage, const Oper
   cost.adapter_calls += static_cast<int64_t>(methods.size());
 }
 
+/// What an adapter keeps of a forward for its backward.
+int64_t kept_bytes_per_token(const AdapterShape& adapter, const ProjectionSize& size, int64_t element_size) {
+  switch (adapter.method) {
+    case AdapterMethod::lora: return padded_width(adapter.width, element_size) * element_size;
+    case AdapterMethod::bottleneck: return (size.out + padded_width(adapter.width, element_size)) * element_size;
+    case AdapterMethod::diff_pruning: return 0;
+  }
+  return 0;
+}
+
 /// y [tokens, out] from x [tokens, in], with `extra` more reads and writes of [tokens, out].
 OperatorCost frozen_product(double tokens, int64_t in, int64_t out, int64_t extra, const Sizes& s) {
   const auto e = static_cast<double>(s.element_size);
@@ -242,12 +252,7 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
   int64_t bytes = counts.tokens * per_token;
   for (const AdapterShape& adapter : op.adapters) {
     const ProjectionSize size = projection_size(config, adapter.projection, stage.tensor_parallel);
-    int64_t per_job_token = 0;
-    if (adapter.method == AdapterMethod::lora) per_job_token = padded_width(adapter.width, e) * e;
-    if (adapter.method == AdapterMethod::bottleneck) {
-      per_job_token = (size.out + padded_width(adapter.width, e)) * e;
-    }
-    bytes += job_tokens(counts, adapter.job) * per_job_token;
+    bytes += job_tokens(counts, adapter.job) * kept_bytes_per_token(adapter, size, e);
   }
   return bytes;
 }

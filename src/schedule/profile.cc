@@ -7,18 +7,14 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 namespace {
 
-AdapterShape adapter_shape(const ModelConfig& config, const ProfiledJob& job, int32_t index, int64_t layer,
-                           Projection projection) {
-  AdapterShape shape{index, job.method, layer, projection, job.width, 0, job.dropout > 0};
-  if (job.method == AdapterMethod::diff_pruning) {
-    const ProjectionSize size = projection_size(config, projection);
-    shape.entries = static_cast<int64_t>(std::ceil(job.density * static_cast<double>(size.in * size.out)));
-  }
-  return shape;
+AdapterShape shape_of(const ModelConfig& config, const ProfiledJob& job, int32_t index, int64_t layer, Projection projection) {
+  const AdapterSpec adapter{.method = job.method, .dropout = job.dropout, .density = job.density};
+  return adapter_shape(index, adapter, {layer, projection, job.width, 0}, config);
 }
 
 /// Rows of the head in one microbatch: tokens before a target.
@@ -81,7 +77,7 @@ PlannedStep planned_step(const ModelConfig& config, const ProfiledShape& shape) 
     batches.push_back({.job = index, .row_lengths = job.row_lengths});
     for (int64_t layer = 0; layer < config.layer_count; ++layer) {
       for (const Projection projection : job.projections) {
-        step.adapters.push_back(adapter_shape(config, job, index, layer, projection));
+        step.adapters.push_back(shape_of(config, job, index, layer, projection));
       }
     }
   }

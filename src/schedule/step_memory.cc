@@ -261,30 +261,18 @@ class Simulation {
       down.push_back({out, adapter->width});
     }
     shrink_forms(down);
-    for (size_t i = 0; i < adapters.size(); ++i) {
-      const int64_t tokens = tokens_of(*adapters[i]), width = padded(adapters[i]->width);
-      if (e_ == 2) {  // the bias is f32: z takes part as a copy, and so does the sum
-        const Block wide = allocate(tokens * adapters[i]->width, 4), sum = allocate(tokens * adapters[i]->width, 4);
-      }
-      Block added;
-      {
-        const Block active = activated(tokens * width);
-        added = allocate(tokens * out, e_);
-        expand_forms({{out, adapters[i]->width}});
-      }
-      std::vector<Block> sums;  // skip, y and added in f32, and three sums; in f32 the sums alone
-      for (int count = e_ == 2 ? 6 : 3; count > 0; --count) sums.push_back(allocate(tokens * out, 4));
-      sums.clear();
-      site(op, *adapters[i]).kept = {i == 0 ? outputs : nullptr, z[i]};
+    std::vector<Block> active;
+    std::vector<Form> up;
+    for (const AdapterShape* adapter : adapters) {
+      active.push_back(activated(*adapter));
+      up.push_back({out, adapter->width});
     }
+    expand_forms(up);
+    for (size_t i = 0; i < adapters.size(); ++i) site(op, *adapters[i]).kept = {i == 0 ? outputs : nullptr, z[i]};
   }
 
-  /// f(z): computed in f32, returned in the compute dtype.
-  Block activated(int64_t values) {
-    if (e_ == 4) return allocate(values, 4);
-    const Block wide = allocate(values, 4), result = allocate(values, 4);
-    return allocate(values, e_);
-  }
+  /// f(z), or its gradient.
+  Block activated(const AdapterShape& adapter) { return shrunk(adapter); }
 
   Block backward_product(const Operator& op, int64_t in, int64_t out) {
     const Block replaced = enter_backward(op, out);
@@ -294,11 +282,11 @@ class Simulation {
       if (!adapter->drops) terms.push_back({in, adapter->width});
     }
     expand_forms(terms);
+    std::vector<Form> masked;
     for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
-      if (!adapter->drops) continue;
-      const Block part = allocate(tokens_of(*adapter) * in, e_);
-      expand_forms({{in, adapter->width}});
+      if (adapter->drops) masked.push_back({in, adapter->width});
     }
+    expand_forms(masked);
     return dx;
   }
 
@@ -322,32 +310,21 @@ class Simulation {
       up.push_back({out, adapter->width});
     }
     shrink_forms(up);
-    Block replaced = allocate(tokens_ * out, e_);
+    std::vector<Form> down;
     for (const AdapterShape* adapter : bottlenecks) {
-      const int64_t values = tokens_of(*adapter) * padded(adapter->width);
-      Block dz;
-      {
-        std::vector<Block> wide;
-        for (int count = e_ == 2 ? 3 : 0; count > 0; --count) wide.push_back(allocate(values, 4));
-        dz = allocate(values, e_);
-      }
-      {
-        const Block part = allocate(tokens_of(*adapter) * out, e_);
-        expand_forms({{out, adapter->width}});
-      }
-      site(op, *adapter).kept.push_back(std::move(dz));
+      site(op, *adapter).kept.push_back(activated(*adapter));
+      down.push_back({out, adapter->width});
     }
+    Block replaced = allocate(tokens_ * out, e_);
+    expand_forms(down);
     return replaced;
   }
 
   void adapter_gradient(const Operator& op, int64_t out) {
     if (op.without_input_gradient) enter_backward(op, out);
-    const Block masked = masked_inputs(op);
-    std::vector<Block> of_bottlenecks;
-    for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::bottleneck)) {
-      of_bottlenecks.push_back(activated(tokens_of(*adapter) * padded(adapter->width)));
-      of_bottlenecks.push_back(allocate(tokens_of(*adapter), e_));
-    }
+    masked_inputs(op);
+    std::vector<Block> active;
+    for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::bottleneck)) active.push_back(activated(*adapter));
     for (const AdapterShape& adapter : op.adapters) site(op, adapter).kept.clear();
   }
 
@@ -480,6 +457,16 @@ class Simulation {
   int32_t microbatch_ = -1;
 };
 
+/// Whether the simulation above has the method's tensors.
+bool simulates(AdapterMethod method) {
+  switch (method) {
+    case AdapterMethod::lora:
+    case AdapterMethod::bottleneck:
+    case AdapterMethod::diff_pruning: return true;
+  }
+  return false;
+}
+
 bool runs_on_kernels(const ModelConfig& config, const MemoryFacts& facts) {
   if (!facts.packed || facts.element_size == 8 || !config.gated) return false;
   for (const int64_t size : {config.hidden_size, config.query_size(), config.key_value_size(), config.intermediate_size,
@@ -494,6 +481,9 @@ bool runs_on_kernels(const ModelConfig& config, const MemoryFacts& facts) {
 std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts,
                                       int64_t head_workspace_bytes) {
   if (!runs_on_kernels(config, facts)) return std::nullopt;
+  for (const AdapterShape& adapter : step.adapters) {
+    if (!simulates(adapter.method)) return std::nullopt;
+  }
   return Simulation(config, step, facts, head_workspace_bytes).run();
 }
 

@@ -11,6 +11,7 @@
 #include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
 #include "train/checkpoint.h"
 
@@ -66,13 +67,8 @@ std::vector<std::string> differences_of(const AdapterSetup& adapter, const Adapt
     return differences;
   }
   compare_modules(adapter.modules, modules, differences);
-  if (spec.method == AdapterMethod::lora && spec.use_rslora != job.use_rslora) {
-    differences.push_back(fmt::format("its use_rslora is {}, not {}", spec.use_rslora, job.use_rslora));
-  }
-  if (spec.method == AdapterMethod::bottleneck && spec.activation != job.activation) {
-    differences.push_back(
-        fmt::format("its activation is {}, not {}", name_of(spec.activation), name_of(job.activation)));
-  }
+  const std::string meaning = different_meaning(spec, job);
+  if (!meaning.empty()) differences.push_back(meaning);
   return differences;
 }
 

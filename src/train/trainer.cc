@@ -5,8 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/float_parts.h"
-#include "ops/backend.h"
+#include "engine/memory_facts.h"
 
 namespace cotune {
 namespace {
@@ -20,13 +19,11 @@ TokenCounts& operator+=(TokenCounts& sum, const TokenCounts& counts) {
 }
 
 /// Before any job is loaded: what is held now stays.
-MemoryFacts memory_facts(const Backbone& backbone) {
+MemoryFacts facts_with_weights(const Backbone& backbone) {
   release_unused_memory();
-  const kernels::Isa isa = kernel_isa(backbone.compute(), backbone.device());
-  return {.element_size = static_cast<int64_t>(c10::elementSize(backbone.compute())),
-          .packed = isa != kernels::Isa::none,
-          .parts = isa == kernels::Isa::amx_f32 ? kernels::largest_part_count : 0,
-          .weight_bytes = std::max(backbone.weight_bytes(), memory_usage().held_bytes)};
+  MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
+  facts.weight_bytes = std::max(backbone.weight_bytes(), memory_usage().held_bytes);
+  return facts;
 }
 
 bool has_ended(const TrainingJob& job) {
@@ -45,7 +42,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
-      learned_(backbone_->config(), memory_facts(*backbone_)),
+      learned_(backbone_->config(), facts_with_weights(*backbone_)),
       recent_rate_(jobs_.size(), 0),
       round_tokens_(jobs_.size()) {
   options_.policy.layer_count = backbone_->config().layer_count;

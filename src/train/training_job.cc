@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "jobs/settings.h"
 #include "ops/memory.h"
+#include "schedule/adapter_shape.h"
 #include "train/adapter_folder.h"
 #include "train/checkpoint.h"
 #include "train/learning_rate.h"
@@ -266,15 +267,7 @@ int64_t TrainingJob::checkpoint_file_bytes() const {
 JobFootprint TrainingJob::footprint() const {
   JobFootprint footprint;
   footprint.job = index_;
-  for (const AdaptedModule& module : setup_.modules) {
-    AdapterShape shape{index_, spec_.adapter.method, module.layer, module.projection, module.r, 0,
-                       spec_.adapter.dropout > 0};
-    if (spec_.adapter.method == AdapterMethod::diff_pruning) {
-      const ProjectionShape size = projection_shape(config_, module.projection);
-      shape.entries = static_cast<int64_t>(std::ceil(spec_.adapter.density * static_cast<double>(size.in * size.out)));
-    }
-    footprint.adapters.push_back(shape);
-  }
+  footprint.adapters = adapter_shapes(index_, spec_.adapter, setup_.modules, config_);
   const bool adamw = spec_.train.optimizer == OptimizerKind::adamw;
   footprint.moment_count = adamw ? 2 : (spec_.train.momentum != 0 ? 1 : 0);
   footprint.row_count = std::min(spec_.train.batch_size, data_.train.size());

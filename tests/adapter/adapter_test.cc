@@ -79,19 +79,50 @@ TEST(DiffPruning, SelectsInAsManyPassesAsItsDenseGradientsNeed) {
 }
 
 TEST(Activation, AndItsSlopeAreTheFormulas) {
-  const at::Tensor z = at::linspace(-4, 4, 41, at::kDouble) + 0.01, d = at::linspace(1, 2, 41, at::kDouble);
+  const at::Tensor z = at::linspace(-4, 4, 41, at::kDouble).unsqueeze(0) + 0.01, d = at::linspace(1, 2, 41, at::kDouble).unsqueeze(0);
+  const auto value_of = [](Activation activation, const at::Tensor& at_z) { return activate({{activation, at_z}}).front(); };
   const auto expect = [&](Activation activation, const at::Tensor& value) {
-    EXPECT_TRUE(at::allclose(activate(activation, z), value, 1e-12, 1e-14));
-    const at::Tensor slope = (activate(activation, z + 1e-6) - activate(activation, z - 1e-6)) / 2e-6;
-    EXPECT_TRUE(at::allclose(activate_backward(activation, d, z), d * slope, 1e-7, 1e-8));
-    EXPECT_TRUE(at::allclose(activate_by_operations(activation, z), value, 1e-12, 1e-14));
-    EXPECT_TRUE(at::allclose(activate_backward_by_operations(activation, d, z), activate_backward(activation, d, z), 1e-12,
-                             1e-14));
+    EXPECT_TRUE(at::allclose(value_of(activation, z), value, 1e-12, 1e-14));
+    const at::Tensor slope = (value_of(activation, z + 1e-6) - value_of(activation, z - 1e-6)) / 2e-6;
+    EXPECT_TRUE(at::allclose(activate_backward({{activation, z, {}, d}}).front(), d * slope, 1e-7, 1e-8));
+    EXPECT_TRUE(at::allclose(activate_by_operations({{activation, z}}).front(), value, 1e-12, 1e-14));
+    EXPECT_TRUE(at::allclose(activate_backward_by_operations({{activation, z, {}, d}}).front(),
+                             activate_backward({{activation, z, {}, d}}).front(), 1e-12, 1e-14));
   };
   expect(Activation::relu, at::relu(z));
   expect(Activation::gelu, at::gelu(z));
   expect(Activation::silu, at::silu(z));
   expect(Activation::tanh, at::tanh(z));
+}
+
+/// Jobs of different functions and widths in one call, each as if it were alone; biases stay in z.
+TEST(Activation, OfManyJobsIsThatOfEachAlone) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+    std::vector<ActivationGroup> groups, singly;
+    const std::vector<Activation> functions{Activation::gelu, Activation::relu, Activation::gelu, Activation::tanh, Activation::silu};
+    for (size_t i = 0; i < functions.size(); ++i) {
+      const auto rows = static_cast<int64_t>(1 + 700 * (i % 2) + i), columns = static_cast<int64_t>(3 + 5 * i);
+      const at::Tensor z = (at::arange(rows * columns, wide).reshape({rows, columns}) / 50).sin().to(dtype);
+      const at::Tensor bias = at::arange(columns - 1, wide) / 7, gradient = (z * 3 + 1).to(dtype);
+      groups.push_back({functions[i], z.clone(), bias, gradient});
+      singly.push_back({functions[i], z.clone(), bias, gradient});
+    }
+    const std::vector<at::Tensor> values = activate(groups), slopes = activate_backward(groups);
+    const std::vector<at::Tensor> on_device = activate_backward_by_operations(groups);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const at::Tensor before = singly[i].z.clone();
+      EXPECT_TRUE(at::equal(activate({singly[i]}).front(), values[i]));
+      EXPECT_TRUE(at::equal(singly[i].z, groups[i].z));
+      EXPECT_FALSE(at::equal(singly[i].z, before));
+      EXPECT_TRUE(at::equal(activate_backward({singly[i]}).front(), slopes[i]));
+      EXPECT_TRUE(at::allclose(on_device[i], slopes[i], 1e-2, 1e-2));
+      singly[i].z.copy_(before);
+      const at::Tensor of_operations = activate_by_operations({singly[i]}).front();
+      EXPECT_TRUE(at::equal(singly[i].z, groups[i].z)) << "the same biased z";
+      EXPECT_TRUE(at::allclose(of_operations, values[i], 1e-2, 1e-2));
+    }
+  }
 }
 
 }  // namespace

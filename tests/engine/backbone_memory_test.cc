@@ -5,6 +5,7 @@
 
 #include "engine/backbone.h"
 #include "engine/generation.h"
+#include "engine/memory_facts.h"
 #include "engine/random_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
@@ -75,10 +76,7 @@ TEST_F(BackboneMemory, OfATiedEmbeddingIsTheHeadsAndItsRowsAreTheFiles) {
 TEST_F(BackboneMemory, OfTheWeightsIsWhatIsPredicted) {
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
     const auto backbone = random_backbone(kernel_friendly_config(3), compute);
-    const kernels::Isa isa = kernel_isa(compute, at::kCPU);
-    const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(compute)),
-                            .packed = isa != kernels::Isa::none,
-                            .parts = isa == kernels::Isa::amx_f32 ? 3 : 0};
+    const MemoryFacts facts = memory_facts(compute, at::kCPU);
     const int64_t weights = backbone->weight_bytes() - bytes_of(backbone->rotary());
     EXPECT_GE(predict_weight_bytes(backbone->config(), facts), weights);
     EXPECT_LE(predict_weight_bytes(backbone->config(), facts), weights * 101 / 100);

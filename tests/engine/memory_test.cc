@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "engine/memory_facts.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
 #include "ops/backend.h"
@@ -43,10 +44,7 @@ TEST_F(Memory, OfAdaptersGradientsAndMomentsIsExact) {
         for (const AdaptedModule& module : adapter->setup().modules) {
           footprint.adapters.push_back({0, adapter->method(), module.layer, module.projection, module.r, 0});
         }
-        const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(compute)),
-                                .packed = kernel_isa(compute, at::kCPU) != kernels::Isa::none,
-                                .parts = kernel_isa(compute, at::kCPU) == kernels::Isa::amx_f32 ? 3 : 0};
-        const MemoryEstimate estimate = resident_bytes(config, footprint, facts);
+        const MemoryEstimate estimate = resident_bytes(config, footprint, memory_facts(compute, at::kCPU));
         EXPECT_EQ(growth[MemoryKind::gradients], estimate.gradients);
         EXPECT_EQ(growth[MemoryKind::optimizer], estimate.optimizer);
         EXPECT_EQ(growth[MemoryKind::adapters], estimate.adapters) << job.name << " " << compute;

@@ -6,6 +6,7 @@
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
 #include "ops/backend.h"
+#include "ops/call_counts.h"
 #include "schedule/launch_model.h"
 #include "schedule/operators.h"
 
@@ -63,7 +64,8 @@ int64_t columns_listed(const Operator& op, const ModelConfig& config) {
 
 struct Recorded {
   Execution execution;
-  std::vector<LaunchCount> launches;
+  std::vector<LaunchCount> launches;  ///< frozen products, and methods dispatched to
+  std::vector<CallCounts> calls;      ///< what the operators called
 };
 
 /// Runs a round with everything in one microbatch, recording.
@@ -72,11 +74,14 @@ Recorded record(Interpreter& interpreter, const std::vector<const RandomJob*>& j
   Recorded recorded;
   Stage& stage = interpreter.stage();
   const ModelConfig& config = stage.backbone().config();
-  CallCounts before = stage.calls();
+  CallCounts before = call_counts();
+  int64_t dispatches = stage.dispatches();
   stage.on_operator = [&](const Operator& op, const MicrobatchState& state, double) {
     recorded.execution.emplace_back(op.kind, op.layer);
-    recorded.launches.push_back({stage.calls().frozen - before.frozen, stage.calls().adapter - before.adapter});
-    before = stage.calls();
+    recorded.calls.push_back(call_counts() - before);
+    recorded.launches.push_back({recorded.calls.back().frozen, stage.dispatches() - dispatches});
+    dispatches = stage.dispatches();
+    before = call_counts();
     EXPECT_EQ(columns_after(op, state), columns_listed(op, config)) << op.name();
   };
   std::vector<Batch> batches;
@@ -176,6 +181,138 @@ TEST(Launches, AreOneFrozenProductAnOperatorAndOneAdapterCallAMethodWhateverTheJ
     }
   }
 }
+
+enum class Kind { lora, dropout, bottleneck, diff_pruning };
+
+/// The i-th job of a kind: ranks, functions and lengths differ; rows of one atom and of two.
+RandomJob job_of(Kind kind, int64_t i) {
+  const std::vector<int64_t> rows = i % 3 == 1 ? std::vector<int64_t>{12} : i % 3 == 2 ? std::vector<int64_t>{5, 9 + i} : std::vector<int64_t>{258 + i, 4};
+  const auto seed = static_cast<uint64_t>(10 + i);
+  switch (kind) {
+    case Kind::bottleneck:
+      return bottleneck_job("bottleneck", seed, 3 + 7 * i, i % 2 == 0 ? Activation::gelu : Activation::relu, rows);
+    case Kind::diff_pruning: return diff_pruning_job("diff", seed, 0.01 + 0.003 * static_cast<double>(i), rows);
+    case Kind::lora:
+    case Kind::dropout: break;
+  }
+  RandomJob job = lora_job("lora", seed, 3 + 6 * i, kind == Kind::dropout ? 0.1 + 0.05 * static_cast<double>(i) : 0.0, {"all-linear"}, rows);
+  job.adapter.use_rslora = i % 2 == 1;
+  if (i % 4 == 3) job.adapter.target_modules = {"q_proj", "v_proj", "up_proj", "down_proj"};
+  return job;
+}
+
+bool is_forward(OperatorKind kind) {
+  return kind == OperatorKind::qkv_proj || kind == OperatorKind::o_proj || kind == OperatorKind::gate_up_proj ||
+         kind == OperatorKind::down_proj;
+}
+
+/// Calls that jobs of one kind make at an operator with so many projections, all of them adapted. LoRA shrinks once forward,
+/// once per projection backward (their columns differ), and forms the gradient of all A in one call and of B in one per
+/// projection; its expansions are inside the frozen product of our kernels, and a call per projection beside one of ATen's.
+/// Dropout adds the mask, forward and for the gradient, and takes its expansion out of the product.
+int64_t calls_of(Kind kind, const Operator& op, int64_t projections, bool aten) {
+  const bool gradient = op.name().find("adapter_gradient") != std::string::npos;
+  const int64_t dispatch = gradient && op.without_input_gradient ? 1 : 0;  // what no backward product has prepared
+  switch (kind) {
+    case Kind::lora:
+    case Kind::dropout: {
+      const int64_t drops = kind == Kind::dropout ? 1 : 0;
+      if (is_forward(op.kind)) return 1 + drops + (aten ? projections : 0);
+      if (gradient) return 1 + drops + projections + dispatch * projections;
+      return projections + (aten ? projections : drops);
+    }
+    case Kind::bottleneck: return (gradient ? 5 : 3) + 3 * dispatch;  // shrink, f, expand; f, two weights, two biases
+    case Kind::diff_pruning: return 1;
+  }
+  return 0;
+}
+
+struct Way {
+  std::string name;
+  at::ScalarType compute;
+  bool portable;
+};
+
+class Calls : public ::testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override {
+    if (GetParam().portable) {
+      portable_.emplace();
+    } else if (GetParam().compute != at::kDouble && kernel_isa(GetParam().compute, test_device()) == kernels::Isa::none) {
+      GTEST_SKIP() << "this device lacks our kernels";
+    }
+    backbone_ = random_backbone(kernel_friendly_config(1), GetParam().compute);
+    interpreter_ = std::make_unique<Interpreter>(backbone_);
+  }
+  bool aten() const { return GetParam().portable || GetParam().compute == at::kDouble; }
+
+  /// A job joins; its adapter trains.
+  void join(RandomJob job) {
+    jobs_.push_back(std::make_unique<RandomJob>(std::move(job)));
+    adapters_.push_back(jobs_.back()->make_adapter(backbone_->config(), GetParam().compute));
+    select_alone(*interpreter_, *jobs_.back(), *adapters_.back());
+  }
+  void leave_all() {
+    jobs_.clear();
+    adapters_.clear();
+  }
+
+  /// The calls of a round of all jobs in one microbatch, operator by operator.
+  std::vector<CallCounts> calls_of_round() {
+    std::vector<const RandomJob*> jobs;
+    std::vector<Adapter*> adapters;
+    for (const auto& job : jobs_) jobs.push_back(job.get());
+    for (const auto& adapter : adapters_) adapters.push_back(adapter.get());
+    const StageShape stage{.last_layer = backbone_->config().layer_count};
+    list_ = stage_operators(backbone_->config(), stage, shapes_of(adapters), Direction::forward);
+    const std::vector<Operator> backward = stage_operators(backbone_->config(), stage, shapes_of(adapters), Direction::backward);
+    list_.insert(list_.end(), backward.begin(), backward.end());
+    return record(*interpreter_, jobs, adapters, RoundPurpose::select).calls;
+  }
+
+  std::optional<PortableKernels> portable_;
+  std::shared_ptr<const Backbone> backbone_;
+  std::unique_ptr<Interpreter> interpreter_;
+  std::vector<std::unique_ptr<RandomJob>> jobs_;
+  std::vector<std::unique_ptr<Adapter>> adapters_;
+  std::vector<Operator> list_;  ///< of the last round
+};
+
+TEST_P(Calls, OfEverySiteAndKindDoNotGrowWithTheJobs) {  // ML-16, ML-17, ML-18
+  for (const Kind kind : {Kind::lora, Kind::dropout, Kind::bottleneck, Kind::diff_pruning}) {
+    leave_all();
+    for (int64_t k = 1; k <= 8; ++k) {
+      join(job_of(kind, k - 1));
+      const std::vector<CallCounts> calls = calls_of_round();
+      ASSERT_EQ(calls.size(), list_.size());
+      for (size_t i = 0; i < list_.size(); ++i) {
+        const Operator& op = list_[i];
+        const std::string name = op.name();
+        const int64_t projections = name.find("qkv") != std::string::npos ? 3 : name.find("gate_up") != std::string::npos ? 2 : 1;
+        const bool gradient = name.find("adapter_gradient") != std::string::npos;
+        const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
+        EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
+        const int64_t expected = (product || gradient) && !op.adapters.empty() ? calls_of(kind, op, projections, aten()) : 0;
+        EXPECT_EQ(calls[i].adapter, expected) << name << ", " << k << " jobs of kind " << static_cast<int>(kind);
+      }
+    }
+  }
+}
+
+TEST_P(Calls, OfAMixAreThoseOfItsKindsHoweverManyJobsItHas) {
+  std::vector<CallCounts> of_one_of_each;
+  for (int64_t copy = 0; copy < 3; ++copy) {
+    for (const Kind kind : {Kind::bottleneck, Kind::lora, Kind::diff_pruning, Kind::dropout}) join(job_of(kind, copy));
+    const std::vector<CallCounts> calls = calls_of_round();
+    if (copy == 0) of_one_of_each = calls;
+    EXPECT_TRUE(calls == of_one_of_each) << jobs_.size() << " jobs";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Calls,
+                         ::testing::Values(Way{"f64_aten", at::kDouble, false}, Way{"f32_kernels", at::kFloat, false},
+                                           Way{"bf16_kernels", at::kBFloat16, false}, Way{"f32_aten", at::kFloat, true}),
+                         [](const auto& info) { return info.param.name; });
 
 class KeptBytes : public ::testing::TestWithParam<at::ScalarType> {};
 

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "kernels/float_parts.h"
 #include "engine/labelled_rows.h"
+#include "engine/memory_facts.h"
 #include "engine/random_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
@@ -99,10 +99,7 @@ TEST_P(StepMemoryOfRounds, IsWhatTheEngineTakesToTheByte) {  // MX-12
     }
     step.plan = plan_step(batches, random_policy(seed, backbone->config().layer_count));
     step.labelled = labelled_rows(step.plan, rounds);
-    const bool in_parts = kernel_isa(GetParam(), at::kCPU) == kernels::Isa::amx_f32;
-    const MemoryFacts facts{.element_size = static_cast<int64_t>(c10::elementSize(GetParam())),
-                            .parts = in_parts ? kernels::largest_part_count : 0};
-    const std::optional<StepMemory> predicted = step_memory(backbone->config(), step, facts);
+    const std::optional<StepMemory> predicted = step_memory(backbone->config(), step, memory_facts(GetParam(), at::kCPU));
     ASSERT_TRUE(predicted.has_value());
 
     const MemoryUsage before = memory_usage();

@@ -29,38 +29,42 @@ class Dropout : public testing::TestWithParam<DType> {
 
 INSTANTIATE_TEST_SUITE_P(DTypes, Dropout, testing::Values(DType::f32, DType::bf16));
 
-TEST_P(Dropout, MaskIsTheFormulaAndBackwardUsesTheSame) {
+TEST_P(Dropout, MaskIsTheFormulaForEverySiteOfACall) {
   const DType dtype = GetParam();
   for (const float probability : {0.f, 0.05f, 0.5f, 0.99f}) {
     for (const int64_t features : {1, 16, 100}) {
       const int64_t count = 40, stride = features + 3;
-      const DropoutSite site = {.key = 0x1234567890abcdefULL, .probability = probability};
+      // Two sites of the rows 0 to 25, and one of the others.
+      const std::vector<DropoutGroup> groups = {{{0x1234567890abcdefULL, probability}, {0, 25}, 0},
+                                                {{7, probability / 2}, {25, 40}, 50},
+                                                {{9, probability}, {0, 25}, 25}};
       std::vector<uint64_t> examples(count);
       std::vector<int32_t> positions(count);
       for (int64_t r = 0; r < count; ++r) {
         examples[r] = mix64(uint64_t(r / 7));
         positions[r] = int32_t(r % 7);
       }
-      const DropoutRows rows = {count, features, examples.data(), positions.data()};
-      const Values x = Values::normal(dtype, count * stride, 1), base = Values::normal(dtype, count * stride, 2);
-      Values y = base, dx = base, in_place = x;
-      dropout_forward(dtype, site, rows, x.data(), stride, y.data(), stride);
-      dropout_forward(dtype, site, rows, in_place.data(), stride, in_place.data(), stride);
-      dropout_backward_add(dtype, site, rows, x.data(), stride, dx.data(), stride);
-      Values y_expected = base, dx_expected = base;
-      const float scale = float(1.0 / (1.0 - double(probability)));
-      for (int64_t r = 0; r < count; ++r) {
-        for (int64_t f = 0; f < features; ++f) {
-          const int64_t i = r * stride + f;
-          const bool kept = keeps(site.key, double(probability), examples[r], positions[r], uint32_t(f));
-          ASSERT_EQ(kept, dropout_keeps(site, examples[r], positions[r], f));
-          y_expected.set(i, kept ? float(x[i]) * scale : 0.f);
-          dx_expected.set(i, kept ? std::fma(float(x[i]), scale, float(base[i])) : float(base[i]));
-          ASSERT_EQ(in_place[i], y_expected[i]);
+      const DropoutRows rows = {features, examples.data(), positions.data()};
+      const Values x = Values::normal(dtype, count * stride, 1), base = Values::normal(dtype, 65 * stride, 2);
+      Values y = base, in_place = x, y_expected = base, in_place_expected = x;
+      dropout_forward(dtype, groups, rows, x.data(), stride, y.data(), stride);
+      const std::vector<DropoutGroup> one = {groups[0]};
+      dropout_forward(dtype, one, rows, in_place.data(), stride, in_place.data(), stride);
+      for (const DropoutGroup& group : groups) {
+        const float scale = float(1.0 / (1.0 - double(group.site.probability)));
+        for (int64_t r = group.rows.begin; r < group.rows.end; ++r) {
+          for (int64_t f = 0; f < features; ++f) {
+            const bool kept =
+                keeps(group.site.key, double(group.site.probability), examples[r], positions[r], uint32_t(f));
+            ASSERT_EQ(kept, dropout_keeps(group.site, examples[r], positions[r], f));
+            const float value = kept ? float(x[r * stride + f]) * scale : 0.f;
+            y_expected.set((group.target + r - group.rows.begin) * stride + f, value);
+            if (group.site.key == one[0].site.key) in_place_expected.set(r * stride + f, value);
+          }
         }
       }
       EXPECT_TRUE(y == y_expected);
-      EXPECT_TRUE(dx == dx_expected);
+      EXPECT_TRUE(in_place == in_place_expected);
     }
   }
 }

@@ -32,6 +32,11 @@ struct RandomDelta {
   SparseDelta delta;
 };
 
+/// One group: all tokens, whole rows.
+std::vector<SparseRows> one_group(const RandomDelta& random, RowRange rows) {
+  return {{random.delta, random.values.data(), rows}};
+}
+
 class SparseDeltas : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override { COTUNE_NEEDS(GetParam()); }
@@ -67,10 +72,11 @@ TEST_P(SparseDeltas, AgreeWithTheDenseReference) {
           dvalues_expected.push_back(sum);
         }
       }
-      sparse_delta_forward(dtype, random.delta, random.values.data(), tokens, x.data(), x_stride, y.data(), y_stride);
-      sparse_delta_input_gradient(dtype, random.delta, random.values.data(), tokens, dy.data(), y_stride, dx.data(),
-                                  x_stride);
-      sparse_delta_value_gradient(dtype, random.delta, tokens, x.data(), x_stride, dy.data(), y_stride, dvalues.data());
+      const std::vector<SparseRows> groups = one_group(random, {0, tokens});
+      const std::vector<SparseValueGradient> sums = {{random.delta, {0, tokens}, 0, dvalues.data()}};
+      sparse_delta_forward(dtype, groups, {x.data(), x_stride, y.data(), y_stride});
+      sparse_delta_input_gradient(dtype, groups, {dy.data(), y_stride, dx.data(), x_stride});
+      sparse_delta_value_gradient(dtype, sums, x.data(), x_stride, dy.data(), y_stride);
       expect_rounded_once(y, y_expected, tokens * y_stride, dtype);
       expect_rounded_once(dx, dx_expected, tokens * x_stride, dtype);
       EXPECT_LT(relative_distance(dvalues, dvalues_expected, int64_t(dvalues.size())), 1e-6);
@@ -81,27 +87,58 @@ TEST_P(SparseDeltas, AgreeWithTheDenseReference) {
 TEST_P(SparseDeltas, BitsDoNotDependOnThreadsOrNeighbours) {
   const DType dtype = GetParam();
   const int before = omp_get_max_threads();
-  const RandomDelta random(64, 80, 0.2, 6);
+  // Three jobs; the first has two sites, which read one x, write columns of one y and add to one dx.
+  const RandomDelta first(64, 48, 0.2, 6), second(64, 32, 0.1, 7), other(64, 80, 0.3, 8), third(64, 48, 0.2, 9);
+  const std::vector<SparseRows> forward = {{first.delta, first.values.data(), {0, 130}, 0, 0},
+                                           {other.delta, other.values.data(), {130, 229}, 0, 0},
+                                           {third.delta, third.values.data(), {229, 300}, 0, 0},
+                                           {second.delta, second.values.data(), {0, 130}, 0, 48}};
+  std::vector<SparseRows> backward = forward;
+  for (SparseRows& group : backward) std::swap(group.from_column, group.to_column);
   const int64_t tokens = 300;
   const Values x = Values::normal(dtype, tokens * 64, 1), dy = Values::normal(dtype, tokens * 80, 2);
+  const Values y_start = Values::normal(dtype, tokens * 80, 3), dx_start = Values::normal(dtype, tokens * 64, 4);
+  const auto gradients_of = [&](size_t only) {  // of every group, or of one alone
+    std::vector<std::vector<float>> gradients;
+    std::vector<SparseValueGradient> sums;
+    for (size_t g = 0; g < forward.size(); ++g) {
+      gradients.emplace_back(size_t(forward[g].delta.column_offsets[forward[g].delta.outputs]), 0.5f);
+      const RowRange rows = forward[g].rows;
+      if (only != forward.size() && only != g) continue;
+      sums.push_back({forward[g].delta, {rows.begin + 70, rows.end}, forward[g].to_column, gradients.back().data()});
+      sums.push_back({forward[g].delta, {rows.begin, rows.begin + 70}, forward[g].to_column, gradients.back().data()});
+    }
+    sparse_delta_value_gradient(dtype, sums, x.data(), 64, dy.data(), 80);
+    return gradients;
+  };
   std::vector<Values> ys, dxs;
-  std::vector<std::vector<float>> gradients;
+  std::vector<std::vector<std::vector<float>>> gradients;
   for (const int threads : {1, 2, 5}) {
     omp_set_num_threads(threads);
-    ys.push_back(Values::normal(dtype, tokens * 80, 3));
-    dxs.push_back(Values::normal(dtype, tokens * 64, 4));
-    gradients.emplace_back(random.values.size());
-    sparse_delta_forward(dtype, random.delta, random.values.data(), tokens, x.data(), 64, ys.back().data(), 80);
-    sparse_delta_input_gradient(dtype, random.delta, random.values.data(), tokens, dy.data(), 80, dxs.back().data(), 64);
-    sparse_delta_value_gradient(dtype, random.delta, tokens, x.data(), 64, dy.data(), 80, gradients.back().data());
+    ys.push_back(y_start);
+    dxs.push_back(dx_start);
+    sparse_delta_forward(dtype, forward, {x.data(), 64, ys.back().data(), 80});
+    sparse_delta_input_gradient(dtype, backward, {dy.data(), 80, dxs.back().data(), 64});
+    gradients.push_back(gradients_of(forward.size()));
     EXPECT_TRUE(ys.back() == ys[0]);
     EXPECT_TRUE(dxs.back() == dxs[0]);
     EXPECT_EQ(gradients.back(), gradients[0]);
   }
   omp_set_num_threads(before);
-  Values alone = Values::normal(dtype, tokens * 80, 3);
-  sparse_delta_forward(dtype, random.delta, random.values.data(), 10, x.at(37 * 64), 64, alone.at(37 * 80), 80);
-  for (int64_t i = 37 * 80; i < 47 * 80; ++i) ASSERT_EQ(alone[i], ys[0][i]);
+  // Every job alone; of the first, both sites.
+  Values y = y_start, dx = dx_start;
+  for (const std::vector<size_t>& job : {std::vector<size_t>{1}, {0, 3}, {2}}) {
+    std::vector<SparseRows> own_forward, own_backward;
+    for (const size_t g : job) {
+      own_forward.push_back(forward[g]);
+      own_backward.push_back(backward[g]);
+      EXPECT_EQ(gradients_of(g)[g], gradients[0][g]);
+    }
+    sparse_delta_forward(dtype, own_forward, {x.data(), 64, y.data(), 80});
+    sparse_delta_input_gradient(dtype, own_backward, {dy.data(), 80, dx.data(), 64});
+  }
+  EXPECT_TRUE(y == ys[0]);
+  EXPECT_TRUE(dx == dxs[0]);
 }
 
 }  // namespace

@@ -233,7 +233,7 @@ TEST(OperatorBackward, OfSparseDeltasIsAutograds) {
   for (const int64_t tokens : {1, 4}) {
     for (const double density : {1e-9, 0.3, 1.0}) {
       for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 3}, {4, 9}}) {
-        const SparseDelta delta = select_entries(random_tensor({in, out}, 1, at::kDouble), density);
+        const SparseDelta delta = select_entries(random_tensor({in, out}, 1, at::kDouble), kept_of(in * out, density));
         const at::Tensor x = random_tensor({tokens, in}, 2, at::kDouble),
                          d = random_tensor({tokens, out}, 3, at::kDouble),
                          values = random_tensor({delta.entry_count()}, 4, at::kDouble), x_leaf = leaf_of(x),
@@ -247,9 +247,9 @@ TEST(OperatorBackward, OfSparseDeltasIsAutograds) {
         const at::Tensor plain = at::mm(x_leaf, dense);
         (plain * d).sum().backward();
         at::Tensor y = at::zeros({tokens, out}, at::kDouble), dx = at::zeros_like(x), dv = at::zeros_like(values);
-        add_sparse_delta(delta, values, x, y);
-        add_sparse_delta_input_gradient(delta, values, d, dx);
-        add_sparse_delta_value_gradient(delta, x, d, dv);
+        add_sparse_deltas({{&delta, values, {0, tokens}}}, x, y);
+        add_sparse_delta_input_gradients({{&delta, values, {0, tokens}}}, d, dx);
+        add_sparse_delta_value_gradients({{&delta, {0, tokens}, 0, dv}}, x, d);
         EXPECT_LE(relative_error(y, plain.detach()), autograd_limit);
         EXPECT_LE(relative_error(dx, x_leaf.grad()), autograd_limit);
         EXPECT_LE(relative_error(dv, v_leaf.grad()), autograd_limit);
@@ -262,12 +262,15 @@ TEST(OperatorBackward, OfDropoutReplaysItsMask) {
   for (const int64_t rows : {1, 6}) {
     for (const int64_t features : {1, 5}) {
       for (const double probability : {0.1, 0.5, 0.9}) {
-        DropoutMask mask{7, probability, at::arange(rows, at::kLong) * 91, at::arange(rows, at::kInt)};
+        const DropoutRows coordinates{at::arange(rows, at::kLong) * 91, at::arange(rows, at::kInt)};
+        const DropoutKey mask{7, probability};
         const at::Tensor x = random_tensor({rows, features}, 1, at::kDouble),
                          d = random_tensor({rows, features}, 2, at::kDouble);
-        at::Tensor y = at::empty_like(x), dx = at::zeros_like(x), factors = at::empty_like(x);
-        apply_dropout(mask, x, y);
-        add_dropout_gradient(mask, d, dx);
+        at::Tensor dx = at::zeros_like(x), factors = at::empty_like(x);
+        const at::Tensor y = apply_dropout({{mask, {0, rows}}}, coordinates, x);
+        // The gradient comes through a factor: here the unit matrix.
+        const auto unit = make_low_rank_factor(at::eye(features, at::kDouble), at::kDouble);
+        add_expansions(dx, {{.rows = {0, rows}, .s = d, .factor = unit.get(), .dropout = mask}}, {.dropout = coordinates});
         for (int64_t row = 0; row < rows; ++row) {
           for (int64_t feature = 0; feature < features; ++feature) {
             const bool kept =
@@ -351,7 +354,8 @@ TEST(PrunedInputGradient, IsTheUnprunedOneWithoutItsSecondTensor) {
       const auto [pruned, pruned_peak] = peak_of([&] { return product->backward(d, {.terms = &terms}); });
       const auto [unpruned, unpruned_peak] = peak_of([&] {
         const at::Tensor dx = product->backward(d, {}), parts = at::zeros({tokens, hidden}, d.options());
-        for (const LowRankTerm& term : terms) parts.narrow(0, term.rows.begin, term.rows.count()).copy_(expand(term));
+        at::Tensor sum_of_parts = parts;
+        for (const LowRankTerm& term : terms) add_expansions(sum_of_parts, {{.rows = term.rows, .s = term.s, .factor = term.factor}});
         return dx + parts;
       });
       EXPECT_LE(relative_error(pruned, unpruned), tolerance(dtype));

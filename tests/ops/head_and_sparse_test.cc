@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "ops/cross_entropy_head.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
 #include "ops/sparse_delta.h"
 #include "ops/tensors.h"
 
@@ -62,14 +64,16 @@ TEST(CrossEntropyHead, EvaluationTellsTheLikeliestToken) {
 }
 
 SparseDelta some_delta(int64_t in, int64_t out, double density) {
-  return select_entries(random_tensor({in, out}, 31, at::kDouble), density);
+  return select_entries(random_tensor({in, out}, 31, at::kDouble), kept_of(in * out, density));
 }
 
 at::Tensor dense_of(const SparseDelta& delta, const at::Tensor& values) {
-  at::Tensor dense = at::zeros({delta.in_features, delta.out_features}, at::kDouble);
+  const at::Tensor dense = at::zeros({delta.in_features, delta.out_features}, at::kDouble), wide = values.to(at::kDouble);
+  const int64_t* offsets = delta.column_offsets.const_data_ptr<int64_t>();
   for (int64_t column = 0; column < delta.out_features; ++column) {
-    for (int64_t i = delta.column_offsets[column].item<int64_t>(); i < delta.column_offsets[column + 1].item<int64_t>(); ++i) {
-      dense[delta.row_indices[i].item<int64_t>()][column] = values[i].item<double>();
+    for (int64_t i = offsets[column]; i < offsets[column + 1]; ++i) {
+      dense.mutable_data_ptr<double>()[delta.row_indices.const_data_ptr<int32_t>()[i] * delta.out_features + column] =
+          wide.const_data_ptr<double>()[i];
     }
   }
   return dense;
@@ -89,15 +93,14 @@ TEST(SparseDelta, AgreesWithTheDenseMatrixOnEitherPath) {
         const at::Tensor x = random_tensor({19, 40}, 2, dtype), dy = random_tensor({19, 24}, 3, dtype);
         at::Tensor y = random_tensor({19, 30}, 4, dtype), dx = random_tensor({19, 40}, 5, dtype);
         const at::Tensor y_start = y.clone(), dx_start = dx.clone();
-        at::Tensor columns = y.narrow(1, 3, 24);
-        add_sparse_delta(delta, values, x, columns);
-        add_sparse_delta_input_gradient(delta, values, dy, dx);
+        add_sparse_deltas({{&delta, values, {0, 19}, 0, 3}}, x, y);
+        add_sparse_delta_input_gradients({{&delta, values, {0, 19}}}, dy, dx);
         at::Tensor expected_y = y_start.to(at::kDouble);
         expected_y.narrow(1, 3, 24).add_(at::mm(x.to(at::kDouble), dense));
         EXPECT_LE(relative_error(y, expected_y), tolerance(dtype));
         EXPECT_LE(relative_error(dx, dx_start.to(at::kDouble) + at::mm(dy.to(at::kDouble), dense.t())), tolerance(dtype));
         at::Tensor gradient = at::ones({delta.entry_count()}, accumulation_dtype(dtype));
-        add_sparse_delta_value_gradient(delta, x, dy, gradient);
+        add_sparse_delta_value_gradients({{&delta, {0, 19}, 0, gradient}}, x, dy);
         const at::Tensor full = at::mm(x.to(at::kDouble).t(), dy.to(at::kDouble));
         EXPECT_LE(relative_error(dense_of(delta, gradient - 1), full * dense_of(delta, at::ones_like(gradient))), 1e-5);
       }
@@ -105,14 +108,110 @@ TEST(SparseDelta, AgreesWithTheDenseMatrixOnEitherPath) {
   }
 }
 
+/// Jobs side by side, two of them with two sites; one job's rows are not numbers, and neither are another's values.
+TEST(SparseDelta, OfManyJobsIsThatOfEachAloneAndKeepsWhatIsNoNumberInItsRows) {
+  std::vector<at::ScalarType> dtypes = kernel_dtypes();
+  dtypes.push_back(at::kDouble);
+  for (const at::ScalarType dtype : dtypes) {
+    for (const bool portable : {false, true}) {
+      std::optional<PortableKernels> scope;
+      if (portable) scope.emplace();
+      const SparseDelta narrow = some_delta(40, 24, 0.2), wide = some_delta(40, 32, 0.1);
+      struct Site {
+        const SparseDelta* delta;
+        RowRange rows;
+        int64_t column;
+      };
+      const std::vector<Site> sites{{&narrow, {0, 300}, 0}, {&wide, {300, 310}, 24}, {&narrow, {320, 400}, 0}, {&wide, {0, 300}, 24},
+                                    {&narrow, {300, 310}, 0}};
+      at::Tensor x = random_tensor({400, 40}, 2, dtype), dy = random_tensor({400, 56}, 3, dtype);
+      x.narrow(0, 300, 10).fill_(NAN);
+      dy.narrow(0, 300, 10).fill_(INFINITY);
+      const at::Tensor y_start = random_tensor({400, 56}, 4, dtype), dx_start = random_tensor({400, 40}, 5, dtype);
+      std::vector<SparseDeltaGroup> forward, backward;
+      std::vector<at::Tensor> gradients;
+      std::vector<SparseDeltaGradient> sums;
+      for (const Site& site : sites) {
+        at::Tensor values = random_tensor({site.delta->entry_count()}, 7, accumulation_dtype(dtype));
+        if (site.rows.begin == 320) values[5] = NAN;
+        forward.push_back({site.delta, values, site.rows, 0, site.column});
+        backward.push_back({site.delta, values, site.rows, site.column, 0});
+        gradients.push_back(at::ones_like(values));
+        for (int64_t begin = site.rows.begin; begin < site.rows.end; begin += 256) {  // atoms
+          sums.push_back({site.delta, {begin, std::min(begin + 256, site.rows.end)}, site.column, gradients.back()});
+        }
+      }
+      at::Tensor y = y_start.clone(), dx = dx_start.clone();
+      add_sparse_deltas(forward, x, y);
+      add_sparse_delta_input_gradients(backward, dy, dx);
+      add_sparse_delta_value_gradients(sums, x, dy);
+      at::Tensor expected_y = y_start.to(at::kDouble).clone(), expected_dx = dx_start.to(at::kDouble).clone();
+      for (size_t i : {0, 3}) {
+        const at::Tensor dense = dense_of(*sites[i].delta, forward[i].values);
+        const at::Tensor rows = x.narrow(0, 0, 300).to(at::kDouble);
+        const at::Tensor incoming = dy.narrow(0, 0, 300).narrow(1, sites[i].column, dense.size(1)).to(at::kDouble);
+        expected_y.narrow(0, 0, 300).narrow(1, sites[i].column, dense.size(1)).add_(at::mm(rows, dense));
+        expected_dx.narrow(0, 0, 300).add_(at::mm(incoming, dense.t()));
+        const at::Tensor full = at::mm(rows.t(), incoming) * dense_of(*sites[i].delta, at::ones_like(gradients[i]));
+        EXPECT_LE(relative_error(dense_of(*sites[i].delta, gradients[i] - 1), full), 1e-5);
+      }
+      const at::Tensor own_y = y.narrow(0, 0, 300), own_dx = dx.narrow(0, 0, 300);
+      EXPECT_LE(relative_error(own_y, expected_y.narrow(0, 0, 300)), tolerance(dtype));
+      EXPECT_LE(relative_error(own_dx, expected_dx.narrow(0, 0, 300)), 2 * tolerance(dtype)) << "rounded per site";
+      EXPECT_TRUE(gradients[2].isfinite().all().item<bool>()) << "values do not enter their gradients";
+      EXPECT_TRUE(gradients[1].isfinite().logical_not().all().item<bool>());
+      // Each job alone.
+      at::Tensor alone = y_start.clone(), alone_dx = dx_start.clone();
+      for (const std::vector<size_t>& job : {std::vector<size_t>{2}, {0, 3}, {1, 4}}) {
+        std::vector<SparseDeltaGroup> own, own_backward;
+        for (const size_t i : job) {
+          own.push_back(forward[i]);
+          own_backward.push_back(backward[i]);
+        }
+        add_sparse_deltas(own, x, alone);
+        add_sparse_delta_input_gradients(own_backward, dy, alone_dx);
+      }
+      const auto same = [&](const at::Tensor& a, const at::Tensor& b) {
+        return at::allclose(a, b, use_kernels(x) ? 0 : 1e-5, use_kernels(x) ? 0 : 1e-6, /*equal_nan=*/true);
+      };
+      EXPECT_TRUE(same(alone, y)) << dtype << (portable ? ", portable" : "");
+      EXPECT_TRUE(same(alone_dx, dx)) << dtype << (portable ? ", portable" : "");
+    }
+  }
+}
+
+/// The gradients of kept entries come without one of the whole weight, on ATen's path too.
+TEST(SparseDelta, NeverTakesMemoryOfTheWeightsSize) {
+  install_counting_allocator();
+  const PortableKernels portable;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const int64_t features = 2048, weight_bytes = features * features * 4;
+    const at::Tensor importance = (at::arange(features * features, at::kDouble) * 7919).remainder(4194301);
+    const SparseDelta delta = select_entries(importance.reshape({features, features}), kept_of(features * features, 0.005));
+    at::Tensor values = random_tensor({delta.entry_count()}, 1, at::kFloat), gradient = at::zeros_like(values);
+    const at::Tensor x = random_tensor({48, features}, 2, dtype), dy = random_tensor({48, features}, 3, dtype);
+    at::Tensor y = at::zeros_like(x);
+    const auto peak_of = [&](const auto& call) {
+      reset_memory_peaks();
+      const int64_t before = memory_usage().live_bytes();
+      call();
+      return memory_usage().peak_live_bytes - before;
+    };
+    EXPECT_LT(peak_of([&] { add_sparse_deltas({{&delta, values, {0, 48}}}, x, y); }), weight_bytes / 2) << dtype;
+    EXPECT_LT(peak_of([&] { add_sparse_delta_input_gradients({{&delta, values, {0, 48}}}, x, y); }), weight_bytes / 2) << dtype;
+    EXPECT_LT(peak_of([&] { add_sparse_delta_value_gradients({{&delta, {0, 48}, 0, gradient}}, x, dy); }), weight_bytes / 2)
+        << dtype;
+  }
+}
+
 TEST(SelectEntries, TakesTheLargestMagnitudesTiesToTheLowerPlace) {
   const at::Tensor importance = at::tensor({1.0, -3.0, 2.0, 3.0, -1.0, 0.0}, at::kDouble).reshape({2, 3});
-  const auto kept = [&](double density) { return dense_of(select_entries(importance, density), at::ones({6}, at::kDouble)); };
+  const auto kept = [&](int64_t count) { return dense_of(select_entries(importance, count), at::ones({6}, at::kDouble)); };
   const auto expected = [](std::vector<double> values) { return at::tensor(values, at::kDouble).reshape({2, 3}); };
-  EXPECT_TRUE(at::equal(kept(1e-9), expected({0, 1, 0, 0, 0, 0})));
-  EXPECT_TRUE(at::equal(kept(0.34), expected({0, 1, 1, 1, 0, 0})));
-  EXPECT_TRUE(at::equal(kept(0.6), expected({1, 1, 1, 1, 0, 0})));
-  EXPECT_TRUE(at::equal(kept(1), expected({1, 1, 1, 1, 1, 1})));
+  EXPECT_TRUE(at::equal(kept(1), expected({0, 1, 0, 0, 0, 0})));
+  EXPECT_TRUE(at::equal(kept(3), expected({0, 1, 1, 1, 0, 0})));
+  EXPECT_TRUE(at::equal(kept(4), expected({1, 1, 1, 1, 0, 0})));
+  EXPECT_TRUE(at::equal(kept(6), expected({1, 1, 1, 1, 1, 1})));
 }
 
 TEST(SelectEntries, BySortingAreTheSame) {
@@ -120,8 +219,8 @@ TEST(SelectEntries, BySortingAreTheSame) {
   const at::Tensor with_ties = (distinct * 2).round();
   for (const at::Tensor& importance : {distinct, with_ties, at::zeros({5, 9}, at::kDouble)}) {
     for (const double density : {1e-9, 0.03, 0.5, 1.0}) {
-      const SparseDelta expected = select_entries(importance, density),
-                        sorted = select_entries_by_sorting(importance, density);
+      const SparseDelta expected = select_entries(importance, kept_of(importance.numel(), density)),
+                        sorted = select_entries_by_sorting(importance, kept_of(importance.numel(), density));
       EXPECT_TRUE(at::equal(sorted.column_offsets, expected.column_offsets)) << density;
       EXPECT_TRUE(at::equal(sorted.row_indices, expected.row_indices)) << density;
       EXPECT_EQ(sorted.row_indices.scalar_type(), expected.row_indices.scalar_type());

@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "kernels/dropout.h"
+#include "ops/backend.h"
 #include "ops/dropout.h"
+#include "ops/low_rank.h"
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
 #include "ops/tensors.h"
@@ -72,69 +74,98 @@ TEST(Swiglu, BackwardIsTheGradientOfForward) {
   EXPECT_LE(relative_error(swiglu_backward(d, gate_up).d_gate_up, expected), 1e-8);
 }
 
-DropoutMask mask_of(int64_t rows, double probability) {
-  DropoutMask mask{99, probability, at::empty({rows}, at::kLong), at::empty({rows}, at::kInt)};
+DropoutRows coordinates_of(int64_t rows) {
+  DropoutRows coordinates{at::empty({rows}, at::kLong), at::empty({rows}, at::kInt)};
   for (int64_t row = 0; row < rows; ++row) {
-    mask.example_keys[row] = row / 4 * 1'000'003;
-    mask.positions[row] = static_cast<int32_t>(row % 4);
+    coordinates.example_keys[row] = row / 4 * 1'000'003;
+    coordinates.positions[row] = static_cast<int32_t>(row % 4);
   }
-  return mask;
+  return coordinates;
 }
 
-TEST(Dropout, KernelsAgreeWithAtenAndTheGradientHasTheSameMask) {
+TEST(Dropout, KernelsAgreeWithAtenForEverySiteOfACall) {
   for (const at::ScalarType dtype : kernel_dtypes()) {
     for (const int64_t features : {3, 64, 97}) {
-      const DropoutMask mask = mask_of(13, 0.3);
-      const at::Tensor x = random_tensor({13, features}, 1, dtype), dy = random_tensor({13, features}, 2, dtype),
-                       start = random_tensor({13, features}, 3, dtype);
-      at::Tensor y = at::empty_like(x), dx = start.clone();
-      apply_dropout(mask, x, y);
-      add_dropout_gradient(mask, dy, dx);
+      const DropoutRows coordinates = coordinates_of(23);
+      const std::vector<DropoutGroup> groups{{{99, 0.3}, {0, 13}}, {{7, 0.6}, {15, 23}}, {{98, 0.3}, {0, 13}}};
+      const at::Tensor x = random_tensor({23, features}, 1, dtype), y = apply_dropout(groups, coordinates, x);
       const PortableKernels portable;
-      at::Tensor expected_y = at::empty_like(x), expected_dx = start.clone();
-      apply_dropout(mask, x, expected_y);
-      add_dropout_gradient(mask, dy, expected_dx);
-      EXPECT_TRUE(at::equal(y.eq(0), expected_y.eq(0)));
-      EXPECT_LE(relative_error(y, expected_y), tolerance(dtype));
-      EXPECT_LE(relative_error(dx, expected_dx), tolerance(dtype));
+      const at::Tensor expected = apply_dropout(groups, coordinates, x);
+      EXPECT_TRUE(at::equal(y.eq(0), expected.eq(0)));
+      EXPECT_LE(relative_error(y, expected), tolerance(dtype));
+      EXPECT_FALSE(at::equal(y.narrow(0, 0, 13).eq(0), y.narrow(0, 21, 13).eq(0))) << "a mask of each site's own";
+    }
+  }
+}
+
+/// What dropout's gradient adds: masked products of low-rank factors, with other jobs' plain ones of a residual's kind beside.
+TEST(Expansions, KernelsAgreeWithAtenWithMasksBiasesAndResiduals) {
+  for (const at::ScalarType dtype : kernel_dtypes()) {
+    const int64_t rows = 60, width = 96;
+    const DropoutRows coordinates = coordinates_of(rows);
+    struct Site {
+      RowRange rows;
+      int64_t rank;
+    };
+    const std::vector<Site> sites{{{0, 20}, 5}, {{20, 29}, 40}, {{31, 60}, 16}, {{0, 20}, 8}, {{31, 60}, 33}};
+    const auto run = [&](bool masked, at::Tensor y) {
+      const at::Tensor residual = random_tensor({rows, width}, 4, dtype);
+      std::vector<std::unique_ptr<LowRankFactor>> factors;
+      std::vector<ExpandGroup> groups;
+      for (size_t i = 0; i < (masked ? sites.size() : 3); ++i) {
+        const Site& site = sites[i];
+        factors.push_back(make_low_rank_factor(random_tensor({site.rank, width}, 20 + i, at::kFloat), dtype));
+        at::Tensor s = at::zeros({site.rows.count(), factors.back()->padded_rank()}, y.options());
+        s.narrow(1, 0, site.rank).copy_(random_tensor({site.rows.count(), site.rank}, 30 + i, dtype));
+        groups.push_back({.rows = site.rows, .s = s, .factor = factors.back().get()});
+        if (masked) groups.back().dropout = DropoutKey{i, 0.1 * static_cast<double>(i)};
+        if (!masked) groups.back().bias = random_tensor({width}, 40 + i, at::kFloat);
+      }
+      if (masked) {
+        add_expansions(y, groups, {.dropout = coordinates});
+      } else {
+        add_expansions(y, groups, {.residual = residual});
+      }
+      return y;
+    };
+    for (const bool masked : {false, true}) {
+      const at::Tensor start = random_tensor({rows, width}, 1, dtype), y = run(masked, start.clone());
+      const PortableKernels portable;
+      const at::Tensor expected = run(masked, start.clone());
+      EXPECT_LE(relative_error(y, expected), 2 * tolerance(dtype)) << dtype << masked;
+      EXPECT_TRUE(at::equal(y.narrow(0, 29, 2), start.narrow(0, 29, 2))) << "rows of no group";
     }
   }
 }
 
 TEST(Dropout, ByTensorOperationsHasTheMaskOfTheFormula) {
   const PortableKernels portable;
-  DropoutMask mask = mask_of(9, 0.4);
-  mask.key = 0xFEDCBA9876543210;
-  mask.example_keys[3] = -5;  // keys are 64 bits without a sign
-  mask.example_keys[4] = std::numeric_limits<int64_t>::min();
-  at::Tensor y = at::empty({9, 300}, at::kFloat);
-  apply_dropout(mask, at::ones_like(y), y);
-  for (int64_t row = 0; row < 9; ++row) {
+  DropoutRows coordinates = coordinates_of(9);
+  coordinates.example_keys[3] = -5;  // keys are 64 bits without a sign
+  coordinates.example_keys[4] = std::numeric_limits<int64_t>::min();
+  const DropoutKey first{0xFEDCBA9876543210, 0.4}, second{0x123456789, 0.25};
+  const at::Tensor y = apply_dropout({{first, {0, 9}}, {second, {2, 7}}}, coordinates, at::ones({9, 300}, at::kFloat));
+  for (int64_t row = 0; row < 14; ++row) {
+    const int64_t of = row < 9 ? row : row - 9 + 2;
+    const DropoutKey& site = row < 9 ? first : second;
     for (int64_t feature = 0; feature < 300; ++feature) {
       ASSERT_EQ(y[row][feature].item<float>() != 0,
-                kernels::dropout_keeps({mask.key, 0.4F}, static_cast<uint64_t>(mask.example_keys[row].item<int64_t>()),
-                                       mask.positions[row].item<int32_t>(), feature));
+                kernels::dropout_keeps({site.key, static_cast<float>(site.probability)},
+                                       static_cast<uint64_t>(coordinates.example_keys[of].item<int64_t>()),
+                                       coordinates.positions[of].item<int32_t>(), feature));
     }
   }
 }
 
 TEST(Dropout, KeepsTheExpectedShareScaledAndDependsOnCoordinatesAlone) {
-  const DropoutMask mask = mask_of(200, 0.25);
-  const at::Tensor x = at::ones({200, 100}, at::kDouble);
-  at::Tensor y = at::empty_like(x);
-  apply_dropout(mask, x, y);
+  const DropoutRows coordinates = coordinates_of(200);
+  const DropoutKey site{99, 0.25};
+  const at::Tensor x = at::ones({200, 100}, at::kDouble), y = apply_dropout({{site, {0, 200}}}, coordinates, x);
   EXPECT_NEAR(y.ne(0).to(at::kDouble).mean().item<double>(), 0.75, 0.01);
   EXPECT_NEAR(y.max().item<double>(), 1 / 0.75, 1e-12);
   // The same rows elsewhere in a microbatch.
-  DropoutMask part = mask;
-  part.example_keys = mask.example_keys.narrow(0, 37, 50).clone();
-  part.positions = mask.positions.narrow(0, 37, 50).clone();
-  at::Tensor moved = at::empty({50, 100}, at::kDouble);
-  apply_dropout(part, x.narrow(0, 0, 50), moved);
-  EXPECT_TRUE(at::equal(moved, y.narrow(0, 37, 50)));
-  at::Tensor dx = at::zeros_like(x);
-  add_dropout_gradient(mask, x, dx);
-  EXPECT_TRUE(at::equal(dx, y));
+  const DropoutRows part{coordinates.example_keys.narrow(0, 37, 50).clone(), coordinates.positions.narrow(0, 37, 50).clone()};
+  EXPECT_TRUE(at::equal(apply_dropout({{site, {0, 50}}}, part, x), y.narrow(0, 37, 50)));
 }
 
 }  // namespace

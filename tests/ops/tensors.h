@@ -19,6 +19,11 @@ inline at::Tensor random_tensor(at::IntArrayRef shape, uint64_t key, at::ScalarT
   return values.to(dtype);
 }
 
+/// Entries of a weight that a density keeps.
+inline int64_t kept_of(int64_t values, double density) {
+  return std::max<int64_t>(1, static_cast<int64_t>(density * static_cast<double>(values)));
+}
+
 /// ‖a − b‖ / ‖b‖.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor x = a.to(at::kDouble), y = b.to(at::kDouble);

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
+#include "jobs/enum_names.h"
 #include "schedule/profile_grid.h"
 
 namespace cotune {
@@ -74,6 +76,14 @@ TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {
                  "  dtype: the profile has bfloat16, here it is float32\n"
                  "  threads: the profile has 2, here it is 4");
   }
+}
+
+TEST(Profile, ShapesMeasureEveryMethod) {
+  std::set<AdapterMethod> measured;
+  for (const ProfiledShape& shape : canonical_shapes(8192)) {
+    for (const ProfiledJob& job : shape.jobs) measured.insert(job.method);
+  }
+  EXPECT_EQ(measured.size(), enum_names<AdapterMethod>.size()) << "a method without shapes in profile_grid.cc is never measured";
 }
 
 TEST(Profile, ShapesAreStepsThatVerify) {

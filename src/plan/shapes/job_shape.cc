@@ -1,11 +1,11 @@
 #include "plan/shapes/job_shape.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "jobs/target_modules.h"
+#include "schedule/adapter_shape.h"
 
 namespace cotune {
 
@@ -13,13 +13,7 @@ std::vector<AdapterShape> adapter_shapes(const JobSpec& job, int32_t index, cons
   std::vector<AdapterShape> shapes;
   for (const AdaptedModule& module : resolve_target_modules(job, model.layer_count)) {
     if (module.projection == Projection::gate && !model.gated) continue;
-    AdapterShape shape{index, job.adapter.method, module.layer, module.projection, module.r, 0,
-                       job.adapter.dropout > 0};
-    if (shape.method == AdapterMethod::diff_pruning) {
-      const ProjectionSize size = projection_size(model, module.projection);
-      shape.entries = static_cast<int64_t>(std::ceil(job.adapter.density * static_cast<double>(size.in * size.out)));
-    }
-    shapes.push_back(shape);
+    shapes.push_back(adapter_shape(index, job.adapter, module, model));
   }
   return shapes;
 }

@@ -1,0 +1,126 @@
+#include "kernels/expand.h"
+
+#include <omp.h>
+
+#include <vector>
+
+#include "kernels/dropout_mask.h"
+#include "kernels/row_blocks.h"
+#include "kernels/shrink_plan.h"
+#include "kernels/strip_product.h"
+
+namespace cotune::kernels {
+namespace {
+
+COTUNE_AVX512_BEGIN
+
+/// y = residual + y + added + bias; residual and bias may be null.
+template <typename T>
+void add_row(const T* added, const T* residual, const float* bias, int64_t columns, T* y) {
+  for_lanes(columns, [&](int64_t c, __mmask16 mask) {
+    __m512 sum = load(y + c, mask);
+    if (residual != nullptr) sum = _mm512_add_ps(load(residual + c, mask), sum);
+    sum = _mm512_add_ps(sum, load(added + c, mask));
+    if (bias != nullptr) sum = _mm512_add_ps(sum, load(bias + c, mask));
+    store(y + c, sum, mask);
+  });
+}
+
+/// y += mask ⊙ added.
+template <typename T>
+void add_masked_row(uint64_t key, uint32_t threshold, float scale, const T* added, int64_t columns, T* y) {
+  const __m512 s = _mm512_set1_ps(scale);
+  for_kept(key, threshold, columns, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
+    store(y + c, _mm512_mask3_fmadd_ps(load(added + c, mask), s, load(y + c, mask), kept), mask);
+  });
+}
+
+COTUNE_AVX512_END
+
+/// The finished strip of one group, rows [begin, begin + count) of y.
+template <typename T>
+void add_strip(const ExpandGroup& group, const ExpandOptions& options, const T* added, int64_t begin,
+               int64_t count, T* y, int64_t y_stride) {
+  const int64_t columns = group.b->n();
+  for (int64_t row = begin; row < begin + count; ++row, added += columns) {
+    T* target = y + row * y_stride + group.column_begin;
+    if (group.dropout != nullptr) {
+      const uint64_t key = row_key(*group.dropout, options.example_keys[row], options.positions[row]);
+      add_masked_row(key, threshold_of(*group.dropout), scale_of(*group.dropout), added, columns, target);
+    } else {
+      const T* residual = options.residual == nullptr
+                              ? nullptr
+                              : static_cast<const T*>(options.residual) + row * options.residual_stride;
+      add_row(added, residual, group.bias, columns, target);
+    }
+  }
+}
+
+void check(const MatrixKernels& kernels, std::span<const ExpandGroup> groups, const RowRuns& runs,
+           const ExpandOptions& options) {
+  for (const ExpandGroup& group : groups) {
+    COTUNE_CHECK(group.rows.begin >= 0 && group.rows.begin <= group.rows.end, "rows {} to {}",
+                 group.rows.begin, group.rows.end);
+    COTUNE_CHECK(
+        group.b->dtype() == kernels.dtype && (group.b->parts() > 0) == (kernels.convert_left != nullptr),
+        "a factor packed for other kernels");
+    COTUNE_CHECK(group.dropout == nullptr || (options.residual == nullptr && group.bias == nullptr),
+                 "a mask beside a residual or a bias");
+  }
+  COTUNE_CHECK(options.residual == nullptr || runs.count() == groups.size(),
+               "groups of the same rows and a residual");
+}
+
+}  // namespace
+
+void expand_add(Isa isa, DType dtype, void* y, int64_t y_stride, std::span<const ExpandGroup> groups,
+                const ExpandOptions& options) {
+  if (groups.empty()) return;
+  const MatrixKernels& kernels = matrix_kernels(isa, dtype);
+  const RowRuns runs = runs_of_rows(groups.size(), [&](size_t i) { return groups[i].rows; });
+  check(kernels, groups, runs, options);
+  std::vector<ShrinkShape> shapes;
+  int64_t widest = 0;
+  for (size_t run = 0; run < runs.count(); ++run) {
+    ShrinkShape shape{groups[runs.order[runs.begins[run]]].rows, 0};
+    for (size_t i = runs.begins[run]; i < runs.begins[run + 1]; ++i) {
+      const PackedMatrix& b = *groups[runs.order[i]].b;
+      shape.panels += b.panel_count();
+      widest = std::max(widest, b.n());
+    }
+    shapes.push_back(shape);
+  }
+  ShrinkPlan plan;
+  plan_shrink(shapes, kernels.tile_rows, kernels.tiles_per_strip, omp_get_max_threads(), plan);
+  if (plan.strips.empty()) return;
+  const int64_t element = bytes_of(dtype), parts = plan.parts();
+  with_element(dtype, [&](auto of_dtype) {
+    using T = decltype(of_dtype);
+#pragma omp parallel num_threads(static_cast <int>(parts))
+    {
+      kernels.begin();
+      char* strip_rows =
+          ThreadScratch::mine().get(ThreadScratch::right, 2 * kernels.tile_rows * widest * element);
+      for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {
+        for (int64_t i = plan.part_begins[size_t(part)]; i < plan.part_begins[size_t(part) + 1]; ++i) {
+          const ShrinkStrip& strip = plan.strips[size_t(i)];
+          const auto run = size_t(strip.group);
+          for (size_t g = runs.begins[run]; g < runs.begins[run + 1]; ++g) {
+            const ExpandGroup& group = groups[runs.order[g]];
+            const LeftOperand left(group.s, group.s_stride, group.b->k(), kernels);
+            multiply_strip(kernels, left, *group.b,
+                           {.row = strip.row - group.rows.begin,
+                            .heights = {strip.height[0], strip.height[1]},
+                            .y = strip_rows,
+                            .y_stride = group.b->n() * element});
+            add_strip(group, options, reinterpret_cast<const T*>(strip_rows), strip.row,
+                      strip.height[0] + strip.height[1], static_cast<T*>(y), y_stride);
+          }
+        }
+      }
+      kernels.end();
+    }
+  });
+}
+
+}  // namespace cotune::kernels

@@ -1,0 +1,25 @@
+#include "schedule/adapter_shape.h"
+
+#include "jobs/adapter_methods.h"
+
+namespace cotune {
+
+AdapterShape adapter_shape(int32_t job, const AdapterSpec& adapter, const AdaptedModule& module,
+                           const ModelConfig& config) {
+  AdapterShape shape{job, adapter.method, module.layer, module.projection, module.r, 0, adapter.dropout > 0};
+  if (selects_entries(adapter.method)) {
+    const ProjectionSize size = projection_size(config, module.projection);
+    shape.entries = kept_entries(adapter.density, size.in * size.out);
+  }
+  return shape;
+}
+
+std::vector<AdapterShape> adapter_shapes(int32_t job, const AdapterSpec& adapter,
+                                         const std::vector<AdaptedModule>& modules,
+                                         const ModelConfig& config) {
+  std::vector<AdapterShape> shapes;
+  for (const AdaptedModule& module : modules) shapes.push_back(adapter_shape(job, adapter, module, config));
+  return shapes;
+}
+
+}  // namespace cotune
