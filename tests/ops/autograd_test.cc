@@ -318,6 +318,65 @@ TEST(GroupedLowRank, HasTheBitsOfALoopOverTheJobs) {
   }
 }
 
+/// One job's rows are no numbers and another's factor is infinite: the jobs beside them have what they have alone, on our
+/// kernels and on ATen's batches, at widths that end inside a block as well.
+TEST(GroupedLowRank, KeepsWhatIsNoNumberWithItsJob) {
+  for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    for (const bool portable : {false, true}) {
+      std::optional<PortableKernels> scope;
+      if (portable) scope.emplace();
+      for (const int64_t width : {96, 72, 33}) {
+        const std::vector<int64_t> ranks{4, 40, 8, 33}, counts{70, 3, 130, 9};
+        at::Tensor x = random_tensor({70 + 3 + 130 + 9, width}, 1, dtype);
+        x.narrow(0, 70, 3).fill_(NAN);
+        std::vector<std::unique_ptr<LowRankFactor>> factors;
+        std::vector<ShrinkGroup> groups;
+        int64_t begin = 0;
+        for (size_t job = 0; job < ranks.size(); ++job) {
+          at::Tensor master = random_tensor({ranks[job], width}, 2 + job, accumulation_dtype(dtype), 0.2);
+          if (job == 3) master.narrow(0, 2, 1).fill_(INFINITY);
+          factors.push_back(make_low_rank_factor(master, dtype));
+          groups.push_back({{begin, begin + counts[job]}, factors.back().get(), 0.5, {}});
+          begin += counts[job];
+        }
+        const auto run = [&](std::vector<ShrinkGroup> jobs) {
+          shrink(x, jobs);
+          at::Tensor y = at::zeros_like(x);
+          std::vector<ExpandGroup> expansions;
+          std::vector<GradientGroup> gradients;
+          std::vector<RowSum> sums;
+          std::vector<at::Tensor> results;
+          for (const ShrinkGroup& job : jobs) {
+            const at::Tensor gradient = at::zeros({job.factor->rank(), width}, x.options().dtype(accumulation_dtype(dtype)));
+            const at::Tensor sum = at::zeros({width}, gradient.options());
+            expansions.push_back({.rows = job.rows, .s = job.s, .factor = job.factor});
+            gradients.push_back({job.rows, job.s, gradient});
+            sums.push_back({x.narrow(0, job.rows.begin, job.rows.count()), sum});
+            results.insert(results.end(), {gradient, sum});
+          }
+          add_expansions(y, expansions);
+          accumulate_gradients(x, gradients);
+          accumulate_row_sums(sums);
+          for (size_t i = 0; i < jobs.size(); ++i) {
+            results.insert(results.end(), {jobs[i].s, y.narrow(0, jobs[i].rows.begin, jobs[i].rows.count())});
+          }
+          return results;
+        };
+        const std::vector<at::Tensor> together = run(groups);
+        for (const size_t job : {0, 2}) {
+          const std::vector<at::Tensor> alone = run({groups[job]});
+          const std::vector<at::Tensor> own{together[2 * job], together[2 * job + 1], together[8 + 2 * job], together[9 + 2 * job]};
+          for (size_t i = 0; i < own.size(); ++i) {
+            EXPECT_TRUE(own[i].isfinite().all().item<bool>()) << dtype << " " << width << " " << portable << " " << i;
+            EXPECT_LE(relative_error(own[i], alone[i]), tolerance(dtype)) << dtype << " " << width << " " << portable << " " << i;
+          }
+        }
+        EXPECT_TRUE(together[2].isnan().all().item<bool>()) << "the gradient of what is no number";
+      }
+    }
+  }
+}
+
 /// Graph pruning (mLoRA §3.3.1; ML-18, ML-21): the jobs' parts of an input gradient are added inside the product. The
 /// form that autograd would make, a consolidated tensor of the parts and one more of their sum, needs O·h values beside
 /// it.
