@@ -17,6 +17,7 @@
 #include "plan/cost/replica_costs.h"
 #include "plan/deployment/deployment.h"
 #include "plan/fusion_figures.h"
+#include "plan/node_changes.h"
 #include "plan/shapes/length_buckets.h"
 #include "plan/shapes/published_lengths.h"
 #include "rows.h"
@@ -116,8 +117,8 @@ void dispatch() {
              missed_unless(quantile(gaps, 1) <= 0.01));
 }
 
-void planning_time() {
-  const ModelConfig model = model_preset("llama-2-70b");
+/// Llama-2-70B with the tasks of the scalability study.
+std::vector<JobShape> scalability_jobs(const ModelConfig& model) {
   std::vector<JobShape> jobs;
   for (const std::string& task : four_tasks) {
     for (const PublishedDataset& dataset : published_datasets()) {
@@ -131,6 +132,40 @@ void planning_time() {
       job.adapters = adapter_shapes(spec, static_cast<int32_t>(jobs.size()) - 1, model);
     }
   }
+  return jobs;
+}
+
+/// Nodes of eight A800 with 80 GB.
+ClusterSpec a800_nodes(int64_t count) {
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "a800", .count = count, .devices = 8, .device = device_preset("A800-80"),
+                    .link = link_preset("nvlink-400")}};
+  cluster.network = link_preset("infiniband-200");
+  return cluster;
+}
+
+/// What `cotune plan` does: all alternatives simulated, and what a node more or fewer would change.
+void whole_plan_time() {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = scalability_jobs(model);
+  for (const auto& [nodes, goal] : {std::pair<int64_t, double>{2, 0.5}, {8, 3}, {32, 10}}) {
+    const ClusterSpec cluster = a800_nodes(nodes);
+    const double start = cpu_seconds();
+    const PlanningResult result = make_plan(model, cluster, jobs);
+    const double planned = cpu_seconds() - start;
+    const size_t changes = node_changes(model, cluster, jobs, {}, result).size();
+    const double seconds = cpu_seconds() - start;
+    print_row(fmt::format("all of cotune plan, 70B, four tasks, {} devices", cluster.device_count()), "–",
+              fmt::format("{:g} s", goal),
+              fmt::format("{:.2f} s{}, of them {:.2f} s for {} other counts of nodes; {} alternatives; {}, {:.2f} s a step",
+                          seconds, seconds > goal ? " (**missed**)" : "", seconds - planned, changes,
+                          result.alternatives.size(), replicas_text(*result.plan()), result.plan()->predicted.seconds));
+  }
+}
+
+void planning_time() {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = scalability_jobs(model);
   const LengthBuckets step = expected_step(four_tasks, LengthFamily::lognormal);
   struct Case {
     int64_t nodes;
@@ -138,10 +173,7 @@ void planning_time() {
     const char* goal;
   };
   for (const Case& each : {Case{2, "0.014", "0.014"}, Case{8, "148.81", "1"}, Case{32, "428.08", "5"}}) {
-    ClusterSpec cluster;
-    cluster.nodes = {{.name = "a800", .count = each.nodes, .devices = 8, .device = device_preset("A800-80"),
-                      .link = link_preset("nvlink-400")}};
-    cluster.network = link_preset("infiniband-200");
+    const ClusterSpec cluster = a800_nodes(each.nodes);
     std::vector<Configuration> candidates;
     for (const ReplicaCandidate& candidate : replica_candidates(model, jobs, cluster, cluster.nodes[0], "bfloat16", {.most_devices = 16})) {
       if (candidate.configuration.chunk_tokens > 0) candidates.push_back(candidate.configuration);
@@ -175,6 +207,7 @@ int main(int argc, char** argv) {
       {"ablation", ablation_rows},
       {"70b", table6_rows},
       {"planning", [] { dispatch(), planning_time(); }},
+      {"plan", whole_plan_time},
       {"fusion", print_fusion_figures},
       {"order", order_rows},
       {"headlines", headline_rows},

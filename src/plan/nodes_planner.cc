@@ -311,7 +311,7 @@ PlannedReplica NodesPlanner::empty_replica(const Configuration& shape,
   if (stages.second) {
     stages.first->second =
         balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
-                        replica_planner_.machine(shape.tensor_parallel), group_.device.usable_bytes(),
+                        replica_planner_.prices(shape.tensor_parallel), group_.device.usable_bytes(),
                         {shape.shards, options_.replicas.gather_overlap});
   }
   PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,

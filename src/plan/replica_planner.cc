@@ -78,6 +78,10 @@ StageMachine ReplicaPlanner::machine(int64_t tensor_parallel) const {
           .recompute = recompute_};
 }
 
+StagePrices& ReplicaPlanner::prices(int64_t tensor_parallel) {
+  return prices_.try_emplace(tensor_parallel, model_, jobs_, machine(tensor_parallel)).first->second;
+}
+
 std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
                                                 Sharing sharing, const std::vector<PipelineOrder>& orders) {
   if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{empty, ""});
@@ -101,7 +105,8 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
     int64_t microbatches = 0;
     for (const TaskChoice& choice : task_choices(replica, rows, sharing)) {
       const PricedRows priced = price_rows(
-          replica, rows, {sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets});
+          replica, rows, {sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets},
+          &prices(empty.tensor_parallel));
       microbatches = priced.microbatches;
       for (size_t o = 0; o < orders.size(); ++o) {
         const ReplicaPrediction prediction = predict_replica(replica, priced, orders[o], options_.rounds);

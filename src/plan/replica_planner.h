@@ -35,6 +35,8 @@ class ReplicaPlanner {
 
   /// How a tensor-parallel group of these nodes computes.
   StageMachine machine(int64_t tensor_parallel) const;
+  /// What its stages cost.
+  StagePrices& prices(int64_t tensor_parallel);
 
   /// `empty`: with its stages and devices, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
@@ -61,6 +63,7 @@ class ReplicaPlanner {
   const std::vector<JobShape>& jobs_;
   const PlanOptions& options_;
   bool recompute_;
+  std::map<int64_t, StagePrices> prices_;  ///< by tensor parallelism
   /// By tensor parallelism, stages, shards and jobs with rows.
   std::map<std::tuple<int64_t, size_t, int64_t, std::vector<int32_t>>, std::vector<TaskChoice>> task_choices_;
 };

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <set>
+#include <bit>
 
 #include "base/error.h"
 #include "schedule/operators.h"
@@ -73,7 +73,7 @@ double adapter_bytes_per_token(const AdapterShape& adapter, const ProjectionSize
 
 void add_adapters(const ModelConfig& config, const StageShape& stage, const Operator& op,
                   const MicrobatchCounts& counts, const Sizes& s, OperatorCost& cost) {
-  std::set<AdapterMethod> methods;
+  uint32_t methods = 0;  // a bit for each
   for (const AdapterShape& adapter : op.adapters) {
     const int64_t tokens = job_tokens(counts, adapter.job);
     if (tokens == 0) continue;
@@ -82,9 +82,9 @@ void add_adapters(const ModelConfig& config, const StageShape& stage, const Oper
     cost.flops += n * adapter_flops_per_token(adapter, size);
     if (op.without_input_gradient) cost.flops += n * incoming_flops_per_token(adapter, size);
     cost.bytes_moved += n * adapter_bytes_per_token(adapter, size, s);
-    methods.insert(adapter.method);
+    methods |= 1U << static_cast<uint32_t>(adapter.method);
   }
-  cost.adapter_calls += static_cast<int64_t>(methods.size());
+  cost.adapter_calls += std::popcount(methods);
 }
 
 /// What an adapter keeps of a forward for its backward.
@@ -263,6 +263,13 @@ OperatorCost operator_cost(const ModelConfig& config, const StageShape& stage, c
   OperatorCost cost = base_cost(op, counts, s);
   add_adapters(config, stage, op, counts, s, cost);
   cost.bytes_saved = saved_bytes(config, stage, op, counts, element_size);
+  return cost;
+}
+
+OperatorCost adapter_cost(const ModelConfig& config, const StageShape& stage, const Operator& op,
+                          const MicrobatchCounts& counts, int64_t element_size) {
+  OperatorCost cost;
+  add_adapters(config, stage, op, counts, Sizes(config, stage, element_size), cost);
   return cost;
 }
 

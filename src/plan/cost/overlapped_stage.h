@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "plan/cost/stage_cost.h"
+#include "plan/cost/priced_stage.h"
 #include "schedule/stage/overlap.h"
 
 namespace cotune {
@@ -15,6 +15,13 @@ struct ClockTask {
   const std::vector<AdapterShape>* adapters = nullptr;  ///< of its jobs, over the whole model
   const MicrobatchCounts* counts = nullptr;
   bool has_backward = true;  ///< false: the stage lies below its lowest adapter
+};
+
+/// The same, of a stage that is priced often.
+struct PricedClockTask {
+  const PricedStage* stage = nullptr;  ///< with the adapters of the task's jobs
+  const MicrobatchCounts* counts = nullptr;
+  bool has_backward = true;
 };
 
 /// How the machine's streams share a device: communication costs its rate of computing communication_share.
@@ -27,5 +34,8 @@ StreamRates stream_rates(const StageMachine& machine);
 /// and five (tests hold this to 1 %).
 StageSeconds overlapped_seconds(const ModelConfig& model, const StageShape& stage, std::span<const ClockTask> tasks,
                                 const StageMachine& machine);
+
+/// The same for stages of one shape on one machine; with tensor parallelism either all or none of them price every layer.
+StageSeconds overlapped_seconds(std::span<const PricedClockTask> tasks);
 
 }  // namespace cotune

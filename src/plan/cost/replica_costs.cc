@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <numeric>
+
+#include "plan/cost/stage_prices.h"
 
 namespace cotune {
 namespace {
@@ -14,9 +17,17 @@ constexpr int64_t chunk_step = 64;
 /// What all candidates share.
 struct Workload {
   ModelConfig model;
+  std::vector<JobShape> jobs;
+  std::vector<int32_t> all_jobs;
   std::vector<AdapterShape> adapters;
   std::vector<double> shares;  ///< of the tokens of a step, by job
   int64_t moment_count = 0;
+};
+
+/// A stage of a candidate.
+struct CandidateStage {
+  StageShape shape;
+  const PricedStage* priced = nullptr;
 };
 
 class CandidateBuilder {
@@ -25,7 +36,7 @@ class CandidateBuilder {
                    const std::string& dtype, const ReplicaLimits& limits, const MeasuredTimes* measured)
       : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), measured_(measured) {}
 
-  ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages, int64_t shards) const {
+  ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages, int64_t shards) {
     ReplicaCandidate candidate;
     candidate.configuration.tensor_parallel = tensor_parallel;
     candidate.configuration.pipeline_stages = pipeline_stages;
@@ -38,17 +49,21 @@ class CandidateBuilder {
     const StageMachine machine{group_.device, cluster_.link_of(group_, tensor_parallel), dtype_, measured_,
                                limits_.recompute};
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
-    const std::vector<StageShape> stages = even_stages(workload_->model, pipeline_stages, tensor_parallel);
+    const std::shared_ptr<StagePrices> prices = prices_of(tensor_parallel, machine);
+    std::vector<CandidateStage> stages;
+    for (const StageShape& shape : even_stages(workload_->model, pipeline_stages, tensor_parallel)) {
+      stages.push_back({shape, &prices->at(shape, prices->jobs_number(workload_->all_jobs))});
+    }
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
     find_chunk(stages, machine, sharding, candidate);
-    candidate.configuration.chunk_seconds = [workload = workload_, stages = distinct(stages), machine, between_stages,
+    candidate.configuration.chunk_seconds = [workload = workload_, prices, stages = distinct(stages), machine, between_stages,
                                              sharding, between_copies](
                                                 int64_t sequences, int64_t tokens) {
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, workload->shares);
       double slowest = 0;
-      for (const StageShape& stage : stages) {
-        const StageSeconds alone = stage_seconds(workload->model, stage, workload->adapters, counts, machine);
-        slowest = std::max(slowest, with_gathered_weights(alone, workload->model, stage, sharding, machine.element_size(),
+      for (const CandidateStage& stage : stages) {
+        const StageSeconds alone = stage.priced->seconds(counts);
+        slowest = std::max(slowest, with_gathered_weights(alone, workload->model, stage.shape, sharding, machine.element_size(),
                                                           between_copies).total());
       }
       if (stages.size() == 1) return slowest;
@@ -61,14 +76,20 @@ class CandidateBuilder {
 
  private:
   /// The stages that can be the slowest: with the embedding, with the head, and the largest of the others.
-  static std::vector<StageShape> distinct(const std::vector<StageShape>& stages) {
-    std::vector<StageShape> kept = {stages.front()};
+  static std::vector<CandidateStage> distinct(const std::vector<CandidateStage>& stages) {
+    std::vector<CandidateStage> kept = {stages.front()};
     if (stages.size() > 2) kept.push_back(stages[1]);
     if (stages.size() > 1) kept.push_back(stages.back());
     return kept;
   }
 
-  void find_chunk(const std::vector<StageShape>& stages, const StageMachine& machine, const WeightSharding& sharding,
+  std::shared_ptr<StagePrices> prices_of(int64_t tensor_parallel, const StageMachine& machine) {
+    std::shared_ptr<StagePrices>& prices = prices_[tensor_parallel];
+    if (prices == nullptr) prices = std::make_shared<StagePrices>(workload_->model, workload_->jobs, machine);
+    return prices;
+  }
+
+  void find_chunk(const std::vector<CandidateStage>& stages, const StageMachine& machine, const WeightSharding& sharding,
                   ReplicaCandidate& candidate) const {
     const int64_t limit = group_.device.usable_bytes();
     // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
@@ -94,7 +115,7 @@ class CandidateBuilder {
     size_t stage = 0;
   };
 
-  Fullest fullest(const std::vector<StageShape>& stages, const StageMachine& machine, const WeightSharding& sharding,
+  Fullest fullest(const std::vector<CandidateStage>& stages, const StageMachine& machine, const WeightSharding& sharding,
                   int64_t tokens) const {
     const MicrobatchCounts counts = even_microbatch(1, tokens, workload_->shares);
     Fullest most;
@@ -102,10 +123,13 @@ class CandidateBuilder {
       // Of the stages between the first and the last the first has most in flight.
       if (s > 1 && s + 1 < stages.size()) continue;
       const auto in_flight = static_cast<int64_t>(stages.size() - s);
+      const auto& [shape, priced] = stages[s];
       const StageMemory memory = with_sharded_weights(
-          stage_memory(workload_->model, stages[s], workload_->adapters, workload_->moment_count, counts, in_flight,
-                       machine.element_size(), machine.recompute),
-          workload_->model, stages[s], sharding, machine.element_size());
+          {.weights = frozen_bytes(workload_->model, shape, machine.element_size()),
+           .adapters = adapter_bytes(workload_->model, shape, workload_->adapters, workload_->moment_count),
+           .activations = priced->kept_bytes(counts) * in_flight,
+           .workspace = priced->workspace_bytes(counts)},
+          workload_->model, shape, sharding, machine.element_size());
       if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
     }
     return most;
@@ -117,6 +141,7 @@ class CandidateBuilder {
   std::string dtype_;
   ReplicaLimits limits_;
   const MeasuredTimes* measured_;
+  std::map<int64_t, std::shared_ptr<StagePrices>> prices_;  ///< by tensor parallelism
 };
 
 }  // namespace
@@ -127,15 +152,17 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
                                                  const MeasuredTimes* measured) {
   auto workload = std::make_shared<Workload>();
   workload->model = model;
+  workload->jobs = jobs;
   double tokens = 0;
   for (const JobShape& job : jobs) {
+    workload->all_jobs.push_back(static_cast<int32_t>(workload->all_jobs.size()));
     workload->adapters.insert(workload->adapters.end(), job.adapters.begin(), job.adapters.end());
     workload->shares.push_back(static_cast<double>(job.batch_size) * job.lengths.mean());
     workload->moment_count = std::max(workload->moment_count, job.moment_count);
     tokens += workload->shares.back();
   }
   for (double& share : workload->shares) share /= tokens;
-  const CandidateBuilder builder(workload, cluster, group, dtype, limits, measured);
+  CandidateBuilder builder(workload, cluster, group, dtype, limits, measured);
   std::vector<ReplicaCandidate> candidates;
   const int64_t all = group.count * group.devices;
   for (int64_t tensor_parallel = 1; tensor_parallel <= std::min(all, model.head_count); ++tensor_parallel) {

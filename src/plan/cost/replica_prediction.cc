@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <span>
 
 #include "base/error.h"
@@ -23,8 +22,8 @@ using JobRows = std::map<int32_t, std::vector<int64_t>>;
 
 class RowPricer {
  public:
-  RowPricer(const ReplicaModel& replica, const ReplicaPacking& packing)
-      : replica_(replica), packing_(packing) {
+  RowPricer(const ReplicaModel& replica, const ReplicaPacking& packing, StagePrices& prices)
+      : replica_(replica), packing_(packing), prices_(prices) {
     for (const JobShape& job : replica.jobs) {
       all_adapters_.insert(all_adapters_.end(), job.adapters.begin(), job.adapters.end());
       moment_count_ = std::max(moment_count_, job.moment_count);
@@ -162,7 +161,7 @@ class RowPricer {
     }
     std::vector<StageCost> costs;
     counts_of_.clear();
-    adapters_in_.clear();
+    jobs_in_.clear();
     workspace_of_.clear();
     counts_of_.reserve(together.microbatches.size());
     for (const Microbatch& microbatch : together.microbatches) price_microbatch(microbatch, costs);
@@ -227,16 +226,18 @@ class RowPricer {
   /// All into the first: seconds of their clock, everything else added up.
   void join(PipelineWork& work, const std::vector<size_t>& together) {
     PipelineMicrobatch& first = work.microbatches[together.front()];
+    const bool every_layer =
+        !std::all_of(together.begin(), together.end(), [&](size_t m) { return prices_.layers_are_alike(jobs_in_[m]); });
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
-      std::vector<ClockTask> clock;
+      std::vector<PricedClockTask> clock;
       int64_t workspace = 0, kept = 0;
       for (const size_t m : together) {
         const bool has_backward = lowest_stage(work, work.microbatches[m]) <= static_cast<int32_t>(s);
-        clock.push_back({adapters_in_[m], &counts_of_[m], has_backward});
+        clock.push_back({&prices_.at(replica_.stages[s], jobs_in_[m], every_layer), &counts_of_[m], has_backward});
         workspace += workspace_of_[m][s];
         if (has_backward) kept += work.microbatches[m].cost[s].kept_bytes;
       }
-      const StageSeconds seconds = gathered(s, overlapped_seconds(replica_.model, replica_.stages[s], clock, replica_.machine));
+      const StageSeconds seconds = gathered(s, overlapped_seconds(clock));
       first.cost[s] = {seconds.forward, seconds.backward, kept};
       priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, workspace);
     }
@@ -294,43 +295,38 @@ class RowPricer {
 
   void price_microbatch(const Microbatch& microbatch, std::vector<StageCost>& costs) {
     int64_t labelled = 0;
-    std::set<int32_t> jobs;
+    std::vector<int32_t> jobs;
     for (const Atom& atom : microbatch.atoms) {
-      jobs.insert(atom.job);
+      jobs.push_back(atom.job);
       for (const Segment& segment : atom.segments) labelled += segment.length;
     }
     MicrobatchCounts counts = count_microbatch(microbatch, labelled);
     counts.job_tokens.resize(replica_.jobs.size(), 0);
     counts.job_atoms.resize(replica_.jobs.size(), 0);
     priced_.processed_tokens += counts.tokens;
-    const std::vector<AdapterShape>& adapters = adapters_of(jobs);
+    std::sort(jobs.begin(), jobs.end());
+    jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
+    const size_t jobs_number = prices_.jobs_number(jobs);
     const bool hides = packing_.sharing == Sharing::hybrid && replica_.stages.front().tensor_parallel > 1;
     std::vector<int64_t>& workspace = workspace_of_.emplace_back();
+    std::map<const PricedStage*, size_t> known;  // stages that cost the same are priced once
+    const size_t first_cost = costs.size();
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
-      const StageShape& stage = replica_.stages[s];
-      const ClockTask alone{&adapters, &counts};
-      const StageSeconds seconds =
-          gathered(s, hides ? overlapped_seconds(replica_.model, stage, std::span(&alone, 1), replica_.machine)
-                            : stage_seconds(replica_.model, stage, adapters, counts, replica_.machine));
-      const StageMemory memory =
-          stage_memory(replica_.model, stage, adapters, moment_count_, counts, 1, replica_.machine.element_size(),
-                       replica_.machine.recompute);
-      costs.push_back({seconds.forward, seconds.backward, memory.activations});
-      workspace.push_back(memory.workspace);
-      priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, memory.workspace);
+      const PricedStage& stage = prices_.at(replica_.stages[s], jobs_number);
+      const auto [found, is_new] = known.try_emplace(&stage, s);
+      if (is_new) {
+        const PricedClockTask alone{&stage, &counts};
+        const StageSeconds seconds = gathered(s, hides ? overlapped_seconds(std::span(&alone, 1)) : stage.seconds(counts));
+        costs.push_back({seconds.forward, seconds.backward, stage.kept_bytes(counts)});
+        workspace.push_back(stage.workspace_bytes(counts));
+      } else {
+        costs.push_back(costs[first_cost + found->second]);
+        workspace.push_back(workspace[found->second]);
+      }
+      priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, workspace.back());
     }
     counts_of_.push_back(std::move(counts));
-    adapters_in_.push_back(&adapters);
-  }
-
-  const std::vector<AdapterShape>& adapters_of(const std::set<int32_t>& jobs) {
-    auto [found, is_new] = adapters_of_.try_emplace(jobs);
-    if (is_new) {
-      for (const AdapterShape& each : all_adapters_) {
-        if (jobs.contains(each.job)) found->second.push_back(each);
-      }
-    }
-    return found->second;
+    jobs_in_.push_back(jobs_number);
   }
 
   int32_t lowest_stage_of(int32_t job) const {
@@ -363,13 +359,13 @@ class RowPricer {
 
   const ReplicaModel& replica_;
   const ReplicaPacking& packing_;
+  StagePrices& prices_;
   std::vector<AdapterShape> all_adapters_;
-  std::map<std::set<int32_t>, std::vector<AdapterShape>> adapters_of_;
   int64_t moment_count_ = 0;
   PricedRows priced_;
   // Of the work under way, per microbatch:
   std::vector<MicrobatchCounts> counts_of_;
-  std::vector<const std::vector<AdapterShape>*> adapters_in_;
+  std::vector<size_t> jobs_in_;
   std::vector<std::vector<int64_t>> workspace_of_;  ///< by stage
 };
 
@@ -413,8 +409,10 @@ int64_t ReplicaPrediction::fullest_bytes() const {
 }
 
 PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& rows,
-                      const ReplicaPacking& packing) {
-  return RowPricer(replica, packing).price(rows);
+                      const ReplicaPacking& packing, StagePrices* prices) {
+  if (prices != nullptr) return RowPricer(replica, packing, *prices).price(rows);
+  StagePrices own(replica.model, replica.jobs, replica.machine);
+  return RowPricer(replica, packing, own).price(rows);
 }
 
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,

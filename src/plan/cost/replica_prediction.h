@@ -8,6 +8,7 @@
 
 #include "plan/cost/stage_cost.h"
 #include "plan/cost/stage_memory.h"
+#include "plan/cost/stage_prices.h"
 #include "plan/cost/weight_sharding.h"
 #include "plan/plan.h"
 #include "plan/shapes/job_shape.h"
@@ -65,8 +66,9 @@ struct PricedRows {
 /// together), and prices microbatches by stage_seconds and stage_memory; all tokens are taken as labelled.
 /// machine.recompute and sharding are part of every cost.
 /// Optimizer steps read and write parameters, gradients and moments once at the reached memory bandwidth.
+/// `prices`: of replica.model, jobs and machine, for more calls; nullptr: made for this one.
 PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& rows,
-                      const ReplicaPacking& packing);
+                      const ReplicaPacking& packing, StagePrices* prices = nullptr);
 
 /// One work with its schedule, run.
 struct ReplicaRun {

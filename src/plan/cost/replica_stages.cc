@@ -9,23 +9,26 @@ namespace cotune {
 
 std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                         int64_t stages, int64_t tensor_parallel, int64_t chunk_tokens,
-                                        const StageMachine& machine, int64_t memory_limit,
+                                        StagePrices& prices, int64_t memory_limit,
                                         const WeightSharding& sharding) {
   std::vector<StageShape> even = even_stages(model, stages, tensor_parallel);
   if (stages == 1) return even;
   std::vector<AdapterShape> adapters;
+  std::vector<int32_t> all_jobs;
   std::vector<double> shares;
   double tokens = 0;
   int64_t moment_count = 0;
   for (const JobShape& job : jobs) {
+    all_jobs.push_back(static_cast<int32_t>(all_jobs.size()));
     adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
     tokens += shares.emplace_back(static_cast<double>(job.batch_size) * job.lengths.mean());
     moment_count = std::max(moment_count, job.moment_count);
   }
   for (double& share : shares) share /= tokens;
   const MicrobatchCounts counts = even_microbatch(1, chunk_tokens, shares);
+  const size_t everything = prices.jobs_number(all_jobs);
   const auto of = [&](const StageShape& stage) {
-    return stage_seconds(model, stage, adapters, counts, machine).total();
+    return prices.at(stage, everything).seconds(counts).total();
   };
   std::vector<double> layers;
   for (int64_t layer = 0; layer < model.layer_count; ++layer) {
@@ -40,11 +43,13 @@ std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vec
   for (size_t s = 0; s < even.size(); ++s) {
     slowest_even = std::max(slowest_even, of(even[s]));
     slowest_cut = std::max(slowest_cut, of(cut[s]));
-    const int64_t element = machine.element_size();
-    const StageMemory memory =
-        with_sharded_weights(stage_memory(model, cut[s], adapters, moment_count, counts,
-                                          stages - static_cast<int64_t>(s), element, machine.recompute),
-                             model, cut[s], sharding, element);
+    const int64_t element = prices.machine().element_size();
+    const PricedStage& priced = prices.at(cut[s], everything);
+    StageMemory memory{.weights = frozen_bytes(model, cut[s], element),
+                       .adapters = adapter_bytes(model, cut[s], adapters, moment_count),
+                       .activations = priced.kept_bytes(counts) * (stages - static_cast<int64_t>(s)),
+                       .workspace = priced.workspace_bytes(counts)};
+    memory = with_sharded_weights(memory, model, cut[s], sharding, element);
     if (memory.total() > memory_limit) return even;
   }
   return slowest_cut < slowest_even ? cut : even;

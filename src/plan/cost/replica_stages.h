@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "plan/cost/stage_cost.h"
+#include "plan/cost/stage_prices.h"
 #include "plan/cost/weight_sharding.h"
 #include "plan/shapes/job_shape.h"
 
@@ -13,9 +13,10 @@ namespace cotune {
 /// jobs (partition_stages over layers; the embedding counts with the first, the head with the last).
 /// even_stages where that is as fast, or where under 1F1B (S − s chunks in flight) a stage of the faster cut
 /// exceeds `memory_limit`, its weights sharded so.
+/// `prices`: of the model, the jobs and the machine.
 std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                         int64_t stages, int64_t tensor_parallel, int64_t chunk_tokens,
-                                        const StageMachine& machine, int64_t memory_limit,
+                                        StagePrices& prices, int64_t memory_limit,
                                         const WeightSharding& sharding = {});
 
 }  // namespace cotune

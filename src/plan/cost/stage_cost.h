@@ -40,6 +40,18 @@ struct StageOfLayers {
 StageOfLayers stage_of_layers(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                               int64_t count);
 
+/// An operator as it is priced: without adapters, and with those of each job.
+struct OperatorParts {
+  explicit OperatorParts(const Operator& op);
+
+  /// As above, without an all-reduce.
+  double seconds(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
+                 const StageMachine& machine) const;
+
+  Operator whole, bare;
+  std::vector<Operator> of_jobs;
+};
+
 /// One operator of a list, as above.
 double operator_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, const MicrobatchCounts& counts,
                         const StageMachine& machine);

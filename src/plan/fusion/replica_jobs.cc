@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "plan/cost/fused_stage_costs.h"
 #include "plan/cost/overlapped_stage.h"
+#include "plan/cost/stage_prices.h"
 
 namespace cotune {
 namespace {
@@ -35,8 +36,17 @@ JobPart part_of(const JobShape& job, int64_t microbatches) {
           .lowest_layer = lowest};
 }
 
-struct Workload {
+/// What the counts of microbatches share.
+struct PricedJobs {
+  explicit PricedJobs(const ReplicaJobs& given) : replica(given), prices(replica.model, replica.jobs, replica.machine) {}
+
   ReplicaJobs replica;
+  StagePrices prices;
+};
+
+struct Workload {
+  std::shared_ptr<PricedJobs> shared;
+  const ReplicaJobs& replica;
   std::vector<JobPart> parts;
   std::unique_ptr<const FusedStageCosts> table;
 };
@@ -98,16 +108,15 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
 FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<int32_t>> tasks) {
   const ReplicaJobs& replica = workload.replica;
   std::vector<TaskCounts> counted;
-  std::vector<std::vector<AdapterShape>> adapters;
+  std::vector<size_t> job_sets;
+  StagePrices& prices = workload.shared->prices;
+  bool all_alike = true;
   FusedCost sum;
   std::vector<int32_t> lowest_stages;
   for (const std::vector<int32_t>& jobs : tasks) {
     counted.push_back(count_task(workload, jobs));
-    std::vector<AdapterShape>& own = adapters.emplace_back();
-    for (const int32_t job : counted.back().jobs) {
-      const std::vector<AdapterShape>& more = replica.jobs[static_cast<size_t>(job)].adapters;
-      own.insert(own.end(), more.begin(), more.end());
-    }
+    job_sets.push_back(prices.jobs_number(counted.back().jobs));
+    all_alike = all_alike && prices.layers_are_alike(job_sets.back());
     FusedCost cost = cost_of(workload, jobs);
     lowest_stages.push_back(cost.lowest_stage);
     if (sum.stages.empty()) {
@@ -124,12 +133,12 @@ FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<in
     sum.optimizer_s += cost.optimizer_s;
   }
   for (size_t s = 0; s < replica.stages.size(); ++s) {
-    std::vector<ClockTask> clock;
+    std::vector<PricedClockTask> clock;
     for (size_t t = 0; t < counted.size(); ++t) {
-      clock.push_back({&adapters[t], &counted[t].counts, static_cast<size_t>(lowest_stages[t]) <= s});
+      clock.push_back({&prices.at(replica.stages[s], job_sets[t], !all_alike), &counted[t].counts, static_cast<size_t>(lowest_stages[t]) <= s});
     }
     const StageSeconds seconds = with_gathered_weights(
-        overlapped_seconds(replica.model, replica.stages[s], clock, replica.machine), replica.model, replica.stages[s],
+        overlapped_seconds(clock), replica.model, replica.stages[s],
         replica.sharding, replica.machine.element_size(), replica.between_copies);
     sum.stages[s].forward_s = seconds.forward;
     sum.stages[s].backward_s = seconds.backward;
@@ -150,11 +159,13 @@ std::vector<StageMemory> resident_memory(const ReplicaJobs& replica) {
   return memory;
 }
 
-FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
+namespace {
+
+FusionProblem fusion_problem(const std::shared_ptr<PricedJobs>& shared, int64_t microbatches) {
+  const ReplicaJobs& replica = shared->replica;
   COTUNE_CHECK(!replica.jobs.empty() && !replica.stages.empty(), "{} jobs on {} stages", replica.jobs.size(),
                replica.stages.size());
-  auto workload = std::make_shared<Workload>();
-  workload->replica = replica;
+  auto workload = std::make_shared<Workload>(Workload{shared, replica, {}, nullptr});
   FusionProblem problem{.microbatches = microbatches};
   for (const JobShape& job : replica.jobs) {
     workload->parts.push_back(part_of(job, microbatches));
@@ -179,14 +190,21 @@ FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
   return problem;
 }
 
+}  // namespace
+
+FusionProblem fusion_problem(const ReplicaJobs& replica, int64_t microbatches) {
+  return fusion_problem(std::make_shared<PricedJobs>(replica), microbatches);
+}
+
 std::vector<FusionProblem> fusion_problems(const ReplicaJobs& replica, int64_t most, int64_t least_tokens) {
   double tokens = 0;
   for (const JobShape& job : replica.jobs) tokens += static_cast<double>(job.batch_size) * job.lengths.mean();
   tokens /= static_cast<double>(replica.jobs.size());
   std::vector<FusionProblem> problems;
+  const auto shared = std::make_shared<PricedJobs>(replica);
   for (int64_t count = 1; count <= most; count *= 2) {
     if (count > 1 && tokens / static_cast<double>(count) < static_cast<double>(least_tokens)) break;
-    problems.push_back(fusion_problem(replica, count));
+    problems.push_back(fusion_problem(shared, count));
   }
   return problems;
 }

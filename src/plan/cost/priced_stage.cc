@@ -1,0 +1,209 @@
+#include "plan/cost/priced_stage.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "plan/cost/recomputation.h"
+#include "plan/cost/stage_memory.h"
+
+namespace cotune {
+namespace {
+
+constexpr int64_t few_clock_layers = 3, more_clock_layers = 5;
+
+/// Equal costs: everything but the layer and what comes before.
+bool costs_the_same(const Operator& a, const Operator& b) {
+  if (a.kind != b.kind || a.communicates != b.communicates || a.without_input_gradient != b.without_input_gradient ||
+      a.adapters.size() != b.adapters.size()) {
+    return false;
+  }
+  return std::equal(a.adapters.begin(), a.adapters.end(), b.adapters.begin(), [](AdapterShape x, const AdapterShape& y) {
+    x.layer = y.layer;
+    return x == y;
+  });
+}
+
+/// The list with only those operators, and predecessors among them.
+std::vector<Operator> without_others(const std::vector<Operator>& kept, const std::vector<Operator>& all) {
+  std::vector<int32_t> place(all.size(), -1);
+  std::vector<Operator> list;
+  size_t next = 0;
+  for (size_t i = 0; i < all.size() && next < kept.size(); ++i) {
+    if (all[i].kind != kept[next].kind || all[i].layer != kept[next].layer) continue;
+    place[i] = static_cast<int32_t>(next);
+    Operator& op = list.emplace_back(kept[next++]);
+    std::vector<int32_t> before;
+    for (const int32_t other : op.predecessors) {
+      if (place[static_cast<size_t>(other)] >= 0) before.push_back(place[static_cast<size_t>(other)]);
+    }
+    op.predecessors = std::move(before);
+  }
+  return list;
+}
+
+}  // namespace
+
+int64_t PricedStage::Bytes::of(const MicrobatchCounts& counts) const {
+  int64_t bytes = counts.tokens * per_token;
+  for (size_t job = 0; job < std::min(per_job_token.size(), counts.job_tokens.size()); ++job) {
+    bytes += counts.job_tokens[job] * per_job_token[job];
+  }
+  return bytes;
+}
+
+PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+                         const StageMachine& machine, LayerPricing pricing)
+    : model_(model),
+      stage_(stage),
+      machine_(machine),
+      is_alike_(pricing == LayerPricing::alike || (pricing == LayerPricing::find_out && layers_are_alike(model, adapters))) {
+  for (const AdapterShape& each : adapters) job_count_ = std::max<int64_t>(job_count_, each.job + 1);
+  const int64_t layers = stage.last_layer - stage.first_layer;
+  const bool is_whole = layers <= 3 || !is_alike_;
+  // Layers that are alike: from two on one more is one more in the middle.
+  const auto add = [&](int64_t count, double times, Bytes& kept) {
+    const StageOfLayers part = is_whole ? StageOfLayers{model, stage, adapters} : stage_of_layers(model, stage, adapters, count);
+    const auto list = [&](Direction direction) { return stage_operators(part.model, part.stage, part.adapters, direction); };
+    const std::vector<Operator> forward = list(Direction::forward);
+    const auto add_terms = [&](const std::vector<Operator>& operators, double Term::*runs) {
+      for (const Operator& op : operators) terms_[term_of(part, op)].*runs += times;
+    };
+    add_terms(forward, &Term::forward);
+    add_terms(list(Direction::backward), &Term::backward);
+    if (machine.recompute) add_terms(recomputed_operators(forward), &Term::backward);
+    find_bytes(part, forward, kept, layer_bytes_);
+  };
+  if (is_whole) {
+    add(layers, 1, kept_);
+  } else {
+    Bytes two, three;
+    add(2, static_cast<double>(3 - layers), two);
+    add(3, static_cast<double>(layers - 2), three);
+    const auto extrapolated = [layers](int64_t at_two, int64_t at_three) { return at_two + (layers - 2) * (at_three - at_two); };
+    kept_.per_token = extrapolated(two.per_token, three.per_token);
+    for (size_t job = 0; job < two.per_job_token.size(); ++job) {
+      kept_.per_job_token.push_back(extrapolated(two.per_job_token[job], three.per_job_token[job]));
+    }
+  }
+  if (stage.tensor_parallel == 1) return;
+  few_ = clock_of(adapters, clock_layers(ClockLayers::few));
+  more_ = clock_of(adapters, clock_layers(ClockLayers::more));
+}
+
+size_t PricedStage::term_of(const StageOfLayers& part, const Operator& op) {
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    if (costs_the_same(terms_[t].op.whole, op)) return t;
+  }
+  terms_.push_back({{part.model, part.stage, {}}, OperatorParts(op)});
+  return terms_.size() - 1;
+}
+
+void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept,
+                             std::vector<Bytes>& layers) const {
+  const int64_t element = machine_.element_size();
+  const auto bytes_for = [&](const MicrobatchCounts& counts, std::map<int64_t, int64_t>& by_layer) {
+    int64_t sum = 0;
+    for (const Operator& op : forward) {
+      const int64_t saved = saved_bytes(part.model, part.stage, op, counts, element);
+      by_layer[op.layer] += saved;
+      sum += machine_.recompute ? kept_input_bytes(part.model, part.stage, op, counts, element) : saved;
+    }
+    return sum;
+  };
+  std::map<int64_t, Bytes> of_layer;
+  std::map<int64_t, int64_t> by_layer;
+  const std::vector<int64_t> none(static_cast<size_t>(job_count_), 0);
+  kept.per_token = bytes_for({.tokens = 1, .job_tokens = none}, by_layer);
+  for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_token = bytes;
+  for (size_t job = 0; job < none.size(); ++job) {
+    std::vector<int64_t> one = none;
+    one[job] = 1;
+    by_layer.clear();
+    kept.per_job_token.push_back(bytes_for({.tokens = 0, .job_tokens = one}, by_layer));
+    for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_job_token.push_back(bytes);
+  }
+  if (!machine_.recompute) return;
+  for (auto& [layer, bytes] : of_layer) {
+    if (std::find(layers.begin(), layers.end(), bytes) == layers.end()) layers.push_back(std::move(bytes));
+  }
+}
+
+std::vector<double> PricedStage::term_seconds(const MicrobatchCounts& counts) const {
+  std::vector<double> seconds;
+  seconds.reserve(terms_.size());
+  for (const Term& term : terms_) seconds.push_back(term.op.seconds(term.part.model, term.part.stage, counts, machine_));
+  return seconds;
+}
+
+StageSeconds PricedStage::seconds(const MicrobatchCounts& counts) const {
+  StageSeconds sum;
+  const double all_reduce_s = all_reduce_seconds(
+      static_cast<double>(counts.tokens * model_.hidden_size * machine_.element_size()), stage_.tensor_parallel, machine_.link);
+  for (const Term& term : terms_) {
+    if (term.forward == 0 && term.backward == 0) continue;
+    const double own = term.op.seconds(term.part.model, term.part.stage, counts, machine_) +
+                       (term.op.whole.communicates ? all_reduce_s : 0);
+    sum.forward += term.forward * own;
+    sum.backward += term.backward * own;
+  }
+  return sum;
+}
+
+int64_t PricedStage::kept_bytes(const MicrobatchCounts& counts) const { return kept_.of(counts); }
+
+int64_t PricedStage::workspace_bytes(const MicrobatchCounts& counts) const {
+  int64_t layer = 0;
+  for (const Bytes& each : layer_bytes_) layer = std::max(layer, each.of(counts));
+  return cotune::workspace_bytes(model_, stage_, counts, machine_.element_size()) + layer;
+}
+
+int64_t PricedStage::clock_layers(ClockLayers layers) const {
+  const int64_t all = stage_.last_layer - stage_.first_layer;
+  if (!is_alike_ || all <= more_clock_layers) return all;
+  return layers == ClockLayers::few ? few_clock_layers : more_clock_layers;
+}
+
+auto PricedStage::list_of(const StageOfLayers& part, std::vector<Operator> operators) -> List {
+  List list{.operators = std::move(operators), .terms = {}, .graph = {}};
+  for (const Operator& op : list.operators) list.terms.push_back(term_of(part, op));
+  list.graph = subgraphs_of(list.operators, std::vector<OperatorTime>(list.operators.size()));
+  return list;
+}
+
+auto PricedStage::clock_of(const std::vector<AdapterShape>& adapters, int64_t layers) -> Clock {
+  const bool is_whole = layers == stage_.last_layer - stage_.first_layer;
+  const StageOfLayers part =
+      is_whole ? StageOfLayers{model_, stage_, adapters} : stage_of_layers(model_, stage_, adapters, layers);
+  const std::vector<Operator> forward = stage_operators(part.model, part.stage, part.adapters, Direction::forward);
+  Clock made;
+  made.forward = list_of(part, forward);
+  if (machine_.recompute) made.again = list_of(part, without_others(recomputed_operators(forward), forward));
+  made.backward = list_of(part, stage_operators(part.model, part.stage, part.adapters, Direction::backward));
+  return made;
+}
+
+SubgraphDag PricedStage::graph_of(const List& list, const std::vector<double>& seconds, double all_reduce_s) const {
+  SubgraphDag graph = list.graph;
+  for (Subgraph& subgraph : graph) {
+    for (const int32_t op : subgraph.operators) {
+      subgraph.compute_s += seconds[list.terms[static_cast<size_t>(op)]];
+      if (list.operators[static_cast<size_t>(op)].communicates) subgraph.communication_s += all_reduce_s;
+    }
+  }
+  return graph;
+}
+
+auto PricedStage::clock_graphs(const MicrobatchCounts& counts, ClockLayers layers, bool has_backward) const -> ClockGraphs {
+  const Clock& lists = layers == ClockLayers::few ? few_ : more_;
+  const std::vector<double> seconds = term_seconds(counts);
+  const double all_reduce_s = all_reduce_seconds(
+      static_cast<double>(counts.tokens * model_.hidden_size * machine_.element_size()), stage_.tensor_parallel, machine_.link);
+  ClockGraphs graphs{.forward = graph_of(lists.forward, seconds, all_reduce_s), .again = {}, .backward = {}};
+  if (!has_backward) return graphs;
+  graphs.again = graph_of(lists.again, seconds, all_reduce_s);
+  graphs.backward = graph_of(lists.backward, seconds, all_reduce_s);
+  return graphs;
+}
+
+}  // namespace cotune

@@ -1,0 +1,87 @@
+/// A stage with the adapters of some jobs, made ready to be priced for many microbatches: the operator lists are made once, and
+/// operators that are alike are priced once.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/cost/stage_cost.h"
+#include "schedule/stage/subgraphs.h"
+
+namespace cotune {
+
+/// Whether layers that are adapted alike are priced once for all.
+enum class LayerPricing {
+  find_out,  ///< where they are alike
+  alike,     ///< they are
+  each,      ///< no
+};
+
+class PricedStage {
+ public:
+  /// `adapters`: of the jobs in the microbatches, over the whole model. What machine.measured points to must outlive this.
+  PricedStage(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
+              const StageMachine& machine, LayerPricing pricing = LayerPricing::find_out);
+
+  const StageMachine& machine() const { return machine_; }
+  const StageShape& shape() const { return stage_; }
+
+  /// stage_seconds of a microbatch.
+  StageSeconds seconds(const MicrobatchCounts& counts) const;
+
+  /// Of stage_memory with one microbatch in flight: activations, and workspace.
+  int64_t kept_bytes(const MicrobatchCounts& counts) const;
+  int64_t workspace_bytes(const MicrobatchCounts& counts) const;
+
+  /// With tensor parallelism: the subgraphs of a microbatch, for a clock (overlapped_stage.h): of the stage with some of its layers, or with all of
+  /// them where they are few or not alike.
+  struct ClockGraphs {
+    SubgraphDag forward, again, backward;  ///< again: what runs once more under recomputation
+  };
+  enum class ClockLayers { few, more };
+  ClockGraphs clock_graphs(const MicrobatchCounts& counts, ClockLayers layers, bool has_backward) const;
+
+  /// The layers that ClockLayers::few and more stand for; equal where all of the stage's are taken.
+  int64_t clock_layers(ClockLayers layers) const;
+
+ private:
+  /// An operator with how often it runs.
+  struct Term {
+    StageOfLayers part;  ///< without adapters: what the operator is priced with
+    OperatorParts op;
+    double forward = 0, backward = 0;
+  };
+  struct List {
+    std::vector<Operator> operators;
+    std::vector<size_t> terms;
+    SubgraphDag graph;  ///< without times
+  };
+  struct Clock {
+    List forward, again, backward;
+  };
+  struct Bytes {
+    int64_t per_token = 0;
+    std::vector<int64_t> per_job_token;
+    int64_t of(const MicrobatchCounts& counts) const;
+    bool operator==(const Bytes&) const = default;
+  };
+
+  size_t term_of(const StageOfLayers& part, const Operator& op);
+  List list_of(const StageOfLayers& part, std::vector<Operator> operators);
+  void find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept, std::vector<Bytes>& layers) const;
+  Clock clock_of(const std::vector<AdapterShape>& adapters, int64_t layers);
+  std::vector<double> term_seconds(const MicrobatchCounts& counts) const;
+  SubgraphDag graph_of(const List& list, const std::vector<double>& seconds, double all_reduce_s) const;
+
+  ModelConfig model_;
+  StageShape stage_;
+  StageMachine machine_;
+  bool is_alike_ = false;
+  int64_t job_count_ = 0;
+  std::vector<Term> terms_;  ///< operators of all lists that differ
+  Bytes kept_;
+  std::vector<Bytes> layer_bytes_;  ///< under recomputation: what each layer keeps during its backward, each kind once
+  Clock few_, more_;                ///< with tensor parallelism
+};
+
+}  // namespace cotune

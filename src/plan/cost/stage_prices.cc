@@ -1,0 +1,35 @@
+#include "plan/cost/stage_prices.h"
+
+namespace cotune {
+
+StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine)
+    : model_(model), jobs_(jobs), machine_(machine) {}
+
+size_t StagePrices::jobs_number(const std::vector<int32_t>& jobs) {
+  const auto [found, is_new] = numbers_.try_emplace(jobs, sets_.size());
+  if (is_new) {
+    JobSet& set = sets_.emplace_back();
+    for (const int32_t job : jobs) {
+      const std::vector<AdapterShape>& own = jobs_[static_cast<size_t>(job)].adapters;
+      set.adapters.insert(set.adapters.end(), own.begin(), own.end());
+    }
+    set.is_alike = cotune::layers_are_alike(model_, set.adapters);
+  }
+  return found->second;
+}
+
+const PricedStage& StagePrices::at(const StageShape& stage, size_t jobs_number, bool every_layer) {
+  const JobSet& set = sets_[jobs_number];
+  // Of layers that are adapted alike it matters only whether they are the model's first or last.
+  const bool is_alike = set.is_alike;
+  const int64_t first = is_alike && stage.first_layer > 0 ? 1 : stage.first_layer;
+  const int64_t last = is_alike ? (stage.last_layer == model_.layer_count ? 1 : 0) : stage.last_layer;
+  const Key key{jobs_number,         every_layer,    stage.tensor_parallel, stage.last_layer - stage.first_layer,
+                stage.has_embedding, stage.has_head, first,                 last};
+  const auto found = stages_.find(key);
+  if (found != stages_.end()) return found->second;
+  const LayerPricing pricing = set.is_alike && !every_layer ? LayerPricing::alike : LayerPricing::each;
+  return stages_.emplace(key, PricedStage(model_, stage, set.adapters, machine_, pricing)).first->second;
+}
+
+}  // namespace cotune

@@ -1,0 +1,46 @@
+/// Priced stages of one machine by the jobs in a microbatch, each made once: what many replicas and packings ask for.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "plan/cost/priced_stage.h"
+#include "plan/shapes/job_shape.h"
+
+namespace cotune {
+
+class StagePrices {
+ public:
+  /// What is given, and what machine.measured points to, must outlive this.
+  StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine);
+
+  const StageMachine& machine() const { return machine_; }
+
+  /// Some jobs, by number; ascending. Numbers count from 0 in the order of the first call.
+  size_t jobs_number(const std::vector<int32_t>& jobs);
+
+  /// The stage for microbatches of these jobs. Stages that cost the same are one. Stays where it is.
+  const PricedStage& at(const StageShape& stage, size_t jobs_number, bool every_layer = false);
+
+  /// Whether the jobs' adapters are alike on all layers.
+  bool layers_are_alike(size_t jobs_number) const { return sets_[jobs_number].is_alike; }
+
+ private:
+  struct JobSet {
+    std::vector<AdapterShape> adapters;
+    bool is_alike = false;
+  };
+  /// jobs, every layer, tensor parallelism, layers, embedding, head, first and last layer (of the stage: 0 where that does not matter).
+  using Key = std::tuple<size_t, bool, int64_t, int64_t, bool, bool, int64_t, int64_t>;
+
+  const ModelConfig& model_;
+  const std::vector<JobShape>& jobs_;
+  StageMachine machine_;
+  std::map<std::vector<int32_t>, size_t> numbers_;
+  std::vector<JobSet> sets_;
+  std::map<Key, PricedStage> stages_;
+};
+
+}  // namespace cotune
