@@ -30,8 +30,9 @@ struct ConsideredDeployment {
   System system = System::lobra;
   bool recompute = false;
   std::string replicas;    ///< `<1,1>×4, <8,1>×1`
-  double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3)
-  double simulated_s = 0;  ///< best simulated step; 0: not simulated, or nothing fitted
+  double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3, calibrated by simulation)
+  double estimated_s = 0;  ///< slowest replica by a quick simulation of one of each configuration: decides what is simulated in full
+  double simulated_s = 0;  ///< best step simulated in full; 0: not simulated, or nothing fitted
 };
 
 /// A deployment under a sharing policy and a pipeline order.

@@ -54,9 +54,10 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
     return best;
   }
   bool is_first = true;
+  int64_t simulated_count = 0;
   for (const Deployed& deployed : found) {
-    ConsideredDeployment& shown = deployments_.emplace_back(ConsideredDeployment{
-        group_.name, system, saving_.recompute, text_of(deployed.replicas), deployed.dispatch.makespan, 0});
+    ConsideredDeployment& shown = deployments_.emplace_back(considered(deployed));
+    if (simulated_count++ >= options_.simulated_deployments) continue;
     size_t place = 0;
     for (const Sharing policy : sharing) {
       for (Alternative& tried : simulated(deployed, policy, orders)) {
@@ -72,6 +73,32 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
     is_first = false;
   }
   return best;
+}
+
+bool NodesPlanner::holds_all_rows(const std::vector<int64_t>& replicas) const {
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] > 0 && configurations_[i].chunk_tokens >= longest_) return no_deployment_.empty();
+  }
+  return false;
+}
+
+Alternative NodesPlanner::simulate(System system, const std::vector<int64_t>& replicas, Sharing sharing, PipelineOrder order) {
+  COTUNE_CHECK(holds_all_rows(replicas));
+  return simulated(deployed(system, replicas), sharing, {order}).front();
+}
+
+ConsideredDeployment NodesPlanner::estimate(System system, const std::vector<int64_t>& replicas) {
+  COTUNE_CHECK(holds_all_rows(replicas));
+  return considered(deployed(system, replicas));
+}
+
+ConsideredDeployment NodesPlanner::considered(const Deployed& deployed) const {
+  return {.nodes = group_.name,
+          .system = deployed.system,
+          .recompute = saving_.recompute,
+          .replicas = text_of(deployed.replicas),
+          .dispatch_s = deployed.dispatch.makespan,
+          .estimated_s = deployed.estimated_s};
 }
 
 std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const {
@@ -99,7 +126,7 @@ std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const 
     if (copies[i] > 0) reach = std::max(reach, configurations_[i].chunk_tokens);
   }
   if (reach < longest_) throw_user_error("the plan's replicas hold rows of {} tokens, the jobs have {}", reach, longest_);
-  return deal_rows(rows_, buckets_, copies, deployed(plan.deployment, std::move(replicas)).dispatch);
+  return deal_rows(rows_, buckets_, dispatched(replicas));
 }
 
 Alternative NodesPlanner::empty_alternative(System system, Sharing sharing, PipelineOrder order) const {
@@ -147,7 +174,9 @@ void NodesPlanner::find_configurations() {
         fmt::format("out of memory: no configuration holds rows of {} tokens, at most {}", longest_, reach);
   } else {
     buckets_ = bucket_rows(rows_, options_.length_buckets, configurations_);
-    costs_ = step_costs(configurations_, buckets_, options_.layout);
+    const std::span<const double> unpadded = options_.layout == Layout::padded ? std::span<const double>() : buckets_.mean;
+    costs_ = bucket_costs(configurations_, buckets_.tokens, unpadded);
+    for (size_t i = 0; i < configurations_.size(); ++i) calibrate(i);
   }
 }
 
@@ -167,21 +196,55 @@ bool NodesPlanner::is_wanted(const std::vector<int64_t>& replicas) const {
   return false;
 }
 
-void NodesPlanner::keep_best(std::vector<Deployed>& found) const {
-  std::stable_sort(found.begin(), found.end(), [](const Deployed& a, const Deployed& b) {
-    return a.dispatch.makespan < b.dispatch.makespan;
-  });
-  if (static_cast<int64_t>(found.size()) > options_.simulated_deployments) {
-    found.resize(static_cast<size_t>(options_.simulated_deployments));
+double NodesPlanner::estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows,
+                               const RowDispatch& dispatch) {
+  size_t slowest = dispatch.replicas.size();
+  for (size_t r = 0; r < dispatch.replicas.size(); ++r) {
+    if (dispatch.replicas[r].configuration != configuration || rows[r].empty()) continue;
+    if (slowest == dispatch.replicas.size() || dispatch.replicas[r].seconds > dispatch.replicas[slowest].seconds) slowest = r;
   }
+  if (slowest == dispatch.replicas.size()) return 0;
+  const Configuration& shape = configurations_[configuration];
+  const std::vector<int64_t> one = {shape.devices()};
+  const auto placed = place_replicas(one, group_);
+  return placed ? replica_planner_.estimate(empty_replica(shape, placed->front(), 0), rows[slowest]) : 0;
 }
 
-auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) const -> Deployed {
-  Dispatch dispatch = dispatch_balanced(costs_, replicas, buckets_.sequences, options_.deployment.dispatch);
-  return {system, std::move(replicas), std::move(dispatch)};
+void NodesPlanner::calibrate(size_t configuration) {
+  BucketCosts& costs = costs_[configuration];
+  const int64_t count = device_count() / configurations_[configuration].devices();
+  std::vector<int64_t> replicas(configurations_.size(), 0), sequences = buckets_.sequences;
+  replicas[configuration] = count;
+  for (size_t j = costs.reach(); j < sequences.size(); ++j) sequences[j] = 0;
+  std::vector<StepRow> that_fit;
+  for (const StepRow& row : rows_) {
+    if (costs.reach() > 0 && row.tokens <= buckets_.tokens[costs.reach() - 1]) that_fit.push_back(row);
+  }
+  if (count == 0 || that_fit.empty()) return;
+  const RowDispatch dispatch = dispatch_rows(costs_, replicas, sequences);
+  const double simulated = estimated(configuration, deal_rows(that_fit, buckets_, dispatch), dispatch);
+  if (simulated <= 0) return;
+  const double factor = simulated / dispatch.makespan;
+  for (double& seconds : costs.seconds) seconds *= factor;
+  costs.fill *= factor;
 }
 
-auto NodesPlanner::alike_deployments(System system) const -> std::vector<Deployed> {
+void NodesPlanner::sort(std::vector<Deployed>& found) const {
+  std::stable_sort(found.begin(), found.end(),
+                   [](const Deployed& a, const Deployed& b) { return a.estimated_s < b.estimated_s; });
+}
+
+auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) -> Deployed {
+  Deployed result{system, std::move(replicas), {}, 0};
+  result.dispatch = dispatched(result.replicas);
+  const auto rows = deal_rows(rows_, buckets_, result.dispatch);
+  for (size_t i = 0; i < result.replicas.size(); ++i) {
+    if (result.replicas[i] > 0) result.estimated_s = std::max(result.estimated_s, estimated(i, rows, result.dispatch));
+  }
+  return result;
+}
+
+auto NodesPlanner::alike_deployments(System system) -> std::vector<Deployed> {
   std::vector<Deployed> found;
   for (size_t i = 0; i < configurations_.size(); ++i) {
     const int64_t count = device_count() / configurations_[i].devices();
@@ -190,7 +253,7 @@ auto NodesPlanner::alike_deployments(System system) const -> std::vector<Deploye
     replicas[i] = count;
     if (is_wanted(replicas)) found.push_back(deployed(system, std::move(replicas)));
   }
-  keep_best(found);
+  sort(found);
   return found;
 }
 
@@ -225,7 +288,7 @@ auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
                                       [&](const Deployed& other) { return other.replicas == each.replicas; });
     if (!is_known) found.push_back(std::move(each));
   }
-  keep_best(found);
+  sort(found);
   return found;
 }
 
@@ -244,9 +307,8 @@ std::vector<Alternative> NodesPlanner::simulated(const Deployed& deployed, Shari
 std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deployed, Sharing sharing,
                                                            const std::vector<PipelineOrder>& orders) {
   std::vector<const Configuration*> shapes;
-  std::vector<int64_t> sizes, copies;  // copies: by configuration
+  std::vector<int64_t> sizes;
   for (size_t i = 0; i < deployed.replicas.size(); ++i) {
-    copies.push_back(deployed.replicas[i] * configurations_[i].shards);
     for (int64_t k = 0; k < deployed.replicas[i]; ++k) {
       shapes.push_back(&configurations_[i]);
       sizes.push_back(configurations_[i].devices());
@@ -267,7 +329,7 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
     }
     return result;
   }
-  const auto rows = deal_rows(rows_, buckets_, copies, deployed.dispatch);
+  const auto rows = deal_rows(rows_, buckets_, deployed.dispatch);
   size_t r = 0;
   for (size_t unit = 0; unit < shapes.size(); ++unit) {
     for (int64_t copy = 0; copy < shapes[unit]->shards; ++copy, ++r) {

@@ -30,29 +30,46 @@ class NodesPlanner {
   /// configurations, or do not hold the rows.
   std::vector<std::vector<StepRow>> rows_of(const Plan& plan) const;
 
-  /// Every configuration, and every deployment that plan() has simulated so far.
+  /// Those that fit, in the order of replica counts.
+  const std::vector<Configuration>& configurations() const { return configurations_; }
+  /// Whether replicas of these counts hold the longest row.
+  bool holds_all_rows(const std::vector<int64_t>& replicas) const;
+  /// One deployment in full, as plan() simulates those that it takes into consideration. The replicas must hold all rows.
+  Alternative simulate(System system, const std::vector<int64_t>& replicas, Sharing sharing, PipelineOrder order);
+  /// What plan() says of it before that: dispatch_s and estimated_s.
+  ConsideredDeployment estimate(System system, const std::vector<int64_t>& replicas);
+
+  /// Every configuration, and every deployment that plan() has estimated so far.
   const std::vector<ConsideredConfiguration>& considered() const { return considered_; }
   const std::vector<ConsideredDeployment>& considered_deployments() const { return deployments_; }
   /// What plan(System::lobra) found by closed form.
   const Deployment& lobra() const { return lobra_; }
 
  private:
-  /// Replica counts over configurations_, with the rows that each replica gets.
+  /// Replica counts over configurations_, with how many rows of each bucket each replica gets.
   struct Deployed {
     System system = System::lobra;
     std::vector<int64_t> replicas;
-    Dispatch dispatch;
+    RowDispatch dispatch;
+    double estimated_s = 0;  ///< of the slowest replica of each configuration, by ReplicaPlanner::estimate
   };
 
   int64_t device_count() const { return group_.count * group_.devices; }
   /// Whether it saves memory as it should: with sharded weights in some replicas, where that is asked for.
   bool is_wanted(const std::vector<int64_t>& replicas) const;
   void find_configurations();
+  /// Makes the linear costs of a configuration those that ReplicaPlanner::estimate has for the slowest of as many replicas
+  /// as there is room for, with the rows that fit.
+  void calibrate(size_t configuration);
+  /// The slowest of some replicas of one configuration, simulated; 0: it has no rows, or they do not fit.
+  double estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
   std::string text_of(const std::vector<int64_t>& replicas) const;
-  /// As many as are simulated, by the linear model of dispatch.
-  void keep_best(std::vector<Deployed>& found) const;
-  Deployed deployed(System system, std::vector<int64_t> replicas) const;
-  std::vector<Deployed> alike_deployments(System system) const;
+  ConsideredDeployment considered(const Deployed& deployed) const;
+  /// By their estimates, the shortest first.
+  void sort(std::vector<Deployed>& found) const;
+  RowDispatch dispatched(const std::vector<int64_t>& replicas) const { return dispatch_rows(costs_, replicas, buckets_.sequences); }
+  Deployed deployed(System system, std::vector<int64_t> replicas);
+  std::vector<Deployed> alike_deployments(System system);
   std::vector<Deployed> unlike_deployments(System system);
   Alternative empty_alternative(System system, Sharing sharing, PipelineOrder order) const;
   /// The same, remembered: like replicas come with either system.

@@ -29,12 +29,12 @@ struct PlanOptions {
                                        PipelineOrder::automatic};
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
   int64_t length_buckets = 16;        ///< R, of dispatch
-  int64_t simulated_deployments = 3;  ///< per kind: as many of the best by closed form are simulated
+  int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full
   ReplicaLimits replicas;             ///< of plans that save no memory: recompute and most_shards are not read
   Recompute recompute = Recompute::automatic;  ///< automatic: as a saving; always: in every plan; never: in none
   /// How memory is saved at the cost of time, each tried with sharing hybrid in the default order beside the plans without.
   std::vector<MemorySaving> savings = {{.recompute = true}, {.most_shards = 16}, {.recompute = true, .most_shards = 16}};
-  DeploymentLimits deployment;
+  DeploymentLimits deployment = {.dealing = Dealing::by_row, .gap = 0.005};
   const MeasuredTimes* measured =
       nullptr;               ///< of a profile of the devices, in place of the roofline; must outlive the call
   std::string profile_hash;  ///< of the profile; "" where `measured` is null

@@ -175,12 +175,19 @@ std::string saving_text(const Alternative& each) {
 void explain_deployments(std::string& text, const PlanningResult& result) {
   if (result.deployments.empty()) return;
   text +=
-      "\nDeployments that were simulated (seconds of a step: linear model of dispatch, best simulated):\n";
+      "\nDeployments (seconds of a step: linear model of dispatch, estimate, best simulated in full):\n";
+  int64_t left_out = 0;
   for (const ConsideredDeployment& each : result.deployments) {
-    text += fmt::format("  {:<10} {:<11} {:<36} {:>9} {:>9}\n", each.nodes, name_of(each.system),
+    if (each.simulated_s == 0) {
+      ++left_out;
+      continue;
+    }
+    text += fmt::format("  {:<10} {:<11} {:<36} {:>9} {:>9} {:>9}\n", each.nodes, name_of(each.system),
                         each.replicas + (each.recompute ? " r" : ""), seconds_text(each.dispatch_s, false),
+                        seconds_text(each.estimated_s, false),
                         each.simulated_s > 0 ? seconds_text(each.simulated_s, false) : "-");
   }
+  if (left_out > 0) text += fmt::format("  and {} whose estimate is longer, in --json\n", left_out);
   const Deployment& lobra = result.lobra;
   if (lobra.enumerated > 0) {
     text += fmt::format(

@@ -54,6 +54,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                            {"recompute", each.recompute},
                            {"replicas", each.replicas},
                            {"dispatch_s", each.dispatch_s},
+                           {"estimated_s", each.estimated_s},
                            {"simulated_s", each.simulated_s}});
   }
   const Deployment& lobra = result.lobra;

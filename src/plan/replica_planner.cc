@@ -82,9 +82,7 @@ StagePrices& ReplicaPlanner::prices(int64_t tensor_parallel) {
   return prices_.try_emplace(tensor_parallel, model_, jobs_, machine(tensor_parallel)).first->second;
 }
 
-std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                                Sharing sharing, const std::vector<PipelineOrder>& orders) {
-  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{empty, ""});
+ReplicaModel ReplicaPlanner::model_of(const PlannedReplica& empty) const {
   ReplicaModel replica{.model = model_,
                        .jobs = jobs_,
                        .stages = {},
@@ -93,9 +91,38 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
                        .memory_limit = group_.device.usable_bytes(),
                        .sharding = {empty.shards, options_.replicas.gather_overlap},
                        .between_copies = cluster_.link_of(group_, empty.devices() * empty.shards)};
+  for (const PlannedStage& stage : empty.stages) replica.stages.push_back(stage.shape);
+  return replica;
+}
+
+std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                                Sharing sharing, const std::vector<PipelineOrder>& orders) {
+  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{empty, ""});
+  const ReplicaModel replica = model_of(empty);
+  return search(replica, empty, rows, sharing, task_choices(replica, rows, sharing), orders);
+}
+
+double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows) {
+  std::vector<int32_t> jobs;
+  for (const StepRow& row : rows) {
+    if (std::find(jobs.begin(), jobs.end(), row.job) == jobs.end()) jobs.push_back(row.job);
+  }
+  std::sort(jobs.begin(), jobs.end());
+  const ReplicaModel replica = model_of(empty);
+  const std::vector<TaskChoice> fused = {{{jobs}, each_by_itself(1)}};
+  for (const PipelineOrder order : {PipelineOrder::one_f_one_b, PipelineOrder::automatic}) {
+    const ReplicaChoice choice = search(replica, empty, rows, Sharing::hybrid, fused, {order}).front();
+    if (choice.constraint.empty()) return choice.replica.seconds;
+  }
+  return 0;
+}
+
+std::vector<ReplicaChoice> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
+                                                  const std::vector<StepRow>& rows, Sharing sharing,
+                                                  const std::vector<TaskChoice>& choices,
+                                                  const std::vector<PipelineOrder>& orders) {
   int64_t longest = 0;
   for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
-  for (const PlannedStage& stage : empty.stages) replica.stages.push_back(stage.shape);
   std::vector<BestChoice> best(orders.size());
   const int64_t least = (std::max(longest, least_budget(options_)) + 63) / 64 * 64;
   // A pipeline wants several microbatches per stage.
@@ -103,7 +130,7 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
   for (int64_t budget = std::max(empty.token_budget, longest);;) {
     bool goes_on = false;
     int64_t microbatches = 0;
-    for (const TaskChoice& choice : task_choices(replica, rows, sharing)) {
+    for (const TaskChoice& choice : choices) {
       const PricedRows priced = price_rows(
           replica, rows, {sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets},
           &prices(empty.tensor_parallel));
@@ -118,9 +145,9 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
     if ((!goes_on && microbatches >= wanted) || next >= budget) break;
     budget = next;
   }
-  std::vector<ReplicaChoice> choices;
-  for (BestChoice& each : best) choices.push_back(each.take());
-  return choices;
+  std::vector<ReplicaChoice> found;
+  for (BestChoice& each : best) found.push_back(each.take());
+  return found;
 }
 
 auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows, Sharing sharing)

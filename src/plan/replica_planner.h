@@ -45,6 +45,10 @@ class ReplicaPlanner {
   std::vector<ReplicaChoice> plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
                                   Sharing sharing, const std::vector<PipelineOrder>& orders);
 
+  /// Seconds with all jobs fused under continuous 1F1B, or where that does not fit the default order; 0 where nothing fits. A fraction of the work of
+  /// plan().
+  double estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
+
  private:
   /// Hybrid tasks, and which of them run in one clock.
   struct TaskChoice {
@@ -52,6 +56,11 @@ class ReplicaPlanner {
     Buckets buckets;
     bool operator==(const TaskChoice&) const = default;
   };
+  ReplicaModel model_of(const PlannedReplica& empty) const;
+  /// As plan() with these choices. `model`: of `empty`.
+  std::vector<ReplicaChoice> search(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                    Sharing sharing, const std::vector<TaskChoice>& choices,
+                                    const std::vector<PipelineOrder>& orders);
   /// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice. All jobs, each
   /// job by itself, what choose_hybrid_tasks finds; with tensor parallelism also two halves in one clock, and jobs in pairs.
   const std::vector<TaskChoice>& task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows,

@@ -109,10 +109,10 @@ TEST(DealRows, GivesEveryRowOnceAsManyAsTheDispatchSays) {
     };
     const std::vector<Configuration> configurations = {small, large};
     const StepBuckets buckets = bucket_rows(rows, 6, configurations);
-    const std::vector<BucketCosts> costs = step_costs(configurations, buckets, Layout::ragged);
+    const std::vector<BucketCosts> costs = bucket_costs(configurations, buckets.tokens, buckets.mean);
     const std::vector<int64_t> replicas = {3, 2};
-    const Dispatch dispatch = dispatch_balanced(costs, replicas, buckets.sequences);
-    const auto dealt = deal_rows(rows, buckets, replicas, dispatch);
+    const RowDispatch dispatch = dispatch_rows(costs, replicas, buckets.sequences);
+    const auto dealt = deal_rows(rows, buckets, dispatch);
     ASSERT_EQ(dealt.size(), 5u);
     std::vector<StepRow> all;
     int64_t on_small = 0;
@@ -126,7 +126,8 @@ TEST(DealRows, GivesEveryRowOnceAsManyAsTheDispatchSays) {
     });
     EXPECT_EQ(all, rows) << seed;
     int64_t due = 0;
-    for (const int64_t count : dispatch.sequences[0]) due += count;
+    const Dispatch totals = totals_of(dispatch, 2, buckets.tokens.size());
+    for (const int64_t count : totals.sequences[0]) due += count;
     EXPECT_EQ(on_small, due) << seed;
   }
 }

@@ -60,14 +60,15 @@ TEST(ReplicaCandidates, WithShardedWeightsHoldWhatACopyAloneCannot) {
   const Configuration sharded = find("<1,1>/4"), stages = find("<1,4>");
   EXPECT_GT(sharded.chunk_tokens, 0);
   EXPECT_EQ(sharded.devices(), 4);
-  // Four copies take a chunk each in the time of one.
+  // Four copies take a chunk each in the time of one; costs are of one of them.
   const std::vector<int64_t> lengths = {512};
   const BucketCosts costs = bucket_costs(sharded, lengths);
   const int64_t rows = sharded.chunk_tokens / 512;
-  EXPECT_DOUBLE_EQ(costs.seconds[0], sharded.chunk_seconds(rows, 512) / static_cast<double>(4 * rows));
+  EXPECT_DOUBLE_EQ(costs.seconds[0], sharded.chunk_seconds(rows, 512) / static_cast<double>(rows));
+  EXPECT_EQ(costs.copies, 4);
   EXPECT_EQ(costs.fill, 0);
   EXPECT_EQ(costs.devices, 4);
-  EXPECT_NEAR(sharded.rate(512) * 4 * costs.seconds[0], 512, 1e-9);
+  EXPECT_NEAR(sharded.rate(512) * costs.seconds[0], 512, 1e-9);
   EXPECT_GT(stages.chunk_tokens, 0);
   for (const ReplicaCandidate& each : candidates) EXPECT_LE(each.configuration.devices(), 4);
 }

@@ -28,11 +28,11 @@ class RowPricer {
       all_adapters_.insert(all_adapters_.end(), job.adapters.begin(), job.adapters.end());
       moment_count_ = std::max(moment_count_, job.moment_count);
     }
-    const MicrobatchCounts nothing{.job_tokens = std::vector<int64_t>(replica.jobs.size(), 0)};
     for (const StageShape& stage : replica.stages) {
       const int64_t element = replica.machine.element_size();
       priced_.resident.push_back(
-          with_sharded_weights(stage_memory(replica.model, stage, all_adapters_, moment_count_, nothing, 0, element),
+          with_sharded_weights({.weights = frozen_bytes(replica.model, stage, element),
+                                .adapters = adapter_bytes(replica.model, stage, all_adapters_, moment_count_)},
                                replica.model, stage, replica.sharding, element));
       priced_.largest_kept.push_back(0);
     }

@@ -201,6 +201,7 @@ class DeploymentSearch {
 Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,
                            const DeploymentLimits& limits) {
   COTUNE_CHECK(costs.size() < 24, "{} configurations are too many to enumerate", costs.size());
+  for (const BucketCosts& each : costs) COTUNE_CHECK(each.copies == 1 || limits.dealing == Dealing::by_row);
   return DeploymentSearch(costs, sequences, limits).run(devices);
 }
 

@@ -11,8 +11,10 @@ namespace cotune {
 
 /// What a bucket's sequences cost on one replica of a configuration.
 struct BucketCosts {
-  int64_t devices = 1;          ///< of one replica
-  std::vector<double> seconds;  ///< per sequence, of buckets 0, 1, … up to the longest that fits; later ones do not
+  int64_t devices = 1;          ///< of one replica, or of all copies that are deployed as one
+  int64_t copies = 1;           ///< replicas that are deployed as one, each with sequences of its own; above 1 where rows are
+                                ///< dealt to single replicas (dispatch_rows.h) only
+  std::vector<double> seconds;  ///< per sequence, on one replica, of buckets 0, 1, … up to the longest that fits; later ones do not
   double fill = 0;              ///< seconds to fill and drain the pipeline of a replica that has any sequence
   bool operator==(const BucketCosts&) const = default;
 

@@ -12,7 +12,7 @@ class RowAssignment {
  public:
   RowAssignment(std::span<const BucketCosts> costs, std::span<const int64_t> replicas, size_t buckets) : costs_(costs) {
     for (size_t i = 0; i < replicas.size(); ++i) {
-      for (int64_t k = 0; k < replicas[i]; ++k) rows_.replicas.push_back({i, std::vector<int64_t>(buckets, 0), 0});
+      for (int64_t k = 0; k < replicas[i] * costs[i].copies; ++k) rows_.replicas.push_back({i, std::vector<int64_t>(buckets, 0), 0});
     }
   }
 

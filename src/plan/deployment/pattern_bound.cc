@@ -92,7 +92,8 @@ DeviceBound PatternBound::least_devices(double seconds, int64_t devices, int rou
     for (size_t i = 0; i < width; ++i) {
       Pattern pattern;
       const auto size = static_cast<double>(costs_[i].devices);
-      cut.worth[i] = best_pattern(i, seconds, prices, pattern);
+      cut.worth[i] = static_cast<double>(costs_[i].copies) * best_pattern(i, seconds, prices, pattern);
+      for (int64_t& count : pattern.sequences) count *= costs_[i].copies;
       most_per_device = std::max(most_per_device, cut.worth[i] / size);
       if (cut.worth[i] <= size * (1 + 1e-7)) continue;
       lp.add_column(size, {pattern.sequences.begin(), pattern.sequences.end()});

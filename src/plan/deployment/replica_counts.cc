@@ -9,6 +9,11 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+/// Of one sequence.
+double device_seconds(const BucketCosts& costs, size_t bucket) {
+  return static_cast<double>(costs.devices) / static_cast<double>(costs.copies) * costs.seconds[bucket];
+}
+
 bool visit_plans(std::span<const int64_t> sizes, size_t i, int64_t left, std::vector<int64_t>& plan,
                  const std::function<bool(std::span<const int64_t>)>& visit) {
   if (i + 1 == sizes.size()) {
@@ -52,7 +57,7 @@ double least_seconds(std::span<const BucketCosts> costs, std::span<const int64_t
     double least = infinity, alone = infinity;
     for (const BucketCosts& each : costs) {
       if (j >= each.reach() || each.devices > devices) continue;
-      least = std::min(least, static_cast<double>(each.devices) * each.seconds[j]);
+      least = std::min(least, device_seconds(each, j));
       alone = std::min(alone, each.seconds[j] + each.fill);
     }
     total += static_cast<double>(sequences[j]) * least;
@@ -69,7 +74,7 @@ double support_bound(std::span<const BucketCosts> costs, std::span<const int64_t
     double least = infinity;
     for (size_t i = 0; i < costs.size(); ++i) {
       if ((support >> i & 1) == 0 || j >= costs[i].reach()) continue;
-      least = std::min(least, static_cast<double>(costs[i].devices) * costs[i].seconds[j]);
+      least = std::min(least, device_seconds(costs[i], j));
     }
     total += static_cast<double>(sequences[j]) * least;
   }

@@ -1,7 +1,7 @@
 #include "plan/deployment/step_dispatch.h"
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
@@ -47,50 +47,27 @@ StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
   return filled;
 }
 
-std::vector<BucketCosts> step_costs(std::span<const Configuration> configurations, const StepBuckets& buckets,
-                                    Layout layout) {
-  std::vector<BucketCosts> costs;
-  for (const Configuration& configuration : configurations) {
-    BucketCosts& each = costs.emplace_back(BucketCosts{.devices = configuration.devices()});
-    for (size_t j = 0; j < buckets.tokens.size() && buckets.tokens[j] <= configuration.chunk_tokens; ++j) {
-      const int64_t tokens =
-          layout == Layout::padded ? buckets.tokens[j] : std::llround(std::ceil(buckets.mean[j]));
-      const int64_t sequences = configuration.chunk_tokens / tokens;
-      const double seconds = configuration.chunk_seconds(sequences, tokens);
-      each.seconds.push_back(seconds / static_cast<double>(sequences * configuration.shards));
-      each.fill = std::max(each.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
-    }
-  }
-  return costs;
-}
-
 std::vector<std::vector<StepRow>> deal_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets,
-                                            std::span<const int64_t> replicas, const Dispatch& dispatch) {
-  std::vector<size_t> first_replica;
-  size_t replica_count = 0;
-  for (const int64_t count : replicas) {
-    first_replica.push_back(replica_count);
-    replica_count += static_cast<size_t>(count);
-  }
-  std::vector<std::vector<StepRow>> dealt(replica_count);
-  std::vector<int64_t> turn(replicas.size(), 0);
-  for (size_t j = 0; j < buckets.tokens.size(); ++j) {
-    std::vector<int64_t> given(replicas.size(), 0);
+                                            const RowDispatch& dispatch) {
+  std::vector<std::vector<StepRow>> dealt(dispatch.replicas.size());
+  std::vector<std::vector<const StepRow*>> of_bucket(buckets.tokens.size());
+  for (const StepRow& row : rows) of_bucket[bucket_of(buckets, row.tokens)].push_back(&row);
+  for (size_t j = 0; j < of_bucket.size(); ++j) {
+    std::vector<int64_t> given(dealt.size(), 0);
     int64_t seen = 0;
-    for (const StepRow& row : rows) {
-      if (bucket_of(buckets, row.tokens) != j) continue;
-      const double share = static_cast<double>(++seen) / static_cast<double>(buckets.sequences[j]);
-      size_t next = replicas.size();
+    for (const StepRow* row : of_bucket[j]) {
+      const double share = static_cast<double>(++seen) / static_cast<double>(of_bucket[j].size());
+      size_t next = dealt.size();
       double most_behind = 0;
-      for (size_t i = 0; i < replicas.size(); ++i) {
-        const int64_t due = j < dispatch.sequences[i].size() ? dispatch.sequences[i][j] : 0;
-        if (given[i] >= due) continue;
-        const double behind = share * static_cast<double>(due) - static_cast<double>(given[i]);
-        if (next == replicas.size() || behind > most_behind) next = i, most_behind = behind;
+      for (size_t r = 0; r < dealt.size(); ++r) {
+        const int64_t due = dispatch.replicas[r].sequences[j];
+        if (given[r] >= due) continue;
+        const double behind = share * static_cast<double>(due) - static_cast<double>(given[r]);
+        if (next == dealt.size() || behind > most_behind) next = r, most_behind = behind;
       }
-      COTUNE_CHECK(next < replicas.size(), "the dispatch holds fewer rows of bucket {} than there are", j);
+      COTUNE_CHECK(next < dealt.size(), "the dispatch holds fewer rows of bucket {} than there are", j);
       ++given[next];
-      dealt[first_replica[next] + static_cast<size_t>(turn[next]++ % replicas[next])].push_back(row);
+      dealt[next].push_back(*row);
     }
   }
   for (std::vector<StepRow>& own : dealt) {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "jobs/job.h"
+#include "plan/deployment/dispatch_rows.h"
 #include "plan/shapes/configuration.h"
 #include "plan/shapes/length_buckets.h"
 #include "plan/shapes/typical_step.h"
@@ -24,16 +24,9 @@ struct StepBuckets {
 StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
                         std::span<const Configuration> configurations);
 
-/// As bucket_costs, with rows of their bucket's mean length under the layouts that do not pad them to the
-/// longest.
-std::vector<BucketCosts> step_costs(std::span<const Configuration> configurations, const StepBuckets& buckets,
-                                    Layout layout);
-
-/// The rows of every replica: replicas[i] of configuration i, one after the other. Of each bucket a
-/// configuration gets as many rows as the dispatch says, spread evenly over the rows as they stand, so that
-/// each job has its share everywhere; its replicas take them in turn, beginning where the last bucket left
-/// off (LB-14). Rows keep their order.
+/// The rows of every replica of the dispatch: of each bucket as many as it says. They are taken as they stand, each by the
+/// replica that has had the smallest part of its own, so that each job has its share everywhere. Rows keep their order.
 std::vector<std::vector<StepRow>> deal_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets,
-                                            std::span<const int64_t> replicas, const Dispatch& dispatch);
+                                            const RowDispatch& dispatch);
 
 }  // namespace cotune

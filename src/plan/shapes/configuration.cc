@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 namespace cotune {
@@ -17,22 +18,23 @@ double Configuration::rate(int64_t tokens) const {
   return static_cast<double>(shards * sequences * tokens) / (static_cast<double>(devices()) * chunk_seconds(sequences, tokens));
 }
 
-BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens) {
-  BucketCosts costs{.devices = configuration.devices()};
-  for (const int64_t tokens : bucket_tokens) {
-    if (tokens > configuration.chunk_tokens) break;
+BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens,
+                         std::span<const double> row_tokens) {
+  BucketCosts costs{.devices = configuration.devices(), .copies = configuration.shards, .seconds = {}};
+  for (size_t j = 0; j < bucket_tokens.size() && bucket_tokens[j] <= configuration.chunk_tokens; ++j) {
+    const int64_t tokens = row_tokens.empty() ? bucket_tokens[j] : std::llround(std::ceil(row_tokens[j]));
     const int64_t sequences = configuration.chunk_tokens / tokens;
     const double seconds = configuration.chunk_seconds(sequences, tokens);
-    costs.seconds.push_back(seconds / static_cast<double>(sequences * configuration.shards));
+    costs.seconds.push_back(seconds / static_cast<double>(sequences));
     costs.fill = std::max(costs.fill, static_cast<double>(configuration.pipeline_stages - 1) * seconds);
   }
   return costs;
 }
 
-std::vector<BucketCosts> bucket_costs(std::span<const Configuration> configurations,
-                                      std::span<const int64_t> bucket_tokens) {
+std::vector<BucketCosts> bucket_costs(std::span<const Configuration> configurations, std::span<const int64_t> bucket_tokens,
+                                      std::span<const double> row_tokens) {
   std::vector<BucketCosts> costs;
-  for (const Configuration& configuration : configurations) costs.push_back(bucket_costs(configuration, bucket_tokens));
+  for (const Configuration& each : configurations) costs.push_back(bucket_costs(each, bucket_tokens, row_tokens));
   return costs;
 }
 

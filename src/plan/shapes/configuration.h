@@ -27,10 +27,14 @@ struct Configuration {
   double rate(int64_t tokens) const;
 };
 
-/// Per-sequence costs of buckets (ascending padded lengths): c_j = t(b_j, s_j)/(Z·b_j) with b_j = ⌊M/s_j⌋ sequences a chunk;
-/// filling the pipeline costs (PP − 1)·max_j t(b_j, s_j), which is at least what Eq. 12 charges for the chunks that exist.
-BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens);
-std::vector<BucketCosts> bucket_costs(std::span<const Configuration> configurations, std::span<const int64_t> bucket_tokens);
+/// Per-sequence costs of buckets on one of the Z copies: c_j = t(b_j, s_j)/b_j with b_j = ⌊M/s_j⌋ sequences a chunk; filling
+/// the pipeline costs (PP − 1)·max_j t(b_j, s_j), which is at least what Eq. 12 charges for the chunks that exist.
+/// `bucket_tokens`: the longest row of each, ascending: what fits is said by them. s_j is `row_tokens`, the mean of a bucket's rows
+/// where they are not padded; empty: the longest.
+BucketCosts bucket_costs(const Configuration& configuration, std::span<const int64_t> bucket_tokens,
+                         std::span<const double> row_tokens = {});
+std::vector<BucketCosts> bucket_costs(std::span<const Configuration> configurations, std::span<const int64_t> bucket_tokens,
+                                      std::span<const double> row_tokens = {});
 
 /// LB-16: for every device count that is some candidate's and every length, the candidate of highest rate among those that
 /// fit into so many devices (replicas of smaller ones count), as `SELECT config, MAX(rate) GROUP BY devices, length`. Ties

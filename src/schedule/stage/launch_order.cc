@@ -61,6 +61,16 @@ class Launcher {
   std::vector<Launch> ready_;
 };
 
+/// One task whose subgraphs follow each other: a forward pass by itself.
+bool has_one_order(std::span<const SubgraphDag> dags) {
+  if (dags.size() != 1) return false;
+  for (size_t i = 1; i < dags.front().size(); ++i) {
+    const std::vector<int32_t>& before = dags.front()[i].predecessors;
+    if (std::find(before.begin(), before.end(), static_cast<int32_t>(i) - 1) == before.end()) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<Launch> task_by_task(std::span<const SubgraphDag> dags) {
@@ -136,6 +146,10 @@ ChosenLaunch choose_launch_order(std::span<const SubgraphDag> dags, const Stream
     StageOverlap overlap = simulate_launches(dags, order, rates);
     if (overlap.makespan_s < chosen.overlap.makespan_s) chosen = {std::move(order), name, std::move(overlap)};
   };
+  if (has_one_order(dags)) {
+    consider("priority", task_by_task(dags));
+    return chosen;
+  }
   consider("priority", launch_by_priority(dags));
   consider("priority, shortest first", launch_by_priority(dags, LatencyPreference::shortest));
   consider("remaining path", launch_by_remaining_path(dags, rates));
