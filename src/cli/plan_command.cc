@@ -1,15 +1,20 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <memory>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/quantity_text.h"
 #include "cli/commands.h"
+#include "cli/memory_check.h"
 #include "cli/planning_setup.h"
-#include "plan/make_plan.h"
+#include "cli/run_setup.h"
+#include "jobs/memory_size.h"
 #include "plan/cost/roofline_profile.h"
+#include "plan/make_plan.h"
 #include "plan/node_changes.h"
 #include "plan/plan_json.h"
 #include "plan/plan_report.h"
@@ -28,14 +33,42 @@ struct PlanArguments {
   bool compare = false, json = false;
 };
 
-/// What the jobs file says of sharing or microbatches is what plans are chosen by here.
-void tell_unread(const PlanningSetup& setup) {
-  for (const char* option : {"run.sharing", "run.token_budget"}) {
-    const auto place = setup.run_places.find(option);
-    if (place == setup.run_places.end()) continue;
-    fmt::print(stderr, "{}:{}: {}: is not followed: `cotune plan` chooses it; `cotune simulate --jobs` follows it\n", place->second.file,
-               place->second.line, place->second.field);
+/// `auto: 80% of what is free`, `60% of what is free`, `8GiB`.
+std::string memory_rule(const RunSpec& run) {
+  const MemorySize size = parse_memory_size(run.memory).value();
+  return size.bytes > 0 ? run.memory
+                        : fmt::format("{}{:.0f}% of what is free", run.memory == "auto" ? "auto: " : "", 100 * size.share);
+}
+
+/// The devices with as much memory for tensors as run.memory leaves, where it says so; what the cluster file says is free is
+/// what tensors may take.
+ClusterSpec with_memory(ClusterSpec cluster, const RunSpec& run) {
+  const MemorySize size = parse_memory_size(run.memory).value();
+  for (NodeGroup& group : cluster.nodes) {
+    const int64_t limit = std::min(group.device.usable_bytes(), size.of(group.device.usable_bytes()));
+    group.device.usable_memory = static_cast<double>(limit) / static_cast<double>(group.device.memory_bytes);
   }
+  return cluster;
+}
+
+/// This machine as `cotune train` would find it now: of its memory what the run's limit leaves for tensors.
+ClusterSpec with_memory_here(ClusterSpec machine, const RunSpec& run) {
+  const ComputeDevice device = choose_device("cpu", "run.device");
+  DeviceSpec& here = machine.nodes.front().device;
+  const int64_t limit = tensor_limit(memory_limit(run, device), device);
+  here.usable_memory = std::clamp(static_cast<double>(limit) / static_cast<double>(here.memory_bytes), 0.0, 1.0);
+  return machine;
+}
+
+/// Rows that are planned shorter than they are.
+std::string truncation_text(const std::vector<JobShape>& jobs) {
+  std::string text;
+  for (const JobShape& job : jobs) {
+    if (job.truncated_share <= 0) continue;
+    text += fmt::format("  {}: {:.3g}% of the rows are longer than {} tokens and are cut to that (data.max_length, or the model's context)\n",
+                        job.name, 100 * job.truncated_share, job.lengths.longest());
+  }
+  return text.empty() ? "" : "Truncated rows:\n" + text;
 }
 
 /// The schedule of one replica of the chosen plan, simulated again: one step of each job in turn, or of all
@@ -81,24 +114,49 @@ int plan(const PlanArguments& arguments) {
                                              .cluster = arguments.cluster,
                                              .profile = arguments.profile,
                                              .dtype = "",
-                                             .read = {"run.layout", "run.chunk_size", "run.recompute"}});
-  tell_unread(setup);
+                                             .read = {"run.layout", "run.chunk_size", "run.recompute", "run.sharing", "run.token_budget",
+                                                      "run.memory"}});
+  const RunSpec& run = setup.jobs_file.run;
+  const auto is_given = [&](const char* option) { return setup.run_places.contains(option); };
+  const bool is_here = arguments.cluster.empty();
+  const std::string machine_hash = hash_of(setup.cluster);
+  if (is_here) {
+    setup.cluster = with_memory_here(std::move(setup.cluster), run);
+  } else if (is_given("run.memory")) {
+    setup.cluster = with_memory(std::move(setup.cluster), run);
+  }
   const auto& [model, jobs, cluster] = std::tie(setup.model, setup.jobs, setup.cluster);
   PlanOptions& options = setup.options;
+  if (is_given("run.sharing")) options.sharing = {run.sharing};
+  if (is_given("run.token_budget")) options.token_budget = run.token_budget;
   if (arguments.compare) {
     options.deployments = {System::task_sequential, System::task_fused, System::lobra_sequential,
                            System::lobra};
   }
-  const PlanningResult result = make_plan(model, cluster, jobs, options);
+  PlanningResult result = make_plan(model, cluster, jobs, options);
+  if (is_here) {
+    // What is free here changes from moment to moment; the machine stays the same.
+    for (Alternative& each : result.alternatives) {
+      for (Plan& plan : each.plans) plan.cluster_hash = machine_hash;
+    }
+  }
   const std::vector<NodeChange> changes = node_changes(model, cluster, jobs, options, result);
   if (arguments.json) {
-    fmt::print("{}\n", to_json(result, changes).dump());
+    nlohmann::ordered_json json = to_json(result, changes);
+    for (const NodeGroup& group : cluster.nodes) json["tensor_bytes_limit"][group.name] = group.device.usable_bytes();
+    for (const JobShape& job : jobs) json["truncated_share"][job.name] = job.truncated_share;
+    fmt::print("{}\n", json.dump());
   } else {
     if (setup.profile != nullptr) {
       const ProfileFingerprint& origin = setup.profile->profile.fingerprint;
       fmt::print("Times are those of {}, {} {}.\n", arguments.profile,
                  origin.kernels == roofline_kernels ? "by the data sheet of" : "measured on", origin.device);
     }
+    if (is_here || is_given("run.memory")) {
+      fmt::print("Memory: run.memory is {}{}: {} for tensors.\n", memory_rule(run), is_here ? " on this machine, as for cotune train" : "",
+                 bytes_text(cluster.nodes.front().device.usable_bytes()));
+    }
+    fmt::print("{}", truncation_text(jobs));
     fmt::print("{}", explain(result, cluster));
     if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));
   }

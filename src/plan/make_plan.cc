@@ -45,6 +45,12 @@ std::vector<MemorySaving> savings_to_try(const PlanOptions& options, const NodeG
   return savings;
 }
 
+/// What plans that save memory are tried with.
+Sharing preferred_sharing(const PlanOptions& options) {
+  const bool has_hybrid = std::find(options.sharing.begin(), options.sharing.end(), Sharing::hybrid) != options.sharing.end();
+  return has_hybrid ? Sharing::hybrid : options.sharing.front();
+}
+
 /// All alternatives on one kind of nodes.
 PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                              const std::vector<JobShape>& jobs, const PlanOptions& options) {
@@ -58,7 +64,7 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
       std::vector<Alternative> found =
           is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
           : is_plain            ? planner.plan(system, options.sharing, options.orders)
-                                : planner.plan(system, {Sharing::hybrid}, {PipelineOrder::automatic});
+                                : planner.plan(system, {preferred_sharing(options)}, {PipelineOrder::automatic});
       std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
     }
     const std::vector<ConsideredConfiguration>& configurations = planner.considered();

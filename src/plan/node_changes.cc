@@ -15,7 +15,7 @@ std::vector<Value> either(Value a, Value b) {
 /// What is worth trying again where the plan is known.
 PlanOptions narrowed(PlanOptions options, const Plan& plan) {
   std::erase_if(options.deployments, is_sequential);
-  options.sharing = either(Sharing::hybrid, plan.sharing);
+  if (options.sharing.size() > 1) options.sharing = either(Sharing::hybrid, plan.sharing);
   options.orders = either(PipelineOrder::automatic, plan.order);
   return options;
 }

@@ -25,6 +25,7 @@ struct PlanOptions {
   /// What is tried. A plan is chosen among task_fused and lobra; the sequential ones are for comparison.
   std::vector<System> deployments = {System::task_fused, System::lobra};
   std::vector<Sharing> sharing = {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid};
+  int64_t token_budget = 0;  ///< above 0: of every replica (run.token_budget); longer rows are chains. 0: found
   std::vector<PipelineOrder> orders = {PipelineOrder::gpipe, PipelineOrder::one_f_one_b,
                                        PipelineOrder::automatic};
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
@@ -32,7 +33,7 @@ struct PlanOptions {
   int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full
   ReplicaLimits replicas;             ///< of plans that save no memory: recompute and most_shards are not read
   Recompute recompute = Recompute::automatic;  ///< automatic: as a saving; always: in every plan; never: in none
-  /// How memory is saved at the cost of time, each tried with sharing hybrid in the default order beside the plans without.
+  /// How memory is saved at the cost of time, each tried with sharing hybrid (or the one that is given) in the default order beside the plans without.
   std::vector<MemorySaving> savings = {{.recompute = true}, {.most_shards = 16}, {.recompute = true, .most_shards = 16}};
   DeploymentLimits deployment = {.dealing = Dealing::by_row, .gap = 0.005};
   const MeasuredTimes* measured =

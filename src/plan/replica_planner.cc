@@ -127,7 +127,9 @@ std::vector<ReplicaChoice> ReplicaPlanner::search(const ReplicaModel& replica, c
   const int64_t least = (std::max(longest, least_budget(options_)) + 63) / 64 * 64;
   // A pipeline wants several microbatches per stage.
   const int64_t wanted = replica.stages.size() > 1 ? 8 * static_cast<int64_t>(replica.stages.size()) : 0;
-  for (int64_t budget = std::max(empty.token_budget, longest);;) {
+  const bool is_fixed =
+      options_.token_budget > 0 || (sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
+  for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, longest);;) {
     bool goes_on = false;
     int64_t microbatches = 0;
     for (const TaskChoice& choice : choices) {
@@ -142,7 +144,7 @@ std::vector<ReplicaChoice> ReplicaPlanner::search(const ReplicaModel& replica, c
       }
     }
     const int64_t next = std::max(least, budget / 2 / 64 * 64);
-    if ((!goes_on && microbatches >= wanted) || next >= budget) break;
+    if (is_fixed || (!goes_on && microbatches >= wanted) || next >= budget) break;
     budget = next;
   }
   std::vector<ReplicaChoice> found;

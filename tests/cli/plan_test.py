@@ -39,16 +39,42 @@ class Plan(ProgramTest):
 
     def test_options_without_effect_are_refused_or_told(self):
         self.assertIn("--replica: says what --svg or --trace show", self.plan("--replica", "0", expect=2).stderr)
-        for option in ("run.memory=8GiB", "run.threads=2", "run.sharing=separate", "run.token_budget=512"):
-            self.assertIn(f"--set: {option.split('=')[0]}: has no effect on `cotune plan`", self.plan("--set", option, expect=2).stderr)
+        self.assertIn("--set: run.threads: has no effect on `cotune plan`", self.plan("--set", "run.threads=2", expect=2).stderr)
         for before, after, message in (
                 ("tinyllama-1.1b", "tinylama-1.1b", "plan-jobs.yaml:2: model.config: model preset 'tinylama-1.1b' is not known (did you mean 'tinyllama-1.1b'?); accepted: "),
                 ("[20, 30, 60]", "dollie", "plan-jobs.yaml:5: jobs[0].data.lengths: length histogram 'dollie' is not known")):
             self.assertIn(message, self.plan(jobs=JOBS.replace(before, after), expect=2).stderr)
         self.assertIn("cluster.yaml:5: nodes[0].device.preset: ", self.plan(cluster=CLUSTER.replace("A40", "A41"), expect=2).stderr)
-        told = self.plan(jobs=JOBS + "run: {sharing: temporal, memory: 8GiB}\n").stderr
-        self.assertRegex(told, r"plan-jobs.yaml:7: run.sharing: is not followed: `cotune plan` chooses it")
-        self.assertNotIn("memory", told)
+
+    def test_follows_what_the_jobs_file_says_of_the_run(self):
+        jobs = JOBS + "run: {sharing: temporal, token_budget: 1024, layout: chunked, chunk_size: 128, memory: 4GiB}\n"
+        planned = lambda *arguments: json.loads(self.plan("--json", *arguments, jobs=jobs).stdout)
+        result = planned()
+        self.assertEqual({row["sharing"] for row in result["alternatives"]}, {"temporal"})
+        plan = result["plan"]
+        self.assertEqual([plan["sharing"], plan["layout"], plan["chunk_size"]], ["temporal", "chunked", 128])
+        self.assertEqual({replica["token_budget"] for replica in plan["replicas"]}, {1024})
+        self.assertAlmostEqual(result["tensor_bytes_limit"]["box"], 4 << 30, delta=2)
+        self.assertLessEqual(plan["predicted"]["fullest_bytes"], 4 << 30)
+        self.assertIn("Memory: run.memory is 4GiB: 4.00 GiB for tensors.", self.plan(jobs=jobs).stdout)
+        # What --set gives wins.
+        plan = planned("--set", "run.sharing=batch-all", "--set", "run.token_budget=2048", "--set", "run.chunk_size=64")["plan"]
+        self.assertEqual([plan["sharing"], plan["chunk_size"]], ["batch-all", 64])
+        self.assertEqual({replica["token_budget"] for replica in plan["replicas"]}, {2048})
+
+    def test_takes_the_memory_that_training_would_take_here(self):
+        path = self.write("plan-jobs.yaml", JOBS)
+        text = self.run_program("plan", path).stdout
+        self.assertRegex(text, r"Memory: run.memory is auto: 80% of what is free on this machine, as for cotune train: \S+ \S+ for tensors.")
+        few = json.loads(self.run_program("plan", path, "--json", "--set", "run.memory=3GiB").stdout)
+        self.assertLess(few["tensor_bytes_limit"]["this-machine"], 3 << 30)
+        self.assertGreater(few["tensor_bytes_limit"]["this-machine"], 2 << 30)
+
+    def test_says_which_rows_are_cut(self):
+        jobs = JOBS.replace("{100: 5, 900: 1}", "{100: 3, 9000: 1}")
+        self.assertRegex(self.plan(jobs=jobs, cluster=CLUSTER.replace("6GiB", "40GiB")).stdout,
+                         r"Truncated rows:\n  long: 25% of the rows are longer than 2048 tokens and are cut")
+        self.assertNotIn("Truncated rows", self.plan().stdout)
 
     def test_explains_its_choice_in_numbers_that_add_up(self):
         text = self.plan().stdout

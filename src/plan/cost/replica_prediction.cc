@@ -52,15 +52,10 @@ class RowPricer {
           add_work({pack_task({{job, lengths}})});
         }
         break;
-      case Sharing::temporal: {
-        std::vector<StepPlan> tasks;
-        for (const auto& [job, lengths] : by_job) {
-          priced_.hybrid_tasks.push_back({job});
-          tasks.push_back(pack_task({{job, lengths}}));
-        }
-        add_work(tasks);
+      case Sharing::temporal:
+        for (const auto& [job, lengths] : by_job) priced_.hybrid_tasks.push_back({job});
+        add_work({plan_step(batches_of(by_job), policy(Sharing::temporal))});
         break;
-      }
       case Sharing::batch_all:
         priced_.hybrid_tasks.push_back(jobs_of(by_job));
         add_work({pack_slices(by_job)});
@@ -125,6 +120,7 @@ class RowPricer {
   }
 
   StepPlan pack_slices(const JobRows& rows) const {
+    if (replica_.stages.size() == 1) return plan_step(batches_of(rows), policy(Sharing::batch_all));
     size_t most = 1;
     int64_t tokens = 0;
     for (const auto& [job, lengths] : rows) {

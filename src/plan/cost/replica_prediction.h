@@ -54,11 +54,9 @@ struct PricedRows {
 
 /// Packs the rows as plan_step does, with
 ///   separate   a work per job
-///   temporal   every job a hybrid task of its own, one after the other in the round
-///   batch_all  all jobs in every microbatch: the fewest slices, each with every n-th row of every job, that
-///   keep within the
-///              token budget. (plan_step makes one slice whatever its size; here memory is there for as much
-///              as is in flight.)
+///   temporal   every job a hybrid task of its own, by turns, a microbatch (or a chain's) a turn
+///   batch_all  all jobs in one microbatch whatever its size; in a pipeline, which one microbatch would leave idle, the fewest
+///              slices of it within the token budget, each with every n-th row of every job
 ///   hybrid     the hybrid tasks given, one after the other in the round; in a bucket of several the n-th
 ///              microbatches of its tasks are one clock, priced by overlapped_seconds, and those that are left over
 ///              each by itself. With tensor parallelism single tasks hide what they can as well

@@ -43,6 +43,9 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
       }
       int64_t longest = model.context_length;
       if (job.data.max_length > 0) longest = std::min(longest, job.data.max_length);
+      double longer = 0;
+      for (const auto& [length, weight] : shape.lengths.weights) longer += length > longest ? weight : 0;
+      shape.truncated_share = longer / shape.lengths.total();
       shape.lengths = truncated(shape.lengths, longest);
     } catch (const UserError& error) {
       const OptionPlace place = job.place_of("data.lengths");

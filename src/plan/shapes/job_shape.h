@@ -19,6 +19,7 @@ struct JobShape {
   LengthHistogram lengths;             ///< after truncation to data.max_length and the model's context
   std::vector<AdapterShape> adapters;  ///< their `job` is this job's place in the list
   int64_t moment_count = 2;            ///< optimizer values per trained parameter
+  double truncated_share = 0;          ///< of its examples, those that were longer
   bool operator==(const JobShape&) const = default;
 };
 
