@@ -38,7 +38,7 @@ std::string reason_against(const Alternative& each, const Alternative* best) {
 class TurnSum {
  public:
   explicit TurnSum(const Alternative& kind) {
-    sum_ = {.deployment = kind.deployment, .sharing = kind.sharing, .order = kind.order, .recompute = kind.recompute};
+    sum_ = {.nodes = kind.nodes, .deployment = kind.deployment, .sharing = kind.sharing, .order = kind.order, .recompute = kind.recompute};
   }
 
   void add(const Alternative& own, const std::string& name) {
@@ -109,8 +109,8 @@ std::optional<size_t> choose(std::vector<Alternative>& alternatives) {
     Alternative& each = alternatives[a];
     if (!each.fits()) {
       each.rejected_for = each.constraint;
-    } else if (chosen != a) {
-      each.rejected_for = reason_against(each, chosen ? &alternatives[*chosen] : nullptr);
+    } else {
+      each.rejected_for = chosen == a ? "" : reason_against(each, chosen ? &alternatives[*chosen] : nullptr);
     }
   }
   return chosen;

@@ -33,10 +33,12 @@ struct ConsideredDeployment {
   double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3, calibrated by simulation)
   double estimated_s = 0;  ///< slowest replica by a quick simulation of one of each configuration: decides what is simulated in full
   double simulated_s = 0;  ///< best step simulated in full; 0: not simulated, or nothing fitted
+  std::string rejected_for;  ///< why it was not simulated in full; "": it was
 };
 
 /// A deployment under a sharing policy and a pipeline order.
 struct Alternative {
+  std::string nodes;  ///< the kind that it stands on
   System deployment = System::lobra;
   Sharing sharing = Sharing::hybrid;
   PipelineOrder order = PipelineOrder::automatic;
@@ -50,6 +52,16 @@ struct Alternative {
   std::string rejected_for;  ///< the constraint, or by how much it is slower; "": this one was chosen
 
   bool fits() const { return constraint.empty(); }
+};
+
+/// How the jobs of a replica of the plan could share microbatches otherwise, with its token budget and order.
+struct ConsideredGrouping {
+  size_t replica = 0;  ///< of the plan
+  std::vector<std::vector<int32_t>> hybrid_tasks, buckets;
+  double seconds = 0;         ///< of the replica; 0: it does not fit
+  int64_t fullest_bytes = 0;  ///< of any device
+  std::string constraint;     ///< what does not fit
+  std::string rejected_for;   ///< the constraint, or by how much it is slower; "": the plan has it
 };
 
 /// One job after the other: of each job's own alternatives (equal systems, policies and orders) the sums.

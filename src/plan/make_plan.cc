@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
+#include "plan/deployment/placement.h"
 #include "plan/nodes_planner.h"
 #include "plan/plan_advice.h"
+#include "plan/replica_planner.h"
 
 namespace cotune {
 namespace {
@@ -78,6 +83,25 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
   return result;
 }
 
+/// Of the first replica of each shape that has rows.
+std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const ModelConfig& model,
+                                             const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                                             const PlanOptions& options) {
+  const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
+  ReplicaPlanner planner(model, cluster, group, jobs, options, plan.recompute == Recompute::always);
+  std::set<std::tuple<int64_t, int64_t, int64_t>> shapes;
+  std::vector<ConsideredGrouping> groupings;
+  for (size_t r = 0; r < plan.replicas.size(); ++r) {
+    const PlannedReplica& replica = plan.replicas[r];
+    if (rows[r].empty() || !shapes.emplace(replica.tensor_parallel, replica.pipeline_stages(), replica.shards).second) continue;
+    for (ConsideredGrouping& each : planner.groupings(replica, rows[r], plan.order)) {
+      each.replica = r;
+      groupings.push_back(std::move(each));
+    }
+  }
+  return groupings;
+}
+
 }  // namespace
 
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
@@ -85,20 +109,23 @@ PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
   COTUNE_CHECK(!jobs.empty() && !cluster.nodes.empty(), "{} jobs, {} kinds of nodes", jobs.size(),
                cluster.nodes.size());
   PlanningResult result;
+  double shortest = std::numeric_limits<double>::infinity();
   for (const NodeGroup& group : cluster.nodes) {
     PlanningResult here = plan_on_nodes(model, cluster, group, jobs, options);
     const auto append = [](auto& all, const auto& more) { all.insert(all.end(), more.begin(), more.end()); };
     append(result.configurations, here.configurations);
     append(result.deployments, here.deployments);
-    const bool is_better =
-        here.plan() != nullptr && (result.plan() == nullptr || here.plan()->predicted.seconds < result.plan()->predicted.seconds);
-    if (is_better || &group == &cluster.nodes.front()) {
-      result.alternatives = std::move(here.alternatives);
-      result.chosen = here.chosen;
-      result.lobra = std::move(here.lobra);
-    }
+    append(result.alternatives, here.alternatives);
+    const double seconds = here.plan() != nullptr ? here.plan()->predicted.seconds : std::numeric_limits<double>::infinity();
+    if (seconds < shortest || &group == &cluster.nodes.front()) result.lobra = here.lobra;
+    shortest = std::min(shortest, seconds);
   }
-  if (!result.chosen) result.advice = advise(model, cluster, jobs, options);
+  result.chosen = choose(result.alternatives);
+  if (!result.chosen) {
+    result.advice = advise(model, cluster, jobs, options);
+  } else if (result.plan()->sharing == Sharing::hybrid) {
+    result.groupings = groupings_of(*result.plan(), result.alternatives[*result.chosen].rows.front(), model, cluster, jobs, options);
+  }
   return result;
 }
 

@@ -14,10 +14,11 @@ namespace cotune {
 
 struct PlanningResult {
   std::vector<Alternative>
-      alternatives;              ///< every deployment × sharing policy × order, its best replicas each
+      alternatives;              ///< every kind of nodes × deployment × sharing policy × order, its best replicas each
   std::optional<size_t> chosen;  ///< in alternatives; none where nothing fits
   std::vector<ConsideredConfiguration> configurations;
   std::vector<ConsideredDeployment> deployments;
+  std::vector<ConsideredGrouping> groupings;  ///< of the plan, where its sharing is hybrid: of the first replica of each shape
   Deployment lobra;  ///< counts of plan_deployment for all jobs together, of the chosen nodes (or the first)
   std::string advice;  ///< where nothing fits: what would
 

@@ -57,10 +57,24 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
   int64_t simulated_count = 0;
   for (const Deployed& deployed : found) {
     ConsideredDeployment& shown = deployments_.emplace_back(considered(deployed));
-    if (simulated_count++ >= options_.simulated_deployments) continue;
+    const int64_t further = device_count() <= 32 ? 32 / device_count() : 0;
+    if (simulated_count >= options_.simulated_deployments + further) {
+      shown.rejected_for =
+          fmt::format("its estimate is {:.1f}% above the least; the best {} are simulated in full",
+                      100 * (deployed.estimated_s / found.front().estimated_s - 1), options_.simulated_deployments + further);
+      continue;
+    }
+    const bool is_further = simulated_count++ >= options_.simulated_deployments;
     size_t place = 0;
     for (const Sharing policy : sharing) {
-      for (Alternative& tried : simulated(deployed, policy, orders)) {
+      if (is_further && policy != sharing.back()) {
+        place += orders.size();
+        continue;
+      }
+      // Estimates of few devices are cheap to check: more deployments, in what is taken most.
+      const std::vector<PipelineOrder> tried_orders = is_further ? std::vector<PipelineOrder>{orders.back()} : orders;
+      if (is_further) place += orders.size() - 1;
+      for (Alternative& tried : simulated(deployed, policy, tried_orders)) {
         Alternative& kept = best[place++];
         if (tried.fits() && (shown.simulated_s == 0 || tried.predicted.seconds < shown.simulated_s)) {
           shown.simulated_s = tried.predicted.seconds;
@@ -130,7 +144,8 @@ std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const 
 }
 
 Alternative NodesPlanner::empty_alternative(System system, Sharing sharing, PipelineOrder order) const {
-  return {.deployment = system,
+  return {.nodes = group_.name,
+          .deployment = system,
           .sharing = sharing,
           .order = order,
           .recompute = saving_.recompute,

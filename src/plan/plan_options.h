@@ -30,7 +30,8 @@ struct PlanOptions {
                                        PipelineOrder::automatic};
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
   int64_t length_buckets = 16;        ///< R, of dispatch
-  int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full
+  int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full; on few
+                                      ///< devices 32 / devices more, under the last sharing policy and order of the above
   ReplicaLimits replicas;             ///< of plans that save no memory: recompute and most_shards are not read
   Recompute recompute = Recompute::automatic;  ///< automatic: as a saving; always: in every plan; never: in none
   /// How memory is saved at the cost of time, each tried with sharing hybrid (or the one that is given) in the default order beside the plans without.

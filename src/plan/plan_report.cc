@@ -208,7 +208,14 @@ std::string comparison_table(const PlanningResult& result) {
       fmt::format("{:<16} {:<9} {:<5} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
                   "sharing", "order", "saving", "s/step", "tokens/s", "device s",
                   has_cost ? fmt::format("{:>9} ", "cost") : "", "memory", "bubble", "idle", "replicas", "");
+  // Of several kinds of nodes those of the plan's; all where there is none.
+  const std::string nodes = result.chosen ? result.alternatives[*result.chosen].nodes : "";
+  int64_t elsewhere = 0;
   for (const Alternative& each : result.alternatives) {
+    if (!nodes.empty() && each.nodes != nodes) {
+      ++elsewhere;
+      continue;
+    }
     const PredictedStep& step = each.predicted;
     const auto shown = [&](const std::string& value) { return each.fits() ? value : std::string("-"); };
     const std::string replicas = each.plans.size() > 1 ? fmt::format("{} plans in turn", each.plans.size())
@@ -222,6 +229,7 @@ std::string comparison_table(const PlanningResult& result) {
         step.fullest_bytes > 0 ? bytes_text(step.fullest_bytes) : "-", shown(share_text(step.bubble)),
         shown(share_text(step.idle)), replicas, each.rejected_for.empty() ? "chosen" : each.rejected_for);
   }
+  if (elsewhere > 0) text += fmt::format("and {} on other kinds of nodes, in --json\n", elsewhere);
   return text;
 }
 
@@ -250,6 +258,11 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster) {
   } else {
     text += "No plan: nothing that was tried fits.\n";
     if (!result.advice.empty()) text += "What would:\n" + result.advice;
+  }
+  if (result.groupings.size() > 1) {
+    const auto slower = std::count_if(result.groupings.begin(), result.groupings.end(),
+                                      [](const ConsideredGrouping& each) { return !each.rejected_for.empty(); });
+    text += fmt::format("  {} other groupings of jobs were simulated, in --json\n", slower);
   }
   text += "\nAlternatives (saving r: activations recomputed, s: frozen weights sharded over replicas):\n" +
           comparison_table(result);

@@ -27,7 +27,8 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
   for (const Alternative& each : result.alternatives) {
     Json plans = Json::array();
     for (const Plan& plan : each.plans) plans.push_back(replicas_text(plan));
-    alternatives.push_back({{"deployment", name_of(each.deployment)},
+    alternatives.push_back({{"nodes", each.nodes},
+                            {"deployment", name_of(each.deployment)},
                             {"sharing", name_of(each.sharing)},
                             {"order", name_of(each.order)},
                             {"recompute", each.recompute},
@@ -55,7 +56,17 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                            {"replicas", each.replicas},
                            {"dispatch_s", each.dispatch_s},
                            {"estimated_s", each.estimated_s},
-                           {"simulated_s", each.simulated_s}});
+                           {"simulated_s", each.simulated_s},
+                           {"rejected_for", each.rejected_for}});
+  }
+  Json groupings = Json::array();
+  for (const ConsideredGrouping& each : result.groupings) {
+    groupings.push_back({{"replica", each.replica},
+                         {"hybrid_tasks", each.hybrid_tasks},
+                         {"buckets", each.buckets},
+                         {"seconds", each.seconds},
+                         {"fullest_bytes", each.fullest_bytes},
+                         {"rejected_for", each.rejected_for}});
   }
   const Deployment& lobra = result.lobra;
   return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
@@ -69,6 +80,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
             {"solved", lobra.solved},
             {"open", lobra.open},
             {"lower_bound_s", lobra.lower_bound}}},
+          {"groupings", std::move(groupings)},
           {"node_changes", std::move(node_changes)},
           {"advice", result.advice}};
 }

@@ -1,5 +1,7 @@
 #include "plan/replica_planner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -117,6 +119,36 @@ double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<S
   return 0;
 }
 
+std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& planned, const std::vector<StepRow>& rows,
+                                                          PipelineOrder order) {
+  const ReplicaModel replica = model_of(planned);
+  std::vector<TaskChoice> choices = task_choices(replica, rows, Sharing::hybrid);
+  const TaskChoice own{planned.hybrid_tasks, planned.buckets};
+  if (std::find(choices.begin(), choices.end(), own) == choices.end()) choices.insert(choices.begin(), own);
+  std::vector<ConsideredGrouping> groupings;
+  for (const TaskChoice& choice : choices) {
+    const PricedRows priced = price_rows(
+        replica, rows,
+        {Sharing::hybrid, options_.layout, options_.chunk_size, planned.token_budget, choice.tasks, choice.buckets},
+        &prices(planned.tensor_parallel));
+    const ReplicaPrediction prediction = predict_replica(replica, priced, order, options_.rounds);
+    ConsideredGrouping& each = groupings.emplace_back();
+    each.hybrid_tasks = priced.hybrid_tasks;
+    each.buckets = priced.buckets;
+    each.fullest_bytes = prediction.fullest_bytes();
+    each.constraint = prediction.constraint;
+    if (!prediction.fits()) {
+      each.rejected_for = prediction.constraint;
+      continue;
+    }
+    each.seconds = prediction.seconds;
+    if (choice == own) continue;
+    const double slower = prediction.seconds / planned.seconds - 1;
+    each.rejected_for = slower > 0 ? fmt::format("{:.1f}% slower", 100 * slower) : "as fast";
+  }
+  return groupings;
+}
+
 std::vector<ReplicaChoice> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
                                                   const std::vector<StepRow>& rows, Sharing sharing,
                                                   const std::vector<TaskChoice>& choices,
@@ -199,7 +231,11 @@ auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector
     shape.lengths = histogram_of(lengths[job]);
   }
   const ChosenHybridTasks planned = choose_hybrid_tasks(fusion_problems(own));
-  if (planned.chosen.fits()) add(named(planned.chosen.tasks, jobs), planned.chosen.buckets);
+  if (planned.chosen.fits()) {
+    // One device by itself interleaves nothing: its tasks run one after the other.
+    const bool is_alone = tensor_parallel == 1 && replica.stages.size() == 1;
+    add(named(planned.chosen.tasks, jobs), is_alone ? each_by_itself(planned.chosen.tasks.size()) : planned.chosen.buckets);
+  }
   return choices;
 }
 

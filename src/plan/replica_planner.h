@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "plan/alternatives.h"
 #include "plan/cost/replica_prediction.h"
 #include "plan/fusion/fusion.h"
 #include "plan/plan.h"
@@ -48,6 +49,10 @@ class ReplicaPlanner {
   /// Seconds with all jobs fused under continuous 1F1B, or where that does not fit the default order; 0 where nothing fits. A fraction of the work of
   /// plan().
   double estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
+
+  /// What plan() tries for the hybrid tasks of a replica of a plan, with its token budget: each with the seconds, memory and
+  /// constraint that it has, and why it was not taken.
+  std::vector<ConsideredGrouping> groupings(const PlannedReplica& planned, const std::vector<StepRow>& rows, PipelineOrder order);
 
  private:
   /// Hybrid tasks, and which of them run in one clock.

@@ -132,13 +132,14 @@ TEST(DealRows, GivesEveryRowOnceAsManyAsTheDispatchSays) {
   }
 }
 
-/// What a plan says of itself, from its parts.
-void expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const Case& problem,
+/// What a plan says of itself, from its parts. Returns what does not fit, in words.
+std::string expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const Case& problem,
                          bool fits) {
   const std::vector<JobShape> jobs = jobs_of(plan, problem.jobs);
   const std::vector<ReplicaModel> models = replica_models(plan, problem.model, problem.cluster, jobs);
   ASSERT_EQ(models.size(), plan.replicas.size());
   ASSERT_EQ(rows.size(), plan.replicas.size());
+  std::string constraint;
   double slowest = 0;
   int64_t fullest = 0, tokens = 0;
   std::set<std::tuple<std::string, int64_t, int64_t>> devices;
@@ -169,18 +170,34 @@ void expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<StepRow
       EXPECT_EQ(prediction.constraint, "");
       EXPECT_LE(prediction.fullest_bytes(), problem.cluster.nodes[0].device.usable_bytes());
     }
+    if (constraint.empty() && !prediction.fits()) {
+      constraint = fmt::format("{} (replica {}, <{},{}>{})", prediction.constraint, r, replica.tensor_parallel,
+                               replica.pipeline_stages(), replica.shards > 1 ? fmt::format("/{}", replica.shards) : "");
+    }
     slowest = std::max(slowest, prediction.seconds);
     fullest = std::max(fullest, prediction.fullest_bytes());
     for (const StepRow& row : rows[r]) tokens += row.tokens;
   }
   EXPECT_EQ(plan.predicted.fullest_bytes, fullest);
   EXPECT_EQ(plan.predicted.tokens, tokens);
-  if (!fits) return;
+  if (!fits) return constraint;
   EXPECT_EQ(plan.predicted.seconds, slowest + plan.predicted.exchange_s);
   const double count = static_cast<double>(problem.cluster.device_count());
   EXPECT_EQ(plan.predicted.device_seconds, count * plan.predicted.seconds);
   EXPECT_NEAR(plan.predicted.cost, count * plan.predicted.seconds / 3600 * 2, 1e-12);
   EXPECT_EQ(plan_from_json(to_json(plan).dump(), "plan.json"), plan);
+  return constraint;
+}
+
+/// Why nothing could be deployed, from the configurations.
+void expect_nothing_fits(const PlanningResult& result, const Alternative& each, const std::vector<JobShape>& jobs) {
+  int64_t longest = 0, reach = 0;
+  for (const JobShape& job : jobs) longest = std::max(longest, job.lengths.longest());
+  for (const ConsideredConfiguration& shape : result.configurations) {
+    const bool is_of_it = shape.recompute == each.recompute && (each.shards_weights ? shape.shards > 1 : shape.shards == 1);
+    if (is_of_it) reach = std::max(reach, shape.chunk_tokens);
+  }
+  EXPECT_LT(reach, longest) << each.constraint;
 }
 
 TEST(MakePlan, SaysOfEveryAlternativeWhatItsPartsSay) {
@@ -205,13 +222,15 @@ TEST(MakePlan, SaysOfEveryAlternativeWhatItsPartsSay) {
         recomputed += each.fits() && each.recompute ? 1 : 0;
       }
       for (size_t p = 0; p < each.plans.size(); ++p) {
-        expect_plan_adds_up(each.plans[p], each.rows[p], problem, each.fits());
+        const std::string constraint = expect_plan_adds_up(each.plans[p], each.rows[p], problem, each.fits());
+        if (!is_sequential(each.deployment)) EXPECT_EQ(each.constraint, constraint);
         seconds += each.plans[p].predicted.seconds;
       }
       if (each.fits()) {
         EXPECT_NEAR(each.predicted.seconds, seconds, 1e-9 * seconds);
       } else {
         EXPECT_EQ(each.rejected_for, each.constraint);
+        if (each.plans.empty() && !is_sequential(each.deployment)) expect_nothing_fits(result, each, problem.jobs);
         out_of_memory += each.constraint.find("out of memory") != std::string::npos ? 1 : 0;
       }
     }
@@ -274,7 +293,7 @@ TEST(PlanReplica, InterleavesHybridTasksWhereTensorParallelismCommunicates) {
     ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
     return planner.plan(replica, typical_step(jobs), sharing, {PipelineOrder::automatic}).front();
   };
-  const ClusterSpec cluster = cluster_of(1, 2, "RTX4090");
+  const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);  // room for all jobs in one microbatch
   const ReplicaChoice hybrid = planned(cluster, Sharing::hybrid), batch_all = planned(cluster, Sharing::batch_all);
   ASSERT_EQ(hybrid.constraint, "");
   ASSERT_EQ(batch_all.constraint, "");
