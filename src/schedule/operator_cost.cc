@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "base/error.h"
+#include "schedule/adapter_cost.h"
 #include "schedule/operators.h"
 
 namespace cotune {

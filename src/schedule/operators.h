@@ -147,10 +147,6 @@ std::vector<Operator> stage_operators(const ModelConfig& config, const StageShap
 OperatorCost operator_cost(const ModelConfig& config, const StageShape& stage, const Operator& op,
                            const MicrobatchCounts& counts, int64_t element_size);
 
-/// Of these the adapters' part alone, but for bytes_saved.
-OperatorCost adapter_cost(const ModelConfig& config, const StageShape& stage, const Operator& op,
-                          const MicrobatchCounts& counts, int64_t element_size);
-
 /// Sum over a list.
 OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, const std::vector<Operator>& operators,
                         const MicrobatchCounts& counts, int64_t element_size);

@@ -26,7 +26,7 @@ struct ChosenOrder {
 
 /// Tries LoRAPP backward-first and forward-first, MuxTune's template, tasks in turn as they stand, and
 /// continuous 1F1B (with one stage per rank); then exchanges neighbours in the launch order of hybrid tasks,
-/// under the better of strict and free launching, as long as that shortens it and a bound leaves room for it. Takes the shortest; among
+/// under the better of strict and free launching, as long as that shortens it. Takes the shortest; among
 /// those within a thousandth the one with the lowest peak of kept bytes on any rank. The effort is bounded by
 /// the size of the work, in evaluations: equal work gives equal orders. `kept_bytes_limit`: as in ListPolicy;
 /// it throws what that throws. `most_exchanges`: of neighbours, at most. Against the exact optimum on small cases: docs/schedules.md.
