@@ -208,6 +208,7 @@ int main(int argc, char** argv) {
       {"70b", table6_rows},
       {"planning", [] { dispatch(), planning_time(); }},
       {"plan", whole_plan_time},
+      {"deployments", deployment_rows},
       {"fusion", print_fusion_figures},
       {"order", order_rows},
       {"headlines", headline_rows},

@@ -36,6 +36,7 @@ void lobra_step_rows();
 void chunk_time_rows();
 void scaling_rows();
 void order_rows();
+void deployment_rows();
 void sharing_curve_rows();
 
 }  // namespace cotune

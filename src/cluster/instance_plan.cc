@@ -71,7 +71,7 @@ class InstancePlanner {
     return plan;
   }
 
-  PlannedReplica empty_replica(const Configuration& shape, const ReplicaPlanner& planner) const {
+  PlannedReplica empty_replica(const Configuration& shape, ReplicaPlanner& planner) const {
     const int64_t budget = settings_.token_budget ? std::min(*settings_.token_budget, shape.chunk_tokens) : shape.chunk_tokens;
     PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget};
     const std::vector<int64_t> sizes = {shape.devices()};
@@ -80,7 +80,7 @@ class InstancePlanner {
     auto next = placed->front().begin();
     for (const StageShape& stage :
          balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
-                         planner.machine(shape.tensor_parallel), group_.device.usable_bytes())) {
+                         planner.prices(shape.tensor_parallel), group_.device.usable_bytes())) {
       PlannedStage& planned = replica.stages.emplace_back(PlannedStage{.shape = stage});
       planned.devices.assign(next, next + shape.tensor_parallel);
       next += shape.tensor_parallel;

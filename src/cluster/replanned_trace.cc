@@ -70,7 +70,7 @@ class MixProblems {
                                [&](const Configuration& each) { return each.chunk_tokens >= longest; });
     if (!problem.fits) return problem;
     const StepBuckets buckets = bucket_rows(rows, settings_.length_buckets, problem.configurations);
-    problem.costs = step_costs(problem.configurations, buckets, Layout::ragged);
+    problem.costs = bucket_costs(problem.configurations, buckets.tokens, buckets.mean);
     problem.sequences = buckets.sequences;
     const StageMachine machine{.dtype = settings_.dtype};
     problem.moving.weight_bytes = frozen_bytes(model_, even_stages(model_, 1, 1).front(), machine.element_size());
