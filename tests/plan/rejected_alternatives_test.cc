@@ -96,7 +96,8 @@ TEST(RejectedAlternatives, KindsOfNodesThatLoseAreThere) {
   ASSERT_NE(result.plan(), nullptr);
   EXPECT_EQ(result.alternatives[*result.chosen].nodes, "fast");
   int64_t slow = 0;
-  for (const auto& each : to_json(result, {}).at("alternatives")) {
+  const nlohmann::ordered_json json = to_json(result, {});
+  for (const auto& each : json.at("alternatives")) {
     if (each.at("nodes") != "n") continue;
     ++slow;
     EXPECT_NE(each.at("rejected_for"), "");
