@@ -317,7 +317,7 @@ std::string to_yaml(const ClusterSpec& cluster) {
                         "      cost_per_hour: {}\n      communication_share: {}\n",
                         device.compute_efficiency, device.memory_efficiency, device.usable_memory,
                         device.launch_seconds, device.cost_per_hour, device.communication_share);
-    if (group.devices > 1) text += fmt::format("    link: {}\n", link_yaml(group.link));
+    if (group.link.bandwidth > 0) text += fmt::format("    link: {}\n", link_yaml(group.link));
   }
   if (cluster.network.bandwidth > 0) text += fmt::format("network: {}\n", link_yaml(cluster.network));
   return text;
