@@ -193,7 +193,7 @@ class Plan(ProgramTest):
         self.assertRegex(errors, r"plan-jobs\.yaml:3: defaults\.adapter\.r: .*many")
         self.assertRegex(errors, r"plan-jobs\.yaml:5: jobs\[0\]\.data\.lengths.*0")
         errors = self.plan(jobs=JOBS.replace("[20, 30, 60]", "no-such-set"), expect=2).stderr
-        self.assertRegex(errors, r"plan-jobs\.yaml:5: jobs\[0\]\.data: .*no-such-set")
+        self.assertRegex(errors, r"plan-jobs\.yaml:5: jobs\[0\]\.data\.lengths: .*no-such-set")
         errors = self.plan(jobs=JOBS.replace("tinyllama-1.1b", "tinyllama-9b"), expect=2).stderr
         self.assertIn("tinyllama-9b", errors)
         errors = self.run_program("plan", self.write("plan-jobs.yaml", JOBS), "--cluster", self.path / "none.yaml", expect=2).stderr
