@@ -82,7 +82,15 @@ void MetricsFile::write(std::string line) {
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw_system_error(path_, "write");
+    if (count < 0) {
+      const int reason = errno;
+      const off_t end = ::lseek(descriptor_, 0, SEEK_CUR);
+      const auto written = static_cast<off_t>(line.size() - rest.size());
+      // A full disk leaves no half line where it lets files be shortened.
+      if (written > 0 && end >= written) [[maybe_unused]] const int shortened = ::ftruncate(descriptor_, end - written);
+      errno = reason;
+      throw_system_error(path_, "write");
+    }
     rest.remove_prefix(static_cast<size_t>(count));
   }
 }

@@ -1,5 +1,7 @@
-// Loaded by LD_PRELOAD: ends the process by SIGKILL at its COTUNE_KILL_AT-th change to a file system. A write ends in the
-// middle: half of its bytes are in the file. Pipes and terminals do not count.
+// Loaded by LD_PRELOAD, counts the process's changes to a file system (pipes and terminals do not count), and
+// - ends the process by SIGKILL at change COTUNE_KILL_AT: a write ends in the middle, half of its bytes are in the file;
+// - or lets the disk be full from change COTUNE_FULL_FROM on: the first write that meets it takes half of its bytes, all later
+//   ones and whatever else needs room fail with ENOSPC; removing and shortening files goes on.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -20,14 +22,35 @@ F* next(const char* name) {
   return reinterpret_cast<F*>(dlsym(RTLD_NEXT, name));
 }
 
-/// Whether this change is the one that the process does not survive.
-bool is_the_last() {
-  static const long last = std::getenv("COTUNE_KILL_AT") != nullptr ? std::atol(std::getenv("COTUNE_KILL_AT")) : 0;
-  static std::atomic<long> count{0};
-  return ++count == last;
+long number_from(const char* variable) {
+  const char* const text = std::getenv(variable);
+  return text != nullptr ? std::atol(text) : 0;
 }
 
-void die() { kill(getpid(), SIGKILL); }
+enum class Disk { has_room, fills_up, is_full };
+
+/// The process ends here where this change is its last, after `half` of it.
+template <typename F>
+Disk at_this_change(const F& half) {
+  static const long last = number_from("COTUNE_KILL_AT"), full = number_from("COTUNE_FULL_FROM");
+  static std::atomic<long> count{0};
+  const long change = ++count;
+  if (change == last) {
+    half();
+    kill(getpid(), SIGKILL);
+  }
+  if (full == 0 || change < full) return Disk::has_room;
+  return change == full ? Disk::fills_up : Disk::is_full;
+}
+
+Disk at_this_change() {
+  return at_this_change([] {});
+}
+
+int no_room() {
+  errno = ENOSPC;
+  return -1;
+}
 
 bool is_file(int descriptor) {
   struct stat status {};
@@ -40,16 +63,21 @@ extern "C" {
 
 ssize_t write(int descriptor, const void* bytes, size_t count) {
   static auto* const original = next<ssize_t(int, const void*, size_t)>("write");
-  if (!is_file(descriptor) || !is_the_last()) return original(descriptor, bytes, count);
-  original(descriptor, bytes, count / 2);
-  die();
-  return -1;
+  if (!is_file(descriptor)) return original(descriptor, bytes, count);
+  const auto half = [&] { return original(descriptor, bytes, count / 2); };
+  const Disk disk = at_this_change(half);
+  if (disk == Disk::has_room) return original(descriptor, bytes, count);
+  return disk == Disk::fills_up && count > 1 ? half() : no_room();
 }
 
 int fsync(int descriptor) {
   static auto* const original = next<int(int)>("fsync");
-  if (is_the_last()) die();
-  return original(descriptor);
+  return at_this_change() == Disk::has_room ? original(descriptor) : no_room();
+}
+
+int fdatasync(int descriptor) {
+  static auto* const original = next<int(int)>("fdatasync");
+  return at_this_change() == Disk::has_room ? original(descriptor) : no_room();
 }
 
 int open(const char* path, int flags, ...) {
@@ -60,38 +88,36 @@ int open(const char* path, int flags, ...) {
     va_start(arguments, flags);
     mode = va_arg(arguments, mode_t);
     va_end(arguments);
-    if (is_the_last()) die();
+    if (at_this_change() != Disk::has_room && access(path, F_OK) != 0) return no_room();
   }
   return original(path, flags, mode);
 }
 
 int rename(const char* from, const char* to) {
   static auto* const original = next<int(const char*, const char*)>("rename");
-  if (is_the_last()) die();
-  return original(from, to);
+  return at_this_change() == Disk::has_room ? original(from, to) : no_room();
 }
 
 int mkdir(const char* path, mode_t mode) {
   static auto* const original = next<int(const char*, mode_t)>("mkdir");
-  if (is_the_last()) die();
-  return original(path, mode);
+  return at_this_change() == Disk::has_room ? original(path, mode) : no_room();
 }
 
 int unlink(const char* path) {
   static auto* const original = next<int(const char*)>("unlink");
-  if (is_the_last()) die();
+  at_this_change();
   return original(path);
 }
 
 int unlinkat(int folder, const char* path, int flags) {
   static auto* const original = next<int(int, const char*, int)>("unlinkat");
-  if (is_the_last()) die();
+  at_this_change();
   return original(folder, path, flags);
 }
 
 int ftruncate(int descriptor, off_t length) {
   static auto* const original = next<int(int, off_t)>("ftruncate");
-  if (is_the_last()) die();
+  at_this_change();
   return original(descriptor, length);
 }
 
