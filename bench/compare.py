@@ -56,7 +56,7 @@ ROWS = [
 ]
 MATRIX_RATES = {"four-jobs": ("matrix-rate", "bfloat16"), "four-jobs-f32": ("matrix-rate-f32", "float32")}  # measured before
 METHODS_GOAL, MATRIX_GOAL, MEMORY_GOAL, START_GOAL_S = 0.85, 0.80, 0.25, 5.0
-LOSS_LIMIT = {"float32": 1e-5, "bfloat16": 5e-3}  # largest relative difference (bf16: excess) of a step's loss over PEFT as shipped
+LOSS_LIMIT = {"float32": 1e-5, "bfloat16": 5e-3}  # largest relative difference (bf16: excess, or a quarter of what is missing) of a step's loss over PEFT as shipped
 SMOLLM2 = {"hidden": 576, "intermediate": 1536, "key_value": 192, "layers": 30, "vocabulary": 49152}
 
 
@@ -315,15 +315,15 @@ def busy_cores(seconds=1.0):
 
 
 def largest_loss_difference(ours, theirs, dtype):
-    """Largest relative difference of a step's loss, over the steps of all jobs both programs trained. In bf16 only losses
-    above PEFT's count: PEFT rounds a product before it adds the adapter's part, cotune rounds the sum once, so that its
-    losses lie nearer to those of f32, where both agree."""
+    """Largest relative difference of a step's loss, over the steps of all jobs both programs trained. In bf16 a loss below
+    PEFT's counts a quarter: PEFT rounds a product before it adds the adapter's part, cotune rounds the sum once, so that
+    its losses lie nearer to those of f32, where both agree, and mostly below."""
     worst = 0.0
     for job, losses in theirs["losses"].items():
         if len(ours["losses"].get(job, [])) != len(losses):
             return float("inf")
         differences = [(a - b) / abs(b) for a, b in zip(ours["losses"][job], losses)]
-        worst = max([worst] + [d if dtype == "bfloat16" else abs(d) for d in differences])
+        worst = max([worst] + [max(d, -d / 4) if dtype == "bfloat16" else abs(d) for d in differences])
     return worst
 
 
@@ -371,7 +371,7 @@ def table(results, device):
         best = max(tuned, key=lambda name: median_rate(tuned[name]))
         over_shipped, over_tuned = (ratios(results, row.name, program) for program in ("peft shipped", best))
         rates = sorted(map(rate, cotune))
-        difference = max(largest_loss_difference(cotune[-1], shipped[-1], row.dtype), 0.0)
+        difference = largest_loss_difference(cotune[-1], shipped[-1], row.dtype)
         loss = f"{difference:.1e}" + ("" if difference <= LOSS_LIMIT[row.dtype] else " (**too large: the speed does not count**)")
         lines.append(
             f"| {row.title} | {row.dtype} | {median_rate(cotune):.0f} ({rates[0]:.0f}–{rates[-1]:.0f}) | {median_rate(shipped):.0f} | "
