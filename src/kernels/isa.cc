@@ -32,8 +32,8 @@ CpuFeatures detect() {
 std::string_view isa_limit() {
   const char* wish = std::getenv("COTUNE_CPU_ISA");
   const std::string_view limit = wish == nullptr ? "amx" : wish;
-  if (limit != "amx" && limit != "avx512_bf16" && limit != "none") {
-    throw_user_error("COTUNE_CPU_ISA: must be none, avx512_bf16 or amx, got `{}`", limit);
+  if (limit != "amx" && limit != "avx512_bf16" && limit != "avx512" && limit != "none") {
+    throw_user_error("COTUNE_CPU_ISA: must be none, avx512, avx512_bf16 or amx, got `{}`", limit);
   }
   return limit;
 }
@@ -41,7 +41,7 @@ std::string_view isa_limit() {
 Isa choose_bf16() {
   const CpuFeatures& features = cpu_features();
   const std::string_view limit = isa_limit();
-  if (limit == "none" || !features.avx512_bf16) return Isa::none;
+  if (limit == "none" || limit == "avx512" || !features.avx512_bf16) return Isa::none;
   return limit == "amx" && features.amx_bf16 ? Isa::amx_bf16 : Isa::avx512_bf16;
 }
 

@@ -20,9 +20,9 @@ const CpuFeatures& cpu_features();
 enum class Isa { none, avx512, avx512_bf16, amx_bf16, amx_f32 };
 
 /// The fastest instruction set for products in bf16, or Isa::none where only the ATen path works.
-/// COTUNE_CPU_ISA=none|avx512_bf16|amx lowers it (read once, at the first call): for tests and comparisons.
+/// COTUNE_CPU_ISA=none|avx512|avx512_bf16|amx lowers it (read once, at the first call): for tests and comparisons.
 Isa bf16_isa();
-/// The same for f32: amx_f32, avx512 or none.
+/// The same for f32: amx_f32, avx512 or none. COTUNE_CPU_ISA=avx512 leaves f32 our kernels and takes them from bf16.
 Isa f32_isa();
 
 std::string to_string(Isa isa);

@@ -68,9 +68,9 @@ struct Recorded {
   std::vector<CallCounts> calls;      ///< what the operators called
 };
 
-/// Runs a round with everything in one microbatch, recording.
+/// Runs a round, with everything in one microbatch unless jobs share less, recording.
 Recorded record(Interpreter& interpreter, const std::vector<const RandomJob*>& jobs, const std::vector<Adapter*>& adapters,
-                RoundPurpose purpose) {
+                RoundPurpose purpose, Sharing sharing = Sharing::batch_all) {
   Recorded recorded;
   Stage& stage = interpreter.stage();
   const ModelConfig& config = stage.backbone().config();
@@ -95,7 +95,7 @@ Recorded record(Interpreter& interpreter, const std::vector<const RandomJob*>& j
     round.purpose = purpose;
     rounds.push_back(round);
   }
-  run_round(interpreter, rounds, {.sharing = Sharing::batch_all});
+  run_round(interpreter, rounds, {.sharing = sharing});
   stage.on_operator = nullptr;
   return recorded;
 }
@@ -206,6 +206,11 @@ bool is_forward(OperatorKind kind) {
          kind == OperatorKind::down_proj;
 }
 
+int64_t projections_of(const Operator& op) {
+  const std::string name = op.name();
+  return name.find("qkv") != std::string::npos ? 3 : name.find("gate_up") != std::string::npos ? 2 : 1;
+}
+
 /// Calls that jobs of one kind make at an operator with so many projections, all of them adapted. LoRA shrinks once forward,
 /// once per projection backward (their columns differ), and forms the gradient of all A in one call and of B in one per
 /// projection; its expansions are inside the frozen product of our kernels, and a call per projection beside one of ATen's.
@@ -241,8 +246,7 @@ class Calls : public ::testing::TestWithParam<Way> {
     } else if (GetParam().compute != at::kDouble && kernel_isa(GetParam().compute, test_device()) == kernels::Isa::none) {
       GTEST_SKIP() << "this device lacks our kernels";
     }
-    backbone_ = random_backbone(kernel_friendly_config(1), GetParam().compute);
-    interpreter_ = std::make_unique<Interpreter>(backbone_);
+    use_model(kernel_friendly_config(1));
   }
   bool aten() const { return GetParam().portable || GetParam().compute == at::kDouble; }
 
@@ -258,7 +262,9 @@ class Calls : public ::testing::TestWithParam<Way> {
   }
 
   /// The calls of a round of all jobs in one microbatch, operator by operator.
-  std::vector<CallCounts> calls_of_round() {
+  std::vector<CallCounts> calls_of_round() { return recorded_round(Sharing::batch_all).calls; }
+
+  Recorded recorded_round(Sharing sharing) {
     std::vector<const RandomJob*> jobs;
     std::vector<Adapter*> adapters;
     for (const auto& job : jobs_) jobs.push_back(job.get());
@@ -267,7 +273,13 @@ class Calls : public ::testing::TestWithParam<Way> {
     list_ = stage_operators(backbone_->config(), stage, shapes_of(adapters), Direction::forward);
     const std::vector<Operator> backward = stage_operators(backbone_->config(), stage, shapes_of(adapters), Direction::backward);
     list_.insert(list_.end(), backward.begin(), backward.end());
-    return record(*interpreter_, jobs, adapters, RoundPurpose::select).calls;
+    return record(*interpreter_, jobs, adapters, RoundPurpose::select, sharing);
+  }
+
+  void use_model(const ModelConfig& config) {
+    leave_all();
+    backbone_ = random_backbone(config, GetParam().compute);
+    interpreter_ = std::make_unique<Interpreter>(backbone_);
   }
 
   std::optional<PortableKernels> portable_;
@@ -288,7 +300,7 @@ TEST_P(Calls, OfEverySiteAndKindDoNotGrowWithTheJobs) {  // ML-16, ML-17, ML-18
       for (size_t i = 0; i < list_.size(); ++i) {
         const Operator& op = list_[i];
         const std::string name = op.name();
-        const int64_t projections = name.find("qkv") != std::string::npos ? 3 : name.find("gate_up") != std::string::npos ? 2 : 1;
+        const int64_t projections = projections_of(op);
         const bool gradient = name.find("adapter_gradient") != std::string::npos;
         const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
         EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
@@ -306,6 +318,102 @@ TEST_P(Calls, OfAMixAreThoseOfItsKindsHoweverManyJobsItHas) {
     const std::vector<CallCounts> calls = calls_of_round();
     if (copy == 0) of_one_of_each = calls;
     EXPECT_TRUE(calls == of_one_of_each) << jobs_.size() << " jobs";
+  }
+}
+
+/// What a round called in all.
+struct Totals {
+  LaunchCount launches;
+  CallCounts calls;
+};
+
+Totals totals_of(const Recorded& recorded) {
+  Totals totals;
+  for (const LaunchCount& launches : recorded.launches) totals.launches += launches;
+  for (const CallCounts& calls : recorded.calls) {
+    totals.calls.frozen += calls.frozen;
+    totals.calls.adapter += calls.adapter;
+  }
+  return totals;
+}
+
+// k like jobs, one microbatch each, launch k(α+β) times, counted while they run; together α+β, whatever k (ML-20).
+TEST_P(Calls, OfLikeJobsApartAreThoseOfOneTimesTheJobsAndTogetherThoseOfOne) {
+  for (const Kind kind : {Kind::lora, Kind::dropout, Kind::bottleneck, Kind::diff_pruning}) {
+    leave_all();
+    Totals one;
+    for (int64_t k = 1; k <= 8; ++k) {
+      RandomJob job = job_of(kind, k - 1);
+      job.row_lengths = {7 + k, 4};
+      if (kind == Kind::lora || kind == Kind::dropout) job.adapter.target_modules = {"all-linear"};
+      join(job);
+      const Totals together = totals_of(recorded_round(Sharing::batch_all)), apart = totals_of(recorded_round(Sharing::separate));
+      if (k == 1) one = together;
+      const std::string name = std::to_string(k) + " jobs of kind " + std::to_string(static_cast<int>(kind));
+      const LaunchModel model{.base_calls = one.launches.frozen, .adapter_calls = one.launches.adapter};
+      EXPECT_GT(model.adapter_calls, 0);
+      EXPECT_EQ(apart.launches.frozen, k * model.base_calls) << name;
+      EXPECT_EQ(apart.launches.adapter, k * model.adapter_calls) << name;
+      EXPECT_EQ(apart.launches.total(), model.separate(k)) << name;
+      EXPECT_EQ(together.launches.total(), model.grouped(1)) << name;
+      // The paper's BatchLoRA: frozen products as together, adapters as apart; what it saves is what was counted.
+      const int64_t paper = together.launches.frozen + apart.launches.adapter;
+      EXPECT_EQ(paper, model.batch_lora(k)) << name;
+      EXPECT_DOUBLE_EQ(1 - static_cast<double>(paper) / static_cast<double>(apart.launches.total()), model.batch_lora_saving(k)) << name;
+      // And what is called inside the dispatches.
+      EXPECT_TRUE(together.calls == one.calls) << name;
+      EXPECT_EQ(apart.calls.frozen, k * one.calls.frozen) << name;
+      EXPECT_EQ(apart.calls.adapter, k * one.calls.adapter) << name;
+    }
+  }
+}
+
+/// calls_of where no width is a multiple of 32 and our kernels run: there ATen takes the factors of LoRA and bottleneck
+/// adapters one by one, for the bits of a batch depend on who is in it. Gradients, masks and functions stay one call.
+int64_t calls_of_odd_widths(Kind kind, const Operator& op, int64_t projections, int64_t k) {
+  const bool gradient = op.name().find("adapter_gradient") != std::string::npos;
+  const int64_t dispatch = gradient && op.without_input_gradient ? 1 : 0;
+  switch (kind) {
+    case Kind::lora:
+    case Kind::dropout: {
+      const int64_t drops = kind == Kind::dropout ? 1 : 0;
+      if (is_forward(op.kind)) return 2 * k * projections + drops;  // shrinks, expansions, the mask
+      if (gradient) return 1 + drops + projections + dispatch * k * projections;
+      return 2 * k * projections;  // shrinks, expansions (under the mask)
+    }
+    case Kind::bottleneck: return (gradient ? 5 : 2 * k + 1) + dispatch * (2 * k + 1);  // shrinks, f, expansions
+    case Kind::diff_pruning: return 1;
+  }
+  return 0;
+}
+
+TEST_P(Calls, OfOddWidthsGrowWithTheJobsWhereOurKernelsRunAndNowhereElse) {
+  ModelConfig config = kernel_friendly_config(1);
+  config.head_dim = 16;  // query 48, key and value 16
+  config.hidden_size = 48;
+  config.intermediate_size = 80;
+  use_model(config);
+  for (const Kind kind : {Kind::lora, Kind::dropout, Kind::bottleneck, Kind::diff_pruning}) {
+    leave_all();
+    for (int64_t k = 1; k <= 8; ++k) {
+      RandomJob job = job_of(kind, k - 1);
+      if (kind == Kind::lora || kind == Kind::dropout) job.adapter.target_modules = {"all-linear"};
+      join(job);
+      const std::vector<CallCounts> calls = calls_of_round();
+      ASSERT_EQ(calls.size(), list_.size());
+      for (size_t i = 0; i < list_.size(); ++i) {
+        const Operator& op = list_[i];
+        const std::string name = op.name();
+        const int64_t projections = projections_of(op);
+        const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
+        const bool adapts = (product || name.find("adapter_gradient") != std::string::npos) && !op.adapters.empty();
+        const int64_t expected = !adapts ? 0
+                                 : aten() ? calls_of(kind, op, projections, true)
+                                          : calls_of_odd_widths(kind, op, projections, k);
+        EXPECT_EQ(calls[i].adapter, expected) << name << ", " << k << " jobs of kind " << static_cast<int>(kind);
+        EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
+      }
+    }
   }
 }
 

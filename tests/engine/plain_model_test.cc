@@ -98,7 +98,7 @@ class PlainModelTest : public ::testing::TestWithParam<Setting> {
       std::vector<at::Tensor> gradients, expected_gradients;
       for (const Parameter& parameter : twin.adapter->parameters()) gradients.push_back(parameter.gradient);
       for (const at::Tensor& leaf : twin.plain->leaves()) expected_gradients.push_back(leaf.grad());
-      // All of the job's gradients as one vector; then each tensor, where small gradients carry the rounding of large ones.
+      // All of the job's gradients as one vector; then each tensor.
       double square = 0, expected_square = 0;
       for (size_t g = 0; g < gradients.size(); ++g) {
         square += (gradients[g] - expected_gradients[g]).square().sum().item<double>();
@@ -106,7 +106,7 @@ class PlainModelTest : public ::testing::TestWithParam<Setting> {
       }
       ASSERT_LE(std::sqrt(square), 1e-10 * std::sqrt(expected_square)) << twin.job.name << ", step " << step;
       const double apart = largest_relative_difference(gradients, expected_gradients);
-      ASSERT_LE(apart, 1e-9) << twin.job.name << ", step " << step;
+      ASSERT_LE(apart, 1e-10) << twin.job.name << ", step " << step;
       if (square > 0) worst_norm_ = std::max(worst_norm_, std::sqrt(square / expected_square));
       worst_gradient_ = std::max(worst_gradient_, apart);
       UnreadResults unread;
@@ -166,7 +166,7 @@ TEST_P(PlainModelTest, FiftyStepsOfEveryMethodInOneMicrobatchAreAutogradsOfEachJ
     if (HasFatalFailure()) return;
   }
   for (const Twin& twin : twins) {
-    expect_equal_values(twin, 1e-9);
+    expect_equal_values(twin, 1e-10);
     EXPECT_LE(twin.losses.back(), 0.8 * twin.losses.front())
         << twin.job.name << ": a loss that hardly falls shows little";
   }
@@ -204,7 +204,7 @@ TEST_P(PlainModelTest, RaggedEdgesAreAutogradsToo) {
     }
   }
   for (const Twin& twin : twins) {
-    expect_equal_values(twin, 1e-9);
+    expect_equal_values(twin, 1e-10);
     const bool learns = twin.batch.labelled_count() > 0;
     EXPECT_EQ(twin.losses.front() > 0, learns) << twin.job.name;
   }

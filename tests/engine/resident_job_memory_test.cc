@@ -57,8 +57,9 @@ TEST(ResidentJobs, CostTheirAdapterGradientAndOptimizerBytesWithinATenth) {
   const std::vector<int64_t> rows{128, 128};
   const std::vector<RandomJob> forms{lora_job("lora", 1, 32, 0.1, {"all-linear"}, rows),
                                      lora_job("upper", 2, 64, 0, {"q_proj", "down_proj"}, rows),
-                                     bottleneck_job("bottleneck", 3, 96, Activation::gelu, rows)};
-  const std::vector<Peak> measured = peaks(forms, 8);
+                                     bottleneck_job("bottleneck", 3, 96, Activation::gelu, rows),
+                                     diff_pruning_job("diff", 4, 0.2, rows)};
+  const std::vector<Peak> measured = peaks(forms, 10);
   int64_t grown = 0, own = 0;
   for (size_t i = forms.size(); i < measured.size(); ++i) {  // the first of each form brings its method's temporaries
     grown += measured[i].live - measured[i - 1].live;

@@ -1,5 +1,6 @@
 // Frozen products with their additions, low-rank products and gradients: our kernels against dense arithmetic in f64.
 
+#include "ops/call_counts.h"
 #include "ops/frozen_product.h"
 #include "ops/low_rank.h"
 #include "ops/tensors.h"
@@ -141,6 +142,24 @@ TEST(LowRank, ShrinkExpandAndGradientsAgreeWithDenseArithmetic) {
             at::mm(groups[0].s.narrow(1, 0, rank).to(at::kDouble).t(), wide.narrow(0, 0, 13));
         EXPECT_LE(relative_error(gradient, expected), dtype == at::kDouble ? 1e-12 : 2e-6) << dtype << " " << width;
       }
+    }
+  }
+}
+
+TEST(GradientCalls, OnAtenTakeWhatFitsInto32MiB) {
+  // 1,000·500 values of a gradient and 2·1,500 of its rows, f64: 3.84 MiB, of which eight fit.
+  const at::Tensor x = random_tensor({40, 500}, 1, at::kDouble), s = random_tensor({40, 1000}, 2, at::kDouble);
+  for (const int64_t count : {1, 8, 9, 20}) {
+    std::vector<GradientGroup> groups;
+    for (int64_t i = 0; i < count; ++i) {
+      groups.push_back({{2 * i, 2 * i + 2}, s.narrow(0, 2 * i, 2), at::zeros({1000, 500}, at::kDouble)});
+    }
+    const CallCounts before = call_counts();
+    accumulate_gradients(x, groups);
+    EXPECT_EQ((call_counts() - before).adapter, (count + 7) / 8) << count << " jobs";
+    for (const GradientGroup& group : groups) {
+      const at::Tensor expected = at::mm(group.left.t(), x.narrow(0, group.rows.begin, 2));
+      EXPECT_LE(relative_error(group.gradient, expected), 1e-14);
     }
   }
 }
