@@ -121,6 +121,17 @@ RunSummary run_to_the_end(Trainer& trainer) {
   }
 }
 
+/// asked: the memory limit as the user gave it. check_weights_fit knows what weights take at least; f32 values take more bf16
+/// parts where they need them.
+std::shared_ptr<const Backbone> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
+                                              int64_t positions, const std::string& asked) {
+  try {
+    return Backbone::load(files, compute, device.device, {.positions = positions});
+  } catch (const MemoryLimitExceeded& error) {
+    throw UserError(fmt::format("run.memory: {}: the model alone takes more while it is loaded: {}", asked, error.what()));
+  }
+}
+
 RunFolder::Start start_of(const TrainArguments& arguments) {
   using Start = RunFolder::Start;
   return arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh;
@@ -261,8 +272,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   }
   files.weights->drop_pages();  // the fingerprint has read them all
   if (device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
-  const auto backbone = Backbone::load(files, compute, device.device,
-                                       {.positions = longest_row(inputs.data) + arguments.sample_tokens});
+  const auto backbone = load_backbone(files, compute, device, longest_row(inputs.data) + arguments.sample_tokens, run.memory);
 
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
   std::map<std::string, JobProgress> progress;

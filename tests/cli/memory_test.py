@@ -2,6 +2,8 @@
 """--memory against the size of the process as the system counts it. Standard library only.
 
     COTUNE=build/cotune python3 tests/cli/memory_test.py [UNITTEST OPTIONS]
+
+COTUNE_MEMORY_MIXES sets how many random mixes are run (default 12).
 """
 import json
 import os
@@ -17,6 +19,7 @@ SMOLLM2 = pathlib.Path(os.environ.get("COTUNE_SMOLLM2", ROOT / "build/demo/model
 # Equal bits whatever the token budget are what our kernels promise; ATen agrees within rounding.
 OWN_KERNELS = ("avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text().split()
                and os.environ.get("COTUNE_CPU_ISA") not in ("none", "avx512"))
+MIXES = int(os.environ.get("COTUNE_MEMORY_MIXES", "12"))
 # Wide enough for activations to count beside the libraries' own 200 MiB, small enough to be trained in a second.
 WIDE = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6,
@@ -47,14 +50,16 @@ class Memory(ProgramTest):
         return self.path / "jobs.yaml"
 
     def train(self, jobs, run, limit, *options):
-        """The summary, and the peak of the process's resident memory by the system's count."""
+        """The summary (none where the start was refused), and the peak of the process's resident memory by the system's count."""
         with open(self.path / "errors", "wb") as errors:
             process = subprocess.Popen(self.command("train", jobs, "--output-dir", self.path / run, "--memory", limit, *options),
                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
             _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         said = (self.path / "errors").read_text()
-        self.assertIn(process.returncode, (0, 1), said)  # 1: a job was refused
+        self.assertIn(process.returncode, (0, 1, 2), said)  # 1: a job was refused
+        if process.returncode == 2:
+            return None, usage.ru_maxrss * 1024, said
         return json.loads((self.path / run / "summary.json").read_text()), usage.ru_maxrss * 1024, said
 
     def hold_to_limits(self, jobs, shares, *options):
@@ -64,6 +69,7 @@ class Memory(ProgramTest):
         for share in shares:
             limit = int(most * share)
             summary, peak, said = self.train(jobs, f"limit-{share}", f"{limit // MIB}MiB", *options, "--overwrite")
+            self.assertIsNotNone(summary, said)
             self.assertLessEqual(max(peak, summary["peak_rss_bytes"]), limit, f"{share} of {most}: {said}")
             for job in summary["jobs"]:
                 self.assertIn(job["status"], ("finished", "refused"), job)
@@ -76,6 +82,55 @@ class Memory(ProgramTest):
         for names in (("wide", "narrow"), tuple(ADAPTERS)):
             jobs = self.write_jobs("config: ./config.json, weights: random, seed: 3", names)
             self.hold_to_limits(jobs, (0.9, 0.75), "--token-budget", "4096")
+
+    def random_mix(self, number):
+        """Writes a random jobs file and returns it with random options and a random limit in MiB."""
+        dice = random.Random(1000 + number)
+        text = "cotune: 1\nmodel: {config: ./config.json, weights: random, dtype: %s}\njobs:\n" % dice.choice(("bfloat16", "float32"))
+        for job in range(dice.randrange(1, 5)):
+            targets = dice.choice(("all-linear", "[q_proj, v_proj]", "[down_proj]"))
+            adapter = dice.choice((
+                f"{{method: lora, r: {dice.choice((2, 16, 128))}, dropout: {dice.choice((0, 0.1))}, target_modules: {targets}}}",
+                f"{{method: bottleneck, bottleneck_size: {dice.choice((8, 64, 200))}}}",
+                f"{{method: diff_pruning, density: {dice.choice((0.001, 0.02))}, selection_batches: 1}}"))
+            longest = dice.choice((30, 120, 300))
+            lengths = [dice.randrange(longest // 4, longest) for _ in range(24)]
+            rows = [json.dumps({"input_ids": ids, "labels": ids}) for ids in ([dice.randrange(3, 4000) for _ in range(n)] for n in lengths)]
+            (self.path / f"mix{job}.jsonl").write_text("\n".join(rows) + "\n")
+            text += (f"  - {{name: mix{job}, priority: {dice.randrange(3)}, adapter: {adapter},\n"
+                     f"     data: {{train: mix{job}.jsonl, format: tokens, eval_fraction: 0.3}},\n"
+                     f"     train: {{batch_size: {dice.choice((1, 4, 8))}, steps: 2, lr: 1e-3, save_steps: 1}}}}\n")
+        (self.path / "mix.yaml").write_text(text)
+        options = ["--token-budget", dice.choice((256, 1024, 4096)), "--layout", dice.choice(("ragged", "ragged", "chunked", "padded")),
+                   "--sharing", dice.choice(("hybrid", "hybrid", "temporal", "batch-all", "separate")),
+                   "--recompute", dice.choice(("auto", "auto", "never", "always"))]
+        return self.path / "mix.yaml", options, dice.randrange(180, 420)
+
+    def test_of_random_mixes_is_never_exceeded(self):
+        (self.path / "config.json").write_text(json.dumps(WIDE))
+        finished = refused = relieved = 0
+        for number in range(MIXES):
+            jobs, options, limit = self.random_mix(number)
+            summary, peak, said = self.train(jobs, f"mix{number}", f"{limit}MiB", *options)
+            where = f"mix {number}: {options}, {limit} MiB, {peak / MIB:.1f} MiB taken, {said}"
+            if summary is None:  # nothing was trained: not even the weights would fit
+                self.assertIn("run.memory: ", said, where)
+                refused += 1
+                continue
+            self.assertLessEqual(max(peak, summary["peak_rss_bytes"]), limit * MIB, where)
+            for job in summary["jobs"]:
+                if job["status"] == "failed":  # what the process takes beside its tensors grew after the job was let in
+                    self.assertIn("it does not fit even alone: ", job["reason"], where)
+                else:
+                    self.assertIn(job["status"], ("finished", "refused"), (where, job))
+                finished += job["status"] == "finished"
+                refused += job["status"] != "finished"
+            relieved += "relief" in json.loads((self.path / f"mix{number}" / "run.json").read_text())
+        # The limits were neither all too small nor all without effect.
+        self.assertGreater(finished, 0)
+        self.assertGreater(refused + relieved, 0)
+        if os.environ.get("COTUNE_MEMORY_MIXES"):
+            print(f"{MIXES} mixes: {finished} jobs finished, {refused} refused, {relieved} runs made smaller")
 
     @unittest.skipUnless(SMOLLM2.exists(), "no SmolLM2 here: scripts/demo-data --model-only fetches it")
     def test_of_smollm2_is_never_exceeded(self):
