@@ -34,16 +34,6 @@ int64_t bytes_of(const kernels::PackRequest& request) {
   return kernels::PackedMatrix::bytes_for(request.k, request.n, request.dtype, request.parts);
 }
 
-/// What one call of ATen takes: all groups; each by itself where our kernels run and only the width is odd, since bits are
-/// promised there, and those of a batch depend on who is in it.
-template <typename Group>
-std::vector<std::vector<Group>> calls_of(const at::Tensor& rows, const std::vector<Group>& groups) {
-  if (!use_kernels(rows)) return {groups};
-  std::vector<std::vector<Group>> calls;
-  for (const Group& group : groups) calls.push_back({group});
-  return calls;
-}
-
 }  // namespace
 
 int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device) {
@@ -141,10 +131,8 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
     group.s = whole ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
   }
   if (packed_form(*groups.front().factor) == nullptr) {
-    for (const std::vector<ShrinkGroup>& call : calls_of(x, groups)) {
-      count_adapter_call();
-      shrink_in_batches(x, call);
-    }
+    count_adapter_call();
+    shrink_in_batches(x, groups);
     return;
   }
   count_adapter_call();
@@ -164,10 +152,8 @@ void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& all, const Ex
   std::vector<ExpandGroup> groups, dense;  // an odd projection's factors are not packed
   for (const ExpandGroup& group : all) (packed_form(*group.factor) != nullptr ? groups : dense).push_back(group);
   for (const std::vector<ExpandGroup>& site : sites_of(dense)) {
-    for (const std::vector<ExpandGroup>& call : calls_of(y, site)) {
-      count_adapter_call();
-      expand_in_batches(y, call, options);
-    }
+    count_adapter_call();
+    expand_in_batches(y, site, options);
   }
   if (groups.empty()) return;
   count_adapter_call();

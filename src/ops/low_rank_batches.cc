@@ -9,7 +9,6 @@
 #include "ops/call_counts.h"
 #include "ops/low_rank_forms.h"
 #include "ops/row_batches.h"
-#include "ops/row_products.h"
 
 namespace cotune {
 namespace {
@@ -39,7 +38,7 @@ template <typename Group>
 int64_t largest_rank(const std::vector<Group>& groups) {
   int64_t rank = 0;
   for (const Group& group : groups) rank = std::max(rank, group.factor->rank());
-  return rank;
+  return batch_rank(rank);
 }
 
 template <typename Group>
@@ -48,7 +47,7 @@ RowBatches batches_of(const std::vector<Group>& groups, const std::vector<RowRan
   return {rows, RowBatches::smallest_height(rows, largest_rank(groups)), device};
 }
 
-/// Every group's factor, for every matrix of the batches: [count, largest rank, n], zero beyond a rank.
+/// Every group's factor, for every matrix of the batches: [count, largest padded rank, n], zero beyond a rank.
 template <typename Group>
 at::Tensor factors_of(const std::vector<Group>& groups, const RowBatches& batches) {
   const int64_t rank = largest_rank(groups);
@@ -66,10 +65,6 @@ at::Tensor factors_of(const std::vector<Group>& groups, const RowBatches& batche
 
 /// s·F of every group, below one another [Σ rows, n].
 at::Tensor expanded(const std::vector<ExpandGroup>& groups) {
-  if (groups.size() == 1) {
-    const LowRankFactor& factor = *groups.front().factor;
-    return row_product(groups.front().s.narrow(1, 0, factor.rank()), dense_form(factor));
-  }
   std::vector<at::Tensor> parts;
   std::vector<int64_t> ranks;
   for (const ExpandGroup& group : groups) {
@@ -114,25 +109,9 @@ size_t groups_of_a_call(std::span<const GradientGroup> groups) {
   return count;
 }
 
-void accumulate_one(const at::Tensor& right, const GradientGroup& group) {
-  const at::ScalarType wide = group.gradient.scalar_type();
-  const at::Tensor left = group.left.narrow(1, 0, group.gradient.size(0)).to(wide);
-  const at::Tensor rows = right.narrow(0, group.rows.begin, group.rows.count()).to(wide);
-  at::Tensor gradient = group.gradient;
-  gradient.add_(at::mm(left.t(), rows));
-}
-
 }  // namespace
 
 void shrink_in_batches(const at::Tensor& x, const std::vector<ShrinkGroup>& groups) {
-  if (groups.size() == 1) {
-    const ShrinkGroup& group = groups.front();
-    at::Tensor s =
-        row_product(x.narrow(0, group.rows.begin, group.rows.count()), dense_form(*group.factor).t());
-    if (group.scale != 1) s.mul_(group.scale);
-    group.s.narrow(1, 0, group.factor->rank()).copy_(s);
-    return;
-  }
   const RowBatches batches = batches_of(groups, rows_of(groups), x.device());
   at::Tensor s = batched_product(batches.gather(x), factors_of(groups, batches).transpose(1, 2));
   std::vector<double> scales;
@@ -166,11 +145,6 @@ std::vector<std::vector<ExpandGroup>> sites_of(const std::vector<ExpandGroup>& g
 void expand_in_batches(at::Tensor& y, const std::vector<ExpandGroup>& groups, const ExpandOptions& options) {
   const ExpandGroup& first = groups.front();
   at::Tensor columns = y.narrow(1, first.column_begin, first.factor->width());
-  if (!first.dropout && !first.bias.defined() && !options.residual.defined() && groups.size() == 1) {
-    at::Tensor rows = columns.narrow(0, first.rows.begin, first.rows.count());
-    add_row_product(rows, first.s.narrow(1, 0, first.factor->rank()), dense_form(*first.factor));
-    return;
-  }
   const SelectedRows rows(rows_of(groups), y.device());
   const at::Tensor added = expanded(groups);
   if (!first.dropout && !first.bias.defined() && !options.residual.defined()) {
@@ -198,29 +172,28 @@ void accumulate_in_batches(const at::Tensor& right, const std::vector<GradientGr
                                             all.begin() + static_cast<std::ptrdiff_t>(begin + count));
     begin += count;
     count_adapter_call();
-    if (count == 1) {
-      accumulate_one(right, groups.front());
-      continue;
-    }
     const at::ScalarType wide = groups.front().gradient.scalar_type();
     int64_t rank = 0, longest = 0;
     std::vector<at::Tensor> lefts;
     std::vector<int64_t> ranks;
     for (const GradientGroup& group : groups) {
       ranks.push_back(group.gradient.size(0));
-      rank = std::max(rank, ranks.back());
+      rank = std::max(rank, batch_rank(ranks.back()));
       longest = std::max(longest, group.rows.count());
       lefts.push_back(group.left);
     }
     const auto places = places_of(count, [&](size_t i) { return groups[i].rows.count(); });
-    const at::Tensor left =
-        RowBatches(places, longest, right.device()).gather_with_zeros(joined_rows(lefts, ranks, rank, wide));
+    if (longest == 0) continue;
+    const RowBatches left_batches(places, longest, right.device());
+    const at::Tensor left = left_batches.gather_with_zeros(joined_rows(lefts, ranks, rank, wide));
     const at::Tensor rows = RowBatches(rows_of(groups), longest, right.device()).gather(right).to(wide);
     const at::Tensor products = at::bmm(left.transpose(1, 2), rows);
     std::vector<at::Tensor> gradients, parts;
     for (size_t i = 0; i < count; ++i) {
+      const RowRange matrix = left_batches.matrices_of(i);  // none for a group without rows
+      if (matrix.count() == 0) continue;
       gradients.push_back(groups[i].gradient);
-      parts.push_back(products[static_cast<int64_t>(i)].narrow(0, 0, ranks[i]));
+      parts.push_back(products[matrix.begin].narrow(0, 0, ranks[i]));
     }
     add_in_order(gradients, parts);
   }
@@ -228,11 +201,6 @@ void accumulate_in_batches(const at::Tensor& right, const std::vector<GradientGr
 
 void sum_in_batches(const std::vector<RowSum>& sums) {
   const at::ScalarType wide = sums.front().gradient.scalar_type();
-  if (sums.size() == 1) {
-    at::Tensor gradient = sums.front().gradient;
-    gradient.add_(sums.front().right.to(wide).sum(0));
-    return;
-  }
   int64_t columns = 0, longest = 0;
   std::vector<at::Tensor> rights, gradients, parts;
   std::vector<int64_t> widths;
@@ -242,12 +210,15 @@ void sum_in_batches(const std::vector<RowSum>& sums) {
     columns = std::max(columns, widths.back());
     longest = std::max(longest, sum.right.size(0));
   }
+  if (longest == 0) return;
   const auto places = places_of(sums.size(), [&](size_t i) { return sums[i].right.size(0); });
   const RowBatches batches(places, longest, rights.front().device());
-  const at::Tensor totals = batches.gather_with_zeros(joined_rows(rights, widths, columns, wide)).sum(1);
+  const at::Tensor totals = row_sums(batches.gather_with_zeros(joined_rows(rights, widths, columns, wide)));
   for (size_t i = 0; i < sums.size(); ++i) {
+    const RowRange matrix = batches.matrices_of(i);
+    if (matrix.count() == 0) continue;
     gradients.push_back(sums[i].gradient);
-    parts.push_back(totals[static_cast<int64_t>(i)].narrow(0, 0, widths[i]));
+    parts.push_back(totals[matrix.begin].narrow(0, 0, widths[i]));
   }
   add_in_order(gradients, parts);
 }

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t product_block =
     32;  // of oneDNN's products in bf16, which read rows to the end of a block (row_products.h)
 
-constexpr int64_t fewest_rows = 8;  // fewer are multiplied in another order (row_products.h)
+constexpr int64_t fewest_columns = 8;  // fewer are multiplied in another order
 
 at::Tensor on_device(const std::vector<int64_t>& values, at::Device device) {
   return at::tensor(values, at::kLong).to(device);
@@ -21,7 +21,7 @@ at::Tensor on_device(const std::vector<int64_t>& values, at::Device device) {
 
 int64_t RowBatches::smallest_height(const std::vector<RowRange>& groups, int64_t rank) {
   int64_t best = 0, least = 0;
-  for (const int64_t height : {8, 16, 32, 64, 128, 256}) {
+  for (const int64_t height : {16, 32, 64, 128, 256}) {
     int64_t rows = 0;
     for (const RowRange& group : groups) rows += (group.count() + height - 1) / height * (height + rank);
     if (best == 0 || rows < least) {
@@ -32,9 +32,7 @@ int64_t RowBatches::smallest_height(const std::vector<RowRange>& groups, int64_t
   return best;
 }
 
-RowBatches::RowBatches(const std::vector<RowRange>& groups, int64_t height, at::Device device) {
-  for (const RowRange& rows : groups) height_ = std::max(height_, std::min(rows.count(), height));
-  height_ = std::max(height_, std::min(height, fewest_rows));
+RowBatches::RowBatches(const std::vector<RowRange>& groups, int64_t height, at::Device device) : height_(height) {
   std::vector<int64_t> sources, places, missing;
   for (size_t group = 0; group < groups.size(); ++group) {
     const RowRange& rows = groups[group];
@@ -77,11 +75,24 @@ at::Tensor RowBatches::scatter(const at::Tensor& matrices) const {
   return places_.defined() ? rows.index_select(0, places_) : rows;
 }
 
+int64_t batch_rank(int64_t rank) { return (rank + fewest_columns - 1) / fewest_columns * fewest_columns; }
+
 at::Tensor batched_product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.is_cpu() && a.size(0) == 1) {
+    const int64_t half = a.size(1) / 2;
+    const at::Tensor twice = b.expand({2, b.size(1), b.size(2)});
+    if (half >= 16) return batched_product(a.reshape({2, half, a.size(2)}), twice).reshape({1, 2 * half, b.size(2)});
+    return batched_product(a.expand({2, a.size(1), a.size(2)}), twice).narrow(0, 0, 1);
+  }
   const int64_t over = a.size(2) % product_block;
   if (!a.is_cpu() || a.scalar_type() != at::kBFloat16 || over == 0) return at::bmm(a, b);
   const int64_t lacking = product_block - over;
   return at::bmm(at::constant_pad_nd(a, {0, lacking}), at::constant_pad_nd(b, {0, 0, 0, lacking}));
+}
+
+at::Tensor row_sums(const at::Tensor& matrices) {
+  const at::Tensor ones = at::ones({matrices.size(0), fewest_columns, matrices.size(1)}, matrices.options());
+  return at::bmm(ones, matrices).select(1, 0);
 }
 
 at::Tensor joined_rows(const std::vector<at::Tensor>& parts, const std::vector<int64_t>& columns,

@@ -16,12 +16,11 @@ using kernels::RowRange;
 
 class RowBatches {
  public:
-  /// The height, of 8 to 256, at which these groups' matrices and the factor of `rank` rows that each brings
+  /// The height, of 16 to 256, at which these groups' matrices and the factor of `rank` rows that each brings
   /// have fewest rows.
   static int64_t smallest_height(const std::vector<RowRange>& groups, int64_t rank);
 
-  /// Every group's rows in matrices of `height` rows, or of as many as the longest group has (8 at least), if
-  /// these are fewer.
+  /// Every group's rows in matrices of `height` rows.
   RowBatches(const std::vector<RowRange>& groups, int64_t height, at::Device device);
 
   int64_t count() const { return static_cast<int64_t>(group_of_.size()); }
@@ -46,8 +45,16 @@ class RowBatches {
   at::Tensor groups_, sources_, places_, missing_;
 };
 
-/// a·b of every matrix, [count, h, k]·[count, k, n].
+/// What ranks are padded to, with zeros: ATen computes narrower matrices in another order of summation. So padded, and
+/// 16 rows high at least, a row of a matrix has the same bits whatever the height, the rank and the other matrices are.
+int64_t batch_rank(int64_t rank);
+
+/// a·b of every matrix, [count, h, k]·[count, k, n]. On the CPU a lone matrix goes as two halves: ATen has another
+/// order of summation for it.
 at::Tensor batched_product(const at::Tensor& a, const at::Tensor& b);
+
+/// Σ of the rows of every matrix, [count, h, n] → [count, n]: the same bits whatever number of zeros follows.
+at::Tensor row_sums(const at::Tensor& matrices);
 
 /// Tensors [rows_i, ≥ columns_i] below one another, [Σ rows_i, columns] of `dtype`: the first columns_i of
 /// each, zeros beside them.

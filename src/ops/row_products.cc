@@ -5,16 +5,10 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t fewest_rows = 8;
+constexpr int64_t fewest_rows = 16;
 constexpr int64_t block_columns = 32;
 
 bool few(const at::Tensor& x) { return x.is_cpu() && x.size(0) > 0 && x.size(0) < fewest_rows; }
-
-at::Tensor among_zeros(const at::Tensor& x) {
-  at::Tensor padded = at::zeros({fewest_rows, x.size(1)}, x.options());
-  padded.narrow(0, 0, x.size(0)).copy_(x);
-  return padded;
-}
 
 /// a with at least fewest_rows rows (unless it has none) and, in bf16, zeros behind rows that do not end with a block.
 at::Tensor separated(const at::Tensor& a) {
@@ -33,16 +27,6 @@ at::Tensor row_product(const at::Tensor& a, const at::Tensor& b, const at::Tenso
   const at::Tensor rows = separated(a);
   const at::Tensor product = bias.defined() ? at::addmm(bias, rows, b) : at::mm(rows, b);
   return few(a) ? product.narrow(0, 0, a.size(0)).clone() : product;
-}
-
-void add_row_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor rows = separated(a);
-  if (!few(a)) {
-    y.addmm_(rows, b);
-    return;
-  }
-  const at::Tensor sum = among_zeros(y).addmm_(rows, b);
-  y.copy_(sum.narrow(0, 0, y.size(0)));
 }
 
 }  // namespace cotune

@@ -1,6 +1,6 @@
 /// Matrix products by ATen whose rows do not know of each other: a row of a job has the same bits whatever else is in the
 /// microbatch. Two habits of ATen stand against that:
-///   * few rows are computed with other code than many (in f32, below 8 rows, in another order of summation);
+///   * few rows are computed with other code than many (in f32, up to 8 rows, in another order of summation);
 ///   * oneDNN's AMX products in bf16 read a row in blocks of 32 columns, beyond its end into the next row, and multiply
 ///     what they find by zero: a NaN or infinity there becomes this row's.
 /// So few rows are computed among rows of zeros, and bf16 rows of other lengths are moved apart by zeros; on the CPU only.
@@ -13,8 +13,5 @@ namespace cotune {
 
 /// a·b (+ bias), a [rows, k], b [k, n], bias [n] or undefined. Contiguous.
 at::Tensor row_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias = {});
-
-/// y += a·b, y [rows, n], strides as they are.
-void add_row_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace cotune

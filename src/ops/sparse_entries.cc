@@ -12,7 +12,7 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t most_rows = 256;                  // that an entry takes at once
+constexpr int64_t matrix_rows = 64;                 // that an entry takes at once: always as many, for equal sums
 constexpr int64_t block_values = int64_t{1} << 18;  // gathered at once: entries · rows
 
 /// Both ends of every entry of the groups, below one another.
@@ -41,7 +41,7 @@ Entries entries_of(const std::vector<Group>& groups) {
 struct SharedBatches {
   template <typename Group>
   SharedBatches(const std::vector<Group>& groups, at::Device device)
-      : rows(distinct_rows(groups)), batches(rows, most_rows, device) {
+      : rows(distinct_rows(groups)), batches(rows, matrix_rows, device) {
     for (const Group& group : groups) {
       const auto place = std::find(rows.begin(), rows.end(), group.rows) - rows.begin();
       matrices_of_group.push_back(batches.matrices_of(static_cast<size_t>(place)));

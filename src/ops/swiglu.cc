@@ -7,6 +7,12 @@
 #include "ops/low_rank_forms.h"
 
 namespace cotune {
+namespace {
+
+/// 1 / (1 + e^−x). The last bits of at::sigmoid and at::silu depend on where the threads divide a tensor, those of exp do not.
+at::Tensor logistic(const at::Tensor& x) { return x.neg().exp_().add_(1).reciprocal_(); }
+
+}  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
@@ -18,7 +24,7 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   }
   const at::ScalarType wide = accumulation_dtype(gate_up.scalar_type());
   const at::Tensor gate = gate_up.narrow(1, 0, width).to(wide), up = gate_up.narrow(1, width, width).to(wide);
-  return at::silu(gate).mul_(up).to(gate_up.scalar_type());
+  return logistic(gate).mul_(gate).mul_(up).to(gate_up.scalar_type());
 }
 
 SwigluGradient swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
@@ -36,10 +42,11 @@ SwigluGradient swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) 
   const at::ScalarType wide = accumulation_dtype(gate_up.scalar_type());
   const at::Tensor gate = gate_up.narrow(1, 0, width).to(wide), up = gate_up.narrow(1, width, width).to(wide);
   const at::Tensor d = dy.to(wide);
-  at::Tensor silu = at::silu(gate);
+  const at::Tensor share = logistic(gate);
+  at::Tensor silu = gate * share;
   result.y = (silu * up).to(dy.scalar_type());
   result.d_gate_up = at::empty_like(gate_up);
-  result.d_gate_up.narrow(1, 0, width).copy_(at::silu_backward(d * up, gate));
+  result.d_gate_up.narrow(1, 0, width).copy_((silu * (1 - share)).add_(share).mul_(d).mul_(up));
   result.d_gate_up.narrow(1, width, width).copy_(silu.mul_(d));
   return result;
 }

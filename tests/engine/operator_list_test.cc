@@ -368,26 +368,7 @@ TEST_P(Calls, OfLikeJobsApartAreThoseOfOneTimesTheJobsAndTogetherThoseOfOne) {
   }
 }
 
-/// calls_of where no width is a multiple of 32 and our kernels run: there ATen takes the factors of LoRA and bottleneck
-/// adapters one by one, for the bits of a batch depend on who is in it. Gradients, masks and functions stay one call.
-int64_t calls_of_odd_widths(Kind kind, const Operator& op, int64_t projections, int64_t k) {
-  const bool gradient = op.name().find("adapter_gradient") != std::string::npos;
-  const int64_t dispatch = gradient && op.without_input_gradient ? 1 : 0;
-  switch (kind) {
-    case Kind::lora:
-    case Kind::dropout: {
-      const int64_t drops = kind == Kind::dropout ? 1 : 0;
-      if (is_forward(op.kind)) return 2 * k * projections + drops;  // shrinks, expansions, the mask
-      if (gradient) return 1 + drops + projections + dispatch * k * projections;
-      return 2 * k * projections;  // shrinks, expansions (under the mask)
-    }
-    case Kind::bottleneck: return (gradient ? 5 : 2 * k + 1) + dispatch * (2 * k + 1);  // shrinks, f, expansions
-    case Kind::diff_pruning: return 1;
-  }
-  return 0;
-}
-
-TEST_P(Calls, OfOddWidthsGrowWithTheJobsWhereOurKernelsRunAndNowhereElse) {
+TEST_P(Calls, OfOddWidthsAreThoseOfAtenAndDoNotGrowWithTheJobsEither) {
   ModelConfig config = kernel_friendly_config(1);
   config.head_dim = 16;  // query 48, key and value 16
   config.hidden_size = 48;
@@ -407,9 +388,7 @@ TEST_P(Calls, OfOddWidthsGrowWithTheJobsWhereOurKernelsRunAndNowhereElse) {
         const int64_t projections = projections_of(op);
         const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
         const bool adapts = (product || name.find("adapter_gradient") != std::string::npos) && !op.adapters.empty();
-        const int64_t expected = !adapts ? 0
-                                 : aten() ? calls_of(kind, op, projections, true)
-                                          : calls_of_odd_widths(kind, op, projections, k);
+        const int64_t expected = adapts ? calls_of(kind, op, projections, true) : 0;
         EXPECT_EQ(calls[i].adapter, expected) << name << ", " << k << " jobs of kind " << static_cast<int>(kind);
         EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
       }

@@ -74,6 +74,23 @@ TEST(Swiglu, BackwardIsTheGradientOfForward) {
   EXPECT_LE(relative_error(swiglu_backward(d, gate_up).d_gate_up, expected), 1e-8);
 }
 
+/// Where threads divide a tensor depends on its size: a row's bits must not.
+TEST(Swiglu, OnAtenARowHasTheSameBitsAmongAnyOthers) {
+  const PortableKernels portable;
+  const at::Tensor gate_up = random_tensor({701, 2 * 99}, 1, at::kFloat, 3), dy = random_tensor({701, 99}, 2, at::kFloat);
+  const at::Tensor y = swiglu(gate_up);
+  const SwigluGradient gradient = swiglu_backward(dy, gate_up);
+  for (const int64_t first : {0, 1, 350, 663}) {
+    for (const int64_t rows : {1, 7, 38}) {
+      const at::Tensor some = gate_up.narrow(0, first, rows).clone();
+      EXPECT_TRUE(at::equal(swiglu(some), y.narrow(0, first, rows))) << first << " " << rows;
+      const SwigluGradient part = swiglu_backward(dy.narrow(0, first, rows).clone(), some);
+      EXPECT_TRUE(at::equal(part.d_gate_up, gradient.d_gate_up.narrow(0, first, rows))) << first << " " << rows;
+      EXPECT_TRUE(at::equal(part.y, gradient.y.narrow(0, first, rows))) << first << " " << rows;
+    }
+  }
+}
+
 DropoutRows coordinates_of(int64_t rows) {
   DropoutRows coordinates{at::empty({rows}, at::kLong), at::empty({rows}, at::kInt)};
   for (int64_t row = 0; row < rows; ++row) {

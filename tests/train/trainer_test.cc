@@ -25,7 +25,6 @@ TEST(Trainer, LowersTheHeldOutLossOfEveryMethod) {
 }
 
 TEST(Trainer, StoppedAnywhereAndResumedEndsWithEqualBits) {
-  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "ATen's last bits follow the company, which a stop changes";
   const std::vector<JobSpec> specs = mixed_jobs(9);
   SmallRun whole("whole");
   whole.trainer(specs, {})->run();
@@ -97,7 +96,7 @@ TEST(Trainer, EvaluatesJobsThatAreDueTogetherThroughOnePlanWithTheBitsOfEachAlon
 }
 
 TEST(Trainer, EverySharingAndBudgetGivesEqualBits) {
-  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "ATen promises agreement within rounding";
+  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "ATen's attention has other last bits where a budget cuts a row";
   const std::vector<JobSpec> specs = mixed_jobs(4);
   SmallRun reference("reference");
   reference.trainer(specs, {})->run();
