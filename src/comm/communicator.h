@@ -1,0 +1,71 @@
+/// Messages and collectives between the ranks of one run, whether ranks are threads of this process or processes of one
+/// or several machines (comm/launcher.h). c10d carries them; no other layer sees it.
+///
+/// A group is made whole and ends whole. Where a rank dies, closes its communicator early or calls abort(), its own waits
+/// end at once, and so do those of every rank that has or begins something with it; ranks that touch one of these follow.
+/// An ended group is not mended: its communicators are destroyed and, if the run goes on, made anew. There is no time
+/// limit on a message, which may wait for a long computation: finding ranks that hang is the caller's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+namespace cotune {
+
+/// Communication is over: this rank or another one called abort(), a peer died or its link closed. The message names
+/// this rank, what was under way with which peer, and what ended it.
+class CommunicationEnded : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// A message under way. It keeps its buffer alive, and travels on when nobody holds it any more.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  /// Whether wait() would return, or throw, without waiting.
+  virtual bool done() = 0;
+  /// Until the buffer may be read (receive) or reused (send). Throws CommunicationEnded.
+  virtual void wait() = 0;
+};
+
+/// Messages of one kind from one rank to another keep their order; those of two kinds do not wait for each other.
+enum class Channel { activation, error };
+
+/// One rank's end of a group of ranks. Used by one thread, but for abort(). Every call but rank() and size() throws
+/// CommunicationEnded once the group has ended.
+class Communicator {
+ public:
+  /// Ends what is still under way, here and at the other ranks. Where every rank goes on to the end, each calls barrier()
+  /// first, so that none closes a link over which another still receives.
+  virtual ~Communicator() = default;
+  virtual int32_t rank() const = 0;
+  virtual int32_t size() const = 0;
+
+  /// Messages between this rank and another one, `peer` != rank(). buffer: contiguous, on the CPU, any dtype, any size
+  /// (also none); the receiver's has as many bytes as the sender's. Both return at once, and data travel beside the
+  /// computation. A send is done at the earliest when its receive has been posted: nothing is buffered in between.
+  virtual std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
+  virtual std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
+
+  /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape and dtype (contiguous,
+  /// on the CPU), and waits. Messages may be under way meanwhile.
+  /// values := sum over ranks, in an order that depends on size() and the number of values alone: every rank has equal bits.
+  virtual void all_reduce(at::Tensor& values) = 0;
+  /// values := those of rank `root`.
+  virtual void broadcast(at::Tensor& values, int32_t root) = 0;
+  /// Returns when every rank has called it.
+  virtual void barrier() = 0;
+
+  /// From any thread: every wait of this rank, under way or to come, throws CommunicationEnded.
+  virtual void abort() noexcept = 0;
+};
+
+/// Ranks that are threads of this process: element r is for the thread of rank r. Created together by one thread.
+std::vector<std::unique_ptr<Communicator>> thread_communicators(int32_t size);
+
+}  // namespace cotune

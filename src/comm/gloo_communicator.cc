@@ -1,0 +1,156 @@
+#define USE_DISTRIBUTED
+#define USE_C10D_GLOO
+#include "comm/gloo_communicator.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <chrono>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+#include "comm/failure_text.h"
+#include "comm/message_queue.h"
+
+namespace cotune {
+namespace {
+
+// Tags of messages. On the last one nothing is ever sent.
+constexpr int tag_of(Channel channel) { return static_cast<int>(channel); }
+constexpr int fuse_tag = 2;
+
+constexpr std::chrono::milliseconds joining_time = std::chrono::minutes(5);
+constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
+
+enum class Direction { send, receive };
+
+class GlooCommunicator : public Communicator {
+ public:
+  GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address)
+      : rank_(rank), size_(size), aborted_(std::make_shared<std::atomic<bool>>(false)) {
+    auto options = c10d::ProcessGroupGloo::Options::create(joining_time);
+    options->threads = 1;  // of collectives, which are called one after another
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    group_->setTimeout(no_time_limit);
+    std::vector<at::Tensor> nothing = {fuse_buffer_};
+    for (int32_t peer = 0; peer < size; ++peer) {
+      if (peer != rank) fuses_.push_back(group_->recv(nothing, peer, fuse_tag));
+    }
+  }
+
+  ~GlooCommunicator() override {
+    for (auto& [key, queue] : queues_) {
+      if (!queue.idle()) {
+        abort();
+        break;
+      }
+    }
+  }
+
+  int32_t rank() const override { return rank_; }
+  int32_t size() const override { return size_; }
+
+  std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
+    return start(buffer, peer, channel, Direction::send);
+  }
+  std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) override {
+    return start(buffer, peer, channel, Direction::receive);
+  }
+
+  void all_reduce(at::Tensor& values) override {
+    collective("all_reduce", values, [&](std::vector<at::Tensor>& tensors) { return group_->allreduce(tensors); });
+  }
+
+  void broadcast(at::Tensor& values, int32_t root) override {
+    COTUNE_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
+    collective("broadcast", values, [&](std::vector<at::Tensor>& tensors) {
+      c10d::BroadcastOptions options;
+      options.rootRank = root;
+      return group_->broadcast(tensors, options);
+    });
+  }
+
+  void barrier() override {
+    run("barrier", [&] { return group_->barrier(); });
+  }
+
+  void abort() noexcept override {
+    *aborted_ = true;
+    // A wait that runs out of time makes Gloo close all links of the group: waits of messages and collectives end with
+    // an error here, and at the peers, which see their links closed. A fuse whose link is closed already ends at once.
+    std::lock_guard lock(abort_mutex_);
+    for (auto& fuse : fuses_) {
+      try {
+        fuse->wait(std::chrono::milliseconds(1));
+      } catch (...) {
+      }
+    }
+    fuses_.clear();
+  }
+
+ private:
+  std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
+    COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
+    COTUNE_CHECK(buffer.is_contiguous() && buffer.is_cpu(), "a message on {}, contiguous: {}", buffer.device().str(),
+                 buffer.is_contiguous());
+    const bool sends = direction == Direction::send;
+    const std::string description =
+        fmt::format("rank {}: {} {} bytes ({}) {} rank {}", rank_, sends ? "sending" : "receiving", buffer.nbytes(),
+                    channel == Channel::activation ? "activation" : "error", sends ? "to" : "from", peer);
+    throw_if_aborted(description);
+    std::vector<at::Tensor> tensors = {buffer};
+    c10::intrusive_ptr<c10d::Work> work;
+    try {
+      work = sends ? group_->send(tensors, peer, tag_of(channel)) : group_->recv(tensors, peer, tag_of(channel));
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
+    }
+    auto transfer = std::make_shared<QueuedTransfer>(description, aborted_);
+    queues_[{peer, channel, direction}].add(std::move(work), transfer);
+    return transfer;
+  }
+
+  template <typename Begin>
+  void collective(const char* name, at::Tensor& values, Begin begin) {
+    COTUNE_CHECK(values.is_contiguous() && values.is_cpu(), "{} on {}, contiguous: {}", name, values.device().str(),
+                 values.is_contiguous());
+    if (values.numel() == 0) return;
+    std::vector<at::Tensor> tensors = {values};
+    run(fmt::format("{} of {} bytes", name, values.nbytes()), [&] { return begin(tensors); });
+  }
+
+  template <typename Begin>
+  void run(const std::string& what, Begin begin) {
+    const std::string description = fmt::format("rank {}: {} of {} ranks", rank_, what, size_);
+    throw_if_aborted(description);
+    try {
+      begin()->wait();
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
+    }
+    throw_if_aborted(description);
+  }
+
+  void throw_if_aborted(const std::string& description) const {
+    if (*aborted_) throw CommunicationEnded(ended_text(description, own_abort_text));
+  }
+
+  const int32_t rank_, size_;
+  const std::shared_ptr<std::atomic<bool>> aborted_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  const at::Tensor fuse_buffer_ = at::empty({1}, at::kByte);
+  std::mutex abort_mutex_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> fuses_;  ///< a receive from every peer that nobody ever sends
+  std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size,
+                                                const std::string& address) {
+  return std::make_unique<GlooCommunicator>(store, rank, size, address);
+}
+
+}  // namespace cotune

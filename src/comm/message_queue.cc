@@ -1,0 +1,80 @@
+#define USE_DISTRIBUTED
+#include "comm/message_queue.h"
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "comm/failure_text.h"
+
+namespace cotune {
+
+QueuedTransfer::QueuedTransfer(std::string description, std::shared_ptr<const std::atomic<bool>> aborted)
+    : description_(std::move(description)), aborted_(std::move(aborted)) {}
+
+bool QueuedTransfer::done() {
+  std::lock_guard lock(mutex_);
+  return over_ || *aborted_;
+}
+
+void QueuedTransfer::wait() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return over_; });
+  if (*aborted_) throw CommunicationEnded(ended_text(description_, own_abort_text));
+  if (!failure_.empty()) throw CommunicationEnded(ended_text(description_, failure_));
+}
+
+void QueuedTransfer::complete() {
+  std::lock_guard lock(mutex_);
+  over_ = true;
+  changed_.notify_all();
+}
+
+void QueuedTransfer::end(const std::string& reason) {
+  std::lock_guard lock(mutex_);
+  over_ = true;
+  failure_ = reason;
+  changed_.notify_all();
+}
+
+MessageQueue::MessageQueue() : thread_([this] { run(); }) {}
+
+MessageQueue::~MessageQueue() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+}
+
+void MessageQueue::add(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<QueuedTransfer> transfer) {
+  std::lock_guard lock(mutex_);
+  messages_.push_back({std::move(work), std::move(transfer)});
+  changed_.notify_all();
+}
+
+bool MessageQueue::idle() {
+  std::lock_guard lock(mutex_);
+  return messages_.empty();
+}
+
+void MessageQueue::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return closing_ || !messages_.empty(); });
+    if (messages_.empty()) return;
+    Message message = messages_.front();
+    lock.unlock();
+    std::string failure;
+    try {
+      if (!message.work->wait()) failure = own_abort_text;
+    } catch (const std::exception& error) {
+      failure = failure_text(error);
+    }
+    message.work.reset();
+    lock.lock();
+    messages_.pop_front();  // with the last hold of the buffer, unless somebody keeps the transfer
+    failure.empty() ? message.transfer->complete() : message.transfer->end(failure);
+  }
+}
+
+}  // namespace cotune
