@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -23,12 +24,20 @@ constexpr int fuse_tag = 2;
 constexpr std::chrono::milliseconds joining_time = std::chrono::minutes(5);
 constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
 
+/// c10d's record of past collectives keeps its table of groups without a lock: groups of several threads break it.
+/// It reads the variable at the first collective of the process.
+void keep_no_flight_record() {
+  static const int once = setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+  (void)once;
+}
+
 enum class Direction { send, receive };
 
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address)
       : rank_(rank), size_(size), aborted_(std::make_shared<std::atomic<bool>>(false)) {
+    keep_no_flight_record();
     auto options = c10d::ProcessGroupGloo::Options::create(joining_time);
     options->threads = 1;  // of collectives, which are called one after another
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));

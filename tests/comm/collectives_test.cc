@@ -1,0 +1,98 @@
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "comm/communicator.h"
+#include "comm/rank_threads.h"
+
+namespace cotune {
+namespace {
+
+at::Tensor values_of(int32_t rank, int64_t numel, at::ScalarType dtype) {
+  return at::arange(numel, at::kDouble).mul(rank + 1).remainder(11).to(dtype);
+}
+
+TEST(Collectives, AllReduceSumsWholeNumbersOfEveryDtypeAndSize) {
+  for (const int32_t size : {1, 2, 3, 5}) {
+    auto ranks = thread_communicators(size);
+    on_every_rank(ranks, [&](Communicator& self) {
+      EXPECT_EQ(self.size(), size);
+      for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kLong, at::kInt}) {
+        for (const int64_t numel : {0, 1, 2, 7, 1000, 300001}) {
+          at::Tensor values = values_of(self.rank(), numel, dtype), expected = at::zeros({numel}, dtype);
+          for (int32_t rank = 0; rank < size; ++rank) expected += values_of(rank, numel, dtype);
+          self.all_reduce(values);
+          EXPECT_TRUE(at::equal(values, expected)) << size << " ranks, " << dtype << ", " << numel;
+        }
+      }
+    });
+  }
+}
+
+TEST(Collectives, AllReduceGivesEveryRankTheSameBitsEveryTime) {
+  constexpr int32_t size = 4;
+  auto ranks = thread_communicators(size);
+  std::vector<at::Tensor> inputs, sums(size);
+  for (int32_t rank = 0; rank < size; ++rank) inputs.push_back(at::randn({10007}));
+  for (int repetition = 0; repetition < 5; ++repetition) {
+    const at::Tensor before = sums[0];
+    on_every_rank(ranks, [&](Communicator& self) {
+      sums[self.rank()] = inputs[self.rank()].clone();
+      self.all_reduce(sums[self.rank()]);
+    });
+    for (const at::Tensor& sum : sums) EXPECT_TRUE(at::equal(sum, sums[0]));
+    EXPECT_TRUE(!before.defined() || at::equal(before, sums[0]));
+  }
+}
+
+TEST(Collectives, BroadcastTakesTheValuesOfAnyRoot) {
+  auto ranks = thread_communicators(3);
+  on_every_rank(ranks, [](Communicator& self) {
+    for (const auto dtype : {at::kFloat, at::kLong, at::kByte}) {
+      for (const int64_t numel : {0, 1, 1000, 300001}) {
+        for (int32_t root = 0; root < 3; ++root) {
+          at::Tensor values = values_of(self.rank(), numel, dtype);
+          self.broadcast(values, root);
+          EXPECT_TRUE(at::equal(values, values_of(root, numel, dtype)));
+        }
+      }
+    }
+    at::Tensor values = at::zeros({3});
+    EXPECT_THROW(self.broadcast(values, 3), std::logic_error);
+  });
+}
+
+TEST(Collectives, NobodyLeavesABarrierBeforeAllHaveCome) {
+  constexpr int32_t size = 4;
+  auto ranks = thread_communicators(size);
+  std::atomic<int> arrived = 0;
+  on_every_rank(ranks, [&](Communicator& self) {
+    for (int round = 1; round <= 50; ++round) {
+      ++arrived;
+      self.barrier();
+      EXPECT_GE(arrived, size * round);
+      self.barrier();
+    }
+  });
+}
+
+TEST(Collectives, GoOnWhileMessagesAreUnderWay) {
+  auto ranks = thread_communicators(2);
+  on_every_rank(ranks, [](Communicator& self) {
+    const int32_t peer = 1 - self.rank();
+    for (int round = 0; round < 30; ++round) {
+      const at::Tensor mine = at::full({100000}, round + 0.5), other = at::empty({100000});
+      const auto receive = self.receive(other, peer, Channel::activation);
+      const auto send = self.send(mine, peer, Channel::activation);
+      at::Tensor sum = at::full({1000}, round);
+      self.all_reduce(sum);
+      EXPECT_EQ(sum[999].item<double>(), 2.0 * round);
+      receive->wait();
+      send->wait();
+      EXPECT_TRUE(at::equal(mine, other));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cotune
