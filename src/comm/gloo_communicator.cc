@@ -31,8 +31,6 @@ void keep_no_flight_record() {
   (void)once;
 }
 
-enum class Direction { send, receive };
-
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address)
@@ -104,17 +102,15 @@ class GlooCommunicator : public Communicator {
     COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
     COTUNE_CHECK(buffer.is_contiguous() && buffer.is_cpu(), "a message on {}, contiguous: {}", buffer.device().str(),
                  buffer.is_contiguous());
-    const bool sends = direction == Direction::send;
-    const std::string description =
-        fmt::format("rank {}: {} {} bytes ({}) {} rank {}", rank_, sends ? "sending" : "receiving", buffer.nbytes(),
-                    channel == Channel::activation ? "activation" : "error", sends ? "to" : "from", peer);
-    throw_if_aborted(description);
+    const MessageDescription description{rank_, peer, direction, channel, static_cast<int64_t>(buffer.nbytes())};
+    if (*aborted_) throw CommunicationEnded(ended_text(description.text(), own_abort_text));
     std::vector<at::Tensor> tensors = {buffer};
     c10::intrusive_ptr<c10d::Work> work;
     try {
-      work = sends ? group_->send(tensors, peer, tag_of(channel)) : group_->recv(tensors, peer, tag_of(channel));
+      work = direction == Direction::send ? group_->send(tensors, peer, tag_of(channel))
+                                          : group_->recv(tensors, peer, tag_of(channel));
     } catch (const std::exception& error) {
-      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
+      throw CommunicationEnded(ended_text(description.text(), *aborted_ ? own_abort_text : failure_text(error)));
     }
     auto transfer = std::make_shared<QueuedTransfer>(description, aborted_);
     queues_[{peer, channel, direction}].add(std::move(work), transfer);

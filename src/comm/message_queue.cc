@@ -1,14 +1,21 @@
 #define USE_DISTRIBUTED
 #include "comm/message_queue.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "comm/failure_text.h"
 
 namespace cotune {
 
-QueuedTransfer::QueuedTransfer(std::string description, std::shared_ptr<const std::atomic<bool>> aborted)
-    : description_(std::move(description)), aborted_(std::move(aborted)) {}
+std::string MessageDescription::text() const {
+  const bool sends = direction == Direction::send;
+  return fmt::format("rank {}: {} {} bytes ({}) {} rank {}", rank, sends ? "sending" : "receiving", bytes,
+                     channel == Channel::activation ? "activation" : "error", sends ? "to" : "from", peer);
+}
+
+QueuedTransfer::QueuedTransfer(const MessageDescription& description, std::shared_ptr<const std::atomic<bool>> aborted)
+    : description_(description), aborted_(std::move(aborted)) {}
 
 bool QueuedTransfer::done() {
   std::lock_guard lock(mutex_);
@@ -18,8 +25,8 @@ bool QueuedTransfer::done() {
 void QueuedTransfer::wait() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return over_; });
-  if (*aborted_) throw CommunicationEnded(ended_text(description_, own_abort_text));
-  if (!failure_.empty()) throw CommunicationEnded(ended_text(description_, failure_));
+  if (*aborted_) throw CommunicationEnded(ended_text(description_.text(), own_abort_text));
+  if (!failure_.empty()) throw CommunicationEnded(ended_text(description_.text(), failure_));
 }
 
 void QueuedTransfer::complete() {

@@ -19,12 +19,22 @@ class Work;
 
 namespace cotune {
 
+enum class Direction { send, receive };
+
+struct MessageDescription {
+  int32_t rank, peer;
+  Direction direction;
+  Channel channel;
+  int64_t bytes;
+  /// `rank 1: receiving 64 bytes (activation) from rank 0`
+  std::string text() const;
+};
+
 /// A message whose end a MessageQueue tells.
 class QueuedTransfer : public Transfer {
  public:
-  /// description: for CommunicationEnded, as in `rank 1: receiving 64 bytes (activation) from rank 0`.
   /// aborted: set before abort() ends the messages under way; wait() throws from then on, over or not.
-  QueuedTransfer(std::string description, std::shared_ptr<const std::atomic<bool>> aborted);
+  QueuedTransfer(const MessageDescription& description, std::shared_ptr<const std::atomic<bool>> aborted);
   bool done() override;
   void wait() override;
 
@@ -33,7 +43,7 @@ class QueuedTransfer : public Transfer {
   void end(const std::string& reason);
 
  private:
-  const std::string description_;
+  const MessageDescription description_;
   const std::shared_ptr<const std::atomic<bool>> aborted_;
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -84,7 +84,7 @@ TEST(Collectives, GoOnWhileMessagesAreUnderWay) {
       const at::Tensor mine = at::full({100000}, round + 0.5), other = at::empty({100000});
       const auto receive = self.receive(other, peer, Channel::activation);
       const auto send = self.send(mine, peer, Channel::activation);
-      at::Tensor sum = at::full({1000}, round);
+      at::Tensor sum = at::full({1000}, double(round));
       self.all_reduce(sum);
       EXPECT_EQ(sum[999].item<double>(), 2.0 * round);
       receive->wait();

@@ -1,0 +1,125 @@
+#define USE_DISTRIBUTED
+#include <c10/util/Logging.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <mutex>
+#include <sstream>
+
+#include "base/error.h"
+#include "comm/failure_text.h"
+#include "comm/gloo_communicator.h"
+#include "comm/launcher.h"
+#include "comm/own_address.h"
+
+namespace cotune {
+namespace {
+
+using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+/// While it lives, c10d writes no warnings of its own (with stack traces) about what an exception tells as well, unless
+/// the user asked for a level of warnings.
+class QuietC10d {
+ public:
+  QuietC10d() {
+    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
+  ~QuietC10d() { FLAGS_caffe2_log_level = level_; }
+  QuietC10d(const QuietC10d&) = delete;
+  QuietC10d& operator=(const QuietC10d&) = delete;
+
+ private:
+  const int level_ = FLAGS_caffe2_log_level;
+};
+
+struct Meeting {
+  StorePointer store;   ///< at the master
+  int group_count = 0;  ///< that this process has joined there
+};
+
+std::string place(const LaunchedProcess& process) {
+  return fmt::format("rank {} of {}, master {}:{}", process.rank, process.size, process.master_host, process.master_port);
+}
+
+/// The store of the next group at the process's master. The connection, and at rank 0 the listening socket, stay as long
+/// as the process, so that ranks may begin a new group while others leave the old one.
+StorePointer next_store(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+  static std::mutex mutex;
+  static auto* meetings = new std::map<std::string, Meeting>;  // never destroyed: threads of c10d's use it until exit
+  std::lock_guard lock(mutex);
+  Meeting& meeting = (*meetings)[fmt::format("{}:{}", process.master_host, process.master_port)];
+  if (!meeting.store) {
+    c10d::TCPStoreOptions options;
+    options.port = process.master_port;
+    options.isServer = process.rank == 0 && !process.launcher_listens;
+    options.waitWorkers = false;
+    options.timeout = joining_time;
+    meeting.store = c10::make_intrusive<c10d::TCPStore>(process.master_host, options);
+  }
+  const std::string prefix = fmt::format("cotune/{}/{}/", process.restart, meeting.group_count++);
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store);
+}
+
+std::string route_key(int32_t rank) { return fmt::format("route/{}", rank); }
+
+/// Every rank's route, when all have come.
+std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedProcess& process, const RouteToMaster& mine,
+                                           std::chrono::milliseconds joining_time) {
+  if (store.add(fmt::format("joined/{}", process.rank), 1) > 1) {
+    throw SystemError(fmt::format("{}: another process has joined as this rank", place(process)));
+  }
+  const std::string text = fmt::format("{} {} {}", mine.own, mine.master, process.size);
+  store.set(route_key(process.rank), std::vector<uint8_t>(text.begin(), text.end()));
+  std::vector<std::string> keys;
+  for (int32_t rank = 0; rank < process.size; ++rank) keys.push_back(route_key(rank));
+  try {
+    store.wait(keys, joining_time);
+  } catch (const std::exception& error) {
+    std::vector<int32_t> missing;
+    for (int32_t rank = 0; rank < process.size; ++rank) {
+      if (!store.check({keys[rank]})) missing.push_back(rank);
+    }
+    if (missing.empty()) throw;
+    throw SystemError(fmt::format("{}: {} {} {} not joined within {} s", place(process), missing.size() == 1 ? "rank" : "ranks",
+                                  fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
+                                  std::chrono::duration<double>(joining_time).count()));
+  }
+  std::vector<RouteToMaster> routes(process.size);
+  for (int32_t rank = 0; rank < process.size; ++rank) {
+    const std::vector<uint8_t> value = store.get(keys[rank]);
+    std::istringstream words(std::string(value.begin(), value.end()));
+    int32_t size = 0;
+    words >> routes[rank].own >> routes[rank].master >> size;
+    if (size != process.size) throw SystemError(fmt::format("{}: rank {} is of {} ranks", place(process), rank, size));
+  }
+  return routes;
+}
+
+std::unique_ptr<Communicator> join(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+  const QuietC10d quiet;
+  const StorePointer store = next_store(process, joining_time);
+  const RouteToMaster mine = route_to_master(process.master_host, process.master_port);
+  const auto routes = exchange_routes(*store, process, mine, joining_time);
+  return gloo_communicator(store, process.rank, process.size, own_address(mine, routes));
+}
+
+}  // namespace
+
+std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+  if (process.size == 1) return gloo_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, "127.0.0.1");
+  std::unique_ptr<Communicator> communicator;
+  try {
+    communicator = join(process, joining_time);
+  } catch (const SystemError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw SystemError(fmt::format("{}: {}", place(process), failure_text(error)));
+  }
+  communicator->barrier();
+  return communicator;
+}
+
+}  // namespace cotune

@@ -1,0 +1,153 @@
+#define USE_DISTRIBUTED
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <unistd.h>
+
+#include "comm/communicator.h"
+#include "comm/rank_process.h"
+
+namespace cotune {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+/// A port nobody listens on, below those that the system hands out by itself; another one at every call.
+int free_port() {
+  static int next = getpid() * 61 % 20000;
+  for (;;) {
+    next = (next + 1) % 20000;
+    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(12000 + next)};
+    const bool free = bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+    close(socket);
+    if (free) return 12000 + next;
+  }
+}
+
+Environment as_torchrun(int rank, int size, int port) {
+  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}, {"LOCAL_RANK", std::to_string(rank)},
+          {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}};
+}
+
+Environment as_torchrun_that_listens(int rank, int size, int port) {
+  Environment environment = as_torchrun(rank, size, port);
+  environment["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  environment["TORCHELASTIC_RESTART_COUNT"] = "0";
+  return environment;
+}
+
+Environment as_slurm(int rank, int size, int port) {
+  return {{"SLURM_PROCID", std::to_string(rank)}, {"SLURM_NTASKS", std::to_string(size)},
+          {"SLURM_LOCALID", std::to_string(rank)}, {"SLURM_JOB_ID", std::to_string(port - 12000)},
+          {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "localhost"}};
+}
+
+std::vector<std::unique_ptr<RankProcess>> start(const std::string& part, int size, decltype(as_torchrun) environment, int port) {
+  std::vector<std::unique_ptr<RankProcess>> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<RankProcess>(part, environment(rank, size, port)));
+  return ranks;
+}
+
+void expect_exchange(std::vector<std::unique_ptr<RankProcess>>& ranks) {
+  const int size = ranks.size();
+  for (int rank = 0; rank < size; ++rank) {
+    const int previous = (rank + size - 1) % size;
+    EXPECT_EQ(ranks[rank]->line(), fmt::format("rank {} of {}: {} from {}, sum {}, root {}", rank, size, previous, previous,
+                                               size * (size + 1) / 2, size - 1));
+  }
+}
+
+TEST(Processes, UnderTorchrunsVariablesExchangeMessagesAndSums) {
+  auto ranks = start("exchange", 3, as_torchrun, free_port());
+  expect_exchange(ranks);
+  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
+TEST(Processes, MeetAtTorchrunWhereItListensItself) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  auto ranks = start("exchange", 2, as_torchrun_that_listens, store->getPort());
+  expect_exchange(ranks);
+  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
+TEST(Processes, UnderSlurmsVariablesExchangeMessagesAndSums) {
+  auto ranks = start("exchange", 2, as_slurm, free_port());
+  expect_exchange(ranks);
+  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
+TEST(Processes, BeginAgainInANewGroup) {
+  auto ranks = start("exchange in two groups", 3, as_torchrun, free_port());
+  expect_exchange(ranks);
+  expect_exchange(ranks);
+  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
+TEST(Processes, ExitWithAGroupAlive) {
+  auto ranks = start("leave with a group alive", 2, as_torchrun, free_port());
+  expect_exchange(ranks);
+  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
+TEST(Processes, ExitWithGroupsOfThreadsAlive) {
+  RankProcess process("leave with threads' groups alive", {});
+  EXPECT_EQ(process.exit_status(), 0);
+}
+
+TEST(Processes, AKilledRankEndsTheOthersWaits) {
+  auto ranks = start("outlive the last of four", 4, as_torchrun, free_port());
+  for (auto& rank : ranks) EXPECT_EQ(rank->line(), "joined");
+  ranks[3]->kill();
+  EXPECT_EQ(ranks[3]->exit_status(), 128 + SIGKILL);
+  EXPECT_THAT(ranks[0]->line(), StartsWith("ended: rank 0: receiving 40 bytes (error) from rank 3: "));
+  EXPECT_THAT(ranks[1]->line(), StartsWith("ended: rank 1: sending 40 bytes (error) to rank 3: "));
+  EXPECT_THAT(ranks[2]->line(), StartsWith("ended: rank 2: all_reduce of 40 bytes of 4 ranks: "));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks[rank]->exit_status(), 0);
+}
+
+TEST(Processes, ARankThatDoesNotComeIsNamed) {
+  const int port = free_port();
+  RankProcess only("join alone", as_torchrun(0, 3, port));
+  EXPECT_EQ(only.line(), fmt::format("error: rank 0 of 3, master 127.0.0.1:{}: ranks 1, 2 have not joined within 3 s", port));
+}
+
+TEST(Processes, TwoOfOneRankAreNamed) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto environment = as_torchrun_that_listens(1, 2, store->getPort());
+  RankProcess first("join alone", environment);
+  EXPECT_THAT(first.line(), HasSubstr("rank 0 has not joined"));
+  RankProcess second("join alone", environment);
+  EXPECT_THAT(second.line(), HasSubstr("another process has joined as this rank"));
+}
+
+TEST(Processes, AMasterThatIsNotThereIsNamed) {
+  RankProcess only("join nobody", as_torchrun(1, 2, free_port()));
+  EXPECT_THAT(only.line(), StartsWith("error: rank 1 of 2, master 127.0.0.1:"));
+}
+
+TEST(Processes, OneProcessIsItsOwnGroup) {
+  auto self = process_communicator(LaunchedProcess{.launcher = "torchrun"});
+  EXPECT_EQ(self->size(), 1);
+  at::Tensor values = at::ones({3});
+  self->all_reduce(values);
+  self->broadcast(values, 0);
+  self->barrier();
+  EXPECT_TRUE(at::equal(values, at::ones({3})));
+  self->abort();
+  EXPECT_THROW(self->barrier(), CommunicationEnded);
+}
+
+}  // namespace
+}  // namespace cotune
