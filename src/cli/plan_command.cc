@@ -86,9 +86,7 @@ ReplicaRun simulated_replica(const PlanningResult& result, const ModelConfig& mo
   const std::vector<StepRow>& rows = result.alternatives[*result.chosen].rows.front()[place];
   if (rows.empty()) throw_user_error("--replica: replica {} has no rows of the typical step", index);
   const ReplicaModel priced_on = replica_models(plan, model, cluster, jobs, measured)[place];
-  const PricedRows priced =
-      price_rows(priced_on, rows,
-                 {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks, replica.buckets});
+  const PricedRows priced = price_rows(priced_on, rows, packing_of(plan, replica));
   ReplicaPrediction prediction = predict_replica(priced_on, priced, plan.order, PlanOptions{}.rounds);
   COTUNE_CHECK(prediction.fits() && !prediction.runs.empty(), "{}", prediction.constraint);
   return std::move(prediction.runs.front());

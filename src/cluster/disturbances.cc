@@ -65,11 +65,20 @@ void Disturbances::check(const Plan& plan) const {
     for (const int64_t rank : {each.a, each.b}) check_rank("--slow-link", rank, plan);
     const Place a = place_of(plan, each.a), b = place_of(plan, each.b);
     if (a.replica == b.replica) {
-      if (std::max(a.stage, b.stage) - std::min(a.stage, b.stage) == 1) continue;
+      const PlannedReplica& replica = plan.replicas[a.replica];
+      const size_t apart = std::max(a.stage, b.stage) - std::min(a.stage, b.stage);
+      if (apart == 1 || (replica.chunks() > 1 && apart + 1 == replica.stages.size())) continue;  // interleaved: a ring
       throw_user_error("--slow-link: nothing is sent between ranks {} and {}: within a replica neighbours alone talk", each.a, each.b);
     }
-    const StageShape &first = plan.replicas[a.replica].stages[a.stage].shape, &second = plan.replicas[b.replica].stages[b.stage].shape;
-    if (std::max(first.first_layer, second.first_layer) < std::min(first.last_layer, second.last_layer)) continue;
+    const PlannedStage &first = plan.replicas[a.replica].stages[a.stage], &second = plan.replicas[b.replica].stages[b.stage];
+    const std::vector<StageShape> runs = first.chunks();
+    const bool shares_layers = std::any_of(runs.begin(), runs.end(), [&](const StageShape& run) {
+      for (int64_t layer = run.first_layer; layer < run.last_layer; ++layer) {
+        if (second.holds(layer)) return true;
+      }
+      return false;
+    });
+    if (shares_layers) continue;
     throw_user_error("--slow-link: nothing is sent between ranks {} and {}: stages of different replicas that share no layer", each.a, each.b);
   }
 }

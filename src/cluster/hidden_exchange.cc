@@ -12,9 +12,9 @@ namespace {
 double ready_s(const Plan& plan, const std::vector<std::vector<LastBackward>>& last, int64_t layer) {
   double ready = 0;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
-    const std::vector<PlannedStage>& stages = plan.replicas[r].stages;
-    for (size_t s = 0; s < stages.size(); ++s) {
-      const StageShape& shape = stages[s].shape;
+    const std::vector<StageShape> runs = plan.replicas[r].layer_runs();
+    for (size_t s = 0; s < runs.size(); ++s) {
+      const StageShape& shape = runs[s];
       if (layer < shape.first_layer || layer >= shape.last_layer) continue;
       const LastBackward& backward = last[r][s];
       const double left = static_cast<double>(layer - shape.first_layer) / static_cast<double>(shape.last_layer - shape.first_layer);
@@ -61,13 +61,17 @@ class ExchangeHider {
     double last_s = 0;
     for (const PlannedStage& stage : *stages_) {
       double done_s = 0, seconds = 0;
-      int64_t end = stage.shape.last_layer;
-      for (int64_t left = std::min(buckets, end - stage.shape.first_layer); left > 0; --left) {
-        const int64_t first = end - (end - stage.shape.first_layer) / left;
+      std::vector<size_t> layers;
+      for (const StageShape& run : stage.chunks()) {
+        for (int64_t layer = run.first_layer; layer < run.last_layer; ++layer) layers.push_back(static_cast<size_t>(layer));
+      }
+      auto end = static_cast<int64_t>(layers.size());
+      for (int64_t left = std::min(buckets, end); left > 0; --left) {
+        const int64_t first = end - end / left;
         double bytes = 0, ready = 0;
-        for (int64_t layer = first; layer < end; ++layer) {
-          bytes += bytes_[static_cast<size_t>(layer)];
-          ready = std::max(ready, ready_s_[static_cast<size_t>(layer)]);
+        for (auto each = layers.begin() + first; each < layers.begin() + end; ++each) {
+          bytes += bytes_[*each];
+          ready = std::max(ready, ready_s_[*each]);
         }
         const double one = bytes > 0 ? all_reduce_seconds(bytes, ranks_, link_) : 0;
         done_s = std::max(done_s, ready) + one;

@@ -17,14 +17,14 @@ struct HiddenExchange {
   bool operator==(const HiddenExchange&) const = default;
 };
 
-/// The last backward of a stage: when it starts and ends within the replica's step.
+/// The last backward of a run of layers: when it starts and ends within the replica's step.
 struct LastBackward {
   double start_s = 0, end_s = 0;
 };
 
-/// Gradients of a layer are ready when every replica's last backward has passed it (layers of a stage evenly over that backward), and are
+/// Gradients of a layer are ready when every replica's last backward has passed it (layers of a run evenly over that backward), and are
 /// exchanged one bucket after the other: max(ready, previous end) + ring all-reduce. Of 1, 2, 4, … buckets the number that leaves least
-/// exposed. `last`: by replica of the plan and stage; link: that gradients go over.
+/// exposed. `last`: by replica of the plan and PlannedReplica::layer_runs(); link: that gradients go over.
 HiddenExchange hide_exchange(const Plan& plan, const ModelConfig& model, const std::vector<JobShape>& jobs, const LinkSpec& link,
                              const std::vector<std::vector<LastBackward>>& last);
 

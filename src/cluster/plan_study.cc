@@ -10,14 +10,15 @@
 namespace cotune {
 namespace {
 
-/// Per stage: its last backward in a run that ends `end_s` into the replica's step.
+/// Per run of layers: its last backward in a run that ends `end_s` into the replica's step.
 std::vector<LastBackward> last_backwards(const ReplicaRun& run, double end_s) {
-  std::vector<LastBackward> result;
-  for (size_t s = 0; s < run.simulation.ranks.size(); ++s) {
-    LastBackward& last = result.emplace_back();
-    for (const SimulatedSpan& span : run.simulation.ranks[s].spans) {
-      if (run.schedule.ranks[s][span.action].kind != ActionKind::backward) continue;
-      last = {end_s - (run.simulation.makespan_s - span.start_s), end_s - (run.simulation.makespan_s - span.end_s)};
+  std::vector<LastBackward> result(static_cast<size_t>(run.work.stage_count()));
+  for (size_t rank = 0; rank < run.simulation.ranks.size(); ++rank) {
+    for (const SimulatedSpan& span : run.simulation.ranks[rank].spans) {
+      const Action& action = run.schedule.ranks[rank][span.action];
+      if (action.kind != ActionKind::backward) continue;
+      result[static_cast<size_t>(action.stage)] = {end_s - (run.simulation.makespan_s - span.start_s),
+                                                   end_s - (run.simulation.makespan_s - span.end_s)};
     }
   }
   return result;
@@ -42,9 +43,7 @@ class ReplicaStudy {
     StudiedReplica result;
     result.stages.resize(replica.stages.size());
     if (rows.empty()) return result;
-    const PricedRows priced = price_rows(
-        model_, rows,
-        {plan_.sharing, plan_.layout, plan_.chunk_size, replica.token_budget, replica.hybrid_tasks, replica.buckets});
+    const PricedRows priced = price_rows(model_, rows, packing_of(plan_, replica));
     ReplicaPrediction prediction = predict_replica(model_, priced, plan_.order, static_cast<int64_t>(rounds_));
     if (!prediction.fits()) throw_user_error("replica {}: {}", index, prediction.constraint);
     result.planned_s = prediction.seconds;
@@ -98,7 +97,7 @@ PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& 
     first_rank += plan.replicas[r].pipeline_stages();
     planned_s = std::max(planned_s, replica.planned_s);
     simulated_s = std::max(simulated_s, replica.simulated_s);
-    last.push_back(replica.runs.empty() ? std::vector<LastBackward>(replica.stages.size())
+    last.push_back(replica.runs.empty() ? std::vector<LastBackward>(plan.replicas[r].layer_runs().size())
                                         : last_backwards(replica.runs.back().run, replica.simulated_s));
     for (const StepRow& row : rows[r]) study.tokens += row.tokens;
   }

@@ -58,6 +58,7 @@ struct Alternative {
 struct ConsideredGrouping {
   size_t replica = 0;  ///< of the plan
   std::vector<std::vector<int32_t>> hybrid_tasks, buckets;
+  int64_t least_microbatches = 1;  ///< of a step of each hybrid task (PlannedReplica)
   double seconds = 0;         ///< of the replica; 0: it does not fit
   int64_t fullest_bytes = 0;  ///< of any device
   std::string constraint;     ///< what does not fit

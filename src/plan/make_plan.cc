@@ -68,7 +68,7 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
       if (is_sequential(system) && !is_plain) continue;
       std::vector<Alternative> found =
           is_sequential(system) ? plan_in_turn(model, cluster, group, jobs, options, system)
-          : is_plain            ? planner.plan(system, options.sharing, options.orders)
+          : is_plain            ? planner.plan(system, options.sharing, options.orders, options.orders_for_few)
                                 : planner.plan(system, {preferred_sharing(options)}, {PipelineOrder::automatic});
       std::move(found.begin(), found.end(), std::back_inserter(result.alternatives));
     }

@@ -14,7 +14,7 @@ namespace cotune {
 
 struct PlanningResult {
   std::vector<Alternative>
-      alternatives;              ///< every kind of nodes × deployment × sharing policy × order, its best replicas each
+      alternatives;              ///< every kind of nodes × deployment × sharing policy × order, its best replicas each; then the orders_for_few that suit some
   std::optional<size_t> chosen;  ///< in alternatives; none where nothing fits
   std::vector<ConsideredConfiguration> configurations;
   std::vector<ConsideredDeployment> deployments;
@@ -35,7 +35,8 @@ struct PlanningResult {
 /// and every
 ///    replica simulated under each order. A pipeline's token budget is halved as long as that makes it
 ///    faster, any replica's until it fits. Under `hybrid` the hybrid tasks are the fastest of: all jobs, each
-///    job by itself, those of choose_hybrid_tasks, and with tensor parallelism pairs and halves in one clock.
+///    job by itself, those of choose_hybrid_tasks, and with tensor parallelism pairs and halves in one clock. Where a pipeline
+///    has few microbatches, interleaved 1F1B and the split of few hybrid tasks' steps are compared as well (orders_for_few).
 /// 4. The shortest predicted step is chosen; among those within a thousandth of it `hybrid` before other sharing, then the
 ///    one with the least memory.
 /// All replicas stand on one kind of nodes: the kind with the shortest step.

@@ -16,7 +16,9 @@ std::vector<Value> either(Value a, Value b) {
 PlanOptions narrowed(PlanOptions options, const Plan& plan) {
   std::erase_if(options.deployments, is_sequential);
   if (options.sharing.size() > 1) options.sharing = either(Sharing::hybrid, plan.sharing);
-  options.orders = either(PipelineOrder::automatic, plan.order);
+  std::erase_if(options.orders_for_few, [&](PipelineOrder order) { return order != plan.order; });
+  options.orders = options.orders_for_few.empty() ? either(PipelineOrder::automatic, plan.order)
+                                                  : std::vector<PipelineOrder>{PipelineOrder::automatic};
   return options;
 }
 

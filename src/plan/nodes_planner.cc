@@ -16,6 +16,13 @@ namespace {
 
 constexpr const char* planner_version = "1";
 
+/// Whether a replica of it is interleaved or has its steps split.
+bool has_few_microbatches(const Alternative& alternative) {
+  const std::vector<PlannedReplica>& replicas = alternative.plans.front().replicas;
+  return std::any_of(replicas.begin(), replicas.end(),
+                     [](const PlannedReplica& each) { return each.chunks() > 1 || each.least_microbatches > 1; });
+}
+
 }  // namespace
 
 NodesPlanner::NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
@@ -37,7 +44,8 @@ NodesPlanner::NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster,
 }
 
 std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sharing>& sharing,
-                                            const std::vector<PipelineOrder>& orders) {
+                                            const std::vector<PipelineOrder>& orders,
+                                            const std::vector<PipelineOrder>& orders_for_few) {
   const bool unlike = system == System::lobra || system == System::lobra_sequential;
   std::vector<Alternative> best;
   for (const Sharing policy : sharing) {
@@ -53,6 +61,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
     }
     return best;
   }
+  std::map<PipelineOrder, Alternative> best_for_few;
   bool is_first = true;
   int64_t simulated_count = 0;
   for (const Deployed& deployed : found) {
@@ -65,28 +74,46 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
       continue;
     }
     const bool is_further = simulated_count++ >= options_.simulated_deployments;
-    size_t place = 0;
-    for (const Sharing policy : sharing) {
-      if (is_further && policy != sharing.back()) {
-        place += orders.size();
-        continue;
-      }
+    for (size_t policy = 0; policy < sharing.size(); ++policy) {
+      const bool is_last = policy + 1 == sharing.size();
+      if (is_further && !is_last) continue;
       // Estimates of few devices are cheap to check: more deployments, in what is taken most.
-      const std::vector<PipelineOrder> tried_orders = is_further ? std::vector<PipelineOrder>{orders.back()} : orders;
-      if (is_further) place += orders.size() - 1;
-      for (Alternative& tried : simulated(deployed, policy, tried_orders)) {
-        Alternative& kept = best[place++];
+      std::vector<PipelineOrder> tried_orders = is_further ? std::vector<PipelineOrder>{orders.back()} : orders;
+      const size_t plain_count = tried_orders.size();
+      if (is_last) append_suitable(tried_orders, orders_for_few, sharing[policy], deployed);
+      std::vector<Alternative> alternatives = simulated(deployed, sharing[policy], tried_orders);
+      for (size_t o = 0; o < alternatives.size(); ++o) {
+        Alternative& tried = alternatives[o];
+        const bool is_for_few = o >= plain_count;
+        if (is_for_few && !has_few_microbatches(tried)) continue;
         if (tried.fits() && (shown.simulated_s == 0 || tried.predicted.seconds < shown.simulated_s)) {
           shown.simulated_s = tried.predicted.seconds;
         }
-        const bool better =
-            tried.fits() && (!kept.fits() || tried.predicted.seconds < kept.predicted.seconds);
-        if (better || is_first) kept = std::move(tried);
+        Alternative* kept = nullptr;
+        if (is_for_few) {
+          kept = &best_for_few.try_emplace(tried.order, tried).first->second;
+        } else {
+          kept = &best[policy * orders.size() + (is_further ? orders.size() - 1 : o)];
+          if (is_first) *kept = tried;
+        }
+        if (tried.fits() && (!kept->fits() || tried.predicted.seconds < kept->predicted.seconds)) *kept = std::move(tried);
       }
     }
     is_first = false;
   }
+  for (auto& [order, alternative] : best_for_few) best.push_back(std::move(alternative));
   return best;
+}
+
+void NodesPlanner::append_suitable(std::vector<PipelineOrder>& orders, const std::vector<PipelineOrder>& candidates, Sharing sharing,
+                                   const Deployed& deployed) const {
+  for (const PipelineOrder order : candidates) {
+    for (size_t i = 0; i < configurations_.size(); ++i) {
+      if (deployed.replicas[i] == 0 || !replica_planner_.may_suit(order, sharing, configurations_[i])) continue;
+      orders.push_back(order);
+      break;
+    }
+  }
 }
 
 bool NodesPlanner::holds_all_rows(const std::vector<int64_t>& replicas) const {

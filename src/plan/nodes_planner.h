@@ -22,9 +22,10 @@ class NodesPlanner {
   NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                const std::vector<JobShape>& jobs, const PlanOptions& options, const MemorySaving& saving);
 
-  /// The best alternative for each sharing policy and order, in that order.
-  std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing,
-                                const std::vector<PipelineOrder>& orders);
+  /// The best alternative for each sharing policy and order, in that order, then, under the last policy, for each of the orders
+  /// for few microbatches that suits a replica of some deployment.
+  std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing, const std::vector<PipelineOrder>& orders,
+                                const std::vector<PipelineOrder>& orders_for_few = {});
 
   /// The rows that its replicas get, as plan() deals them. Throws UserError where its replicas are none of these nodes'
   /// configurations, or do not hold the rows.
@@ -65,6 +66,9 @@ class NodesPlanner {
   double estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
   std::string text_of(const std::vector<int64_t>& replicas) const;
   ConsideredDeployment considered(const Deployed& deployed) const;
+  /// Those of the candidates that may suit a replica of the deployment.
+  void append_suitable(std::vector<PipelineOrder>& orders, const std::vector<PipelineOrder>& candidates, Sharing sharing,
+                       const Deployed& deployed) const;
   /// By their estimates, the shortest first.
   void sort(std::vector<Deployed>& found) const;
   RowDispatch dispatched(const std::vector<int64_t>& replicas) const { return dispatch_rows(costs_, replicas, buckets_.sequences); }

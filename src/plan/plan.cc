@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -10,6 +11,27 @@
 #include "plan/shapes/cluster_file.h"
 
 namespace cotune {
+
+std::vector<StageShape> PlannedStage::chunks() const {
+  std::vector<StageShape> all = {shape};
+  all.insert(all.end(), further.begin(), further.end());
+  return all;
+}
+
+bool PlannedStage::holds(int64_t layer) const {
+  const std::vector<StageShape> all = chunks();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const StageShape& each) { return layer >= each.first_layer && layer < each.last_layer; });
+}
+
+std::vector<StageShape> PlannedReplica::layer_runs() const {
+  std::vector<StageShape> runs;
+  for (const PlannedStage& stage : stages) runs.push_back(stage.shape);
+  for (size_t chunk = 0; chunk < stages.front().further.size(); ++chunk) {
+    for (const PlannedStage& stage : stages) runs.push_back(stage.further[chunk]);
+  }
+  return runs;
+}
 
 std::string hash_of(const ModelConfig& m) {
   const RopeScaling& rope = m.rope_scaling;

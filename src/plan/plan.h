@@ -23,13 +23,15 @@ enum class PipelineOrder {
   gpipe,        ///< all forwards of a hybrid task's step, then all its backwards
   one_f_one_b,  ///< 1F1B; with a flush between jobs only where jobs go one after the other
   automatic,    ///< choose_order: the best of several by simulation, within the device's memory
+  interleaved,  ///< interleaved 1F1B where a rank holds several runs of layers (PlannedStage::further), else as automatic
+  split,        ///< as automatic; steps of few hybrid tasks are split into more microbatches (PlannedReplica::least_microbatches)
 };
 
 template <>
 inline constexpr std::array<std::string_view, 4> enum_names<System>{"task-fused", "task-sequential",
                                                                     "lobra-sequential", "lobra"};
 template <>
-inline constexpr std::array<std::string_view, 3> enum_names<PipelineOrder>{"gpipe", "1f1b", "auto"};
+inline constexpr std::array<std::string_view, 5> enum_names<PipelineOrder>{"gpipe", "1f1b", "auto", "interleaved", "split"};
 
 /// A device of the cluster file.
 struct PlannedDevice {
@@ -42,16 +44,22 @@ struct PlannedDevice {
 /// One stage of a replica: layers, and the ranks that hold them. All its ranks are predicted alike.
 struct PlannedStage {
   StageShape shape;                    ///< layer range, embedding, head, tensor-parallel degree
+  std::vector<StageShape> further;     ///< interleaved: the further runs of layers of its ranks, ascending; on every stage as many
   std::vector<PlannedDevice> devices;  ///< of tensor-parallel rank 0, 1, …: rank s·TP + i of the replica
   double busy_s = 0;                   ///< predicted: computing, per step
   StageMemory memory;                  ///< predicted peak of one rank
   bool operator==(const PlannedStage&) const = default;
+
+  /// All runs of layers, ascending.
+  std::vector<StageShape> chunks() const;
+  bool holds(int64_t layer) const;
 };
 
 struct PlannedReplica {
   int64_t tensor_parallel = 1;
   int64_t token_budget = 0;  ///< tokens of a microbatch; no longer row is sent here
   int64_t shards = 1;        ///< replicas in a row, this one among them, that share one set of frozen weights
+  int64_t least_microbatches = 1;  ///< order split: above 1, what a step of each hybrid task is cut into at least
   std::vector<PlannedStage> stages;
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches, by index; ascending
   std::vector<std::vector<int32_t>> buckets;       ///< hybrid tasks of one pipeline clock, by index (plan/cost/overlapped_stage.h)
@@ -66,6 +74,10 @@ struct PlannedReplica {
 
   int64_t pipeline_stages() const { return static_cast<int64_t>(stages.size()); }
   int64_t devices() const { return tensor_parallel * pipeline_stages(); }
+  /// Runs of layers that each of its ranks holds.
+  int64_t chunks() const { return 1 + static_cast<int64_t>(stages.front().further.size()); }
+  /// Runs of layers from the embedding to the head: number k is on stage k mod pipeline_stages().
+  std::vector<StageShape> layer_runs() const;
 };
 
 /// One step of every job.

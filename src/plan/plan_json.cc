@@ -28,9 +28,14 @@ OrderedJson to_json(const PlannedStage& stage) {
   for (const PlannedDevice& device : stage.devices) {
     devices.push_back(OrderedJson::array({device.nodes, device.node, device.device}));
   }
-  return {{"layers", OrderedJson::array({stage.shape.first_layer, stage.shape.last_layer})},
+  OrderedJson layers = OrderedJson::array();
+  for (const StageShape& run : stage.chunks()) {
+    layers.push_back(run.first_layer);
+    layers.push_back(run.last_layer);
+  }
+  return {{"layers", std::move(layers)},
           {"embedding", stage.shape.has_embedding},
-          {"head", stage.shape.has_head},
+          {"head", stage.chunks().back().has_head},
           {"devices", std::move(devices)},
           {"busy_s", stage.busy_s},
           {"memory", to_json(stage.memory)}};
@@ -42,6 +47,7 @@ OrderedJson to_json(const PlannedReplica& replica) {
   return {{"tensor_parallel", replica.tensor_parallel},
           {"token_budget", replica.token_budget},
           {"shards", replica.shards},
+          {"least_microbatches", replica.least_microbatches},
           {"stages", std::move(stages)},
           {"hybrid_tasks", replica.hybrid_tasks},
           {"buckets", replica.buckets},
@@ -172,20 +178,12 @@ PlannedDevice device_from(const Place& place) {
   return {.nodes = parts[0].text(), .node = parts[1].whole(0), .device = parts[2].whole(0)};
 }
 
-PlannedStage stage_from(const Place& place, int64_t tensor_parallel, int64_t first_layer, bool is_first,
-                        bool is_last) {
+/// Its layers are read by read_layers.
+PlannedStage stage_from(const Place& place, int64_t tensor_parallel, bool is_first, bool is_last) {
   place.expect_keys({"layers", "embedding", "head", "devices", "busy_s", "memory"});
   PlannedStage stage;
-  const std::vector<Place> layers = place.at("layers").items(0);
-  if (layers.size() != 2) place.at("layers").refuse("[first layer, one past the last]");
-  stage.shape = {.first_layer = layers[0].whole(first_layer, first_layer),
-                 .last_layer = layers[1].whole(first_layer + 1),
-                 .has_embedding = place.at("embedding").truth(),
-                 .has_head = place.at("head").truth(),
-                 .tensor_parallel = tensor_parallel};
-  if (stage.shape.has_embedding != is_first)
-    place.at("embedding").refuse("true on the first stage and nowhere else");
-  if (stage.shape.has_head != is_last) place.at("head").refuse("true on the last stage and nowhere else");
+  if (place.at("embedding").truth() != is_first) place.at("embedding").refuse("true on the first stage and nowhere else");
+  if (place.at("head").truth() != is_last) place.at("head").refuse("true on the last stage and nowhere else");
   for (const Place& device : place.at("devices").items(1)) stage.devices.push_back(device_from(device));
   if (static_cast<int64_t>(stage.devices.size()) != tensor_parallel) {
     place.at("devices").refuse(
@@ -196,20 +194,46 @@ PlannedStage stage_from(const Place& place, int64_t tensor_parallel, int64_t fir
   return stage;
 }
 
+/// Runs of layers from the embedding to the head, each stage's first, then each stage's second, and so on.
+void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
+  std::vector<std::vector<Place>> layers;
+  for (const Place& stage : stages) layers.push_back(stage.at("layers").items(0));
+  const size_t numbers = layers.front().size();
+  if (numbers < 2 || numbers % 2 != 0) {
+    stages.front().at("layers").refuse("[first layer, one past the last], and the same again for every further run of layers");
+  }
+  int64_t next = 0;
+  for (size_t n = 0; n < numbers; n += 2) {
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (layers[s].size() != numbers) stages[s].at("layers").refuse(fmt::format("a list of {} numbers, as on the first stage", numbers));
+      const StageShape run{.first_layer = layers[s][n].whole(next, next),
+                           .last_layer = layers[s][n + 1].whole(next + 1),
+                           .has_embedding = n == 0 && s == 0,
+                           .has_head = n + 2 == numbers && s + 1 == stages.size(),
+                           .tensor_parallel = replica.tensor_parallel};
+      next = run.last_layer;
+      if (n == 0) {
+        replica.stages[s].shape = run;
+      } else {
+        replica.stages[s].further.push_back(run);
+      }
+    }
+  }
+}
+
 PlannedReplica replica_from(const Place& place, size_t job_count) {
-  place.expect_keys({"tensor_parallel", "token_budget", "shards", "stages", "hybrid_tasks", "buckets", "rows",
+  place.expect_keys({"tensor_parallel", "token_budget", "shards", "least_microbatches", "stages", "hybrid_tasks", "buckets", "rows",
                      "microbatches", "tokens", "processed_tokens", "seconds", "bubble"});
   PlannedReplica replica;
   replica.tensor_parallel = place.at("tensor_parallel").whole(1, 1 << 20);
   replica.token_budget = place.at("token_budget").whole(1);
   replica.shards = place.at("shards").whole(1);
+  replica.least_microbatches = place.at("least_microbatches").whole(1);
   const std::vector<Place> stages = place.at("stages").items(1);
-  int64_t next_layer = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
-    replica.stages.push_back(
-        stage_from(stages[s], replica.tensor_parallel, next_layer, s == 0, s + 1 == stages.size()));
-    next_layer = replica.stages.back().shape.last_layer;
+    replica.stages.push_back(stage_from(stages[s], replica.tensor_parallel, s == 0, s + 1 == stages.size()));
   }
+  read_layers(stages, replica);
   replica.hybrid_tasks = place.at("hybrid_tasks").groups(job_count);
   replica.buckets = place.at("buckets").groups(replica.hybrid_tasks.size());
   replica.rows = place.at("rows").whole(0);

@@ -28,6 +28,9 @@ struct PlanOptions {
   int64_t token_budget = 0;  ///< above 0: of every replica (run.token_budget); longer rows are chains. 0: found
   std::vector<PipelineOrder> orders = {PipelineOrder::gpipe, PipelineOrder::one_f_one_b,
                                        PipelineOrder::automatic};
+  /// For pipelines of few microbatches: each tried with the last sharing policy of the above on the deployments that are
+  /// simulated in full, where some replica suits it (ReplicaPlanner::plan); no alternative where none does. Not with savings.
+  std::vector<PipelineOrder> orders_for_few = {PipelineOrder::interleaved, PipelineOrder::split};
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
   int64_t length_buckets = 16;        ///< R, of dispatch
   int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full; on few

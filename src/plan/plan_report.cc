@@ -74,11 +74,13 @@ void explain_replica(std::string& text, const Plan& plan, size_t index) {
       seconds_text(replica.seconds, false), share_text(replica.bubble));
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const PlannedStage& stage = replica.stages[s];
+    std::vector<std::string> layers;
+    for (const StageShape& run : stage.chunks()) layers.push_back(fmt::format("{}-{}", run.first_layer, run.last_layer - 1));
     text += fmt::format(
-        "    stage {}: layers {}-{}{}{}, busy {}; {} = weights {} + adapters {} + activations {} + workspace "
+        "    stage {}: layers {}{}{}, busy {}; {} = weights {} + adapters {} + activations {} + workspace "
         "{}\n",
-        s, stage.shape.first_layer, stage.shape.last_layer - 1,
-        stage.shape.has_embedding ? ", embedding" : "", stage.shape.has_head ? ", head" : "",
+        s, fmt::join(layers, " and "), stage.shape.has_embedding ? ", embedding" : "",
+        stage.chunks().back().has_head ? ", head" : "",
         seconds_text(stage.busy_s, false), bytes_text(stage.memory.total()), bytes_text(stage.memory.weights),
         bytes_text(stage.memory.adapters), bytes_text(stage.memory.activations),
         bytes_text(stage.memory.workspace));
@@ -86,14 +88,17 @@ void explain_replica(std::string& text, const Plan& plan, size_t index) {
   const bool interleaves = replica.buckets.size() < replica.hybrid_tasks.size();
   text += fmt::format("    share microbatches (+){}: {}\n", interleaves ? ", are interleaved to hide communication (&)" : "",
                       tasks_text(plan, replica));
+  if (replica.least_microbatches > 1) {
+    text += fmt::format("    a step of each is split into {} microbatches, so that few fill the pipeline\n", replica.least_microbatches);
+  }
 }
 
 /// The first of each shape in full, the others in a line.
 void explain_replicas(std::string& text, const Plan& plan) {
-  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> seen;
+  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t> seen;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (seen[{replica.tensor_parallel, replica.pipeline_stages(), replica.shards}]++ == 0) {
+    if (seen[{replica.tensor_parallel, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
       explain_replica(text, plan, r);
     } else {
       text += fmt::format("  replica {}: likewise on {}; {} rows, {} tokens, {}\n", r, devices_text(replica),
@@ -205,7 +210,7 @@ std::string comparison_table(const PlanningResult& result) {
   const bool has_cost = std::any_of(result.alternatives.begin(), result.alternatives.end(),
                                     [](const Alternative& each) { return each.predicted.cost > 0; });
   std::string text =
-      fmt::format("{:<16} {:<9} {:<5} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
+      fmt::format("{:<16} {:<9} {:<11} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
                   "sharing", "order", "saving", "s/step", "tokens/s", "device s",
                   has_cost ? fmt::format("{:>9} ", "cost") : "", "memory", "bubble", "idle", "replicas", "");
   // Of several kinds of nodes those of the plan's; all where there is none.
@@ -222,7 +227,7 @@ std::string comparison_table(const PlanningResult& result) {
                                  : each.plans.empty()  ? "-"
                                                        : replicas_text(each.plans.front());
     text += fmt::format(
-        "{:<16} {:<9} {:<5} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
+        "{:<16} {:<9} {:<11} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
         name_of(each.sharing), name_of(each.order), saving_text(each), shown(fmt::format("{:.4g}", step.seconds)),
         shown(fmt::format("{:.0f}", step.tokens_per_s())), shown(fmt::format("{:.4g}", step.device_seconds)),
         has_cost ? fmt::format("{:>9} ", shown(money_text(step.cost))) : "",

@@ -29,9 +29,7 @@ double exchange_seconds(const Plan& plan, const ModelConfig& model, const Cluste
       int64_t parameters = 0;
       for (const JobShape& job : jobs) {
         for (const AdapterShape& each : job.adapters) {
-          if (each.layer >= stage.shape.first_layer && each.layer < stage.shape.last_layer) {
-            parameters += parameter_count(model, each);
-          }
+          if (stage.holds(each.layer)) parameters += parameter_count(model, each);
         }
       }
       most = std::max(most, parameters);

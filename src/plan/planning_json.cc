@@ -64,6 +64,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
     groupings.push_back({{"replica", each.replica},
                          {"hybrid_tasks", each.hybrid_tasks},
                          {"buckets", each.buckets},
+                         {"least_microbatches", each.least_microbatches},
                          {"seconds", each.seconds},
                          {"fullest_bytes", each.fullest_bytes},
                          {"rejected_for", each.rejected_for}});

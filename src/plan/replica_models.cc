@@ -13,7 +13,8 @@ std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& mo
     ReplicaModel& each = models.emplace_back();
     each.model = model;
     each.jobs = jobs;
-    for (const PlannedStage& stage : replica.stages) each.stages.push_back(stage.shape);
+    each.stages = replica.layer_runs();
+    each.chunks = replica.chunks();
     each.machine = {.device = group.device,
                     .link = cluster.link_of(group, replica.tensor_parallel),
                     .dtype = plan.dtype,
@@ -25,6 +26,16 @@ std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& mo
     each.between_copies = cluster.link_of(group, replica.devices() * replica.shards);
   }
   return models;
+}
+
+ReplicaPacking packing_of(const Plan& plan, const PlannedReplica& replica) {
+  return {.sharing = plan.sharing,
+          .layout = plan.layout,
+          .chunk_size = plan.chunk_size,
+          .token_budget = replica.token_budget,
+          .hybrid_tasks = replica.hybrid_tasks,
+          .buckets = replica.buckets,
+          .least_microbatches = replica.least_microbatches};
 }
 
 }  // namespace cotune

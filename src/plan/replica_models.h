@@ -15,4 +15,7 @@ std::vector<ReplicaModel> replica_models(const Plan& plan, const ModelConfig& mo
                                          const MeasuredTimes* measured = nullptr,
                                          double gather_overlap = WeightSharding{}.overlap);
 
+/// How a replica of the plan cuts its rows into microbatches.
+ReplicaPacking packing_of(const Plan& plan, const PlannedReplica& replica);
+
 }  // namespace cotune

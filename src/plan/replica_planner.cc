@@ -8,14 +8,16 @@
 #include "plan/deployment/placement.h"
 #include "plan/fusion/hybrid_tasks.h"
 #include "plan/fusion/replica_jobs.h"
+#include "schedule/pipeline/lorapp.h"
 
 namespace cotune {
 namespace {
 
-PlannedReplica filled(const PlannedReplica& empty, int64_t budget, const PricedRows& priced,
+PlannedReplica filled(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
                       const ReplicaPrediction& prediction) {
   PlannedReplica replica = empty;
   replica.token_budget = budget;
+  replica.least_microbatches = least_microbatches;
   replica.hybrid_tasks = priced.hybrid_tasks;
   replica.buckets = priced.buckets;
   replica.rows = priced.rows;
@@ -47,24 +49,59 @@ HybridTasks named(const std::vector<std::vector<int32_t>>& groups, const std::ve
   return tasks;
 }
 
+/// What no order is shorter than: the computation of the busiest rank.
+double least_seconds(const ReplicaModel& replica, const PricedRows& priced) {
+  std::vector<double> of_rank(replica.rank_count(), 0);
+  for (const PipelineWork& work : priced.works) {
+    for (const PipelineMicrobatch& microbatch : work.microbatches) {
+      const auto lowest = static_cast<size_t>(lowest_stage(work, microbatch));
+      for (size_t s = 0; s < microbatch.cost.size(); ++s) {
+        of_rank[s % of_rank.size()] += microbatch.cost[s].forward_s + (s >= lowest ? microbatch.cost[s].backward_s : 0);
+      }
+    }
+  }
+  return *std::max_element(of_rank.begin(), of_rank.end());
+}
+
 /// The best choice under one order so far.
 class BestChoice {
  public:
-  void consider(const PlannedReplica& empty, int64_t budget, const PricedRows& priced,
+  void consider(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
                 const ReplicaPrediction& prediction) {
-    if (fits() && (!prediction.fits() || prediction.seconds >= choice_.replica.seconds)) return;
-    known_ = true;
-    choice_ = {filled(empty, budget, priced, prediction), prediction.constraint};
+    if (fits() && (!prediction.fits() || prediction.seconds >= choice_->replica.seconds)) return;
+    choice_ = {filled(empty, budget, least_microbatches, priced, prediction), prediction.constraint};
   }
 
-  ReplicaChoice take() { return std::move(choice_); }
+  /// Whether what takes at least so long cannot be it.
+  bool rules_out(double least_s) const { return fits() && least_s >= choice_->replica.seconds; }
+
+  std::optional<ReplicaChoice> take() { return std::move(choice_); }
 
  private:
-  bool fits() const { return known_ && choice_.constraint.empty(); }
+  bool fits() const { return choice_ && choice_->constraint.empty(); }
 
-  ReplicaChoice choice_;
-  bool known_ = false;
+  std::optional<ReplicaChoice> choice_;
 };
+
+/// Orders for pipelines with few microbatches.
+bool is_for_few(PipelineOrder order) { return order == PipelineOrder::interleaved || order == PipelineOrder::split; }
+
+/// As many microbatches as leave no pipeline idle for long.
+int64_t enough_microbatches(size_t stages) { return stages > 1 ? 8 * static_cast<int64_t>(stages) : 0; }
+
+/// The replica with `chunks` runs of layers a rank, all of one length.
+PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int64_t chunks) {
+  const std::vector<StageShape> runs = even_stages(model, chunks * replica.pipeline_stages(), replica.tensor_parallel);
+  for (size_t k = 0; k < runs.size(); ++k) {
+    PlannedStage& stage = replica.stages[k % replica.stages.size()];
+    if (k < replica.stages.size()) {
+      stage.shape = runs[k];
+    } else {
+      stage.further.push_back(runs[k]);
+    }
+  }
+  return replica;
+}
 
 }  // namespace
 
@@ -93,7 +130,8 @@ ReplicaModel ReplicaPlanner::model_of(const PlannedReplica& empty) const {
                        .memory_limit = group_.device.usable_bytes(),
                        .sharding = {empty.shards, options_.replicas.gather_overlap},
                        .between_copies = cluster_.link_of(group_, empty.devices() * empty.shards)};
-  for (const PlannedStage& stage : empty.stages) replica.stages.push_back(stage.shape);
+  replica.stages = empty.layer_runs();
+  replica.chunks = empty.chunks();
   return replica;
 }
 
@@ -101,7 +139,76 @@ std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, con
                                                 Sharing sharing, const std::vector<PipelineOrder>& orders) {
   if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{empty, ""});
   const ReplicaModel replica = model_of(empty);
-  return search(replica, empty, rows, sharing, task_choices(replica, rows, sharing), orders);
+  const std::vector<TaskChoice>& choices = task_choices(replica, rows, sharing);
+  std::map<PipelineOrder, ReplicaChoice> of_order;
+  std::vector<PipelineOrder> plain;
+  for (const PipelineOrder order : orders) {
+    std::optional<ReplicaChoice> few;
+    if (order == PipelineOrder::interleaved) few = interleaved(empty, rows, sharing, choices);
+    if (order == PipelineOrder::split && sharing == Sharing::hybrid) few = split(replica, empty, rows, choices);
+    if (few) of_order[order] = std::move(*few);
+    const PipelineOrder other = is_for_few(order) ? PipelineOrder::automatic : order;
+    if (!few && std::count(plain.begin(), plain.end(), other) == 0) plain.push_back(other);
+  }
+  std::vector<std::optional<ReplicaChoice>> found = search(
+      replica, empty, rows, {.sharing = sharing, .choices = choices, .orders = plain, .wanted = enough_microbatches(replica.stages.size())});
+  for (size_t o = 0; o < plain.size(); ++o) of_order[plain[o]] = std::move(found[o].value());
+  std::vector<ReplicaChoice> result;
+  for (const PipelineOrder order : orders) {
+    result.push_back(of_order.at(of_order.contains(order) ? order : PipelineOrder::automatic));
+  }
+  return result;
+}
+
+bool ReplicaPlanner::may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const {
+  if (order == PipelineOrder::interleaved) {
+    return shape.pipeline_stages > 1 && shape.shards == 1 && model_.layer_count % (2 * shape.pipeline_stages) == 0;
+  }
+  return order != PipelineOrder::split || (sharing == Sharing::hybrid && shape.pipeline_stages > 2 && jobs_.size() > 1);
+}
+
+std::optional<ReplicaChoice> ReplicaPlanner::interleaved(const PlannedReplica& empty, const std::vector<StepRow>& rows, Sharing sharing,
+                                                         const std::vector<TaskChoice>& choices) {
+  std::optional<ReplicaChoice> best;
+  const std::vector<PipelineOrder> order = {PipelineOrder::interleaved};
+  for (const int64_t chunks : {2, 4}) {
+    const int64_t stages = empty.pipeline_stages();
+    if (stages == 1 || empty.shards > 1 || model_.layer_count % (chunks * stages) != 0) continue;
+    const PlannedReplica runs = with_chunks(empty, model_, chunks);
+    std::optional<ReplicaChoice> found =
+        search(model_of(runs), runs, rows,
+               {.sharing = sharing, .choices = choices, .orders = order, .wanted = enough_microbatches(empty.stages.size()), .is_few = true})
+            .front();
+    if (!found) return best;
+    const bool is_better = !best || (found->constraint.empty() && (!best->constraint.empty() || found->replica.seconds < best->replica.seconds));
+    if (!is_better) return best;
+    best = std::move(found);
+  }
+  return best;
+}
+
+auto ReplicaPlanner::split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows, const std::vector<TaskChoice>& choices)
+    -> std::vector<TaskChoice> {
+  std::map<int32_t, int64_t> rows_of;
+  for (const StepRow& row : rows) ++rows_of[row.job];
+  std::vector<TaskChoice> splits;
+  const auto stages = static_cast<int64_t>(model.rank_count());
+  for (TaskChoice each : choices) {
+    const auto tasks = static_cast<int64_t>(each.tasks.size());
+    if (tasks < 2 || tasks >= stages || each.buckets.size() != each.tasks.size()) continue;
+    int64_t most = 1;
+    for (const auto& [job, count] : rows_of) most = std::max(most, count);
+    each.least_microbatches = lorapp_microbatches(stages, tasks, most);
+    if (each.least_microbatches > 1) splits.push_back(std::move(each));
+  }
+  return splits;
+}
+
+std::optional<ReplicaChoice> ReplicaPlanner::split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                                   const std::vector<TaskChoice>& choices) {
+  const std::vector<TaskChoice> splits = split_choices(model, rows, choices);
+  const std::vector<PipelineOrder> order = {PipelineOrder::split};
+  return splits.empty() ? std::nullopt : search(model, empty, rows, {.choices = splits, .orders = order}).front();
 }
 
 double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows) {
@@ -112,8 +219,10 @@ double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<S
   std::sort(jobs.begin(), jobs.end());
   const ReplicaModel replica = model_of(empty);
   const std::vector<TaskChoice> fused = {{{jobs}, each_by_itself(1)}};
+  const int64_t wanted = enough_microbatches(replica.stages.size());
   for (const PipelineOrder order : {PipelineOrder::one_f_one_b, PipelineOrder::automatic}) {
-    const ReplicaChoice choice = search(replica, empty, rows, Sharing::hybrid, fused, {order}).front();
+    const std::vector<PipelineOrder> one = {order};
+    const ReplicaChoice choice = search(replica, empty, rows, {.choices = fused, .orders = one, .wanted = wanted}).front().value();
     if (choice.constraint.empty()) return choice.replica.seconds;
   }
   return 0;
@@ -122,19 +231,27 @@ double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<S
 std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& planned, const std::vector<StepRow>& rows,
                                                           PipelineOrder order) {
   const ReplicaModel replica = model_of(planned);
-  std::vector<TaskChoice> choices = task_choices(replica, rows, Sharing::hybrid);
-  const TaskChoice own{planned.hybrid_tasks, planned.buckets};
+  PlannedReplica whole = planned;  // with one run of layers a rank, as plan() asks for hybrid tasks
+  if (planned.chunks() > 1) {
+    for (PlannedStage& stage : whole.stages) stage.further.clear();
+    const std::vector<StageShape> even = even_stages(model_, planned.pipeline_stages(), planned.tensor_parallel);
+    for (size_t s = 0; s < even.size(); ++s) whole.stages[s].shape = even[s];
+  }
+  std::vector<TaskChoice> choices = task_choices(model_of(whole), rows, Sharing::hybrid);
+  if (planned.least_microbatches > 1) choices = split_choices(replica, rows, choices);
+  const TaskChoice own{planned.hybrid_tasks, planned.buckets, planned.least_microbatches};
   if (std::find(choices.begin(), choices.end(), own) == choices.end()) choices.insert(choices.begin(), own);
   std::vector<ConsideredGrouping> groupings;
   for (const TaskChoice& choice : choices) {
     const PricedRows priced = price_rows(
         replica, rows,
-        {Sharing::hybrid, options_.layout, options_.chunk_size, planned.token_budget, choice.tasks, choice.buckets},
+        {Sharing::hybrid, options_.layout, options_.chunk_size, planned.token_budget, choice.tasks, choice.buckets, choice.least_microbatches},
         &prices(planned.tensor_parallel));
     const ReplicaPrediction prediction = predict_replica(replica, priced, order, options_.rounds);
     ConsideredGrouping& each = groupings.emplace_back();
     each.hybrid_tasks = priced.hybrid_tasks;
     each.buckets = priced.buckets;
+    each.least_microbatches = choice.least_microbatches;
     each.fullest_bytes = prediction.fullest_bytes();
     each.constraint = prediction.constraint;
     if (!prediction.fits()) {
@@ -149,37 +266,37 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
   return groupings;
 }
 
-std::vector<ReplicaChoice> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
-                                                  const std::vector<StepRow>& rows, Sharing sharing,
-                                                  const std::vector<TaskChoice>& choices,
-                                                  const std::vector<PipelineOrder>& orders) {
+std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
+                                                                 const std::vector<StepRow>& rows, const Search& tried) {
   int64_t longest = 0;
   for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
-  std::vector<BestChoice> best(orders.size());
+  std::vector<BestChoice> best(tried.orders.size());
   const int64_t least = (std::max(longest, least_budget(options_)) + 63) / 64 * 64;
-  // A pipeline wants several microbatches per stage.
-  const int64_t wanted = replica.stages.size() > 1 ? 8 * static_cast<int64_t>(replica.stages.size()) : 0;
   const bool is_fixed =
-      options_.token_budget > 0 || (sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
+      options_.token_budget > 0 || (tried.sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
   for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, longest);;) {
     bool goes_on = false;
     int64_t microbatches = 0;
-    for (const TaskChoice& choice : choices) {
+    for (const TaskChoice& choice : tried.choices) {
       const PricedRows priced = price_rows(
-          replica, rows, {sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets},
+          replica, rows,
+          {tried.sharing, options_.layout, options_.chunk_size, budget, choice.tasks, choice.buckets, choice.least_microbatches},
           &prices(empty.tensor_parallel));
       microbatches = priced.microbatches;
-      for (size_t o = 0; o < orders.size(); ++o) {
-        const ReplicaPrediction prediction = predict_replica(replica, priced, orders[o], options_.rounds);
+      if (tried.is_few && (microbatches < 2 || microbatches >= tried.wanted)) continue;
+      const double least_s = least_seconds(replica, priced);
+      for (size_t o = 0; o < tried.orders.size(); ++o) {
+        if (best[o].rules_out(least_s)) continue;
+        const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds);
         goes_on = goes_on || !prediction.fits();
-        best[o].consider(empty, budget, priced, prediction);
+        best[o].consider(empty, budget, choice.least_microbatches, priced, prediction);
       }
     }
     const int64_t next = std::max(least, budget / 2 / 64 * 64);
-    if (is_fixed || (!goes_on && microbatches >= wanted) || next >= budget) break;
+    if (is_fixed || (!goes_on && microbatches >= tried.wanted) || next >= budget) break;
     budget = next;
   }
-  std::vector<ReplicaChoice> found;
+  std::vector<std::optional<ReplicaChoice>> found;
   for (BestChoice& each : best) found.push_back(each.take());
   return found;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -43,8 +44,16 @@ class ReplicaPlanner {
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
   /// what overflows. The budget is halved as long as something does not fit, or a pipeline has fewer than
   /// eight microbatches a stage.
+  /// A pipeline that has fewer microbatches than that is where these gain; a replica that they do not suit is one of
+  /// `automatic` under them:
+  ///   interleaved  runs of layers of equal number, two or four a rank, whichever is faster, over the budgets that leave two
+  ///                to eight microbatches a stage. Layers must divide by them; not for sharded weights
+  ///   split        sharing hybrid, three stages or more: of those hybrid tasks (without buckets of several) that are two or
+  ///                more but fewer than the stages, each step is cut into lorapp_microbatches
   std::vector<ReplicaChoice> plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
                                   Sharing sharing, const std::vector<PipelineOrder>& orders);
+  /// Whether an order may suit replicas of so many stages, by its count of stages, shards and jobs alone.
+  bool may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const;
 
   /// Seconds with all jobs fused under continuous 1F1B, or where that does not fit the default order; 0 where nothing fits. A fraction of the work of
   /// plan().
@@ -59,13 +68,27 @@ class ReplicaPlanner {
   struct TaskChoice {
     HybridTasks tasks;
     Buckets buckets;
+    int64_t least_microbatches = 1;
     bool operator==(const TaskChoice&) const = default;
   };
   ReplicaModel model_of(const PlannedReplica& empty) const;
-  /// As plan() with these choices. `model`: of `empty`.
-  std::vector<ReplicaChoice> search(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                    Sharing sharing, const std::vector<TaskChoice>& choices,
-                                    const std::vector<PipelineOrder>& orders);
+  /// What is tried of a replica: every choice under every order.
+  struct Search {
+    Sharing sharing = Sharing::hybrid;
+    const std::vector<TaskChoice>& choices;
+    const std::vector<PipelineOrder>& orders;
+    int64_t wanted = 0;     ///< microbatches; the budget is halved as long as there are fewer
+    bool is_few = false;    ///< what has as many as wanted, or one, is not tried
+  };
+  /// As plan() with these choices; nothing for an order under which nothing was tried. `model`: of `empty`.
+  std::vector<std::optional<ReplicaChoice>> search(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                                   const Search& tried);
+  std::optional<ReplicaChoice> interleaved(const PlannedReplica& empty, const std::vector<StepRow>& rows, Sharing sharing,
+                                           const std::vector<TaskChoice>& choices);
+  std::optional<ReplicaChoice> split(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,
+                                     const std::vector<TaskChoice>& choices);
+  static std::vector<TaskChoice> split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows,
+                                               const std::vector<TaskChoice>& choices);
   /// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice. All jobs, each
   /// job by itself, what choose_hybrid_tasks finds; with tensor parallelism also two halves in one clock, and jobs in pairs.
   const std::vector<TaskChoice>& task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows,

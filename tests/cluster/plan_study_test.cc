@@ -10,6 +10,7 @@
 #include "cluster/instance_plan.h"
 #include "plan/make_plan.h"
 #include "plan/planned_rows.h"
+#include "plan/random_pipeline.h"
 
 namespace cotune {
 namespace {
@@ -72,6 +73,37 @@ TEST(StudyPlan, HidesTheExchangeAtMostBehindTheLastBackwards) {
   EXPECT_GT(study.hidden.exposed_s, 0) << "the lowest layer's gradients come last";
   EXPECT_GE(study.hidden.seconds, study.exchange_s * (1 - 1e-9));
   EXPECT_GT(study.hidden.buckets, 1);
+}
+
+TEST(StudyPlan, OfInterleavedStagesIsTheirPredictionAndTheirLinksAreARing) {
+  PlanningProblem problem = random_pipeline_problem(1);
+  NodeGroup& group = problem.cluster.nodes[0];
+  group.count = 8;
+  group.device.memory_bytes = int64_t{7} << 30;
+  for (JobShape& job : problem.jobs) {
+    job.batch_size = 16;
+    job.lengths = histogram_of(std::vector<int64_t>{200});
+  }
+  NodesPlanner planner(problem.model, problem.cluster, group, problem.jobs, problem.options, {});
+  std::vector<int64_t> counts;
+  for (const Configuration& each : planner.configurations()) counts.push_back(each.name() == "<1,4>" ? 2 : 0);
+  const Alternative interleaved = planner.simulate(System::task_fused, counts, Sharing::hybrid, PipelineOrder::interleaved);
+  ASSERT_TRUE(interleaved.fits()) << interleaved.constraint;
+  const Plan& plan = interleaved.plans.front();
+  ASSERT_EQ(plan.replicas.size(), 2u);
+  for (const PlannedReplica& each : plan.replicas) ASSERT_GT(each.chunks(), 1);
+  const auto study = [&](const Disturbances& slow) {
+    return study_plan(plan, interleaved.rows.front(), problem.model, problem.cluster, problem.jobs, slow, problem.options);
+  };
+  const PlanStudy calm = study({});
+  EXPECT_DOUBLE_EQ(calm.step_s, plan.predicted.seconds);
+  EXPECT_GT(calm.hidden.seconds, 0);
+  EXPECT_LE(calm.hidden.exposed_s, calm.hidden.seconds);
+  // A layer of the first run is ready last: with all in one bucket nothing is hidden.
+  EXPECT_LT(calm.hidden.exposed_s, calm.exchange_s);
+  EXPECT_GT(study({.links = {parse_slow_link("3-0:100000")}}).replicas[0].simulated_s, calm.replicas[0].simulated_s) << "the wrap";
+  EXPECT_GT(study({.links = {parse_slow_link("2-6:10")}}).exchange_s, calm.exchange_s) << "both hold the same layers";
+  EXPECT_THROW(study({.links = {parse_slow_link("0-2:10")}}), UserError);
 }
 
 TEST(StudyPlan, SlowsTheReplicaOfASlowStageAndNoOther) {

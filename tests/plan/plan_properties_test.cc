@@ -93,7 +93,7 @@ void expect_devices_once(const SmallCase& problem, const Plan& plan) {
 }
 
 TEST(EveryPlan, VerifiesKeepsWithinMemoryAndIsTheSameAgainOnThousandsOfSmallCases) {
-  int64_t found = 0, without = 0, pipelines = 0, several = 0;
+  int64_t found = 0, without = 0, pipelines = 0, several = 0, interleaved = 0;
   for (uint64_t seed = 0; seed < 2000 && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     const SmallCase problem(seed);
@@ -118,8 +118,8 @@ TEST(EveryPlan, VerifiesKeepsWithinMemoryAndIsTheSameAgainOnThousandsOfSmallCase
       for (const PlannedStage& stage : replica.stages) EXPECT_LE(stage.memory.total(), problem.cluster.nodes[0].device.usable_bytes());
       if (rows[r].empty()) continue;
       pipelines += replica.stages.size() > 1 ? 1 : 0;
-      const PricedRows priced = price_rows(
-          models[r], rows[r], {plan.sharing, plan.layout, plan.chunk_size, replica.token_budget, replica.hybrid_tasks, replica.buckets});
+      interleaved += replica.chunks() > 1 ? 1 : 0;
+      const PricedRows priced = price_rows(models[r], rows[r], packing_of(plan, replica));
       const ReplicaPrediction again = predict_replica(models[r], priced, plan.order, problem.options.rounds);
       EXPECT_TRUE(again.fits()) << again.constraint;
       EXPECT_EQ(again.seconds, replica.seconds);
@@ -132,6 +132,7 @@ TEST(EveryPlan, VerifiesKeepsWithinMemoryAndIsTheSameAgainOnThousandsOfSmallCase
   EXPECT_GT(without, 60);
   EXPECT_GT(pipelines, 20);
   EXPECT_GT(several, 100);
+  EXPECT_GT(interleaved, 5);
 }
 
 }  // namespace

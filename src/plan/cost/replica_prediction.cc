@@ -12,6 +12,7 @@
 #include "schedule/memory.h"
 #include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/gpipe.h"
+#include "schedule/pipeline/interleaved.h"
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/verify_pipeline.h"
 
@@ -24,17 +25,18 @@ class RowPricer {
  public:
   RowPricer(const ReplicaModel& replica, const ReplicaPacking& packing, StagePrices& prices)
       : replica_(replica), packing_(packing), prices_(prices) {
-    for (const JobShape& job : replica.jobs) {
-      all_adapters_.insert(all_adapters_.end(), job.adapters.begin(), job.adapters.end());
-      moment_count_ = std::max(moment_count_, job.moment_count);
-    }
-    for (const StageShape& stage : replica.stages) {
-      const int64_t element = replica.machine.element_size();
-      priced_.resident.push_back(
-          with_sharded_weights({.weights = frozen_bytes(replica.model, stage, element),
-                                .adapters = adapter_bytes(replica.model, stage, all_adapters_, moment_count_)},
-                               replica.model, stage, replica.sharding, element));
-      priced_.largest_kept.push_back(0);
+    COTUNE_CHECK(replica.chunks == 1 || replica.sharding.shards == 1, "interleaved stages share no weights");
+    const int64_t element = replica.machine.element_size();
+    priced_.resident.resize(replica.rank_count());
+    priced_.largest_kept.assign(replica.rank_count(), 0);
+    for (size_t s = 0; s < replica.stages.size(); ++s) {
+      const StageShape& stage = replica.stages[s];
+      const StageMemory own =
+          with_sharded_weights(prices.resident(stage), replica.model, stage, replica.sharding, element);
+      StageMemory& resident = priced_.resident[rank_of(s)];
+      resident.weights += own.weights;
+      resident.adapters += own.adapters;
+      resident.workspace = std::max(resident.workspace, own.workspace);
     }
   }
 
@@ -58,7 +60,7 @@ class RowPricer {
         break;
       case Sharing::batch_all:
         priced_.hybrid_tasks.push_back(jobs_of(by_job));
-        add_work({pack_slices(by_job)});
+        add_work({pack_slices(by_job, 1)});
         break;
       case Sharing::hybrid: {
         std::vector<StepPlan> tasks;
@@ -87,6 +89,13 @@ class RowPricer {
   }
 
  private:
+  size_t rank_of(size_t stage) const { return stage % replica_.rank_count(); }
+
+  void count_workspace(size_t stage, int64_t bytes) {
+    int64_t& workspace = priced_.resident[rank_of(stage)].workspace;
+    workspace = std::max(workspace, bytes);
+  }
+
   static std::vector<int32_t> jobs_of(const JobRows& rows) {
     std::vector<int32_t> jobs;
     for (const auto& [job, lengths] : rows) jobs.push_back(job);
@@ -107,7 +116,8 @@ class RowPricer {
   }
 
   StepPlan pack_task(const JobRows& rows) const {
-    return plan_step(batches_of(rows), policy(Sharing::hybrid));
+    const bool splits = packing_.least_microbatches > 1 && packing_.sharing == Sharing::hybrid && replica_.stages.size() > 1;
+    return splits ? pack_slices(rows, packing_.least_microbatches) : plan_step(batches_of(rows), policy(Sharing::hybrid));
   }
 
   /// Every count-th row of every job, from the first-th on; and where these rows stand in their job.
@@ -119,7 +129,8 @@ class RowPricer {
     return slice;
   }
 
-  StepPlan pack_slices(const JobRows& rows) const {
+  /// The fewest slices that keep within the token budget, but at least so many where there are rows for them.
+  StepPlan pack_slices(const JobRows& rows, int64_t least) const {
     if (replica_.stages.size() == 1) return plan_step(batches_of(rows), policy(Sharing::batch_all));
     size_t most = 1;
     int64_t tokens = 0;
@@ -127,8 +138,7 @@ class RowPricer {
       most = std::max(most, lengths.size());
       for (const int64_t length : lengths) tokens += length;
     }
-    for (auto count = static_cast<size_t>((tokens + packing_.token_budget - 1) / packing_.token_budget);;
-         ++count) {
+    for (auto count = static_cast<size_t>(std::max(least, (tokens + packing_.token_budget - 1) / packing_.token_budget));; ++count) {
       count = std::min(count, most);
       StepPlan sliced{.policy = policy(Sharing::batch_all), .batches = batches_of(rows)};
       bool keeps_within = true;
@@ -163,9 +173,9 @@ class RowPricer {
     for (const Microbatch& microbatch : together.microbatches) price_microbatch(microbatch, costs);
     std::vector<int32_t> lowest;
     for (const BatchShape& batch : together.batches) lowest.push_back(lowest_stage_of(batch.job));
-    const auto stage_count = static_cast<int32_t>(replica_.stages.size());
-    PipelineWork work = work_of(together, one_stage_per_rank(stage_count), costs, lowest,
-                                replica_.model.hidden_size * replica_.machine.element_size());
+    PipelineWork work =
+        work_of(together, interleaved_stages(static_cast<int32_t>(replica_.rank_count()), static_cast<int32_t>(replica_.chunks)), costs,
+                lowest, replica_.model.hidden_size * replica_.machine.element_size());
     step_together(work);
     priced_.works.push_back(std::move(work));
   }
@@ -175,13 +185,13 @@ class RowPricer {
     for (const PipelineWork& work : priced_.works) {
       priced_.microbatches += static_cast<int64_t>(work.microbatches.size());
       for (const PipelineUnit& unit : units_of(work)) {
+        std::vector<int64_t> kept(replica_.rank_count(), 0);
         for (size_t s = 0; s < replica_.stages.size(); ++s) {
-          int64_t kept = 0;
           for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
-            kept += work.microbatches[static_cast<size_t>(m)].cost[s].kept_bytes;
+            kept[rank_of(s)] += work.microbatches[static_cast<size_t>(m)].cost[s].kept_bytes;
           }
-          priced_.largest_kept[s] = std::max(priced_.largest_kept[s], kept);
         }
+        for (size_t rank = 0; rank < kept.size(); ++rank) priced_.largest_kept[rank] = std::max(priced_.largest_kept[rank], kept[rank]);
       }
     }
   }
@@ -235,7 +245,7 @@ class RowPricer {
       }
       const StageSeconds seconds = gathered(s, overlapped_seconds(clock));
       first.cost[s] = {seconds.forward, seconds.backward, kept};
-      priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, workspace);
+      count_workspace(s, workspace);
     }
     for (size_t i = 1; i < together.size(); ++i) {
       const PipelineMicrobatch& other = work.microbatches[together[i]];
@@ -319,7 +329,7 @@ class RowPricer {
         costs.push_back(costs[first_cost + found->second]);
         workspace.push_back(workspace[found->second]);
       }
-      priced_.resident[s].workspace = std::max(priced_.resident[s].workspace, workspace.back());
+      count_workspace(s, workspace.back());
     }
     counts_of_.push_back(std::move(counts));
     jobs_in_.push_back(jobs_number);
@@ -356,8 +366,6 @@ class RowPricer {
   const ReplicaModel& replica_;
   const ReplicaPacking& packing_;
   StagePrices& prices_;
-  std::vector<AdapterShape> all_adapters_;
-  int64_t moment_count_ = 0;
   PricedRows priced_;
   // Of the work under way, per microbatch:
   std::vector<MicrobatchCounts> counts_of_;
@@ -413,19 +421,21 @@ PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& r
 
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
                                   int64_t rounds) {
-  const size_t stages = replica.stages.size();
+  const size_t ranks = replica.rank_count();
+  const bool is_chosen = order == PipelineOrder::automatic || order == PipelineOrder::split ||
+                         (order == PipelineOrder::interleaved && replica.chunks == 1);
   ReplicaPrediction prediction;
-  prediction.busy_s.assign(stages, 0);
+  prediction.busy_s.assign(ranks, 0);
   prediction.memory = priced.resident;
-  const int64_t messages = order == PipelineOrder::automatic ? message_room(priced) : 0;
+  const int64_t messages = is_chosen ? message_room(priced) : 0;
   std::vector<int64_t> limits;
-  for (size_t s = 0; s < stages; ++s) {
+  for (size_t s = 0; s < ranks; ++s) {
     limits.push_back(replica.memory_limit - priced.resident[s].total() - messages);
     // What one microbatch needs is needed under any order.
     StageMemory& memory = prediction.memory[s];
     memory.activations = priced.largest_kept[s] + messages;
     if (memory.total() > replica.memory_limit) {
-      prediction.constraint = overflow_text(memory, s, stages, replica.memory_limit);
+      prediction.constraint = overflow_text(memory, s, ranks, replica.memory_limit);
       return prediction;
     }
     memory.activations = 0;
@@ -434,10 +444,13 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
   for (const PipelineWork& work : priced.works) {
     ReplicaRun run{.work = repeated(work, rounds)};
     ComputeOrder computes;
+    const BatchBoundary boundary = one_job_at_a_time ? BatchBoundary::flush : BatchBoundary::continuous;
     if (order == PipelineOrder::gpipe) {
       computes = gpipe(run.work);
     } else if (order == PipelineOrder::one_f_one_b) {
-      computes = one_f_one_b(run.work, one_job_at_a_time ? BatchBoundary::flush : BatchBoundary::continuous);
+      computes = one_f_one_b(run.work, boundary);
+    } else if (!is_chosen) {
+      computes = interleaved_one_f_one_b(run.work, boundary);
     } else {
       ChosenOrder chosen = choose_order(run.work, replica.links, limits);
       computes = std::move(chosen.order);
@@ -447,7 +460,7 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
     verify(run.work, run.schedule);
     run.simulation = simulate(run.work, run.schedule, replica.links);
     prediction.seconds += run.simulation.makespan_s / static_cast<double>(rounds);
-    for (size_t s = 0; s < stages; ++s) {
+    for (size_t s = 0; s < ranks; ++s) {
       const SimulatedRank& rank = run.simulation.ranks[s];
       prediction.busy_s[s] += rank.busy_s / static_cast<double>(rounds);
       prediction.memory[s].activations = std::max(prediction.memory[s].activations, rank.peak_bytes);
@@ -455,14 +468,14 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
     prediction.runs.push_back(std::move(run));
   }
   double busy = 0;
-  for (size_t s = 0; s < stages; ++s) {
+  for (size_t s = 0; s < ranks; ++s) {
     busy += prediction.busy_s[s];
     if (prediction.constraint.empty() && prediction.memory[s].total() > replica.memory_limit) {
-      prediction.constraint = overflow_text(prediction.memory[s], s, stages, replica.memory_limit);
+      prediction.constraint = overflow_text(prediction.memory[s], s, ranks, replica.memory_limit);
     }
   }
   if (prediction.seconds > 0) {
-    prediction.bubble = std::max(0.0, 1 - busy / (prediction.seconds * static_cast<double>(stages)));
+    prediction.bubble = std::max(0.0, 1 - busy / (prediction.seconds * static_cast<double>(ranks)));
   }
   return prediction;
 }

@@ -21,12 +21,15 @@ namespace cotune {
 struct ReplicaModel {
   ModelConfig model;
   std::vector<JobShape> jobs;  ///< of the plan; all their adapters are on every replica
-  std::vector<StageShape> stages;
+  std::vector<StageShape> stages;  ///< runs of layers from the embedding to the head
+  int64_t chunks = 1;  ///< of them on a rank: number k is on rank k mod rank_count() (interleaved 1F1B); sharded weights need 1
   StageMachine machine;
-  PipelineCluster links;     ///< between stages
+  PipelineCluster links;     ///< between ranks
   int64_t memory_limit = 0;  ///< bytes of one device that tensors may take
   WeightSharding sharding;   ///< of the frozen weights over like copies of the replica
   LinkSpec between_copies;   ///< that they are gathered over; not read for one copy
+
+  size_t rank_count() const { return stages.size() / static_cast<size_t>(chunks); }
 };
 
 /// How its rows are cut into microbatches.
@@ -39,6 +42,7 @@ struct ReplicaPacking {
       hybrid_tasks;  ///< sharing hybrid: a partition of the jobs with rows; else not read
   std::vector<std::vector<int32_t>>
       buckets;       ///< sharing hybrid: hybrid tasks of one clock, by index; empty: each by itself
+  int64_t least_microbatches = 1;  ///< sharing hybrid, several stages: above 1, what each task's step is cut into at least
 };
 
 /// Microbatches with their costs on every stage, as work for the pipeline.
@@ -47,8 +51,8 @@ struct PricedRows {
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches
   std::vector<std::vector<int32_t>> buckets;       ///< of these, by index
   std::vector<StageMemory>
-      resident;  ///< per stage: weights and adapters, and the largest workspace of a microbatch
-  std::vector<int64_t> largest_kept;  ///< per stage: bytes that the largest microbatch, or chain of them, keeps
+      resident;  ///< per rank: weights and adapters, and the largest workspace of a microbatch
+  std::vector<int64_t> largest_kept;  ///< per rank: bytes that the largest microbatch, or chain of them, keeps
   int64_t rows = 0, tokens = 0, processed_tokens = 0, microbatches = 0;
 };
 
@@ -57,7 +61,9 @@ struct PricedRows {
 ///   temporal   every job a hybrid task of its own, by turns, a microbatch (or a chain's) a turn
 ///   batch_all  all jobs in one microbatch whatever its size; in a pipeline, which one microbatch would leave idle, the fewest
 ///              slices of it within the token budget, each with every n-th row of every job
-///   hybrid     the hybrid tasks given, one after the other in the round; in a bucket of several the n-th
+///   hybrid     the hybrid tasks given, one after the other in the round, each packed to the token budget or, with
+///              least_microbatches, cut into slices like those of batch_all (the few-adapter split of LoRAPP, mLoRA §3.2.2);
+///              in a bucket of several the n-th
 ///              microbatches of its tasks are one clock, priced by overlapped_seconds, and those that are left over
 ///              each by itself. With tensor parallelism single tasks hide what they can as well
 /// (each with its packed microbatches in their order; the jobs of a hybrid task begin their next step
@@ -78,10 +84,10 @@ struct ReplicaRun {
 struct ReplicaPrediction {
   std::string constraint;           ///< what does not fit, in words; "": it does
   double seconds = 0;               ///< per step
-  double bubble = 0;                ///< idle share of its stages over these seconds
-  std::vector<double> busy_s;       ///< per stage and step
-  std::vector<StageMemory> memory;  ///< per stage: of one rank, at its peak
-  std::string order;                ///< of PipelineOrder::automatic: the name of what choose_order took
+  double bubble = 0;                ///< idle share of its ranks over these seconds
+  std::vector<double> busy_s;       ///< per rank of the pipeline and step
+  std::vector<StageMemory> memory;  ///< per rank of the pipeline, at its peak
+  std::string order;                ///< the name of what choose_order took, where it was asked
   std::vector<ReplicaRun> runs;     ///< of `rounds` steps each
 
   bool fits() const { return constraint.empty(); }
@@ -89,9 +95,9 @@ struct ReplicaPrediction {
 };
 
 /// Orders the works over `rounds` successive steps, proves the schedules (verify) and simulates them; seconds
-/// are those of one step. activations are the peak of kept microbatches and message buffers. Under
-/// `automatic` the order keeps within the device's memory where a microbatch fits at all; the others take
-/// what they take and may not fit.
+/// are those of one step. activations are the peak of kept microbatches and message buffers. Where choose_order
+/// orders (`automatic`, `split`, and `interleaved` with one run of layers a rank) it keeps within the device's memory where
+/// a microbatch fits at all; the others take what they take and may not fit.
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
                                   int64_t rounds);
 

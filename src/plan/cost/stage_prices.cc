@@ -1,5 +1,7 @@
 #include "plan/cost/stage_prices.h"
 
+#include <algorithm>
+
 namespace cotune {
 
 StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine)
@@ -30,6 +32,22 @@ const PricedStage& StagePrices::at(const StageShape& stage, size_t jobs_number, 
   if (found != stages_.end()) return found->second;
   const LayerPricing pricing = set.is_alike && !every_layer ? LayerPricing::alike : LayerPricing::each;
   return stages_.emplace(key, PricedStage(model_, stage, set.adapters, machine_, pricing)).first->second;
+}
+
+const StageMemory& StagePrices::resident(const StageShape& stage) {
+  const auto [found, is_new] =
+      resident_.try_emplace({stage.tensor_parallel, stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head});
+  if (is_new) {
+    std::vector<AdapterShape> adapters;
+    int64_t moment_count = 0;
+    for (const JobShape& job : jobs_) {
+      adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
+      moment_count = std::max(moment_count, job.moment_count);
+    }
+    found->second = {.weights = frozen_bytes(model_, stage, machine_.element_size()),
+                     .adapters = adapter_bytes(model_, stage, adapters, moment_count)};
+  }
+  return found->second;
 }
 
 }  // namespace cotune

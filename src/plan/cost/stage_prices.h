@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "plan/cost/priced_stage.h"
+#include "plan/cost/stage_memory.h"
 #include "plan/shapes/job_shape.h"
 
 namespace cotune {
@@ -23,6 +24,9 @@ class StagePrices {
 
   /// The stage for microbatches of these jobs. Stages that cost the same are one. Stays where it is.
   const PricedStage& at(const StageShape& stage, size_t jobs_number, bool every_layer = false);
+
+  /// Weights, and the adapters of all jobs with gradients and moments; nothing else.
+  const StageMemory& resident(const StageShape& stage);
 
   /// Whether the jobs' adapters are alike on all layers.
   bool layers_are_alike(size_t jobs_number) const { return sets_[jobs_number].is_alike; }
@@ -41,6 +45,7 @@ class StagePrices {
   std::map<std::vector<int32_t>, size_t> numbers_;
   std::vector<JobSet> sets_;
   std::map<Key, PricedStage> stages_;
+  std::map<std::tuple<int64_t, int64_t, int64_t, bool, bool>, StageMemory> resident_;  ///< tensor parallelism, layers, embedding, head
 };
 
 }  // namespace cotune

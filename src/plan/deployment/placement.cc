@@ -44,9 +44,11 @@ const LinkSpec& link_between(const ClusterSpec& cluster, const PlannedDevice& a,
 
 PipelineCluster links_between_stages(const ClusterSpec& cluster, const std::vector<PlannedStage>& stages) {
   PipelineCluster links;
-  for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    const LinkSpec& link = link_between(cluster, stages[s].devices.front(), stages[s + 1].devices.front());
-    const auto from = static_cast<int32_t>(s), to = static_cast<int32_t>(s + 1);
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const size_t next = (s + 1) % stages.size();
+    if (next == s) continue;
+    const LinkSpec& link = link_between(cluster, stages[s].devices.front(), stages[next].devices.front());
+    const auto from = static_cast<int32_t>(s), to = static_cast<int32_t>(next);
     links.links[{from, to}] =
         links.links[{to, from}] = {.latency_s = link.latency, .bytes_per_s = link.bandwidth};
   }

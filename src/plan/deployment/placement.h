@@ -22,7 +22,8 @@ const LinkSpec& link_between(const ClusterSpec& cluster, const PlannedDevice& a,
 /// The node group of that name. Throws UserError when there is none.
 const NodeGroup& nodes_called(const ClusterSpec& cluster, const std::string& name);
 
-/// The links between the stages of a replica, rank by stage: those of the first devices of neighbours.
+/// The links between the stages of a replica, rank by stage: those of the first devices of neighbours, and of the last and
+/// the first, which are neighbours where stages are interleaved.
 PipelineCluster links_between_stages(const ClusterSpec& cluster, const std::vector<PlannedStage>& stages);
 
 }  // namespace cotune
