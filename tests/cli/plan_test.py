@@ -111,11 +111,35 @@ class Plan(ProgramTest):
         expected = {(deployment, sharing, order) for deployment in ("task-fused", "lobra")
                     for sharing in ("separate", "temporal", "batch-all", "hybrid") for order in orders}
         expected |= {(deployment, "separate", order) for deployment in ("task-sequential", "lobra-sequential") for order in orders}
-        self.assertEqual(rows, expected)
+        # Two jobs on pipelines of more stages, as far as such are among the best deployments.
+        self.assertEqual({row for row in rows if row[2] != "split"}, expected)
+        self.assertLessEqual(rows - expected, {("task-fused", "hybrid", "split"), ("lobra", "hybrid", "split")})
         text = self.plan("--compare").stdout
-        for deployment, sharing, order in expected:
+        for deployment, sharing, order in rows:
             self.assertRegex(text, rf"(?m)^{deployment} +{sharing} +{order} ")
         self.assertIn("2 plans in turn", text)
+
+    def test_interleaves_the_stages_of_a_pipeline_of_few_microbatches(self):
+        jobs = JOBS.replace("tinyllama-1.1b", "llama-2-7b").replace("r: 8", "r: 8, target_modules: [q_proj, v_proj]").replace(
+            "[20, 30, 60]", "[300, 500]").replace("{100: 5, 900: 1}", "[20, 30, 60]")
+        cluster = CLUSTER.replace("devices: 4", "devices: 1\n    count: 4").replace("6GiB", "7GiB").replace("    link: pcie4\n", "") + "network: infiniband-100\n"
+        output, svg = self.path / "interleaved.json", self.path / "interleaved.svg"
+        result = json.loads(self.plan("--json", "--set", "run.recompute=never", "--output", output, "--svg", svg, jobs=jobs, cluster=cluster).stdout)
+        plan = result["plan"]
+        self.assertEqual(plan["order"], "interleaved")
+        self.assertTrue(all(len(stage["layers"]) in (4, 8) for stage in plan["replicas"][0]["stages"]))
+        others = {row["order"]: row for row in result["alternatives"] if row["deployment"] == "task-fused" and row["sharing"] == "hybrid" and row["rejected_for"]}
+        for order in ("gpipe", "1f1b", "auto", "split"):
+            if others[order]["fits"]:
+                self.assertGreater(others[order]["predicted"]["seconds"], plan["predicted"]["seconds"])
+            else:
+                self.assertIn("out of memory", others[order]["rejected_for"])
+            self.assertGreater(others[order]["predicted"]["fullest_bytes"], 1 << 30)
+        self.assertIn("<svg", svg.read_text())
+        followed = self.run_program("simulate", "--jobs", self.path / "plan-jobs.yaml", "--cluster", self.path / "cluster.yaml", "--plan", output, "--slow-link", "3-0:2")
+        self.assertIn("A step of <1,4>×1", followed.stdout)
+        alone = self.run_program("simulate", "--jobs", self.path / "plan-jobs.yaml", "--cluster", self.path / "cluster.yaml", "--plan", output)
+        self.assertIn("1.000 times the planned", alone.stdout)
 
     def test_says_what_one_node_more_or_fewer_would_change(self):
         cluster = CLUSTER.replace("name: box", "name: box\n    count: 2").replace("devices: 4", "devices: 2") + "network: infiniband-100\n"
