@@ -1,10 +1,13 @@
 /// Messages and collectives between the ranks of one run, whether ranks are threads of this process or processes of one
 /// or several machines (comm/launcher.h). c10d carries them; no other layer sees it.
 ///
-/// A group is made whole and ends whole. Where a rank dies, closes its communicator early or calls abort(), its own waits
-/// end at once, and so do those of every rank that has or begins something with it; ranks that touch one of these follow.
-/// An ended group is not mended: its communicators are destroyed and, if the run goes on, made anew. There is no time
-/// limit on a message, which may wait for a long computation: finding ranks that hang is the caller's.
+/// A group is made whole and ends whole. Where a rank dies, closes its communicator early or calls abort(), its own
+/// waits end at once, and so do those of every rank that has or begins something with it; ranks that touch one of these
+/// follow. An ended group is not mended: its communicators are destroyed and, if the run goes on, made anew. There is
+/// no time limit on a message, which may wait for a long computation: finding ranks that hang is the caller's.
+///
+/// Between two threads on two cores that other programs share, a message of 1.2 MB takes about 0.3 ms (of 4 bytes:
+/// 0.04 ms) and an all_reduce of it 0.9 ms (0.1 ms).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -40,21 +43,22 @@ enum class Channel { activation, error };
 /// CommunicationEnded once the group has ended.
 class Communicator {
  public:
-  /// Ends what is still under way, here and at the other ranks. Where every rank goes on to the end, each calls barrier()
-  /// first, so that none closes a link over which another still receives.
+  /// Ends what is still under way, here and at the other ranks. Where every rank goes on to the end, each calls
+  /// barrier() first, so that none closes a link over which another still receives.
   virtual ~Communicator() = default;
   virtual int32_t rank() const = 0;
   virtual int32_t size() const = 0;
 
-  /// Messages between this rank and another one, `peer` != rank(). buffer: contiguous, on the CPU, any dtype, any size
-  /// (also none); the receiver's has as many bytes as the sender's. Both return at once, and data travel beside the
+  /// Messages between this rank and another one, `peer` != rank(). Both return at once, and data travel beside the
   /// computation. A send is done at the earliest when its receive has been posted: nothing is buffered in between.
+  /// buffer: contiguous, on the CPU, any dtype, any size (also none). The receiver's has as many bytes as the sender's:
+  /// Gloo ends the process where it is smaller. When the transfer's holder has dropped it, another thread frees it.
   virtual std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
   virtual std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
 
   /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape and dtype (contiguous,
   /// on the CPU), and waits. Messages may be under way meanwhile.
-  /// values := sum over ranks, in an order that depends on size() and the number of values alone: every rank has equal bits.
+  /// values := sum over ranks, in an order that depends on size() and the number of values alone: all get equal bits.
   virtual void all_reduce(at::Tensor& values) = 0;
   /// values := those of rank `root`.
   virtual void broadcast(at::Tensor& values, int32_t root) = 0;

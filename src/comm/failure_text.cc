@@ -10,6 +10,8 @@ std::string failure_text(const std::exception& error) {
   return text.empty() ? "an error without a text" : text;
 }
 
-std::string ended_text(const std::string& description, const std::string& failure) { return description + ": " + failure; }
+std::string ended_text(const std::string& description, const std::string& failure) {
+  return description + ": " + failure;
+}
 
 }  // namespace cotune

@@ -14,10 +14,11 @@ class Store;
 
 namespace cotune {
 
-/// Joins rank `rank` of `size` through `store`, which all ranks share and only this group uses; returns when all have joined.
+/// Joins rank `rank` of `size` through `store`, which all ranks share and only this group uses; returns when all have
+/// joined.
 /// address: a name or number of this machine under which the other ranks reach it.
 /// Throws what c10d throws: c10::Error, or a std::runtime_error of Gloo's.
-std::unique_ptr<Communicator> gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size,
-                                                const std::string& address);
+std::unique_ptr<Communicator> gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank,
+                                                int32_t size, const std::string& address);
 
 }  // namespace cotune

@@ -31,11 +31,13 @@ class Variables {
     const std::string value = text(name);
     int64_t number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (!value.empty() && error == std::errc() && end == value.data() + value.size() && number >= lowest && number <= highest) {
+    if (!value.empty() && error == std::errc() && end == value.data() + value.size() && number >= lowest &&
+        number <= highest) {
       return number;
     }
     if (!value.empty()) {
-      mistake(name, fmt::format("must be a whole number from {} to {}{}, got '{}'", lowest, highest, why_highest, value));
+      mistake(name,
+              fmt::format("must be a whole number from {} to {}{}, got '{}'", lowest, highest, why_highest, value));
     }
     return lowest;
   }
@@ -122,7 +124,8 @@ LaunchedProcess slurm_process(const Environment& environment) {
   if (variables.has("MASTER_PORT")) {
     process.master_port = variables.number("MASTER_PORT", 1, 65535);
   } else {
-    const int64_t job = variables.number("SLURM_JOB_ID", 0, UINT32_MAX), step = variables.number("SLURM_STEP_ID", 0, UINT32_MAX);
+    const int64_t job = variables.number("SLURM_JOB_ID", 0, UINT32_MAX),
+                  step = variables.number("SLURM_STEP_ID", 0, UINT32_MAX);
     process.master_port = 12000 + (job + 1009 * step) % 20000;
   }
   variables.throw_if_any();

@@ -1,12 +1,13 @@
 /// Ranks that are processes: what the launcher says about this one, and how it joins the others.
 ///
 /// torchrun, and whatever else sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also
-/// TORCHELASTIC_USE_AGENT_STORE (`True`: torchrun itself listens on the port) and TORCHELASTIC_RESTART_COUNT. Recognised by
-/// RANK or WORLD_SIZE, and taken before Slurm's where both are there.
-/// Slurm, in the tasks of an srun: SLURM_STEP_ID, by which it is recognised (a batch script without srun has none, and is
-/// alone), SLURM_PROCID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, SLURM_LOCALID. The master is MASTER_ADDR, or else the
-/// first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST; the port is MASTER_PORT, or else
-/// 12000 + (SLURM_JOB_ID + 1009 · SLURM_STEP_ID) mod 20000, which lies below the ports that systems hand out by themselves.
+/// TORCHELASTIC_USE_AGENT_STORE (`True`: torchrun itself listens on the port) and TORCHELASTIC_RESTART_COUNT. Recognised
+/// by RANK or WORLD_SIZE, and taken before Slurm's where both are there.
+///
+/// Slurm, in the tasks of an srun: SLURM_STEP_ID, by which it is recognised (a batch script without srun has none, and
+/// is alone), SLURM_PROCID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, SLURM_LOCALID. The master is MASTER_ADDR, or else
+/// the first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. The port is MASTER_PORT, or else
+/// 12000 + (SLURM_JOB_ID + 1009 · SLURM_STEP_ID) mod 20000, below the ports that systems hand out by themselves.
 #pragma once
 
 #include <chrono>
@@ -37,15 +38,17 @@ struct LaunchedProcess {
 using Environment = std::map<std::string, std::string>;
 Environment environment_of_this_process();
 
-/// None where no launcher is recognised. Throws UserMistakes that name every variable which is missing or wrong, what was
-/// found in it and what is accepted.
+/// None where no launcher is recognised. Throws UserMistakes that name every variable which is missing or wrong, what
+/// was found in it and what is accepted.
 std::optional<LaunchedProcess> launched_process(const Environment& environment);
 
-/// Meets the other processes at the master and joins them; returns when all have joined. Messages take the interface from
-/// which this machine reaches the master. May be called again once the former communicator is gone, as often by every rank.
+/// Meets the other processes at the master and joins them; returns when all have joined. Messages take the interface
+/// from which this machine reaches the master. May be called again once the former communicator is gone, as often by
+/// every rank.
+///
 /// joining_time: for the slowest process to come.
-/// Throws SystemError where the master cannot be reached, a rank does not come (the message names it) or comes twice, and
-/// CommunicationEnded where one leaves while the last ones join.
+/// Throws SystemError where the master cannot be reached, a rank does not come (the message names it) or comes twice,
+/// and CommunicationEnded where one leaves while the last ones join.
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
                                                    std::chrono::milliseconds joining_time = std::chrono::minutes(5));
 

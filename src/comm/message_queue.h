@@ -51,8 +51,8 @@ class QueuedTransfer : public Transfer {
   std::string failure_;  ///< empty where it completed
 };
 
-/// Waits for messages in their order, in a thread of its own. c10d's works of Gloo cannot be asked whether they are done
-/// (Work::isCompleted is false until somebody has waited), and are lost when dropped before that.
+/// Waits for messages in their order, in a thread of its own. c10d's works of Gloo cannot be asked whether they are
+/// done (Work::isCompleted is false until somebody has waited), and are lost when dropped before that.
 class MessageQueue {
  public:
   MessageQueue();

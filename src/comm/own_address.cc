@@ -20,7 +20,9 @@ std::string numeric(const sockaddr* address, socklen_t length) {
   return host;
 }
 
-bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address == "::1";
+}
 
 }  // namespace
 

@@ -9,7 +9,7 @@ namespace cotune {
 
 /// What a rank sees of the way to the master: numeric addresses.
 struct RouteToMaster {
-  std::string own;     ///< of this machine, at the end of that way
+  std::string own;  ///< of this machine, at the end of that way
   std::string master;
 };
 

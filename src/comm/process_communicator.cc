@@ -41,11 +41,12 @@ struct Meeting {
 };
 
 std::string place(const LaunchedProcess& process) {
-  return fmt::format("rank {} of {}, master {}:{}", process.rank, process.size, process.master_host, process.master_port);
+  return fmt::format("rank {} of {}, master {}:{}", process.rank, process.size, process.master_host,
+                     process.master_port);
 }
 
-/// The store of the next group at the process's master. The connection, and at rank 0 the listening socket, stay as long
-/// as the process, so that ranks may begin a new group while others leave the old one.
+/// The store of the next group at the process's master. The connection, and at rank 0 the listening socket, stay as
+/// long as the process, so that ranks may begin a new group while others leave the old one.
 StorePointer next_store(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
   static std::mutex mutex;
   static auto* meetings = new std::map<std::string, Meeting>;  // never destroyed: threads of c10d's use it until exit
@@ -63,11 +64,13 @@ StorePointer next_store(const LaunchedProcess& process, std::chrono::millisecond
   return c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store);
 }
 
-std::string route_key(int32_t rank) { return fmt::format("route/{}", rank); }
+std::string route_key(int32_t rank) {
+  return fmt::format("route/{}", rank);
+}
 
 /// Every rank's route, when all have come.
-std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedProcess& process, const RouteToMaster& mine,
-                                           std::chrono::milliseconds joining_time) {
+std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedProcess& process,
+                                           const RouteToMaster& mine, std::chrono::milliseconds joining_time) {
   if (store.add(fmt::format("joined/{}", process.rank), 1) > 1) {
     throw SystemError(fmt::format("{}: another process has joined as this rank", place(process)));
   }
@@ -83,8 +86,9 @@ std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedPro
       if (!store.check({keys[rank]})) missing.push_back(rank);
     }
     if (missing.empty()) throw;
-    throw SystemError(fmt::format("{}: {} {} {} not joined within {} s", place(process), missing.size() == 1 ? "rank" : "ranks",
-                                  fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have",
+    throw SystemError(fmt::format("{}: {} {} {} not joined within {} s", place(process),
+                                  missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
+                                  missing.size() == 1 ? "has" : "have",
                                   std::chrono::duration<double>(joining_time).count()));
   }
   std::vector<RouteToMaster> routes(process.size);
@@ -108,7 +112,8 @@ std::unique_ptr<Communicator> join(const LaunchedProcess& process, std::chrono::
 
 }  // namespace
 
-std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
+                                                   std::chrono::milliseconds joining_time) {
   if (process.size == 1) return gloo_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, "127.0.0.1");
   std::unique_ptr<Communicator> communicator;
   try {

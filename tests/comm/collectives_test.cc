@@ -1,6 +1,10 @@
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
+#include <filesystem>
+#include <future>
 
 #include "comm/communicator.h"
 #include "comm/rank_threads.h"
@@ -92,6 +96,26 @@ TEST(Collectives, GoOnWhileMessagesAreUnderWay) {
       EXPECT_TRUE(at::equal(mine, other));
     }
   });
+}
+
+int batch_threads() {
+  int count = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    count += sched_getscheduler(std::stoi(task.path().filename())) == SCHED_BATCH;
+  }
+  return count;
+}
+
+/// Otherwise an all_reduce takes a tick of the scheduler where cores are scarce (gloo_communicator.cc).
+TEST(Collectives, ThreadsThatMoveTheBytesDoNotDisplaceThoseThatCompute) {
+  const bool can_tell = std::async(std::launch::async, [] {
+                          const sched_param none{};
+                          return sched_setscheduler(0, SCHED_BATCH, &none) == 0 && sched_getscheduler(0) == SCHED_BATCH;
+                        }).get();
+  if (!can_tell) GTEST_SKIP() << "this system has no batch threads";
+  const auto ranks = thread_communicators(3);
+  EXPECT_GE(batch_threads(), 3);
+  EXPECT_NE(sched_getscheduler(0), SCHED_BATCH);
 }
 
 }  // namespace

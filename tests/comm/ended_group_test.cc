@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,11 +37,13 @@ const std::vector<std::pair<std::string, std::function<void(Communicator&)>>> wa
      [](Communicator& self) { self.send(at::zeros({1000}), 1, Channel::activation)->wait(); }},
     {"receiving 4000 bytes (error) from rank 2",
      [](Communicator& self) { self.receive(at::zeros({1000}), 2, Channel::error)->wait(); }},
-    {"all_reduce of 4000 bytes", [](Communicator& self) {
+    {"all_reduce of 4000 bytes",
+     [](Communicator& self) {
        at::Tensor values = at::zeros({1000});
        self.all_reduce(values);
      }},
-    {"broadcast of 40 bytes", [](Communicator& self) {
+    {"broadcast of 40 bytes",
+     [](Communicator& self) {
        at::Tensor values = at::zeros({10});
        self.broadcast(values, 1);
      }},

@@ -11,10 +11,12 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-const Environment torchrun = {{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node7"},
-                              {"MASTER_PORT", "29500"}, {"HOME", "/root"}};
-const Environment slurm = {{"SLURM_JOB_ID", "123456"}, {"SLURM_STEP_ID", "2"}, {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "6"},
-                           {"SLURM_LOCALID", "0"}, {"SLURM_JOB_NODELIST", "gpu[07-09,11],login"}};
+const Environment torchrun = {
+    {"RANK", "3"},    {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"},
+    {"HOME", "/root"}};
+const Environment slurm = {{"SLURM_JOB_ID", "123456"}, {"SLURM_STEP_ID", "2"},
+                           {"SLURM_PROCID", "5"},      {"SLURM_NTASKS", "6"},
+                           {"SLURM_LOCALID", "0"},     {"SLURM_JOB_NODELIST", "gpu[07-09,11],login"}};
 
 Environment with(Environment environment, const std::string& name, const std::string& value) {
   environment[name] = value;
@@ -46,8 +48,8 @@ TEST(LaunchedProcess, OfABatchScriptWithoutSrunIsAlone) {
 }
 
 TEST(LaunchedProcess, ReadsTorchrunsVariables) {
-  LaunchedProcess expected{.launcher = "torchrun", .rank = 3, .size = 8, .local_rank = 1, .master_host = "node7",
-                           .master_port = 29500};
+  LaunchedProcess expected{
+      .launcher = "torchrun", .rank = 3, .size = 8, .local_rank = 1, .master_host = "node7", .master_port = 29500};
   EXPECT_EQ(launched_process(torchrun), expected);
   expected.launcher_listens = true;
   expected.restart = 2;
@@ -57,7 +59,11 @@ TEST(LaunchedProcess, ReadsTorchrunsVariables) {
 }
 
 TEST(LaunchedProcess, ReadsSlurmsVariables) {
-  LaunchedProcess expected{.launcher = "Slurm", .rank = 5, .size = 6, .local_rank = 0, .master_host = "gpu07",
+  LaunchedProcess expected{.launcher = "Slurm",
+                           .rank = 5,
+                           .size = 6,
+                           .local_rank = 0,
+                           .master_host = "gpu07",
                            .master_port = 12000 + (123456 + 2 * 1009) % 20000};
   EXPECT_EQ(launched_process(slurm), expected);
   expected.size = 7;
@@ -77,14 +83,19 @@ TEST(LaunchedProcess, PrefersTorchrunInsideATaskOfSlurm) {
 }
 
 TEST(LaunchedProcess, TakesTheFirstHostOfAnyListOfSlurm) {
-  const std::map<std::string, std::string> hosts = {{"node", "node"}, {"a,b", "a"}, {"n[3]", "n3"}, {"n[001-128]", "n001"},
-                                                    {"r[2,4]n[05-06]x.lan,z", "r2n05x.lan"}, {"my-host_1", "my-host_1"}};
+  const std::map<std::string, std::string> hosts = {{"node", "node"},
+                                                    {"a,b", "a"},
+                                                    {"n[3]", "n3"},
+                                                    {"n[001-128]", "n001"},
+                                                    {"r[2,4]n[05-06]x.lan,z", "r2n05x.lan"},
+                                                    {"my-host_1", "my-host_1"}};
   for (const auto& [list, host] : hosts) {
     EXPECT_EQ(launched_process(with(slurm, "SLURM_JOB_NODELIST", list))->master_host, host);
   }
   for (const std::string list : {"n[1-2", "n[]", "n[a]", ",b", "n]", "a b", "[-3]"}) {
-    EXPECT_THAT(mistakes_in(with(slurm, "SLURM_JOB_NODELIST", list)),
-                ElementsAre("environment: SLURM_JOB_NODELIST: must list hosts as in node[01-04,07],other, got '" + list + "'"));
+    EXPECT_THAT(
+        mistakes_in(with(slurm, "SLURM_JOB_NODELIST", list)),
+        ElementsAre("environment: SLURM_JOB_NODELIST: must list hosts as in node[01-04,07],other, got '" + list + "'"));
   }
 }
 
@@ -112,11 +123,14 @@ TEST(LaunchedProcess, NamesEveryMistakeInSlurmsVariables) {
   for (const std::string name : {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
     EXPECT_THAT(mistakes_in(without(slurm, name)),
                 ElementsAre("environment: " + name + ": is missing; srun sets it for each of its tasks"));
-    EXPECT_THAT(mistakes_in(with(slurm, name, "?")), ElementsAre(HasSubstr("environment: " + name + ": must be a whole number")));
+    EXPECT_THAT(mistakes_in(with(slurm, name, "?")),
+                ElementsAre(HasSubstr("environment: " + name + ": must be a whole number")));
   }
-  EXPECT_THAT(mistakes_in(without(slurm, "SLURM_JOB_NODELIST")), ElementsAre(HasSubstr("SLURM_JOB_NODELIST: is missing")));
-  EXPECT_THAT(mistakes_in(with(slurm, "SLURM_PROCID", "6")),
-              ElementsAre("environment: SLURM_PROCID: must be a whole number from 0 to 5 (SLURM_NTASKS is 6), got '6'"));
+  EXPECT_THAT(mistakes_in(without(slurm, "SLURM_JOB_NODELIST")),
+              ElementsAre(HasSubstr("SLURM_JOB_NODELIST: is missing")));
+  EXPECT_THAT(
+      mistakes_in(with(slurm, "SLURM_PROCID", "6")),
+      ElementsAre("environment: SLURM_PROCID: must be a whole number from 0 to 5 (SLURM_NTASKS is 6), got '6'"));
 }
 
 TEST(OwnAddress, IsTheOneTowardsTheMaster) {

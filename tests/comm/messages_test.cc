@@ -1,3 +1,4 @@
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -23,7 +24,8 @@ struct PlannedMessage {
 /// A list that all ranks know. Sizes reach from none to more than a socket buffers.
 std::vector<PlannedMessage> random_messages(int count, uint32_t seed) {
   std::mt19937 random(seed);
-  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kByte, at::kBool};
+  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf,
+                                              at::kLong,  at::kByte,   at::kBool};
   std::vector<PlannedMessage> messages;
   for (int number = 0; number < count; ++number) {
     PlannedMessage message;

@@ -1,10 +1,12 @@
 #define USE_DISTRIBUTED
+#include <ATen/ATen.h>
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/communicator.h"
 #include "comm/rank_process.h"
@@ -29,8 +31,11 @@ int free_port() {
 }
 
 Environment as_torchrun(int rank, int size, int port) {
-  return {{"RANK", std::to_string(rank)}, {"WORLD_SIZE", std::to_string(size)}, {"LOCAL_RANK", std::to_string(rank)},
-          {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}};
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)}};
 }
 
 Environment as_torchrun_that_listens(int rank, int size, int port) {
@@ -41,14 +46,19 @@ Environment as_torchrun_that_listens(int rank, int size, int port) {
 }
 
 Environment as_slurm(int rank, int size, int port) {
-  return {{"SLURM_PROCID", std::to_string(rank)}, {"SLURM_NTASKS", std::to_string(size)},
-          {"SLURM_LOCALID", std::to_string(rank)}, {"SLURM_JOB_ID", std::to_string(port - 12000)},
-          {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NODELIST", "localhost"}};
+  return {{"SLURM_PROCID", std::to_string(rank)},
+          {"SLURM_NTASKS", std::to_string(size)},
+          {"SLURM_LOCALID", std::to_string(rank)},
+          {"SLURM_JOB_ID", std::to_string(port - 12000)},
+          {"SLURM_STEP_ID", "0"},
+          {"SLURM_STEP_NODELIST", "localhost"}};
 }
 
-std::vector<std::unique_ptr<RankProcess>> start(const std::string& part, int size, decltype(as_torchrun) environment, int port) {
+std::vector<std::unique_ptr<RankProcess>> start(const std::string& part, int size, decltype(as_torchrun) environment,
+                                                int port) {
   std::vector<std::unique_ptr<RankProcess>> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::make_unique<RankProcess>(part, environment(rank, size, port)));
+  for (int rank = 0; rank < size; ++rank)
+    ranks.push_back(std::make_unique<RankProcess>(part, environment(rank, size, port)));
   return ranks;
 }
 
@@ -56,8 +66,8 @@ void expect_exchange(std::vector<std::unique_ptr<RankProcess>>& ranks) {
   const int size = ranks.size();
   for (int rank = 0; rank < size; ++rank) {
     const int previous = (rank + size - 1) % size;
-    EXPECT_EQ(ranks[rank]->line(), fmt::format("rank {} of {}: {} from {}, sum {}, root {}", rank, size, previous, previous,
-                                               size * (size + 1) / 2, size - 1));
+    EXPECT_EQ(ranks[rank]->line(), fmt::format("rank {} of {}: {} from {}, sum {}, root {}", rank, size, previous,
+                                               previous, size * (size + 1) / 2, size - 1));
   }
 }
 
@@ -116,7 +126,8 @@ TEST(Processes, AKilledRankEndsTheOthersWaits) {
 TEST(Processes, ARankThatDoesNotComeIsNamed) {
   const int port = free_port();
   RankProcess only("join alone", as_torchrun(0, 3, port));
-  EXPECT_EQ(only.line(), fmt::format("error: rank 0 of 3, master 127.0.0.1:{}: ranks 1, 2 have not joined within 3 s", port));
+  EXPECT_EQ(only.line(),
+            fmt::format("error: rank 0 of 3, master 127.0.0.1:{}: ranks 1, 2 have not joined within 3 s", port));
 }
 
 TEST(Processes, TwoOfOneRankAreNamed) {

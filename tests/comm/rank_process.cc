@@ -1,5 +1,6 @@
 #include "comm/rank_process.h"
 
+#include <ATen/ATen.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -67,7 +68,9 @@ std::string RankProcess::line() {
   }
 }
 
-void RankProcess::kill() { ::kill(process_, SIGKILL); }
+void RankProcess::kill() {
+  ::kill(process_, SIGKILL);
+}
 
 int RankProcess::exit_status() {
   int status = 0;
@@ -100,8 +103,8 @@ std::string exchange(Communicator& self) {
   at::Tensor root = at::full({10}, double(self.rank()));
   self.broadcast(root, self.size() - 1);
   self.barrier();
-  return fmt::format("rank {} of {}: {} from {}, sum {}, root {}", self.rank(), self.size(), other[99999].item<int>(), previous,
-                     sum[9].item<int>(), root[9].item<int>());
+  return fmt::format("rank {} of {}: {} from {}, sum {}, root {}", self.rank(), self.size(), other[99999].item<int>(),
+                     previous, sum[9].item<int>(), root[9].item<int>());
 }
 
 void play(const std::string& part) {

@@ -9,7 +9,8 @@
 
 namespace cotune {
 
-/// A process that plays `part` (rank_process.cc) with these variables beside those of this process. Killed when dropped.
+/// A process that plays `part` (rank_process.cc) with these variables beside those of this process. Killed when
+/// dropped.
 class RankProcess {
  public:
   RankProcess(const std::string& part, const Environment& launcher);
