@@ -1,12 +1,12 @@
 /// Ranks that are processes: what the launcher says about this one, and how it joins the others.
 ///
 /// torchrun, and whatever else sets the same variables: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT; also
-/// TORCHELASTIC_USE_AGENT_STORE (`True`: torchrun itself listens on the port) and TORCHELASTIC_RESTART_COUNT. Recognised
-/// by RANK or WORLD_SIZE, and taken before Slurm's where both are there.
+/// TORCHELASTIC_USE_AGENT_STORE (`True`: torchrun itself listens on the port) and TORCHELASTIC_RESTART_COUNT.
+/// Recognised by RANK or WORLD_SIZE, and taken before Slurm's where both are there.
 ///
-/// Slurm, in the tasks of an srun: SLURM_STEP_ID, by which it is recognised (a batch script without srun has none, and
-/// is alone), SLURM_PROCID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, SLURM_LOCALID. The master is MASTER_ADDR, or else
-/// the first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. The port is MASTER_PORT, or else
+/// Slurm, in the tasks of an srun: SLURM_STEP_ID, by which it is recognised (a batch script outside srun has none, and
+/// is alone), SLURM_PROCID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, SLURM_LOCALID. The master is MASTER_ADDR, or
+/// else the first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. The port is MASTER_PORT, or else
 /// 12000 + (SLURM_JOB_ID + 1009 · SLURM_STEP_ID) mod 20000, below the ports that systems hand out by themselves.
 #pragma once
 

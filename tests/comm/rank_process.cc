@@ -117,7 +117,7 @@ void play(const std::string& part) {
   }
   const LaunchedProcess process = launched_process(environment_of_this_process()).value();
   if (part == "join alone") {
-    process_communicator(process, std::chrono::seconds(3));
+    process_communicator(process, std::chrono::seconds(2));
     return;
   }
   if (part == "join nobody") {
