@@ -28,19 +28,16 @@ class ChunkTimes {
 
   /// Eq. 12; Eq. 10 with one stage.
   double of(size_t configuration, std::span<const int64_t> rows) {
-    double sum = 0, longest = 0;
+    std::vector<double> chunks;
     for (size_t j = 0; j < rows.size(); ++j) {
       if (rows[j] == 0) continue;
       const auto full = static_cast<int64_t>(seconds_[configuration][j].size()) - 1;
       const int64_t whole = rows[j] / full, rest = rows[j] % full;
       for (const auto& [times, count] : {std::pair{whole, full}, std::pair{rest > 0 ? int64_t{1} : int64_t{0}, rest}}) {
-        if (times == 0) continue;
-        const double seconds = chunk(configuration, j, count);
-        sum += static_cast<double>(times) * seconds;
-        longest = std::max(longest, seconds);
+        if (times > 0) chunks.insert(chunks.end(), static_cast<size_t>(times), chunk(configuration, j, count));
       }
     }
-    return sum + static_cast<double>(configurations_[configuration].pipeline_stages - 1) * longest;
+    return uneven_chunks_seconds(chunks, configurations_[configuration].pipeline_stages);
   }
 
  private:

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "plan/cost/replica_stages.h"
 #include "plan/deployment/placement.h"
+#include "plan/deployment/system_deployments.h"
 #include "plan/plan_totals.h"
 
 namespace cotune {
@@ -288,11 +289,7 @@ auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) -> Dep
 
 auto NodesPlanner::alike_deployments(System system) -> std::vector<Deployed> {
   std::vector<Deployed> found;
-  for (size_t i = 0; i < configurations_.size(); ++i) {
-    const int64_t count = device_count() / configurations_[i].devices();
-    if (configurations_[i].chunk_tokens < longest_ || count == 0) continue;
-    std::vector<int64_t> replicas(configurations_.size(), 0);
-    replicas[i] = count;
+  for (std::vector<int64_t>& replicas : like_replicas(costs_, buckets_.sequences, device_count())) {
     if (is_wanted(replicas)) found.push_back(deployed(system, std::move(replicas)));
   }
   sort(found);

@@ -23,7 +23,8 @@ struct LaunchCount {
 LaunchCount count_launches(const ModelConfig& config, const StageShape& stage, const std::vector<Operator>& operators,
                            const MicrobatchCounts& counts);
 
-/// Calls for k like jobs, forward and backward; α: base_calls, β: adapter_calls of one job.
+/// Calls for k like jobs, forward and backward; α: base_calls, β: adapter_calls of one job. The paper's model beside ours, for tests: they
+/// hold the calls of the operator list and those that the engine makes to it; nothing else asks.
 struct LaunchModel {
   int64_t base_calls = 0;
   int64_t adapter_calls = 0;

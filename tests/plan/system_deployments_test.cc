@@ -38,31 +38,23 @@ TEST(DeployAlike, NeverTakesAConfigurationOfLessReachForALongerTask) {
   EXPECT_TRUE(deploy_alike(work_of({2048}, {64}), 0).empty());
 }
 
-TEST(DeploySystem, CountsIdleDevicesAndTasksInTurn) {
-  const StepWork together = work_of({2048, 16384}, {40, 1}), one = work_of({2048}, {30}), two = work_of({2048, 16384}, {10, 1});
-  const std::vector<StepWork> tasks = {one, two};
-  const SystemDeployment fused = deploy_system(System::task_fused, together, {}, 20);
-  ASSERT_EQ(fused.steps.size(), 1u);
-  EXPECT_EQ(fused.steps[0].replicas[6], 2) << "four of twenty devices stay idle and are counted";
-  EXPECT_NEAR(fused.gpu_seconds, 20 * fused.seconds, 1e-12);
-  const SystemDeployment sequential = deploy_system(System::task_sequential, {}, tasks, 16);
-  ASSERT_EQ(sequential.steps.size(), 2u);
-  EXPECT_NEAR(sequential.seconds, deploy_alike(one, 16).dispatch.makespan + deploy_alike(two, 16).dispatch.makespan, 1e-12);
-  EXPECT_TRUE(deploy_system(System::task_sequential, {}, tasks, 4).steps.empty()) << "nothing of four devices holds 16K";
+TEST(DeployAlike, LeavesDevicesIdleThatMakeNoFurtherReplica) {
+  const StepWork work = work_of({2048, 16384}, {40, 1});
+  EXPECT_EQ(deploy_alike(work, 20).replicas, deploy_alike(work, 16).replicas) << "four of twenty devices stay idle";
+  EXPECT_EQ(deploy_alike(work, 20).replicas[6], 2);
+  EXPECT_TRUE(deploy_alike(work, 4).empty()) << "nothing of four devices holds 16K";
 }
 
-TEST(DeploySystem, UnlikeReplicasAreNeverSlowerThanLikeOnes) {
+TEST(DeployUnlike, IsNeverSlowerThanLikeReplicas) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     const RandomDeployment problem(seed, {.configurations = 3, .buckets = 4, .most_sequences = 12});
     const StepWork work{problem.costs, problem.sequences};
-    const std::vector<StepWork> tasks = {work};
     for (const int64_t devices : {7, 12}) {
-      const SystemDeployment alike = deploy_system(System::task_sequential, {}, tasks, devices);
-      if (alike.steps.empty()) continue;
-      const SystemDeployment unlike = deploy_system(System::lobra_sequential, {}, tasks, devices);
-      EXPECT_LE(unlike.gpu_seconds, alike.gpu_seconds) << seed;
-      EXPECT_EQ(unlike.gpu_seconds, deploy_system(System::lobra, work, {}, devices).gpu_seconds) << seed;
-      EXPECT_LE(unlike.steps[0].lower_bound, unlike.steps[0].dispatch.makespan) << seed;
+      const Deployment alike = deploy_alike(work, devices);
+      if (alike.empty()) continue;
+      const Deployment unlike = deploy_unlike(work, devices);
+      EXPECT_LE(unlike.dispatch.makespan, alike.dispatch.makespan) << seed;
+      EXPECT_LE(unlike.lower_bound, unlike.dispatch.makespan) << seed;
     }
   }
 }

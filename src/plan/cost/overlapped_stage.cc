@@ -83,4 +83,14 @@ StageSeconds overlapped_seconds(std::span<const PricedClockTask> tasks) {
   return sum;
 }
 
+StageSeconds overlapped_seconds(StagePrices& prices, const StageShape& stage, size_t index, std::span<const ClockMicrobatch> microbatches) {
+  const bool every_layer = !std::all_of(microbatches.begin(), microbatches.end(),
+                                        [&](const ClockMicrobatch& each) { return prices.layers_are_alike(each.jobs_number); });
+  std::vector<PricedClockTask> clock;
+  for (const ClockMicrobatch& each : microbatches) {
+    clock.push_back({&prices.at(stage, each.jobs_number, every_layer), each.counts, static_cast<size_t>(each.lowest_stage) <= index});
+  }
+  return overlapped_seconds(clock);
+}
+
 }  // namespace cotune

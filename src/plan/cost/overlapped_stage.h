@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plan/cost/priced_stage.h"
+#include "plan/cost/stage_prices.h"
 #include "schedule/stage/overlap.h"
 
 namespace cotune {
@@ -37,5 +38,15 @@ StageSeconds overlapped_seconds(const ModelConfig& model, const StageShape& stag
 
 /// The same for stages of one shape on one machine; with tensor parallelism either all or none of them price every layer.
 StageSeconds overlapped_seconds(std::span<const PricedClockTask> tasks);
+
+/// A microbatch of a clock that runs on every stage.
+struct ClockMicrobatch {
+  size_t jobs_number = 0;                    ///< StagePrices::jobs_number of its jobs
+  const MicrobatchCounts* counts = nullptr;
+  int32_t lowest_stage = 0;                  ///< no backward below it
+};
+
+/// The same on stage number `index`, priced by `prices`: layer by layer where the jobs of some microbatch adapt layers unlike.
+StageSeconds overlapped_seconds(StagePrices& prices, const StageShape& stage, size_t index, std::span<const ClockMicrobatch> microbatches);
 
 }  // namespace cotune

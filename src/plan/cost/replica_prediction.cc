@@ -232,18 +232,15 @@ class RowPricer {
   /// All into the first: seconds of their clock, everything else added up.
   void join(PipelineWork& work, const std::vector<size_t>& together) {
     PipelineMicrobatch& first = work.microbatches[together.front()];
-    const bool every_layer =
-        !std::all_of(together.begin(), together.end(), [&](size_t m) { return prices_.layers_are_alike(jobs_in_[m]); });
+    std::vector<ClockMicrobatch> clock;
+    for (const size_t m : together) clock.push_back({jobs_in_[m], &counts_of_[m], lowest_stage(work, work.microbatches[m])});
     for (size_t s = 0; s < replica_.stages.size(); ++s) {
-      std::vector<PricedClockTask> clock;
       int64_t workspace = 0, kept = 0;
-      for (const size_t m : together) {
-        const bool has_backward = lowest_stage(work, work.microbatches[m]) <= static_cast<int32_t>(s);
-        clock.push_back({&prices_.at(replica_.stages[s], jobs_in_[m], every_layer), &counts_of_[m], has_backward});
-        workspace += workspace_of_[m][s];
-        if (has_backward) kept += work.microbatches[m].cost[s].kept_bytes;
+      for (size_t i = 0; i < together.size(); ++i) {
+        workspace += workspace_of_[together[i]][s];
+        if (clock[i].lowest_stage <= static_cast<int32_t>(s)) kept += work.microbatches[together[i]].cost[s].kept_bytes;
       }
-      const StageSeconds seconds = gathered(s, overlapped_seconds(clock));
+      const StageSeconds seconds = gathered(s, overlapped_seconds(prices_, replica_.stages[s], s, clock));
       first.cost[s] = {seconds.forward, seconds.backward, kept};
       count_workspace(s, workspace);
     }

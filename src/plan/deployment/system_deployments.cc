@@ -12,18 +12,25 @@ std::string_view to_string(System system) {
   return "";
 }
 
-Deployment deploy_alike(const StepWork& work, int64_t devices) {
+std::vector<std::vector<int64_t>> like_replicas(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices) {
   size_t longest = 0;
-  for (size_t j = 0; j < work.sequences.size(); ++j) {
-    if (work.sequences[j] > 0) longest = j + 1;
+  for (size_t j = 0; j < sequences.size(); ++j) {
+    if (sequences[j] > 0) longest = j + 1;
   }
+  std::vector<std::vector<int64_t>> found;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const int64_t count = devices / costs[i].devices;
+    if (count == 0 || costs[i].reach() < longest) continue;
+    found.emplace_back(costs.size(), 0)[i] = count;
+  }
+  return found;
+}
+
+Deployment deploy_alike(const StepWork& work, int64_t devices) {
   Deployment best;
-  for (size_t i = 0; i < work.costs.size(); ++i) {
-    const int64_t replicas = devices / work.costs[i].devices;
-    if (replicas == 0 || work.costs[i].reach() < longest) continue;
+  for (std::vector<int64_t>& replicas : like_replicas(work.costs, work.sequences, devices)) {
     Deployment plan;
-    plan.replicas.assign(work.costs.size(), 0);
-    plan.replicas[i] = replicas;
+    plan.replicas = std::move(replicas);
     plan.dispatch = dispatch_balanced(work.costs, plan.replicas, work.sequences);
     plan.lower_bound = plan.dispatch.lower_bound;
     const bool is_better = best.empty() || plan.dispatch.makespan < best.dispatch.makespan;
@@ -43,21 +50,6 @@ Deployment deploy_unlike(const StepWork& work, int64_t devices, const Deployment
     unlike.lower_bound = std::min(unlike.lower_bound, alike.dispatch.makespan);
   }
   return unlike;
-}
-
-SystemDeployment deploy_system(System system, const StepWork& together, std::span<const StepWork> tasks, int64_t devices,
-                               const DeploymentLimits& limits) {
-  const bool is_joint = system == System::task_fused || system == System::lobra;
-  const bool is_alike = system == System::task_fused || system == System::task_sequential;
-  SystemDeployment result;
-  for (const StepWork& work : is_joint ? std::span(&together, 1) : tasks) {
-    Deployment step = is_alike ? deploy_alike(work, devices) : deploy_unlike(work, devices, limits);
-    if (step.empty()) return {};
-    result.seconds += step.dispatch.makespan;
-    result.steps.push_back(std::move(step));
-  }
-  result.gpu_seconds = static_cast<double>(devices) * result.seconds;
-  return result;
 }
 
 }  // namespace cotune

@@ -1,5 +1,5 @@
 /// The systems that LobRA is compared with (§3, §5.1), as deployments of the same devices: Task-Fused, Task-Sequential,
-/// LobRA-Sequential and LobRA itself (LB-7, LB-8, LB-9, LB-12, LB-15).
+/// LobRA-Sequential and LobRA itself (LB-8, LB-9, LB-12, LB-15). A sequential system is the sum over its tasks.
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,15 @@ struct StepWork {
   std::vector<int64_t> sequences;
 };
 
+/// For every configuration that holds the longest sequences, in their order: as many replicas of it as the devices hold, and no others.
+/// None where the devices hold no such replica.
+std::vector<std::vector<int64_t>> like_replicas(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices);
+
 /// Replicas of one configuration, as many as the devices hold; the configuration whose slowest replica ends first. Every
 /// bucket is spread evenly. Empty where no configuration holds the longest bucket.
 Deployment deploy_alike(const StepWork& work, int64_t devices);
 
 /// Unlike replicas (plan_deployment), or like ones where those end first: never slower than deploy_alike (LB-33).
 Deployment deploy_unlike(const StepWork& work, int64_t devices, const DeploymentLimits& limits = {});
-
-struct SystemDeployment {
-  std::vector<Deployment> steps;  ///< one, or one per task in turn; empty where one of them cannot be deployed
-  double seconds = 0;             ///< a step of every task
-  double gpu_seconds = 0;         ///< LB-7: devices · seconds, idle devices included
-};
-
-/// `together`: the step of all tasks, with buckets of its own; `tasks`: those of every task alone. Only the one that the
-/// system needs is read.
-SystemDeployment deploy_system(System system, const StepWork& together, std::span<const StepWork> tasks, int64_t devices,
-                               const DeploymentLimits& limits = {});
 
 }  // namespace cotune

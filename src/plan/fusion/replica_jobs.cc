@@ -108,17 +108,13 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
 FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<int32_t>> tasks) {
   const ReplicaJobs& replica = workload.replica;
   std::vector<TaskCounts> counted;
-  std::vector<size_t> job_sets;
+  for (const std::vector<int32_t>& jobs : tasks) counted.push_back(count_task(workload, jobs));
   StagePrices& prices = workload.shared->prices;
-  bool all_alike = true;
   FusedCost sum;
-  std::vector<int32_t> lowest_stages;
-  for (const std::vector<int32_t>& jobs : tasks) {
-    counted.push_back(count_task(workload, jobs));
-    job_sets.push_back(prices.jobs_number(counted.back().jobs));
-    all_alike = all_alike && prices.layers_are_alike(job_sets.back());
-    FusedCost cost = cost_of(workload, jobs);
-    lowest_stages.push_back(cost.lowest_stage);
+  std::vector<ClockMicrobatch> clock;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    FusedCost cost = cost_of(workload, tasks[t]);
+    clock.push_back({prices.jobs_number(counted[t].jobs), &counted[t].counts, cost.lowest_stage});
     if (sum.stages.empty()) {
       sum = {.stages = std::vector<StageCost>(cost.stages.size(), StageCost{0, 0, 0}),
              .workspace_bytes = std::vector<int64_t>(cost.stages.size(), 0),
@@ -133,13 +129,9 @@ FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<in
     sum.optimizer_s += cost.optimizer_s;
   }
   for (size_t s = 0; s < replica.stages.size(); ++s) {
-    std::vector<PricedClockTask> clock;
-    for (size_t t = 0; t < counted.size(); ++t) {
-      clock.push_back({&prices.at(replica.stages[s], job_sets[t], !all_alike), &counted[t].counts, static_cast<size_t>(lowest_stages[t]) <= s});
-    }
-    const StageSeconds seconds = with_gathered_weights(
-        overlapped_seconds(clock), replica.model, replica.stages[s],
-        replica.sharding, replica.machine.element_size(), replica.between_copies);
+    const StageSeconds seconds =
+        with_gathered_weights(overlapped_seconds(prices, replica.stages[s], s, clock), replica.model, replica.stages[s],
+                              replica.sharding, replica.machine.element_size(), replica.between_copies);
     sum.stages[s].forward_s = seconds.forward;
     sum.stages[s].backward_s = seconds.backward;
   }

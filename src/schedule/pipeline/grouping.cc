@@ -1,11 +1,9 @@
 #include "schedule/pipeline/grouping.h"
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "base/error.h"
-#include "schedule/pipeline/structured_template.h"
 
 namespace cotune {
 namespace {
@@ -159,33 +157,6 @@ Buckets balanced_buckets_by_exchange(std::span<const double> latencies, int64_t 
 Buckets balanced_buckets(std::span<const double> latencies, int64_t bucket_count) {
   if (latencies.size() > most_exact_tasks) return balanced_buckets_by_exchange(latencies, bucket_count);
   return ExactBalance(latencies, bucket_count).run();
-}
-
-ChosenBuckets choose_buckets(std::span<const double> latencies, const BucketCost& cost, int64_t microbatches,
-                             const PipelineCluster& cluster) {
-  ChosenBuckets chosen{.makespan_s = std::numeric_limits<double>::infinity()};
-  for (int64_t count = 1; count <= static_cast<int64_t>(latencies.size()); ++count) {
-    const Buckets buckets = balanced_buckets(latencies, count);
-    PipelineWork work;
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      const auto bucket = static_cast<int32_t>(b);
-      work.jobs.push_back({.job = bucket});
-      const PipelineMicrobatch microbatch{
-          .hybrid_task = bucket, .jobs = {{bucket, 0}}, .cost = cost(buckets[b])};
-      work.microbatches.insert(work.microbatches.end(), static_cast<size_t>(microbatches), microbatch);
-      work.rank_count = static_cast<int32_t>(microbatch.cost.size());
-    }
-    work.stage_rank = one_stage_per_rank(work.rank_count);
-    check(work);
-    const auto times = ComputeGraph(work, cluster).times(structured_template(work, cluster));
-    COTUNE_CHECK(times.has_value(), "the template holds a cycle of waits");
-    chosen.makespan_of_count.push_back(makespan_s(*times));
-    if (chosen.makespan_of_count.back() < chosen.makespan_s * (1 - 1e-12)) {
-      chosen.makespan_s = chosen.makespan_of_count.back();
-      chosen.buckets = buckets;
-    }
-  }
-  return chosen;
 }
 
 }  // namespace cotune

@@ -24,7 +24,8 @@ ComputeOrder structured_template(const PipelineWork& work, const PipelineCluster
 std::vector<int32_t> descending_launch_order(const PipelineWork& work);
 
 /// Predicted makespan with equal stages, forward as long as backward, memory to spare and no transfer time.
-/// μ: stage latencies of the buckets in launch order; C: microbatches of each; S: stages.
+/// μ: stage latencies of the buckets in launch order; C: microbatches of each; S: stages. The closed forms themselves are for tests,
+/// which hold them against the template; fusion estimates by the second, written for stages that are not alike (plan/fusion/fusion.cc).
 ///   MuxTune Lemma 1:  (S-1)μ_1 + 2C·Σμ + (S-1)μ_P
 double template_makespan_lemma(std::span<const double> latencies, int64_t microbatches, int64_t stages);
 ///   better:           max_j (S-1)μ_1 + 2C·Σ_{i≤j} μ_i + (S-1)μ_j + C·Σ_{i>j} μ_i

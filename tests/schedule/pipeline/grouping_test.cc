@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "schedule/random_batches.h"
-#include "schedule/stage/launch_order.h"
 
 namespace cotune {
 namespace {
@@ -83,50 +82,6 @@ TEST(BalancedBuckets, OfManyTasksAreAPartitionToo) {
     expect_partition(balanced_buckets(latencies, count), 64, count);
   EXPECT_THROW(balanced_buckets(latencies, 0), InternalError);
   EXPECT_THROW(balanced_buckets(latencies, 65), InternalError);
-}
-
-/// Tasks of one subgraph chain each: a bucket's clock is their interleaved makespan.
-BucketCost interleaved_cost(const std::vector<double>& compute, double communication, size_t stages) {
-  return [=](std::span<const int32_t> tasks) {
-    std::vector<SubgraphDag> dags;
-    for (const int32_t task : tasks) {
-      SubgraphDag dag;
-      for (int32_t i = 0; i < 4; ++i) {
-        Subgraph subgraph{.operators = {i}, .depth = i};
-        if (i > 0) subgraph.predecessors = {i - 1};
-        subgraph.compute_s = compute[static_cast<size_t>(task)];
-        subgraph.communication_s = communication * subgraph.compute_s;
-        dag.push_back(subgraph);
-      }
-      dags.push_back(dag);
-    }
-    const double clock_s = choose_launch_order(dags).overlap.makespan_s;
-    return std::vector<StageCost>(stages, StageCost{.forward_s = clock_s, .backward_s = clock_s});
-  };
-}
-
-TEST(ChooseBuckets, TakesTheCountWithTheLeastMakespan) {
-  for (uint64_t seed = 0; seed < 40; ++seed) {
-    Dice dice(seed);
-    std::vector<double> latencies = random_latencies(dice, dice.between(1, 6));
-    for (double& latency : latencies) latency += 1;
-    const auto stages = static_cast<size_t>(dice.between(1, 5));
-    const double communication = static_cast<double>(dice.between(0, 4)) / 4;
-    const ChosenBuckets chosen =
-        choose_buckets(latencies, interleaved_cost(latencies, communication, stages), dice.between(1, 5));
-    ASSERT_EQ(chosen.makespan_of_count.size(), latencies.size());
-    const double least = *std::min_element(chosen.makespan_of_count.begin(), chosen.makespan_of_count.end());
-    EXPECT_NEAR(chosen.makespan_s, least, 1e-9 * least) << seed;
-    expect_partition(chosen.buckets, latencies.size(), static_cast<int64_t>(chosen.buckets.size()));
-  }
-}
-
-TEST(ChooseBuckets, FillsThePipelineFirstAndHidesCommunicationWhereThereIsNone) {
-  const std::vector<double> equal(4, 1.0);
-  // Four stages, no communication: every task by itself fills the pipeline best.
-  EXPECT_EQ(choose_buckets(equal, interleaved_cost(equal, 0, 4), 2).buckets.size(), 4u);
-  // One stage and much communication: all of them in one clock.
-  EXPECT_EQ(choose_buckets(equal, interleaved_cost(equal, 1, 1), 2).buckets.size(), 1u);
 }
 
 }  // namespace
