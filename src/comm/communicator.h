@@ -6,6 +6,8 @@
 /// follow. An ended group is not mended: its communicators are destroyed and, if the run goes on, made anew. There is
 /// no time limit on a message, which may wait for a long computation: finding ranks that hang is the caller's.
 ///
+/// The first group makes the process ignore SIGPIPE, if nobody handles it.
+///
 /// Between two threads on two cores that other programs share, a message of 1.2 MB takes about 0.3 ms (of 4 bytes:
 /// 0.04 ms) and an all_reduce of it 0.9 ms (0.1 ms).
 #pragma once

@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <signal.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <future>
 #include <map>
@@ -28,11 +30,17 @@ constexpr int fuse_tag = 2;
 constexpr std::chrono::milliseconds joining_time = std::chrono::minutes(5);
 constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
 
-/// c10d's record of past collectives keeps its table of groups without a lock: groups of several threads break it.
-/// It reads the variable at the first collective of the process.
-void keep_no_flight_record() {
-  static const int once = setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
-  (void)once;
+/// Once, before the first group. c10d's record of past collectives keeps its table of groups without a lock, which groups
+/// of several threads break: it is switched off, by a variable that c10d reads at the first collective. And Gloo writes to
+/// closed links, whose signal would end the process instead of the message.
+void prepare_process() {
+  static const bool prepared = [] {
+    setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
+    struct sigaction action {};
+    if (sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+    return true;
+  }();
+  (void)prepared;
 }
 
 /// The device with its thread, which moves the bytes of all links. While another thread holds a link to send over it,
@@ -53,7 +61,7 @@ class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address)
       : rank_(rank), size_(size), aborted_(std::make_shared<std::atomic<bool>>(false)) {
-    keep_no_flight_record();
+    prepare_process();
     auto options = c10d::ProcessGroupGloo::Options::create(joining_time);
     options->threads = 1;  // of collectives, which are called one after another
     options->devices.push_back(yielding_device(address));

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <functional>
@@ -151,6 +152,13 @@ TEST(EndedGroup, AbortOfAllRanksAtOnceInTheMiddleOfTraffic) {
                   HasSubstr("rank " + std::to_string(self.rank())));
     });
   }
+}
+
+TEST(EndedGroup, ALinkThatThePeerClosedEndsTheMessageAndNotTheProcess) {
+  const auto ranks = thread_communicators(2);
+  struct sigaction action {};
+  ASSERT_EQ(sigaction(SIGPIPE, nullptr, &action), 0);
+  EXPECT_EQ(action.sa_handler, SIG_IGN);
 }
 
 size_t entries(const char* folder) {
