@@ -71,7 +71,8 @@ class Communicator {
   virtual void abort() noexcept = 0;
 };
 
-/// Ranks that are threads of this process: element r is for the thread of rank r. Created together by one thread.
+/// Ranks that are threads of this process: element r is for the thread of rank r. Created together by one thread; takes
+/// some hundredths of a second. Throws SystemError where the system refuses threads, sockets or the loopback interface.
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int32_t size);
 
 }  // namespace cotune

@@ -27,12 +27,11 @@ constexpr int tag_of(Channel channel) {
 }
 constexpr int fuse_tag = 2;
 
-constexpr std::chrono::milliseconds joining_time = std::chrono::minutes(5);
 constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
 
-/// Once, before the first group. c10d's record of past collectives keeps its table of groups without a lock, which groups
-/// of several threads break: it is switched off, by a variable that c10d reads at the first collective. And Gloo writes to
-/// closed links, whose signal would end the process instead of the message.
+/// Once, before the first group. c10d's record of past collectives keeps its table of groups without a lock, which
+/// groups of several threads break: it is switched off, by a variable that c10d reads at the first collective. And Gloo
+/// writes to closed links, whose signal would end the process instead of the message.
 void prepare_process() {
   static const bool prepared = [] {
     setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
@@ -59,7 +58,8 @@ std::shared_ptr<gloo::transport::Device> yielding_device(const std::string& addr
 
 class GlooCommunicator : public Communicator {
  public:
-  GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address)
+  GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address,
+                   std::chrono::milliseconds joining_time)
       : rank_(rank), size_(size), aborted_(std::make_shared<std::atomic<bool>>(false)) {
     prepare_process();
     auto options = c10d::ProcessGroupGloo::Options::create(joining_time);
@@ -180,8 +180,9 @@ class GlooCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> gloo_communicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank,
-                                                int32_t size, const std::string& address) {
-  return std::make_unique<GlooCommunicator>(store, rank, size, address);
+                                                int32_t size, const std::string& address,
+                                                std::chrono::milliseconds joining_time) {
+  return std::make_unique<GlooCommunicator>(store, rank, size, address, joining_time);
 }
 
 }  // namespace cotune

@@ -107,14 +107,15 @@ std::unique_ptr<Communicator> join(const LaunchedProcess& process, std::chrono::
   const StorePointer store = next_store(process, joining_time);
   const RouteToMaster mine = route_to_master(process.master_host, process.master_port);
   const auto routes = exchange_routes(*store, process, mine, joining_time);
-  return gloo_communicator(store, process.rank, process.size, own_address(mine, routes));
+  return gloo_communicator(store, process.rank, process.size, own_address(mine, routes), joining_time);
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
                                                    std::chrono::milliseconds joining_time) {
-  if (process.size == 1) return gloo_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, "127.0.0.1");
+  if (process.size == 1)
+    return gloo_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, "127.0.0.1", joining_time);
   std::unique_ptr<Communicator> communicator;
   try {
     communicator = join(process, joining_time);

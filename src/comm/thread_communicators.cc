@@ -1,9 +1,11 @@
 #define USE_DISTRIBUTED
-#include <exception>
-#include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <exception>
+#include <thread>
+
 #include "base/error.h"
+#include "comm/failure_text.h"
 #include "comm/gloo_communicator.h"
 
 namespace cotune {
@@ -11,22 +13,26 @@ namespace cotune {
 std::vector<std::unique_ptr<Communicator>> thread_communicators(int32_t size) {
   COTUNE_CHECK(size >= 1, "{} ranks", size);
   const auto store = c10::make_intrusive<c10d::HashStore>();
+  // Long for a busy machine; short where one rank fails and the others wait for it.
+  const auto joining_time = std::chrono::minutes(1);
   std::vector<std::unique_ptr<Communicator>> ranks(size);
-  std::vector<std::exception_ptr> failures(size);
+  std::vector<std::string> failures(size);
   {
     std::vector<std::jthread> threads;  // each rank waits for the others to join
     for (int32_t rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          ranks[rank] = gloo_communicator(store, rank, size, "127.0.0.1");
-        } catch (...) {
-          failures[rank] = std::current_exception();
+          ranks[rank] = gloo_communicator(store, rank, size, "127.0.0.1", joining_time);
+        } catch (const std::exception& error) {
+          failures[rank] = failure_text(error);
         }
       });
     }
   }
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
+  for (int32_t rank = 0; rank < size; ++rank) {
+    if (!ranks[rank]) {
+      throw SystemError(fmt::format("rank {} of {} cannot join over 127.0.0.1: {}", rank, size, failures[rank]));
+    }
   }
   return ranks;
 }
