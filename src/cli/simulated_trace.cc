@@ -127,11 +127,9 @@ void simulate_replanning(const TraceArguments& arguments) {
   const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
   ReplanSettings settings{.dtype = instances.spec.machine.dtype};
   settings.costs.restart_seconds = arguments.restart_s.value_or(settings.costs.restart_seconds);
-  std::vector<ReplannedTrace> results;
-  for (const MoveRule rule : {MoveRule::when_forced, MoveRule::always, MoveRule::when_it_pays}) {
-    settings.rule = rule;
-    results.push_back(replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings));
-  }
+  const MoveRule rules[] = {MoveRule::when_forced, MoveRule::always, MoveRule::when_it_pays};
+  const std::vector<ReplannedTrace> results =
+      replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings, rules);
   if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(results, trace));
   if (!arguments.json) {
     fmt::print("{}", to_text(results, trace));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -29,6 +30,7 @@ struct MixProblem {
   std::vector<int64_t> sequences;
   bool fits = false;  ///< some configuration holds the longest row
   MoveCosts moving;
+  std::optional<Deployment> best;  ///< as soon as it was asked for
 };
 
 class MixProblems {
@@ -42,6 +44,16 @@ class MixProblems {
     if (is_new) found->second = make(mix);
     return found->second;
   }
+
+  /// With its best deployment. The mix must fit.
+  const MixProblem& planned(const JobMix& mix) {
+    of(mix);
+    MixProblem& problem = problems_.at(mix);
+    if (!problem.best) problem.best = plan_deployment(problem.costs, problem.sequences, device_count());
+    return problem;
+  }
+
+  int64_t device_count() const { return group_.count * group_.devices; }
 
  private:
   std::vector<JobShape> shapes_of(const JobMix& mix) const {
@@ -103,10 +115,9 @@ std::string text_of(std::span<const Configuration> configurations, std::span<con
 
 class ReplanSimulator {
  public:
-  ReplanSimulator(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
-                  std::span<const double> dedicated_round_s, const ReplanSettings& settings)
-      : trace_(trace), settings_(settings), devices_(group.count * group.devices), problems_(trace, model, cluster, group, settings) {
-    result_.rule = settings.rule;
+  ReplanSimulator(const Trace& trace, std::span<const double> dedicated_round_s, MoveRule rule, MixProblems& problems)
+      : trace_(trace), problems_(problems) {
+    result_.rule = rule;
     result_.jobs.resize(trace.jobs.size());
     for (size_t j = 0; j < trace.jobs.size(); ++j) {
       const TraceJob& job = trace.jobs[j];
@@ -190,12 +201,13 @@ class ReplanSimulator {
 
   void replan_now() {
     if (mix_.empty()) return;  // the replicas stay up
-    const MixProblem& problem = problems_.of(mix_);
+    const MixProblem& problem = problems_.planned(mix_);
     running_.resize(problem.configurations.size(), 0);
-    const double steps = settings_.rule == MoveRule::always ? 1e18 : least_left();
-    const double margin = settings_.rule == MoveRule::when_forced ? 1e18 : 0;
+    const double steps = result_.rule == MoveRule::always ? 1e18 : least_left();
+    const double margin = result_.rule == MoveRule::when_forced ? 1e18 : 0;
     const Replan plan =
-        replan(problem.configurations, problem.costs, problem.sequences, devices_, running_, steps, problem.moving, margin);
+        replan(problem.configurations, problem.costs, problem.sequences, problems_.device_count(), *problem.best, running_, steps,
+               problem.moving, margin);
     COTUNE_CHECK(plan.decision != ReplanDecision::stop, "{}", plan.reason);
     ReplanEvent& event = result_.events.emplace_back(ReplanEvent{.time_s = now_,
                                                                  .jobs = mix_.job_count(),
@@ -218,9 +230,7 @@ class ReplanSimulator {
   }
 
   const Trace& trace_;
-  const ReplanSettings& settings_;
-  int64_t devices_;
-  MixProblems problems_;
+  MixProblems& problems_;
   double now_ = 0, resume_s_ = 0, step_s_ = 0;
   std::vector<LiveJob> live_;
   std::deque<size_t> queue_;
@@ -245,7 +255,17 @@ double ReplannedTrace::mean_completion_s(const Trace& trace) const {
 
 ReplannedTrace replan_trace(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                             std::span<const double> dedicated_round_s, const ReplanSettings& settings) {
-  return ReplanSimulator(trace, model, cluster, group, dedicated_round_s, settings).run();
+  const MoveRule rules[] = {settings.rule};
+  return std::move(replan_trace(trace, model, cluster, group, dedicated_round_s, settings, rules).front());
+}
+
+std::vector<ReplannedTrace> replan_trace(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+                                         std::span<const double> dedicated_round_s, const ReplanSettings& settings,
+                                         std::span<const MoveRule> rules) {
+  MixProblems problems(trace, model, cluster, group, settings);
+  std::vector<ReplannedTrace> results;
+  for (const MoveRule rule : rules) results.push_back(ReplanSimulator(trace, dedicated_round_s, rule, problems).run());
+  return results;
 }
 
 }  // namespace cotune

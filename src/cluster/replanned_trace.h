@@ -81,6 +81,11 @@ struct ReplannedTrace {
 ReplannedTrace replan_trace(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                             std::span<const double> dedicated_round_s, const ReplanSettings& settings);
 
+/// The same under several rules, each in place of that of the settings: what the planner finds for jobs is found once for all of them.
+std::vector<ReplannedTrace> replan_trace(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
+                                         std::span<const double> dedicated_round_s, const ReplanSettings& settings,
+                                         std::span<const MoveRule> rules);
+
 /// A line per rule, and below the moves of the last one.
 std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace);
 std::string to_csv(std::span<const ReplannedTrace> results, const Trace& trace);

@@ -75,6 +75,22 @@ TEST(ReplanTrace, RefusesWhatNoReplicaHolds) {
   EXPECT_THAT(to_text(std::vector{result}, problem.trace), testing::HasSubstr("when it pays"));
 }
 
+TEST(ReplanTrace, UnderSeveralRulesIsWhatItIsUnderEach) {
+  for (uint64_t seed = 0; seed < 10; ++seed) {
+    Case problem;
+    uint64_t next = 0;
+    double arrival_s = 0;
+    for (int64_t jobs = 6; jobs > 0; --jobs) {
+      arrival_s += 400 * uniform(seed, next++);
+      problem.add(static_cast<int32_t>(uniform_below(seed, next++, 3)), arrival_s, 1000 * uniform(seed, next++));
+    }
+    const std::vector<ReplannedTrace> together =
+        replan_trace(problem.trace, problem.model, problem.cluster, problem.cluster.nodes[0], problem.dedicated_round_s, {}, rules);
+    ASSERT_EQ(together.size(), std::size(rules));
+    for (size_t r = 0; r < together.size(); ++r) EXPECT_EQ(together[r], problem.run(rules[r])) << seed;
+  }
+}
+
 TEST(ReplanTrace, DoesAllWorkOnceAndMovesByItsRuleOnRandomTraces) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Case problem;

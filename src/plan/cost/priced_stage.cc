@@ -53,7 +53,7 @@ int64_t PricedStage::Bytes::of(const MicrobatchCounts& counts) const {
 }
 
 PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
-                         const StageMachine& machine, LayerPricing pricing)
+                         const StageMachine& machine, LayerPricing pricing, bool has_clocks)
     : model_(model),
       stage_(stage),
       machine_(machine),
@@ -72,7 +72,11 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
     add_terms(forward, &Term::forward);
     add_terms(list(Direction::backward), &Term::backward);
     if (machine.recompute) add_terms(recomputed_operators(forward), &Term::backward);
-    find_bytes(part, forward, kept, layer_bytes_);
+    if (machine.recompute) {
+      find_recomputed_bytes(part, forward, kept, layer_bytes_);
+    } else {
+      find_bytes(part, forward, kept);
+    }
   };
   if (is_whole) {
     add(layers, 1, kept_);
@@ -86,7 +90,7 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
       kept_.per_job_token.push_back(extrapolated(two.per_job_token[job], three.per_job_token[job]));
     }
   }
-  if (stage.tensor_parallel == 1) return;
+  if (stage.tensor_parallel == 1 || !has_clocks) return;
   few_ = clock_of(adapters, clock_layers(ClockLayers::few));
   more_ = clock_of(adapters, clock_layers(ClockLayers::more));
 }
@@ -99,15 +103,35 @@ size_t PricedStage::term_of(const StageOfLayers& part, const Operator& op) {
   return terms_.size() - 1;
 }
 
-void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept,
-                             std::vector<Bytes>& layers) const {
+void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept) const {
+  const int64_t element = machine_.element_size();
+  MicrobatchCounts counts{.tokens = 1, .job_tokens = std::vector<int64_t>(static_cast<size_t>(job_count_), 0)};
+  for (const Operator& op : forward) kept.per_token += saved_bytes(part.model, part.stage, op, counts, element);
+  kept.per_job_token.assign(counts.job_tokens.size(), 0);
+  counts.tokens = 0;
+  for (const Operator& op : forward) {
+    // A job's tokens count at its own adapters, which stand together.
+    Operator own = op;
+    for (auto first = op.adapters.begin(); first != op.adapters.end();) {
+      const int32_t job = first->job;
+      const auto end = std::find_if(first, op.adapters.end(), [job](const AdapterShape& each) { return each.job != job; });
+      own.adapters.assign(first, end);
+      counts.job_tokens[static_cast<size_t>(job)] = 1;
+      kept.per_job_token[static_cast<size_t>(job)] += saved_bytes(part.model, part.stage, own, counts, element);
+      counts.job_tokens[static_cast<size_t>(job)] = 0;
+      first = end;
+    }
+  }
+}
+
+void PricedStage::find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept,
+                                        std::vector<Bytes>& layers) const {
   const int64_t element = machine_.element_size();
   const auto bytes_for = [&](const MicrobatchCounts& counts, std::map<int64_t, int64_t>& by_layer) {
     int64_t sum = 0;
     for (const Operator& op : forward) {
-      const int64_t saved = saved_bytes(part.model, part.stage, op, counts, element);
-      by_layer[op.layer] += saved;
-      sum += machine_.recompute ? kept_input_bytes(part.model, part.stage, op, counts, element) : saved;
+      by_layer[op.layer] += saved_bytes(part.model, part.stage, op, counts, element);
+      sum += kept_input_bytes(part.model, part.stage, op, counts, element);
     }
     return sum;
   };
@@ -123,7 +147,6 @@ void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operat
     kept.per_job_token.push_back(bytes_for({.tokens = 0, .job_tokens = one}, by_layer));
     for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_job_token.push_back(bytes);
   }
-  if (!machine_.recompute) return;
   for (auto& [layer, bytes] : of_layer) {
     if (std::find(layers.begin(), layers.end(), bytes) == layers.end()) layers.push_back(std::move(bytes));
   }

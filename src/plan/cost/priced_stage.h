@@ -20,8 +20,9 @@ enum class LayerPricing {
 class PricedStage {
  public:
   /// `adapters`: of the jobs in the microbatches, over the whole model. What machine.measured points to must outlive this.
+  /// has_clocks: false where clock_graphs is not asked for, which takes a quarter of the time to make.
   PricedStage(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
-              const StageMachine& machine, LayerPricing pricing = LayerPricing::find_out);
+              const StageMachine& machine, LayerPricing pricing = LayerPricing::find_out, bool has_clocks = true);
 
   const StageMachine& machine() const { return machine_; }
   const StageShape& shape() const { return stage_; }
@@ -68,7 +69,8 @@ class PricedStage {
 
   size_t term_of(const StageOfLayers& part, const Operator& op);
   List list_of(const StageOfLayers& part, std::vector<Operator> operators);
-  void find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept, std::vector<Bytes>& layers) const;
+  void find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept) const;
+  void find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept, std::vector<Bytes>& layers) const;
   Clock clock_of(const std::vector<AdapterShape>& adapters, int64_t layers);
   std::vector<double> term_seconds(const MicrobatchCounts& counts) const;
   SubgraphDag graph_of(const List& list, const std::vector<double>& seconds, double all_reduce_s) const;

@@ -19,9 +19,7 @@ struct Workload {
   ModelConfig model;
   std::vector<JobShape> jobs;
   std::vector<int32_t> all_jobs;
-  std::vector<AdapterShape> adapters;
   std::vector<double> shares;  ///< of the tokens of a step, by job
-  int64_t moment_count = 0;
 };
 
 /// A stage of a candidate.
@@ -55,7 +53,7 @@ class CandidateBuilder {
       stages.push_back({shape, &prices->at(shape, prices->jobs_number(workload_->all_jobs))});
     }
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
-    find_chunk(stages, machine, sharding, candidate);
+    find_chunk(stages, *prices, sharding, candidate);
     candidate.configuration.chunk_seconds = [workload = workload_, prices, stages = distinct(stages), machine, between_stages,
                                              sharding, between_copies](
                                                 int64_t sequences, int64_t tokens) {
@@ -85,21 +83,21 @@ class CandidateBuilder {
 
   std::shared_ptr<StagePrices> prices_of(int64_t tensor_parallel, const StageMachine& machine) {
     std::shared_ptr<StagePrices>& prices = prices_[tensor_parallel];
-    if (prices == nullptr) prices = std::make_shared<StagePrices>(workload_->model, workload_->jobs, machine);
+    if (prices == nullptr) prices = std::make_shared<StagePrices>(workload_->model, workload_->jobs, machine, false);
     return prices;
   }
 
-  void find_chunk(const std::vector<CandidateStage>& stages, const StageMachine& machine, const WeightSharding& sharding,
+  void find_chunk(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding,
                   ReplicaCandidate& candidate) const {
     const int64_t limit = group_.device.usable_bytes();
     // Memory is affine in the tokens of a chunk up to the logits' cap: two points would do, but a search asks less.
     const int64_t most = limits_.most_chunk_tokens / chunk_step;
     int64_t fits = 0, fails = most + 1;
     for (int64_t tried = most; fails - fits > 1; tried = (fits + fails) / 2) {
-      (fullest(stages, machine, sharding, tried * chunk_step).memory.total() <= limit ? fits : fails) = tried;
+      (fullest(stages, prices, sharding, tried * chunk_step).memory.total() <= limit ? fits : fails) = tried;
     }
     candidate.configuration.chunk_tokens = fits * chunk_step;
-    const Fullest at = fullest(stages, machine, sharding, std::max<int64_t>(1, fits) * chunk_step);
+    const Fullest at = fullest(stages, prices, sharding, std::max<int64_t>(1, fits) * chunk_step);
     candidate.memory = at.memory;
     if (fits == 0) {
       candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow", at.stage + 1,
@@ -115,7 +113,7 @@ class CandidateBuilder {
     size_t stage = 0;
   };
 
-  Fullest fullest(const std::vector<CandidateStage>& stages, const StageMachine& machine, const WeightSharding& sharding,
+  Fullest fullest(const std::vector<CandidateStage>& stages, StagePrices& prices, const WeightSharding& sharding,
                   int64_t tokens) const {
     const MicrobatchCounts counts = even_microbatch(1, tokens, workload_->shares);
     Fullest most;
@@ -124,12 +122,10 @@ class CandidateBuilder {
       if (s > 1 && s + 1 < stages.size()) continue;
       const auto in_flight = static_cast<int64_t>(stages.size() - s);
       const auto& [shape, priced] = stages[s];
-      const StageMemory memory = with_sharded_weights(
-          {.weights = frozen_bytes(workload_->model, shape, machine.element_size()),
-           .adapters = adapter_bytes(workload_->model, shape, workload_->adapters, workload_->moment_count),
-           .activations = priced->kept_bytes(counts) * in_flight,
-           .workspace = priced->workspace_bytes(counts)},
-          workload_->model, shape, sharding, machine.element_size());
+      StageMemory memory = prices.resident(shape);
+      memory.activations = priced->kept_bytes(counts) * in_flight;
+      memory.workspace = priced->workspace_bytes(counts);
+      memory = with_sharded_weights(memory, workload_->model, shape, sharding, prices.machine().element_size());
       if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
     }
     return most;
@@ -156,9 +152,7 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
   double tokens = 0;
   for (const JobShape& job : jobs) {
     workload->all_jobs.push_back(static_cast<int32_t>(workload->all_jobs.size()));
-    workload->adapters.insert(workload->adapters.end(), job.adapters.begin(), job.adapters.end());
     workload->shares.push_back(static_cast<double>(job.batch_size) * job.lengths.mean());
-    workload->moment_count = std::max(workload->moment_count, job.moment_count);
     tokens += workload->shares.back();
   }
   for (double& share : workload->shares) share /= tokens;

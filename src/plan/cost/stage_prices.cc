@@ -4,8 +4,8 @@
 
 namespace cotune {
 
-StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine)
-    : model_(model), jobs_(jobs), machine_(machine) {}
+StagePrices::StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine, bool has_clocks)
+    : model_(model), jobs_(jobs), machine_(machine), has_clocks_(has_clocks) {}
 
 size_t StagePrices::jobs_number(const std::vector<int32_t>& jobs) {
   const auto [found, is_new] = numbers_.try_emplace(jobs, sets_.size());
@@ -31,21 +31,17 @@ const PricedStage& StagePrices::at(const StageShape& stage, size_t jobs_number, 
   const auto found = stages_.find(key);
   if (found != stages_.end()) return found->second;
   const LayerPricing pricing = set.is_alike && !every_layer ? LayerPricing::alike : LayerPricing::each;
-  return stages_.emplace(key, PricedStage(model_, stage, set.adapters, machine_, pricing)).first->second;
+  return stages_.emplace(key, PricedStage(model_, stage, set.adapters, machine_, pricing, has_clocks_)).first->second;
 }
 
 const StageMemory& StagePrices::resident(const StageShape& stage) {
   const auto [found, is_new] =
       resident_.try_emplace({stage.tensor_parallel, stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head});
   if (is_new) {
-    std::vector<AdapterShape> adapters;
     int64_t moment_count = 0;
-    for (const JobShape& job : jobs_) {
-      adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
-      moment_count = std::max(moment_count, job.moment_count);
-    }
-    found->second = {.weights = frozen_bytes(model_, stage, machine_.element_size()),
-                     .adapters = adapter_bytes(model_, stage, adapters, moment_count)};
+    for (const JobShape& job : jobs_) moment_count = std::max(moment_count, job.moment_count);
+    found->second.weights = frozen_bytes(model_, stage, machine_.element_size());
+    for (const JobShape& job : jobs_) found->second.adapters += adapter_bytes(model_, stage, job.adapters, moment_count);
   }
   return found->second;
 }

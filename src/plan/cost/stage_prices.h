@@ -14,8 +14,8 @@ namespace cotune {
 
 class StagePrices {
  public:
-  /// What is given, and what machine.measured points to, must outlive this.
-  StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine);
+  /// What is given, and what machine.measured points to, must outlive this. has_clocks: of its stages (PricedStage).
+  StagePrices(const ModelConfig& model, const std::vector<JobShape>& jobs, const StageMachine& machine, bool has_clocks = true);
 
   const StageMachine& machine() const { return machine_; }
 
@@ -42,6 +42,7 @@ class StagePrices {
   const ModelConfig& model_;
   const std::vector<JobShape>& jobs_;
   StageMachine machine_;
+  bool has_clocks_;
   std::map<std::vector<int32_t>, size_t> numbers_;
   std::vector<JobSet> sets_;
   std::map<Key, PricedStage> stages_;

@@ -55,6 +55,13 @@ Move move_between(std::span<const Configuration> configurations, std::span<const
 Replan replan(std::span<const Configuration> configurations, std::span<const BucketCosts> costs,
               std::span<const int64_t> sequences, int64_t devices, std::span<const int64_t> running, double remaining_steps,
               const MoveCosts& move_costs, double margin, const DeploymentLimits& limits) {
+  const Deployment best = is_nothing(sequences) ? Deployment{} : plan_deployment(costs, sequences, devices, limits);
+  return replan(configurations, costs, sequences, devices, best, running, remaining_steps, move_costs, margin, limits);
+}
+
+Replan replan(std::span<const Configuration> configurations, std::span<const BucketCosts> costs,
+              std::span<const int64_t> sequences, int64_t devices, const Deployment& best, std::span<const int64_t> running,
+              double remaining_steps, const MoveCosts& move_costs, double margin, const DeploymentLimits& limits) {
   COTUNE_CHECK(running.size() == costs.size() && remaining_steps >= 0 && margin >= 0);
   Replan result;
   if (is_nothing(sequences)) {
@@ -62,7 +69,6 @@ Replan replan(std::span<const Configuration> configurations, std::span<const Buc
     result.reason = "no sequences are left";
     return result;
   }
-  const Deployment best = plan_deployment(costs, sequences, devices, limits);
   if (best.empty()) {
     result.decision = ReplanDecision::stop;
     result.reason = fmt::format("no configuration of at most {} devices holds the longest sequences", devices);

@@ -69,4 +69,9 @@ Replan replan(std::span<const Configuration> configurations, std::span<const Buc
               std::span<const int64_t> sequences, int64_t devices, std::span<const int64_t> running, double remaining_steps,
               const MoveCosts& move_costs, double margin = 0, const DeploymentLimits& limits = {});
 
+/// The same where `best`, plan_deployment of these sequences on these devices, is known: it does not depend on what runs.
+Replan replan(std::span<const Configuration> configurations, std::span<const BucketCosts> costs,
+              std::span<const int64_t> sequences, int64_t devices, const Deployment& best, std::span<const int64_t> running,
+              double remaining_steps, const MoveCosts& move_costs, double margin = 0, const DeploymentLimits& limits = {});
+
 }  // namespace cotune
