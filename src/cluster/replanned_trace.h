@@ -29,6 +29,8 @@ enum class MoveRule {
 };
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<MoveRule>{"when forced", "when it pays", "always"};
+template <>
+inline constexpr std::array<std::string_view, 4> enum_names<ReplanDecision>{"keep", "move", "must move", "stop"};
 
 struct ReplanSettings {
   MoveRule rule = MoveRule::when_it_pays;

@@ -10,27 +10,13 @@ namespace {
 
 double tokens_per_s(const ReplannedTrace& result) { return result.end_s > 0 ? result.tokens / result.end_s : 0; }
 
-std::string_view name_of(ReplanDecision decision) {
-  switch (decision) {
-    case ReplanDecision::keep:
-      return "keep";
-    case ReplanDecision::move:
-      return "move";
-    case ReplanDecision::must_move:
-      return "must move";
-    case ReplanDecision::stop:
-      break;
-  }
-  return "stop";
-}
-
 }  // namespace
 
 std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace) {
   std::string text = fmt::format("{:<14} {:>9} {:>8} {:>12} {:>10} {:>9} {:>7} {:>7} {:>12} {:>14}\n", "moves", "finished", "refused",
                                  "mean JCT min", "end, min", "tokens/s", "asked", "moved", "moving, min", "weights loaded");
   for (const ReplannedTrace& each : results) {
-    text += fmt::format("{:<14} {:>9} {:>8} {:>12.1f} {:>10.1f} {:>9.0f} {:>7} {:>7} {:>12.1f} {:>14}\n", cotune::name_of(each.rule), each.finished(),
+    text += fmt::format("{:<14} {:>9} {:>8} {:>12.1f} {:>10.1f} {:>9.0f} {:>7} {:>7} {:>12.1f} {:>14}\n", name_of(each.rule), each.finished(),
                         static_cast<int64_t>(each.jobs.size()) - each.finished(), each.mean_completion_s(trace) / 60, each.end_s / 60,
                         tokens_per_s(each), each.events.size(), each.moves, each.moving_s / 60, bytes_text(each.weight_bytes));
   }
@@ -39,7 +25,7 @@ std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace)
   int64_t shown = 0;
   for (const ReplanEvent& event : last.events) {
     if (!event.moves()) continue;
-    if (shown == 0) text += fmt::format("\nMoves {}:\n", cotune::name_of(last.rule));
+    if (shown == 0) text += fmt::format("\nMoves {}:\n", name_of(last.rule));
     if (++shown > most_shown) break;
     text += fmt::format("  {:>8.1f} min, {} jobs: {}; a step {} in place of {}, {} to move\n", event.time_s / 60, event.jobs, event.replicas,
                         seconds_text(event.best_s, false), event.kept_s > 0 ? seconds_text(event.kept_s, false) : "none",
@@ -52,7 +38,7 @@ std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace)
 std::string to_csv(std::span<const ReplannedTrace> results, const Trace& trace) {
   std::string text = "moves_when,finished,completion_mean_min,end_min,tokens_per_s,asked,moved,forced,moving_min,weight_bytes\n";
   for (const ReplannedTrace& each : results) {
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", cotune::name_of(each.rule), each.finished(), each.mean_completion_s(trace) / 60,
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", name_of(each.rule), each.finished(), each.mean_completion_s(trace) / 60,
                         each.end_s / 60, tokens_per_s(each), each.events.size(), each.moves, each.forced, each.moving_s / 60, each.weight_bytes);
   }
   return text;
@@ -72,7 +58,7 @@ nlohmann::ordered_json to_json(const ReplannedTrace& result, const Trace& trace)
                       {"move_s", each.move_s},
                       {"weight_bytes", each.weight_bytes}});
   }
-  return {{"moves_when", cotune::name_of(result.rule)},
+  return {{"moves_when", name_of(result.rule)},
           {"finished", result.finished()},
           {"refused", static_cast<int64_t>(result.jobs.size()) - result.finished()},
           {"completion_mean_min", result.mean_completion_s(trace) / 60},

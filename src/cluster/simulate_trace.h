@@ -31,7 +31,6 @@ struct TraceOptions {
 };
 
 enum class TraceEventKind { arrive, start, preempt, finish, refuse };
-std::string_view to_string(TraceEventKind kind);
 
 /// What happened, in order.
 struct TraceEvent {

@@ -1,0 +1,120 @@
+/// The state of simulate_trace and what happens to it: events (simulate_trace.cc) and who starts where (trace_scheduling.cc).
+#pragma once
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cluster/simulate_trace.h"
+#include "cluster/waiting_jobs.h"
+
+namespace cotune {
+
+class TraceSimulator {
+ public:
+  TraceSimulator(const Trace& trace, SchedulingPolicy& policy, RoundRates& rates, const InstanceMemory& memory,
+                 const std::vector<double>& dedicated_round_s, const TraceOptions& options);
+  TraceSimulation run();
+
+ private:
+  static constexpr double never = std::numeric_limits<double>::infinity();
+
+  struct Instance {
+    explicit Instance(const InstanceMemory& memory) : in_use(memory) {}
+
+    JobMix mix;
+    std::vector<int64_t> jobs;  // in the order they came
+    MemoryInUse in_use;
+    bool dedicated = false;     // its one job shares with nobody
+    bool changed = false;       // the mix, since the round's seconds were asked for
+    double round_s = 0;
+    double rounds = 0;          // since the beginning; the clock of its jobs
+    double tokens_of_round = 0;
+    double until_s = 0;         // how far it was advanced
+    double next_finish_s = never;
+  };
+
+  struct Job {
+    JobFacts facts;             // remaining_s as of `done` while it waits
+    int32_t tenant = 0;
+    bool dedicated = false;
+    double alone_s = 0;         // of a step, on an instance of its own
+    int64_t planned = 0;        // steps, were it not to stop early
+    double done = 0;            // steps, whole ones when it does not run
+    double restart = 0;         // rounds that it spends first
+    int64_t instance = -1;
+    double from_rounds = 0;     // of its instance, when it came
+    double came_s = 0;          // on its instance, or into the queue
+  };
+
+  // --- the clock of an instance ---
+
+  void advance(Instance& instance);
+  /// Rounds that a job spends until it is through.
+  double rounds_left(const Job& job) const;
+  /// As a scheduler sees it: that the job might stop early is not known.
+  JobFacts facts_now(const Job& job) const;
+
+  // --- events ---
+
+  void record(TraceEventKind kind, int64_t job, int64_t instance = -1);
+  void arrive(size_t index);
+  void wait(Job& job);
+  void start(Job& job, size_t index);
+  /// Takes a job off its instance, which has been advanced.
+  void take_off(Job& job);
+  void preempt(Job& job);
+  void finish_jobs(size_t index);
+  void refuse(const Job& job, std::string why);
+  void change(Instance& instance);
+  /// New rounds for the instances whose mix is another.
+  void refresh();
+  double round_seconds(const JobMix& mix);
+
+  // --- scheduling ---
+
+  void schedule();
+  /// The first job of every group, in the order of the policy.
+  std::vector<int64_t> heads() const;
+  bool has_room(const Instance& instance, const Job& job) const;
+  /// Whether everybody's predicted end there keeps its deadline.
+  bool keeps_deadlines(const Instance& instance, const Job& job);
+  /// Starts the first job, in the order of the policy, that fits somewhere: where the fewest jobs are.
+  bool place_first();
+  /// Starts the job at the place of highest value.
+  bool place_best();
+  Contender contender(const Job& job) const;
+  /// Pushes out jobs for the first waiting one that may do so: on the instance where the fewest have to go, the last of the
+  /// policy's order first.
+  bool make_room();
+  /// The jobs that have to leave an instance so that `job` fits; none where that cannot be.
+  std::vector<int64_t> victims_on(const Instance& instance, const Job& job, const Contender& waiting, bool& any);
+  /// Refuses the first jobs of the queue that could not keep their deadline any more, even alone from now on.
+  void refuse_late();
+
+  // --- the end ---
+
+  /// With nothing running and nothing to come, what waits can never start: no deadline of it can be kept.
+  void refuse_the_rest();
+  void finish_up();
+  void sample();
+  WaitingGroup group_of(const Job& job) const;
+  WaitingPlace place_of(const Job& job) const { return {policy_.rank(job.facts), job.facts.arrival_s, job.facts.job}; }
+  JobOutcome& outcome_of(const Job& job) { return result_.jobs[static_cast<size_t>(job.facts.job)]; }
+  TenantFacts& tenant_of(int64_t job) { return tenants_[static_cast<size_t>(jobs_[static_cast<size_t>(job)].tenant)]; }
+
+  const Trace& trace_;
+  SchedulingPolicy& policy_;
+  RoundRates& rates_;
+  const InstanceMemory& memory_;
+  const TraceOptions& options_;
+  double now_ = 0;
+  bool window_is_open_ = false;  // it ends with the simulation
+  std::vector<Instance> instances_;
+  std::vector<Job> jobs_;
+  std::vector<TenantFacts> tenants_;
+  WaitingJobs waiting_;
+  TraceSimulation result_;
+};
+
+}  // namespace cotune
