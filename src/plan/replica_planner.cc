@@ -268,13 +268,18 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
 
 std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaModel& replica, const PlannedReplica& empty,
                                                                  const std::vector<StepRow>& rows, const Search& tried) {
-  int64_t longest = 0;
-  for (const StepRow& row : rows) longest = std::max(longest, row.tokens);
+  int64_t longest = 0, tokens = 0;
+  for (const StepRow& row : rows) {
+    longest = std::max(longest, row.tokens);
+    tokens += row.tokens;
+  }
   std::vector<BestChoice> best(tried.orders.size());
   const int64_t least = (std::max(longest, least_budget(options_)) + 63) / 64 * 64;
   const bool is_fixed =
       options_.token_budget > 0 || (tried.sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
   for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, longest);;) {
+    // No microbatch of a pipeline is larger than the budget.
+    if (tried.is_few && (tokens + budget - 1) / budget >= tried.wanted) break;
     bool goes_on = false;
     int64_t microbatches = 0;
     for (const TaskChoice& choice : tried.choices) {
