@@ -41,9 +41,10 @@ int64_t Adapter::parameter_count() const {
   return count;
 }
 
-Parameter Adapter::make_parameter(std::string name, at::Tensor value) const {
+Parameter Adapter::make_parameter(std::string name, int64_t layer, at::Tensor value) const {
   Parameter parameter;
   parameter.name = std::move(name);
+  parameter.layer = layer;
   parameter.value = std::move(value);
   {
     const MemoryScope scope(MemoryKind::gradients);

@@ -61,8 +61,9 @@ class Adapter {
   int64_t parameter_count() const;
   ProjectionShape projection_shape_of(Projection projection) const { return projection_shape(config_, projection); }
 
-  /// Brings what the kernels read up to date with the parameters: after every step, load or assignment.
-  virtual void refresh() = 0;
+  /// Brings what the kernels read up to date with the parameters of these layers: after every step, load or assignment.
+  virtual void refresh(LayerRange layers) = 0;
+  void refresh() { refresh(LayerRange{}); }
 
   /// Passes over the first batches that the method needs before its first optimizer step (diff pruning's selection);
   /// 0 for most. A pass p in [0, selection_passes()) is: begin_selection(p), forward and backward of the selection
@@ -87,7 +88,7 @@ class Adapter {
   Adapter(const ModelConfig& config, AdapterSetup setup);
   void place(int64_t layer, Projection projection, SiteAdapter* site);
   /// A zeroed gradient and the optimizer state for a value.
-  Parameter make_parameter(std::string name, at::Tensor value) const;
+  Parameter make_parameter(std::string name, int64_t layer, at::Tensor value) const;
   const ModelConfig& config() const { return config_; }
 
   std::vector<Parameter> parameters_;

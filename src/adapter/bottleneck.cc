@@ -41,11 +41,11 @@ class BottleneckAdapter : public Adapter {
       const double bound = 1.0 / std::sqrt(static_cast<double>(width));
       const uint64_t key = mix_key(mix64(setup().seed), key_of(name));
       for (int64_t i = 0; i < start.numel(); ++i) values[i] = (2 * uniform(key, static_cast<uint64_t>(i)) - 1) * bound;
-      parameters_.push_back(make_parameter(prefix + ".adapter_down.weight", start.to(options)));
-      parameters_.push_back(make_parameter(prefix + ".adapter_down.bias", at::zeros({size}, options)));
-      parameters_.push_back(make_parameter(prefix + ".adapter_up.weight", at::zeros({size, width}, options)));
+      parameters_.push_back(make_parameter(prefix + ".adapter_down.weight", module.layer, start.to(options)));
+      parameters_.push_back(make_parameter(prefix + ".adapter_down.bias", module.layer, at::zeros({size}, options)));
+      parameters_.push_back(make_parameter(prefix + ".adapter_up.weight", module.layer, at::zeros({size, width}, options)));
       parameters_.back().transposed_in_file = true;
-      parameters_.push_back(make_parameter(prefix + ".adapter_up.bias", at::zeros({width}, options)));
+      parameters_.push_back(make_parameter(prefix + ".adapter_up.bias", module.layer, at::zeros({width}, options)));
       site->down = make_low_rank_factor(site->down_weight().value, setup().compute, setup().factor_form);
       site->up = make_low_rank_factor(site->up_weight().value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());
@@ -53,8 +53,9 @@ class BottleneckAdapter : public Adapter {
     }
   }
 
-  void refresh() override {
+  void refresh(LayerRange layers) override {
     for (const auto& site : sites_) {
+      if (!layers.contains(site->down_weight().layer)) continue;
       site->down->refresh(site->down_weight().value);
       site->up->refresh(site->up_weight().value);
     }

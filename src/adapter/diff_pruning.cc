@@ -55,7 +55,7 @@ class DiffPruningAdapter : public Adapter {
     }
   }
 
-  void refresh() override {}
+  void refresh(LayerRange) override {}
   int64_t selection_passes() const override {
     return parameters_.empty() ? static_cast<int64_t>(passes_.size()) : 0;
   }
@@ -169,7 +169,7 @@ class DiffPruningAdapter : public Adapter {
     site.values_index = parameters_.size();
     const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     parameters_.push_back(
-        make_parameter(entry_name(site.module, "values"), at::zeros({site.delta.entry_count()}, options)));
+        make_parameter(entry_name(site.module, "values"), site.module.layer, at::zeros({site.delta.entry_count()}, options)));
   }
 
   std::vector<std::unique_ptr<DiffSite>> sites_;

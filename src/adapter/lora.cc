@@ -45,10 +45,10 @@ class LoraAdapter : public Adapter {
       const uint64_t key = mix_key(mix64(setup().seed), site->key);
       for (int64_t i = 0; i < start.numel(); ++i) values[i] = (2 * uniform(key, static_cast<uint64_t>(i)) - 1) * bound;
       site->a_index = parameters_.size();
-      parameters_.push_back(make_parameter("base_model.model." + name + ".lora_A.weight", start.to(options)));
+      parameters_.push_back(make_parameter("base_model.model." + name + ".lora_A.weight", module.layer, start.to(options)));
       site->b_index = parameters_.size();
       parameters_.push_back(
-          make_parameter("base_model.model." + name + ".lora_B.weight", at::zeros({module.r, shape.out}, options)));
+          make_parameter("base_model.model." + name + ".lora_B.weight", module.layer, at::zeros({module.r, shape.out}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.back().learning_rate_ratio = spec.lora_plus_ratio;
       site->a = make_low_rank_factor(parameters_[site->a_index].value, setup().compute, setup().factor_form);
@@ -58,8 +58,9 @@ class LoraAdapter : public Adapter {
     }
   }
 
-  void refresh() override {
+  void refresh(LayerRange layers) override {
     for (const auto& site : sites_) {
+      if (!layers.contains(parameters_[site->a_index].layer)) continue;
       site->a->refresh(parameters_[site->a_index].value);
       site->b->refresh(parameters_[site->b_index].value);
     }

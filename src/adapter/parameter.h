@@ -2,14 +2,24 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 
 namespace cotune {
+
+/// Layers [begin, end); all of them unless it says otherwise.
+struct LayerRange {
+  int64_t begin = 0;
+  int64_t end = std::numeric_limits<int64_t>::max();
+  bool contains(int64_t layer) const { return begin <= layer && layer < end; }
+};
 
 /// One trainable tensor of one job with its gradient and optimizer state; all in the accumulation dtype (f32, or f64
 /// under f64) and contiguous.
 struct Parameter {
   std::string name;       ///< in the adapter's file, PEFT's names: `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight`
+  int64_t layer = 0;      ///< that it adapts
   at::Tensor value;
   at::Tensor gradient;    ///< of the job's loss over its whole batch; zeroed after every optimizer step
   at::Tensor first_moment, second_moment;  ///< AdamW; SGD uses first_moment as its momentum buffer, or neither

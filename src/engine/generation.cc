@@ -66,7 +66,7 @@ std::string to_string(StopReason reason) {
 }
 
 Generator::Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget)
-    : stage_(std::move(backbone), 0), token_budget_(token_budget) {
+    : stage_(backbone, whole_model(backbone->config()), 0), token_budget_(token_budget) {
   COTUNE_CHECK(token_budget_ > 0);
 }
 
@@ -221,7 +221,7 @@ void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> fe
       positions.push_back(static_cast<int32_t>(position + i));
     }
     state.segments.push_back({begin, piece.count, position, nullptr});
-    state.segment_chains.push_back(&sequence.layers_);
+    state.segment_chains.emplace_back(std::shared_ptr<void>(), &sequence.layers_);  // the sequence is its owner
     job_rows.back().rows.end = begin + piece.count;
     if (piece.begin + piece.count == static_cast<int64_t>(feed.tokens.size())) {
       last_rows.push_back(begin + piece.count - 1);

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "engine/optimizer.h"
 #include "ops/memory.h"
@@ -26,39 +28,54 @@ void keep_input_only(LayerRecord& record) {
   record = std::move(kept);
 }
 
-void free_chains(const Microbatch& microbatch, ChainCaches& chains, bool evaluating) {
-  for (const RowPart& part : row_parts(microbatch)) {
-    // A chain's first chunk is the last to go backward; in evaluation its last chunk is the last to go forward.
-    const bool last_use = evaluating ? part.position + part.length == part.row_length : part.position == 0;
-    if (last_use) chains.erase({part.job, part.row});
+bool is_norm(const Action& message) { return message.microbatch < 0; }
+
+std::vector<JobStep> jobs_of(const StepPlan& round, const Microbatch& microbatch) {
+  std::vector<JobStep> jobs;
+  for (const Atom& atom : microbatch.atoms) {
+    if (!jobs.empty() && jobs.back().job == atom.job) continue;
+    const auto batch = std::find_if(round.batches.begin(), round.batches.end(),
+                                    [&](const BatchShape& each) { return each.job == atom.job; });
+    jobs.push_back({atom.job, batch->step});
   }
+  return jobs;
 }
 
 }  // namespace
 
 Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes)
+    : Interpreter(backbone, one_rank(backbone->config()), 0, head_workspace_bytes) {}
+
+Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank,
+                         int64_t head_workspace_bytes)
     : read_tensor([](const at::Tensor& tensor) { return tensor.to(at::kCPU); }),
-      stage_(std::move(backbone), head_workspace_bytes) {}
+      backbone_(std::move(backbone)),
+      layout_(std::move(layout)),
+      rank_(rank),
+      unread_(layout_.stage_rank.back() == rank) {
+  for (size_t index = 0; index < layout_.stages.size(); ++index) {
+    if (layout_.stage_rank[index] != rank) continue;
+    const StageShape& shape = layout_.stages[index];
+    stages_.emplace(static_cast<int32_t>(index),
+                    OwnStage{Stage(backbone_, shape, head_workspace_bytes), {shape.first_layer, shape.last_layer}, {}});
+  }
+  COTUNE_CHECK(!stages_.empty(), "rank {} has no stage", rank);
+}
+
+void Interpreter::observe(
+    const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator) {
+  for (auto& [index, stage] : stages_) stage.stage.on_operator = on_operator;
+}
 
 void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
-  rounds_.clear();
-  for (JobRound& round : rounds) {
-    rounds_[round.job] = &round;
-    round.loss_sum = 0;
-    round.labelled_tokens = round.batch->labelled_count();
-    round.stepped = false;
-    round.failure.clear();
-    round.row_predicted.assign(round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0, 1);
-  }
-  evaluating_ = !rounds.empty() && rounds.front().purpose == RoundPurpose::evaluate;
   try {
-    run_actions(plan);
+    begin({&plan, 1}, rounds);
+    run_actions(plan.actions);
     unread_.read(read_tensor);
+    clear();
   } catch (...) {
-    live_.clear();
-    chains_.clear();
-    if (unread_.has_steps()) unread_.read(read_tensor);  // which jobs had stepped
-    unread_.clear();
+    clear();
+    read_results();  // which jobs had stepped
     for (JobRound& round : rounds) {
       if (round.adapter == nullptr || round.stepped) continue;
       for (Parameter& parameter : round.adapter->parameters()) parameter.gradient.zero_();
@@ -67,28 +84,91 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
   }
 }
 
-void Interpreter::run_actions(const StepPlan& plan) {
+void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator) {
   try {
-    for (const Action& action : plan.actions) {
+    begin(plan.rounds, rounds);
+    messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
+                                               backbone_->device());
+    run_actions(plan.ranks[static_cast<size_t>(rank_)]);
+    unread_.read(read_tensor);
+    messages_->finish();
+    clear();
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
+  rounds_.clear();
+  lowest_stage_.clear();
+  places_.clear();
+  steps_.clear();
+  from_above_.clear();
+  for (JobRound& round : rounds) {
+    rounds_[{round.job, round.batch->step}] = &round;
+    round.loss_sum = 0;
+    round.labelled_tokens = round.batch->labelled_count();
+    round.stepped = false;
+    round.failure.clear();
+    round.row_predicted.assign(round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0, 1);
+  }
+  evaluating_ = !rounds.empty() && rounds.front().purpose == RoundPurpose::evaluate;
+  std::map<JobStep, size_t> last;
+  for (const StepPlan& round : plans) {
+    for (const BatchShape& batch : round.batches) {
+      lowest_stage_[{batch.job, batch.step}] = layout_.stage_of(batch.lowest_layer);
+    }
+    for (const Microbatch& microbatch : round.microbatches) {
+      Place place{.round = &round, .microbatch = &microbatch, .jobs = jobs_of(round, microbatch), .is_last = {}};
+      place.lowest_stage = static_cast<int32_t>(layout_.stages.size()) - 1;
+      for (const JobStep& job : place.jobs) {
+        place.lowest_stage = std::min(place.lowest_stage, lowest_stage_.at(job));
+        last[job] = places_.size();
+      }
+      places_.push_back(std::move(place));
+    }
+  }
+  for (size_t m = 0; m < places_.size(); ++m) {
+    for (const JobStep& job : places_[m].jobs) places_[m].is_last.push_back(last.at(job) == m);
+  }
+}
+
+void Interpreter::clear() {
+  live_.clear();
+  handed_.clear();
+  from_above_.clear();
+  for (auto& [index, stage] : stages_) stage.chains.clear();
+  if (messages_ != nullptr) waited_s_ = messages_->waited_s();
+  messages_.reset();
+}
+
+void Interpreter::read_results() {
+  try {
+    unread_.read(read_tensor);
+  } catch (const std::exception&) {  // the exception that broke the run off says more
+    unread_.clear();
+  }
+}
+
+void Interpreter::run_actions(std::span<const Action> actions) {
+  try {
+    for (const Action& action : actions) {
+      if (evaluating_ && (action.kind != ActionKind::forward && action.kind != ActionKind::free &&
+                          action.kind != ActionKind::send_activation && action.kind != ActionKind::receive_activation)) {
+        continue;
+      }
       switch (action.kind) {
-        case ActionKind::forward: forward(plan, action); break;
-        case ActionKind::recompute:
-          if (!evaluating_) recompute(action);
-          break;
-        case ActionKind::backward:
-          if (!evaluating_) backward(action);
-          break;
-        case ActionKind::optimizer_step:
-          if (!evaluating_) step(action);
-          break;
-        case ActionKind::free: {
-          const auto index = static_cast<size_t>(action.microbatch);
-          free_chains(plan.microbatches[index], chains_, evaluating_);
-          live_.erase(action.microbatch);
-          break;
-        }
-        default:
-          COTUNE_CHECK(false, "a plan for one rank has no {} action", to_string(action.kind));
+        case ActionKind::forward: forward(action); break;
+        case ActionKind::recompute: recompute(action); break;
+        case ActionKind::backward: backward(action); break;
+        case ActionKind::optimizer_step: step(action); break;
+        case ActionKind::free: release(action); break;
+        case ActionKind::receive_activation:
+        case ActionKind::receive_error: receive(action); break;
+        case ActionKind::send_activation: send_activation(action); break;
+        case ActionKind::send_error: send_error(action); break;
+        default: COTUNE_CHECK(false, "there is no {} action in a rank's list", to_string(action.kind));
       }
     }
   } catch (const c10::OutOfMemoryError& error) {
@@ -96,45 +176,58 @@ void Interpreter::run_actions(const StepPlan& plan) {
   }
 }
 
-void Interpreter::forward(const StepPlan& plan, const Action& action) {
-  const Backbone& model = stage_.backbone();
-  Live& live = live_[action.microbatch];
-  COTUNE_CHECK(live.state == nullptr, "microbatch {} goes forward twice", action.microbatch);
-  live.state = std::make_unique<MicrobatchState>(make_microbatch_state(
-      plan.microbatches[static_cast<size_t>(action.microbatch)], plan.policy.layout, rounds_, chains_,
-      model.config().layer_count, model.attention_shape(), model.compute(), model.device()));
+void Interpreter::forward(const Action& action) {
+  const Backbone& model = *backbone_;
+  const Place& at = place(action);
+  OwnStage& here = own(action.stage);
+  Live& live = live_[{action.microbatch, action.stage}];
+  COTUNE_CHECK(live.state == nullptr, "microbatch {} goes forward twice on stage {}", action.microbatch, action.stage);
+  std::map<int32_t, JobRound*> rounds;
+  for (const JobStep& job : at.jobs) rounds[job.job] = rounds_.at(job);
+  live.state = std::make_unique<MicrobatchState>(
+      make_microbatch_state(*at.microbatch, at.round->policy.layout, rounds, here.chains, here.layers,
+                            model.attention_shape(), model.compute(), model.device()));
   MicrobatchState& state = *live.state;
-  live.forward = stage_.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
+  if (action.stage > 0 && is_own(action.stage - 1)) {
+    state.hidden = std::move(handed_.extract({false, action.stage, action.microbatch}).mapped());
+  } else if (action.stage > 0) {
+    state.hidden = messages_->wait(ActionKind::receive_activation, action.stage, action.microbatch).rows;
+    messages_->release(ActionKind::receive_activation, action.stage, action.microbatch);
+  }
+  live.forward = here.stage.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
   for (const Operator& op : live.forward) {
-    stage_.execute(op, state);
+    here.stage.execute(op, state);
     if (op.kind == OperatorKind::loss_head) unread_.take_head(state);
     if (op.kind != OperatorKind::down_proj) continue;
     LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
     if (!op.keeps) {
       record = LayerRecord{.sites = std::move(record.sites)};
-    } else if (plan.policy.recompute) {
+    } else if (at.round->policy.recompute) {
       keep_input_only(record);
     }
   }
+  if (!here.stage.shape().has_head) {
+    handed_[{false, action.stage + 1, action.microbatch}] = std::move(state.hidden);
+  }
   state.hidden.reset();
   state.x.reset();
-  if (evaluating_) {
+  if (evaluating_ || at.lowest_stage > action.stage) {
     live.state.reset();
-    live_.erase(action.microbatch);
   } else {
-    live.backward = stage_.operators(state, Direction::backward);
+    live.backward = here.stage.operators(state, Direction::backward);
   }
 }
 
 void Interpreter::recompute(const Action& action) {
-  Live& live = live_.at(action.microbatch);
+  Live& live = this->live(action);
+  Stage& stage = own(action.stage).stage;
   MicrobatchState& state = *live.state;
   for (int64_t layer = action.first_layer; layer < action.last_layer; ++layer) {
     state.hidden = state.layers[static_cast<size_t>(layer)].input;
     for (const Operator& op : live.forward) {
       // The layer's output is not needed again, only what its adapters keep.
       const bool needed = op.kind != OperatorKind::down_proj || !op.adapters.empty();
-      if (op.layer == layer && needed) stage_.execute(op, state);
+      if (op.layer == layer && needed) stage.execute(op, state);
     }
   }
   state.hidden.reset();
@@ -142,15 +235,38 @@ void Interpreter::recompute(const Action& action) {
   state.final_hidden.reset();  // the head has been; the last layer's down_proj makes its input anew
 }
 
+void Interpreter::enter_backward(const Action& action, Live& live) {
+  live.in_backward = true;
+  const Place& at = place(action);
+  const int32_t above = action.stage + 1;
+  if (own(action.stage).stage.shape().has_head) return;
+  at::Tensor records;
+  if (is_own(above)) {
+    live.state->d_hidden = std::move(handed_.extract({true, action.stage, action.microbatch}).mapped());
+  } else {
+    const Message& message = messages_->wait(ActionKind::receive_error, action.stage, action.microbatch);
+    live.state->d_hidden = message.rows;
+    records = message.records.clone();
+    messages_->release(ActionKind::receive_error, action.stage, action.microbatch);
+  }
+  for (size_t i = 0; i < at.jobs.size(); ++i) {
+    if (!at.is_last[i] || lowest_stage_.at(at.jobs[i]) > action.stage) continue;
+    from_above_[{at.jobs[i], action.stage}] =
+        records.defined() ? records[static_cast<int64_t>(i)] : record_of(at.jobs[i], above);
+  }
+}
+
 void Interpreter::backward(const Action& action) {
-  Live& live = live_.at(action.microbatch);
-  const int64_t layer_count = stage_.backbone().config().layer_count;
+  Live& live = this->live(action);
+  Stage& stage = own(action.stage).stage;
+  const int64_t layer_count = backbone_->config().layer_count;
+  if (!live.in_backward) enter_backward(action, live);
   int64_t previous = -1;
   for (const Operator& op : live.backward) {
     if (!in_range(op, action, layer_count)) continue;
     if (op.layer != previous && previous >= 0) live.state->layers[static_cast<size_t>(previous)] = {};
     previous = op.layer;
-    stage_.execute(op, *live.state);
+    stage.execute(op, *live.state);
     if (op.kind != OperatorKind::head) continue;
     unread_.take_head(*live.state);
     live.state->final_hidden.reset();
@@ -158,11 +274,110 @@ void Interpreter::backward(const Action& action) {
   if (previous >= 0) live.state->layers[static_cast<size_t>(previous)] = {};
 }
 
+void Interpreter::release(const Action& action) {
+  const Place& at = place(action);
+  if (!evaluating_ && action.stage > at.lowest_stage && is_own(action.stage - 1)) {
+    handed_[{true, action.stage - 1, action.microbatch}] = std::move(live(action).state->d_hidden);
+  }
+  live_.erase({action.microbatch, action.stage});
+}
+
+void Interpreter::receive(const Action& action) {
+  if (is_norm(action)) {
+    if (!evaluating_) messages_->post(action, 0, 1);
+    return;
+  }
+  const Place& at = place(action);
+  messages_->post(action, at.microbatch->token_count(), static_cast<int64_t>(at.jobs.size()));
+}
+
+void Interpreter::send_activation(const Action& action) {
+  if (is_norm(action)) {
+    if (!evaluating_) messages_->send(action, {}, known_record({action.job, action.job_step}).view({1, 2}));
+    return;
+  }
+  std::vector<at::Tensor> records;
+  for (const JobStep& job : place(action).jobs) records.push_back(known_record({job.job, job.step - 1}));
+  messages_->send(action, handed_.extract({false, action.stage, action.microbatch}).mapped(), at::stack(records));
+}
+
+void Interpreter::send_error(const Action& action) {
+  const int32_t from = action.stage + 1;
+  const Place& at = place(action);
+  std::vector<at::Tensor> records;
+  for (size_t i = 0; i < at.jobs.size(); ++i) {
+    const bool is_sent = at.is_last[i] && lowest_stage_.at(at.jobs[i]) < from;
+    records.push_back(is_sent ? record_of(at.jobs[i], from) : no_record());
+  }
+  messages_->send(action, live_.at({action.microbatch, from}).state->d_hidden, at::stack(records));
+}
+
+at::Tensor Interpreter::no_record() const {
+  return at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(backbone_->device()));
+}
+
+at::Tensor Interpreter::known_record(const JobStep& step) const {
+  const auto found = steps_.find(step);
+  return found != steps_.end() && found->second.record.defined() ? found->second.record : no_record();
+}
+
+/// Of a stage and those above it, once the job's last microbatch of the step has gone backward there.
+at::Tensor Interpreter::record_of(const JobStep& step, int32_t stage) {
+  const JobRound& round = *rounds_.at(step);
+  if (round.purpose != RoundPurpose::train) return no_record();
+  const OwnStage& here = own(stage);
+  const bool has_head = here.stage.shape().has_head;
+  if (has_head && steps_on_host(*round.adapter)) unread_.read(read_tensor);
+  const at::Tensor record = step_record(round, here.layers, has_head, unread_);
+  const auto above = from_above_.find({step, stage});
+  return above == from_above_.end() ? record : record + above->second;
+}
+
+const at::Tensor& Interpreter::whole_record(const Action& action) {
+  const JobStep step{action.job, action.job_step};
+  at::Tensor& record = steps_[step].record;
+  if (record.defined()) return record;
+  if (lowest_stage_.at(step) == action.stage) {
+    // A step that was not made because something is not finite leaves nothing for the next one to go on from.
+    return record = record_of(step, action.stage) + 0 * known_record({step.job, step.step - 1});
+  }
+  // It comes with the first forward message of the job's next step, or by itself.
+  const JobStep next{step.job, step.step + 1};
+  if (!rounds_.contains(next)) {
+    return record = messages_->wait_for_norm(action.stage, step.job, step.step).records[0].clone();
+  }
+  for (size_t m = 0; m < places_.size(); ++m) {
+    const std::vector<JobStep>& jobs = places_[m].jobs;
+    const auto found = std::find(jobs.begin(), jobs.end(), next);
+    const auto microbatch = static_cast<int32_t>(m);
+    if (found == jobs.end() || !messages_->is_posted(ActionKind::receive_activation, action.stage, microbatch)) continue;
+    const Message& message = messages_->wait(ActionKind::receive_activation, action.stage, microbatch);
+    return record = message.records[found - jobs.begin()].clone();
+  }
+  COTUNE_CHECK(false, "no message brings the norm of job {}, step {}", step.job, step.step);
+}
+
 void Interpreter::step(const Action& action) {
-  JobRound& round = *rounds_.at(action.job);
+  JobRound& round = *rounds_.at({action.job, action.job_step});
   if (round.purpose != RoundPurpose::train) return;
-  if (steps_on_host(*round.adapter)) unread_.read(read_tensor);
-  optimizer_step(round, unread_);
+  if (messages_ == nullptr) {  // no other stage asks for it
+    optimizer_step(round, own(action.stage).layers, record_of({action.job, action.job_step}, action.stage), unread_);
+    return;
+  }
+  step_stage(round, action.stage, whole_record(action));
+}
+
+void Interpreter::step_stage(JobRound& round, int32_t stage, const at::Tensor& record) {
+  optimizer_step(round, own(stage).layers, record, unread_);
+  steps_[{round.job, round.batch->step}].stepped.insert(stage);
+}
+
+void Interpreter::complete_step(JobRound& round, const at::Tensor& record) {
+  const JobStep step{round.job, round.batch->step};
+  for (const auto& [index, stage] : stages_) {
+    if (index >= lowest_stage_.at(step) && !steps_[step].stepped.contains(index)) step_stage(round, index, record);
+  }
+  unread_.read(read_tensor);
 }
 
 }  // namespace cotune

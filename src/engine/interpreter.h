@@ -2,52 +2,127 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
+#include <tuple>
+#include <utility>
 
 #include "engine/job_round.h"
+#include "engine/rank_messages.h"
 #include "engine/stage.h"
 #include "engine/unread_results.h"
-#include "schedule/step_plan.h"
+#include "schedule/pipeline/rank_plan.h"
 
 namespace cotune {
 
-/// Runs StepPlans on one rank: every way of training, and evaluation, goes through here. It decides nothing: which rows
-/// share a microbatch, the order and what is recomputed stand in the plan.
+/// Runs the actions of one rank: every way of training, and evaluation, goes through here. It decides nothing: which rows
+/// share a microbatch, who computes which layers, the order and what is recomputed stand in the plan.
 class Interpreter {
  public:
-  explicit Interpreter(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes = int64_t{48} << 20);
+  static constexpr int64_t default_head_workspace = int64_t{48} << 20;
 
-  /// Runs one round. rounds: one per batch of the plan, by job id. A job whose loss or gradient is not finite makes no
-  /// step and reports it in JobRound::failure; the others are not touched by it. Rounds with purpose evaluate take the
-  /// forward actions of the plan and no others; a plan's jobs are all trained (or selecting) or all evaluated.
+  /// The whole model on one rank.
+  explicit Interpreter(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes = default_head_workspace);
+  /// The stages of one rank of several.
+  Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank,
+              int64_t head_workspace_bytes = default_head_workspace);
+
+  /// Runs one round on one rank. rounds: one per batch of the plan, by job id. A job whose loss or gradient is not finite
+  /// makes no step and reports it in JobRound::failure; the others are not touched by it. Rounds with purpose evaluate take
+  /// the forward actions of the plan and no others; a plan's jobs are all trained (or selecting) or all evaluated.
   /// If an exception leaves (memory), no job of the plan that had not stepped has changed; gradients are zero again.
   /// Throws MemoryLimitExceeded for the memory of whichever device the model is on.
   void run(const StepPlan& plan, std::span<JobRound> rounds);
 
-  Stage& stage() { return stage_; }
+  /// Runs this rank's part of a plan of several. rounds: as above, one per batch of every round of the plan, by job and
+  /// step. Results are those that this rank knows: losses and first choices where it has the head, steps of its own layers.
+  /// If an exception leaves, steps() says which of them were made; gradients are as they were left, and read_results() is to
+  /// be called when no rank holds memory of the run any more. Throws what else the communicator throws.
+  void run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator);
+
+  /// After a run that broke off: takes results that have not come from the device.
+  void read_results();
+
+  /// Of the last run of several stages: what is known of a job's step here.
+  struct Step {
+    at::Tensor record;           ///< of all stages (optimizer.h); undefined until it is known
+    std::set<int32_t> stepped;   ///< stages of this rank that have made it
+  };
+  const std::map<JobStep, Step>& steps() const { return steps_; }
+  /// Makes what is missing of a step that other ranks have made.
+  void complete_step(JobRound& round, const at::Tensor& record);
+
+  /// The rank's first stage: the only one where there is one rank.
+  Stage& stage() { return stages_.begin()->second.stage; }
+  /// Stage::on_operator of all of its stages.
+  void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
+  /// Seconds that the last run waited for messages.
+  double waited_s() const { return waited_s_; }
 
   /// How results come from the device: the only way by which a round reads from it, once at its end (on the CPU, where
   /// reading costs nothing, before each optimizer step). A test of a device without data puts its own here.
   ReadTensor read_tensor;
 
  private:
+  struct OwnStage {
+    Stage stage;
+    LayerRange layers;
+    ChainCaches chains;
+  };
+  /// A microbatch on a stage.
   struct Live {
     std::unique_ptr<MicrobatchState> state;
     std::vector<Operator> forward, backward;  ///< made once per microbatch; recomputation runs parts of forward again
+    bool in_backward = false;
+  };
+  /// A microbatch of the plan.
+  struct Place {
+    const StepPlan* round = nullptr;
+    const Microbatch* microbatch = nullptr;
+    std::vector<JobStep> jobs;       ///< in the order of its rows
+    std::vector<bool> is_last;       ///< of each job: no later one has rows of that step
+    int32_t lowest_stage = 0;        ///< with an adapter of its jobs
   };
 
-  void forward(const StepPlan& plan, const Action& action);
+  void begin(std::span<const StepPlan> plans, std::span<JobRound> rounds);
+  void run_actions(std::span<const Action> actions);
+  void clear();
+  void forward(const Action& action);
   void recompute(const Action& action);
   void backward(const Action& action);
+  void enter_backward(const Action& action, Live& live);
+  void release(const Action& action);
+  void receive(const Action& action);
+  void send_activation(const Action& action);
+  void send_error(const Action& action);
   void step(const Action& action);
-  void run_actions(const StepPlan& plan);
+  void step_stage(JobRound& round, int32_t stage, const at::Tensor& record);
+  at::Tensor record_of(const JobStep& step, int32_t stage);
+  const at::Tensor& whole_record(const Action& action);
+  at::Tensor known_record(const JobStep& step) const;
+  at::Tensor no_record() const;
+  bool is_own(int32_t stage) const { return stages_.contains(stage); }
+  OwnStage& own(int32_t stage) { return stages_.at(stage); }
+  const Place& place(const Action& action) const { return places_[static_cast<size_t>(action.microbatch)]; }
+  Live& live(const Action& action) { return live_.at({action.microbatch, action.stage}); }
 
-  Stage stage_;
-  std::map<int32_t, JobRound*> rounds_;
-  std::map<int32_t, Live> live_;
-  ChainCaches chains_;
+  std::shared_ptr<const Backbone> backbone_;
+  PipelineLayout layout_;
+  int32_t rank_ = 0;
+  std::map<int32_t, OwnStage> stages_;  ///< by their place in the pipeline
   UnreadResults unread_;
+
+  // Of the run at hand.
+  std::map<JobStep, JobRound*> rounds_;
+  std::map<JobStep, int32_t> lowest_stage_;
+  std::vector<Place> places_;
+  std::map<std::pair<int32_t, int32_t>, Live> live_;  ///< by microbatch and stage
+  std::map<std::tuple<bool, int32_t, int32_t>, at::Tensor> handed_;  ///< error or activation, the stage that uses it, microbatch
+  std::map<JobStep, Step> steps_;
+  std::map<std::pair<JobStep, int32_t>, at::Tensor> from_above_;  ///< records of the stages above a stage
+  std::unique_ptr<RankMessages> messages_;
   bool evaluating_ = false;
+  double waited_s_ = 0;
 };
 
 }  // namespace cotune

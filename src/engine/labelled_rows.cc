@@ -1,5 +1,6 @@
 #include "engine/labelled_rows.h"
 
+#include <algorithm>
 #include <map>
 
 namespace cotune {
@@ -18,7 +19,12 @@ int64_t labelled_in(const Segment& segment, const BatchRow& row) {
 
 std::vector<int64_t> labelled_rows(const StepPlan& plan, std::span<const JobRound> rounds) {
   std::map<int32_t, const Batch*> batches;
-  for (const JobRound& round : rounds) batches[round.job] = round.batch;
+  for (const JobRound& round : rounds) {
+    const auto is_of_plan = [&](const BatchShape& batch) {
+      return batch.job == round.job && batch.step == round.batch->step;
+    };
+    if (std::ranges::any_of(plan.batches, is_of_plan)) batches[round.job] = round.batch;
+  }
   std::vector<int64_t> labelled;
   for (const Microbatch& microbatch : plan.microbatches) {
     int64_t count = 0;

@@ -56,16 +56,21 @@ std::vector<RowRange> runs_of(const Atom& atom, int64_t first_row, Layout layout
   return runs;
 }
 
-std::vector<ChainCache>* chain_of(const RowPart& part, ChainCaches& chains, int64_t layer_count,
+std::shared_ptr<ChainLayers> chain_of(const RowPart& part, int64_t step, ChainCaches& chains, LayerRange layers,
                                   const AttentionShape& attention, at::ScalarType compute, at::Device device) {
   if (part.position == 0 && part.length == part.row_length) return nullptr;
-  std::vector<ChainCache>& caches = chains[{part.job, part.row}];
+  const ChainCaches::key_type key{part.job, step, part.row};
+  std::shared_ptr<ChainLayers>& known = chains[key];
+  if (known == nullptr) known = std::make_shared<ChainLayers>();
+  const std::shared_ptr<ChainLayers> chain = known;
+  if (part.position + part.length == part.row_length) chains.erase(key);
+  ChainLayers& caches = *chain;
   const MemoryScope scope(MemoryKind::chain_kv);
-  caches.resize(static_cast<size_t>(layer_count));
+  caches.resize(static_cast<size_t>(layers.end));
   // Only the last part has pads, and which there are depends on its microbatch: the caches grow when it comes.
   const int64_t rows = std::max(part.row_length, part.position + part.length + part.pad);
-  for (ChainCache& cache : caches) {
-    for (at::Tensor* tensor : {&cache.keys, &cache.values}) {
+  for (auto cache = caches.begin() + layers.begin; cache != caches.end(); ++cache) {
+    for (at::Tensor* tensor : {&cache->keys, &cache->values}) {
       if (tensor->defined() && tensor->size(0) >= rows) continue;
       const at::Tensor grown =
           at::empty({rows, attention.kv_columns()}, at::TensorOptions().dtype(compute).device(device));
@@ -73,7 +78,7 @@ std::vector<ChainCache>* chain_of(const RowPart& part, ChainCaches& chains, int6
       *tensor = grown;
     }
   }
-  return &caches;
+  return chain;
 }
 
 }  // namespace
@@ -99,7 +104,7 @@ int64_t LayerRecord::bytes() const {
 }
 
 MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
-                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
+                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, LayerRange layers, const AttentionShape& attention,
                                       at::ScalarType compute, at::Device device) {
   const MemoryScope scope(MemoryKind::workspace);
   MicrobatchState state;
@@ -127,7 +132,7 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
   std::reverse(state.loss_spans.begin(), state.loss_spans.end());
   for (const RowPart& part : row_parts(microbatch)) {
     state.segments.push_back({part.first_token, part.length + part.pad, part.position, nullptr});
-    state.segment_chains.push_back(chain_of(part, chains, layer_count, attention, compute, device));
+    state.segment_chains.push_back(chain_of(part, rounds.at(part.job)->batch->step, chains, layers, attention, compute, device));
   }
   state.tokens = to_tensor(rows.tokens, at::kLong, device);
   state.positions = to_tensor(rows.positions, at::kInt, device);
@@ -135,7 +140,7 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
   state.labelled_rows = to_tensor(rows.labelled_rows, at::kLong, device);
   state.labels = to_tensor(rows.labels, at::kInt, device);
   state.row_scale = to_tensor(rows.scales, at::kDouble, device).to(accumulation_dtype(compute));
-  state.layers.resize(static_cast<size_t>(layer_count));
+  state.layers.resize(static_cast<size_t>(layers.end));
   for (LayerRecord& layer : state.layers) layer.sites.resize(state.jobs.size());
   return state;
 }

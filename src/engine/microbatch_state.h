@@ -8,7 +8,7 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "adapter/adapter.h"
@@ -32,8 +32,11 @@ struct LayerRecord {
   int64_t bytes() const;
 };
 
-/// Keys and values of the chains that are alive, per (job, row): one cache per layer.
-using ChainCaches = std::map<std::pair<int32_t, int32_t>, std::vector<ChainCache>>;
+/// Keys and values of a chain: one cache per layer.
+using ChainLayers = std::vector<ChainCache>;
+/// Of the chains that are on their way forward, by job, step and row. Each microbatch keeps those it has part of until its own
+/// backward; from the last chunk's forward on nobody else does.
+using ChainCaches = std::map<std::tuple<int32_t, int64_t, int32_t>, std::shared_ptr<ChainLayers>>;
 
 struct MicrobatchState {
   std::vector<JobRound*> jobs;        ///< with rows here, in row order
@@ -42,7 +45,7 @@ struct MicrobatchState {
   at::Tensor positions;               ///< int32 [tokens]
   at::Tensor example_keys;            ///< int64 [tokens]
   std::vector<AttentionSegment> segments;          ///< chain pointers are set per layer
-  std::vector<std::vector<ChainCache>*> segment_chains;  ///< per segment; nullptr: a whole row
+  std::vector<std::shared_ptr<ChainLayers>> segment_chains;  ///< per segment; nullptr: a whole row
 
   at::Tensor labelled_rows;           ///< int64 [labelled]: rows that predict a learned token
   at::Tensor labels;                  ///< int32 [labelled]
@@ -56,7 +59,7 @@ struct MicrobatchState {
   at::Tensor losses;                  ///< accumulation dtype [labelled]: by the head, unscaled
   at::Tensor wrong;                   ///< bool [labelled]: by loss_head, where the first choice is another token
 
-  std::vector<LayerRecord> layers;
+  std::vector<LayerRecord> layers;    ///< by the layers' own indices; those below the stage stay empty
   at::Tensor hidden;                  ///< running activation [tokens, hidden]
   at::Tensor x;                       ///< running input of the next product
   at::Tensor final_hidden;            ///< the last layer's output, kept for the head
@@ -68,9 +71,9 @@ struct MicrobatchState {
 
 /// Builds the inputs of a microbatch. layout: of its plan; padded splits each atom of job_rows into runs that do not depend on
 /// how many pads the neighbours demand. rounds: by job id. Chains get their caches in `chains` (created at the first
-/// chunk, sized for the whole row, one per layer).
+/// chunk, sized for the whole row, one for each of the stage's layers, at the layer's own index; the last chunk takes them out).
 MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
-                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, int64_t layer_count, const AttentionShape& attention,
+                                      const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, LayerRange layers, const AttentionShape& attention,
                                       at::ScalarType compute, at::Device device);
 
 }  // namespace cotune

@@ -15,6 +15,14 @@ namespace {
 /// torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
 constexpr double clipping_epsilon = 1e-6;
 
+std::vector<Parameter*> parameters_of(const JobRound& round, LayerRange layers) {
+  std::vector<Parameter*> parameters;
+  for (Parameter& p : round.adapter->parameters()) {
+    if (layers.contains(p.layer)) parameters.push_back(&p);
+  }
+  return parameters;
+}
+
 /// Returns whether everything written is finite.
 bool adamw_on_host(Parameter& p, const OptimizerSettings& settings, double multiplier) {
   const double rate = settings.learning_rate * p.learning_rate_ratio;
@@ -34,27 +42,24 @@ bool sgd_on_host(Parameter& p, const OptimizerSettings& settings, double multipl
                            p.first_moment.defined() ? p.first_moment.mutable_data_ptr<float>() : nullptr);
 }
 
-void step_on_host(JobRound& round) {
-  std::vector<Parameter>& parameters = round.adapter->parameters();
+void step_on_host(JobRound& round, LayerRange layers, const at::Tensor& record) {
+  const std::vector<Parameter*> parameters = parameters_of(round, layers);
   const OptimizerSettings& settings = round.optimizer;
-  double squares = 0;
-  for (const Parameter& p : parameters) {
-    squares += kernels::sum_of_squares(p.gradient.const_data_ptr<float>(), p.gradient.numel());
-  }
-  const double norm = std::sqrt(squares);
+  const double norm = std::sqrt(record.const_data_ptr<double>()[0]);
+  round.loss_sum = record.const_data_ptr<double>()[1];
   bool finite = true;
   if (std::isfinite(round.loss_sum) && std::isfinite(norm)) {
     const double multiplier =
         settings.max_grad_norm > 0 ? std::min(1.0, settings.max_grad_norm / (norm + clipping_epsilon)) : 1.0;
-    for (Parameter& p : parameters) {
-      finite = (settings.kind == OptimizerKind::adamw ? adamw_on_host(p, settings, multiplier)
-                                                      : sgd_on_host(p, settings, multiplier)) &&
+    for (Parameter* p : parameters) {
+      finite = (settings.kind == OptimizerKind::adamw ? adamw_on_host(*p, settings, multiplier)
+                                                      : sgd_on_host(*p, settings, multiplier)) &&
                finite;
     }
   }
-  for (Parameter& p : parameters) p.gradient.zero_();
+  for (Parameter* p : parameters) p->gradient.zero_();
   conclude_step(round, norm, finite);
-  if (round.stepped) round.adapter->refresh();
+  if (round.stepped) round.adapter->refresh(layers);
 }
 
 /// The parameters that share a learning rate and a weight decay, as lists: one call serves all tensors of a list.
@@ -63,9 +68,10 @@ struct ParameterGroup {
   std::vector<at::Tensor> values, gradients, first_moments, second_moments;
 };
 
-std::vector<ParameterGroup> groups_of(const std::vector<Parameter>& parameters, const OptimizerSettings& settings) {
+std::vector<ParameterGroup> groups_of(const std::vector<Parameter*>& parameters, const OptimizerSettings& settings) {
   std::vector<ParameterGroup> groups;
-  for (const Parameter& p : parameters) {
+  for (const Parameter* parameter : parameters) {
+    const Parameter& p = *parameter;
     const double rate = settings.learning_rate * p.learning_rate_ratio, decay = p.decays ? settings.weight_decay : 0;
     auto group = std::ranges::find_if(groups, [&](const ParameterGroup& other) {
       return other.learning_rate == rate && other.weight_decay == decay;
@@ -161,24 +167,22 @@ class GuardedStep {
   at::Tensor keep_first_, keep_second_, decay_, rate_;
 };
 
-void step_on_device(JobRound& round, UnreadResults& unread) {
+void step_on_device(JobRound& round, LayerRange layers, const at::Tensor& record, UnreadResults& unread) {
   const MemoryScope scope(MemoryKind::workspace);
   const OptimizerSettings& settings = round.optimizer;
-  std::vector<at::Tensor> gradients;
-  for (const Parameter& p : round.adapter->parameters()) gradients.push_back(p.gradient);
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)), 2);
-  const at::Tensor sound = at::isfinite(unread.loss_sum(round)) * at::isfinite(norm);
+  const at::Tensor norm = record[0].sqrt();
+  const at::Tensor sound = at::isfinite(record).all();
   at::Tensor multiplier = at::ones_like(norm);
   if (settings.max_grad_norm > 0) {
     multiplier = (settings.max_grad_norm / (norm + clipping_epsilon)).clamp_max_(1.0);
   }
   std::vector<GuardedStep> steps;
-  for (ParameterGroup& group : groups_of(round.adapter->parameters(), settings)) {
+  for (ParameterGroup& group : groups_of(parameters_of(round, layers), settings)) {
     steps.emplace_back(settings, std::move(group), sound, multiplier);
   }
-  unread.add_step(round, norm);
+  unread.add_step(round, layers, record);
   for (GuardedStep& step : steps) step.apply();
-  round.adapter->refresh();
+  round.adapter->refresh(layers);
 }
 
 }  // namespace
@@ -187,11 +191,33 @@ bool steps_on_host(const Adapter& adapter) {
   return adapter.setup().device.is_cpu() && adapter.setup().compute != at::kDouble;
 }
 
-void optimizer_step(JobRound& round, UnreadResults& unread) {
+at::Tensor step_record(const JobRound& round, LayerRange layers, bool has_head, const UnreadResults& unread) {
+  const MemoryScope scope(MemoryKind::workspace);
+  const std::vector<Parameter*> parameters = parameters_of(round, layers);
   if (steps_on_host(*round.adapter)) {
-    step_on_host(round);
+    const at::Tensor record = at::zeros({2}, at::kDouble);
+    double* value = record.mutable_data_ptr<double>();
+    for (const Parameter* p : parameters) {
+      value[0] += kernels::sum_of_squares(p->gradient.const_data_ptr<float>(), p->gradient.numel());
+    }
+    if (has_head) value[1] = round.loss_sum;
+    return record;
+  }
+  const at::Tensor record = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(round.adapter->setup().device));
+  if (!parameters.empty()) {
+    std::vector<at::Tensor> gradients;
+    for (const Parameter* p : parameters) gradients.push_back(p->gradient);
+    record[0].copy_(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).square().sum());
+  }
+  if (has_head) record[1].copy_(unread.loss_sum(round));
+  return record;
+}
+
+void optimizer_step(JobRound& round, LayerRange layers, const at::Tensor& record, UnreadResults& unread) {
+  if (steps_on_host(*round.adapter)) {
+    step_on_host(round, layers, record);
   } else {
-    step_on_device(round, unread);
+    step_on_device(round, layers, record, unread);
   }
 }
 

@@ -14,8 +14,8 @@
 
 namespace cotune {
 
-Stage::Stage(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes)
-    : backbone_(std::move(backbone)), head_workspace_bytes_(head_workspace_bytes) {}
+Stage::Stage(std::shared_ptr<const Backbone> backbone, StageShape shape, int64_t head_workspace_bytes)
+    : backbone_(std::move(backbone)), shape_(shape), head_workspace_bytes_(head_workspace_bytes) {}
 
 std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction direction) const {
   std::vector<AdapterShape> adapters;
@@ -25,8 +25,7 @@ std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction d
     const std::vector<AdapterShape> shapes = adapter_shapes(round->job, setup.spec, setup.modules, backbone_->config());
     adapters.insert(adapters.end(), shapes.begin(), shapes.end());
   }
-  const ModelConfig& config = backbone_->config();
-  return stage_operators(config, {0, config.layer_count, true, true, 1}, adapters, direction);
+  return stage_operators(backbone_->config(), shape_, adapters, direction);
 }
 
 void Stage::execute(const Operator& op, MicrobatchState& state) {

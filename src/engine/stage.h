@@ -15,11 +15,13 @@ namespace cotune {
 /// writing the explicit record only. Stateless but for a counter; not thread-safe.
 class Stage {
  public:
-  Stage(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes);
+  /// shape: the layers that it computes, of those that the backbone has.
+  Stage(std::shared_ptr<const Backbone> backbone, StageShape shape, int64_t head_workspace_bytes);
 
   const Backbone& backbone() const { return *backbone_; }
+  const StageShape& shape() const { return shape_; }
 
-  /// The operators of a microbatch with these jobs.
+  /// The operators of a microbatch with these jobs on this stage.
   std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
   void execute(const Operator& op, MicrobatchState& state);
 
@@ -51,6 +53,7 @@ class Stage {
   void run_head(MicrobatchState& state, bool want_gradient);
 
   std::shared_ptr<const Backbone> backbone_;
+  StageShape shape_;
   int64_t head_workspace_bytes_;
   int64_t dispatches_ = 0;
 };

@@ -11,12 +11,15 @@
 namespace cotune {
 namespace {
 
-/// f64 scalar: of all parameters; not finite where one of them is not.
-at::Tensor largest_magnitude(const Adapter& adapter) {
+/// f64 [1]: of the parameters in some layers; not finite where one of them is not.
+at::Tensor largest_magnitude(const Adapter& adapter, LayerRange layers) {
   std::vector<at::Tensor> values;
-  for (const Parameter& parameter : adapter.parameters()) values.push_back(parameter.value);
+  for (const Parameter& parameter : adapter.parameters()) {
+    if (layers.contains(parameter.layer)) values.push_back(parameter.value);
+  }
+  if (values.empty()) return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(adapter.setup().device));
   const double infinity = std::numeric_limits<double>::infinity();
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(values, infinity)), infinity).to(at::kDouble);
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(values, infinity)), infinity).to(at::kDouble).reshape({1});
 }
 
 }  // namespace
@@ -28,7 +31,9 @@ void UnreadResults::take_head(MicrobatchState& state) {
   heads_.push_back(std::move(head));
 }
 
-void UnreadResults::add_step(JobRound& round, at::Tensor norm) { steps_.push_back({&round, std::move(norm)}); }
+void UnreadResults::add_step(JobRound& round, LayerRange layers, at::Tensor record) {
+  steps_.push_back({&round, layers, std::move(record)});
+}
 
 at::Tensor UnreadResults::loss_sum(const JobRound& round) const {
   at::Tensor sum;
@@ -52,8 +57,8 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
     if (head.wrong.defined()) parts.push_back(head.wrong.to(at::kDouble));
   }
   for (const Step& step : steps_) {
-    parts.push_back(step.norm.reshape({1}));
-    parts.push_back(largest_magnitude(*step.round->adapter).reshape({1}));
+    parts.push_back(step.record);
+    parts.push_back(largest_magnitude(*step.round->adapter, step.layers));
   }
   const at::Tensor values = read_tensor(at::cat(parts));
   const double* value = values.const_data_ptr<double>();
@@ -70,8 +75,9 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
     }
   }
   for (const Step& step : steps_) {
-    const double norm = *value++;
+    const double norm = std::sqrt(*value++), loss_sum = *value++;
     const bool finite_parameters = std::isfinite(*value++);
+    if (!has_head_) step.round->loss_sum = loss_sum;
     conclude_step(*step.round, norm, finite_parameters);
   }
   clear();

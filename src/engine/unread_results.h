@@ -16,18 +16,18 @@ using ReadTensor = std::function<at::Tensor(const at::Tensor&)>;
 /// device, so that the host never waits for it within a job step. One transfer then brings all of them.
 class UnreadResults {
  public:
+  /// has_head: losses are taken here; otherwise a step's record brings them.
+  explicit UnreadResults(bool has_head = true) : has_head_(has_head) {}
+
   /// Takes the losses and misses that a head has left in the record, with the rows they belong to.
   void take_head(MicrobatchState& state);
 
-  /// A step whose success is not known yet: made only where loss and norm are finite. norm: f64 scalar on the device,
-  /// of the gradient before clipping.
-  void add_step(JobRound& round, at::Tensor norm);
+  /// A step of these layers whose success is not known yet: made only where its record (optimizer.h), on the device, is finite.
+  void add_step(JobRound& round, LayerRange layers, at::Tensor record);
 
   /// f64 scalar on the device: the sum of the job's losses that were taken since the last read. Finite unless a loss is
   /// not; the sum of record is the one that read() forms.
   at::Tensor loss_sum(const JobRound& round) const;
-
-  bool has_steps() const { return !steps_.empty(); }
 
   /// Brings everything over in one transfer and writes it into the rounds: losses are added in f64, in the order in
   /// which they were taken (descending atoms); steps report norm, success or failure, parameters that are not finite
@@ -44,8 +44,10 @@ class UnreadResults {
   };
   struct Step {
     JobRound* round;
-    at::Tensor norm;
+    LayerRange layers;
+    at::Tensor record;
   };
+  bool has_head_;
   std::vector<Head> heads_;
   std::vector<Step> steps_;
 };

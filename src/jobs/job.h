@@ -137,6 +137,8 @@ struct JobSpec {
 enum class Sharing { separate, temporal, batch_all, hybrid };
 enum class Layout { ragged, chunked, padded };
 enum class Recompute { automatic, never, always };
+/// How the ranks of a pipeline take turns (schedule/pipeline/).
+enum class RankOrder { automatic, gpipe, one_f_one_b, lorapp, muxtune };
 
 /// The run around the jobs. Every field is also an option of `cotune train`.
 struct RunSpec {
@@ -149,6 +151,8 @@ struct RunSpec {
   Sharing sharing = Sharing::hybrid;
   Layout layout = Layout::ragged;
   Recompute recompute = Recompute::automatic;
+  int64_t ranks = 1;                   ///< that the model's layers are divided among
+  RankOrder pipeline_order = RankOrder::automatic;
   bool portable_kernels = false;       ///< force the ATen path where own kernels exist
   bool operator==(const RunSpec&) const = default;
 };

@@ -33,8 +33,8 @@ enum class ActionKind {
 /// gives a buffer, and the rank goes on; what uses the message waits for it. A send completes only when its receive is
 /// posted. A message with microbatch -1 brings the squared gradient norm of job and job_step (pipeline_work.h).
 ///
-/// Ranges of forward, recompute and backward, where the chunk has layers 0 … L-1 (L = last_layer of the whole chunk):
-///   -1, -1   all of the chunk: forward = embedding and every layer; backward = head, then every layer, top first
+/// Ranges of forward, recompute and backward, in layers of the model, which has L:
+///   -1, -1   all of the stage: forward = embedding and every layer; backward = head, then every layer, top first
 ///   l, m     layers l … m-1 alone (l < m), without embedding and head
 ///   L, L     backward: the head alone (final norm, logits, loss and their gradient)
 ///   0, 0     forward: the embedding alone

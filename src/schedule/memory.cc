@@ -69,8 +69,6 @@ int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * facts.fragmentation));
 }
 
-StageShape whole_model(const ModelConfig& config) { return {.last_layer = config.layer_count}; }
-
 /// Saved bytes per token, in all and of the layer that saves most.
 struct SavedPerToken {
   int64_t model = 0;
@@ -155,6 +153,14 @@ int64_t method_workspace_per_token(const ModelConfig& config, AdapterMethod meth
     case AdapterMethod::bottleneck: return config.hidden_size * (e + 4 * a);
   }
   return 0;
+}
+
+/// Tokens alive on all ranks together; `everything`: of a round.
+int64_t alive_on_ranks(const WorstCase& lead, int64_t everything, const MemoryFacts& facts) {
+  if (facts.ranks == 1) return lead.alive_tokens;
+  if (facts.rank_order == RankOrder::gpipe) return std::max(lead.alive_tokens, everything);
+  const int64_t at_once = facts.rank_order == RankOrder::one_f_one_b ? lead.alive_tokens : lead.microbatch_tokens;
+  return std::max(lead.alive_tokens, std::min(facts.ranks * at_once, everything));
 }
 
 int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
@@ -306,7 +312,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   if (jobs.empty()) return estimate;
 
   std::vector<std::pair<int64_t, int64_t>> model_mix, layer_mix;  // adapter bytes per token, tokens
-  int64_t lowest_of_all = config.layer_count;
+  int64_t lowest_of_all = config.layer_count, everything = 0;
   for (const JobFootprint& job : jobs) {
     const MemoryEstimate resident = resident_bytes(config, job, facts);
     estimate.adapters += resident.adapters;
@@ -314,6 +320,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     estimate.optimizer += resident.optimizer;
     const SavedPerToken saved = saved_by_adapters(config, job, facts);
     const int64_t tokens = batch_tokens(job, policy, fuses(policy) ? longest_row(jobs) : job.longest_row);
+    everything += tokens;
     model_mix.push_back({saved.model, tokens});
     layer_mix.push_back({saved.layer, tokens});
     lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
@@ -321,7 +328,9 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
 
   int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    const WorstCase lead = worst_case(jobs, i, policy);
+    WorstCase lead = worst_case(jobs, i, policy);
+    lead.alive_tokens = alive_on_ranks(lead, round_up(everything, row_grid), facts);
+    lead.chain_tokens *= facts.ranks;
     const int64_t lowest = fuses(policy) ? lowest_of_all : lowest_layer(config, jobs[i]);
     const int64_t trained_layers = config.layer_count - lowest;
     const SavedPerToken frozen = saved_by_model(config, lowest, facts);
@@ -341,8 +350,10 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   const int64_t head_rows = std::max<int64_t>(row_grid, facts.logits_bytes / (config.vocabulary_size * e));
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
+  const int64_t messages = 8 * (facts.ranks - 1) * microbatch_tokens * config.hidden_size * e;
   estimate.workspace = with_holes(
-      workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts), facts);
+      facts.ranks * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
+      facts);
   const int64_t logit_bytes = facts.packed ? e : e + 4 * a;
   estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);
   return estimate;

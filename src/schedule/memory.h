@@ -47,6 +47,8 @@ struct MemoryFacts {
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t logits_bytes = 64 << 20;     ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
+  int64_t ranks = 1;              ///< of a pipeline within this process
+  RankOrder rank_order = RankOrder::automatic;
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
 };
 
@@ -95,6 +97,9 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///   logits       rows of the head's chunk · vocabulary · e
 ///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold, and the scores of a whole
 ///   segment, 6a · heads · segment · row; logits (e + 4a) in place of e
+///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
+///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
+///   ranks) are those of all
 ///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts);

@@ -195,6 +195,8 @@ class ListBuilder {
 
 }  // namespace
 
+StageShape whole_model(const ModelConfig& config) { return {0, config.layer_count, true, true, 1}; }
+
 std::string to_string(OperatorKind kind) { return kind_names[static_cast<size_t>(kind)]; }
 
 std::string Operator::name() const {

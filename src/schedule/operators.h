@@ -79,6 +79,8 @@ struct StageShape {
   bool operator==(const StageShape&) const = default;
 };
 
+StageShape whole_model(const ModelConfig& config);
+
 /// What the sizes of a microbatch are to its operators.
 struct MicrobatchCounts {
   int64_t tokens = 0;            ///< rows of the activations, pads included

@@ -30,7 +30,7 @@ struct StepPlan {
   PackingPolicy policy;
   std::vector<BatchShape> batches;     ///< the round's input, one per live job, in job order
   std::vector<Microbatch> microbatches;
-  std::vector<Action> actions;         ///< of the one rank there is so far, in order
+  std::vector<Action> actions;         ///< of one rank with the whole model, in order; several have a RankPlan (pipeline/rank_plan.h)
   bool operator==(const StepPlan&) const = default;
 };
 

@@ -51,7 +51,7 @@ JobRound step_of(Adapter& adapter, const OptimizerSettings& settings, std::vecto
   unread.take_head(state);
   const ReadTensor read = [](const at::Tensor& tensor) { return tensor.to(at::kCPU); };
   if (steps_on_host(adapter)) unread.read(read);
-  optimizer_step(round, unread);
+  optimizer_step(round, {}, step_record(round, {}, true, unread), unread);
   unread.read(read);
   return round;
 }

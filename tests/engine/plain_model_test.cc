@@ -110,7 +110,7 @@ class PlainModelTest : public ::testing::TestWithParam<Setting> {
       if (square > 0) worst_norm_ = std::max(worst_norm_, std::sqrt(square / expected_square));
       worst_gradient_ = std::max(worst_gradient_, apart);
       UnreadResults unread;
-      optimizer_step(results[i], unread);
+      optimizer_step(results[i], {}, step_record(results[i], {}, true, unread), unread);
       unread.read(interpreter_->read_tensor);
       ASSERT_TRUE(results[i].stepped) << results[i].failure;
       twin.plain->step(results[i].optimizer);

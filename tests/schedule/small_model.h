@@ -31,8 +31,6 @@ inline ModelConfig smollm2_135m() {
           .tied_embeddings = true};
 }
 
-inline StageShape whole_model(const ModelConfig& config) { return {.last_layer = config.layer_count}; }
-
 inline std::vector<AdapterShape> lora_everywhere(const ModelConfig& config, int32_t job, int64_t rank) {
   std::vector<AdapterShape> adapters;
   for (int64_t layer = 0; layer < config.layer_count; ++layer) {

@@ -1,0 +1,105 @@
+#include "engine/rank_messages.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+
+#include "base/error.h"
+#include "ops/memory.h"
+
+namespace cotune {
+namespace {
+
+constexpr int64_t alignment = 64;
+constexpr size_t most_under_way = 2;  // a plan is proven with sends that wait, so it has no use for more
+
+int64_t record_bytes(int64_t records) {
+  return (records * 2 * static_cast<int64_t>(sizeof(double)) + alignment - 1) / alignment * alignment;
+}
+
+Channel channel_of(ActionKind kind) {
+  return kind == ActionKind::send_activation || kind == ActionKind::receive_activation ? Channel::activation
+                                                                                       : Channel::error;
+}
+
+}  // namespace
+
+RankMessages::RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device)
+    : communicator_(communicator), hidden_size_(hidden_size), compute_(compute), device_(device) {}
+
+at::Tensor RankMessages::buffer_for(int64_t tokens, int64_t records) const {
+  const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(c10::elementSize(compute_));
+  const MemoryScope scope(MemoryKind::activations);
+  return at::empty({record_bytes(records) + tokens * row_bytes}, at::TensorOptions().dtype(at::kByte).device(device_));
+}
+
+Message RankMessages::views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const {
+  Message message;
+  const int64_t begin = record_bytes(records);
+  message.records = buffer.narrow(0, 0, begin).view(at::kDouble).narrow(0, 0, 2 * records).view({records, 2});
+  if (tokens > 0) {
+    message.rows = buffer.narrow(0, begin, buffer.size(0) - begin).view(compute_).view({tokens, hidden_size_});
+  }
+  return message;
+}
+
+void RankMessages::post(const Action& action, int64_t tokens, int64_t records) {
+  const at::Tensor buffer = buffer_for(tokens, records);
+  posted_[{action.kind, action.stage, action.microbatch, action.job, action.job_step}] = {
+      views_of(buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind))};
+}
+
+const Message& RankMessages::wait(const Key& key) {
+  const auto found = posted_.find(key);
+  COTUNE_CHECK(found != posted_.end(), "a message is used whose receive is not posted: stage {}, microbatch {}",
+               std::get<1>(key), std::get<2>(key));
+  Posted& posted = found->second;
+  if (posted.transfer != nullptr) wait(*posted.transfer);
+  posted.transfer.reset();
+  return posted.message;
+}
+
+const Message& RankMessages::wait(ActionKind kind, int32_t stage, int32_t microbatch) {
+  return wait(Key{kind, stage, microbatch, -1, -1});
+}
+
+const Message& RankMessages::wait_for_norm(int32_t stage, int32_t job, int64_t job_step) {
+  return wait(Key{ActionKind::receive_activation, stage, -1, job, job_step});
+}
+
+bool RankMessages::is_posted(ActionKind kind, int32_t stage, int32_t microbatch) const {
+  return posted_.contains({kind, stage, microbatch, -1, -1});
+}
+
+void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
+  posted_.erase({kind, stage, microbatch, -1, -1});
+}
+
+void RankMessages::send(const Action& action, const at::Tensor& rows, const at::Tensor& records) {
+  const int64_t tokens = rows.defined() ? rows.size(0) : 0;
+  const at::Tensor buffer = buffer_for(tokens, records.size(0));
+  Message message = views_of(buffer, tokens, records.size(0));
+  message.records.copy_(records);
+  if (tokens > 0) message.rows.copy_(rows);
+  auto& sent = sent_[{action.peer, channel_of(action.kind)}];
+  if (sent.size() == most_under_way) {
+    wait(*sent.front());
+    sent.pop_front();
+  }
+  sent.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
+}
+
+void RankMessages::wait(Transfer& transfer) {
+  const auto begin = std::chrono::steady_clock::now();
+  transfer.wait();
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void RankMessages::finish() {
+  for (auto& [channel, transfers] : sent_) {
+    for (const std::shared_ptr<Transfer>& transfer : transfers) wait(*transfer);
+  }
+  sent_.clear();
+}
+
+}  // namespace cotune

@@ -1,0 +1,71 @@
+/// The messages of one rank of a pipeline: activations and errors between stages, with what travels on them about job steps.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "comm/communicator.h"
+#include "schedule/action.h"
+
+namespace cotune {
+
+/// A message as it is used. Both share the message's buffer.
+struct Message {
+  at::Tensor rows;     ///< [tokens, hidden], compute dtype; undefined where it has no rows
+  at::Tensor records;  ///< f64 [records, 2] (step_record in optimizer.h)
+};
+
+/// Posts receives, waits for what is used, and keeps what is sent until it has left. One per rank and run; not thread-safe.
+///
+/// A message is one buffer of bytes: the records, filled up to 64 bytes, then the rows.
+class RankMessages {
+ public:
+  RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device);
+
+  /// action: receive_activation or receive_error. `tokens` 0: records alone.
+  void post(const Action& action, int64_t tokens, int64_t records);
+
+  /// Waits for a message of this rank whose receive was posted, and hands it out as often as it is asked for until release.
+  const Message& wait(ActionKind kind, int32_t stage, int32_t microbatch);
+  const Message& wait_for_norm(int32_t stage, int32_t job, int64_t job_step);
+  bool is_posted(ActionKind kind, int32_t stage, int32_t microbatch) const;
+  void release(ActionKind kind, int32_t stage, int32_t microbatch);
+
+  /// action: send_activation or send_error. Copies both and returns: at once, while at most one message before it in its
+  /// channel has not left.
+  void send(const Action& action, const at::Tensor& rows, const at::Tensor& records);
+
+  /// Waits until everything that was sent has left.
+  void finish();
+
+  /// Time spent in waits.
+  double waited_s() const { return waited_s_; }
+
+ private:
+  using Key = std::tuple<ActionKind, int32_t, int32_t, int32_t, int64_t>;  // kind of the receive, stage, microbatch, job, job step
+  struct Posted {
+    Message message;
+    std::shared_ptr<Transfer> transfer;
+  };
+
+  at::Tensor buffer_for(int64_t tokens, int64_t records) const;
+  Message views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const;
+  const Message& wait(const Key& key);
+  void wait(Transfer& transfer);
+
+  Communicator& communicator_;
+  int64_t hidden_size_;
+  at::ScalarType compute_;
+  at::Device device_;
+  std::map<Key, Posted> posted_;
+  std::map<std::pair<int32_t, Channel>, std::deque<std::shared_ptr<Transfer>>> sent_;  ///< by peer
+  double waited_s_ = 0;
+};
+
+}  // namespace cotune

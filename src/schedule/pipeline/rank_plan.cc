@@ -1,0 +1,154 @@
+#include "schedule/pipeline/rank_plan.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "schedule/pipeline/default_order.h"
+#include "schedule/pipeline/gpipe.h"
+#include "schedule/pipeline/list_scheduling.h"
+#include "schedule/pipeline/one_f_one_b.h"
+#include "schedule/pipeline/simulate.h"
+#include "schedule/pipeline/structured_template.h"
+#include "schedule/pipeline/verify_pipeline.h"
+
+namespace cotune {
+namespace {
+
+/// An order is chosen before every round: a few exchanges of neighbours, in place of the many that a lasting plan is worth.
+constexpr int64_t most_exchanges = 8;
+
+/// Per rank: `most` of its dearest microbatches, or its longest chain. Empty without a limit, and where ranks have several stages.
+std::vector<int64_t> kept_bytes_limits(const PipelineWork& work, int32_t most) {
+  if (most == 0 || work.stage_rank != one_stage_per_rank(work.rank_count)) return {};
+  std::vector<int64_t> limits(static_cast<size_t>(work.rank_count), 0);
+  for (const PipelineUnit& unit : units_of(work)) {
+    for (size_t stage = 0; stage < work.stage_rank.size(); ++stage) {
+      int64_t chain = 0;
+      for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
+        const int64_t bytes = work.microbatches[static_cast<size_t>(m)].cost[stage].kept_bytes;
+        chain += bytes;
+        limits[stage] = std::max(limits[stage], most * bytes);
+      }
+      limits[stage] = std::max(limits[stage], chain);
+    }
+  }
+  return limits;
+}
+
+ComputeOrder order_of(const PipelineWork& work, const RankPlanOptions& options) {
+  const std::vector<int64_t> limits = kept_bytes_limits(work, options.most_in_flight);
+  switch (options.order) {
+    case RankOrder::automatic: return choose_order(work, options.cluster, limits, most_exchanges).order;
+    case RankOrder::gpipe: return gpipe(work);
+    case RankOrder::one_f_one_b: return one_f_one_b(work, BatchBoundary::flush);
+    case RankOrder::lorapp: return list_schedule(work, options.cluster, {.kept_bytes_limit = limits});
+    case RankOrder::muxtune: return structured_template(work, options.cluster, {.in_flight = {}, .kept_bytes = limits});
+  }
+  COTUNE_CHECK(false, "no such order");
+}
+
+/// The lowest layer with an adapter of a microbatch's jobs.
+int64_t lowest_layer(const StepPlan& plan, const Microbatch& microbatch) {
+  int64_t lowest = plan.policy.layer_count;
+  for (const Atom& atom : microbatch.atoms) {
+    const auto batch = std::find_if(plan.batches.begin(), plan.batches.end(),
+                                    [&](const BatchShape& each) { return each.job == atom.job; });
+    lowest = std::min(lowest, batch->lowest_layer);
+  }
+  return lowest;
+}
+
+/// Every backward in pieces, each layer's forward again before it.
+std::vector<Action> with_recomputation(const std::vector<Action>& actions, const RankPlan& plan, const PipelineLayout& layout) {
+  std::vector<std::pair<const StepPlan*, const Microbatch*>> microbatches;
+  for (const StepPlan& round : plan.rounds) {
+    for (const Microbatch& microbatch : round.microbatches) microbatches.push_back({&round, &microbatch});
+  }
+  std::vector<Action> result;
+  for (const Action& action : actions) {
+    const bool is_backward = action.kind == ActionKind::backward;
+    if (!is_backward || !microbatches[static_cast<size_t>(action.microbatch)].first->policy.recompute) {
+      result.push_back(action);
+      continue;
+    }
+    const auto [round, microbatch] = microbatches[static_cast<size_t>(action.microbatch)];
+    const StageShape& stage = layout.stages[static_cast<size_t>(action.stage)];
+    const auto add = [&](ActionKind kind, int64_t first_layer, int64_t last_layer) {
+      Action part = action;
+      part.kind = kind;
+      part.first_layer = static_cast<int32_t>(first_layer);
+      part.last_layer = static_cast<int32_t>(last_layer);
+      result.push_back(part);
+    };
+    if (stage.has_head) add(ActionKind::backward, stage.last_layer, stage.last_layer);
+    const int64_t lowest = std::max(stage.first_layer, lowest_layer(*round, *microbatch));
+    for (int64_t layer = stage.last_layer; layer-- > lowest;) {
+      add(ActionKind::recompute, layer, layer + 1);
+      add(ActionKind::backward, layer, layer + 1);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+int32_t PipelineLayout::rank_count() const { return 1 + *std::max_element(stage_rank.begin(), stage_rank.end()); }
+
+int32_t PipelineLayout::stage_of(int64_t layer) const {
+  const auto found = std::find_if(stages.begin(), stages.end(), [&](const StageShape& stage) {
+    return stage.first_layer <= layer && layer < stage.last_layer;
+  });
+  COTUNE_CHECK(found != stages.end(), "no stage has layer {}", layer);
+  return static_cast<int32_t>(found - stages.begin());
+}
+
+PipelineLayout one_rank(const ModelConfig& config) { return {{whole_model(config)}, {0}}; }
+
+PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
+                     int64_t bytes_per_token) {
+  PipelineWork work;
+  int32_t chains = 0;
+  for (size_t index = 0; index < rounds.size(); ++index) {
+    const StepPlan& round = rounds[index];
+    std::vector<StageCost> cost;
+    for (size_t m = 0; m < round.microbatches.size(); ++m) {
+      for (size_t stage = 0; stage < layout.stages.size(); ++stage) cost.push_back(costs(round, m, stage));
+    }
+    std::vector<int32_t> lowest;
+    for (const BatchShape& batch : round.batches) lowest.push_back(layout.stage_of(batch.lowest_layer));
+    PipelineWork own = work_of(round, layout.stage_rank, cost, lowest, bytes_per_token);
+    work.rank_count = own.rank_count;
+    work.stage_rank = own.stage_rank;
+    for (const PipelineJob& job : own.jobs) {
+      const auto known = std::find_if(work.jobs.begin(), work.jobs.end(),
+                                      [&](const PipelineJob& each) { return each.job == job.job; });
+      if (known == work.jobs.end()) work.jobs.push_back(job);
+    }
+    int32_t most = -1;
+    for (PipelineMicrobatch& microbatch : own.microbatches) {
+      microbatch.round = static_cast<int64_t>(index);
+      most = std::max(most, microbatch.chain);
+      if (microbatch.chain >= 0) microbatch.chain += chains;
+      work.microbatches.push_back(std::move(microbatch));
+    }
+    chains += most + 1;
+  }
+  return work;
+}
+
+RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
+                       const ComputeOrder& order, const PipelineCluster& cluster) {
+  const PipelineSchedule schedule = make_schedule(work, order, cluster);
+  verify(work, schedule);
+  RankPlan plan{.rounds = std::move(rounds), .predicted_s = simulate(work, schedule, cluster).makespan_s, .ranks = {}};
+  for (const std::vector<Action>& actions : schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));
+  return plan;
+}
+
+RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
+                    const RankPlanOptions& options) {
+  const PipelineWork work = work_of(rounds, layout, costs, options.bytes_per_token);
+  return plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);
+}
+
+}  // namespace cotune

@@ -1,0 +1,62 @@
+/// Rounds of training on the ranks of a pipeline, as the engine takes them: what goes through together, who computes which
+/// layers, and what every rank does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "schedule/operators.h"
+#include "schedule/pipeline/compute_graph.h"
+#include "schedule/step_plan.h"
+
+namespace cotune {
+
+/// Who computes what.
+struct PipelineLayout {
+  std::vector<StageShape> stages;   ///< embedding to head
+  std::vector<int32_t> stage_rank;  ///< the rank of each
+  int32_t rank_count() const;
+  /// The stage that holds a layer.
+  int32_t stage_of(int64_t layer) const;
+  bool operator==(const PipelineLayout&) const = default;
+};
+
+/// The whole model on rank 0.
+PipelineLayout one_rank(const ModelConfig& config);
+
+struct RankPlan {
+  std::vector<StepPlan> rounds;             ///< in order; each job's steps ascend. Their own `actions` are not read
+  double predicted_s = 0;                   ///< from the first action to the last, by the costs (simulate)
+  std::vector<std::vector<Action>> ranks;   ///< Action::microbatch counts over the microbatches of all rounds, one after another
+  bool operator==(const RankPlan&) const = default;
+};
+
+/// Seconds, and bytes kept, of a microbatch on a stage. plan: an element of the rounds that are planned, where it lies.
+using StageCosts = std::function<StageCost(const StepPlan& plan, size_t microbatch, size_t stage)>;
+
+struct RankPlanOptions {
+  RankOrder order = RankOrder::automatic;
+  PipelineCluster cluster;                ///< links that times are reckoned with
+  int64_t bytes_per_token = 0;            ///< of an activation
+  /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
+  /// length. 0: no limit. Read by `automatic`, lorapp and muxtune.
+  int32_t most_in_flight = 0;
+};
+
+/// The rounds as the pipeline's schedules see them.
+PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
+                     int64_t bytes_per_token);
+
+/// What every rank does when it computes in this order: with messages, optimizer steps and frees (make_schedule), proven
+/// (verify), and with recomputation written out layer by layer where a round's policy has it: a backward is then the head
+/// alone, where the stage has it, and for each layer from the stage's last down to its lowest adapted one recompute(l, l + 1),
+/// backward(l, l + 1). work: work_of the rounds.
+RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
+                       const ComputeOrder& order, const PipelineCluster& cluster = {});
+
+/// The same in the order that the options ask for.
+RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
+                    const RankPlanOptions& options);
+
+}  // namespace cotune

@@ -1,0 +1,335 @@
+#include "engine/rank_threads.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <list>
+
+#include "base/random.h"
+#include "engine/random_job.h"
+#include "schedule/pipeline/gpipe.h"
+#include "schedule/pipeline/lorapp.h"
+
+namespace cotune {
+namespace {
+
+using namespace testing;
+
+/// `count` stages of about as many layers each, in one stage a rank, or `chunks` of them.
+PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks = 1) {
+  PipelineLayout layout{.stages = {}, .stage_rank = interleaved_stages(ranks, chunks)};
+  const int64_t stages = static_cast<int64_t>(ranks) * chunks;
+  for (int64_t s = 0; s < stages; ++s) {
+    layout.stages.push_back({s * config.layer_count / stages, (s + 1) * config.layer_count / stages, s == 0, s + 1 == stages, 1});
+  }
+  return layout;
+}
+
+StageCost one_unit(const StepPlan& plan, size_t microbatch, size_t) {
+  const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
+  return {.forward_s = tokens, .backward_s = 2 * tokens, .kept_bytes = static_cast<int64_t>(tokens)};
+}
+
+/// Every method; chains under a budget of 256, one of them of a job adapted in the upper layers alone; and a job adapted in the
+/// lowest layer.
+std::vector<RandomJob> every_method() {
+  std::vector<RandomJob> jobs{lora_job("lora", 1, 8, 0.3, {"all-linear"}, {12, 40, 31}),
+                              bottleneck_job("bottleneck", 2, 16, Activation::gelu, {25, 7, 90}),
+                              diff_pruning_job("sparse", 3, 0.05, {33, 18}),
+                              lora_job("long", 4, 4, 0, {"q_proj", "down_proj"}, {600, 20}),
+                              lora_job("upper", 5, 4, 0, {"v_proj", "o_proj"}, {550, 51}),
+                              lora_job("lower", 6, 4, 0, {"gate_proj"}, {44, 13})};
+  jobs[4].adapter.layers_to_transform = {3};
+  jobs[5].adapter.layers_to_transform = {0};
+  for (RandomJob& job : jobs) {
+    job.steps = 3;
+    job.optimizer.max_grad_norm = 0.05;
+    job.optimizer.weight_decay = 0.1;
+  }
+  return jobs;
+}
+
+/// A round of the lives, one step each.
+struct Round {
+  std::vector<JobLife*> present;
+  std::vector<JobRound> rounds;
+  StepPlan plan;
+};
+
+Round next_round(std::vector<std::unique_ptr<JobLife>>& lives, PackingPolicy policy, const ModelConfig& config) {
+  Round round;
+  std::vector<BatchShape> shapes;
+  for (const auto& life : lives) {
+    if (life->done()) continue;
+    round.present.push_back(life.get());
+    round.rounds.push_back(life->next_round());
+    shapes.push_back(round.rounds.back().batch->shape(round.rounds.back().job, life->adapter().lowest_layer()));
+  }
+  policy.layer_count = config.layer_count;
+  round.plan = plan_step(shapes, policy);
+  return round;
+}
+
+using RunRound = std::function<void(Round&)>;
+
+/// Values of every adapter after all jobs' steps, one flat list.
+std::vector<at::Tensor> train(const std::vector<RandomJob>& jobs, const Backbone& backbone, const PackingPolicy& policy,
+                              const RunRound& run) {
+  std::vector<std::unique_ptr<JobLife>> lives;
+  for (const RandomJob& job : jobs) {
+    lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, backbone));
+  }
+  while (true) {
+    Round round = next_round(lives, policy, backbone.config());
+    if (round.present.empty()) break;
+    run(round);
+    for (size_t i = 0; i < round.present.size(); ++i) {
+      EXPECT_EQ(round.rounds[i].failure, "");
+      round.present[i]->finish_round(round.rounds[i]);
+    }
+  }
+  std::vector<at::Tensor> values;
+  for (const auto& life : lives) {
+    for (const double loss : life->losses()) values.push_back(at::scalar_tensor(loss, at::kDouble));
+    for (const at::Tensor& value : values_of(life->adapter())) values.push_back(value);
+  }
+  return values;
+}
+
+std::vector<at::Tensor> train_on_one(const std::vector<RandomJob>& jobs, const std::shared_ptr<const Backbone>& backbone,
+                                     const PackingPolicy& policy) {
+  Interpreter interpreter(backbone);
+  return train(jobs, *backbone, policy, [&](Round& round) { interpreter.run(round.plan, round.rounds); });
+}
+
+double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  return largest_relative_difference(a, b);
+}
+
+class RanksAsThreads : public ::testing::Test {
+ protected:
+  RankPlanOptions options_for(RankOrder order, int32_t ranks) const {
+    return {.order = order, .cluster = {}, .bytes_per_token = config.hidden_size * 8, .most_in_flight = ranks};
+  }
+
+  const ModelConfig config = kernel_friendly_config(4);
+  const std::shared_ptr<const Backbone> backbone = random_backbone(config, at::kDouble, at::kCPU);
+  const PackingPolicy small_microbatches{.sharing = Sharing::temporal, .token_budget = 256};
+};
+
+TEST_F(RanksAsThreads, TrainTheAdaptersOfOneRankWhateverTheirNumberAndOrder) {
+  const std::vector<RandomJob> jobs = every_method();
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
+  const auto expect_equal = [&](RankThreads& ranks, RankOrder order, PackingPolicy policy) {
+    const auto trained = train(jobs, *backbone, policy, [&](Round& round) {
+      ranks.run(plan_ranks({round.plan}, ranks.layout(), one_unit, options_for(order, ranks.rank_count())), round.rounds);
+    });
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks.rank_count() << " ranks, order " << static_cast<int>(order);
+  };
+  RankThreads two(backbone, even_layout(config, 2), 1), four(backbone, even_layout(config, 4), 1);
+  for (const RankOrder order : {RankOrder::automatic, RankOrder::gpipe, RankOrder::lorapp}) expect_equal(two, order, small_microbatches);
+  for (const RankOrder order : {RankOrder::one_f_one_b, RankOrder::muxtune}) expect_equal(four, order, small_microbatches);
+  PackingPolicy recomputed = small_microbatches;
+  recomputed.recompute = true;
+  expect_equal(two, RankOrder::automatic, recomputed);
+}
+
+TEST_F(RanksAsThreads, OfOneRankAndOfSeveralStagesEachTrainTheSame) {
+  const std::vector<RandomJob> jobs = every_method();
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
+  for (const auto& [ranks, chunks] : {std::pair(1, 1), {1, 2}, {2, 2}}) {
+    RankThreads threads(backbone, even_layout(config, ranks, chunks), 1);
+    const auto trained = train(jobs, *backbone, small_microbatches, [&](Round& round) {
+      const PipelineWork work = work_of({round.plan}, threads.layout(), one_unit, 8);
+      ComputeOrder order = gpipe(work);
+      threads.run(plan_in_order({round.plan}, threads.layout(), work, order), round.rounds);
+    });
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks of " << chunks << " stages";
+  }
+}
+
+/// Any order that the computations may have.
+ComputeOrder random_order(const PipelineWork& work, uint64_t key) {
+  const ComputeGraph graph(work, {});
+  std::vector<int32_t> waiting = graph.predecessor_counts(), ready;
+  for (int32_t node = 0; node < graph.size(); ++node) {
+    if (graph.exists(node) && waiting[static_cast<size_t>(node)] == 0) ready.push_back(node);
+  }
+  ComputeOrder order(static_cast<size_t>(work.rank_count));
+  for (uint64_t drawn = 0; !ready.empty(); ++drawn) {
+    const auto pick = static_cast<std::ptrdiff_t>(uniform_below(key, drawn, ready.size()));
+    const int32_t node = ready[static_cast<size_t>(pick)];
+    ready.erase(ready.begin() + pick);
+    const Compute compute = graph.compute(node);
+    order[static_cast<size_t>(work.stage_rank[static_cast<size_t>(compute.stage)])].push_back(compute);
+    for (const ComputeEdge& edge : graph.successors(node)) {
+      if (--waiting[static_cast<size_t>(edge.to)] == 0) ready.push_back(edge.to);
+    }
+  }
+  return order;
+}
+
+/// Steps of jobs that select nothing, planned round by round, to run at once.
+struct Rounds {
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::list<Batch> batches;
+  std::vector<StepPlan> plans;
+  std::vector<JobRound> rounds;
+};
+
+Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps) {
+  Rounds result;
+  policy.layer_count = config.layer_count;
+  for (const RandomJob& job : jobs) result.adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<BatchShape> shapes;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      result.batches.push_back(jobs[i].batch(step, config.vocabulary_size));
+      JobRound round{.job = static_cast<int32_t>(i), .adapter = result.adapters[i].get(), .batch = &result.batches.back()};
+      round.dropout_key = jobs[i].dropout_key(step);
+      round.optimizer = jobs[i].optimizer;
+      round.optimizer.step = step + 1;
+      shapes.push_back(round.batch->shape(round.job, round.adapter->lowest_layer()));
+      result.rounds.push_back(round);
+    }
+    result.plans.push_back(plan_step(shapes, policy));
+  }
+  return result;
+}
+
+TEST_F(RanksAsThreads, TrainTheSameInAnyProvenOrderAndWithoutAFlushBetweenRounds) {
+  std::vector<RandomJob> jobs = every_method();
+  std::erase_if(jobs, [](const RandomJob& job) { return job.adapter.method == AdapterMethod::diff_pruning; });
+  const int64_t steps = jobs.front().steps;
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
+  PackingPolicy fused = small_microbatches;
+  fused.sharing = Sharing::hybrid;
+  fused.token_budget = 512;
+  RankThreads ranks(backbone, even_layout(config, 4), 1);
+  for (const auto& [policy, key] : {std::pair(small_microbatches, 1), {small_microbatches, 0}, {fused, 2}, {fused, 3}, {fused, 0}}) {
+    Rounds together = rounds_of(jobs, config, policy, steps);
+    const PipelineWork work = work_of(together.plans, ranks.layout(), one_unit, 8);
+    const ComputeOrder order = key > 0 ? random_order(work, static_cast<uint64_t>(key)) : lorapp(work);
+    ranks.run(plan_in_order(together.plans, ranks.layout(), work, order), together.rounds);
+    std::vector<at::Tensor> trained;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
+        const JobRound& round = together.rounds[step * jobs.size() + i];
+        EXPECT_TRUE(round.stepped) << round.failure;
+        trained.push_back(at::scalar_tensor(round.loss(), at::kDouble));
+      }
+      for (const at::Tensor& value : values_of(*together.adapters[i])) trained.push_back(value);
+    }
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "order " << key << ", budget " << policy.token_budget;
+  }
+}
+
+TEST_F(RanksAsThreads, LeaveAJobAloneFromTheStepOnThatIsNotFinite) {
+  // Two steps without a flush: the gradient of a job's first is not finite; the second, which would be, must not be made either.
+  const std::vector<RandomJob> jobs{lora_job("sound", 1, 4, 0, {"all-linear"}, {30, 20}),
+                                    lora_job("broken", 2, 4, 0, {"all-linear"}, {31})};
+  RankThreads ranks(backbone, even_layout(config, 2), 1);
+  Rounds together = rounds_of(jobs, config, small_microbatches, 2);
+  together.adapters[1]->parameters().front().gradient.fill_(std::numeric_limits<double>::infinity());
+  const std::vector<at::Tensor> before = values_of(*together.adapters[1]);
+  ranks.run(plan_ranks(together.plans, ranks.layout(), one_unit, options_for(RankOrder::automatic, 2)), together.rounds);
+  for (const size_t round : {0, 2}) EXPECT_TRUE(together.rounds[round].stepped) << together.rounds[round].failure;
+  for (const size_t round : {1, 3}) {
+    EXPECT_FALSE(together.rounds[round].stepped);
+    EXPECT_NE(together.rounds[round].failure, "");
+  }
+  EXPECT_EQ(difference_in_bits(values_of(*together.adapters[1]), before), "");
+  for (const Parameter& parameter : together.adapters[1]->parameters()) EXPECT_TRUE(parameter.gradient.eq(0).all().item<bool>());
+}
+
+TEST_F(RanksAsThreads, EvaluateAsOneRankDoes) {
+  const std::vector<RandomJob> jobs = every_method();
+  RankThreads ranks(backbone, even_layout(config, 2), 1);
+  Interpreter alone(backbone);
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::vector<Batch> batches;
+  for (const RandomJob& job : jobs) {
+    adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
+    randomise(*adapters.back(), job.seed, 0.05);
+    batches.push_back(job.batch(0, config.vocabulary_size));
+  }
+  std::vector<JobRound> rounds;
+  std::vector<BatchShape> shapes;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    rounds.push_back({.job = static_cast<int32_t>(i), .adapter = adapters[i].get(), .batch = &batches[i], .purpose = RoundPurpose::evaluate});
+    shapes.push_back(batches[i].shape(static_cast<int32_t>(i), 0));
+  }
+  std::vector<JobRound> expected = rounds;
+  PackingPolicy policy = small_microbatches;
+  policy.layer_count = config.layer_count;
+  const StepPlan plan = plan_step(shapes, policy);
+  alone.run(plan, expected);
+  ranks.run(plan_ranks({plan}, ranks.layout(), one_unit, options_for(RankOrder::automatic, 2)), rounds);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
+    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
+  }
+}
+
+/// Thrown on a rank in the middle of a round.
+class Trouble : public std::exception {};
+
+TEST_F(RanksAsThreads, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
+  std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("b", 2, 4, 0, {"all-linear"}, {31}),
+                              bottleneck_job("c", 3, 8, Activation::relu, {90})};
+  for (RandomJob& job : jobs) job.steps = 1;
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
+  RankThreads ranks(backbone, even_layout(config, 2), 1);
+  size_t broken_off = 0, partly = 0;
+  for (int64_t limit = 5; limit < 400; limit += 23) {
+    std::vector<std::unique_ptr<JobLife>> lives;
+    for (const RandomJob& job : jobs) lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, *backbone));
+    Round round = next_round(lives, small_microbatches, config);
+    const auto plan = [&](const Round& each) {
+      return plan_ranks({each.plan}, ranks.layout(), one_unit, options_for(RankOrder::lorapp, 2));
+    };
+    std::vector<std::vector<at::Tensor>> before;
+    for (const auto& life : lives) before.push_back(values_of(life->adapter()));
+    int64_t count = 0;
+    ranks.observe([&](int32_t rank, const Operator&, double) {
+      if (rank == 1 && ++count == limit) throw Trouble();
+    });
+    try {
+      ranks.run(plan(round), round.rounds);
+    } catch (const Trouble&) {
+      ++broken_off;
+    }
+    ranks.observe({});
+    // What was not stepped is as before, and goes through on its own.
+    Round rest;
+    std::vector<BatchShape> shapes;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (round.rounds[i].stepped) continue;
+      EXPECT_EQ(difference_in_bits(values_of(lives[i]->adapter()), before[i]), "");
+      rest.rounds.push_back(round.rounds[i]);
+      shapes.push_back(round.rounds[i].batch->shape(round.rounds[i].job, 0));
+    }
+    if (!rest.rounds.empty()) {
+      partly += rest.rounds.size() < jobs.size();
+      PackingPolicy policy = small_microbatches;
+      policy.layer_count = config.layer_count;
+      rest.plan = plan_step(shapes, policy);
+      ranks.run(plan(rest), rest.rounds);
+    }
+    std::vector<at::Tensor> trained;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const auto again = std::ranges::find(rest.rounds, round.rounds[i].job, &JobRound::job);
+      trained.push_back(at::scalar_tensor((again != rest.rounds.end() ? *again : round.rounds[i]).loss(), at::kDouble));
+      for (const at::Tensor& value : values_of(lives[i]->adapter())) trained.push_back(value);
+    }
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "broken off after " << limit << " operators";
+  }
+  EXPECT_GT(broken_off, 3u);
+  EXPECT_GT(partly, 0u);
+}
+
+}  // namespace
+}  // namespace cotune
