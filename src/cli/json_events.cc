@@ -142,6 +142,16 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"total_bytes", summary.device_memory->total_bytes}};
   }
   json["operator_seconds"] = summary.operator_seconds;
+  if (!summary.ranks.empty()) {
+    json["ranks"] = Json::array();
+    json["ranks_predicted_seconds"] = summary.ranks_predicted_seconds;
+  }
+  for (const RankSummary& rank : summary.ranks) {
+    json["ranks"].push_back({{"first_layer", rank.first_layer},
+                             {"last_layer", rank.last_layer - 1},
+                             {"seconds", rank.seconds},
+                             {"waited_seconds", rank.waited_seconds}});
+  }
   json["plans"] = Json::array();
   for (const PlannedRound& plan : summary.plans) json["plans"].push_back(to_json(plan));
   json["prediction"] = prediction_json(prediction);

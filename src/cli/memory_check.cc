@@ -70,6 +70,8 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
+  facts.ranks = run.ranks;
+  facts.rank_order = run.pipeline_order;
   facts.weight_bytes = predict_weight_bytes(model.config, memory_facts(compute, device.device, weight_parts));
   const PackingPolicy policy = packing_policy(run, model.config);
   PredictedMemory predicted;

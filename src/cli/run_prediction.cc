@@ -32,10 +32,10 @@ MemoryEstimate between_rounds(const ModelConfig& config, const JobFootprint& job
 
 }  // namespace
 
-RunPrediction::RunPrediction(const Backbone& backbone, const MeasuredTimes* times, int64_t process_bytes)
-    : backbone_(backbone), times_(times), process_bytes_(process_bytes) {
+RunPrediction::RunPrediction(const Backbone& backbone, const MeasuredTimes* times, int64_t process_bytes, int64_t ranks)
+    : backbone_(backbone), times_(ranks == 1 ? times : nullptr), process_bytes_(process_bytes) {
   facts_ = memory_facts(backbone.compute(), backbone.device());
-  knows_memory_ = backbone.device().is_cpu() && facts_.packed;
+  knows_memory_ = backbone.device().is_cpu() && facts_.packed && ranks == 1;
   if (!knows_memory_) return;
   const MemoryUsage usage = memory_usage();
   // f32 weights in parts take as many as their values need, which shapes do not say.

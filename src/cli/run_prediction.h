@@ -26,7 +26,8 @@ struct PredictedBytes {
 class RunPrediction : public RunObserver {
  public:
   /// times: nullptr without a profile; process_bytes: its figure, 0 without. They and the backbone must outlive this.
-  RunPrediction(const Backbone& backbone, const MeasuredTimes* times, int64_t process_bytes);
+  /// On several ranks nothing is predicted: what they have alive together, and how they wait, depends on their times.
+  RunPrediction(const Backbone& backbone, const MeasuredTimes* times, int64_t process_bytes, int64_t ranks = 1);
 
   void on_job_started(const TrainingJob& job) override;
   void on_plan(const StepPlan& plan, std::span<const JobRound> rounds) override;

@@ -110,6 +110,20 @@ void print_operators(const RunSummary& summary, size_t width) {
   if (operators.size() > most) row(fmt::format("{} others", operators.size() - most), rest);
 }
 
+void print_ranks(const RunSummary& summary, size_t width) {
+  if (summary.ranks.empty() || summary.rounds == 0) return;
+  print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>8}", name_column("ranks", width), "layers", "busy", "waiting"));
+  for (size_t i = 0; i < summary.ranks.size(); ++i) {
+    const RankSummary& rank = summary.ranks[i];
+    print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(std::to_string(i), width),
+                           fmt::format("{}-{}", rank.first_layer, rank.last_layer - 1), 100 * rank.busy_share(),
+                           100 * (1 - rank.busy_share())));
+  }
+  const double seconds = summary.ranks.front().seconds;
+  print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", seconds, summary.ranks_predicted_seconds,
+                         100 * (summary.ranks_predicted_seconds / seconds - 1)));
+}
+
 void print_predicted_time(const RunPrediction& prediction) {
   const std::vector<RunPrediction::Round>& rounds = prediction.rounds();
   if (rounds.size() < 2) return;
@@ -155,6 +169,7 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
   const size_t width = name_column_width(names);
   print_speed(summary);
   print_predicted_time(prediction);
+  print_ranks(summary, width);
   print_operators(summary, width);
   print_memory(summary, prediction, width);
   print_tokens(summary, jobs, width);

@@ -79,10 +79,10 @@ struct CheckedProfile {
 };
 
 std::unique_ptr<CheckedProfile> profile_for(const std::string& file, const ModelConfig& config, at::ScalarType compute,
-                                            const ComputeDevice& device) {
+                                            const ComputeDevice& device, int64_t ranks) {
   if (file.empty()) return nullptr;
   Profile profile = read_profile(file);
-  check_fingerprint(profile, fingerprint_here(config, compute, device), file);
+  check_fingerprint(profile, fingerprint_here(config, compute, device, ranks), file);
   MeasuredTimes times(profile, config, file);
   return std::make_unique<CheckedProfile>(CheckedProfile{std::move(profile), std::move(times)});
 }
@@ -144,6 +144,20 @@ ComputeDevice device_for(const RunSpec& run, Diagnostics& mistakes) {
     mistakes.add(error);
     return {};
   }
+}
+
+/// Whether the model can be divided among so many ranks, here.
+void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
+                 const ComputeDevice& device, Diagnostics& mistakes) {
+  const auto place = places.find("run.ranks");
+  if (place == places.end() || run.ranks == 1) return;
+  const auto add = [&](const std::string& message) {
+    mistakes.add(place->second.file, place->second.line, place->second.field, message);
+  };
+  if (run.ranks > config.layer_count) {
+    add(fmt::format("is {}, but the model has {} layers: at most one rank for each", run.ranks, config.layer_count));
+  }
+  if (!device.is_cpu()) add(fmt::format("is {}, but several ranks of one program compute on the CPU, not on {}", run.ranks, device.name));
 }
 
 std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::ScalarType compute,
@@ -245,6 +259,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     followed = follow_plan(arguments.plan, inputs.jobs_file, run_places, inputs.model.has_config ? &files.config : nullptr,
                            dtype_name(compute), mistakes);
   }
+  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, device, mistakes);
   const int64_t limit = memory_limit(run, device);
   if (inputs.model.has_config && device.is_cpu()) {
     check_weights_fit(run.memory, limit, files.config, compute, mistakes);
@@ -252,7 +267,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   std::unique_ptr<CheckedProfile> profile;
   if (inputs.model.has_config) {
     try {
-      profile = profile_for(arguments.profile, files.config, compute, device);
+      profile = profile_for(arguments.profile, files.config, compute, device, run.ranks);
     } catch (const UserError& error) {
       mistakes.add("", 0, "", error.what());
     }
@@ -296,13 +311,16 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   TrainerOptions options;
   options.policy = packing_policy(run, files.config);
   options.recompute = run.recompute;
+  options.ranks = run.ranks;
+  options.pipeline_order = run.pipeline_order;
   options.device = device;
   options.costs = std::move(costs);
   options.followed = std::move(followed);
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
   ReliefRecorder relief_recorder(folder, record);
-  RunPrediction prediction(*backbone, profile ? &profile->times : nullptr, profile ? profile->profile.process_bytes : 0);
+  RunPrediction prediction(*backbone, profile ? &profile->times : nullptr, profile ? profile->profile.process_bytes : 0,
+                           run.ranks);
   options.observers = {&metrics, &relief_recorder, &prediction};
   if (arguments.json) {
     options.observers.push_back(&json_events);

@@ -137,6 +137,14 @@ Condition optimizer_is(OptimizerKind kind) {
           }};
 }
 
+Condition several_ranks() {
+  return {.holds = [](const OptionTarget& target) { return target.run->ranks > 1; },
+          .summary = "with several ranks",
+          .complaint = [](const std::string& key, const OptionTarget&) {
+            return fmt::format("`{}` belongs to several ranks; run.ranks is 1", key);
+          }};
+}
+
 bool has_evaluation_data(const JobSpec& job) { return !job.data.eval.empty() || job.data.eval_fraction > 0; }
 
 Condition needs_evaluation_data() {
@@ -220,6 +228,12 @@ void add_run(std::vector<Option>& table) {
                         "memory."));
   table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
                         "Worker threads; 0: one per core."));
+  table.push_back(field(Section::run, "ranks", COTUNE_FIELD(run->ranks), whole(1, 64),
+                        "Threads of the program that the model's layers are divided among, as the stages of a pipeline; each "
+                        "computes with its part of `threads` (docs/ranks.md). Does not change what is trained."));
+  table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
+                        "How the ranks take turns; `auto` is what is predicted to be fastest.",
+                        {.condition = several_ranks()}));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));
   table.push_back(field(Section::run, "layout", COTUNE_FIELD(run->layout), choice_of<Layout>(),

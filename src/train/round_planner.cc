@@ -43,15 +43,8 @@ const RoundPlanner::Job& RoundPlanner::job_of(const TrainingJob& job) {
   const auto [found, is_new] = jobs_.try_emplace(job.index());
   if (!is_new) return found->second;
   Job& own = found->second;
-  const JobFootprint footprint = job.footprint();
   const Dataset& data = job.data().train;
-  std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < data.size(); ++i) lengths.push_back(data.length(i));
-  own.shape = {.name = job.spec().name,
-               .batch_size = footprint.row_count,
-               .lengths = histogram_of(lengths),
-               .adapters = footprint.adapters,
-               .moment_count = footprint.moment_count};
+  own.shape = job.shape();
   own.labelled_share = static_cast<double>(data.learned_count()) / static_cast<double>(data.token_count());
   return own;
 }

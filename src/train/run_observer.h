@@ -36,6 +36,14 @@ struct EvaluationEvent {
   double seconds = 0;
 };
 
+/// What one rank of a pipeline did in training rounds.
+struct RankSummary {
+  int64_t first_layer = 0, last_layer = 0;  ///< last_layer: one past it
+  double seconds = 0;         ///< of the rounds
+  double waited_seconds = 0;  ///< for messages, and at the end of a round for the others
+  double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }
+};
+
 /// What a run has done when it ends, or so far.
 struct RunSummary {
   double seconds = 0;                   ///< of the run, from the first round on
@@ -47,7 +55,9 @@ struct RunSummary {
   int64_t real_tokens = 0, labelled_tokens = 0;  ///< trained in the rounds that seconds_training counts
   std::map<int32_t, TokenCounts> tokens;         ///< per job, over all training rounds
   std::map<int32_t, int64_t> labelled;           ///< per job, over the same
-  std::map<std::string, double> operator_seconds;
+  std::map<std::string, double> operator_seconds;  ///< of all ranks
+  std::vector<RankSummary> ranks;                  ///< where there are several
+  double ranks_predicted_seconds = 0;              ///< of the training rounds on them
   std::string device = "cpu";           ///< what it calls itself
   MemoryUsage memory;                   ///< of the host
   std::optional<DeviceMemory> device_memory;  ///< of another device than the CPU
@@ -66,7 +76,8 @@ class RunObserver {
   virtual void on_job_started(const TrainingJob&) {}
   virtual void on_job_waiting(const TrainingJob&) {}
   virtual void on_selection(const TrainingJob&) {}
-  /// Before a training round runs. Where memory then runs short, the next plan of the same round follows.
+  /// Before a training round runs; on ranks, before the first of those that run at once. Where memory then runs short, the next
+  /// plan of the same round follows.
   virtual void on_plan(const StepPlan&, std::span<const JobRound>) {}
   virtual void on_step(const StepEvent&) {}
   virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began

@@ -19,9 +19,11 @@ TokenCounts& operator+=(TokenCounts& sum, const TokenCounts& counts) {
 }
 
 /// Before any job is loaded: what is held now stays.
-MemoryFacts facts_with_weights(const Backbone& backbone) {
+MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& options) {
   release_unused_memory();
   MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
+  facts.ranks = options.ranks;
+  facts.rank_order = options.pipeline_order;
   facts.weight_bytes = std::max(backbone.weight_bytes(), memory_usage().held_bytes);
   return facts;
 }
@@ -42,20 +44,21 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
-      learned_(backbone_->config(), facts_with_weights(*backbone_)),
-      recent_rate_(jobs_.size(), 0),
-      round_tokens_(jobs_.size()) {
+      learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
+      recent_rate_(jobs_.size(), 0) {
   options_.policy.layer_count = backbone_->config().layer_count;
   options_.policy.recompute = options_.recompute == Recompute::always;
   if (options_.relief && options_.relief->requested_token_budget == requested_token_budget_) {
     options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);
     if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
   }
+  operator_seconds_.resize(static_cast<size_t>(options_.ranks));
+  if (options_.ranks > 1) start_ranks();
   if (!options_.device.is_cpu()) return;  // a device works while the host goes on: its times say nothing there
-  interpreter_.stage().on_operator = [this](const Operator& op, const MicrobatchState&, double seconds) {
-    summary_.operator_seconds[to_string(op.kind)] += seconds;
+  interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
+    operator_seconds_.front()[to_string(op.kind)] += seconds;
     break_off_stopped_evaluation();
-  };
+  });
 }
 
 double Trainer::seconds_since_start() const {
@@ -84,6 +87,9 @@ RunSummary Trainer::run() {
     }
   }
   summary_.seconds = seconds_since_start();
+  for (const std::map<std::string, double>& rank : operator_seconds_) {
+    for (const auto& [name, seconds] : rank) summary_.operator_seconds[name] += seconds;
+  }
   summary_.memory = memory_usage();
   summary_.peak_rss_bytes = peak_resident_bytes();
   if (!options_.device.is_cpu()) summary_.device_memory = options_.device.memory();
@@ -126,11 +132,41 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     if (trouble) pause_a_job(*trouble);
     return;
   }
+  const size_t round_count = add_rounds_ahead(rounds);
   const double before = seconds_since_start();
+  round_tokens_.clear();
   if (const auto found = interpret(rounds)) trouble = found;
-  const double seconds = seconds_since_start() - before;
+  round_seconds_ = (seconds_since_start() - before) / static_cast<double>(round_count);
+  const size_t job_count = rounds.size() / round_count;  // memory may have broken selections off
+  DueWork due;
+  for (size_t first = 0; first < rounds.size(); first += job_count) {
+    finish_rounds({rounds.data() + first, job_count}, due);
+  }
+  for (TrainingJob* current : due.failures) fail_with_bad_state(*current);
+  for (const auto& [current, reason] : due.selections_without_memory) {
+    trouble = reason;
+    if (running_jobs().size() == 1) {
+      fail_job(*current, fmt::format("it does not fit even alone: {}", reason));
+    } else {
+      set_aside(*current, reason);
+    }
+  }
+  report_missed_deadlines(rounds);
+  if (!due.evaluations.empty()) evaluate(due.evaluations);
+  for (TrainingJob* current : due.checkpoints) {
+    if (current->is_loaded()) save(*current, false);  // a job that was paused meanwhile has been saved
+  }
+  for (size_t i = 0; i < job_count; ++i) {
+    TrainingJob& current = job(rounds[i].job);
+    // An evaluation that is still due was broken off: the job ends when a resumed run has made it.
+    if (current.state().status != JobStatus::running || current.evaluation_due()) continue;
+    if (current.stops_early() || current.done()) finish_job(current);
+  }
+  if (trouble && running_jobs().size() == running_before) pause_a_job(*trouble);  // no job has made room
+}
+
+void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {
   int64_t real_tokens = 0;
-  std::vector<TrainingJob*> to_evaluate, to_save;
   for (const JobRound& round : rounds) {
     TrainingJob& current = job(round.job);
     const bool ran = round.stepped || !round.failure.empty() || round.purpose == RoundPurpose::select;
@@ -139,99 +175,89 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     try {
       stepped = current.finish_round(round);
     } catch (const MemoryLimitExceeded& error) {  // at the end of a selection, which then begins again
-      trouble = error.what();
-      if (running_jobs().size() == 1) {
-        fail_job(current, fmt::format("it does not fit even alone: {}", *trouble));
-      } else {
-        set_aside(current, *trouble);
-      }
+      due.selections_without_memory.push_back({&current, error.what()});
       continue;
     }
     if (current.state().status == JobStatus::failed) {
-      fail_with_bad_state(current);
+      due.failures.push_back(&current);
       continue;
     }
     if (!stepped) {
       tell([&](RunObserver& observer) { observer.on_selection(current); });
-      if (current.checkpoint_due()) to_save.push_back(&current);
+      if (current.checkpoint_due()) due.checkpoints.push_back(&current);
       continue;
     }
-    const auto index = static_cast<size_t>(round.job);
-    const TokenCounts& counts = round_tokens_[index];
-    summary_.tokens[round.job] += counts;
-    summary_.labelled[round.job] += round.labelled_tokens;
-    summary_.losses[round.job].push_back(round.loss());
-    real_tokens += counts.real;
-    if (summary_.rounds > 0) {
-      summary_.real_tokens += counts.real;
-      summary_.labelled_tokens += round.labelled_tokens;
-    }
-    const double rate = static_cast<double>(counts.real) / seconds;
-    recent_rate_[index] = recent_rate_[index] == 0 ? rate : 0.9 * recent_rate_[index] + 0.1 * rate;
-    const double tokens_a_step =
-        static_cast<double>(current.state().trained_tokens) / static_cast<double>(current.state().step);
-    const auto steps_left = static_cast<double>(current.total_steps() - current.state().step);
-    tell([&](RunObserver& observer) {
-      observer.on_step({&current, round.loss(), round.optimizer.learning_rate, round.gradient_norm, counts,
-                        round.labelled_tokens, seconds_since_start(), recent_rate_[index],
-                        steps_left * tokens_a_step / recent_rate_[index]});
-    });
+    real_tokens += count_step(current, round);
     if (current.evaluation_due()) {
-      to_evaluate.push_back(&current);
+      due.evaluations.push_back(&current);
     } else if (current.checkpoint_due() || current.done()) {
-      to_save.push_back(&current);
+      due.checkpoints.push_back(&current);
     }
   }
   tell([&](RunObserver& observer) { observer.on_round_ended(seconds_since_start()); });
-  if (real_tokens > 0) {
-    if (summary_.rounds > 0) {
-      summary_.seconds_training += seconds;
-    } else {
-      summary_.seconds_to_first_step =
-          std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.program_start).count();
-    }
-    ++summary_.rounds;
+  if (real_tokens == 0) return;
+  if (summary_.rounds > 0) {
+    summary_.seconds_training += round_seconds_;
+  } else {
+    summary_.seconds_to_first_step =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.program_start).count();
   }
-  report_missed_deadlines(rounds);
-  if (!to_evaluate.empty()) evaluate(to_evaluate);
-  for (TrainingJob* current : to_save) {
-    if (current->is_loaded()) save(*current, false);  // a job that was paused meanwhile has been saved
+  ++summary_.rounds;
+}
+
+int64_t Trainer::count_step(const TrainingJob& current, const JobRound& round) {
+  const TokenCounts& counts = round_tokens_.at({round.job, round.batch->step});
+  summary_.tokens[round.job] += counts;
+  summary_.labelled[round.job] += round.labelled_tokens;
+  summary_.losses[round.job].push_back(round.loss());
+  if (summary_.rounds > 0) {
+    summary_.real_tokens += counts.real;
+    summary_.labelled_tokens += round.labelled_tokens;
   }
-  for (const JobRound& round : rounds) {
-    TrainingJob& current = job(round.job);
-    // An evaluation that is still due was broken off: the job ends when a resumed run has made it.
-    if (current.state().status != JobStatus::running || current.evaluation_due()) continue;
-    if (current.stops_early() || current.done()) finish_job(current);
-  }
-  if (trouble && running_jobs().size() == running_before) pause_a_job(*trouble);  // no job has made room
+  double& recent = recent_rate_[static_cast<size_t>(round.job)];
+  const double rate = static_cast<double>(counts.real) / round_seconds_;
+  recent = recent == 0 ? rate : 0.9 * recent + 0.1 * rate;
+  const double tokens_a_step =
+      static_cast<double>(current.state().trained_tokens) / static_cast<double>(current.state().step);
+  const auto steps_left = static_cast<double>(current.total_steps() - current.state().step);
+  tell([&](RunObserver& observer) {
+    observer.on_step({&current, round.loss(), round.optimizer.learning_rate, round.gradient_norm, counts,
+                      round.labelled_tokens, seconds_since_start(), recent, steps_left * tokens_a_step / recent});
+  });
+  return counts.real;
 }
 
 std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
   while (true) {
-    std::vector<JobRound> open;
+    // By round: the first step of every job that is open, the next one, …
+    std::vector<std::vector<JobRound>> open;
+    std::map<int32_t, size_t> steps;
+    std::set<int32_t> failed;
     for (const JobRound& round : rounds) {
-      if (!round.stepped && round.failure.empty()) open.push_back(round);
+      if (!round.failure.empty()) failed.insert(round.job);
+      if (round.stepped || failed.contains(round.job)) continue;
+      const size_t place = steps[round.job]++;
+      if (place == open.size()) open.emplace_back();
+      open[place].push_back(round);
     }
-    std::vector<BatchShape> shapes;
-    for (const JobRound& round : open) shapes.push_back(round.batch->shape(round.job, round.adapter->lowest_layer()));
+    if (open.empty()) return std::nullopt;
+    std::vector<JobRound> results;
+    for (const std::vector<JobRound>& each : open) results.insert(results.end(), each.begin(), each.end());
     const auto take_back = [&] {
-      for (JobRound& result : open) {
+      for (JobRound& result : results) {
         for (JobRound& round : rounds) {
-          if (round.job == result.job) round = std::move(result);
+          if (round.batch == result.batch) round = std::move(result);
         }
       }
     };
-    if (open.empty()) return std::nullopt;
     try {
-      const StepPlan plan = plan_step(shapes, round_policy());
-      const std::vector<TokenCounts> counts = count_tokens(plan);
-      for (size_t i = 0; i < open.size(); ++i) round_tokens_[static_cast<size_t>(open[i].job)] = counts[i];
-      tell([&](RunObserver& observer) { observer.on_plan(plan, open); });
+      std::vector<StepPlan> plans;
+      for (const std::vector<JobRound>& each : open) plans.push_back(plan_of(each));
       const int64_t before = memory_usage().live_bytes();
       restart_recent_peak();
-      interpreter_.run(plan, open);
+      run_plans(plans, results);
       take_back();
-      learn_from(rounds, plan, memory_usage().recent_peak_live_bytes - before);
+      if (ranks_ == nullptr) learn_from(rounds, plans.front(), memory_usage().recent_peak_live_bytes - before);
       return std::nullopt;
     } catch (const MemoryLimitExceeded& trouble) {
       take_back();
@@ -243,6 +269,16 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
       if (!make_rounds_smaller(trouble.what())) return trouble.what();
     }
   }
+}
+
+StepPlan Trainer::plan_of(const std::vector<JobRound>& rounds) {
+  std::vector<BatchShape> shapes;
+  for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, round.adapter->lowest_layer()));
+  StepPlan plan = plan_step(shapes, round_policy());
+  const std::vector<TokenCounts> counts = count_tokens(plan);
+  for (size_t i = 0; i < rounds.size(); ++i) round_tokens_[{rounds[i].job, rounds[i].batch->step}] = counts[i];
+  tell([&](RunObserver& observer) { observer.on_plan(plan, rounds); });
+  return plan;
 }
 
 }  // namespace cotune

@@ -11,9 +11,11 @@
 
 #include "device/compute_device.h"
 #include "engine/interpreter.h"
+#include "engine/rank_threads.h"
 #include "schedule/admission.h"
 #include "schedule/learned_peak.h"
 #include "train/memory_relief.h"
+#include "train/rank_planner.h"
 #include "train/round_planner.h"
 #include "train/run_observer.h"
 #include "train/training_job.h"
@@ -24,6 +26,9 @@ namespace cotune {
 struct TrainerOptions {
   PackingPolicy policy;
   Recompute recompute = Recompute::automatic;  ///< automatic: only when memory demands it
+  int64_t ranks = 1;                           ///< threads of this process that the model's layers are divided among
+  RankOrder pipeline_order = RankOrder::automatic;
+  int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about two seconds
   ComputeDevice device;                        ///< where the backbone is
   int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
@@ -31,7 +36,7 @@ struct TrainerOptions {
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
   std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
-  /// Set: save and end. A training round is finished first, an evaluation broken off after the operator at hand.
+  /// Set: save and end. The training rounds under way are finished first (on ranks those of two seconds), an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
   /// The time of day, in seconds since 1970, that deadlines are compared with.
   std::function<int64_t()> time_of_day = [] { return static_cast<int64_t>(std::time(nullptr)); };
@@ -72,14 +77,35 @@ class Trainer {
   AdmissionCandidate candidate(const TrainingJob& job) const;
   std::vector<TrainingJob*> running_jobs() const;
   std::vector<TrainingJob*> live_jobs() const;
+  /// The next round of the live jobs, or the next few.
   void run_round(const std::vector<TrainingJob*>& live);
+  /// What is due when the results of all rounds have been taken; not before, for the end of a job lets others start, and they
+  /// may need memory that a job gives back whose state is not yet that of its adapter.
+  struct DueWork {
+    std::vector<TrainingJob*> evaluations, checkpoints, failures;
+    std::vector<std::pair<TrainingJob*, std::string>> selections_without_memory;
+  };
+  /// Takes the results of one round.
+  void finish_rounds(std::span<const JobRound> rounds, DueWork& due);
+  /// Counts and tells of a step that was made; returns its real tokens.
+  int64_t count_step(const TrainingJob& current, const JobRound& round);
   /// The policy in use, with the hybrid tasks of the jobs that are resident now (trainer_plan.cc). Tells of them when jobs or
   /// policy have changed since.
   PackingPolicy round_policy();
   void tell_of_plan(const PlannedRound& round, const std::vector<TrainingJob*>& resident);
-  /// Runs the rounds' plan; on memory trouble what is left of them again, in smaller microbatches or recomputed. Where that
-  /// does not help either it returns the trouble; rounds that were not run come back unfinished.
+  /// Runs the rounds' plans; on memory trouble what is left of them again, in smaller microbatches or recomputed. Where that
+  /// does not help either it returns the trouble; rounds that were not run come back unfinished. rounds: one or several steps
+  /// of each job, ascending.
   std::optional<std::string> interpret(std::vector<JobRound>& rounds);
+  StepPlan plan_of(const std::vector<JobRound>& rounds);
+  // On this thread, or on ranks (trainer_ranks.cc).
+  void start_ranks();
+  /// On ranks: rounds that follow at once, so that a rank goes on while others are still busy with the ones before. Only as
+  /// far as nothing is due in between, and for about as long as a user is ready to wait after asking for the end. Returns how
+  /// many rounds there are then.
+  size_t add_rounds_ahead(std::vector<JobRound>& rounds);
+  void run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> rounds);
+  void count_rank_times(double predicted_s);
   /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
   /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
@@ -112,6 +138,9 @@ class Trainer {
   TrainerOptions options_;
   Interpreter interpreter_;
   RoundPlanner planner_;
+  std::unique_ptr<RankPlanner> rank_planner_;  ///< where there are several
+  std::unique_ptr<RankThreads> ranks_;
+  std::vector<std::map<std::string, double>> operator_seconds_;  ///< per rank
   std::vector<int32_t> planned_jobs_;      ///< resident when it was last told of a plan; empty: never yet
   PackingPolicy planned_policy_;           ///< in use then
   int64_t requested_token_budget_;
@@ -121,7 +150,8 @@ class Trainer {
   RunSummary summary_;
   std::vector<int32_t> paused_;            ///< by memory; they start again when another job ends
   std::vector<double> recent_rate_;        ///< per job, real tokens per second
-  std::vector<TokenCounts> round_tokens_;  ///< per job, of the last plan
+  std::map<JobStep, TokenCounts> round_tokens_;  ///< of the rounds at hand
+  double round_seconds_ = 0;               ///< of the last one
   bool evaluating_ = false;
   std::chrono::steady_clock::time_point start_;
 };

@@ -27,7 +27,7 @@ void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
     if (policy.sharing == Sharing::batch_all) policy.sharing = Sharing::hybrid;
     evaluating_ = true;
     try {
-      interpreter_.run(plan_step(shapes, policy), rounds);
+      run_plans({plan_step(shapes, policy)}, rounds);
       evaluating_ = false;
       return;
     } catch (const MemoryLimitExceeded& trouble) {

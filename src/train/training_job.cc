@@ -60,7 +60,7 @@ void TrainingJob::load() {
 
 void TrainingJob::unload() {
   adapter_.reset();
-  batch_ = {};
+  batches_.clear();
 }
 
 void TrainingJob::resume() {
@@ -97,16 +97,17 @@ Batch TrainingJob::make_batch(const Dataset& dataset, const std::vector<int64_t>
   return batch;
 }
 
-JobRound TrainingJob::next_round() {
+JobRound TrainingJob::next_round(int64_t ahead) {
   const bool selecting = selection_pass_ < selection_passes_;
-  const int64_t step = selecting ? selection_batch_ : state_.step;
+  const int64_t step = selecting ? selection_batch_ : state_.step + ahead;
   if (selecting && selection_batch_ == 0) adapter_->begin_selection(selection_pass_);
-  batch_ = make_batch(data_.train, order_.batch(step), step);
+  if (ahead == 0) batches_.clear();
+  Batch& batch = batches_[step] = make_batch(data_.train, order_.batch(step), step);
   const TrainSpec& train = spec_.train;
   JobRound round;
   round.job = index_;
   round.adapter = adapter_.get();
-  round.batch = &batch_;
+  round.batch = &batch;
   round.purpose = selecting ? RoundPurpose::select : RoundPurpose::train;
   round.dropout_key = mix_key(mix64(train.seed), static_cast<uint64_t>(step));
   round.optimizer = {train.optimizer, step + 1,     learning_rate(train, step, total_steps_), train.weight_decay,
@@ -137,7 +138,7 @@ bool TrainingJob::finish_round(const JobRound& round) {
   }
   ++state_.step;
   state_.epoch = static_cast<double>(state_.step) / static_cast<double>(steps_per_epoch());
-  for (const BatchRow& row : batch_.rows) state_.trained_tokens += static_cast<int64_t>(row.tokens.size());
+  for (const BatchRow& row : round.batch->rows) state_.trained_tokens += static_cast<int64_t>(row.tokens.size());
   state_.labelled_tokens += round.labelled_tokens;
   state_.last_loss = round.loss();
   return true;
@@ -146,11 +147,12 @@ bool TrainingJob::finish_round(const JobRound& round) {
 JobRound TrainingJob::evaluation_round() {
   std::vector<int64_t> examples(static_cast<size_t>(data_.eval.size()));
   for (size_t i = 0; i < examples.size(); ++i) examples[i] = static_cast<int64_t>(i);
-  batch_ = make_batch(data_.eval, examples, state_.step);
+  batches_.clear();
+  const Batch& batch = batches_[state_.step] = make_batch(data_.eval, examples, state_.step);
   JobRound round;
   round.job = index_;
   round.adapter = adapter_.get();
-  round.batch = &batch_;
+  round.batch = &batch;
   round.purpose = RoundPurpose::evaluate;
   return round;
 }
@@ -183,6 +185,17 @@ bool TrainingJob::finish_evaluation(const JobRound& round) {
     state_.best_step = state_.step;
   }
   return best;
+}
+
+int64_t TrainingJob::steps_at_once() const {
+  if (selection_pass_ < selection_passes_) return 1;
+  int64_t steps = std::max<int64_t>(1, total_steps_ - state_.step);
+  const auto until = [&](int64_t every) {
+    if (every > 0) steps = std::min(steps, every - state_.step % every);
+  };
+  if (!data_.eval.empty()) until(spec_.train.eval_steps);
+  until(spec_.train.save_steps);
+  return steps;
 }
 
 bool TrainingJob::evaluation_due() const {
@@ -275,6 +288,17 @@ JobFootprint TrainingJob::footprint() const {
     footprint.longest_row = std::max(footprint.longest_row, data_.train.length(i));
   }
   return footprint;
+}
+
+JobShape TrainingJob::shape() const {
+  const JobFootprint own = footprint();
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < data_.train.size(); ++i) lengths.push_back(data_.train.length(i));
+  return {.name = spec_.name,
+          .batch_size = own.row_count,
+          .lengths = histogram_of(lengths),
+          .adapters = own.adapters,
+          .moment_count = own.moment_count};
 }
 
 }  // namespace cotune

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "data/dataset.h"
 #include "engine/job_round.h"
 #include "jobs/deadline.h"
+#include "plan/shapes/job_shape.h"
 #include "schedule/memory.h"
 #include "train/job_state.h"
 
@@ -59,9 +61,12 @@ class TrainingJob {
   /// UserError for damaged files and MemoryLimitExceeded; the job is then as before.
   void load();
 
-  /// The job's part in the next round: one training step, or one batch of a method's selection. Throws UserError naming
-  /// file and line when an example holds a token that the model does not have.
-  JobRound next_round();
+  /// The job's part in the next round: one training step, or one batch of a method's selection. ahead: of the rounds that
+  /// are to run together, after those before it; below steps_at_once(). What it points to lives until the next call with 0.
+  /// Throws UserError naming file and line when an example holds a token that the model does not have.
+  JobRound next_round(int64_t ahead = 0);
+  /// Training steps until something is due that needs all of them finished: evaluation, checkpoint, the end. At least 1.
+  int64_t steps_at_once() const;
   /// Takes the result of that round into the state. Returns whether an optimizer step was made.
   bool finish_round(const JobRound& round);
   /// Begins the current selection pass again: a round of it was broken off.
@@ -104,6 +109,8 @@ class TrainingJob {
 
   /// As admission sees it: the shapes and the longest row.
   JobFootprint footprint() const;
+  /// As planning sees it: with all lengths of its training rows.
+  JobShape shape() const;
 
  private:
   bool leaves_best() const { return spec_.train.load_best && state_.best_step > 0; }
@@ -125,7 +132,7 @@ class TrainingJob {
   int64_t saved_step_ = -1;
   bool loss_is_finite_ = true;   ///< the last one that was computed
   JobState state_;
-  Batch batch_;
+  std::map<int64_t, Batch> batches_;  ///< of the rounds at hand, by step
   int64_t selection_pass_ = 0, selection_batch_ = 0, selection_passes_ = 0;
 };
 

@@ -136,6 +136,7 @@ run:
   memory: auto
   token_budget: 1024
   threads: 0
+  ranks: 1
   sharing: hybrid
   layout: ragged
   recompute: auto

@@ -1,0 +1,74 @@
+"""cotune train on several ranks, through its command line."""
+import json
+import struct
+import unittest
+
+from program import METHODS, ProgramTest
+
+
+def values_of(adapter):
+    """The float32 tensors of a safetensors file."""
+    size = struct.unpack_from("<Q", adapter)[0]
+    header = json.loads(adapter[8:8 + size])
+    values = {}
+    for name, tensor in header.items():
+        if name == "__metadata__" or tensor["dtype"] != "F32":
+            continue
+        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+        values[name] = struct.unpack(f"<{(end - begin) // 4}f", adapter[begin:end])
+    return values
+
+
+class Ranks(ProgramTest):
+    def train(self, run, *options, expect=0):
+        jobs = self.jobs_file(steps=12)
+        done = self.run_program("train", jobs, "--output-dir", self.path / run, "--json", "--token-budget=256", *options,
+                                expect=expect)
+        return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done
+
+    def assert_alike(self, run, other):
+        for job in METHODS:
+            left, right = values_of(self.adapter(run, job)), values_of(self.adapter(other, job))
+            self.assertEqual(left.keys(), right.keys())
+            for name in left:
+                largest = max(abs(value) for value in left[name])
+                apart = max(abs(a - b) for a, b in zip(left[name], right[name]))
+                self.assertLessEqual(apart, 1e-3 * largest, (job, name))
+
+    def test_two_ranks_leave_what_one_leaves_and_say_what_they_did(self):
+        self.train("one")
+        events = self.train("two", "--ranks=2", "--pipeline-order=1f1b")
+        self.assert_alike("two", "one")
+        ranks = events[-1]["ranks"]
+        self.assertEqual([(rank["first_layer"], rank["last_layer"]) for rank in ranks], [(0, 0), (1, 1)])
+        for rank in ranks:
+            self.assertGreaterEqual(rank["seconds"], rank["waited_seconds"])
+        self.assertNotIn("ranks", json.loads((self.path / "one" / "summary.json").read_text()))
+
+    def test_a_run_goes_on_with_another_number_of_ranks(self):
+        self.train("one")
+        process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",
+                                     "--token-budget=256")
+        self.wait_for(process, lambda event: event["event"] == "checkpoint")
+        self.kill(process)
+        self.train("both", "--resume", "--ranks=2")
+        self.assert_alike("both", "one")
+
+    def test_what_cannot_be_divided_is_refused(self):
+        done = self.train("none", "--ranks=3", expect=2)
+        self.assertIn("--ranks", done.stderr)
+        self.assertIn("the model has 2 layers", done.stderr)
+        done = self.train("none", "--pipeline-order=gpipe", expect=2)
+        self.assertIn("belongs to several ranks", done.stderr)
+        self.assertFalse((self.path / "none").exists())
+
+    def test_check_counts_the_memory_of_all_ranks(self):
+        def together(*options):
+            jobs = self.jobs_file()
+            done = self.run_program("train", jobs, "--check", "--json", "--token-budget=256", *options)
+            return json.loads(done.stdout)["peak_bytes"]
+        self.assertGreater(together("--ranks=2"), together())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,54 @@
+// Memory that runs short in the middle of rounds: what is left of them runs again, and every adapter is what it would have been.
+#include <gtest/gtest.h>
+
+#include "ops/memory.h"
+#include "train/run_values.h"
+#include "train/small_run.h"
+
+namespace cotune {
+namespace {
+
+using namespace testing;
+
+/// From one plan on no activations can be had, until the run gives something up.
+class Shortage : public RunObserver {
+ public:
+  explicit Shortage(int64_t plan) : plan_(plan) {}
+  void on_plan(const StepPlan&, std::span<const JobRound>) override {
+    if (++count_ != plan_) return;
+    release_unused_memory();
+    set_memory_limit(memory_usage().held_bytes + (int64_t{32} << 10));
+  }
+  void on_notice(const std::string&) override {
+    set_memory_limit(0);
+    ++notices;
+  }
+  int notices = 0;
+
+ private:
+  int64_t plan_, count_ = 0;
+};
+
+TEST(MemoryTrouble, InAnyRoundLeavesEveryAdapterAsItWouldHaveBeen) {
+  const std::vector<JobSpec> specs = mixed_jobs(7);
+  for (const int64_t ranks : {1, 2}) {
+    TrainerOptions options;
+    options.ranks = ranks;
+    options.rounds_at_once = 3;
+    SmallRun expected("expected", at::kDouble);
+    expected.trainer(specs, options)->run();
+    for (const int64_t plan : {1, 2, 4, 9}) {
+      SmallRun troubled("troubled", at::kDouble);
+      Shortage shortage(plan);
+      options.observers = {&shortage};
+      const auto trainer = troubled.trainer(specs, options);
+      trainer->run();
+      EXPECT_EQ(shortage.notices, 1) << ranks << " ranks, plan " << plan;
+      for (const auto& job : trainer->jobs()) EXPECT_EQ(job->state().step, 7) << job->spec().name;
+      expect_equal_adapters(troubled, expected, specs);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cotune

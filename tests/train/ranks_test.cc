@@ -1,0 +1,75 @@
+// Whole runs on several ranks: what they leave is what one rank leaves.
+#include <gtest/gtest.h>
+
+#include "train/run_values.h"
+#include "train/small_run.h"
+
+namespace cotune {
+namespace {
+
+using namespace testing;
+
+TrainerOptions on_ranks(int64_t ranks) {
+  TrainerOptions options;
+  options.ranks = ranks;
+  options.rounds_at_once = 4;
+  options.policy.token_budget = 256;
+  return options;
+}
+
+/// The most plans that were made before a step was told of.
+class PlansBetweenSteps : public RunObserver {
+ public:
+  void on_plan(const StepPlan&, std::span<const JobRound>) override { most = std::max(most, ++count_); }
+  void on_step(const StepEvent&) override { count_ = 0; }
+  void on_selection(const TrainingJob&) override { count_ = 0; }
+  int most = 0;
+
+ private:
+  int count_ = 0;
+};
+
+TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
+  std::vector<JobSpec> specs = mixed_jobs(9);
+  specs[0].train.eval_steps = 4;
+  specs[1].train.save_steps = 8;
+  SmallRun one("one", at::kDouble), two("two", at::kDouble);
+  one.trainer(specs, on_ranks(1))->run();
+  PlansBetweenSteps plans;
+  TrainerOptions options = on_ranks(2);
+  options.observers = {&plans};
+  const RunSummary summary = two.trainer(specs, options)->run();
+  EXPECT_EQ(plans.most, 4) << "rounds without a flush";
+  expect_equal_adapters(two, one, specs);
+  ASSERT_EQ(summary.ranks.size(), 2u);
+  EXPECT_EQ(summary.ranks.front().last_layer, summary.ranks.back().first_layer);
+  for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
+}
+
+TEST(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
+  const std::vector<JobSpec> specs = mixed_jobs(6);
+  SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
+  whole.trainer(specs, on_ranks(1))->run();
+  std::atomic<bool> stop = false;
+  AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 3; });
+  TrainerOptions first = on_ranks(1);
+  first.stop = &stop;
+  first.observers = {&stopper};
+  parts.trainer(specs, first)->run();
+  parts.trainer(specs, on_ranks(2), /*resume=*/true)->run();
+  expect_equal_adapters(parts, whole, specs);
+}
+
+TEST(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {
+  std::vector<JobSpec> specs = mixed_jobs(6);
+  SmallRun all("all", at::kDouble), others("others", at::kDouble);
+  others.trainer({specs[1], specs[2], specs[3]}, on_ranks(2))->run();
+  specs[0].train.learning_rate = 1e300;
+  const auto trainer = all.trainer(specs, on_ranks(2));
+  trainer->run();
+  EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::failed);
+  expect_equal_adapters(all, others, {specs[1], specs[2], specs[3]});
+}
+
+}  // namespace
+}  // namespace cotune
