@@ -17,6 +17,7 @@
 #include "cli/plan_to_follow.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
+#include "cli/rank_trace.h"
 #include "cli/run_prediction.h"
 #include "cli/run_report.h"
 #include "cli/run_setup.h"
@@ -39,7 +40,7 @@ namespace fs = std::filesystem;
 struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
-  std::string profile, plan;
+  std::string profile, plan, rank_trace;
   int64_t sample_tokens = 0;
   bool check = false, json = false, resume = false, overwrite = false;
 };
@@ -160,6 +161,12 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   if (!device.is_cpu()) add(fmt::format("is {}, but several ranks of one program compute on the CPU, not on {}", run.ranks, device.name));
 }
 
+void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
+  if (run.ranks == 1) mistakes.add("--rank-trace", 0, "", "belongs to several ranks; run.ranks is 1");
+  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
+  if (!fs::is_directory(folder)) mistakes.add("--rank-trace", 0, "", fmt::format("{} is no folder", folder.string()));
+}
+
 std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::ScalarType compute,
                                                     const ComputeDevice& device) {
   const JobsFile& jobs_file = inputs.jobs_file;
@@ -259,6 +266,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     followed = follow_plan(arguments.plan, inputs.jobs_file, run_places, inputs.model.has_config ? &files.config : nullptr,
                            dtype_name(compute), mistakes);
   }
+  if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
   if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, device, mistakes);
   const int64_t limit = memory_limit(run, device);
   if (inputs.model.has_config && device.is_cpu()) {
@@ -327,6 +335,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   } else {
     options.observers.push_back(&lines);
   }
+  RankTrace rank_trace(arguments.rank_trace);
+  if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
   std::unique_ptr<SampleAnswers> samples;
   if (arguments.sample_tokens > 0) {
     const auto tell = [&](const SampleAnswer& sample) {
@@ -383,6 +393,8 @@ void add_train_command(CLI::App& app) {
   command->add_option("--profile", arguments->profile, "A profile of this device (cotune profile): predicts the time of rounds");
   command->add_option("--plan", arguments->plan,
                       "Follow this plan (cotune plan --output): its hybrid tasks, sharing, layout and token budget");
+  command->add_option("--rank-trace", arguments->rank_trace,
+                      "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");

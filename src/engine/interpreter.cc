@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
 #include "engine/optimizer.h"
@@ -26,6 +27,20 @@ void keep_input_only(LayerRecord& record) {
   kept.input = record.input;
   kept.sites.resize(record.sites.size());
   record = std::move(kept);
+}
+
+bool computes(ActionKind kind) {
+  return kind == ActionKind::forward || kind == ActionKind::recompute || kind == ActionKind::backward ||
+         kind == ActionKind::optimizer_step;
+}
+
+bool is_taken_in_evaluation(ActionKind kind) {
+  return kind == ActionKind::forward || kind == ActionKind::free || kind == ActionKind::send_activation ||
+         kind == ActionKind::receive_activation;
+}
+
+double clock_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 bool is_norm(const Action& message) { return message.microbatch < 0; }
@@ -104,6 +119,7 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
   lowest_stage_.clear();
   places_.clear();
   steps_.clear();
+  spans_.clear();
   from_above_.clear();
   for (JobRound& round : rounds) {
     rounds_[{round.job, round.batch->step}] = &round;
@@ -153,26 +169,31 @@ void Interpreter::read_results() {
 
 void Interpreter::run_actions(std::span<const Action> actions) {
   try {
-    for (const Action& action : actions) {
-      if (evaluating_ && (action.kind != ActionKind::forward && action.kind != ActionKind::free &&
-                          action.kind != ActionKind::send_activation && action.kind != ActionKind::receive_activation)) {
-        continue;
-      }
-      switch (action.kind) {
-        case ActionKind::forward: forward(action); break;
-        case ActionKind::recompute: recompute(action); break;
-        case ActionKind::backward: backward(action); break;
-        case ActionKind::optimizer_step: step(action); break;
-        case ActionKind::free: release(action); break;
-        case ActionKind::receive_activation:
-        case ActionKind::receive_error: receive(action); break;
-        case ActionKind::send_activation: send_activation(action); break;
-        case ActionKind::send_error: send_error(action); break;
-        default: COTUNE_CHECK(false, "there is no {} action in a rank's list", to_string(action.kind));
-      }
+    for (size_t index = 0; index < actions.size(); ++index) {
+      const Action& action = actions[index];
+      if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
+      const double begin_s = clock_s(), waited_s = messages_ != nullptr ? messages_->waited_s() : 0;
+      take(action);
+      if (messages_ == nullptr || !computes(action.kind)) continue;
+      spans_.push_back({index, begin_s + messages_->waited_s() - waited_s, clock_s()});
     }
   } catch (const c10::OutOfMemoryError& error) {
     throw MemoryLimitExceeded(error.what_without_backtrace());
+  }
+}
+
+void Interpreter::take(const Action& action) {
+  switch (action.kind) {
+    case ActionKind::forward: return forward(action);
+    case ActionKind::recompute: return recompute(action);
+    case ActionKind::backward: return backward(action);
+    case ActionKind::optimizer_step: return step(action);
+    case ActionKind::free: return release(action);
+    case ActionKind::receive_activation:
+    case ActionKind::receive_error: return receive(action);
+    case ActionKind::send_activation: return send_activation(action);
+    case ActionKind::send_error: return send_error(action);
+    default: COTUNE_CHECK(false, "there is no {} action in a rank's list", to_string(action.kind));
   }
 }
 

@@ -6,6 +6,7 @@
 #include <span>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "engine/job_round.h"
 #include "engine/rank_messages.h"
@@ -58,6 +59,8 @@ class Interpreter {
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
   /// Seconds that the last run waited for messages.
   double waited_s() const { return waited_s_; }
+  /// When the last run on several ranks computed, by std::chrono::steady_clock in seconds; waits left out.
+  const std::vector<SimulatedSpan>& spans() const { return spans_; }
 
   /// How results come from the device: the only way by which a round reads from it, once at its end (on the CPU, where
   /// reading costs nothing, before each optimizer step). A test of a device without data puts its own here.
@@ -86,6 +89,7 @@ class Interpreter {
 
   void begin(std::span<const StepPlan> plans, std::span<JobRound> rounds);
   void run_actions(std::span<const Action> actions);
+  void take(const Action& action);
   void clear();
   void forward(const Action& action);
   void recompute(const Action& action);
@@ -123,6 +127,7 @@ class Interpreter {
   std::unique_ptr<RankMessages> messages_;
   bool evaluating_ = false;
   double waited_s_ = 0;
+  std::vector<SimulatedSpan> spans_;
 };
 
 }  // namespace cotune

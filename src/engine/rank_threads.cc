@@ -97,6 +97,12 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());
     times_.idle.push_back(times_.seconds - rank->ended_s);
+    const double begin_s = std::chrono::duration<double>(begin_.time_since_epoch()).count();
+    std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
+    for (SimulatedSpan& span : spans) {
+      span.start_s -= begin_s;
+      span.end_s -= begin_s;
+    }
   }
   if (first_error_ != nullptr) complete_steps(rounds);
   merge(rounds);

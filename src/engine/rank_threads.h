@@ -18,6 +18,7 @@ struct RankTimes {
   double seconds = 0;         ///< from the first rank's begin to the last one's end
   std::vector<double> waited; ///< per rank: for messages
   std::vector<double> idle;   ///< per rank: after its own end, for the others
+  std::vector<std::vector<SimulatedSpan>> spans;  ///< per rank: when it computed which action, from the begin
 };
 
 /// The ranks of a pipeline as threads of this process. They share the backbone and the jobs' adapters, of which each steps

@@ -8,7 +8,7 @@
 
 namespace cotune {
 
-void MemoryFit::add(const MemorySample& sample) {
+void MemoryFit::add(const FittedSample& sample) {
   samples_.push_back(sample);
   if (samples_.size() > max_samples) samples_.pop_front();
 }
@@ -18,13 +18,13 @@ MemoryFitResult MemoryFit::fit() const {
   if (samples_.empty()) return result;
   std::vector<std::vector<double>> rows;
   std::vector<double> bytes;
-  for (const MemorySample& sample : samples_) {
+  for (const FittedSample& sample : samples_) {
     rows.push_back({1, sample.x1, sample.x2});
     bytes.push_back(sample.bytes);
   }
   const std::vector<double> beta = nonnegative_least_squares(rows, bytes);
   std::copy(beta.begin(), beta.end(), result.beta.begin());
-  for (const MemorySample& sample : samples_) {
+  for (const FittedSample& sample : samples_) {
     const double residual = sample.bytes - result.predict(sample.x1, sample.x2);
     result.max_residual = std::max(result.max_residual, std::abs(residual));
     result.max_underestimate = std::max(result.max_underestimate, residual);

@@ -9,7 +9,7 @@
 
 namespace cotune {
 
-struct MemorySample {
+struct FittedSample {
   double x1 = 0;
   double x2 = 0;
   double bytes = 0;
@@ -30,7 +30,7 @@ class MemoryFit {
  public:
   static constexpr size_t max_samples = 1000;  ///< the newest ones count
 
-  void add(const MemorySample& sample);
+  void add(const FittedSample& sample);
   size_t sample_count() const { return samples_.size(); }
 
   /// nonnegative_least_squares over the samples. Columns that the samples cannot tell apart (few samples, one length)
@@ -38,7 +38,7 @@ class MemoryFit {
   MemoryFitResult fit() const;
 
  private:
-  std::deque<MemorySample> samples_;
+  std::deque<FittedSample> samples_;
 };
 
 }  // namespace cotune

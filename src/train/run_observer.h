@@ -18,6 +18,8 @@
 namespace cotune {
 
 class TrainingJob;
+struct RankPlan;
+struct RankTimes;
 
 struct StepEvent {
   const TrainingJob* job = nullptr;
@@ -79,6 +81,8 @@ class RunObserver {
   /// Before a training round runs; on ranks, before the first of those that run at once. Where memory then runs short, the next
   /// plan of the same round follows.
   virtual void on_plan(const StepPlan&, std::span<const JobRound>) {}
+  /// On ranks, after training rounds that ran at once and before their steps are told of. begin_s: since the run began.
+  virtual void on_ranks(const RankPlan&, const RankTimes&, double /*begin_s*/) {}
   virtual void on_step(const StepEvent&) {}
   virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began
   virtual void on_evaluation(const EvaluationEvent&) {}

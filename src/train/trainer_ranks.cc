@@ -52,8 +52,11 @@ void Trainer::run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> 
     return;
   }
   const RankPlan plan = rank_planner_->plan(plans, rounds);
+  const double begin_s = seconds_since_start();
   ranks_->run(plan, rounds);
-  if (!evaluating_) count_rank_times(plan.predicted_s);
+  if (evaluating_) return;
+  count_rank_times(plan.predicted.makespan_s);
+  tell([&](RunObserver& observer) { observer.on_ranks(plan, ranks_->times(), begin_s); });
 }
 
 void Trainer::count_rank_times(double predicted_s) {

@@ -45,6 +45,24 @@ class Ranks(ProgramTest):
             self.assertGreaterEqual(rank["seconds"], rank["waited_seconds"])
         self.assertNotIn("ranks", json.loads((self.path / "one" / "summary.json").read_text()))
 
+    def test_a_trace_shows_what_was_planned_and_what_was_done(self):
+        trace = self.path / "trace.json"
+        self.train("two", "--ranks=2", "--recompute=always", "--rank-trace", trace)
+        events = json.loads(trace.read_text())["traceEvents"]
+        names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
+        planned, measured = names["planned, ranks"], names["measured, ranks"]
+        for process in (planned, measured):
+            forwards = [event for event in events if event["pid"] == process and event.get("cat") == "forward"]
+            self.assertEqual({event["tid"] for event in forwards}, {0, 1})
+        count = lambda process, kind: sum(event["pid"] == process and event.get("cat") == kind for event in events)
+        for kind in ("forward", "optimizer_step"):
+            self.assertEqual(count(planned, kind), count(measured, kind))
+        self.assertGreater(count(measured, "recompute"), 0)
+        self.assertGreaterEqual(min(event["dur"] for event in events if event.get("ph") == "X"), 0)
+        for wrong, why in (("--ranks=1", "belongs to several ranks"), ("--ranks=2", "is no folder")):
+            done = self.train("none", wrong, "--rank-trace", self.path / "missing" / "trace.json", expect=2)
+            self.assertIn(why, done.stderr)
+
     def test_a_run_goes_on_with_another_number_of_ranks(self):
         self.train("one")
         process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",

@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-MemorySample sample_of(int64_t batch, int64_t length, const std::array<double, 3>& beta, double factor = 1) {
+FittedSample sample_of(int64_t batch, int64_t length, const std::array<double, 3>& beta, double factor = 1) {
   const auto x1 = static_cast<double>(batch * length);
   const auto x2 = x1 * static_cast<double>(length);
   return {x1, x2, (beta[0] + beta[1] * x1 + beta[2] * x2) * factor};
@@ -28,7 +28,7 @@ TEST(MemoryFit, RecoversNoiselessCoefficients) {
     for (int64_t i = 0; i < points; ++i) fit.add(sample_of(1 + i % 7, 16 + 37 * (i % 11), beta));
     const MemoryFitResult result = fit.fit();
     for (const auto& [batch, length] : {std::pair<int64_t, int64_t>{3, 100}, {8, 900}}) {
-      const MemorySample expected = sample_of(batch, length, beta);
+      const FittedSample expected = sample_of(batch, length, beta);
       EXPECT_NEAR(result.predict(expected.x1, expected.x2), expected.bytes, 1e-9 * expected.bytes + 1e-3);
     }
     for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(result.beta[i], beta[i], 1e-7 * beta[i] + 1e-2) << "seed " << seed;
@@ -54,7 +54,7 @@ TEST(MemoryFit, NeverGivesANegativeCoefficient) {
 TEST(MemoryFit, IsTheLeastSquaresOptimumAmongNonnegativeCoefficients) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Dice dice(mix_key(42, seed));
-    std::vector<MemorySample> samples;
+    std::vector<FittedSample> samples;
     MemoryFit fit;
     for (int i = 0; i < 8; ++i) {
       samples.push_back({static_cast<double>(dice.between(0, 9)), static_cast<double>(dice.between(0, 9)),
@@ -63,7 +63,7 @@ TEST(MemoryFit, IsTheLeastSquaresOptimumAmongNonnegativeCoefficients) {
     }
     const auto error_of = [&](const std::array<double, 3>& beta) {
       double sum = 0;
-      for (const MemorySample& s : samples) sum += std::pow(beta[0] + beta[1] * s.x1 + beta[2] * s.x2 - s.bytes, 2);
+      for (const FittedSample& s : samples) sum += std::pow(beta[0] + beta[1] * s.x1 + beta[2] * s.x2 - s.bytes, 2);
       return sum;
     };
     const MemoryFitResult result = fit.fit();
@@ -90,7 +90,7 @@ TEST(MemoryFit, MarginCoversEverySample) {
   EXPECT_LT(result.mean_relative_error, 0.0025);
   EXPECT_GT(result.max_underestimate, 0);
   for (uint64_t i = 0; i < 40; ++i) {
-    const MemorySample s = sample_of(1 + static_cast<int64_t>(i % 8), 20 + static_cast<int64_t>(11 * i), {1e6, 4e5, 10},
+    const FittedSample s = sample_of(1 + static_cast<int64_t>(i % 8), 20 + static_cast<int64_t>(11 * i), {1e6, 4e5, 10},
                                      1 + 0.002 * (uniform(7, i) - 0.5));
     EXPECT_GE(result.predict_with_margin(s.x1, s.x2), s.bytes * (1 - 1e-12));
   }

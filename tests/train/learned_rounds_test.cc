@@ -27,7 +27,7 @@ class RealRounds : public RunObserver {
     samples.push_back({static_cast<double>(alive_.alive_tokens), static_cast<double>(alive_.chain_tokens),
                        static_cast<double>(memory_usage().recent_peak_live_bytes - before_)});
   }
-  std::vector<MemorySample> samples;
+  std::vector<FittedSample> samples;
 
  private:
   WorstCase alive_;
@@ -42,7 +42,7 @@ std::vector<JobSpec> jobs_of_every_method() {
   return specs;
 }
 
-std::vector<MemorySample> rounds_of(const std::string& name, const std::vector<JobSpec>& specs) {
+std::vector<FittedSample> rounds_of(const std::string& name, const std::vector<JobSpec>& specs) {
   SmallRun run("learned-" + name);
   run.change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(spec.train.seed + 70, 300, 200); };
   RealRounds observed;
@@ -53,7 +53,7 @@ std::vector<MemorySample> rounds_of(const std::string& name, const std::vector<J
 }
 
 /// Mean |bytes − predicted| / bytes over all rounds after the 23rd, by a fit of the first `known`.
-double held_out_error(const std::vector<MemorySample>& samples, size_t known) {
+double held_out_error(const std::vector<FittedSample>& samples, size_t known) {
   constexpr size_t seen = 23;
   COTUNE_CHECK(samples.size() > 2 * seen);
   MemoryFit fit;
@@ -76,7 +76,7 @@ class LearnedRounds : public ::testing::Test {
 
 TEST_F(LearnedRounds, OfOneJobOfAnyMethodAreForetoldWithinAQuarterPercent) {
   for (const JobSpec& spec : jobs_of_every_method()) {
-    const std::vector<MemorySample> samples = rounds_of(spec.name, {spec});
+    const std::vector<FittedSample> samples = rounds_of(spec.name, {spec});
     EXPECT_LE(held_out_error(samples, 23), 0.0025) << spec.name;
     EXPECT_LE(held_out_error(samples, 3), 0.01) << spec.name;
   }
@@ -84,7 +84,7 @@ TEST_F(LearnedRounds, OfOneJobOfAnyMethodAreForetoldWithinAQuarterPercent) {
 
 // Whose tokens are alive counts too, and is not among the measures: the paper's figure is not reached here.
 TEST_F(LearnedRounds, OfUnlikeJobsTogetherAreForetoldWithinTenPercent) {
-  const std::vector<MemorySample> samples = rounds_of("together", jobs_of_every_method());
+  const std::vector<FittedSample> samples = rounds_of("together", jobs_of_every_method());
   EXPECT_LE(held_out_error(samples, 23), 0.10);
 }
 

@@ -7,7 +7,6 @@
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/list_scheduling.h"
 #include "schedule/pipeline/one_f_one_b.h"
-#include "schedule/pipeline/simulate.h"
 #include "schedule/pipeline/structured_template.h"
 #include "schedule/pipeline/verify_pipeline.h"
 
@@ -138,10 +137,10 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster) {
-  const PipelineSchedule schedule = make_schedule(work, order, cluster);
-  verify(work, schedule);
-  RankPlan plan{.rounds = std::move(rounds), .predicted_s = simulate(work, schedule, cluster).makespan_s, .ranks = {}};
-  for (const std::vector<Action>& actions : schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));
+  RankPlan plan{.rounds = std::move(rounds), .schedule = make_schedule(work, order, cluster), .predicted = {}, .ranks = {}};
+  verify(work, plan.schedule);
+  plan.predicted = simulate(work, plan.schedule, cluster);
+  for (const std::vector<Action>& actions : plan.schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));
   return plan;
 }
 

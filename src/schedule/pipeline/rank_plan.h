@@ -8,6 +8,7 @@
 
 #include "schedule/operators.h"
 #include "schedule/pipeline/compute_graph.h"
+#include "schedule/pipeline/simulate.h"
 #include "schedule/step_plan.h"
 
 namespace cotune {
@@ -27,9 +28,9 @@ PipelineLayout one_rank(const ModelConfig& config);
 
 struct RankPlan {
   std::vector<StepPlan> rounds;             ///< in order; each job's steps ascend. Their own `actions` are not read
-  double predicted_s = 0;                   ///< from the first action to the last, by the costs (simulate)
-  std::vector<std::vector<Action>> ranks;   ///< Action::microbatch counts over the microbatches of all rounds, one after another
-  bool operator==(const RankPlan&) const = default;
+  PipelineSchedule schedule;                ///< as it was proven: without recomputation
+  PipelineSimulation predicted;             ///< of the schedule, by the costs
+  std::vector<std::vector<Action>> ranks;   ///< what the engine executes. Action::microbatch counts over the microbatches of all rounds, one after another
 };
 
 /// Seconds, and bytes kept, of a microbatch on a stage. plan: an element of the rounds that are planned, where it lies.

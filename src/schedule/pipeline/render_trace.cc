@@ -19,6 +19,8 @@ std::string name_of(const Action& action) {
       return fmt::format("F{} task {}", action.microbatch, action.hybrid_task);
     case ActionKind::backward:
       return fmt::format("B{} task {}", action.microbatch, action.hybrid_task);
+    case ActionKind::recompute:
+      return fmt::format("R{} task {} layer {}", action.microbatch, action.hybrid_task, action.first_layer);
     case ActionKind::optimizer_step:
       return fmt::format("step {} of job {}", action.job_step, action.job);
     case ActionKind::send_error:
