@@ -65,14 +65,12 @@ void RankThreads::work(Rank& rank, int threads) {
 }
 
 void RankThreads::run_on(Rank& rank) {
-  rank.error = nullptr;
   try {
     rank.interpreter->run(*plan_, rank.rounds, *rank.communicator);
   } catch (...) {
-    rank.error = std::current_exception();
     {
       const std::lock_guard lock(mutex_);
-      if (first_error_ == nullptr) first_error_ = rank.error;
+      if (first_error_ == nullptr) first_error_ = std::current_exception();
     }
     for (const auto& other : ranks_) other->communicator->abort();
   }
@@ -93,11 +91,11 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
     changed_.wait(lock, [&] { return working_ == 0; });
   }
   times_ = {};
+  const double begin_s = std::chrono::duration<double>(begin_.time_since_epoch()).count();
   for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());
     times_.idle.push_back(times_.seconds - rank->ended_s);
-    const double begin_s = std::chrono::duration<double>(begin_.time_since_epoch()).count();
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
     for (SimulatedSpan& span : spans) {
       span.start_s -= begin_s;

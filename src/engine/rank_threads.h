@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -49,7 +50,6 @@ class RankThreads {
     std::unique_ptr<Interpreter> interpreter;
     std::unique_ptr<Communicator> communicator;
     std::vector<JobRound> rounds;
-    std::exception_ptr error;
     double ended_s = 0;
     std::thread thread;
   };

@@ -72,10 +72,14 @@ void expect_exchange(std::vector<std::unique_ptr<RankProcess>>& ranks) {
   }
 }
 
-TEST(Processes, UnderTorchrunsVariablesExchangeMessagesAndSums) {
-  auto ranks = start("exchange", 3, as_torchrun, free_port());
+void expect_exchange_and_end(std::vector<std::unique_ptr<RankProcess>>& ranks) {
   expect_exchange(ranks);
   for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
+TEST(Processes, UnderTorchrunsVariablesExchangeMessagesAndSums) {
+  auto ranks = start("exchange", 3, as_torchrun, free_port());
+  expect_exchange_and_end(ranks);
 }
 
 TEST(Processes, MeetAtTorchrunWhereItListensItself) {
@@ -85,27 +89,23 @@ TEST(Processes, MeetAtTorchrunWhereItListensItself) {
   options.waitWorkers = false;
   const auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   auto ranks = start("exchange", 2, as_torchrun_that_listens, store->getPort());
-  expect_exchange(ranks);
-  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+  expect_exchange_and_end(ranks);
 }
 
 TEST(Processes, UnderSlurmsVariablesExchangeMessagesAndSums) {
   auto ranks = start("exchange", 2, as_slurm, free_port());
-  expect_exchange(ranks);
-  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+  expect_exchange_and_end(ranks);
 }
 
 TEST(Processes, BeginAgainInANewGroup) {
   auto ranks = start("exchange in two groups", 3, as_torchrun, free_port());
   expect_exchange(ranks);
-  expect_exchange(ranks);
-  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+  expect_exchange_and_end(ranks);
 }
 
 TEST(Processes, ExitWithAGroupAlive) {
   auto ranks = start("leave with a group alive", 2, as_torchrun, free_port());
-  expect_exchange(ranks);
-  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+  expect_exchange_and_end(ranks);
 }
 
 TEST(Processes, ExitWithGroupsOfThreadsAlive) {

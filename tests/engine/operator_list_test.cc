@@ -287,6 +287,21 @@ class Calls : public ::testing::TestWithParam<Way> {
   std::unique_ptr<Interpreter> interpreter_;
   std::vector<std::unique_ptr<RandomJob>> jobs_;
   std::vector<std::unique_ptr<Adapter>> adapters_;
+  /// The round's calls are those of one job of the kind, whatever `k` is; on_aten: on the path of ATen.
+  void expect_calls_of_one(Kind kind, int64_t k, bool on_aten) {
+    const std::vector<CallCounts> calls = calls_of_round();
+    ASSERT_EQ(calls.size(), list_.size());
+    for (size_t i = 0; i < list_.size(); ++i) {
+      const Operator& op = list_[i];
+      const std::string name = op.name();
+      const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
+      const bool adapts = (product || name.find("adapter_gradient") != std::string::npos) && !op.adapters.empty();
+      const int64_t expected = adapts ? calls_of(kind, op, projections_of(op), on_aten) : 0;
+      EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
+      EXPECT_EQ(calls[i].adapter, expected) << name << ", " << k << " jobs of kind " << static_cast<int>(kind);
+    }
+  }
+
   std::vector<Operator> list_;  ///< of the last round
 };
 
@@ -295,18 +310,7 @@ TEST_P(Calls, OfEverySiteAndKindDoNotGrowWithTheJobs) {  // ML-16, ML-17, ML-18
     leave_all();
     for (int64_t k = 1; k <= 8; ++k) {
       join(job_of(kind, k - 1));
-      const std::vector<CallCounts> calls = calls_of_round();
-      ASSERT_EQ(calls.size(), list_.size());
-      for (size_t i = 0; i < list_.size(); ++i) {
-        const Operator& op = list_[i];
-        const std::string name = op.name();
-        const int64_t projections = projections_of(op);
-        const bool gradient = name.find("adapter_gradient") != std::string::npos;
-        const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
-        EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
-        const int64_t expected = (product || gradient) && !op.adapters.empty() ? calls_of(kind, op, projections, aten()) : 0;
-        EXPECT_EQ(calls[i].adapter, expected) << name << ", " << k << " jobs of kind " << static_cast<int>(kind);
-      }
+      expect_calls_of_one(kind, k, aten());
     }
   }
 }
@@ -380,18 +384,7 @@ TEST_P(Calls, OfOddWidthsAreThoseOfAtenAndDoNotGrowWithTheJobsEither) {
       RandomJob job = job_of(kind, k - 1);
       if (kind == Kind::lora || kind == Kind::dropout) job.adapter.target_modules = {"all-linear"};
       join(job);
-      const std::vector<CallCounts> calls = calls_of_round();
-      ASSERT_EQ(calls.size(), list_.size());
-      for (size_t i = 0; i < list_.size(); ++i) {
-        const Operator& op = list_[i];
-        const std::string name = op.name();
-        const int64_t projections = projections_of(op);
-        const bool product = is_forward(op.kind) || name.find("proj_backward") != std::string::npos;
-        const bool adapts = (product || name.find("adapter_gradient") != std::string::npos) && !op.adapters.empty();
-        const int64_t expected = adapts ? calls_of(kind, op, projections, true) : 0;
-        EXPECT_EQ(calls[i].adapter, expected) << name << ", " << k << " jobs of kind " << static_cast<int>(kind);
-        EXPECT_EQ(calls[i].frozen, op.kind == OperatorKind::head ? 2 : product ? 1 : 0) << name << ", " << k << " jobs";
-      }
+      expect_calls_of_one(kind, k, true);
     }
   }
 }

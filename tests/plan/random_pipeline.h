@@ -22,14 +22,9 @@ inline PlanningProblem random_pipeline_problem(uint64_t seed) {
     for (int64_t k = 1 + below(4); k > 0; --k) lengths.push_back(1 + below(base));
     JobSpec spec;
     spec.adapter.target_modules = {"q_proj", "v_proj"};
-    problem.jobs.push_back({.name = "job-" + std::to_string(j),
-                            .batch_size = 1 + below(12),
-                            .lengths = histogram_of(lengths),
-                            .adapters = adapter_shapes(spec, static_cast<int32_t>(j), problem.model)});
+    add_job(problem, spec, lengths, 1 + below(12));
   }
-  problem.options.sharing = {Sharing::hybrid};
-  problem.options.orders = {PipelineOrder::automatic};
-  problem.options.savings.clear();
+  problem.options = hybrid_in_the_default_order();
   return problem;
 }
 

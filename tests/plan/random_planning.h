@@ -19,6 +19,23 @@ struct PlanningProblem {
   PlanOptions options;  ///< sharing hybrid in the default order, nothing saved
 };
 
+/// A further job, adapted as the spec says.
+inline void add_job(PlanningProblem& problem, const JobSpec& spec, const std::vector<int64_t>& lengths, int64_t batch_size) {
+  const auto index = static_cast<int32_t>(problem.jobs.size());
+  problem.jobs.push_back({.name = "job-" + std::to_string(index),
+                          .batch_size = batch_size,
+                          .lengths = histogram_of(lengths),
+                          .adapters = adapter_shapes(spec, index, problem.model)});
+}
+
+inline PlanOptions hybrid_in_the_default_order() {
+  PlanOptions options;
+  options.sharing = {Sharing::hybrid};
+  options.orders = {PipelineOrder::automatic};
+  options.savings.clear();
+  return options;
+}
+
 /// One to eight devices, one to four jobs.
 inline PlanningProblem random_planning_problem(uint64_t seed) {
   uint64_t next = 0;
@@ -40,14 +57,9 @@ inline PlanningProblem random_planning_problem(uint64_t seed) {
     JobSpec spec;
     spec.adapter.r = 1 + below(32);
     spec.adapter.target_modules = {"q_proj", "v_proj", "down_proj"};
-    problem.jobs.push_back({.name = "job-" + std::to_string(j),
-                            .batch_size = 1 + below(24),
-                            .lengths = histogram_of(lengths),
-                            .adapters = adapter_shapes(spec, static_cast<int32_t>(j), problem.model)});
+    add_job(problem, spec, lengths, 1 + below(24));
   }
-  problem.options.sharing = {Sharing::hybrid};
-  problem.options.orders = {PipelineOrder::automatic};
-  problem.options.savings.clear();
+  problem.options = hybrid_in_the_default_order();
   return problem;
 }
 
