@@ -120,6 +120,41 @@ std::vector<at::Tensor> tensors_like_z(const std::vector<ActivationGroup>& group
   return tensors;
 }
 
+GpuFunction gpu_function(Activation activation) {
+  switch (activation) {
+    case Activation::relu: return GpuFunction::relu;
+    case Activation::gelu: return GpuFunction::gelu;
+    case Activation::silu: return GpuFunction::silu;
+    case Activation::tanh: return GpuFunction::tanh;
+  }
+  return GpuFunction::relu;
+}
+
+/// Calls run(kernels, type, groups) with what a GPU's kernels take; results like z. Empty where there are none for these.
+template <typename Run>
+std::vector<at::Tensor> by_gpu_kernels(const std::vector<ActivationGroup>& groups, Run run) {
+  const at::Tensor& first = groups.front().z;
+  GpuKernels* kernels = gpu_kernels_for(first);
+  if (kernels == nullptr) return {};
+  count_adapter_call();
+  std::vector<at::Tensor> results = tensors_like_z(groups);
+  std::vector<GpuActivation> calls;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const ActivationGroup& group = groups[g];
+    const bool biased = group.bias.defined(), backward = group.gradient.defined();
+    calls.push_back({.function = gpu_function(group.activation),
+                     .rows = group.z.size(0),
+                     .columns = group.z.size(1),
+                     .z = group.z.data_ptr(),
+                     .bias = biased ? group.bias.const_data_ptr<float>() : nullptr,
+                     .biased = biased ? group.bias.size(0) : 0,
+                     .gradient = backward ? group.gradient.const_data_ptr() : nullptr,
+                     .y = results[g].mutable_data_ptr()});
+  }
+  run(*kernels, gpu_type(first.scalar_type()), calls);
+  return results;
+}
+
 at::Tensor value_in_operations(Activation activation, const at::Tensor& z) {
   switch (activation) {
     case Activation::relu: return z.clamp_min(0);
@@ -175,7 +210,11 @@ std::vector<at::Tensor> by_operations(const std::vector<ActivationGroup>& groups
 }  // namespace
 
 std::vector<at::Tensor> activate(const std::vector<ActivationGroup>& groups) {
-  if (!groups.front().z.is_cpu()) return activate_by_operations(groups);
+  if (!groups.front().z.is_cpu()) {
+    const std::vector<at::Tensor> results =
+        by_gpu_kernels(groups, [](GpuKernels& kernels, GpuType type, const auto& calls) { kernels.activate(type, calls); });
+    return results.empty() ? activate_by_operations(groups) : results;
+  }
   count_adapter_call();
   std::vector<at::Tensor> results = tensors_like_z(groups);
   with_element(groups, [&](auto element) {
@@ -187,7 +226,11 @@ std::vector<at::Tensor> activate(const std::vector<ActivationGroup>& groups) {
 }
 
 std::vector<at::Tensor> activate_backward(const std::vector<ActivationGroup>& groups) {
-  if (!groups.front().z.is_cpu()) return activate_backward_by_operations(groups);
+  if (!groups.front().z.is_cpu()) {
+    const std::vector<at::Tensor> results = by_gpu_kernels(
+        groups, [](GpuKernels& kernels, GpuType type, const auto& calls) { kernels.activate_backward(type, calls); });
+    return results.empty() ? activate_backward_by_operations(groups) : results;
+  }
   count_adapter_call();
   std::vector<at::Tensor> results = tensors_like_z(groups);
   with_element(groups, [&](auto element) {

@@ -54,11 +54,13 @@ class BottleneckAdapter : public Adapter {
   }
 
   void refresh(LayerRange layers) override {
+    std::vector<FactorRefresh> refreshes;
     for (const auto& site : sites_) {
       if (!layers.contains(site->down_weight().layer)) continue;
-      site->down->refresh(site->down_weight().value);
-      site->up->refresh(site->up_weight().value);
+      refreshes.push_back({site->down.get(), site->down_weight().value});
+      refreshes.push_back({site->up.get(), site->up_weight().value});
     }
+    refresh_factors(refreshes);
   }
 
  private:

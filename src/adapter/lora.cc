@@ -59,11 +59,13 @@ class LoraAdapter : public Adapter {
   }
 
   void refresh(LayerRange layers) override {
+    std::vector<FactorRefresh> refreshes;
     for (const auto& site : sites_) {
       if (!layers.contains(parameters_[site->a_index].layer)) continue;
-      site->a->refresh(parameters_[site->a_index].value);
-      site->b->refresh(parameters_[site->b_index].value);
+      refreshes.push_back({site->a.get(), parameters_[site->a_index].value});
+      refreshes.push_back({site->b.get(), parameters_[site->b_index].value});
     }
+    refresh_factors(refreshes);
   }
 
  private:

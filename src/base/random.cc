@@ -12,10 +12,6 @@ uint64_t key_of(std::string_view text) {
   return mix64(hash);
 }
 
-double uniform(uint64_t key, uint64_t index) {
-  return static_cast<double>(mix_key(key, index) >> 11) * 0x1.0p-53;
-}
-
 double normal(uint64_t key, uint64_t index) {
   const double u = 1.0 - uniform(key, 2 * index);  // (0, 1]: the logarithm is finite
   const double v = uniform(key, 2 * index + 1);

@@ -23,7 +23,7 @@ constexpr uint64_t mix_key(uint64_t key, uint64_t coordinate) { return mix64(key
 uint64_t key_of(std::string_view text);
 
 /// Uniform in [0, 1) with 53 random bits.
-double uniform(uint64_t key, uint64_t index);
+constexpr double uniform(uint64_t key, uint64_t index) { return static_cast<double>(mix_key(key, index) >> 11) * 0x1.0p-53; }
 
 /// Standard normal (Box–Muller over two uniforms of the same key and index).
 double normal(uint64_t key, uint64_t index);

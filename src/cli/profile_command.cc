@@ -63,11 +63,10 @@ void print_fits(const Profile& profile, const MeasuredTimes& times) {
   }
 }
 
-/// Options that would change nothing on a GPU.
+/// An option that would change nothing on a GPU.
 void refuse_without_effect(const ProfileArguments& arguments, const ComputeDevice& device) {
   if (device.is_cpu()) return;
   if (arguments.threads > 0) throw_user_error("--threads: has no effect on {}, where no threads of the processor compute", device.name);
-  if (arguments.portable_kernels) throw_user_error("--portable-kernels: has no effect on {}, where ATen computes anyway", device.name);
 }
 
 /// The one kind of devices of the cluster file.

@@ -149,7 +149,7 @@ ComputeDevice device_for(const RunSpec& run, Diagnostics& mistakes) {
 
 /// Whether the model can be divided among so many ranks, here.
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
-                 const ComputeDevice& device, Diagnostics& mistakes) {
+                 Diagnostics& mistakes) {
   const auto place = places.find("run.ranks");
   if (place == places.end() || run.ranks == 1) return;
   const auto add = [&](const std::string& message) {
@@ -158,7 +158,6 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   if (run.ranks > config.layer_count) {
     add(fmt::format("is {}, but the model has {} layers: at most one rank for each", run.ranks, config.layer_count));
   }
-  if (!device.is_cpu()) add(fmt::format("is {}, but several ranks of one program compute on the CPU, not on {}", run.ranks, device.name));
 }
 
 void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
@@ -267,7 +266,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
                            dtype_name(compute), mistakes);
   }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
-  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, device, mistakes);
+  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, mistakes);
   const int64_t limit = memory_limit(run, device);
   if (inputs.model.has_config && device.is_cpu()) {
     check_weights_fit(run.memory, limit, files.config, compute, mistakes);

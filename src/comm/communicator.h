@@ -53,13 +53,14 @@ class Communicator {
 
   /// Messages between this rank and another one, `peer` != rank(). Both return at once, and data travel beside the
   /// computation. A send is done at the earliest when its receive has been posted: nothing is buffered in between.
-  /// buffer: contiguous, on the CPU, any dtype, any size (also none). The receiver's has as many bytes as the sender's:
+  /// buffer: contiguous, any dtype, any size (also none). Of a device: a send copies it to the host first, which waits for the
+  /// device; a receive is copied to the device by wait(). The receiver's has as many bytes as the sender's:
   /// Gloo ends the process where it is smaller. When the transfer's holder has dropped it, another thread frees it.
   virtual std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
   virtual std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
 
-  /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape and dtype (contiguous,
-  /// on the CPU), and waits. Messages may be under way meanwhile.
+  /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape and dtype (contiguous;
+  /// those of a device go through the host), and waits. Messages may be under way meanwhile.
   /// values := sum over ranks, in an order that depends on size() and the number of values alone: all get equal bits.
   virtual void all_reduce(at::Tensor& values) = 0;
   /// values := those of rank `root`.

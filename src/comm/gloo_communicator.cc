@@ -56,6 +56,24 @@ std::shared_ptr<gloo::transport::Device> yielding_device(const std::string& addr
       .get();
 }
 
+/// A message into memory of a device: it arrives on the host, and wait() copies it.
+class ReceiveForDevice : public Transfer {
+ public:
+  ReceiveForDevice(std::shared_ptr<Transfer> arrival, at::Tensor host, at::Tensor buffer)
+      : arrival_(std::move(arrival)), host_(std::move(host)), buffer_(std::move(buffer)) {}
+  bool done() override { return arrival_->done(); }
+  void wait() override {
+    arrival_->wait();
+    if (!host_.defined()) return;
+    buffer_.copy_(host_);
+    host_.reset();
+  }
+
+ private:
+  std::shared_ptr<Transfer> arrival_;
+  at::Tensor host_, buffer_;
+};
+
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const c10::intrusive_ptr<c10d::Store>& store, int32_t rank, int32_t size, const std::string& address,
@@ -86,10 +104,13 @@ class GlooCommunicator : public Communicator {
   int32_t size() const override { return size_; }
 
   std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
-    return start(buffer, peer, channel, Direction::send);
+    return start(buffer.cpu(), peer, channel, Direction::send);
   }
   std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) override {
-    return start(buffer, peer, channel, Direction::receive);
+    if (buffer.is_cpu()) return start(buffer, peer, channel, Direction::receive);
+    at::Tensor host = at::empty(buffer.sizes(), buffer.options().device(at::kCPU));
+    std::shared_ptr<Transfer> arrival = start(host, peer, channel, Direction::receive);
+    return std::make_shared<ReceiveForDevice>(std::move(arrival), std::move(host), buffer);
   }
 
   void all_reduce(at::Tensor& values) override {
@@ -126,8 +147,7 @@ class GlooCommunicator : public Communicator {
  private:
   std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
     COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
-    COTUNE_CHECK(buffer.is_contiguous() && buffer.is_cpu(), "a message on {}, contiguous: {}", buffer.device().str(),
-                 buffer.is_contiguous());
+    COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
     const MessageDescription description{rank_, peer, direction, channel, static_cast<int64_t>(buffer.nbytes())};
     if (*aborted_) throw CommunicationEnded(ended_text(description.text(), own_abort_text));
     std::vector<at::Tensor> tensors = {buffer};
@@ -145,11 +165,11 @@ class GlooCommunicator : public Communicator {
 
   template <typename Begin>
   void collective(const char* name, at::Tensor& values, Begin begin) {
-    COTUNE_CHECK(values.is_contiguous() && values.is_cpu(), "{} on {}, contiguous: {}", name, values.device().str(),
-                 values.is_contiguous());
+    COTUNE_CHECK(values.is_contiguous(), "{} of what is not contiguous", name);
     if (values.numel() == 0) return;
-    std::vector<at::Tensor> tensors = {values};
+    std::vector<at::Tensor> tensors = {values.cpu()};
     run(fmt::format("{} of {} bytes", name, values.nbytes()), [&] { return begin(tensors); });
+    if (!values.is_cpu()) values.copy_(tensors.front());
   }
 
   template <typename Begin>

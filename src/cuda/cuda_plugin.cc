@@ -1,4 +1,4 @@
-// The CUDA plugin: torch's CUDA libraries come with it, and it answers what the program asks of a CUDA device.
+// The CUDA plugin: torch's CUDA libraries and our kernels come with it, and it answers what the program asks of a CUDA device.
 
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
@@ -8,7 +8,9 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cstdlib>
 
+#include "cuda/cuda_kernels.h"
 #include "device/plugin.h"
 
 namespace cotune {
@@ -17,6 +19,12 @@ namespace {
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
 c10::DeviceIndex index_of(int index) { return static_cast<c10::DeviceIndex>(index); }
+
+bool is_ampere_or_later(int index) {
+  int major = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  return major >= 8;
+}
 
 class CudaPlugin final : public DevicePlugin {
  public:
@@ -31,13 +39,12 @@ class CudaPlugin final : public DevicePlugin {
     return properties.name;
   }
 
-  bool has_bf16(int index) override {
-    int major = 0;
-    C10_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
-    return major >= 8;  // Ampere
-  }
+  bool has_bf16(int index) override { return is_ampere_or_later(index); }
 
   void activate(int index) override {
+    // While one thread asks torch for operators of equal bits (flash_attention.cc), products of another one are asked too, and
+    // refuse where cuBLAS could take more workspaces than one stream's. What it says is what torch takes anyway.
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     c10::cuda::set_device(index_of(index));
     at::Context& context = at::globalContext();
@@ -67,6 +74,11 @@ class CudaPlugin final : public DevicePlugin {
   }
 
   void reset_memory_peaks(int index) override { allocator::resetPeakStats(index_of(index)); }
+  void forbid_waiting(bool forbidden) override {
+    c10::cuda::warning_state().set_sync_debug_mode(forbidden ? c10::cuda::SyncDebugMode::L_ERROR
+                                                             : c10::cuda::SyncDebugMode::L_DISABLED);
+  }
+  GpuKernels* kernels(int index) override { return is_ampere_or_later(index) ? &cuda_kernels() : nullptr; }
   void release_unused_memory() override { allocator::emptyCache(); }
 };
 

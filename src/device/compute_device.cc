@@ -19,6 +19,7 @@ ComputeDevice choose_device(const std::string& wish, const std::string& place, c
   chosen.plugin = opened.plugin;
   chosen.name = opened.plugin->name(0);
   opened.plugin->activate(0);
+  set_active_gpu_kernels(opened.plugin->kernels(0));
   return chosen;
 }
 

@@ -1,11 +1,13 @@
 /// What the program asks of a device that it reaches through a plugin, a library opened at run time. The plugin brings
-/// torch's kernels for its device into the process as well: from then on tensors can be there.
+/// torch's kernels for its device into the process as well, and kernels of our own: from then on tensors can be there.
 #pragma once
 
 #include <torch/headeronly/version.h>
 
 #include <cstdint>
 #include <string>
+
+#include "device/gpu_kernels.h"
 
 namespace cotune {
 
@@ -33,6 +35,11 @@ class DevicePlugin {
   /// held_bytes will not exceed it: allocations beyond throw c10::OutOfMemoryError. 0: no limit.
   virtual void set_memory_limit(int index, int64_t bytes) = 0;
   virtual void reset_memory_peaks(int index) = 0;
+  /// From now on what makes the host wait for the device throws c10::Error (tests).
+  virtual void forbid_waiting(bool forbidden) = 0;
+  /// Kernels of our own for the device; nullptr: there are none (of an NVIDIA GPU: below compute capability 8.0), and operators
+  /// are torch's.
+  virtual GpuKernels* kernels(int index) = 0;
   /// Gives what is kept for reuse back to the device.
   virtual void release_unused_memory() = 0;
 
@@ -41,7 +48,7 @@ class DevicePlugin {
 };
 
 /// Program and plugin must have been built from the same interface and libtorch: both hold this text.
-#define COTUNE_PLUGIN_INTERFACE "cotune device interface 1, torch " TORCH_VERSION
+#define COTUNE_PLUGIN_INTERFACE "cotune device interface 4, torch " TORCH_VERSION
 
 /// The two functions that a plugin exports.
 inline constexpr const char* plugin_interface_symbol = "cotune_plugin_interface";  ///< const char* (): its text

@@ -66,7 +66,7 @@ std::string to_string(StopReason reason) {
 }
 
 Generator::Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget)
-    : stage_(backbone, whole_model(backbone->config()), 0), token_budget_(token_budget) {
+    : stage_(backbone, whole_model(backbone->config())), token_budget_(token_budget) {
   COTUNE_CHECK(token_budget_ > 0);
 }
 

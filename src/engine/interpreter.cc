@@ -58,11 +58,10 @@ std::vector<JobStep> jobs_of(const StepPlan& round, const Microbatch& microbatch
 
 }  // namespace
 
-Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes)
-    : Interpreter(backbone, one_rank(backbone->config()), 0, head_workspace_bytes) {}
+Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone)
+    : Interpreter(backbone, one_rank(backbone->config()), 0) {}
 
-Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank,
-                         int64_t head_workspace_bytes)
+Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank)
     : read_tensor([](const at::Tensor& tensor) { return tensor.to(at::kCPU); }),
       backbone_(std::move(backbone)),
       layout_(std::move(layout)),
@@ -72,7 +71,7 @@ Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayou
     if (layout_.stage_rank[index] != rank) continue;
     const StageShape& shape = layout_.stages[index];
     stages_.emplace(static_cast<int32_t>(index),
-                    OwnStage{Stage(backbone_, shape, head_workspace_bytes), {shape.first_layer, shape.last_layer}, {}});
+                    OwnStage{Stage(backbone_, shape), {shape.first_layer, shape.last_layer}, {}});
   }
   COTUNE_CHECK(!stages_.empty(), "rank {} has no stage", rank);
 }

@@ -20,13 +20,10 @@ namespace cotune {
 /// share a microbatch, who computes which layers, the order and what is recomputed stand in the plan.
 class Interpreter {
  public:
-  static constexpr int64_t default_head_workspace = int64_t{48} << 20;
-
   /// The whole model on one rank.
-  explicit Interpreter(std::shared_ptr<const Backbone> backbone, int64_t head_workspace_bytes = default_head_workspace);
+  explicit Interpreter(std::shared_ptr<const Backbone> backbone);
   /// The stages of one rank of several.
-  Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank,
-              int64_t head_workspace_bytes = default_head_workspace);
+  Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank);
 
   /// Runs one round on one rank. rounds: one per batch of the plan, by job id. A job whose loss or gradient is not finite
   /// makes no step and reports it in JobRound::failure; the others are not touched by it. Rounds with purpose evaluate take

@@ -3,12 +3,22 @@
 #include "ops/backend.h"
 
 namespace cotune {
+namespace {
+
+// Chunks of the head: on a CPU they stay near the caches; on a GPU a product should have thousands of rows to fill it.
+constexpr int64_t cpu_head_workspace = int64_t{48} << 20;
+constexpr int64_t gpu_head_workspace = int64_t{1} << 30;
+
+}  // namespace
 
 MemoryFacts memory_facts(at::ScalarType compute, at::Device device, int weight_parts) {
   const kernels::Isa isa = kernel_isa(compute, device);
+  const bool gpu_kernels = gpu_kernels_for(compute, device) != nullptr;
   return {.element_size = static_cast<int64_t>(c10::elementSize(compute)),
           .packed = isa != kernels::Isa::none,
-          .parts = isa == kernels::Isa::amx_f32 ? weight_parts : 0};
+          .gpu_kernels = gpu_kernels,
+          .parts = isa == kernels::Isa::amx_f32 ? weight_parts : 0,
+          .head_workspace_bytes = gpu_kernels ? gpu_head_workspace : cpu_head_workspace};
 }
 
 }  // namespace cotune

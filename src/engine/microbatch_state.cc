@@ -95,6 +95,7 @@ int64_t LayerRecord::bytes() const {
                                    &attention.lse, &middle, &gate_up}) {
     add(*tensor);
   }
+  for (const at::Tensor& lse : attention.flash_lse) add(lse);
   for (const auto& job : sites) {
     for (const SiteRecord& site : job) {
       for (const at::Tensor& tensor : site.kept) add(tensor);
@@ -133,6 +134,11 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
   for (const RowPart& part : row_parts(microbatch)) {
     state.segments.push_back({part.first_token, part.length + part.pad, part.position, nullptr});
     state.segment_chains.push_back(chain_of(part, rounds.at(part.job)->batch->step, chains, layers, attention, compute, device));
+  }
+  if (!device.is_cpu()) {
+    std::vector<int32_t> begins{0};
+    for (const AttentionSegment& segment : state.segments) begins.push_back(static_cast<int32_t>(segment.begin + segment.count));
+    state.segment_begins = to_tensor(begins, at::kInt, device);
   }
   state.tokens = to_tensor(rows.tokens, at::kLong, device);
   state.positions = to_tensor(rows.positions, at::kInt, device);

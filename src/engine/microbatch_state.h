@@ -45,6 +45,7 @@ struct MicrobatchState {
   at::Tensor positions;               ///< int32 [tokens]
   at::Tensor example_keys;            ///< int64 [tokens]
   std::vector<AttentionSegment> segments;          ///< chain pointers are set per layer
+  at::Tensor segment_begins;          ///< int32 [segments + 1]: where each begins and the last one ends; undefined on the CPU
   std::vector<std::shared_ptr<ChainLayers>> segment_chains;  ///< per segment; nullptr: a whole row
 
   at::Tensor labelled_rows;           ///< int64 [labelled]: rows that predict a learned token

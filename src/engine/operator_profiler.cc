@@ -8,6 +8,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "engine/device_times.h"
 #include "jobs/enum_names.h"
 #include "ops/memory.h"
 
@@ -136,18 +137,25 @@ void OperatorProfiler::run(size_t shape) {
   const Clock::time_point begin = Clock::now();
   Clock::time_point operator_end = begin;
   double in_operators = 0;
-  interpreter_.stage().on_operator = [&](const Operator& op, const MicrobatchState&, double host_seconds) {
-    synchronize(device);
-    const double seconds = device.is_cpu() ? host_seconds : seconds_since(operator_end);
-    auto& [calls, sum] = taken[profile_key(op)];
+  std::unique_ptr<DeviceTimes> device_times;  // where the host goes on while the device works
+  if (device.is_cuda()) device_times = std::make_unique<DeviceTimes>(device);
+  const auto take = [&](const std::string& key, double seconds) {
+    auto& [calls, sum] = taken[key];
     ++calls;
     sum += seconds;
     in_operators += seconds;
+  };
+  interpreter_.stage().on_operator = [&](const Operator& op, const MicrobatchState&, double host_seconds) {
+    if (device_times != nullptr) return device_times->mark(profile_key(op));
+    synchronize(device);
+    take(profile_key(op), device.is_cpu() ? host_seconds : seconds_since(operator_end));
     operator_end = Clock::now();
   };
+  if (device_times != nullptr) device_times->begin();
   const StepPlan plan = plan_step(
       batches, {.token_budget = shapes_[shape].token_budget, .layer_count = backbone_->config().layer_count});
   interpreter_.run(plan, rounds);
+  if (device_times != nullptr) device_times->collect(take);
   synchronize(device);
   taken[round_key] = {1, std::max(0.0, seconds_since(begin) - in_operators)};
   interpreter_.stage().on_operator = nullptr;

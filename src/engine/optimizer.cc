@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "kernels/adamw.h"
+#include "ops/backend.h"
 #include "ops/memory.h"
+#include "ops/square_sums.h"
 
 namespace cotune {
 namespace {
@@ -167,6 +169,20 @@ class GuardedStep {
   at::Tensor keep_first_, keep_second_, decay_, rate_;
 };
 
+/// AdamW by the GPU's kernel, which takes no memory.
+void adamw_on_gpu(GpuKernels& kernels, const ParameterGroup& group, const OptimizerSettings& settings,
+                  const at::Tensor& sound, const at::Tensor& multiplier) {
+  std::vector<GpuParameter> parameters;
+  for (size_t i = 0; i < group.values.size(); ++i) {
+    parameters.push_back({group.values[i].mutable_data_ptr<float>(), group.gradients[i].mutable_data_ptr<float>(),
+                          group.first_moments[i].mutable_data_ptr<float>(),
+                          group.second_moments[i].mutable_data_ptr<float>(), group.values[i].numel()});
+  }
+  kernels.adamw(parameters,
+                {group.learning_rate, group.weight_decay, settings.beta1, settings.beta2, settings.epsilon, settings.step},
+                sound.const_data_ptr<bool>(), multiplier.const_data_ptr<double>());
+}
+
 void step_on_device(JobRound& round, LayerRange layers, const at::Tensor& record, UnreadResults& unread) {
   const MemoryScope scope(MemoryKind::workspace);
   const OptimizerSettings& settings = round.optimizer;
@@ -176,10 +192,16 @@ void step_on_device(JobRound& round, LayerRange layers, const at::Tensor& record
   if (settings.max_grad_norm > 0) {
     multiplier = (settings.max_grad_norm / (norm + clipping_epsilon)).clamp_max_(1.0);
   }
-  std::vector<GuardedStep> steps;
-  for (ParameterGroup& group : groups_of(parameters_of(round, layers), settings)) {
-    steps.emplace_back(settings, std::move(group), sound, multiplier);
+  std::vector<ParameterGroup> groups = groups_of(parameters_of(round, layers), settings);
+  const bool has_kernel = settings.kind == OptimizerKind::adamw && !groups.empty();
+  if (GpuKernels* kernels = has_kernel ? gpu_kernels_for(groups.front().values.front()) : nullptr) {
+    unread.add_step(round, layers, record);
+    for (const ParameterGroup& group : groups) adamw_on_gpu(*kernels, group, settings, sound, multiplier);
+    round.adapter->refresh(layers);
+    return;
   }
+  std::vector<GuardedStep> steps;
+  for (ParameterGroup& group : groups) steps.emplace_back(settings, std::move(group), sound, multiplier);
   unread.add_step(round, layers, record);
   for (GuardedStep& step : steps) step.apply();
   round.adapter->refresh(layers);
@@ -207,7 +229,7 @@ at::Tensor step_record(const JobRound& round, LayerRange layers, bool has_head, 
   if (!parameters.empty()) {
     std::vector<at::Tensor> gradients;
     for (const Parameter* p : parameters) gradients.push_back(p->gradient);
-    record[0].copy_(at::stack(at::_foreach_norm(gradients, 2, at::kDouble)).square().sum());
+    record[0].copy_(sum_of_squares(gradients));
   }
   if (has_head) record[1].copy_(unread.loss_sum(round));
   return record;

@@ -11,15 +11,14 @@
 
 namespace cotune {
 
-RankThreads::RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads,
-                         int64_t head_workspace_bytes)
+RankThreads::RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads)
     : layout_(std::move(layout)) {
   const int32_t count = layout_.rank_count();
   if (threads == 0) threads = std::max(1, omp_get_max_threads() / count);
   std::vector<std::unique_ptr<Communicator>> communicators = thread_communicators(count);
   for (int32_t index = 0; index < count; ++index) {
     auto rank = std::make_unique<Rank>();
-    rank->interpreter = std::make_unique<Interpreter>(backbone, layout_, index, head_workspace_bytes);
+    rank->interpreter = std::make_unique<Interpreter>(backbone, layout_, index);
     rank->communicator = std::move(communicators[static_cast<size_t>(index)]);
     ranks_.push_back(std::move(rank));
   }

@@ -27,8 +27,7 @@ struct RankTimes {
 class RankThreads {
  public:
   /// threads: of the computation of each rank; 0: those of the calling thread, divided.
-  RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads = 0,
-              int64_t head_workspace_bytes = Interpreter::default_head_workspace);
+  RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads = 0);
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "engine/memory_facts.h"
 #include "ops/attention.h"
 #include "ops/cross_entropy_head.h"
 #include "ops/memory.h"
@@ -14,8 +15,10 @@
 
 namespace cotune {
 
-Stage::Stage(std::shared_ptr<const Backbone> backbone, StageShape shape, int64_t head_workspace_bytes)
-    : backbone_(std::move(backbone)), shape_(shape), head_workspace_bytes_(head_workspace_bytes) {}
+Stage::Stage(std::shared_ptr<const Backbone> backbone, StageShape shape)
+    : backbone_(std::move(backbone)),
+      shape_(shape),
+      head_workspace_bytes_(memory_facts(backbone_->compute(), backbone_->device()).head_workspace_bytes) {}
 
 std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction direction) const {
   std::vector<AdapterShape> adapters;
@@ -184,7 +187,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
     case OperatorKind::qkv_proj: record.qkv = forward_product(op.kind, op.layer, state, state.x, {}); break;
     case OperatorKind::attention:
       rotate_in_place(record.qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, 1);
-      record.attention = attention(record.qkv, segments_of(state, op.layer), shape);
+      record.attention = attention(record.qkv, segments_of(state, op.layer), shape, state.segment_begins);
       state.x = record.attention.out;
       break;
     case OperatorKind::o_proj:
@@ -239,7 +242,8 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       adapter_gradient(op, state, record.attention.out, state.d_hidden);
       break;
     case OperatorKind::attention_backward:
-      state.d_qkv = attention_backward(state.d_x, record.qkv, record.attention, segments_of(state, op.layer), shape);
+      state.d_qkv = attention_backward(state.d_x, record.qkv, record.attention, segments_of(state, op.layer), shape,
+                                       state.segment_begins);
       rotate_in_place(state.d_qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, -1);
       state.d_x.reset();
       break;

@@ -16,7 +16,7 @@ namespace cotune {
 class Stage {
  public:
   /// shape: the layers that it computes, of those that the backbone has.
-  Stage(std::shared_ptr<const Backbone> backbone, StageShape shape, int64_t head_workspace_bytes);
+  Stage(std::shared_ptr<const Backbone> backbone, StageShape shape);
 
   const Backbone& backbone() const { return *backbone_; }
   const StageShape& shape() const { return shape_; }

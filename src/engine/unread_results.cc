@@ -3,23 +3,22 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
-#include <limits>
 
 #include "engine/optimizer.h"
 #include "ops/memory.h"
+#include "ops/square_sums.h"
 
 namespace cotune {
 namespace {
 
-/// f64 [1]: of the parameters in some layers; not finite where one of them is not.
-at::Tensor largest_magnitude(const Adapter& adapter, LayerRange layers) {
+/// f64 [1], finite where every parameter of these layers is.
+at::Tensor finite_where_parameters_are(const Adapter& adapter, LayerRange layers) {
   std::vector<at::Tensor> values;
   for (const Parameter& parameter : adapter.parameters()) {
     if (layers.contains(parameter.layer)) values.push_back(parameter.value);
   }
   if (values.empty()) return at::zeros({1}, at::TensorOptions().dtype(at::kDouble).device(adapter.setup().device));
-  const double infinity = std::numeric_limits<double>::infinity();
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(values, infinity)), infinity).to(at::kDouble).reshape({1});
+  return sum_of_squares(values).reshape({1});
 }
 
 }  // namespace
@@ -58,7 +57,7 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
   }
   for (const Step& step : steps_) {
     parts.push_back(step.record);
-    parts.push_back(largest_magnitude(*step.round->adapter, step.layers));
+    parts.push_back(finite_where_parameters_are(*step.round->adapter, step.layers));
   }
   const at::Tensor values = read_tensor(at::cat(parts));
   const double* value = values.const_data_ptr<double>();

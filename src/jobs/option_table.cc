@@ -243,7 +243,7 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "recompute", COTUNE_FIELD(run->recompute), choice_of<Recompute>(),
                         "Compute activations again in the backward pass instead of keeping them."));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
-                        of_type(OptionType::boolean), "Do without the kernels made for this CPU."));
+                        of_type(OptionType::boolean), "Do without the kernels made for this CPU or GPU."));
 }
 
 void add_job(std::vector<Option>& table) {

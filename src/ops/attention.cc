@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/rope.h"
 #include "ops/backend.h"
+#include "ops/flash_attention.h"
 #include "ops/low_rank_forms.h"
 #include "ops/memory.h"
 
@@ -103,6 +104,16 @@ class CausalMasks {
   at::Tensor first_;
 };
 
+/// `begins`, or what stands for it; whatever it is where no segment is a whole row.
+at::Tensor begins_of(const std::vector<AttentionSegment>& segments, const at::Tensor& begins, at::Device device) {
+  const bool all_in_chains = std::all_of(segments.begin(), segments.end(), [](const auto& segment) { return segment.chain != nullptr; });
+  if (begins.defined() || all_in_chains) return begins;
+  std::vector<int32_t> places;
+  for (const AttentionSegment& segment : segments) places.push_back(static_cast<int32_t>(segment.begin));
+  places.push_back(static_cast<int32_t>(segments.back().begin + segments.back().count));
+  return at::tensor(places, at::kInt).to(device);
+}
+
 /// The ATen path of one segment: keys and values of the row up to and including the segment.
 struct DenseSegment {
   at::Tensor q;       ///< [kv_heads, groups·count, head_dim], times 1 / √head_dim
@@ -146,6 +157,13 @@ RotaryTable rotary_table(const std::vector<double>& inverse_frequencies, int64_t
 
 void rotate_in_place(at::Tensor& x, const at::Tensor& positions, const RotaryTable& table, int64_t heads,
                      int64_t head_dim, int direction) {
+  if (GpuKernels* gpu = gpu_kernels_for(x)) {
+    COTUNE_CHECK(x.stride(1) == 1);
+    gpu->rotate(gpu_type(x.scalar_type()), x.mutable_data_ptr(), x.size(0), x.stride(0), heads, head_dim,
+                positions.const_data_ptr<int32_t>(), table.cosine.const_data_ptr<float>(),
+                table.sine.const_data_ptr<float>(), table.cosine.size(0), direction);
+    return;
+  }
   if (use_kernels(x)) {
     const int32_t* position = positions.const_data_ptr<int32_t>();
     const bool inside = std::all_of(position, position + positions.size(0),
@@ -168,9 +186,12 @@ void rotate_in_place(at::Tensor& x, const at::Tensor& positions, const RotaryTab
 }
 
 AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegment>& segments,
-                          const AttentionShape& shape) {
+                          const AttentionShape& shape, const at::Tensor& begins) {
   const QkvViews parts = views(qkv, shape);
   store_in_chains(parts, segments);
+  if (takes_flash_attention(qkv, shape)) {
+    return flash_attention(qkv, segments, begins_of(segments, begins, qkv.device()), shape);
+  }
   const at::ScalarType wide = accumulation_dtype(qkv.scalar_type());
   AttentionResult result{at::empty({qkv.size(0), shape.query_columns()}, qkv.options()),
                          at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(wide))};
@@ -194,7 +215,8 @@ AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegm
 }
 
 at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, const AttentionResult& forward,
-                              const std::vector<AttentionSegment>& segments, const AttentionShape& shape) {
+                              const std::vector<AttentionSegment>& segments, const AttentionShape& shape,
+                              const at::Tensor& begins) {
   const QkvViews parts = views(qkv, shape);
   const at::ScalarType wide = accumulation_dtype(qkv.scalar_type());
   at::Tensor d_qkv = at::empty_like(qkv);
@@ -205,7 +227,9 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
     segment.chain->key_gradients = at::zeros(segment.chain->keys.sizes(), qkv.options().dtype(wide));
     segment.chain->value_gradients = at::zeros_like(segment.chain->key_gradients);
   }
-  if (use_attention_kernels(qkv, shape)) {
+  if (!forward.flash_lse.empty()) {
+    flash_attention_backward(d_out, qkv, forward, segments, begins_of(segments, begins, qkv.device()), shape, d_qkv);
+  } else if (use_attention_kernels(qkv, shape)) {
     const int64_t element = static_cast<int64_t>(qkv.element_size());
     std::vector<kernels::AttentionKvGradient> destinations;
     destinations.reserve(segments.size());

@@ -46,17 +46,21 @@ struct AttentionSegment {
 /// Causal grouped-query attention over ragged segments (FlashAttention's recurrence, Dao et al. 2022):
 ///   out = softmax(q·kᵀ/√head_dim, keys ≤ query)·v, per segment; q, k already rotated.
 /// qkv [tokens, qkv columns]; out [tokens, query columns]; lse [tokens, heads] (log-sum-exp, accumulation dtype).
+/// begins: int32 [segments + 1] on qkv's device, where each segment begins and the last one ends (segments follow one another);
+/// undefined: made from the segments where it is needed, which waits for the device.
 /// Copies this segment's keys and values into its chain first. A query's result depends on its row alone, and not on
 /// where the row is cut at multiples of 64 (our kernels; 1e-10 in f64 at any cut).
 struct AttentionResult {
   at::Tensor out, lse;
+  std::vector<at::Tensor> flash_lse;  ///< in place of lse: of every call of torch's FlashAttention (flash_attention.h)
 };
 AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegment>& segments,
-                          const AttentionShape& shape);
+                          const AttentionShape& shape, const at::Tensor& begins = {});
 
 /// Gradient of qkv (rotated), [tokens, qkv columns]. For a chain the chunks come in reverse order; the keys' and values'
 /// gradients of this chunk are complete once it is its turn and are taken from the chain's accumulators.
 at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, const AttentionResult& forward,
-                              const std::vector<AttentionSegment>& segments, const AttentionShape& shape);
+                              const std::vector<AttentionSegment>& segments, const AttentionShape& shape,
+                              const at::Tensor& begins = {});
 
 }  // namespace cotune

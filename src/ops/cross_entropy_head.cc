@@ -20,6 +20,7 @@ HeadResult cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels
   } else {
     result.predictions = at::empty({rows}, hidden.options().dtype(at::kLong));
   }
+  GpuKernels* gpu = gpu_kernels_for(hidden);
   const int64_t row_bytes = output.out_features() * static_cast<int64_t>(hidden.element_size());
   const int64_t chunk = std::max<int64_t>(64, workspace_bytes / row_bytes / 64 * 64);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
@@ -28,8 +29,17 @@ HeadResult cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels
     const at::Tensor chunk_labels = labels.narrow(0, begin, count);
     const at::Tensor chunk_scale = row_scale.narrow(0, begin, count);
     at::Tensor losses = result.losses.narrow(0, begin, count);
-    if (!want_gradient) result.predictions.narrow(0, begin, count).copy_(logits.argmax(1));
-    if (use_kernels(hidden)) {
+    at::Tensor predictions;
+    if (!want_gradient) {
+      predictions = result.predictions.narrow(0, begin, count);
+      if (gpu == nullptr) predictions.copy_(logits.argmax(1));
+    }
+    if (gpu != nullptr) {
+      gpu->softmax_cross_entropy(gpu_type(compute), logits.const_data_ptr(), count, logits.size(1),
+                                 chunk_labels.const_data_ptr<int32_t>(), chunk_scale.const_data_ptr<float>(),
+                                 losses.mutable_data_ptr<float>(), want_gradient ? logits.mutable_data_ptr() : nullptr,
+                                 want_gradient ? nullptr : predictions.mutable_data_ptr<int64_t>());
+    } else if (use_kernels(hidden)) {
       const kernels::DType dtype = kernel_dtype(compute);
       if (want_gradient) {
         kernels::softmax_cross_entropy(dtype, logits.const_data_ptr(), logits.stride(0), count, logits.size(1),

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "kernels/dropout.h"
 #include "ops/backend.h"
 #include "ops/call_counts.h"
@@ -65,7 +66,7 @@ at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutR
     scales.push_back(1.0 / (1.0 - group.site.probability));
   }
   const at::Device device = rows.positions.device();
-  const auto on_device = [&](const auto& values, at::ScalarType type) { return at::tensor(values).to(device, type); };
+  const auto on_device = [&](const auto& values, at::ScalarType type) { return at::tensor(values).to(device, type, /*non_blocking=*/true); };
   const at::Tensor example_keys = rows_below_one_another(groups, rows.example_keys);
   const int64_t count = example_keys.size(0);
   const at::Tensor group_rows = on_device(counts, at::kLong);
@@ -86,6 +87,23 @@ at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutR
 
 at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutRows& rows, const at::Tensor& x) {
   count_adapter_call();
+  if (GpuKernels* gpu = gpu_kernels_for(x)) {
+    COTUNE_CHECK(x.stride(1) == 1 && rows.example_keys.is_contiguous() && rows.positions.is_contiguous());
+    std::vector<GpuDropoutGroup> sites;
+    int64_t count = 0;
+    for (const DropoutGroup& group : groups) {
+      sites.push_back({{group.site.key, static_cast<float>(group.site.probability)},
+                       {group.rows.begin, group.rows.end},
+                       count});
+      count += group.rows.count();
+    }
+    at::Tensor y = at::empty({count, x.size(1)}, x.options());
+    gpu->dropout(gpu_type(x.scalar_type()), sites,
+                 {reinterpret_cast<const uint64_t*>(rows.example_keys.const_data_ptr<int64_t>()),
+                  rows.positions.const_data_ptr<int32_t>()},
+                 x.const_data_ptr(), x.stride(0), x.size(1), y.mutable_data_ptr());
+    return y;
+  }
   if (!use_kernels(x)) {
     const at::ScalarType wide = accumulation_dtype(x.scalar_type());
     const at::Tensor masks = dropout_masks(groups, rows, x.size(1), wide);

@@ -10,6 +10,7 @@
 #include "ops/backend.h"
 #include "ops/call_counts.h"
 #include "ops/low_rank_forms.h"
+#include "ops/low_rank_gpu.h"
 #include "ops/memory.h"
 #include "ops/row_products.h"
 
@@ -23,17 +24,11 @@ class DenseProduct : public FrozenProduct {
       : FrozenProduct(weight.size(1), weight.size(0)), weight_(std::move(weight)), bias_(std::move(bias)) {}
 
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {
-    count_frozen_call();
-    at::Tensor y = row_product(x, weight_.t(), bias_);
-    add_options(y, options);
-    return y;
+    return product(x, weight_.t(), bias_, options);
   }
 
   at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const override {
-    count_frozen_call();
-    at::Tensor dx = row_product(dy, weight_);
-    add_options(dx, options);
-    return dx;
+    return product(dy, weight_, {}, options);
   }
 
   at::Tensor weight_rows(const at::Tensor& rows) const override { return weight_.index_select(0, rows); }
@@ -43,6 +38,19 @@ class DenseProduct : public FrozenProduct {
   }
 
  private:
+  static at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias,
+                            const ProductOptions& options) {
+    count_frozen_call();
+    const bool adds = (options.terms != nullptr && !options.terms->empty()) || options.residual.defined();
+    if (adds && x.is_cuda()) {  // the product is added to what is there: its own pass over y hides the reading
+      at::Tensor y = at::empty({x.size(0), matrix.size(1)}, x.options());
+      if (start_product_on_gpu(y, options, bias)) return y.addmm_(x, matrix);
+    }
+    at::Tensor y = row_product(x, matrix, bias);
+    add_options(y, options);
+    return y;
+  }
+
   static void add_options(at::Tensor& y, const ProductOptions& options) {
     if (options.terms != nullptr) {
       std::vector<ExpandGroup> groups;

@@ -15,6 +15,7 @@
 #include "ops/call_counts.h"
 #include "ops/low_rank_batches.h"
 #include "ops/low_rank_forms.h"
+#include "ops/low_rank_gpu.h"
 
 namespace cotune {
 namespace {
@@ -37,9 +38,10 @@ int64_t bytes_of(const kernels::PackRequest& request) {
 }  // namespace
 
 int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device) {
-  if (kernel_isa(compute, device) == kernels::Isa::none) return rank;
-  constexpr int64_t panel = kernels::PackedMatrix::panel_columns;
-  return (rank + panel - 1) / panel * panel;
+  int64_t multiple = 1;
+  if (kernel_isa(compute, device) != kernels::Isa::none) multiple = kernels::PackedMatrix::panel_columns;
+  if (device.is_cuda() && compute == at::kBFloat16) multiple = gpu_rank_multiple;
+  return (rank + multiple - 1) / multiple * multiple;
 }
 
 PackedBlock::PackedBlock(std::span<const kernels::PackRequest> requests) {
@@ -109,6 +111,19 @@ std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at
   return std::make_unique<DenseFactor>(master, compute);
 }
 
+void refresh_factors(const std::vector<FactorRefresh>& refreshes) {
+  std::vector<at::Tensor> matrices, masters;
+  for (const FactorRefresh& refresh : refreshes) {
+    if (packed_form(*refresh.factor) != nullptr) {
+      refresh.factor->refresh(refresh.master);
+    } else {
+      matrices.push_back(dense_form(*refresh.factor));
+      masters.push_back(refresh.master);
+    }
+  }
+  if (!matrices.empty()) at::_foreach_copy_(matrices, masters);
+}
+
 const PackedFactor* packed_form(const LowRankFactor& factor) { return dynamic_cast<const PackedFactor*>(&factor); }
 
 const at::Tensor& dense_form(const LowRankFactor& factor) {
@@ -130,12 +145,11 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
     const bool whole = rank == padded || packed_form(*group.factor) != nullptr;
     group.s = whole ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
   }
+  count_adapter_call();
   if (packed_form(*groups.front().factor) == nullptr) {
-    count_adapter_call();
-    shrink_in_batches(x, groups);
+    if (!shrink_on_gpu(x, groups)) shrink_in_batches(x, groups);
     return;
   }
-  count_adapter_call();
   std::vector<const PackedFactor*> factors;
   for (const ShrinkGroup& group : groups) factors.push_back(packed_form(*group.factor));
   const PackedForms forms(factors, PackedFactor::Side::shrink);
@@ -149,6 +163,11 @@ void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
 }
 
 void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& all, const ExpandOptions& options) {
+  if (all.empty()) return;
+  if (add_expansions_on_gpu(y, all, options)) {
+    count_adapter_call();
+    return;
+  }
   std::vector<ExpandGroup> groups, dense;  // an odd projection's factors are not packed
   for (const ExpandGroup& group : all) (packed_form(*group.factor) != nullptr ? groups : dense).push_back(group);
   for (const std::vector<ExpandGroup>& site : sites_of(dense)) {
@@ -190,7 +209,11 @@ void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGro
   if (groups.empty()) return;
   const kernels::Isa isa = kernel_isa(right.scalar_type(), right.device());
   if (isa == kernels::Isa::none) {
-    accumulate_in_batches(right, groups);
+    if (accumulate_gradients_on_gpu(right, groups)) {
+      count_adapter_call();
+    } else {
+      accumulate_in_batches(right, groups);
+    }
     return;
   }
   count_adapter_call();
@@ -214,7 +237,7 @@ void accumulate_row_sums(const std::vector<RowSum>& sums) {
   count_adapter_call();
   const at::Tensor& first = sums.front().right;
   if (!use_kernels(first)) {
-    sum_in_batches(sums);
+    if (!accumulate_row_sums_on_gpu(sums)) sum_in_batches(sums);
     return;
   }
   std::vector<kernels::ColumnSum> columns;

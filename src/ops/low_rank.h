@@ -24,7 +24,7 @@ class LowRankFactor {
  public:
   virtual ~LowRankFactor() = default;
   int64_t rank() const { return rank_; }
-  /// Columns of s: multiples of 32, filled with zeros, where our kernels run; the rank elsewhere.
+  /// Columns of s: multiples of 32 (of 8 on a GPU), filled with zeros, where our kernels run; the rank elsewhere.
   int64_t padded_rank() const { return padded_rank_; }
   int64_t width() const { return width_; }
   virtual void refresh(const at::Tensor& master) = 0;
@@ -44,6 +44,13 @@ enum class FactorForm { made_by_use, kept };
 
 std::unique_ptr<LowRankFactor> make_low_rank_factor(const at::Tensor& master, at::ScalarType compute,
                                                     FactorForm form = FactorForm::made_by_use);
+
+/// refresh() of every factor with its master; dense ones by one call.
+struct FactorRefresh {
+  LowRankFactor* factor = nullptr;
+  at::Tensor master;
+};
+void refresh_factors(const std::vector<FactorRefresh>& refreshes);
 
 /// Columns that s must have for a factor of this rank, in this compute dtype on this device.
 int64_t padded_rank(int64_t rank, at::ScalarType compute, at::Device device);

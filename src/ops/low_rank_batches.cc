@@ -90,7 +90,7 @@ at::Tensor biases_of(const std::vector<ExpandGroup>& groups) {
     rows += counts.back();
   }
   const at::Tensor stacked = at::stack(biases);
-  const at::Tensor repeats = at::tensor(counts, at::kLong).to(stacked.device());
+  const at::Tensor repeats = at::tensor(counts, at::kLong).to(stacked.device(), at::kLong, /*non_blocking=*/true);
   return stacked.index_select(0, at::repeat_interleave(repeats, std::optional<int64_t>(rows)));
 }
 
@@ -116,7 +116,7 @@ void shrink_in_batches(const at::Tensor& x, const std::vector<ShrinkGroup>& grou
   at::Tensor s = batched_product(batches.gather(x), factors_of(groups, batches).transpose(1, 2));
   std::vector<double> scales;
   for (const ShrinkGroup& group : groups) scales.push_back(group.scale);
-  const at::Tensor wide_scales = at::tensor(scales).to(x.device(), accumulation_dtype(x.scalar_type()));
+  const at::Tensor wide_scales = at::tensor(scales).to(x.device(), accumulation_dtype(x.scalar_type()), /*non_blocking=*/true);
   s.mul_(wide_scales.index_select(0, batches.groups()).view({-1, 1, 1}));
   const at::Tensor rows = batches.scatter(s);
   std::vector<at::Tensor> targets, sources;

@@ -10,6 +10,14 @@
 namespace cotune {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& inverse_rms) {
+  if (GpuKernels* gpu = gpu_kernels_for(x)) {
+    COTUNE_CHECK(x.is_contiguous());
+    at::Tensor y = at::empty_like(x);
+    inverse_rms = at::empty({x.size(0)}, weight.options());
+    gpu->rms_norm(gpu_type(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1), weight.const_data_ptr<float>(),
+                  static_cast<float>(eps), y.mutable_data_ptr(), inverse_rms.mutable_data_ptr<float>());
+    return y;
+  }
   if (use_kernels(x)) {
     COTUNE_CHECK(x.is_contiguous());
     at::Tensor y = at::empty_like(x);
@@ -25,6 +33,13 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, a
 }
 
 at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms) {
+  if (GpuKernels* gpu = gpu_kernels_for(x)) {
+    COTUNE_CHECK(x.is_contiguous());
+    at::Tensor y = at::empty_like(x);
+    gpu->rms_norm_again(gpu_type(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1),
+                        weight.const_data_ptr<float>(), inverse_rms.const_data_ptr<float>(), y.mutable_data_ptr());
+    return y;
+  }
   if (use_kernels(x)) {
     at::Tensor y = at::empty_like(x);
     kernels::rms_norm_recompute(kernel_dtype(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1),
@@ -37,6 +52,16 @@ at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const a
 
 at::Tensor rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
                              const at::Tensor& inverse_rms, const at::Tensor& residual_gradient) {
+  if (GpuKernels* gpu = gpu_kernels_for(x)) {
+    COTUNE_CHECK(x.is_contiguous());
+    const at::Tensor gradient = dy.contiguous();
+    const at::Tensor residual = residual_gradient.defined() ? residual_gradient.contiguous() : residual_gradient;
+    at::Tensor dx = at::empty_like(x);
+    gpu->rms_norm_backward(gpu_type(x.scalar_type()), gradient.const_data_ptr(), x.const_data_ptr(), x.size(0),
+                           x.size(1), weight.const_data_ptr<float>(), inverse_rms.const_data_ptr<float>(),
+                           residual.defined() ? residual.const_data_ptr() : nullptr, dx.mutable_data_ptr());
+    return dx;
+  }
   if (use_kernels(x)) {
     at::Tensor dx = at::empty_like(x);
     kernels::rms_norm_backward(kernel_dtype(x.scalar_type()), dy.const_data_ptr(), x.const_data_ptr(), x.size(0),

@@ -14,7 +14,7 @@ constexpr int64_t product_block =
 constexpr int64_t fewest_columns = 8;  // fewer are multiplied in another order
 
 at::Tensor on_device(const std::vector<int64_t>& values, at::Device device) {
-  return at::tensor(values, at::kLong).to(device);
+  return at::tensor(values, at::kLong).to(device, at::kLong, /*non_blocking=*/true);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "ops/backend.h"
 #include "ops/call_counts.h"
 #include "ops/low_rank_forms.h"
+#include "ops/sparse_delta_gpu.h"
 #include "ops/sparse_entries.h"
 
 namespace cotune {
@@ -39,7 +40,7 @@ void add_sparse_deltas(const std::vector<SparseDeltaGroup>& groups, const at::Te
   if (groups.empty()) return;
   count_adapter_call();
   if (!use_kernels(x)) {
-    add_in_entries(groups, x, y, EntryEnds::rows_to_columns);
+    if (!add_sparse_deltas_on_gpu(groups, x, y)) add_in_entries(groups, x, y, EntryEnds::rows_to_columns);
     return;
   }
   kernels::sparse_delta_forward(kernel_dtype(x.scalar_type()), kernel_groups(groups), operands_of(x, y));
@@ -49,7 +50,9 @@ void add_sparse_delta_input_gradients(const std::vector<SparseDeltaGroup>& group
   if (groups.empty()) return;
   count_adapter_call();
   if (!use_kernels(dy)) {
-    add_in_entries(groups, dy, dx, EntryEnds::columns_to_rows);
+    if (!add_sparse_delta_input_gradients_on_gpu(groups, dy, dx)) {
+      add_in_entries(groups, dy, dx, EntryEnds::columns_to_rows);
+    }
     return;
   }
   kernels::sparse_delta_input_gradient(kernel_dtype(dy.scalar_type()), kernel_groups(groups), operands_of(dy, dx));
@@ -60,7 +63,7 @@ void add_sparse_delta_value_gradients(const std::vector<SparseDeltaGradient>& gr
   if (groups.empty()) return;
   count_adapter_call();
   if (!use_kernels(x)) {
-    add_value_gradients_in_entries(groups, x, dy);
+    if (!add_sparse_delta_value_gradients_on_gpu(groups, x, dy)) add_value_gradients_in_entries(groups, x, dy);
     return;
   }
   std::vector<kernels::SparseValueGradient> sums;
@@ -69,6 +72,18 @@ void add_sparse_delta_value_gradients(const std::vector<SparseDeltaGradient>& gr
   }
   kernels::sparse_delta_value_gradient(kernel_dtype(x.scalar_type()), sums, x.const_data_ptr(), x.stride(0),
                                        dy.const_data_ptr(), dy.stride(0));
+}
+
+const EntriesByRow& entries_by_row(const SparseDelta& delta) {
+  EntriesByRow& by_row = delta.by_row;
+  if (by_row.places.defined()) return by_row;
+  const auto [rows, places] = delta.row_indices.sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
+  const at::Tensor numbers = at::arange(delta.out_features, rows.options());
+  const at::Tensor columns = numbers.repeat_interleave(delta.column_offsets.diff(), 0, delta.entry_count());
+  by_row.row_offsets = at::searchsorted(rows, at::arange(delta.in_features + 1, rows.options()));
+  by_row.column_indices = columns.index_select(0, places);
+  by_row.places = places.to(at::kInt);
+  return by_row;
 }
 
 SparseDelta select_entries_by_sorting(const at::Tensor& importance, int64_t keep) {

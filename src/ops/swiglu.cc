@@ -16,6 +16,12 @@ at::Tensor logistic(const at::Tensor& x) { return x.neg().exp_().add_(1).recipro
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
+  if (GpuKernels* gpu = gpu_kernels_for(gate_up)) {
+    const at::Tensor rows = gate_up.contiguous();
+    at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
+    gpu->swiglu(gpu_type(gate_up.scalar_type()), rows.const_data_ptr(), rows.size(0), width, y.mutable_data_ptr());
+    return y;
+  }
   if (use_kernels(gate_up)) {
     at::Tensor y = at::empty({gate_up.size(0), width}, gate_up.options());
     kernels::swiglu_forward(kernel_dtype(gate_up.scalar_type()), gate_up.const_data_ptr(), gate_up.stride(0),
@@ -30,6 +36,14 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 SwigluGradient swiglu_backward(const at::Tensor& dy, const at::Tensor& gate_up) {
   const int64_t width = gate_up.size(1) / 2;
   SwigluGradient result;
+  if (GpuKernels* gpu = gpu_kernels_for(gate_up)) {
+    const at::Tensor rows = gate_up.contiguous(), gradient = dy.contiguous();
+    result.d_gate_up = at::empty_like(rows);
+    result.y = at::empty_like(gradient);
+    gpu->swiglu_backward(gpu_type(dy.scalar_type()), gradient.const_data_ptr(), rows.const_data_ptr(), rows.size(0),
+                         width, result.d_gate_up.mutable_data_ptr(), result.y.mutable_data_ptr());
+    return result;
+  }
   if (use_kernels(gate_up)) {
     result.d_gate_up = at::empty_like(gate_up);
     result.y = at::empty_like(dy);

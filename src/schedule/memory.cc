@@ -178,6 +178,9 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
   }
   per_token += of_methods;
   if (facts.packed) return tokens * per_token;
+  // As ops/flash_attention.h takes them: blocks of scores at a time.
+  const bool without_scores = facts.gpu_kernels && e == 2 && config.head_dim % 8 == 0 && config.head_dim <= 192;
+  if (without_scores) return 3 * tokens * per_token;
   const int64_t longest = longest_row(jobs);
   return 3 * tokens * per_token + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;
 }
@@ -347,14 +350,15 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
                                         (config.layer_count * e + trained_layers * a));
     microbatch_tokens = std::max(microbatch_tokens, lead.microbatch_tokens);
   }
-  const int64_t head_rows = std::max<int64_t>(row_grid, facts.logits_bytes / (config.vocabulary_size * e));
+  const int64_t head_bytes = facts.head_workspace_bytes / 3 * 4;
+  const int64_t head_rows = std::max<int64_t>(row_grid, head_bytes / (config.vocabulary_size * e));
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
   const int64_t messages = 8 * (facts.ranks - 1) * microbatch_tokens * config.hidden_size * e;
   estimate.workspace = with_holes(
       facts.ranks * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
       facts);
-  const int64_t logit_bytes = facts.packed ? e : e + 4 * a;
+  const int64_t logit_bytes = facts.packed || facts.gpu_kernels ? e : e + 4 * a;
   estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);
   return estimate;
 }

@@ -146,13 +146,12 @@ bool runs_on_kernels(const ModelConfig& config, const MemoryFacts& facts) {
 
 }  // namespace
 
-std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts,
-                                      int64_t head_workspace_bytes) {
+std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts) {
   if (!runs_on_kernels(config, facts)) return std::nullopt;
   for (const AdapterShape& adapter : step.adapters) {
     if (!simulates(adapter.method)) return std::nullopt;
   }
-  return StepMemorySimulation(config, step, facts, head_workspace_bytes).run();
+  return StepMemorySimulation(config, step, facts).run();
 }
 
 }  // namespace cotune

@@ -22,10 +22,9 @@ struct StepMemory {
   bool operator==(const StepMemory&) const = default;
 };
 
-/// `head_workspace_bytes`: of cross_entropy_head. Nothing where operators are ATen's (facts.packed false, f64, sizes that
+/// Nothing where operators are ATen's (facts.packed false, f64, sizes that
 /// are no multiples of 32, heads that our attention does not take): their temporaries are not ours to know; memory.h bounds
 /// them.
-std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts,
-                                      int64_t head_workspace_bytes = int64_t{48} << 20);
+std::optional<StepMemory> step_memory(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts);
 
 }  // namespace cotune

@@ -13,13 +13,13 @@ namespace cotune {
 
 class StepMemorySimulation {
  public:
-  StepMemorySimulation(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts, int64_t head_workspace_bytes)
+  StepMemorySimulation(const ModelConfig& config, const PlannedStep& step, const MemoryFacts& facts)
       : config_(config),
         step_(step),
         operators_(config, step),
         facts_(facts),
         e_(facts.element_size),
-        head_workspace_(head_workspace_bytes),
+        head_workspace_(facts.head_workspace_bytes),
         hidden_(config.hidden_size),
         query_(config.query_size()),
         kv_(config.key_value_size()),

@@ -54,9 +54,13 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
   }
   operator_seconds_.resize(static_cast<size_t>(options_.ranks));
   if (options_.ranks > 1) start_ranks();
-  if (!options_.device.is_cpu()) return;  // a device works while the host goes on: its times say nothing there
+  if (options_.device.device.is_cuda()) device_times_ = std::make_unique<DeviceTimes>(options_.device.device);
   interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
-    operator_seconds_.front()[to_string(op.kind)] += seconds;
+    if (device_times_ != nullptr) {
+      device_times_->mark(to_string(op.kind));
+    } else if (options_.device.is_cpu()) {
+      operator_seconds_.front()[to_string(op.kind)] += seconds;
+    }
     break_off_stopped_evaluation();
   });
 }

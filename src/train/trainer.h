@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "device/compute_device.h"
+#include "engine/device_times.h"
 #include "engine/interpreter.h"
 #include "engine/rank_threads.h"
 #include "schedule/admission.h"
@@ -137,6 +138,7 @@ class Trainer {
   std::vector<std::unique_ptr<TrainingJob>> jobs_;
   TrainerOptions options_;
   Interpreter interpreter_;
+  std::unique_ptr<DeviceTimes> device_times_;  ///< of operators, where they are not on the CPU
   RoundPlanner planner_;
   std::unique_ptr<RankPlanner> rank_planner_;  ///< where there are several
   std::unique_ptr<RankThreads> ranks_;

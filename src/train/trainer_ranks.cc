@@ -7,6 +7,7 @@
 namespace cotune {
 namespace {
 
+constexpr const char* rest_of_round = "optimizer_step";  // beside operators, on a device
 constexpr double most_seconds_at_once = 2;
 constexpr int64_t most_rounds_at_once = 16;
 
@@ -21,7 +22,8 @@ void Trainer::start_ranks() {
     summary_.ranks.push_back({.first_layer = stage.first_layer, .last_layer = stage.last_layer});
   }
   ranks_->observe([this](int32_t rank, const Operator& op, double seconds) {
-    operator_seconds_[static_cast<size_t>(rank)][to_string(op.kind)] += seconds;
+    // A device works while the host goes on: the host's times say nothing of it.
+    if (options_.device.is_cpu()) operator_seconds_[static_cast<size_t>(rank)][to_string(op.kind)] += seconds;
     break_off_stopped_evaluation();
   });
 }
@@ -48,7 +50,12 @@ size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
 
 void Trainer::run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) {
+    if (device_times_ != nullptr) device_times_->begin();
     interpreter_.run(plans.front(), rounds);
+    if (device_times_ != nullptr) {
+      device_times_->mark(rest_of_round);
+      device_times_->collect([this](const std::string& name, double seconds) { operator_seconds_.front()[name] += seconds; });
+    }
     return;
   }
   const RankPlan plan = rank_planner_->plan(plans, rounds);

@@ -13,6 +13,7 @@
 #include "formats/error_message.h"
 #include "formats/safetensors.h"
 #include "formats/temporary_folder.h"
+#include "support/test_device.h"
 
 namespace cotune {
 namespace {
@@ -42,6 +43,7 @@ AdapterSetup setup_of(const AdapterSpec& spec, at::ScalarType compute = at::kFlo
   setup.modules = resolve_target_modules(job, model().layer_count);
   setup.seed = 3;
   setup.compute = compute;
+  setup.device = testing::test_device();
   return setup;
 }
 
@@ -133,6 +135,7 @@ TEST_P(RoundTrip, OfAnAdapterAndItsMomentsIsExactToTheBit) {
     EXPECT_EQ(read.spec.activation, saved->setup().spec.activation);
     EXPECT_EQ(read.spec.density, saved->setup().spec.density);
     read.compute = compute;
+    read.device = testing::test_device();
     const auto loaded = make_adapter(model(), std::move(read));
     load_adapter(*loaded, folder.path());
     load_optimizer_state(*loaded, moments);
@@ -179,6 +182,7 @@ TEST(RoundTrip, OfDiffPruningInTheMiddleOfItsSelectionGoesOnWithTheNextPass) {
   AdapterSetup setup;
   setup.spec = spec;
   setup.modules = resolve_target_modules(job, large.layer_count);
+  setup.device = testing::test_device();
   const auto select = [](Adapter& adapter, int64_t first, int64_t end) {
     for (int64_t pass = first; pass < end; ++pass) {
       adapter.begin_selection(pass);

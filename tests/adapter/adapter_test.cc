@@ -9,9 +9,12 @@
 
 #include "adapter/activation.h"
 #include "adapter/diff_pruning.h"
+#include "support/on_device.h"
 
 namespace cotune {
 namespace {
+
+using testing::on_device, testing::on_host, testing::test_device;
 
 ModelConfig model(int64_t hidden = 64) {
   return {.family = "llama",
@@ -37,6 +40,7 @@ std::unique_ptr<Adapter> adapter_of(AdapterMethod method, uint64_t seed, const M
   setup.modules = resolve_target_modules(job, config.layer_count);
   setup.seed = seed;
   setup.compute = compute;
+  setup.device = test_device();
   return make_adapter(config, std::move(setup));
 }
 
@@ -80,14 +84,18 @@ TEST(DiffPruning, SelectsInAsManyPassesAsItsDenseGradientsNeed) {
 
 TEST(Activation, AndItsSlopeAreTheFormulas) {
   const at::Tensor z = at::linspace(-4, 4, 41, at::kDouble).unsqueeze(0) + 0.01, d = at::linspace(1, 2, 41, at::kDouble).unsqueeze(0);
-  const auto value_of = [](Activation activation, const at::Tensor& at_z) { return activate({{activation, at_z}}).front(); };
+  const auto value_of = [](Activation activation, const at::Tensor& at_z) {
+    return on_host(activate({{activation, on_device(at_z)}}).front());
+  };
   const auto expect = [&](Activation activation, const at::Tensor& value) {
     EXPECT_TRUE(at::allclose(value_of(activation, z), value, 1e-12, 1e-14));
     const at::Tensor slope = (value_of(activation, z + 1e-6) - value_of(activation, z - 1e-6)) / 2e-6;
-    EXPECT_TRUE(at::allclose(activate_backward({{activation, z, {}, d}}).front(), d * slope, 1e-7, 1e-8));
-    EXPECT_TRUE(at::allclose(activate_by_operations({{activation, z}}).front(), value, 1e-12, 1e-14));
-    EXPECT_TRUE(at::allclose(activate_backward_by_operations({{activation, z, {}, d}}).front(),
-                             activate_backward({{activation, z, {}, d}}).front(), 1e-12, 1e-14));
+    const ActivationGroup backward{activation, on_device(z), {}, on_device(d)};
+    const at::Tensor gradient = on_host(activate_backward({backward}).front());
+    EXPECT_TRUE(at::allclose(gradient, d * slope, 1e-7, 1e-8));
+    const at::Tensor by_operations = on_host(activate_by_operations({{activation, on_device(z)}}).front());
+    EXPECT_TRUE(at::allclose(by_operations, value, 1e-12, 1e-14));
+    EXPECT_TRUE(at::allclose(on_host(activate_backward_by_operations({backward}).front()), gradient, 1e-12, 1e-14));
   };
   expect(Activation::relu, at::relu(z));
   expect(Activation::gelu, at::gelu(z));
@@ -103,20 +111,20 @@ TEST(Activation, OfManyJobsIsThatOfEachAlone) {
     const std::vector<Activation> functions{Activation::gelu, Activation::relu, Activation::gelu, Activation::tanh, Activation::silu};
     for (size_t i = 0; i < functions.size(); ++i) {
       const auto rows = static_cast<int64_t>(1 + 700 * (i % 2) + i), columns = static_cast<int64_t>(3 + 5 * i);
-      const at::Tensor z = (at::arange(rows * columns, wide).reshape({rows, columns}) / 50).sin().to(dtype);
-      const at::Tensor bias = at::arange(columns - 1, wide) / 7, gradient = (z * 3 + 1).to(dtype);
+      const at::Tensor z = on_device((at::arange(rows * columns, wide).reshape({rows, columns}) / 50).sin().to(dtype));
+      const at::Tensor bias = on_device(at::arange(columns - 1, wide) / 7), gradient = (z * 3 + 1).to(dtype);
       groups.push_back({functions[i], z.clone(), bias, gradient});
       singly.push_back({functions[i], z.clone(), bias, gradient});
     }
     const std::vector<at::Tensor> values = activate(groups), slopes = activate_backward(groups);
-    const std::vector<at::Tensor> on_device = activate_backward_by_operations(groups);
+    const std::vector<at::Tensor> by_operations = activate_backward_by_operations(groups);
     for (size_t i = 0; i < groups.size(); ++i) {
       const at::Tensor before = singly[i].z.clone();
       EXPECT_TRUE(at::equal(activate({singly[i]}).front(), values[i]));
       EXPECT_TRUE(at::equal(singly[i].z, groups[i].z));
       EXPECT_FALSE(at::equal(singly[i].z, before));
       EXPECT_TRUE(at::equal(activate_backward({singly[i]}).front(), slopes[i]));
-      EXPECT_TRUE(at::allclose(on_device[i], slopes[i], 1e-2, 1e-2));
+      EXPECT_TRUE(at::allclose(by_operations[i], slopes[i], 1e-2, 1e-2));
       singly[i].z.copy_(before);
       const at::Tensor of_operations = activate_by_operations({singly[i]}).front();
       EXPECT_TRUE(at::equal(singly[i].z, groups[i].z)) << "the same biased z";

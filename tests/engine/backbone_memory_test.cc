@@ -75,7 +75,7 @@ TEST_F(BackboneMemory, OfATiedEmbeddingIsTheHeadsAndItsRowsAreTheFiles) {
 
 TEST_F(BackboneMemory, OfTheWeightsIsWhatIsPredicted) {
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {
-    const auto backbone = random_backbone(kernel_friendly_config(3), compute);
+    const auto backbone = random_backbone(kernel_friendly_config(3), compute, at::kCPU);
     const MemoryFacts facts = memory_facts(compute, at::kCPU);
     const int64_t weights = backbone->weight_bytes() - bytes_of(backbone->rotary());
     EXPECT_GE(predict_weight_bytes(backbone->config(), facts), weights);

@@ -12,6 +12,7 @@
 #include "engine/reference_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "support/on_device.h"
 
 namespace cotune::testing {
 namespace {
@@ -75,17 +76,28 @@ std::vector<RandomJob> four_jobs(int64_t steps) {
   return jobs;
 }
 
+/// What company may change after some steps: on a device products round by their shape, and AdamW turns a gradient that is
+/// nearly nothing into a whole step.
+struct Allowed {
+  double loss, value;
+};
+Allowed allowed(at::ScalarType compute) {
+  const bool device = !test_device().is_cpu();
+  if (compute == at::kDouble) return device ? Allowed{1e-10, 1e-8} : Allowed{1e-12, 1e-10};
+  return device ? Allowed{1e-4, 1e-3} : Allowed{1e-5, 1e-5};
+}
+
 TEST(Company, FiftyStepsTogetherAreThoseOfTheJobsAlone) {
   {
     Interpreter interpreter(tiny_backbone("llama3", at::kDouble));
     const Trained together = train(interpreter, four_jobs(50), true), alone = train(interpreter, four_jobs(50), false);
-    EXPECT_LE(largest_difference(together, alone), 1e-12);
-    EXPECT_LE(largest_value_difference(together, alone), 1e-10);
+    EXPECT_LE(largest_difference(together, alone), allowed(at::kDouble).loss);
+    EXPECT_LE(largest_value_difference(together, alone), allowed(at::kDouble).value);
   }
   const PortableKernels portable;
   Interpreter interpreter(tiny_backbone("llama3", at::kFloat));
   EXPECT_LE(largest_difference(train(interpreter, four_jobs(50), true), train(interpreter, four_jobs(50), false)),
-            1e-5);
+            allowed(at::kFloat).loss);
 }
 
 // LobRA §2.1 (LB-1): three jobs of unequal batch and length, f32, on either path.
@@ -102,8 +114,8 @@ TEST(Company, TwentyJointStepsLeaveTheAdaptersOfSeparateRuns) {
     if (portable) scope.emplace();
     Interpreter interpreter(tiny_backbone("llama3", at::kFloat));
     const Trained together = train(interpreter, jobs, true), alone = train(interpreter, jobs, false);
-    EXPECT_LE(largest_value_difference(together, alone), 1e-5) << (portable ? "portable" : "our kernels");
-    EXPECT_LE(largest_difference(together, alone), 1e-5) << (portable ? "portable" : "our kernels");
+    EXPECT_LE(largest_value_difference(together, alone), allowed(at::kFloat).value) << (portable ? "portable" : "our kernels");
+    EXPECT_LE(largest_difference(together, alone), allowed(at::kFloat).loss) << (portable ? "portable" : "our kernels");
   }
 }
 
@@ -163,7 +175,7 @@ TEST(Company, EightRandomJobsAgreeWithTheJobsAloneOnThePortablePath) {
   Interpreter interpreter(tiny_backbone("qwen2", at::kFloat));
   for (uint64_t key = 10; key < 13; ++key) {
     const std::vector<RandomJob> jobs = random_jobs(key, 8);
-    EXPECT_LE(largest_difference(train(interpreter, jobs, true), train(interpreter, jobs, false)), 1e-5);
+    EXPECT_LE(largest_difference(train(interpreter, jobs, true), train(interpreter, jobs, false)), allowed(at::kFloat).loss);
   }
 }
 
@@ -202,9 +214,10 @@ TEST(Company, EightRandomJobsHaveTheGradientsOfTheJobsAlone) {
 
 /// Everything that is frozen, as the engine holds it: the products of unit vectors in both directions, and the vectors.
 std::vector<at::Tensor> frozen_values(const Backbone& backbone) {
-  std::vector<at::Tensor> values{backbone.embed(at::arange(backbone.config().vocabulary_size)), backbone.final_norm().clone()};
+  const auto options = at::TensorOptions().dtype(backbone.compute()).device(backbone.device());
+  const at::Tensor tokens = at::arange(backbone.config().vocabulary_size, options.dtype(at::kLong));
+  std::vector<at::Tensor> values{backbone.embed(tokens), backbone.final_norm().clone()};
   const auto add = [&](const FrozenProduct& product, bool both) {
-    const auto options = at::TensorOptions().dtype(backbone.compute());
     values.push_back(product.forward(at::eye(product.in_features(), options), {}));
     if (both) values.push_back(product.backward(at::eye(product.out_features(), options), {}));
   };
@@ -229,6 +242,7 @@ TEST(Company, TrainingLeavesTheFrozenWeightsAsTheyWere) {
 }
 
 TEST(Company, NoGradientOfAFrozenWeightIsEverHeld) {
+  SKIP_ON_A_DEVICE() << "counts the host's memory";
   install_counting_allocator();
   ModelConfig config = kernel_friendly_config();
   config.hidden_size = 512;  // packed forms of factors grow with it, gradients of weights with its square

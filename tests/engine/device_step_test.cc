@@ -45,7 +45,7 @@ JobRound step_of(Adapter& adapter, const OptimizerSettings& settings, std::vecto
   round.labelled_tokens = static_cast<int64_t>(losses.size());
   MicrobatchState state;
   state.jobs = {&round};
-  state.losses = at::tensor(losses, at::kDouble).to(test_device());
+  state.losses = at::tensor(losses, at::kDouble).to(adapter.setup().device);
   state.loss_spans = {{0, 0, round.labelled_tokens}};
   UnreadResults unread;
   unread.take_head(state);

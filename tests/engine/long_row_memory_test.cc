@@ -7,6 +7,7 @@
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "schedule/memory.h"
+#include "support/on_device.h"
 
 namespace cotune::testing {
 namespace {
@@ -58,6 +59,7 @@ class LongRow : public ::testing::TestWithParam<AdapterMethod> {
 };
 
 TEST_P(LongRow, TakesLayerInputsKeysAndValuesAndNothingElseOfItsLength) {
+  SKIP_ON_A_DEVICE() << "counts the host's memory";
   const ModelConfig config = long_context_config();
   const auto backbone = random_backbone(config, at::kBFloat16);
   if (kernel_isa(at::kBFloat16, at::kCPU) == kernels::Isa::none) {
@@ -77,6 +79,7 @@ TEST_P(LongRow, TakesLayerInputsKeysAndValuesAndNothingElseOfItsLength) {
 }
 
 TEST_P(LongRow, StaysWithinWhatIsPredicted) {
+  SKIP_ON_A_DEVICE() << "counts the host's memory";
   const ModelConfig config = long_context_config();
   const auto backbone = random_backbone(config, at::kBFloat16);
   if (kernel_isa(at::kBFloat16, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "no kernels of our own here";

@@ -8,6 +8,7 @@
 #include "engine/model_logits.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
+#include "support/on_device.h"
 
 namespace cotune::testing {
 namespace {
@@ -22,14 +23,14 @@ class MergedWeights : public WeightSource {
       const ProjectionShape shape = adapter.projection_shape_of(module.projection);
       at::Tensor& change = changes_[module_name(module.layer, module.projection) + ".weight"];
       if (adapter.method() == AdapterMethod::lora) {
-        const at::Tensor a = adapter.parameters()[2 * site].value.to(at::kDouble),
-                         b = adapter.parameters()[2 * site + 1].value.to(at::kDouble);
+        const at::Tensor a = exact(adapter.parameters()[2 * site].value),
+                         b = exact(adapter.parameters()[2 * site + 1].value);
         const auto r = static_cast<double>(module.r);
         change = module.alpha / (adapter.setup().spec.use_rslora ? std::sqrt(r) : r) * at::mm(b.t(), a);
       } else {
         change = at::zeros({shape.out, shape.in}, at::kDouble);
-        const at::Tensor rows = structure[2 * site].tensor, offsets = structure[2 * site + 1].tensor,
-                         values = adapter.parameters()[site].value;
+        const at::Tensor rows = on_host(structure[2 * site].tensor), offsets = on_host(structure[2 * site + 1].tensor),
+                         values = on_host(adapter.parameters()[site].value);
         for (int64_t column = 0; column < shape.out; ++column) {
           for (int64_t i = offsets[column].item<int64_t>(); i < offsets[column + 1].item<int64_t>(); ++i) {
             change[column][rows[i].item<int64_t>()] = values[i].item<double>();

@@ -31,7 +31,7 @@ at::Tensor model_logits(const std::shared_ptr<const Backbone>& backbone, Adapter
     const auto length = static_cast<int64_t>(batch.rows[row].tokens.size());
     atom.segments.push_back({static_cast<int32_t>(row), 0, length, 0, length});
   }
-  Stage stage(backbone, whole_model(backbone->config()), int64_t{1} << 20);
+  Stage stage(backbone, whole_model(backbone->config()));
   ChainCaches chains;
   MicrobatchState state = make_microbatch_state({{atom}}, Layout::ragged, {{0, &round}}, chains, {0, backbone->config().layer_count},
                                                 backbone->attention_shape(), backbone->compute(), backbone->device());

@@ -8,8 +8,8 @@
 #include "adapter/adapter.h"
 #include "engine/backbone.h"
 #include "engine/interpreter.h"
-#include "engine/test_device.h"
 #include "jobs/job.h"
+#include "support/test_device.h"
 
 namespace cotune::testing {
 

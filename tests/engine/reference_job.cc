@@ -7,12 +7,12 @@
 
 #include "adapter/adapter_file.h"
 #include "base/file.h"
-#include "engine/test_device.h"
 #include "formats/safetensors.h"
 #include "jobs/target_modules.h"
 #include "model/weights/data_type_conversion.h"
 #include "model/weights/model_files.h"
 #include "schedule/step_plan.h"
+#include "support/test_device.h"
 
 namespace cotune::testing {
 namespace {

@@ -13,6 +13,8 @@ class FakePlugin final : public cotune::DevicePlugin {
   cotune::DeviceMemory memory(int) override { return {.allocated_bytes = activations_, .total_bytes = limit_}; }
   void set_memory_limit(int, int64_t bytes) override { limit_ = bytes; }
   void reset_memory_peaks(int) override {}
+  void forbid_waiting(bool) override {}
+  cotune::GpuKernels* kernels(int) override { return nullptr; }
   void release_unused_memory() override {}
 
  private:

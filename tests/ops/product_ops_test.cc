@@ -32,24 +32,24 @@ struct Operands {
   void add_term(at::ScalarType dtype, RowRange rows, int64_t rank, int64_t column, int64_t width) {
     masters.push_back(random_tensor({rank, width}, 10 + masters.size(), accumulation_dtype(dtype)));
     factors.push_back(make_low_rank_factor(masters.back(), dtype));
-    at::Tensor s = at::zeros({rows.count(), factors.back()->padded_rank()}, dtype);
+    at::Tensor s = at::zeros({rows.count(), factors.back()->padded_rank()}, x.options());
     s.narrow(1, 0, rank).copy_(random_tensor({rows.count(), rank}, 20 + masters.size(), dtype));
     terms.push_back({rows, column, s, factors.back().get()});
   }
 
   /// In f64, from the operands as they are rounded.
   at::Tensor expected_forward() const {
-    const at::Tensor weight = at::cat({first, second}).to(at::kDouble);
-    at::Tensor y = at::mm(x.to(at::kDouble), weight.t()) + at::cat({first_bias, second_bias}).to(at::kDouble);
+    const at::Tensor weight = exact(at::cat({first, second}));
+    at::Tensor y = at::mm(exact(x), weight.t()) + exact(at::cat({first_bias, second_bias}));
     for (size_t i = 0; i < terms.size(); ++i) {
-      const at::Tensor master = masters[i].to(x.scalar_type()).to(at::kDouble);
-      const at::Tensor s = terms[i].s.narrow(1, 0, master.size(0)).to(at::kDouble);
+      const at::Tensor master = exact(masters[i].to(x.scalar_type()));
+      const at::Tensor s = exact(terms[i].s.narrow(1, 0, master.size(0)));
       y.narrow(0, terms[i].rows.begin, terms[i].rows.count())
           .narrow(1, terms[i].column_begin, master.size(1))
           .add_(at::mm(s, master));
     }
     for (const RowRange& rows : residual_rows) {
-      y.narrow(0, rows.begin, rows.count()).add_(residual.narrow(0, rows.begin, rows.count()));
+      y.narrow(0, rows.begin, rows.count()).add_(exact(residual.narrow(0, rows.begin, rows.count())));
     }
     return y;
   }
@@ -69,8 +69,8 @@ TEST(FrozenProduct, AddsBiasTermsAndResidualsOnEitherPath) {
         EXPECT_LE(relative_error(y, o.expected_forward()), tolerance(dtype)) << dtype << " " << in << " " << out;
         EXPECT_EQ(y.scalar_type(), dtype);
         const at::Tensor dx = product->backward(o.dy, {});
-        const at::Tensor weight = at::cat({o.first, o.second}).to(at::kDouble);
-        EXPECT_LE(relative_error(dx, at::mm(o.dy.to(at::kDouble), weight)), tolerance(dtype));
+        const at::Tensor weight = exact(at::cat({o.first, o.second}));
+        EXPECT_LE(relative_error(dx, at::mm(exact(o.dy), weight)), tolerance(dtype));
         // A row's bits depend on that row alone.
         const at::Tensor all = product->forward(o.x, {.terms = &o.terms});
         for (const int64_t rows : {1, 2, 7, 8, 17}) {
@@ -81,8 +81,8 @@ TEST(FrozenProduct, AddsBiasTermsAndResidualsOnEitherPath) {
             term.s = term.s.narrow(0, 0, term.rows.count());
             terms.push_back(term);
           }
-          EXPECT_TRUE(at::equal(product->forward(o.x.narrow(0, 0, rows).contiguous(), {.terms = &terms}),
-                                all.narrow(0, 0, rows)))
+          const at::Tensor some = product->forward(o.x.narrow(0, 0, rows).contiguous(), {.terms = &terms});
+          EXPECT_TRUE(same_products(some, all.narrow(0, 0, rows)))
               << dtype << " " << in << " " << out << ", " << rows << " rows" << (portable ? ", portable" : "");
         }
       }
@@ -120,12 +120,12 @@ TEST(LowRank, ShrinkExpandAndGradientsAgreeWithDenseArithmetic) {
       for (const int64_t rank : {1, 8, 33, 600}) {
         const at::Tensor x = random_tensor({30, width + 9}, 1, dtype).narrow(1, 4, width);  // a column slice
         const at::Tensor master = random_tensor({rank, width}, 2, accumulation_dtype(dtype), 0.2);
-        const at::Tensor rounded = master.to(dtype).to(at::kDouble), wide = x.to(at::kDouble);
+        const at::Tensor rounded = exact(master.to(dtype)), wide = exact(x);
         const auto factor = make_low_rank_factor(master, dtype);
         std::vector<ShrinkGroup> groups{{{0, 13}, factor.get(), 1, {}}, {{13, 13}, factor.get(), 1, {}}, {{14, 30}, factor.get(), 0.5, {}}};
         shrink(x, groups);
         for (const ShrinkGroup& group : groups) {
-          ASSERT_EQ(group.s.sizes(), (std::vector<int64_t>{group.rows.count(), padded_rank(rank, dtype, at::kCPU)}));
+          ASSERT_EQ(group.s.sizes(), (std::vector<int64_t>{group.rows.count(), padded_rank(rank, dtype, test_device())}));
           if (group.rows.count() == 0) continue;
           const at::Tensor rows = wide.narrow(0, group.rows.begin, group.rows.count());
           EXPECT_LE(relative_error(group.s.narrow(1, 0, rank), group.scale * at::mm(rows, rounded.t())), tolerance(dtype));
@@ -133,13 +133,13 @@ TEST(LowRank, ShrinkExpandAndGradientsAgreeWithDenseArithmetic) {
           at::Tensor expanded = at::zeros({30, width}, x.options());
           add_expansions(expanded, {{.rows = group.rows, .s = group.s, .factor = factor.get()}});
           const at::Tensor own = expanded.narrow(0, group.rows.begin, group.rows.count());
-          EXPECT_LE(relative_error(own, at::mm(group.s.narrow(1, 0, rank).to(at::kDouble), rounded)), tolerance(dtype));
+          EXPECT_LE(relative_error(own, at::mm(exact(group.s.narrow(1, 0, rank)), rounded)), tolerance(dtype));
         }
-        at::Tensor gradient = at::ones({rank, width}, accumulation_dtype(dtype));
+        at::Tensor gradient = at::ones_like(master);
         accumulate_gradients(x, {{{14, 20}, groups[2].s.narrow(0, 0, 6), gradient}, {{0, 13}, groups[0].s, gradient}});
         const at::Tensor expected =
-            1 + at::mm(groups[2].s.narrow(0, 0, 6).narrow(1, 0, rank).to(at::kDouble).t(), wide.narrow(0, 14, 6)) +
-            at::mm(groups[0].s.narrow(1, 0, rank).to(at::kDouble).t(), wide.narrow(0, 0, 13));
+            1 + at::mm(exact(groups[2].s.narrow(0, 0, 6).narrow(1, 0, rank)).t(), wide.narrow(0, 14, 6)) +
+            at::mm(exact(groups[0].s.narrow(1, 0, rank)).t(), wide.narrow(0, 0, 13));
         EXPECT_LE(relative_error(gradient, expected), dtype == at::kDouble ? 1e-12 : 2e-6) << dtype << " " << width;
       }
     }
@@ -152,13 +152,13 @@ TEST(GradientCalls, OnAtenTakeWhatFitsInto32MiB) {
   for (const int64_t count : {1, 8, 9, 20}) {
     std::vector<GradientGroup> groups;
     for (int64_t i = 0; i < count; ++i) {
-      groups.push_back({{2 * i, 2 * i + 2}, s.narrow(0, 2 * i, 2), at::zeros({1000, 500}, at::kDouble)});
+      groups.push_back({{2 * i, 2 * i + 2}, s.narrow(0, 2 * i, 2), at::zeros({1000, 500}, x.options())});
     }
     const CallCounts before = call_counts();
     accumulate_gradients(x, groups);
     EXPECT_EQ((call_counts() - before).adapter, (count + 7) / 8) << count << " jobs";
     for (const GradientGroup& group : groups) {
-      const at::Tensor expected = at::mm(group.left.t(), x.narrow(0, group.rows.begin, 2));
+      const at::Tensor expected = at::mm(exact(group.left).t(), exact(x.narrow(0, group.rows.begin, 2)));
       EXPECT_LE(relative_error(group.gradient, expected), 1e-14);
     }
   }
@@ -173,7 +173,7 @@ TEST(LowRank, RefreshBringsANewMasterIn) {
     const at::Tensor x = random_tensor({10, 64}, 2, dtype);
     std::vector<ShrinkGroup> groups{{{0, 10}, factor.get(), 1, {}}};
     shrink(x, groups);
-    EXPECT_LE(relative_error(groups[0].s.narrow(1, 0, 4), at::mm(x.to(at::kDouble), master.to(dtype).to(at::kDouble).t())),
+    EXPECT_LE(relative_error(groups[0].s.narrow(1, 0, 4), at::mm(exact(x), exact(master.to(dtype)).t())),
               tolerance(dtype));
   }
 }

@@ -20,18 +20,19 @@ TEST(RmsNorm, KernelsAgreeWithAten) {
         const at::Tensor x = random_tensor({tokens, hidden}, 1, dtype, 3), dy = random_tensor({tokens, hidden}, 2, dtype),
                          residual = random_tensor({tokens, hidden}, 3, dtype),
                          weight = random_tensor({hidden}, 4, at::kFloat);
-        const auto run = [&] {
+        const auto run = [&](const auto& place) {
+          const at::Tensor x_there = place(x), dy_there = place(dy), weight_there = place(weight);
           at::Tensor inverse;
-          std::vector<at::Tensor> results{rms_norm(x, weight, 1e-5, inverse)};
+          std::vector<at::Tensor> results{rms_norm(x_there, weight_there, 1e-5, inverse)};
           results.push_back(inverse);
-          EXPECT_TRUE(at::equal(rms_norm_again(x, weight, inverse), results[0]));
-          results.push_back(rms_norm_backward(dy, x, weight, inverse, {}));
-          results.push_back(rms_norm_backward(dy, x, weight, inverse, residual));
+          EXPECT_TRUE(at::equal(rms_norm_again(x_there, weight_there, inverse), results[0]));
+          results.push_back(rms_norm_backward(dy_there, x_there, weight_there, inverse, {}));
+          results.push_back(rms_norm_backward(dy_there, x_there, weight_there, inverse, place(residual)));
           return results;
         };
-        const std::vector<at::Tensor> ours = run();
+        const std::vector<at::Tensor> ours = run(on_device);
         const PortableKernels portable;
-        const std::vector<at::Tensor> expected = run();
+        const std::vector<at::Tensor> expected = run(on_host);
         for (size_t i = 0; tokens > 0 && i < ours.size(); ++i) {
           EXPECT_LE(relative_error(ours[i], expected[i]), tolerance(dtype)) << dtype << " " << hidden << " " << i;
         }
@@ -47,7 +48,7 @@ TEST(RmsNorm, BackwardIsTheGradientOfForward) {
   rms_norm(x, weight, 1e-5, inverse);
   const at::Tensor expected = numeric_gradient(x, [&] { return weighted_sum(rms_norm(x, weight, 1e-5, unused), d); });
   EXPECT_LE(relative_error(rms_norm_backward(d, x, weight, inverse, {}), expected), 1e-8);
-  EXPECT_LE(relative_error(rms_norm_backward(d, x, weight, inverse, residual), expected + residual), 1e-8);
+  EXPECT_LE(relative_error(rms_norm_backward(d, x, weight, inverse, residual), expected + exact(residual)), 1e-8);
 }
 
 TEST(Swiglu, KernelsAgreeWithAten) {
@@ -60,7 +61,7 @@ TEST(Swiglu, KernelsAgreeWithAten) {
         EXPECT_TRUE(at::equal(gradient.y, y));
         if (tokens == 0) continue;
         const PortableKernels portable;
-        const SwigluGradient expected = swiglu_backward(dy, gate_up);
+        const SwigluGradient expected = swiglu_backward(on_host(dy), on_host(gate_up));
         EXPECT_LE(relative_error(y, expected.y), tolerance(dtype));
         EXPECT_LE(relative_error(gradient.d_gate_up, expected.d_gate_up), tolerance(dtype));
       }
@@ -97,7 +98,11 @@ DropoutRows coordinates_of(int64_t rows) {
     coordinates.example_keys[row] = row / 4 * 1'000'003;
     coordinates.positions[row] = static_cast<int32_t>(row % 4);
   }
-  return coordinates;
+  return {on_device(coordinates.example_keys), on_device(coordinates.positions)};
+}
+
+DropoutRows on_host(const DropoutRows& rows) {
+  return {testing::on_host(rows.example_keys), testing::on_host(rows.positions)};
 }
 
 TEST(Dropout, KernelsAgreeWithAtenForEverySiteOfACall) {
@@ -107,8 +112,8 @@ TEST(Dropout, KernelsAgreeWithAtenForEverySiteOfACall) {
       const std::vector<DropoutGroup> groups{{{99, 0.3}, {0, 13}}, {{7, 0.6}, {15, 23}}, {{98, 0.3}, {0, 13}}};
       const at::Tensor x = random_tensor({23, features}, 1, dtype), y = apply_dropout(groups, coordinates, x);
       const PortableKernels portable;
-      const at::Tensor expected = apply_dropout(groups, coordinates, x);
-      EXPECT_TRUE(at::equal(y.eq(0), expected.eq(0)));
+      const at::Tensor expected = apply_dropout(groups, on_host(coordinates), testing::on_host(x));
+      EXPECT_TRUE(same_bits(y.eq(0), expected.eq(0)));
       EXPECT_LE(relative_error(y, expected), tolerance(dtype));
       EXPECT_FALSE(at::equal(y.narrow(0, 0, 13).eq(0), y.narrow(0, 21, 13).eq(0))) << "a mask of each site's own";
     }
@@ -126,20 +131,23 @@ TEST(Expansions, KernelsAgreeWithAtenWithMasksBiasesAndResiduals) {
     };
     const std::vector<Site> sites{{{0, 20}, 5}, {{20, 29}, 40}, {{31, 60}, 16}, {{0, 20}, 8}, {{31, 60}, 33}};
     const auto run = [&](bool masked, at::Tensor y) {
-      const at::Tensor residual = random_tensor({rows, width}, 4, dtype);
+      const auto tensor = [&](at::IntArrayRef shape, uint64_t key, at::ScalarType type) {
+        return random_tensor(shape, key, type).to(y.device());
+      };
+      const at::Tensor residual = tensor({rows, width}, 4, dtype);
       std::vector<std::unique_ptr<LowRankFactor>> factors;
       std::vector<ExpandGroup> groups;
       for (size_t i = 0; i < (masked ? sites.size() : 3); ++i) {
         const Site& site = sites[i];
-        factors.push_back(make_low_rank_factor(random_tensor({site.rank, width}, 20 + i, at::kFloat), dtype));
+        factors.push_back(make_low_rank_factor(tensor({site.rank, width}, 20 + i, at::kFloat), dtype));
         at::Tensor s = at::zeros({site.rows.count(), factors.back()->padded_rank()}, y.options());
-        s.narrow(1, 0, site.rank).copy_(random_tensor({site.rows.count(), site.rank}, 30 + i, dtype));
+        s.narrow(1, 0, site.rank).copy_(tensor({site.rows.count(), site.rank}, 30 + i, dtype));
         groups.push_back({.rows = site.rows, .s = s, .factor = factors.back().get()});
         if (masked) groups.back().dropout = DropoutKey{i, 0.1 * static_cast<double>(i)};
-        if (!masked) groups.back().bias = random_tensor({width}, 40 + i, at::kFloat);
+        if (!masked) groups.back().bias = tensor({width}, 40 + i, at::kFloat);
       }
       if (masked) {
-        add_expansions(y, groups, {.dropout = coordinates});
+        add_expansions(y, groups, {.dropout = y.is_cpu() ? on_host(coordinates) : coordinates});
       } else {
         add_expansions(y, groups, {.residual = residual});
       }
@@ -148,7 +156,7 @@ TEST(Expansions, KernelsAgreeWithAtenWithMasksBiasesAndResiduals) {
     for (const bool masked : {false, true}) {
       const at::Tensor start = random_tensor({rows, width}, 1, dtype), y = run(masked, start.clone());
       const PortableKernels portable;
-      const at::Tensor expected = run(masked, start.clone());
+      const at::Tensor expected = run(masked, testing::on_host(start).clone());
       EXPECT_LE(relative_error(y, expected), 2 * tolerance(dtype)) << dtype << masked;
       EXPECT_TRUE(at::equal(y.narrow(0, 29, 2), start.narrow(0, 29, 2))) << "rows of no group";
     }
@@ -157,11 +165,13 @@ TEST(Expansions, KernelsAgreeWithAtenWithMasksBiasesAndResiduals) {
 
 TEST(Dropout, ByTensorOperationsHasTheMaskOfTheFormula) {
   const PortableKernels portable;
-  DropoutRows coordinates = coordinates_of(9);
+  DropoutRows coordinates = on_host(coordinates_of(9));
   coordinates.example_keys[3] = -5;  // keys are 64 bits without a sign
   coordinates.example_keys[4] = std::numeric_limits<int64_t>::min();
   const DropoutKey first{0xFEDCBA9876543210, 0.4}, second{0x123456789, 0.25};
-  const at::Tensor y = apply_dropout({{first, {0, 9}}, {second, {2, 7}}}, coordinates, at::ones({9, 300}, at::kFloat));
+  const DropoutRows rows{on_device(coordinates.example_keys), on_device(coordinates.positions)};
+  const at::Tensor y =
+      testing::on_host(apply_dropout({{first, {0, 9}}, {second, {2, 7}}}, rows, on_device(at::ones({9, 300}, at::kFloat))));
   for (int64_t row = 0; row < 14; ++row) {
     const int64_t of = row < 9 ? row : row - 9 + 2;
     const DropoutKey& site = row < 9 ? first : second;
@@ -177,7 +187,7 @@ TEST(Dropout, ByTensorOperationsHasTheMaskOfTheFormula) {
 TEST(Dropout, KeepsTheExpectedShareScaledAndDependsOnCoordinatesAlone) {
   const DropoutRows coordinates = coordinates_of(200);
   const DropoutKey site{99, 0.25};
-  const at::Tensor x = at::ones({200, 100}, at::kDouble), y = apply_dropout({{site, {0, 200}}}, coordinates, x);
+  const at::Tensor x = on_device(at::ones({200, 100}, at::kDouble)), y = apply_dropout({{site, {0, 200}}}, coordinates, x);
   EXPECT_NEAR(y.ne(0).to(at::kDouble).mean().item<double>(), 0.75, 0.01);
   EXPECT_NEAR(y.max().item<double>(), 1 / 0.75, 1e-12);
   // The same rows elsewhere in a microbatch.

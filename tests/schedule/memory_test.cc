@@ -163,6 +163,24 @@ TEST(PredictMemory, WeightsAreBothPackedFormsAndAnEmbeddingOfItsOwn) {
   EXPECT_EQ(predict_weight_bytes(untied, {}), 2 * (2 * linear + 3 * embedding) + norms);
 }
 
+TEST(PredictMemory, KernelsOfAGpuSpareCopiesOfLogitsAndTheScoresOfAttention) {
+  const ModelConfig config = smollm2_135m();
+  const std::vector<JobFootprint> jobs{lora_job(config, 0, 8, 8, 1024)};
+  const PackingPolicy policy{.token_budget = 1024};
+  for (const int64_t element_size : {2, 4}) {
+    const auto predicted = [&](bool gpu_kernels) {
+      const MemoryFacts facts{.element_size = element_size, .packed = false, .gpu_kernels = gpu_kernels,
+                              .head_workspace_bytes = int64_t{1} << 30, .fragmentation = 1};
+      return predict_memory(config, jobs, policy, facts);
+    };
+    const MemoryEstimate with = predicted(true), without = predicted(false);
+    EXPECT_EQ(with.logits, 1024 * 49152 * element_size);
+    EXPECT_EQ(without.logits, 1024 * 49152 * (element_size + 16));
+    // Blocks of scores are for bf16.
+    EXPECT_EQ(without.workspace - with.workspace, element_size == 2 ? 6 * 4 * config.head_count * 1024 * 1024 : 0);
+  }
+}
+
 TEST(PredictMemory, DiffPruningCountsItsEntriesAndItsSelection) {
   const ModelConfig config = small_model();
   const MemoryFacts facts{.selection_bytes = 1000};

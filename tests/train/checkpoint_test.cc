@@ -28,6 +28,7 @@ class Scratch {
 std::unique_ptr<Adapter> small_adapter(double value) {
   AdapterSetup setup;
   setup.spec = small_job("job", AdapterMethod::lora, 1, 9).adapter;
+  setup.device = test_device();
   for (int64_t layer = 0; layer < 2; ++layer) setup.modules.push_back({layer, Projection::q, 4, 8});
   std::unique_ptr<Adapter> adapter = make_adapter(small_config(), setup);
   for (Parameter& parameter : adapter->parameters()) parameter.value.fill_(value);

@@ -69,6 +69,7 @@ double held_out_error(const std::vector<FittedSample>& samples, size_t known) {
 class LearnedRounds : public ::testing::Test {
  protected:
   void SetUp() override {
+    SKIP_ON_A_DEVICE() << "counts the host's tensors";
     // ATen's attention scores grow with the squares of rows, which tokens alive say nothing of.
     if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "this processor takes ATen's operators";
   }

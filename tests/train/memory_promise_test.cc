@@ -19,6 +19,7 @@ namespace {
 [[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
 
 constexpr int64_t steps = 2;
+constexpr const char* limits_the_host = "limits and counts the host's tensors";
 
 class Dice {
  public:
@@ -67,6 +68,7 @@ std::filesystem::path quick_folder(const std::string& name) {
 }
 
 TEST(MemoryPromise, HoldsOver200RandomMixes) {
+  SKIP_ON_A_DEVICE() << limits_the_host;
   // Each form of job once, alone and without a limit.
   SmallRun alone("promise-alone");
   alone.folder = quick_folder("promise-alone");
@@ -145,6 +147,7 @@ class Starts : public RunObserver {
 };
 
 TEST(MemoryPromise, JobsThatDoNotFitWaitAndStartWhenOthersEnd) {
+  SKIP_ON_A_DEVICE() << limits_the_host;
   SmallRun run("waits");
   std::vector<JobSpec> specs;
   for (int i = 0; i < 4; ++i) {
@@ -202,6 +205,7 @@ class Squeeze : public RunObserver {
 // The third relief: smaller microbatches and recomputation are ruled out, so the youngest job of the lowest priority pauses at
 // its last step, and goes on when another ends.
 TEST(MemoryPromise, TheYoungestJobOfLeastPriorityPausesAndGoesOnWithEqualBits) {
+  SKIP_ON_A_DEVICE() << limits_the_host;
   for (const AdapterMethod method : {AdapterMethod::lora, AdapterMethod::bottleneck, AdapterMethod::diff_pruning}) {
     std::vector<JobSpec> specs{small_job("first", AdapterMethod::lora, 1, 6), small_job("least", AdapterMethod::lora, 2, 6),
                                small_job("youngest", method, 3, 6)};
@@ -229,6 +233,7 @@ TEST(MemoryPromise, TheYoungestJobOfLeastPriorityPausesAndGoesOnWithEqualBits) {
 }
 
 TEST(MemoryRelief, IsRecordedAndTakenUpOnResume) {
+  SKIP_ON_A_DEVICE() << limits_the_host;
   if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) {
     GTEST_SKIP() << "ATen's attention scores of one row outweigh what a smaller token budget saves";
   }

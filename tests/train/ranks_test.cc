@@ -9,6 +9,11 @@ namespace {
 
 using namespace testing;
 
+class RunOnRanks : public ::testing::Test {
+ protected:
+  void SetUp() override { SKIP_ON_A_DEVICE() << "ranks of one program compute on the CPU"; }
+};
+
 TrainerOptions on_ranks(int64_t ranks) {
   TrainerOptions options;
   options.ranks = ranks;
@@ -29,7 +34,7 @@ class PlansBetweenSteps : public RunObserver {
   int count_ = 0;
 };
 
-TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
+TEST_F(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   std::vector<JobSpec> specs = mixed_jobs(9);
   specs[0].train.eval_steps = 4;
   specs[1].train.save_steps = 8;
@@ -46,7 +51,7 @@ TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
 }
 
-TEST(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
+TEST_F(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
   const std::vector<JobSpec> specs = mixed_jobs(6);
   SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
   whole.trainer(specs, on_ranks(1))->run();
@@ -60,7 +65,7 @@ TEST(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
   expect_equal_adapters(parts, whole, specs);
 }
 
-TEST(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {
+TEST_F(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {
   std::vector<JobSpec> specs = mixed_jobs(6);
   SmallRun all("all", at::kDouble), others("others", at::kDouble);
   others.trainer({specs[1], specs[2], specs[3]}, on_ranks(2))->run();

@@ -1,18 +1,25 @@
 /// A small run over random data and a random model: jobs of every method, as the trainer takes them.
 #pragma once
 
+#include <fmt/format.h>
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <span>
 #include <string>
 
 #include "base/file.h"
 #include "base/random.h"
 #include "data/example.h"
 #include "engine/backbone.h"
+#include "formats/safetensors.h"
 #include "model/weights/model_files.h"
+#include "support/on_device.h"
 #include "train/trainer.h"
 
 namespace cotune::testing {
@@ -65,13 +72,18 @@ inline JobSpec small_job(const std::string& name, AdapterMethod method, uint64_t
   return spec;
 }
 
+/// What runs compute in whose results are compared with those of other company: f32, whose bits are equal on the CPU; on a
+/// device, which promises agreement within rounding, f64.
+inline at::ScalarType compared_dtype() { return test_device().is_cpu() ? at::kFloat : at::kDouble; }
+
+/// A run on the device under test.
 class SmallRun {
  public:
   explicit SmallRun(const std::string& name, at::ScalarType compute = at::kFloat)
       : folder(std::filesystem::temp_directory_path() / ("cotune-" + name + "-" + std::to_string(::getpid()))),
         compute_(compute) {
     std::filesystem::remove_all(folder);
-    backbone = Backbone::load(random_model(small_config(), 5), compute, at::kCPU);
+    backbone = Backbone::load(random_model(small_config(), 5), compute, test_device());
   }
   ~SmallRun() { std::filesystem::remove_all(folder); }
 
@@ -84,9 +96,10 @@ class SmallRun {
       data.eval = small_data(key_of(specs[i].name) + 1, 5, 30);
       if (change_data) change_data(specs[i], data);
       jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), specs[i], std::move(data), small_config(),
-                                                   compute_, at::kCPU, "small", folder / "jobs" / specs[i].name));
+                                                   compute_, test_device(), "small", folder / "jobs" / specs[i].name));
       if (resume) jobs.back()->resume();
     }
+    options.device = test_compute_device();
     return std::make_unique<Trainer>(backbone, std::move(jobs), std::move(options));
   }
 
@@ -122,6 +135,43 @@ inline std::vector<std::string> finished_adapters(const SmallRun& run, const std
   std::vector<std::string> bytes;
   for (const JobSpec& spec : specs) bytes.push_back(adapter_bytes(run, spec.name));
   return bytes;
+}
+
+/// The values of an adapter's bytes, under f64, by name; no kept entries.
+inline std::map<std::string, at::Tensor> values_in(const std::string& bytes) {
+  std::map<std::string, at::Tensor> values;
+  for (const auto& [name, view] : parse_safetensors(std::as_bytes(std::span(bytes)), "adapter").tensors) {
+    if (view.dtype != DataType::f64) continue;
+    values[name] = at::empty({static_cast<int64_t>(view.bytes.size() / sizeof(double))}, at::kDouble);
+    std::memcpy(values[name].mutable_data_ptr(), view.bytes.data(), view.bytes.size());
+  }
+  return values;
+}
+
+/// Two adapters of f64 runs: to 1e-10 of each tensor's largest value.
+inline void expect_close_adapter(const std::string& ours, const std::string& other, const std::string& job) {
+  const auto left = values_in(ours), right = values_in(other);
+  ASSERT_EQ(left.size(), right.size()) << job;
+  ASSERT_FALSE(left.empty()) << job;
+  for (const auto& [name, value] : left) {
+    ASSERT_EQ(value.sizes(), right.at(name).sizes()) << job << " " << name;
+    const double apart = (value - right.at(name)).abs().max().item<double>();
+    EXPECT_LE(apart, 1e-10 * value.abs().max().item<double>()) << job << " " << name;
+  }
+}
+
+/// Adapters of runs in compared_dtype(): equal on the CPU to the bit.
+inline void expect_same_adapter(const std::string& ours, const std::string& other, const std::string& what = "") {
+  if (test_device().is_cpu()) {
+    EXPECT_EQ(ours, other) << what;
+  } else {
+    expect_close_adapter(ours, other, what);
+  }
+}
+inline void expect_same_adapters(const std::vector<std::string>& ours, const std::vector<std::string>& others,
+                                 const std::string& what = "") {
+  ASSERT_EQ(ours.size(), others.size());
+  for (size_t i = 0; i < ours.size(); ++i) expect_same_adapter(ours[i], others[i], fmt::format("{}, adapter {}", what, i));
 }
 
 /// Calls a function at every step, and another after every checkpoint.

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "adapter/adapter_file.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -26,11 +28,11 @@ TEST(Trainer, LowersTheHeldOutLossOfEveryMethod) {
 
 TEST(Trainer, StoppedAnywhereAndResumedEndsWithEqualBits) {
   const std::vector<JobSpec> specs = mixed_jobs(9);
-  SmallRun whole("whole");
+  SmallRun whole("whole", compared_dtype());
   whole.trainer(specs, {})->run();
   const std::vector<std::string> expected = finished_adapters(whole, specs);
   for (const int64_t stop_at : {1, 4, 8}) {
-    SmallRun run("stopped");
+    SmallRun run("stopped", compared_dtype());
     std::atomic<bool> stop{false};
     AtStep observer([&](const StepEvent& event) {
       if (event.job->state().step == stop_at) stop = true;
@@ -40,7 +42,7 @@ TEST(Trainer, StoppedAnywhereAndResumedEndsWithEqualBits) {
     options.stop = &stop;
     EXPECT_TRUE(run.trainer(specs, options)->run().interrupted);
     run.trainer(specs, {}, true)->run();
-    EXPECT_EQ(finished_adapters(run, specs), expected) << "stopped at " << stop_at;
+    expect_same_adapters(finished_adapters(run, specs), expected, fmt::format("stopped at {}", stop_at));
   }
 }
 
@@ -56,13 +58,26 @@ std::vector<JobSpec> evaluated_jobs(int64_t steps) {
   return specs;
 }
 
+/// Equal to the digit on the CPU; on a device, losses within rounding.
+void expect_same_state(const TrainingJob& ours, const TrainingJob& other) {
+  nlohmann::ordered_json left = nlohmann::ordered_json::parse(ours.state().to_json()),
+                         right = nlohmann::ordered_json::parse(other.state().to_json());
+  for (auto& [key, value] : left.items()) {
+    const bool rounded = !test_device().is_cpu() && value.is_number_float() && right.at(key).is_number_float();
+    if (!rounded) continue;
+    EXPECT_NEAR(value.get<double>(), right.at(key).get<double>(), 1e-9 * std::abs(value.get<double>())) << key;
+    right[key] = value;
+  }
+  EXPECT_EQ(left, right);
+}
+
 TEST(Trainer, StoppedInAnEvaluationMakesUpForItWhenResumed) {
   const std::vector<JobSpec> specs = evaluated_jobs(4);
-  SmallRun whole("whole-evaluations");
+  SmallRun whole("whole-evaluations", compared_dtype());
   auto expected = whole.trainer(specs, {});
   expected->run();
   for (const int64_t stop_at : {2, 4}) {
-    SmallRun run("stopped-evaluation");
+    SmallRun run("stopped-evaluation", compared_dtype());
     std::atomic<bool> stop{false};
     AtStep observer([&](const StepEvent& event) {
       if (event.job->state().step == stop_at) stop = true;  // the evaluation of this step comes next
@@ -75,56 +90,57 @@ TEST(Trainer, StoppedInAnEvaluationMakesUpForItWhenResumed) {
     for (const auto& job : stopped->jobs()) EXPECT_EQ(job->state().last_eval_step, stop_at - 2) << job->spec().name;
     auto resumed = run.trainer(specs, {}, true);
     resumed->run();
-    EXPECT_EQ(finished_adapters(run, specs), finished_adapters(whole, specs)) << "stopped at " << stop_at;
-    for (size_t i = 0; i < specs.size(); ++i) {
-      EXPECT_EQ(resumed->jobs()[i]->state().to_json(), expected->jobs()[i]->state().to_json());
-    }
+    expect_same_adapters(finished_adapters(run, specs), finished_adapters(whole, specs), fmt::format("stopped at {}", stop_at));
+    for (size_t i = 0; i < specs.size(); ++i) expect_same_state(*resumed->jobs()[i], *expected->jobs()[i]);
   }
 }
 
 TEST(Trainer, EvaluatesJobsThatAreDueTogetherThroughOnePlanWithTheBitsOfEachAlone) {
   const std::vector<JobSpec> specs = evaluated_jobs(4);
-  SmallRun together("together");
+  SmallRun together("together", compared_dtype());
   auto all = together.trainer(specs, {});
   EXPECT_EQ(all->run().evaluation_rounds, 3);
   for (size_t i = 0; i < specs.size(); ++i) {
-    SmallRun run("alone");
+    SmallRun run("alone", compared_dtype());
     auto alone = run.trainer({specs[i]}, {});
     EXPECT_EQ(alone->run().evaluation_rounds, 3);
-    EXPECT_EQ(alone->jobs()[0]->state().to_json(), all->jobs()[i]->state().to_json());
+    expect_same_state(*alone->jobs()[0], *all->jobs()[i]);
   }
 }
 
 TEST(Trainer, EverySharingAndBudgetGivesEqualBits) {
-  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) GTEST_SKIP() << "ATen's attention has other last bits where a budget cuts a row";
+  if (test_device().is_cpu() && kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) {
+    GTEST_SKIP() << "ATen's attention has other last bits where a budget cuts a row";
+  }
   const std::vector<JobSpec> specs = mixed_jobs(4);
-  SmallRun reference("reference");
+  SmallRun reference("reference", compared_dtype());
   reference.trainer(specs, {})->run();
   const std::vector<std::string> expected = finished_adapters(reference, specs);
   for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
-    SmallRun run("sharing");
+    SmallRun run("sharing", compared_dtype());
     TrainerOptions options;
     options.policy.sharing = sharing;
     options.policy.token_budget = sharing == Sharing::hybrid ? 256 : 512;
     options.recompute = sharing == Sharing::temporal ? Recompute::always : Recompute::never;
     run.trainer(specs, options)->run();
-    EXPECT_EQ(finished_adapters(run, specs), expected) << static_cast<int>(sharing);
+    expect_same_adapters(finished_adapters(run, specs), expected, fmt::format("sharing {}", static_cast<int>(sharing)));
   }
 }
 
 TEST(Trainer, AJobWhoseLossExplodesFailsAloneAndKeepsItsCheckpoint) {
   std::vector<JobSpec> specs = mixed_jobs(6);
-  SmallRun alone("alone");
+  SmallRun alone("alone", compared_dtype());
   alone.trainer({specs[0]}, {})->run();
-  specs[1].train.learning_rate = 1e39;
+  specs[1] = small_job("explodes", AdapterMethod::lora, 2, 6);
+  specs[1].train.learning_rate = 1e300;
   specs[1].train.save_steps = 1;
-  SmallRun run("explodes");
+  SmallRun run("explodes", compared_dtype());
   auto trainer = run.trainer(specs, {});
   trainer->run();
   EXPECT_EQ(trainer->jobs()[1]->state().status, JobStatus::failed);
   EXPECT_THAT(trainer->jobs()[1]->state().failure, ::testing::HasSubstr("not finite"));
   EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::finished);
-  EXPECT_EQ(adapter_bytes(run, "plain"), adapter_bytes(alone, "plain"));
+  expect_same_adapter(adapter_bytes(run, "plain"), adapter_bytes(alone, "plain"));
 }
 
 TEST(Trainer, StopsEarlyAndKeepsTheBestCheckpoint) {
@@ -318,7 +334,8 @@ TEST(Trainer, AJobThatCanNeverFitIsRefusedWithTheTermThatOverflows) {
   install_counting_allocator();
   SmallRun run("refused");
   TrainerOptions options;
-  options.memory_limit_bytes = resident_bytes();  // nothing is left for jobs
+  const ComputeDevice& device = test_compute_device();
+  options.memory_limit_bytes = device.is_cpu() ? resident_bytes() : device.memory().allocated_bytes + 1;  // nothing is left for jobs
   auto trainer = run.trainer(mixed_jobs(2), options);
   trainer->run();
   for (const auto& job : trainer->jobs()) {

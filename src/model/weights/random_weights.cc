@@ -33,13 +33,20 @@ class RandomWeights final : public WeightSource {
         vector ? 0.1 : std::sqrt(3.0 / static_cast<double>(columns));  // uniform ±r has variance r²/3
     const uint64_t key = mix_key(seed_, key_of(name));
 
-    const at::Tensor values = at::empty(shape, at::TensorOptions(at::kFloat));
-    float* data = values.mutable_data_ptr<float>();
-    for_each_row_range(rows, columns, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * columns; i < end * columns; ++i) {
-        data[i] = static_cast<float>(center + range * (2 * uniform(key, static_cast<uint64_t>(i)) - 1));
-      }
-    });
+    const bool draws_bf16 = dtype == at::kBFloat16;  // the largest models' dtype: without a tensor of f32 in between
+    const at::Tensor values = at::empty(shape, at::TensorOptions(draws_bf16 ? dtype : at::kFloat));
+    const auto draw = [&]<typename T>(T* data) {
+      for_each_row_range(rows, columns, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin * columns; i < end * columns; ++i) {
+          data[i] = static_cast<T>(static_cast<float>(center + range * (2 * uniform(key, static_cast<uint64_t>(i)) - 1)));
+        }
+      });
+    };
+    if (draws_bf16) {
+      draw(values.mutable_data_ptr<at::BFloat16>());
+    } else {
+      draw(values.mutable_data_ptr<float>());
+    }
     return values.to(dtype);
   }
 

@@ -1,12 +1,13 @@
-#include "engine/test_device.h"
+#include "support/test_device.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 
 #include "base/error.h"
-#include "device/compute_device.h"
+#include "support/guarded_device.h"
 
 namespace cotune::testing {
 namespace {
@@ -21,12 +22,13 @@ class ChosenAtStart : public ::testing::Environment {
 
 }  // namespace
 
-at::Device test_device() {
-  static const at::Device device = [] {
+const ComputeDevice& test_compute_device() {
+  static const ComputeDevice device = [] {
     const char* name = std::getenv("COTUNE_TEST_DEVICE");
-    if (name == nullptr) return at::Device(at::kCPU);
+    if (name == nullptr) return ComputeDevice();
+    if (name == std::string("guarded")) return guarded_device();
     try {
-      return choose_device(name, "COTUNE_TEST_DEVICE").device;
+      return choose_device(name, "COTUNE_TEST_DEVICE");
     } catch (const UserError& error) {
       std::fprintf(stderr, "%s\n", error.what());
       std::exit(2);

@@ -1,0 +1,98 @@
+#include "cuda/cuda_kernels.h"
+
+#include <c10/cuda/CUDAStream.h>
+
+#include "cuda/low_rank.h"
+#include "cuda/method_kernels.h"
+#include "cuda/optimizer.h"
+#include "cuda/row_kernels.h"
+
+namespace cotune {
+namespace {
+
+cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
+
+class CudaKernels final : public GpuKernels {
+ public:
+  void rms_norm(GpuType type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps, void* y,
+                float* inverse_rms) override {
+    cuda::launch_rms_norm(stream(), type, x, rows, columns, weight, eps, y, inverse_rms);
+  }
+  void rms_norm_again(GpuType type, const void* x, int64_t rows, int64_t columns, const float* weight,
+                      const float* inverse_rms, void* y) override {
+    cuda::launch_rms_norm_again(stream(), type, x, rows, columns, weight, inverse_rms, y);
+  }
+  void rms_norm_backward(GpuType type, const void* dy, const void* x, int64_t rows, int64_t columns,
+                         const float* weight, const float* inverse_rms, const void* residual, void* dx) override {
+    cuda::launch_rms_norm_backward(stream(), type, dy, x, rows, columns, weight, inverse_rms, residual, dx);
+  }
+  void rotate(GpuType type, void* x, int64_t rows, int64_t stride, int64_t heads, int64_t head_dim,
+              const int32_t* positions, const float* cosine, const float* sine, int64_t table_rows,
+              int direction) override {
+    cuda::launch_rotate(stream(), type, x, rows, stride, heads, head_dim, positions, cosine, sine, table_rows,
+                        direction);
+  }
+  void swiglu(GpuType type, const void* gate_up, int64_t rows, int64_t width, void* y) override {
+    cuda::launch_swiglu(stream(), type, gate_up, rows, width, y);
+  }
+  void swiglu_backward(GpuType type, const void* dy, const void* gate_up, int64_t rows, int64_t width,
+                       void* d_gate_up, void* y) override {
+    cuda::launch_swiglu_backward(stream(), type, dy, gate_up, rows, width, d_gate_up, y);
+  }
+  void softmax_cross_entropy(GpuType type, const void* logits, int64_t rows, int64_t columns, const int32_t* labels,
+                             const float* row_scale, float* losses, void* gradient, int64_t* first_choice) override {
+    cuda::launch_softmax_cross_entropy(stream(), type, logits, rows, columns, labels, row_scale, losses, gradient,
+                                       first_choice);
+  }
+  void dropout(GpuType type, std::span<const GpuDropoutGroup> groups, GpuMaskRows mask_rows, const void* x,
+               int64_t x_stride, int64_t columns, void* y) override {
+    cuda::launch_dropout(stream(), type, groups, mask_rows, x, x_stride, columns, y);
+  }
+  void shrink(std::span<const GpuShrink> groups, const void* x, int64_t x_stride, int64_t width) override {
+    cuda::launch_shrink(stream(), groups, x, x_stride, width);
+  }
+  void expand(std::span<const GpuExpandTerm> terms, const GpuExpandStart& start, GpuMaskRows mask_rows, void* y,
+              int64_t y_stride, int64_t rows, int64_t columns) override {
+    cuda::launch_expand(stream(), terms, start, mask_rows, y, y_stride, rows, columns);
+  }
+  int64_t outer_products_workspace(std::span<const GpuOuter> groups, int64_t width) override {
+    return cuda::outer_products_workspace(groups, width);
+  }
+  void outer_products(std::span<const GpuOuter> groups, const void* right, int64_t right_stride, int64_t width,
+                      void* workspace) override {
+    cuda::launch_outer_products(stream(), groups, right, right_stride, width, workspace);
+  }
+  void column_sums(GpuType type, std::span<const GpuColumnSum> sums) override {
+    cuda::launch_column_sums(stream(), type, sums);
+  }
+  void activate(GpuType type, std::span<const GpuActivation> groups) override {
+    cuda::launch_activate(stream(), type, groups);
+  }
+  void activate_backward(GpuType type, std::span<const GpuActivation> groups) override {
+    cuda::launch_activate_backward(stream(), type, groups);
+  }
+  void sparse_products(GpuType type, std::span<const GpuSparseProduct> groups,
+                       const GpuSparseOperands& operands) override {
+    cuda::launch_sparse_products(stream(), type, groups, operands);
+  }
+  void sparse_value_gradients(GpuType type, std::span<const GpuSparseGradient> groups,
+                              const GpuSparseGradientOperands& operands) override {
+    cuda::launch_sparse_value_gradients(stream(), type, groups, operands);
+  }
+  void adamw(std::span<const GpuParameter> parameters, const GpuAdamw& settings, const bool* sound,
+             const double* multiplier) override {
+    cuda::launch_adamw(stream(), parameters, settings, sound, multiplier);
+  }
+  void square_sums(std::span<const GpuArray> arrays, double* sums) override {
+    cuda::launch_square_sums(stream(), arrays, sums);
+  }
+};
+
+}  // namespace
+
+GpuKernels& cuda_kernels() {
+  static CudaKernels kernels;
+  return kernels;
+}
+
+}  // namespace cotune

@@ -1,0 +1,140 @@
+#include "cuda/block_sums.cuh"
+#include "cuda/row_kernels.h"
+#include "cuda/row_parts.cuh"
+
+namespace cotune::cuda {
+namespace {
+
+// A block per row. The row is read twice: the second time it comes from the cache.
+constexpr int most_threads = 512;
+
+__device__ inline float normalised(float x, float inverse_rms, float weight) {
+  return __fmul_rn(__fmul_rn(x, inverse_rms), weight);
+}
+
+/// y = x · inverse_rms · weight of the block's row: the same for rms_norm and rms_norm_again.
+template <bool whole, typename T>
+__device__ inline void write_normalised(const T* x, int columns, const float* weight, float inverse_rms, T* y) {
+  for_parts<T>(columns, [&](int column) {
+    float values[part_size<T>], weights[part_size<T>];
+    load_part<whole>(x, column, columns, values);
+    load_floats<whole>(weight, column, columns, weights);
+#pragma unroll
+    for (int i = 0; i < part_size<T>; ++i) values[i] = normalised(values[i], inverse_rms, weights[i]);
+    store_part<whole>(y, column, columns, values);
+  });
+}
+
+template <typename T, bool whole>
+__global__ void __launch_bounds__(most_threads)
+    rms_norm_kernel(const T* x, int columns, const float* weight, float eps, T* y, float* inverse_rms) {
+  __shared__ float shared[warp_size];
+  const int64_t row = blockIdx.x;
+  x += row * columns;
+  float squares = 0;
+  for_parts<T>(columns, [&](int column) {
+    float values[part_size<T>];
+    load_part<whole>(x, column, columns, values);
+#pragma unroll
+    for (int i = 0; i < part_size<T>; ++i) squares = __fmaf_rn(values[i], values[i], squares);
+  });
+  const float mean = __fdiv_rn(block_sum(squares, shared), static_cast<float>(columns));
+  const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+  if (threadIdx.x == 0) inverse_rms[row] = inverse;
+  write_normalised<whole>(x, columns, weight, inverse, y + row * columns);
+}
+
+template <typename T, bool whole>
+__global__ void __launch_bounds__(most_threads)
+    rms_norm_again_kernel(const T* x, int columns, const float* weight, const float* inverse_rms, T* y) {
+  const int64_t row = blockIdx.x;
+  write_normalised<whole>(x + row * columns, columns, weight, inverse_rms[row], y + row * columns);
+}
+
+template <typename T, bool whole>
+__global__ void __launch_bounds__(most_threads)
+    rms_norm_backward_kernel(const T* dy, const T* x, int columns, const float* weight, const float* inverse_rms,
+                             const T* residual, T* dx) {
+  __shared__ float shared[warp_size];
+  const int64_t row = blockIdx.x, start = row * columns;
+  dy += start;
+  x += start;
+  float products = 0;  // Σ dy·weight·x
+  for_parts<T>(columns, [&](int column) {
+    float gradients[part_size<T>], values[part_size<T>], weights[part_size<T>];
+    load_part<whole>(dy, column, columns, gradients);
+    load_part<whole>(x, column, columns, values);
+    load_floats<whole>(weight, column, columns, weights);
+#pragma unroll
+    for (int i = 0; i < part_size<T>; ++i) {
+      products = __fmaf_rn(__fmul_rn(gradients[i], weights[i]), values[i], products);
+    }
+  });
+  const float inverse = inverse_rms[row];
+  const float mean = __fdiv_rn(block_sum(products, shared), static_cast<float>(columns));
+  const float along_x = __fmul_rn(__fmul_rn(__fmul_rn(mean, inverse), inverse), inverse);
+  for_parts<T>(columns, [&](int column) {
+    float gradients[part_size<T>], values[part_size<T>], weights[part_size<T>], base[part_size<T>] = {};
+    load_part<whole>(dy, column, columns, gradients);
+    load_part<whole>(x, column, columns, values);
+    load_floats<whole>(weight, column, columns, weights);
+    if (residual != nullptr) load_part<whole>(residual + start, column, columns, base);
+#pragma unroll
+    for (int i = 0; i < part_size<T>; ++i) {
+      const float beside_x = __fmaf_rn(-along_x, values[i], base[i]);
+      values[i] = __fmaf_rn(inverse, __fmul_rn(gradients[i], weights[i]), beside_x);
+    }
+    store_part<whole>(dx + start, column, columns, values);
+  });
+}
+
+template <typename T>
+int threads_of(int64_t columns) {
+  return threads_for(divide_up(columns, part_size<T>), most_threads);
+}
+
+}  // namespace
+
+void launch_rms_norm(cudaStream_t stream, GpuType type, const void* x, int64_t rows, int64_t columns,
+                     const float* weight, float eps, void* y, float* inverse_rms) {
+  if (rows == 0) return;
+  const int count = column_count("rms_norm", columns);
+  with_type(type, [&](auto element) {
+    using T = decltype(element);
+    with_flag(whole_parts<T>(columns) && aligned(x) && aligned(weight) && aligned(y), [&](auto whole) {
+      launch("rms_norm", rms_norm_kernel<T, whole.value>, rows, threads_of<T>(columns), stream,
+             static_cast<const T*>(x), count, weight, eps, static_cast<T*>(y), inverse_rms);
+    });
+  });
+}
+
+void launch_rms_norm_again(cudaStream_t stream, GpuType type, const void* x, int64_t rows, int64_t columns,
+                           const float* weight, const float* inverse_rms, void* y) {
+  if (rows == 0) return;
+  const int count = column_count("rms_norm_again", columns);
+  with_type(type, [&](auto element) {
+    using T = decltype(element);
+    with_flag(whole_parts<T>(columns) && aligned(x) && aligned(weight) && aligned(y), [&](auto whole) {
+      launch("rms_norm_again", rms_norm_again_kernel<T, whole.value>, rows, threads_of<T>(columns), stream,
+             static_cast<const T*>(x), count, weight, inverse_rms, static_cast<T*>(y));
+    });
+  });
+}
+
+void launch_rms_norm_backward(cudaStream_t stream, GpuType type, const void* dy, const void* x, int64_t rows,
+                              int64_t columns, const float* weight, const float* inverse_rms, const void* residual,
+                              void* dx) {
+  if (rows == 0) return;
+  const int count = column_count("rms_norm_backward", columns);
+  with_type(type, [&](auto element) {
+    using T = decltype(element);
+    const bool all_aligned = aligned(dy) && aligned(x) && aligned(weight) && aligned(residual) && aligned(dx);
+    with_flag(whole_parts<T>(columns) && all_aligned, [&](auto whole) {
+      launch("rms_norm_backward", rms_norm_backward_kernel<T, whole.value>, rows, threads_of<T>(columns), stream,
+             static_cast<const T*>(dy), static_cast<const T*>(x), count, weight, inverse_rms,
+             static_cast<const T*>(residual), static_cast<T*>(dx));
+    });
+  });
+}
+
+}  // namespace cotune::cuda
