@@ -71,8 +71,11 @@ class BenchmarkError(Exception):
     """A program that is missing, fails, or prints something else than agreed."""
 
 
-def run(command, what):
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run(command, what, timeout_s=None):
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s)
+    except subprocess.TimeoutExpired as error:
+        raise BenchmarkError(f"{what} took more than {timeout_s} s: {shlex.join(map(str, command))}") from error
     if done.returncode != 0:
         raise BenchmarkError(f"{what} ended with status {done.returncode}: {shlex.join(map(str, command))}\n{done.stderr[-2000:]}")
     return done.stdout
@@ -116,33 +119,48 @@ def rate(result):
     return result["real_tokens"] / result["seconds_training"]
 
 
-def matrix_rate(dtype):
-    """FLOP/s of torch's matrix product on the frozen products of SmolLM2-135M at 2,048 tokens, forward and transposed;
-    the share of each shape as in one layer. In a process of its own."""
+def matrix_rate(dtype, model=None, tokens=2048, device="cpu"):
+    """FLOP/s of torch's matrix product on the frozen products of a model (SmolLM2-135M) at so many tokens, forward and
+    transposed; the share of each shape as in one layer. In a process of its own."""
     code = """
 import json, sys, time, torch
-dtype, h, f, kv = getattr(torch, sys.argv[1]), *map(int, sys.argv[2:])
+dtype, device = getattr(torch, sys.argv[1]), sys.argv[2]
+h, f, kv, tokens = map(int, sys.argv[3:])
 work = seconds = 0
+def multiply(x, y):
+    start = time.perf_counter()
+    torch.mm(x, y)
+    if device != "cpu": torch.cuda.synchronize()
+    return time.perf_counter() - start
 for out, inner in ((h + 2 * kv, h), (h, h), (2 * f, h), (h, f)):
-    w = torch.randn(out, inner, dtype=dtype)
-    for x, y in ((torch.randn(2048, inner, dtype=dtype), w.t()), (torch.randn(2048, out, dtype=dtype), w)):
-        times = []
-        for _ in range(12):
-            start = time.perf_counter(); torch.mm(x, y); times.append(time.perf_counter() - start)
-        seconds += sorted(times[2:])[5]; work += 2 * 2048 * out * inner
+    w = torch.randn(out, inner, dtype=dtype, device=device)
+    for x, y in ((torch.randn(tokens, inner, dtype=dtype, device=device), w.t()),
+                 (torch.randn(tokens, out, dtype=dtype, device=device), w)):
+        seconds += sorted([multiply(x, y) for _ in range(12)][2:])[5]
+        work += 2 * tokens * out * inner
 print(json.dumps(work / seconds))
 """
-    sizes = [str(SMOLLM2[key]) for key in ("hidden", "intermediate", "key_value")]
-    return json.loads(run([sys.executable, "-c", code, dtype, *sizes], "measuring torch.mm"))
+    model = model or SMOLLM2
+    sizes = [str(model[key]) for key in ("hidden", "intermediate", "key_value")]
+    return json.loads(run([sys.executable, "-c", code, dtype, device, *sizes, str(tokens)], "measuring torch.mm", 120))
 
 
-def arithmetic(result, lora_rank=16):
+def parameters(model, lora_rank=16, projections=workloads.LINEAR):
+    """Values of the frozen products of all layers, and of LoRA on these projections."""
+    h, f, kv = (model[key] for key in ("hidden", "intermediate", "key_value"))
+    shapes = {"q_proj": (h, h), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (h, h), "gate_proj": (h, f), "up_proj": (h, f),
+              "down_proj": (f, h)}
+    return (model["layers"] * sum(a * b for a, b in shapes.values()),
+            model["layers"] * lora_rank * sum(sum(shapes[name]) for name in projections))
+
+
+def arithmetic(result, lora_rank=16, model=None):
     """4·P_linear·tokens + 4·P_head·labelled + 6·P_adapter·tokens: forward and backward of frozen products and head,
     and the adapter's three products."""
-    h, f, kv, layers = (SMOLLM2[key] for key in ("hidden", "intermediate", "key_value", "layers"))
-    linear = layers * (2 * h * h + 2 * h * kv + 3 * h * f)
-    adapter = layers * lora_rank * (2 * (h + h) + 2 * (h + kv) + 3 * (h + f))
-    return (4 * linear + 6 * adapter) * result["real_tokens"] + 4 * h * SMOLLM2["vocabulary"] * result["labelled_tokens"]
+    model = model or SMOLLM2
+    linear, adapter = parameters(model, lora_rank)
+    head = model["hidden"] * model["vocabulary"]
+    return (4 * linear + 6 * adapter) * result["real_tokens"] + 4 * head * result["labelled_tokens"]
 
 
 GROUPS = {  # of the operators in a summary's operator_seconds

@@ -10,8 +10,8 @@ Python's standard library only. Per workload NAME writes FOLDER/NAME/
   workload.json   the jobs and settings, as bench/peft_baseline.py reads them
   jobs.yaml       the same for `cotune train`; the jobs start from FOLDER/NAME/initial/JOB once
                   bench/peft_baseline.py --prepare has written those adapters
-Lengths are uniform in [longest / 4, longest], and one row of every batch has exactly the longest length, so padding to
-the batch's longest is the same in every step. Tokens are drawn from a Zipf-like distribution, so that there is
+Lengths are uniform in [longest / 4, longest] (a job's `shortest`, where it has one), and one row of every batch has exactly
+the longest length (unless `any_lengths`), so padding to the batch's longest is the same in every step. Tokens are drawn from a Zipf-like distribution, so that there is
 something to learn. Everything follows from the seed in the job's name: equal arguments give equal files.
 """
 import argparse
@@ -50,18 +50,19 @@ WORKLOADS = {
 TRAIN = {"optimizer": "adamw", "learning_rate": 2e-4, "weight_decay": 0.01, "lr_scheduler": "constant"}
 
 
-def rows_of(job, steps):
+def rows_of(job, steps, vocabulary=VOCABULARY):
     generator = random.Random(f"cotune benchmark {job['longest']} {job['name']}")
     rows = []
     for _ in range(steps):
         lengths = [job["longest"]] * job["batch_size"]
         if not job["full"]:
             # A batch of one row has no longest row to keep: its length is drawn.
-            first = 1 if job["batch_size"] > 1 else 0
-            lengths[first:] = [generator.randint(job["longest"] // 4, job["longest"]) for _ in lengths[first:]]
+            first = 1 if job["batch_size"] > 1 and not job.get("any_lengths") else 0
+            shortest = job.get("shortest", job["longest"] // 4)
+            lengths[first:] = [generator.randint(shortest, job["longest"]) for _ in lengths[first:]]
             generator.shuffle(lengths)
         for length in lengths:
-            ids = [3 + int((VOCABULARY - 3) ** generator.random()) - 1 for _ in range(length)]
+            ids = [3 + int((vocabulary - 3) ** generator.random()) - 1 for _ in range(length)]
             first_label = length - max(1, round(length * job["labelled"]))
             rows.append({"input_ids": ids, "labels": [-100] * first_label + ids[first_label:]})
     return rows
@@ -74,27 +75,33 @@ def counts_of(rows):
 
 
 def jobs_yaml(folder, model, dtype, jobs, steps):
-    """YAML written by hand: JSON values are YAML values."""
-    lines = ["cotune: 1", "model:", f"  path: {json.dumps(model)}", f"  dtype: {dtype}", "defaults:", "  train:"]
+    """YAML written by hand: JSON values are YAML values. model: a path, or the `model` section of a random one, whose jobs
+    start from their seeds."""
+    about_model = {"path": model} if isinstance(model, str) else model
+    lines = ["cotune: 1", f"model: {json.dumps({**about_model, 'dtype': dtype})}", "defaults:", "  train:"]
     lines += [f"    {key}: {json.dumps(value)}" for key, value in {**TRAIN, "steps": steps, "shuffle": "none"}.items()]
     lines.append("jobs:")
     for job in jobs:
         adapter = dict(job["adapter"])
-        if adapter["method"] == "lora":
+        train = {"batch_size": job["batch_size"], "steps": steps + job["more_steps"]}
+        if not isinstance(model, str):
+            train["seed"] = job["seed"]
+        elif adapter["method"] == "lora":
             adapter["init_from"] = os.path.join(folder, "initial", job["name"])
         data = {"train": os.path.join(folder, job["name"] + ".jsonl"), "format": "tokens"}
         lines += [f"  - name: {job['name']}", f"    data: {json.dumps(data)}", f"    adapter: {json.dumps(adapter)}",
-                  f"    train: {json.dumps({'batch_size': job['batch_size'], 'steps': steps + job['more_steps']})}"]
+                  f"    train: {json.dumps(train)}"]
     return "\n".join(lines) + "\n"
 
 
-def write_workload(folder, name, model, steps, dtype):
-    """Writes one workload's folder and returns the folder. Needs absolute paths in `folder` and `model`."""
+def write_workload(folder, name, model, steps, dtype, jobs_wanted=None, vocabulary=VOCABULARY):
+    """Writes one workload's folder and returns the folder. Needs absolute paths in `folder` and `model` (jobs_yaml).
+    jobs_wanted: those of WORKLOADS[name] where it is left out."""
     folder = os.path.join(folder, name)
     os.makedirs(folder, exist_ok=True)
     jobs = []
-    for job in WORKLOADS[name]:
-        rows = rows_of(job, steps + job["more_steps"])
+    for job in jobs_wanted or WORKLOADS[name]:
+        rows = rows_of(job, steps + job["more_steps"], vocabulary)
         with open(os.path.join(folder, job["name"] + ".jsonl"), "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         jobs.append({**job, **counts_of(rows), "rows": job["name"] + ".jsonl"})
