@@ -34,7 +34,6 @@ struct Piece {
 };
 struct Start {
   bool keeps_y;
-  const __nv_bfloat16* bias;
   const __nv_bfloat16* residual;
   int64_t residual_stride;
 };
@@ -88,9 +87,8 @@ __device__ inline void load_s(uint32_t (&values)[4], const __nv_bfloat16* s, int
   }
 }
 
-/// What a lane's 8 columns of every row begin with: the product's bias and those of the terms.
+/// What a lane's 8 columns of every row begin with: the biases of the terms.
 __device__ inline void load_biases(float (&values)[8], const Call& call, const Piece& piece, int column) {
-  if (call.start.bias != nullptr) add_pairs(values, load16(call.start.bias + piece.column_begin + column));
   for (int i = 0; i < piece.terms; ++i) {
     const float* bias = call.terms[piece.first_term + i].bias;
     if (bias == nullptr) continue;
@@ -299,8 +297,7 @@ class Launcher {
  public:
   Launcher(cudaStream_t stream, const GpuExpandStart& start, GpuMaskRows mask_rows, void* y, int64_t y_stride)
       : stream_(stream), y_(static_cast<__nv_bfloat16*>(y)), y_stride_(y_stride) {
-    call_.start = {start.keeps_y, static_cast<const __nv_bfloat16*>(start.bias),
-                   static_cast<const __nv_bfloat16*>(start.residual), start.residual_stride};
+    call_.start = {start.keeps_y, static_cast<const __nv_bfloat16*>(start.residual), start.residual_stride};
     call_.mask_rows = mask_rows;
   }
 
@@ -382,7 +379,7 @@ void launch_expand(cudaStream_t stream, std::span<const GpuExpandTerm> terms, co
         const bool covers = term->column_begin <= column_edges[c] && column_edges[c + 1] <= term->column_begin + term->width;
         if (covers) here.push_back(term_of(*term, piece_rows, column_edges[c]));
       }
-      if (here.empty() && start.keeps_y && !has_residual && start.bias == nullptr) continue;
+      if (here.empty() && start.keeps_y && !has_residual) continue;
       launcher.add(piece_rows, column_edges[c], column_edges[c + 1] - column_edges[c], has_residual, here);
     }
   }

@@ -60,7 +60,6 @@ struct GpuExpandTerm {
 /// What y is before its terms are added.
 struct GpuExpandStart {
   bool keeps_y = true;             ///< y itself; otherwise zero, and no value of y is read
-  const void* bias = nullptr;      ///< [columns] bf16, added to every row; or nullptr
   const void* residual = nullptr;  ///< [rows, columns] added to it; or nullptr
   int64_t residual_stride = 0;
   std::span<const GpuRows> residual_rows;  ///< those that get it; ascending, disjoint

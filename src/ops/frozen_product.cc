@@ -41,24 +41,34 @@ class DenseProduct : public FrozenProduct {
   static at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias,
                             const ProductOptions& options) {
     count_frozen_call();
-    const bool adds = (options.terms != nullptr && !options.terms->empty()) || options.residual.defined();
-    if (adds && x.is_cuda()) {  // the product is added to what is there: its own pass over y hides the reading
-      at::Tensor y = at::empty({x.size(0), matrix.size(1)}, x.options());
-      if (start_product_on_gpu(y, options, bias)) return y.addmm_(x, matrix);
+    const bool has_terms = options.terms != nullptr && !options.terms->empty();
+    at::Tensor y;
+    if (has_terms && x.is_cuda()) {
+      // The product is added to its terms, in f32: its pass over y hides the reading. Bias and residual come after: beside
+      // values so much larger than a term, bf16 would round the term away.
+      y = at::empty({x.size(0), matrix.size(1)}, x.options());
+      if (start_product_on_gpu(y, *options.terms)) {
+        y.addmm_(x, matrix);
+        if (bias.defined()) y.add_(bias);
+        add_residual(y, options);
+        return y;
+      }
     }
-    at::Tensor y = row_product(x, matrix, bias);
-    add_options(y, options);
+    y = row_product(x, matrix, bias);
+    if (has_terms) add_terms(y, *options.terms);
+    add_residual(y, options);
     return y;
   }
 
-  static void add_options(at::Tensor& y, const ProductOptions& options) {
-    if (options.terms != nullptr) {
-      std::vector<ExpandGroup> groups;
-      for (const LowRankTerm& term : *options.terms) {
-        groups.push_back({.rows = term.rows, .column_begin = term.column_begin, .s = term.s, .factor = term.factor});
-      }
-      add_expansions(y, groups);
+  static void add_terms(at::Tensor& y, const std::vector<LowRankTerm>& terms) {
+    std::vector<ExpandGroup> groups;
+    for (const LowRankTerm& term : terms) {
+      groups.push_back({.rows = term.rows, .column_begin = term.column_begin, .s = term.s, .factor = term.factor});
     }
+    add_expansions(y, groups);
+  }
+
+  static void add_residual(at::Tensor& y, const ProductOptions& options) {
     if (!options.residual.defined()) return;
     if (options.residual_rows == nullptr) {
       y.add_(options.residual);

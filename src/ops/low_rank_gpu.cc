@@ -45,11 +45,6 @@ GpuExpandTerm term_of(const Group& group) {
           .rank = group.factor->rank()};
 }
 
-void set_residual(GpuExpandStart& start, const at::Tensor& residual) {
-  start.residual = residual.const_data_ptr();
-  start.residual_stride = residual.stride(0);
-}
-
 }  // namespace
 
 bool shrink_on_gpu(const at::Tensor& x, const std::vector<ShrinkGroup>& groups) {
@@ -87,7 +82,8 @@ bool add_expansions_on_gpu(at::Tensor& y, const std::vector<ExpandGroup>& groups
   residual_rows.erase(repeated.begin(), repeated.end());
   GpuExpandStart start;
   if (options.residual.defined()) {
-    set_residual(start, options.residual);
+    start.residual = options.residual.const_data_ptr();
+    start.residual_stride = options.residual.stride(0);
     start.residual_rows = residual_rows;
   }
   GpuMaskRows mask_rows;
@@ -145,29 +141,14 @@ bool accumulate_row_sums_on_gpu(const std::vector<RowSum>& sums) {
   return true;
 }
 
-bool start_product_on_gpu(at::Tensor& y, const ProductOptions& options, const at::Tensor& bias) {
+bool start_product_on_gpu(at::Tensor& y, const std::vector<LowRankTerm>& given) {
   GpuKernels* kernels = kernels_for(y);
   if (kernels == nullptr || !has_aligned_rows(y) || y.size(1) % row_multiple != 0) return false;
-  if (options.residual.defined() && !has_aligned_rows(options.residual)) return false;
-  if (bias.defined() && !is_aligned(bias)) return false;
+  if (!std::ranges::all_of(given, takes<LowRankTerm>)) return false;
   std::vector<GpuExpandTerm> terms;
-  if (options.terms != nullptr) {
-    if (!std::ranges::all_of(*options.terms, takes<LowRankTerm>)) return false;
-    std::ranges::transform(*options.terms, std::back_inserter(terms), term_of<LowRankTerm>);
-  }
+  std::ranges::transform(given, std::back_inserter(terms), term_of<LowRankTerm>);
   GpuExpandStart start;
   start.keeps_y = false;
-  start.bias = bias.defined() ? bias.const_data_ptr() : nullptr;
-  std::vector<GpuRows> residual_rows;
-  if (options.residual.defined()) {
-    set_residual(start, options.residual);
-    if (options.residual_rows == nullptr) {
-      residual_rows.push_back({0, y.size(0)});
-    } else {
-      std::ranges::transform(*options.residual_rows, std::back_inserter(residual_rows), gpu_rows);
-    }
-    start.residual_rows = residual_rows;
-  }
   kernels->expand(terms, start, {}, y.mutable_data_ptr(), y.stride(0), y.size(0), y.size(1));
   return true;
 }

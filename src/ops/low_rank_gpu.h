@@ -20,7 +20,7 @@ bool accumulate_gradients_on_gpu(const at::Tensor& right, const std::vector<Grad
 /// In bf16 and f32, of any rows.
 bool accumulate_row_sums_on_gpu(const std::vector<RowSum>& sums);
 
-/// y = bias + terms + residual, rounded once; bias [columns] of y's dtype or undefined. y's values are not read.
-bool start_product_on_gpu(at::Tensor& y, const ProductOptions& options, const at::Tensor& bias);
+/// y = the sum of its terms, rounded once, and zero where there are none. y's values are not read.
+bool start_product_on_gpu(at::Tensor& y, const std::vector<LowRankTerm>& terms);
 
 }  // namespace cotune

@@ -240,5 +240,25 @@ TEST_P(LowRankKernels, FrozenProductsTakeTermsResidualAndBias) {
   EXPECT_LT(error(product->forward(x, options), expected), 6e-3);
 }
 
+/// What adapters add early in training is far below the last bit of a residual or a bias of bf16: it must count all the same,
+/// on the average over elements.
+TEST_P(LowRankKernels, SmallTermsSurviveALargeResidualAndBias) {
+  const int64_t tokens = 512, width = 512;
+  const at::Tensor weight = values(width, width, 0.02), x = values(tokens, width), residual = values(tokens, width, 20);
+  const at::Tensor bias = values(1, width, 20).squeeze(0), master = (at::randn({16, width}) * 0.002).to(test_device());
+  const auto factor = make_low_rank_factor(master, at::kBFloat16);
+  const std::vector<LowRankTerm> terms{{{0, tokens}, 0, values(tokens, 16), factor.get()}};
+  const at::Tensor added = exact(terms[0].s).matmul(rounded(master));
+  for (const bool with_bias : {false, true}) {
+    const auto product = make_frozen_product({weight}, with_bias ? std::vector<at::Tensor>{bias} : std::vector<at::Tensor>{});
+    ProductOptions options{.terms = &terms};
+    if (!with_bias) options.residual = residual;
+    at::Tensor rest = exact(x).matmul(exact(weight).t());
+    rest = rest + (with_bias ? exact(bias) : exact(residual));
+    const at::Tensor found = exact(product->forward(x, options)) - rest;
+    EXPECT_NEAR(((found * added).sum() / added.square().sum()).item<double>(), 1, 0.2) << with_bias;
+  }
+}
+
 }  // namespace
 }  // namespace cotune::testing

@@ -117,7 +117,7 @@ TEST_P(PeftReference, FiftyStepsInF32FollowPeft) {
     for (size_t i = 0; i < set.jobs.size(); ++i) {
       const double expected = set.jobs[i].steps[static_cast<size_t>(step)].loss;
       if (step < 20) {
-        ASSERT_NEAR(trained.rounds[i].loss(), expected, 1e-5 * expected) << set.jobs[i].name << " step " << step;
+        ASSERT_NEAR(trained.rounds[i].loss(), expected, (test_device().is_cpu() ? 1e-5 : 3e-5) * expected) << set.jobs[i].name << " step " << step;
       }
     }
   }
