@@ -65,9 +65,7 @@ __device__ inline float slope_of(GpuFunction function, float z) {
 template <typename T, bool whole, bool backward>
 __global__ void __launch_bounds__(threads) activate_kernel(const __grid_constant__ Call call) {
   const int block = static_cast<int>(blockIdx.x);
-  int which = 0;
-  while (which + 1 < call.count && call.groups[which + 1].first_block <= block) ++which;
-  const Group& group = call.groups[which];
+  const Group& group = call.groups[entry_of_block(call.groups, call.count)];
   const int64_t first = (static_cast<int64_t>(block - group.first_block) * threads + threadIdx.x) * part_size<T>;
   if (first >= group.count) return;
   const int64_t rest = group.count - first;

@@ -31,9 +31,7 @@ template <typename T>
 __global__ void __launch_bounds__(warps* warp_size) column_sums_kernel(const __grid_constant__ Call call) {
   const int block = static_cast<int>(blockIdx.x);
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
-  int which = 0;
-  while (which + 1 < call.target_count && call.targets[which + 1].first_block <= block) ++which;
-  const Target& target = call.targets[which];
+  const Target& target = call.targets[entry_of_block(call.targets, call.target_count)];
   const int column = (block - target.first_block) * block_columns + lane;
   const bool has_column = column < target.columns;
   __shared__ float partial[warps][block_columns];

@@ -55,12 +55,9 @@ class CudaKernels final : public GpuKernels {
               int64_t y_stride, int64_t rows, int64_t columns) override {
     cuda::launch_expand(stream(), terms, start, mask_rows, y, y_stride, rows, columns);
   }
-  int64_t outer_products_workspace(std::span<const GpuOuter> groups, int64_t width) override {
-    return cuda::outer_products_workspace(groups, width);
-  }
   void outer_products(std::span<const GpuOuter> groups, const void* right, int64_t right_stride, int64_t width,
-                      void* workspace) override {
-    cuda::launch_outer_products(stream(), groups, right, right_stride, width, workspace);
+                      const GpuMemory& memory) override {
+    cuda::launch_outer_products(stream(), groups, right, right_stride, width, memory);
   }
   void column_sums(GpuType type, std::span<const GpuColumnSum> sums) override {
     cuda::launch_column_sums(stream(), type, sums);

@@ -97,15 +97,26 @@ __device__ inline void load_biases(float (&values)[8], const Call& call, const P
   }
 }
 
-/// Writes a lane's 8 columns of a row: sums, with what y and the residual have there.
-__device__ inline void write_row(float (&values)[8], const Call& call, const Piece& piece, int row, int column,
-                                 __nv_bfloat16* y, int64_t y_stride) {
-  const int64_t whole_row = piece.row_begin + row, whole_column = piece.column_begin + column;
-  __nv_bfloat16* to = y + whole_row * y_stride + whole_column;
-  if (call.start.keeps_y) add_pairs(values, load16(to));
-  if (piece.has_residual) add_pairs(values, load16(call.start.residual + whole_row * call.start.residual_stride + whole_column));
-  *reinterpret_cast<uint4*>(to) = make_uint4(to_pair(values[0], values[1]), to_pair(values[2], values[3]),
-                                             to_pair(values[4], values[5]), to_pair(values[6], values[7]));
+/// Writes a lane's 8 columns of 16 rows: start + sums, with what y and the residual have there.
+__device__ inline void write_rows(const float (&start)[8], const float (&sums)[4][4], const Call& call,
+                                  const Piece& piece, int first_row, int column, __nv_bfloat16* y, int64_t y_stride) {
+  const int g = this_lane().g;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = first_row + 8 * half + g;
+    if (row >= piece.rows) continue;
+    float values[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) values[c] = start[c] + sums[c / 2][2 * half + c % 2];
+    const int64_t whole_row = piece.row_begin + row, whole_column = piece.column_begin + column;
+    __nv_bfloat16* to = y + whole_row * y_stride + whole_column;
+    if (call.start.keeps_y) add_pairs(values, load16(to));
+    if (piece.has_residual) {
+      add_pairs(values, load16(call.start.residual + whole_row * call.start.residual_stride + whole_column));
+    }
+    *reinterpret_cast<uint4*>(to) = make_uint4(to_pair(values[0], values[1]), to_pair(values[2], values[3]),
+                                               to_pair(values[4], values[5]), to_pair(values[6], values[7]));
+  }
 }
 
 /// The piece of a block, and where the block lies in it.
@@ -115,9 +126,7 @@ struct Place {
 };
 __device__ inline Place place_of_block(const Call& call) {
   const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
-  int p = 0;
-  while (p + 1 < call.piece_count && call.pieces[p + 1].first_block <= block) ++p;
-  const Piece& piece = call.pieces[p];
+  const Piece& piece = call.pieces[entry_of_block(call.pieces, call.piece_count)];
   const int across = (piece.columns + block_columns - 1) / block_columns, place = block - piece.first_block;
   return {&piece, place / across * block_rows, place % across * block_columns + warp * warp_columns};
 }
@@ -126,7 +135,7 @@ __device__ inline Place place_of_block(const Call& call) {
 template <int held>
 __global__ void __launch_bounds__(32 * warps)
     expand_held_kernel(const __grid_constant__ Call call, __nv_bfloat16* y, int64_t y_stride) {
-  const auto [g, t] = this_lane();
+  const int t = this_lane().t;
   const Place place = place_of_block(call);
   const Piece& piece = *place.piece;
   if (place.first_column >= piece.columns) return;
@@ -168,16 +177,7 @@ __global__ void __launch_bounds__(32 * warps)
 #pragma unroll
       for (int n = 0; n < 4; ++n) multiply_add(sums[n], rows, factors[h][n][0], factors[h][n][1]);
     }
-    if (column >= piece.columns) continue;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first + 8 * half + g;
-      if (row >= piece.rows) continue;
-      float values[8];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) values[c] = start[c] + sums[c / 2][2 * half + c % 2];
-      write_row(values, call, piece, row, column, y, y_stride);
-    }
+    if (column < piece.columns) write_rows(start, sums, call, piece, first, column, y, y_stride);
   }
 }
 
@@ -226,7 +226,7 @@ __device__ inline void add_masked(float (&sums)[4][4][4], const float (&products
 /// Any terms.
 __global__ void __launch_bounds__(32 * warps)
     expand_kernel(const __grid_constant__ Call call, __nv_bfloat16* y, int64_t y_stride) {
-  const auto [g, t] = this_lane();
+  const int t = this_lane().t;
   const Place place = place_of_block(call);
   const Piece& piece = *place.piece;
   if (place.first_column >= piece.columns) return;
@@ -251,15 +251,7 @@ __global__ void __launch_bounds__(32 * warps)
     load_biases(start, call, piece, column);
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = first_row + 16 * m + 8 * half + g;
-        if (row >= piece.rows) continue;
-        float values[8];
-#pragma unroll
-        for (int c = 0; c < 8; ++c) values[c] = start[c] + sums[m][c / 2][2 * half + c % 2];
-        write_row(values, call, piece, row, column, y, y_stride);
-      }
+      write_rows(start, sums[m], call, piece, first_row + 16 * m, column, y, y_stride);
     }
   }
 }

@@ -1,4 +1,4 @@
-/// What launches of row kernels do: a grid along x (rows can exceed what y and z allow), choices made on the host
+/// What launches do: a grid along x (rows can exceed what y and z allow), choices made on the host
 /// turned into template arguments, refusals turned into exceptions.
 #pragma once
 
@@ -38,6 +38,15 @@ void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks, int
   if (blocks > INT32_MAX) refuse(name, std::to_string(blocks) + " blocks, more than a grid holds");
   kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(arguments...);
   check_launch(name);
+}
+
+/// Which of the entries, that each have consecutive blocks from first_block on, has this block.
+template <typename Entry>
+__device__ inline int entry_of_block(const Entry* entries, int count) {
+  const int block = static_cast<int>(blockIdx.x);
+  int which = 0;
+  while (which + 1 < count && entries[which + 1].first_block <= block) ++which;
+  return which;
 }
 
 /// Columns of a row as an int that can be added to without care.

@@ -11,8 +11,7 @@ void launch_shrink(cudaStream_t stream, std::span<const GpuShrink> groups, const
                    int64_t width);
 void launch_expand(cudaStream_t stream, std::span<const GpuExpandTerm> terms, const GpuExpandStart& start,
                    GpuMaskRows mask_rows, void* y, int64_t y_stride, int64_t rows, int64_t columns);
-int64_t outer_products_workspace(std::span<const GpuOuter> groups, int64_t width);
 void launch_outer_products(cudaStream_t stream, std::span<const GpuOuter> groups, const void* right,
-                           int64_t right_stride, int64_t width, void* workspace);
+                           int64_t right_stride, int64_t width, const GpuMemory& memory);
 
 }  // namespace cotune::cuda

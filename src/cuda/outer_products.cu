@@ -6,8 +6,10 @@
 // part of a row of right is 8 consecutive columns; rows are paired in registers.
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
+#include "cuda/grouping.h"
 #include "cuda/launch.cuh"
 #include "cuda/low_rank.h"
 #include "cuda/tensor_core.cuh"
@@ -209,7 +211,7 @@ void launch(cudaStream_t stream, const Call& call, const __nv_bfloat16* right, i
   check_launch("outer_products, sums of chunks");
 }
 
-/// The groups of one gradient, ascending, neighbours joined.
+/// The runs of one gradient, ascending: its groups, neighbours joined.
 using Target = std::vector<GpuOuter>;
 
 bool follows(const GpuOuter& next, const GpuOuter& before) {
@@ -217,18 +219,19 @@ bool follows(const GpuOuter& next, const GpuOuter& before) {
   return next.rows.begin == before.rows.end && next.left_stride == before.left_stride && next.left == left;
 }
 
-std::vector<Target> targets_of(std::span<const GpuOuter> groups) {
-  std::vector<Target> targets;
-  for (const GpuOuter& group : groups) {
-    if (group.rows.count() == 0) continue;
-    const auto same = std::find_if(targets.begin(), targets.end(),
-                                   [&](const Target& target) { return target.front().gradient == group.gradient; });
-    if (same == targets.end()) {
-      targets.push_back({group});
-    } else {
-      same->push_back(group);
-    }
-  }
+bool same_runs(const Target& a, const Target& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const GpuOuter& first, const GpuOuter& second) { return same_rows(first.rows, second.rows); });
+}
+
+/// Targets of the same runs, which share what is read of right.
+using Alike = std::vector<Target>;
+
+std::vector<Alike> targets_of(std::span<const GpuOuter> groups) {
+  Target all;
+  std::copy_if(groups.begin(), groups.end(), std::back_inserter(all), [](const GpuOuter& group) { return group.rows.count() > 0; });
+  std::vector<Target> targets =
+      kinds_of(std::move(all), [](const GpuOuter& a, const GpuOuter& b) { return a.gradient == b.gradient; });
   for (Target& target : targets) {
     std::stable_sort(target.begin(), target.end(),
                      [](const GpuOuter& a, const GpuOuter& b) { return a.rows.begin < b.rows.begin; });
@@ -242,13 +245,7 @@ std::vector<Target> targets_of(std::span<const GpuOuter> groups) {
     }
     target = std::move(joined);
   }
-  return targets;
-}
-
-bool same_rows(const Target& a, const Target& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const GpuOuter& first, const GpuOuter& second) {
-    return first.rows.begin == second.rows.begin && first.rows.end == second.rows.end;
-  });
+  return kinds_of(std::move(targets), same_runs);
 }
 
 /// Rows [begin, begin + rows) of a run of a target.
@@ -282,11 +279,11 @@ class Launcher {
         workspace_(workspace) {}
 
   /// Targets of the same rows; these of their chunks. The chunks' sums are added in a pass of their own where there are several.
-  void add(std::span<const Target* const> targets, std::span<const RunChunk> chunks) {
+  void add(const Alike& targets, std::span<const RunChunk> chunks) {
     const auto count = static_cast<int32_t>(chunks.size());
     Bundle* bundle = nullptr;
-    for (const Target* target : targets) {
-      const GpuOuter& of = target->front();
+    for (const Target& target : targets) {
+      const GpuOuter& of = target.front();
       for (int64_t rank = 0; rank < of.rank; rank += tile_ranks) {
         if (bundle != nullptr && bundle->tiles == bundle_tiles_) bundle = nullptr;
         const bool full = call_.tile_count == most_parts || call_.left_count + count > most_lefts ||
@@ -295,7 +292,7 @@ class Launcher {
           flush();
           bundle = nullptr;
         }
-        if (bundle == nullptr) bundle = begin_bundle(*target, chunks);
+        if (bundle == nullptr) bundle = begin_bundle(target, chunks);
         Tile& tile = call_.tiles[call_.tile_count++];
         tile = {of.gradient + rank * width_, nullptr, static_cast<int32_t>(std::min<int64_t>(of.rank - rank, tile_ranks)),
                 call_.left_count};
@@ -305,7 +302,7 @@ class Launcher {
         }
         ++bundle->tiles;
         for (const RunChunk& chunk : chunks) {
-          const GpuOuter& run = (*target)[chunk.run];
+          const GpuOuter& run = target[chunk.run];
           call_.lefts[call_.left_count++] = {
               static_cast<const __nv_bfloat16*>(run.left) + chunk.begin * run.left_stride + rank, run.left_stride};
         }
@@ -354,40 +351,35 @@ void for_each_part(const std::vector<RunChunk>& chunks, Take take) {
 
 int64_t tiles_of(int64_t rank) { return divide_up(rank, tile_ranks); }
 
-}  // namespace
-
-int64_t outer_products_workspace(std::span<const GpuOuter> groups, int64_t width) {
+/// What sums of chunks take, of targets that have several.
+int64_t workspace_bytes(const std::vector<Alike>& targets, int64_t width) {
   int64_t values = 0;
-  for (const Target& target : targets_of(groups)) {
-    for_each_part(chunks_of(target), [&](std::span<const RunChunk> part) {
-      if (part.size() > 1) values += static_cast<int64_t>(part.size()) * tiles_of(target.front().rank) * tile_ranks * width;
+  for (const Alike& alike : targets) {
+    int64_t tiles = 0;
+    for (const Target& target : alike) tiles += tiles_of(target.front().rank);
+    for_each_part(chunks_of(alike.front()), [&](std::span<const RunChunk> part) {
+      if (part.size() > 1) values += static_cast<int64_t>(part.size()) * tiles * tile_ranks * width;
     });
   }
   return values * static_cast<int64_t>(sizeof(float));
 }
 
+}  // namespace
+
 void launch_outer_products(cudaStream_t stream, std::span<const GpuOuter> groups, const void* right,
-                           int64_t right_stride, int64_t width, void* workspace) {
-  const std::vector<Target> targets = targets_of(groups);
-  std::vector<bool> taken(targets.size(), false);
+                           int64_t right_stride, int64_t width, const GpuMemory& memory) {
+  const std::vector<Alike> targets = targets_of(groups);
   int64_t rows = 0;
-  for (const Target& target : targets) {
-    for (const GpuOuter& run : target) rows += run.rows.count();
+  for (const Alike& alike : targets) {
+    for (const GpuOuter& run : alike.front()) rows += run.rows.count() * static_cast<int64_t>(alike.size());
   }
   // What the cache holds can be read again, by more blocks.
   const int bundle_tiles = rows * width * 2 > large_bytes ? most_tiles : 1;
-  Launcher launcher(stream, right, right_stride, width, bundle_tiles, static_cast<float*>(workspace));
-  for (size_t i = 0; i < targets.size(); ++i) {
-    if (taken[i]) continue;
-    std::vector<const Target*> alike;
-    for (size_t j = i; j < targets.size(); ++j) {
-      if (taken[j] || !same_rows(targets[i], targets[j])) continue;
-      taken[j] = true;
-      alike.push_back(&targets[j]);
-    }
-    const std::vector<RunChunk> chunks = chunks_of(targets[i]);
+  const int64_t bytes = workspace_bytes(targets, width);
+  Launcher launcher(stream, right, right_stride, width, bundle_tiles, bytes > 0 ? static_cast<float*>(memory(bytes)) : nullptr);
+  for (const Alike& alike : targets) {
     bool is_first = true;
-    for_each_part(chunks, [&](std::span<const RunChunk> part) {
+    for_each_part(chunks_of(alike.front()), [&](std::span<const RunChunk> part) {
       if (!is_first) launcher.flush();  // the next launch adds to the same gradients, in order
       launcher.add(alike, part);
       is_first = false;

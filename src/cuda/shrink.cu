@@ -43,9 +43,7 @@ __global__ void __launch_bounds__(32 * warps) shrink_kernel(const __grid_constan
                                                             int width) {
   const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
   const auto [g, t] = this_lane();
-  int b = 0;
-  while (b + 1 < call.bundle_count && call.bundles[b + 1].first_block <= block) ++b;
-  const Bundle& bundle = call.bundles[b];
+  const Bundle& bundle = call.bundles[entry_of_block(call.bundles, call.bundle_count)];
   const int first_row = (block - bundle.first_block) * block_rows;
 
   const __nv_bfloat16* rows[4];

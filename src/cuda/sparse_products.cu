@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cuda/grouping.h"
 #include "cuda/launch.cuh"
 #include "cuda/method_kernels.h"
 #include "cuda/sparse_panel.cuh"
@@ -96,9 +97,7 @@ __global__ void __launch_bounds__(threads)
     products_kernel(const __grid_constant__ Call call, const T* __restrict__ panel, int64_t width, T* to,
                     int64_t to_stride) {
   const int block = static_cast<int>(blockIdx.x);
-  int which = 0;
-  while (which + 1 < call.target_count && call.targets[which + 1].first_block <= block) ++which;
-  const Target& target = call.targets[which];
+  const Target& target = call.targets[entry_of_block(call.targets, call.target_count)];
   const int tile = (block - target.first_block) / target.parts, part = (block - target.first_block) % target.parts;
   const T* tile_panel = panel + (target.first_tile + tile) * width * tile_rows;
   const int warp = static_cast<int>(threadIdx.x) / warp_size, lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -166,9 +165,7 @@ static_assert(sizeof(GatherCall) < 28 * 1024);
 
 __global__ void __launch_bounds__(gather_threads) gather_kernel(const __grid_constant__ GatherCall call) {
   const int block = static_cast<int>(blockIdx.x);
-  int which = 0;
-  while (which + 1 < call.count && call.gathers[which + 1].first_block <= block) ++which;
-  const Gather& gather = call.gathers[which];
+  const Gather& gather = call.gathers[entry_of_block(call.gathers, call.count)];
   const int64_t i = static_cast<int64_t>(block - gather.first_block) * gather_threads + threadIdx.x;
   if (i < gather.count) gather.values[i] = gather.from[gather.places[i]];
 }
@@ -190,32 +187,19 @@ void gather_values(cudaStream_t stream, std::span<const GpuSparseProduct> groups
   flush();
 }
 
-bool same_rows(const GpuRows& a, const GpuRows& b) { return a.begin == b.begin && a.end == b.end; }
-
 /// The groups of the same columns of the same rows, in the order given.
 using Columns = std::vector<const GpuSparseProduct*>;
 /// All of the same rows, which share a panel.
 using Bundle = std::vector<Columns>;
 
 std::vector<Bundle> bundles_of(std::span<const GpuSparseProduct> groups) {
-  std::vector<Bundle> bundles;
+  Columns all;
   for (const GpuSparseProduct& group : groups) {
-    if (group.rows.count() == 0 || group.entries == 0) continue;
-    const auto bundle = std::find_if(bundles.begin(), bundles.end(), [&](const Bundle& known) {
-      return same_rows(known.front().front()->rows, group.rows);
-    });
-    if (bundle == bundles.end()) {
-      bundles.push_back({{&group}});
-      continue;
-    }
-    const auto columns = std::find_if(bundle->begin(), bundle->end(), [&](const Columns& known) {
-      return known.front()->to_column == group.to_column;
-    });
-    if (columns == bundle->end()) {
-      bundle->push_back({&group});
-    } else {
-      columns->push_back(&group);
-    }
+    if (group.rows.count() > 0 && group.entries > 0) all.push_back(&group);
+  }
+  std::vector<Bundle> bundles;
+  for (Columns& of_rows : kinds_of(std::move(all), [](const auto* a, const auto* b) { return same_rows(a->rows, b->rows); })) {
+    bundles.push_back(kinds_of(std::move(of_rows), [](const auto* a, const auto* b) { return a->to_column == b->to_column; }));
   }
   return bundles;
 }

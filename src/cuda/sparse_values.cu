@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cuda/grouping.h"
 #include "cuda/launch.cuh"
 #include "cuda/method_kernels.h"
 #include "cuda/sparse_panel.cuh"
@@ -62,9 +63,7 @@ __global__ void __launch_bounds__(threads)
     value_gradients_kernel(const __grid_constant__ Call call, const T* __restrict__ x, int64_t x_width,
                            const T* __restrict__ dy, int64_t dy_width) {
   const int block = static_cast<int>(blockIdx.x);
-  int which = 0;
-  while (which + 1 < call.site_count && call.sites[which + 1].first_block <= block) ++which;
-  const Site& site = call.sites[which];
+  const Site& site = call.sites[entry_of_block(call.sites, call.site_count)];
   const int64_t entry = static_cast<int64_t>(block - site.first_block) * threads + threadIdx.x;
   const bool there = entry < site.entries;
   const int lane = static_cast<int>(threadIdx.x) % warp_size;
@@ -116,33 +115,17 @@ using Bundle = std::vector<Target>;
 
 bool same_atoms(const Target& a, const Target& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const GpuSparseGradient* first, const GpuSparseGradient* second) {
-    return first->rows.begin == second->rows.begin && first->rows.end == second->rows.end;
+    return same_rows(first->rows, second->rows);
   });
 }
 
 std::vector<Bundle> bundles_of(std::span<const GpuSparseGradient> groups) {
-  std::vector<Target> targets;
+  Target atoms;
   for (const GpuSparseGradient& group : groups) {
-    if (group.rows.count() == 0 || group.entries == 0) continue;
-    const auto same = std::find_if(targets.begin(), targets.end(),
-                                   [&](const Target& target) { return target.front()->gradient == group.gradient; });
-    if (same == targets.end()) {
-      targets.push_back({&group});
-    } else {
-      same->push_back(&group);
-    }
+    if (group.rows.count() > 0 && group.entries > 0) atoms.push_back(&group);
   }
-  std::vector<Bundle> bundles;
-  for (Target& target : targets) {
-    const auto same = std::find_if(bundles.begin(), bundles.end(),
-                                   [&](const Bundle& bundle) { return same_atoms(bundle.front(), target); });
-    if (same == bundles.end()) {
-      bundles.emplace_back().push_back(std::move(target));
-    } else {
-      same->push_back(std::move(target));
-    }
-  }
-  return bundles;
+  const auto same_gradient = [](const GpuSparseGradient* a, const GpuSparseGradient* b) { return a->gradient == b->gradient; };
+  return kinds_of(kinds_of(std::move(atoms), same_gradient), same_atoms);
 }
 
 /// Fills panels and calls, and launches them when they are full.

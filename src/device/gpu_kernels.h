@@ -1,10 +1,12 @@
 /// Kernels of our own for a GPU. A plugin brings them (plugin.h); operators call them in place of ATen where dtype and shapes
 /// allow (ops/backend.h). Every pointer is of the device's memory unless it says host; work goes to the calling thread's
-/// current stream, and nothing waits for it. Sums are formed in f32, in an order that depends on the row's (the group's) own
-/// numbers only, and every result is rounded once: equal bits from run to run, alone and in company.
+/// current stream, and nothing waits for it. Sums are formed in f32, in an order that depends on the row's (of a
+/// gradient: its rows in the call) own numbers only, and every result is rounded once: equal bits from run to run, and in any
+/// company.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace cotune {
@@ -139,6 +141,9 @@ struct GpuSparseGradientOperands {
   int64_t panel_bytes = 0;
 };
 
+/// Memory of the device for a kernel's own use: so many bytes, aligned to 16.
+using GpuMemory = std::function<void*(int64_t bytes)>;
+
 /// A parameter with its gradient and moments, [count] f32 each.
 struct GpuParameter {
   float *value = nullptr, *gradient = nullptr, *first_moment = nullptr, *second_moment = nullptr;
@@ -198,11 +203,10 @@ class GpuKernels {
   /// the one rounding. y [rows, columns].
   virtual void expand(std::span<const GpuExpandTerm> terms, const GpuExpandStart& start, GpuMaskRows mask_rows, void* y,
                       int64_t y_stride, int64_t rows, int64_t columns) = 0;
-  /// Groups of one gradient whose rows, and whose rows of left, follow one another are summed together. right [·, width]. workspace: so many
-  /// bytes, aligned to 16, may be nullptr where there are none.
-  virtual int64_t outer_products_workspace(std::span<const GpuOuter> groups, int64_t width) = 0;
+  /// Groups of one gradient whose rows, and whose rows of left, follow one another are summed together. right [·, width].
+  /// memory: asked at most once, for what may be freed on the stream behind the call.
   virtual void outer_products(std::span<const GpuOuter> groups, const void* right, int64_t right_stride,
-                              int64_t width, void* workspace) = 0;
+                              int64_t width, const GpuMemory& memory) = 0;
 
   /// Sums of one gradient follow one another: each is formed, then added, in the order given.
   virtual void column_sums(GpuType type, std::span<const GpuColumnSum> sums) = 0;

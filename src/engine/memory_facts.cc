@@ -1,6 +1,7 @@
 #include "engine/memory_facts.h"
 
 #include "ops/backend.h"
+#include "ops/flash_attention.h"
 
 namespace cotune {
 namespace {
@@ -17,6 +18,7 @@ MemoryFacts memory_facts(at::ScalarType compute, at::Device device, int weight_p
   return {.element_size = static_cast<int64_t>(c10::elementSize(compute)),
           .packed = isa != kernels::Isa::none,
           .gpu_kernels = gpu_kernels,
+          .widest_flash_head = gpu_kernels && compute == at::kBFloat16 ? widest_flash_head : 0,
           .parts = isa == kernels::Isa::amx_f32 ? weight_parts : 0,
           .head_workspace_bytes = gpu_kernels ? gpu_head_workspace : cpu_head_workspace};
 }

@@ -169,18 +169,15 @@ class GuardedStep {
   at::Tensor keep_first_, keep_second_, decay_, rate_;
 };
 
-/// AdamW by the GPU's kernel, which takes no memory.
-void adamw_on_gpu(GpuKernels& kernels, const ParameterGroup& group, const OptimizerSettings& settings,
-                  const at::Tensor& sound, const at::Tensor& multiplier) {
+/// What the GPU's AdamW takes of a group.
+std::vector<GpuParameter> gpu_parameters(const ParameterGroup& group) {
   std::vector<GpuParameter> parameters;
   for (size_t i = 0; i < group.values.size(); ++i) {
     parameters.push_back({group.values[i].mutable_data_ptr<float>(), group.gradients[i].mutable_data_ptr<float>(),
                           group.first_moments[i].mutable_data_ptr<float>(),
                           group.second_moments[i].mutable_data_ptr<float>(), group.values[i].numel()});
   }
-  kernels.adamw(parameters,
-                {group.learning_rate, group.weight_decay, settings.beta1, settings.beta2, settings.epsilon, settings.step},
-                sound.const_data_ptr<bool>(), multiplier.const_data_ptr<double>());
+  return parameters;
 }
 
 void step_on_device(JobRound& round, LayerRange layers, const at::Tensor& record, UnreadResults& unread) {
@@ -195,8 +192,14 @@ void step_on_device(JobRound& round, LayerRange layers, const at::Tensor& record
   std::vector<ParameterGroup> groups = groups_of(parameters_of(round, layers), settings);
   const bool has_kernel = settings.kind == OptimizerKind::adamw && !groups.empty();
   if (GpuKernels* kernels = has_kernel ? gpu_kernels_for(groups.front().values.front()) : nullptr) {
+    std::vector<std::vector<GpuParameter>> parameters;  // before anything changes
+    for (const ParameterGroup& group : groups) parameters.push_back(gpu_parameters(group));
     unread.add_step(round, layers, record);
-    for (const ParameterGroup& group : groups) adamw_on_gpu(*kernels, group, settings, sound, multiplier);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      kernels->adamw(parameters[i],
+                     {groups[i].learning_rate, groups[i].weight_decay, settings.beta1, settings.beta2, settings.epsilon, settings.step},
+                     sound.const_data_ptr<bool>(), multiplier.const_data_ptr<double>());
+    }
     round.adapter->refresh(layers);
     return;
   }

@@ -104,16 +104,6 @@ class CausalMasks {
   at::Tensor first_;
 };
 
-/// `begins`, or what stands for it; whatever it is where no segment is a whole row.
-at::Tensor begins_of(const std::vector<AttentionSegment>& segments, const at::Tensor& begins, at::Device device) {
-  const bool all_in_chains = std::all_of(segments.begin(), segments.end(), [](const auto& segment) { return segment.chain != nullptr; });
-  if (begins.defined() || all_in_chains) return begins;
-  std::vector<int32_t> places;
-  for (const AttentionSegment& segment : segments) places.push_back(static_cast<int32_t>(segment.begin));
-  places.push_back(static_cast<int32_t>(segments.back().begin + segments.back().count));
-  return at::tensor(places, at::kInt).to(device);
-}
-
 /// The ATen path of one segment: keys and values of the row up to and including the segment.
 struct DenseSegment {
   at::Tensor q;       ///< [kv_heads, groups·count, head_dim], times 1 / √head_dim
@@ -189,9 +179,7 @@ AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegm
                           const AttentionShape& shape, const at::Tensor& begins) {
   const QkvViews parts = views(qkv, shape);
   store_in_chains(parts, segments);
-  if (takes_flash_attention(qkv, shape)) {
-    return flash_attention(qkv, segments, begins_of(segments, begins, qkv.device()), shape);
-  }
+  if (takes_flash_attention(qkv, shape)) return flash_attention(qkv, segments, begins, shape);
   const at::ScalarType wide = accumulation_dtype(qkv.scalar_type());
   AttentionResult result{at::empty({qkv.size(0), shape.query_columns()}, qkv.options()),
                          at::empty({qkv.size(0), shape.heads}, qkv.options().dtype(wide))};
@@ -228,7 +216,7 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
     segment.chain->value_gradients = at::zeros_like(segment.chain->key_gradients);
   }
   if (!forward.flash_lse.empty()) {
-    flash_attention_backward(d_out, qkv, forward, segments, begins_of(segments, begins, qkv.device()), shape, d_qkv);
+    flash_attention_backward(d_out, qkv, forward, segments, begins, shape, d_qkv);
   } else if (use_attention_kernels(qkv, shape)) {
     const int64_t element = static_cast<int64_t>(qkv.element_size());
     std::vector<kernels::AttentionKvGradient> destinations;

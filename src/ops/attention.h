@@ -47,7 +47,7 @@ struct AttentionSegment {
 ///   out = softmax(q·kᵀ/√head_dim, keys ≤ query)·v, per segment; q, k already rotated.
 /// qkv [tokens, qkv columns]; out [tokens, query columns]; lse [tokens, heads] (log-sum-exp, accumulation dtype).
 /// begins: int32 [segments + 1] on qkv's device, where each segment begins and the last one ends (segments follow one another);
-/// undefined: made from the segments where it is needed, which waits for the device.
+/// undefined: made from the segments where it is needed.
 /// Copies this segment's keys and values into its chain first. A query's result depends on its row alone, and not on
 /// where the row is cut at multiples of 64 (our kernels; 1e-10 in f64 at any cut).
 struct AttentionResult {

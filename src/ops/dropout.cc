@@ -87,38 +87,37 @@ at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutR
 
 at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutRows& rows, const at::Tensor& x) {
   count_adapter_call();
-  if (GpuKernels* gpu = gpu_kernels_for(x)) {
-    COTUNE_CHECK(x.stride(1) == 1 && rows.example_keys.is_contiguous() && rows.positions.is_contiguous());
-    std::vector<GpuDropoutGroup> sites;
-    int64_t count = 0;
-    for (const DropoutGroup& group : groups) {
-      sites.push_back({{group.site.key, static_cast<float>(group.site.probability)},
-                       {group.rows.begin, group.rows.end},
-                       count});
-      count += group.rows.count();
-    }
-    at::Tensor y = at::empty({count, x.size(1)}, x.options());
-    gpu->dropout(gpu_type(x.scalar_type()), sites,
-                 {reinterpret_cast<const uint64_t*>(rows.example_keys.const_data_ptr<int64_t>()),
-                  rows.positions.const_data_ptr<int32_t>()},
-                 x.const_data_ptr(), x.stride(0), x.size(1), y.mutable_data_ptr());
-    return y;
-  }
-  if (!use_kernels(x)) {
+  GpuKernels* gpu = gpu_kernels_for(x);
+  if (gpu == nullptr && !use_kernels(x)) {
     const at::ScalarType wide = accumulation_dtype(x.scalar_type());
     const at::Tensor masks = dropout_masks(groups, rows, x.size(1), wide);
     return rows_below_one_another(groups, x).to(wide).mul(masks).to(x.scalar_type());
   }
-  std::vector<kernels::DropoutGroup> sites;
+  std::vector<int64_t> targets;
   int64_t count = 0;
   for (const DropoutGroup& group : groups) {
-    sites.push_back({{group.site.key, static_cast<float>(group.site.probability)}, group.rows, count});
+    targets.push_back(count);
     count += group.rows.count();
   }
   at::Tensor y = at::empty({count, x.size(1)}, x.options());
-  kernels::dropout_forward(kernel_dtype(x.scalar_type()), sites,
-                           {x.size(1), reinterpret_cast<const uint64_t*>(rows.example_keys.const_data_ptr<int64_t>()),
-                            rows.positions.const_data_ptr<int32_t>()},
+  const auto* example_keys = reinterpret_cast<const uint64_t*>(rows.example_keys.const_data_ptr<int64_t>());
+  const int32_t* positions = rows.positions.const_data_ptr<int32_t>();
+  if (gpu != nullptr) {
+    COTUNE_CHECK(x.stride(1) == 1 && rows.example_keys.is_contiguous() && rows.positions.is_contiguous());
+    std::vector<GpuDropoutGroup> sites;
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const DropoutGroup& group = groups[i];
+      sites.push_back({{group.site.key, static_cast<float>(group.site.probability)}, {group.rows.begin, group.rows.end}, targets[i]});
+    }
+    gpu->dropout(gpu_type(x.scalar_type()), sites, {example_keys, positions}, x.const_data_ptr(), x.stride(0), x.size(1),
+                 y.mutable_data_ptr());
+    return y;
+  }
+  std::vector<kernels::DropoutGroup> sites;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    sites.push_back({{groups[i].site.key, static_cast<float>(groups[i].site.probability)}, groups[i].rows, targets[i]});
+  }
+  kernels::dropout_forward(kernel_dtype(x.scalar_type()), sites, {x.size(1), example_keys, positions},
                            x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));
   return y;
 }

@@ -79,13 +79,24 @@ class EqualBits {
   static inline Settings before_{};
 };
 
+/// Where a call's rows begin and the last one ends, int32 on the device: of `begins`, or made where that is undefined.
+at::Tensor places_of(const Call& call, const std::vector<AttentionSegment>& segments, const at::Tensor& begins,
+                     at::Device device) {
+  if (begins.defined()) return begins.narrow(0, static_cast<int64_t>(call.first), static_cast<int64_t>(call.count) + 1);
+  std::vector<int32_t> places{static_cast<int32_t>(call.begin)};
+  for (size_t i = call.first; i < call.first + call.count; ++i) {
+    places.push_back(static_cast<int32_t>(segments[i].begin + segments[i].count));
+  }
+  return at::tensor(places, at::kInt).to(device, at::kInt, /*non_blocking=*/true);
+}
+
 double scale_of(const AttentionShape& shape) { return 1.0 / std::sqrt(static_cast<double>(shape.head_dim)); }
 
 }  // namespace
 
 bool takes_flash_attention(const at::Tensor& qkv, const AttentionShape& shape) {
   return qkv.scalar_type() == at::kBFloat16 && gpu_kernels_for(qkv) != nullptr && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 192;
+         shape.head_dim <= widest_flash_head;
 }
 
 AttentionResult flash_attention(const at::Tensor& qkv, const std::vector<AttentionSegment>& segments,
@@ -108,7 +119,7 @@ AttentionResult flash_attention(const at::Tensor& qkv, const std::vector<Attenti
       result.flash_lse.push_back(lse);
       continue;
     }
-    const at::Tensor places = begins.narrow(0, static_cast<int64_t>(call.first), static_cast<int64_t>(call.count) + 1);
+    const at::Tensor places = places_of(call, segments, begins, qkv.device());
     const auto [out, lse, state, unused, mask] = at::_flash_attention_forward(
         heads.q, heads.k, heads.v, places, places, call.longest, call.longest, 0.0, true, false, scale_of(shape));
     const at::Tensor rows = out.reshape({tokens, shape.query_columns()});
@@ -145,7 +156,7 @@ void flash_attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
       call.chain->value_gradients.narrow(0, 0, call.key_count).add_(dv.reshape({call.key_count, shape.kv_columns()}));
       continue;
     }
-    const at::Tensor places = begins.narrow(0, static_cast<int64_t>(call.first), static_cast<int64_t>(call.count) + 1);
+    const at::Tensor places = places_of(call, segments, begins, qkv.device());
     const auto [dq, dk, dv] = at::_flash_attention_backward(
         d_heads, heads.q, heads.k, heads.v, out, forward.flash_lse[i], places, places, call.longest, call.longest, 0.0,
         true, no_random_state, no_random_state, scale_of(shape));

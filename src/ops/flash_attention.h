@@ -5,12 +5,14 @@
 
 namespace cotune {
 
-/// Whether it takes these: bf16 on a GPU with kernels of ours, head dimensions up to 192 that are multiples of 8 (beyond, not
-/// every GPU has the backward).
+/// Head dimensions that it takes are multiples of 8 up to this one: beyond, not every GPU has the backward.
+inline constexpr int64_t widest_flash_head = 192;
+
+/// Whether it takes these: bf16 on a GPU with kernels of ours.
 bool takes_flash_attention(const at::Tensor& qkv, const AttentionShape& shape);
 
 /// attention() and attention_backward() of segments whose chains hold their keys and values (and accumulators) already.
-/// begins: int32 [segments + 1] on the device, where each segment begins and the last one ends. The backward is of equal bits
+/// begins: as attention()'s. The backward is of equal bits
 /// from run to run; it leaves the gradients of a chain's keys and values in its accumulators.
 AttentionResult flash_attention(const at::Tensor& qkv, const std::vector<AttentionSegment>& segments,
                                 const at::Tensor& begins, const AttentionShape& shape);

@@ -140,14 +140,17 @@ kernels::DType kernel_dtype(at::ScalarType dtype) {
 void shrink(const at::Tensor& x, std::vector<ShrinkGroup>& groups) {
   if (groups.empty()) return;
   for (ShrinkGroup& group : groups) {
-    const int64_t rank = group.factor->rank(), padded = group.factor->padded_rank();
-    const std::array<int64_t, 2> sizes{group.rows.count(), padded};
-    const bool whole = rank == padded || packed_form(*group.factor) != nullptr;
-    group.s = whole ? at::empty(sizes, x.options()) : at::zeros(sizes, x.options());
+    const std::array<int64_t, 2> sizes{group.rows.count(), group.factor->padded_rank()};
+    group.s = at::empty(sizes, x.options());
   }
   count_adapter_call();
   if (packed_form(*groups.front().factor) == nullptr) {
-    if (!shrink_on_gpu(x, groups)) shrink_in_batches(x, groups);
+    if (shrink_on_gpu(x, groups)) return;
+    for (const ShrinkGroup& group : groups) {
+      const int64_t rank = group.factor->rank(), pads = group.factor->padded_rank() - rank;
+      if (pads > 0) group.s.narrow(1, rank, pads).zero_();
+    }
+    shrink_in_batches(x, groups);
     return;
   }
   std::vector<const PackedFactor*> factors;

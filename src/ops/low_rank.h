@@ -98,7 +98,7 @@ struct GradientGroup {
   at::Tensor gradient;  ///< [rank, n] accumulation dtype, contiguous
 };
 /// right [tokens, n] (a column slice will do). Groups of one gradient are added in the order given; a group's sum is
-/// formed first, in an order that depends on its own rows only.
+/// formed first, in an order that depends on its own rows only. (A GPU's kernels sum groups whose rows follow one another together.)
 void accumulate_gradients(const at::Tensor& right, const std::vector<GradientGroup>& groups);
 
 /// One atom's part of a bias's gradient: gradient[j] += Σ over the rows of right[row, j].

@@ -8,7 +8,7 @@
 
 namespace cotune {
 
-/// Fills the groups' s, which are there already, zero beside the rank.
+/// Fills the groups' s, which are there already, up to the rank.
 void shrink_in_batches(const at::Tensor& x, const std::vector<ShrinkGroup>& groups);
 
 /// The groups in runs of disjoint, ascending rows and equal columns: those of one site each, where the groups

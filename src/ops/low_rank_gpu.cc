@@ -113,11 +113,10 @@ bool accumulate_gradients_on_gpu(const at::Tensor& right, const std::vector<Grad
   }
   const MemoryScope scope(MemoryKind::workspace);
   at::Tensor workspace;
-  if (const int64_t bytes = kernels->outer_products_workspace(calls, right.size(1)); bytes > 0) {
+  kernels->outer_products(calls, right.const_data_ptr(), right.stride(0), right.size(1), [&](int64_t bytes) {
     workspace = at::empty({bytes}, right.options().dtype(at::kByte));
-  }
-  kernels->outer_products(calls, right.const_data_ptr(), right.stride(0), right.size(1),
-                          workspace.defined() ? workspace.mutable_data_ptr() : nullptr);
+    return workspace.mutable_data_ptr();
+  });
   return true;
 }
 

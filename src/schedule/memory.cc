@@ -163,6 +163,26 @@ int64_t alive_on_ranks(const WorstCase& lead, int64_t everything, const MemoryFa
   return std::max(lead.alive_tokens, std::min(facts.ranks * at_once, everything));
 }
 
+/// What GPU kernels take beside tensors of the operator list: sums of the chunks of a gradient's rows (cuda/outer_products.cu:
+/// 1,024 rows, ranks by 16, three projections of a call), and panels of transposed rows for sparse deltas
+/// (ops/sparse_delta_gpu.cc).
+int64_t gpu_kernel_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens, const MemoryFacts& facts) {
+  constexpr int64_t chunk_rows = 1024, tile_ranks = 16, projections = 3, panel_bytes = int64_t{64} << 20, panel_rows = 512;
+  int64_t widest = 0, panel = 0;
+  for (const JobFootprint& job : jobs) {
+    for (const AdapterShape& adapter : job.adapters) {
+      const ProjectionSize size = projection_size(config, adapter.projection);
+      if (adapter.method == AdapterMethod::diff_pruning) {
+        panel = std::max({panel, panel_bytes, panel_rows * (size.in + size.out) * facts.element_size});
+      } else {
+        widest = std::max(widest, round_up(adapter.width, tile_ranks) * std::max(size.in, size.out));
+      }
+    }
+  }
+  const int64_t chunks = tokens / chunk_rows + static_cast<int64_t>(jobs.size());
+  return chunks * projections * widest * accumulation_size(facts) + panel;
+}
+
 int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint> jobs, int64_t tokens,
                         const MemoryFacts& facts) {
   const int64_t e = facts.element_size, a = accumulation_size(facts);
@@ -178,11 +198,10 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
   }
   per_token += of_methods;
   if (facts.packed) return tokens * per_token;
-  // As ops/flash_attention.h takes them: blocks of scores at a time.
-  const bool without_scores = facts.gpu_kernels && e == 2 && config.head_dim % 8 == 0 && config.head_dim <= 192;
-  if (without_scores) return 3 * tokens * per_token;
+  const int64_t own = facts.gpu_kernels ? gpu_kernel_bytes(config, jobs, tokens, facts) : 0;
+  if (config.head_dim % 8 == 0 && config.head_dim <= facts.widest_flash_head) return 3 * tokens * per_token + own;
   const int64_t longest = longest_row(jobs);
-  return 3 * tokens * per_token + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;
+  return 3 * tokens * per_token + own + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;
 }
 
 }  // namespace
@@ -294,6 +313,7 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
         break;
       case AdapterMethod::diff_pruning:
         estimate.adapters += adapter.entries * 4 + (size.out + 1) * 8;  // row indices and column offsets
+        if (facts.gpu_kernels) estimate.adapters += adapter.entries * 8 + (size.in + 1) * 8;  // the entries by row too
         dense_by_layer[adapter.layer] += size.in * size.out * a;
         break;
     }

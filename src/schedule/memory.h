@@ -43,7 +43,8 @@ struct JobFootprint {
 struct MemoryFacts {
   int64_t element_size = 2;       ///< of the compute dtype
   bool packed = true;             ///< CPU kernels of our own: frozen weights once per direction
-  bool gpu_kernels = false;       ///< of our own, and FlashAttention: cross-entropy in the logits' memory, no scores
+  bool gpu_kernels = false;       ///< of our own: cross-entropy in the logits' memory, sums of gradients' chunks
+  int64_t widest_flash_head = 0;  ///< heads of multiples of 8 up to this are attended to without a tensor of scores
   int parts = 0;                  ///< f32 products on bf16 parts (kernels/float_parts.h): weights, and factors to expand by, in so many
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t head_workspace_bytes = 48 << 20;  ///< cross_entropy_head's workspace_bytes
@@ -97,8 +98,8 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///                + hidden·(e + 4a); + the packed forms of all factors at one operator
 ///   logits       rows of the head's chunk, and a third more for hidden states and gradients of all, · vocabulary · e
 ///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold, and the scores of a whole
-///   segment, 6a · heads · segment · row; logits (e + 4a) in place of e. With gpu_kernels logits take e, and there
-///   are no scores in bf16 for heads of up to 192, multiples of 8
+///   segment, 6a · heads · segment · row; logits (e + 4a) in place of e. With gpu_kernels logits take e;
+///   heads within widest_flash_head have no scores; + sums of the chunks of gradients' rows, and 64 MiB for diff pruning
 ///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
 ///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
 ///   ranks) are those of all

@@ -11,22 +11,21 @@
 #include <tuple>
 
 #include "adapter/activation.h"
-#include "device/gpu_kernels.h"
+#include "cuda/gpu_test.h"
 #include "ops/call_counts.h"
 #include "ops/low_rank.h"
 #include "ops/sparse_delta.h"
-#include "support/on_device.h"
 
 namespace cotune::testing {
 namespace {
 
 constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
 
-class MethodsKernels : public ::testing::TestWithParam<std::tuple<int, at::ScalarType>> {
+class MethodsKernels : public GpuTest<std::tuple<int, at::ScalarType>> {
  protected:
   void SetUp() override {
-    if (test_device().is_cpu()) GTEST_SKIP() << "kernels of a GPU: COTUNE_TEST_DEVICE does not name one";
-    ASSERT_NE(active_gpu_kernels(), nullptr) << "the plugin brings no kernels";
+    GpuTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
     at::manual_seed(static_cast<uint64_t>(seed()));
     random_.seed(static_cast<unsigned>(seed()));
   }
@@ -45,17 +44,6 @@ class MethodsKernels : public ::testing::TestWithParam<std::tuple<int, at::Scala
 INSTANTIATE_TEST_SUITE_P(Seeds, MethodsKernels,
                          ::testing::Combine(::testing::Range(0, 8), ::testing::Values(at::kBFloat16, at::kFloat)));
 
-double error(const at::Tensor& actual, const at::Tensor& expected) {
-  if (actual.numel() == 0) return 0;
-  return ((exact(actual) - expected).norm() / (expected.norm() + 1e-30)).item<double>();
-}
-/// NaNs are equal to themselves.
-bool equal_bits(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor first = on_host(a).contiguous(), second = on_host(b).contiguous();
-  const at::ScalarType bits = first.element_size() == 2 ? at::kShort : at::kInt;
-  return at::equal(first.view(bits), second.view(bits));
-}
-at::Tensor rows_of(const at::Tensor& tensor, const RowRange& rows) { return tensor.narrow(0, rows.begin, rows.count()); }
 
 int64_t adapter_calls(const std::function<void()>& run) {
   const CallCounts before = call_counts();
@@ -86,7 +74,7 @@ TEST_P(MethodsKernels, SumsOfRowsAreAddedAtomByAtom) {
   if (sums.empty()) return;
   EXPECT_EQ(adapter_calls([&] { accumulate_row_sums(sums); }), 1);
   for (size_t job = 0; job < gradients.size(); ++job) {
-    EXPECT_LT(error(gradients[job], expected[job]), 2e-6) << "job " << job;
+    EXPECT_LT(norm_error(gradients[job], expected[job]), 2e-6) << "job " << job;
     const at::Tensor together = gradients[job].clone();
     gradients[job].copy_(before[job]);
     accumulate_row_sums({sums.begin() + static_cast<int64_t>(first_sum[job]), sums.begin() + static_cast<int64_t>(first_sum[job + 1])});
@@ -140,14 +128,14 @@ TEST_P(MethodsKernels, ActivationsAreTheFormulasInAnyCompany) {
     const ActivationGroup& group = groups[job];
     at::Tensor biased = exact(inputs[job]).clone();
     if (group.bias.defined()) biased.narrow(1, 0, group.bias.size(0)).add_(exact(group.bias));
-    EXPECT_LT(error(group.z, biased), limit()) << "job " << job;
+    EXPECT_LT(norm_error(group.z, biased), limit()) << "job " << job;
     const at::Tensor z = exact(group.z);
-    EXPECT_LT(error(y[job], function_of(group.activation, z)), limit()) << "job " << job;
+    EXPECT_LT(norm_error(y[job], function_of(group.activation, z)), limit()) << "job " << job;
     const double step = 1e-6;
     const at::Tensor slope = group.activation == Activation::relu
                                  ? z.gt(0).to(at::kDouble)
                                  : (function_of(group.activation, z + step) - function_of(group.activation, z - step)) / (2 * step);
-    EXPECT_LT(error(dz[job], exact(group.gradient) * slope), limit()) << "job " << job;
+    EXPECT_LT(norm_error(dz[job], exact(group.gradient) * slope), limit()) << "job " << job;
     EXPECT_TRUE(equal_bits(activate({alone[job]}).front(), y[job])) << "job " << job << " alone";
     EXPECT_TRUE(equal_bits(alone[job].z, group.z)) << "job " << job << " alone";
     EXPECT_TRUE(equal_bits(activate_backward({alone[job]}).front(), dz[job])) << "job " << job << " alone";
@@ -250,8 +238,8 @@ TEST_P(MethodsKernels, SparseDeltasAreAddedLikeDenseOnesAndKeepOtherBits) {
       rows_of(untouched, job.rows).narrow(1, job.columns[i], dense.size(1)).logical_and_(empty);
     }
   }
-  EXPECT_LT(error(y, expected_y), limit());
-  EXPECT_LT(error(dx, expected_dx), limit());
+  EXPECT_LT(norm_error(y, expected_y), limit());
+  EXPECT_LT(norm_error(dx, expected_dx), limit());
   EXPECT_TRUE(equal_bits(on_host(y).masked_select(untouched), on_host(y_start).masked_select(untouched)));
   at::Tensor alone = y_start.clone(), alone_dx = dx_start.clone();
   for (const SparseJob& job : site.jobs) {
@@ -293,7 +281,7 @@ TEST_P(MethodsKernels, GradientsOfSparseValuesAreAddedAtomByAtom) {
   }
   EXPECT_EQ(adapter_calls([&] { add_sparse_delta_value_gradients(all, x, dy); }), 1);
   for (size_t i = 0; i < gradients.size(); ++i) {
-    EXPECT_LT(error(dense_of(*of_gradients[i].front().delta, gradients[i]), expected[i]), 2e-6) << "gradient " << i;
+    EXPECT_LT(norm_error(dense_of(*of_gradients[i].front().delta, gradients[i]), expected[i]), 2e-6) << "gradient " << i;
     const at::Tensor together = gradients[i].clone();
     gradients[i].copy_(before[i]);
     add_sparse_delta_value_gradients(of_gradients[i], x, dy);

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/random.h"
-#include "device/gpu_kernels.h"
+#include "cuda/gpu_test.h"
 #include "kernels/dropout.h"
 #include "ops/attention.h"
 #include "ops/backend.h"
@@ -21,13 +21,8 @@ namespace {
 constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 constexpr float infinite = std::numeric_limits<float>::infinity();
 
-class RowKernels : public ::testing::TestWithParam<at::ScalarType> {
+class RowKernels : public GpuTest<at::ScalarType> {
  protected:
-  void SetUp() override {
-    if (test_device().is_cpu()) GTEST_SKIP() << "kernels of a GPU: COTUNE_TEST_DEVICE does not name one";
-    ASSERT_NE(active_gpu_kernels(), nullptr) << "the plugin brings no kernels";
-  }
-
   static at::ScalarType dtype() { return GetParam(); }
   /// Of one result's elements against exact values: one rounding, and sums in f32.
   static double limit() { return dtype() == at::kFloat ? 3e-6 : 4e-3; }
@@ -49,12 +44,6 @@ at::Tensor placed(const at::Tensor& values, int64_t offset = 0) {
   return copy;
 }
 
-at::Tensor bits_of(const at::Tensor& tensor) {
-  const at::Tensor here = tensor.cpu().contiguous();
-  if (here.element_size() == 8) return here.view(at::kLong);
-  return here.view(here.element_size() == 2 ? at::kShort : at::kInt);
-}
-bool equal_bits(const at::Tensor& a, const at::Tensor& b) { return at::equal(bits_of(a), bits_of(b)); }
 
 /// The largest |actual − expected| / (|expected| + scale), NaN where a NaN stands alone; scale: what the terms that
 /// cancel are about as large as, a number or a tensor.

@@ -170,14 +170,15 @@ TEST(PredictMemory, KernelsOfAGpuSpareCopiesOfLogitsAndTheScoresOfAttention) {
   for (const int64_t element_size : {2, 4}) {
     const auto predicted = [&](bool gpu_kernels) {
       const MemoryFacts facts{.element_size = element_size, .packed = false, .gpu_kernels = gpu_kernels,
-                              .head_workspace_bytes = int64_t{1} << 30, .fragmentation = 1};
+                              .widest_flash_head = gpu_kernels && element_size == 2 ? 64 : 0, .head_workspace_bytes = int64_t{1} << 30, .fragmentation = 1};
       return predict_memory(config, jobs, policy, facts);
     };
     const MemoryEstimate with = predicted(true), without = predicted(false);
     EXPECT_EQ(with.logits, 1024 * 49152 * element_size);
     EXPECT_EQ(without.logits, 1024 * 49152 * (element_size + 16));
-    // Blocks of scores are for bf16.
-    EXPECT_EQ(without.workspace - with.workspace, element_size == 2 ? 6 * 4 * config.head_count * 1024 * 1024 : 0);
+    const int64_t chunks_of_gradients = 2 * 3 * 16 * config.intermediate_size * 4;
+    const int64_t scores = element_size == 2 ? 6 * 4 * config.head_count * 1024 * 1024 : 0;
+    EXPECT_EQ(without.workspace - with.workspace, scores - chunks_of_gradients);
   }
 }
 

@@ -9,11 +9,6 @@ namespace {
 
 using namespace testing;
 
-class RunOnRanks : public ::testing::Test {
- protected:
-  void SetUp() override { SKIP_ON_A_DEVICE() << "ranks of one program compute on the CPU"; }
-};
-
 TrainerOptions on_ranks(int64_t ranks) {
   TrainerOptions options;
   options.ranks = ranks;
@@ -34,7 +29,7 @@ class PlansBetweenSteps : public RunObserver {
   int count_ = 0;
 };
 
-TEST_F(RunOnRanks, LeavesTheAdaptersOfOneRank) {
+TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   std::vector<JobSpec> specs = mixed_jobs(9);
   specs[0].train.eval_steps = 4;
   specs[1].train.save_steps = 8;
@@ -51,7 +46,7 @@ TEST_F(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
 }
 
-TEST_F(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
+TEST(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
   const std::vector<JobSpec> specs = mixed_jobs(6);
   SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
   whole.trainer(specs, on_ranks(1))->run();
@@ -65,7 +60,7 @@ TEST_F(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
   expect_equal_adapters(parts, whole, specs);
 }
 
-TEST_F(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {
+TEST(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {
   std::vector<JobSpec> specs = mixed_jobs(6);
   SmallRun all("all", at::kDouble), others("others", at::kDouble);
   others.trainer({specs[1], specs[2], specs[3]}, on_ranks(2))->run();
