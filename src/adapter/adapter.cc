@@ -23,7 +23,10 @@ ProjectionShape projection_shape(const ModelConfig& config, Projection projectio
 }
 
 Adapter::Adapter(const ModelConfig& config, AdapterSetup setup)
-    : config_(config), setup_(std::move(setup)), sites_(static_cast<size_t>(config.layer_count)) {
+    : whole_config_(config),
+      config_(sharded_config(config, setup.shard.count)),
+      setup_(std::move(setup)),
+      sites_(static_cast<size_t>(config.layer_count)) {
   COTUNE_CHECK(!setup_.modules.empty(), "an adapter without modules");
 }
 
@@ -57,12 +60,36 @@ Parameter Adapter::make_parameter(std::string name, int64_t layer, at::Tensor va
   return parameter;
 }
 
+ShardPlace Adapter::whole_place(bool is_summand) const {
+  if (setup_.shard.is_whole()) return {};
+  ShardPlace place;
+  place.holders = setup_.shard.count;
+  place.is_summand = is_summand;
+  return place;
+}
+
+ShardPlace Adapter::place_by_inputs(Projection projection, int64_t dimension) const {
+  if (divides_outputs(projection)) return whole_place(true);
+  if (setup_.shard.is_whole()) return {};
+  return {dimension, inputs_of(projection).begin, projection_shape(whole_config_, projection).in, {}, 1, false};
+}
+
+ShardPlace Adapter::place_by_outputs(Projection projection, int64_t dimension) const {
+  if (!divides_outputs(projection)) return whole_place(true);
+  if (setup_.shard.is_whole()) return {};
+  const int64_t holders = ranks_with_same_outputs(whole_config_, projection, setup_.shard.count);
+  return {dimension, outputs_of(projection).begin, projection_shape(whole_config_, projection).out, {}, holders, holders > 1};
+}
+
 void Adapter::begin_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
 void Adapter::end_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
 
 void Adapter::restore_structure(const std::vector<NamedTensor>& extra, bool) {
   if (!extra.empty()) throw_user_error("`{}` is not a tensor of this adapter's method", extra.front().name);
 }
+
+void Adapter::take_part(const Adapter&) {}
+void Adapter::add_selection_to(Adapter&) { COTUNE_CHECK(false, "this method selects nothing"); }
 
 void Method::before_forward(OperatorUse&, const at::Tensor&, std::vector<LowRankTerm>&) const {}
 void Method::after_forward(OperatorUse&, const at::Tensor&, at::Tensor&, const at::Tensor&) const {}

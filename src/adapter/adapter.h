@@ -15,6 +15,7 @@
 #include "jobs/projection.h"
 #include "jobs/target_modules.h"
 #include "model/config/model_config.h"
+#include "model/config/tensor_shard.h"
 #include "ops/low_rank.h"
 
 namespace cotune {
@@ -35,9 +36,10 @@ struct AdapterSetup {
   at::ScalarType compute = at::kFloat;
   at::Device device = at::kCPU;
   FactorForm factor_form = FactorForm::made_by_use;
+  TensorShard shard;  ///< what of it is made: the part that a rank of a tensor-parallel group computes with (adapter_shards.h)
 };
 
-/// The widths of a projection: [in, out].
+/// The widths of a projection: [in, out]. Of a rank's part where the configuration is that of one (sharded_config).
 struct ProjectionShape {
   int64_t in = 0, out = 0;
 };
@@ -60,6 +62,8 @@ class Adapter {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   int64_t parameter_count() const;
   ProjectionShape projection_shape_of(Projection projection) const { return projection_shape(config_, projection); }
+  /// The whole model's, whatever part of the adapter this is.
+  const ModelConfig& model_config() const { return whole_config_; }
 
   /// Brings what the kernels read up to date with the parameters of these layers: after every step, load or assignment.
   virtual void refresh(LayerRange layers) = 0;
@@ -84,17 +88,31 @@ class Adapter {
   virtual std::vector<NamedTensor> structure() const { return {}; }
   virtual void restore_structure(const std::vector<NamedTensor>& extra, bool complete);
 
+  /// Between a whole adapter and its shards (adapter_shards.h), for what is not a parameter. take_part: this shard takes the
+  /// whole's structure. add_selection_to: adds what a shard's selection pass has gathered to the whole's, which has begun the
+  /// same pass, and ends the shard's.
+  virtual void take_part(const Adapter& whole);
+  virtual void add_selection_to(Adapter& whole);
+
  protected:
   Adapter(const ModelConfig& config, AdapterSetup setup);
   void place(int64_t layer, Projection projection, SiteAdapter* site);
   /// A zeroed gradient and the optimizer state for a value.
   Parameter make_parameter(std::string name, int64_t layer, at::Tensor value) const;
+  /// Of this part.
   const ModelConfig& config() const { return config_; }
+  FeatureRange inputs_of(Projection projection) const { return shard_inputs(whole_config_, projection, setup_.shard); }
+  FeatureRange outputs_of(Projection projection) const { return shard_outputs(whole_config_, projection, setup_.shard); }
+  /// Of a parameter of which every rank has all. is_summand: as ShardPlace has it.
+  ShardPlace whole_place(bool is_summand) const;
+  /// Of one with an element, row or column per input (output) feature of a projection.
+  ShardPlace place_by_inputs(Projection projection, int64_t dimension) const;
+  ShardPlace place_by_outputs(Projection projection, int64_t dimension) const;
 
   std::vector<Parameter> parameters_;
 
  private:
-  ModelConfig config_;
+  ModelConfig whole_config_, config_;
   AdapterSetup setup_;
   std::vector<std::array<SiteAdapter*, projection_count>> sites_;
 };
@@ -134,7 +152,9 @@ class Method {
  public:
   virtual ~Method() = default;
 
-  /// Whether the residual must wait for after_forward, which then adds it for these rows.
+  /// Whether the residual must wait for after_forward, which then adds it for these rows. Such a method changes the operator's
+  /// whole output: in a tensor-parallel group, what the ranks' partial products sum up to. Another's after_forward adds what
+  /// belongs to this rank's product.
   virtual bool withholds_residual() const { return false; }
 
   /// Dispatch, before the frozen product: may add low-rank terms that the product adds inside its accumulators.

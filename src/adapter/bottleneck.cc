@@ -29,7 +29,7 @@ class BottleneckAdapter : public Adapter {
   BottleneckAdapter(const ModelConfig& config, AdapterSetup given) : Adapter(config, std::move(given)) {
     const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     for (const AdaptedModule& module : setup().modules) {
-      const int64_t width = projection_shape(config, module.projection).out, size = module.r;
+      const int64_t width = projection_shape_of(module.projection).out, size = module.r;
       const std::string name = module_name(module.layer, module.projection);
       const std::string prefix = "base_model.model." + name;
       auto site = std::make_unique<BottleneckSite>();
@@ -46,6 +46,8 @@ class BottleneckAdapter : public Adapter {
       parameters_.push_back(make_parameter(prefix + ".adapter_up.weight", module.layer, at::zeros({size, width}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.push_back(make_parameter(prefix + ".adapter_up.bias", module.layer, at::zeros({width}, options)));
+      // It reads and changes an operator's whole output: every rank of a group computes all of it, from equal bits.
+      for (size_t i = site->first_parameter; i < parameters_.size(); ++i) parameters_[i].place = whole_place(false);
       site->down = make_low_rank_factor(site->down_weight().value, setup().compute, setup().factor_form);
       site->up = make_low_rank_factor(site->up_weight().value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());

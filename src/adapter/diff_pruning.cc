@@ -40,8 +40,9 @@ class DiffPruningAdapter : public Adapter {
       auto site = std::make_unique<DiffSite>();
       site->owner = this;
       site->module = module;
-      site->shape = projection_shape(config, module.projection);
-      const int64_t bytes = site->shape.in * site->shape.out * element;
+      site->shape = projection_shape_of(module.projection);
+      const ProjectionShape whole = projection_shape(config, module.projection);  // a pass has the same sites on every rank
+      const int64_t bytes = whole.in * whole.out * element;
       const bool next_layer = module.layer != pass_layer;
       if (passes_.empty() || (next_layer && pass_bytes + layer_bytes(module.layer, element) > selection_bytes)) {
         passes_.emplace_back();
@@ -108,7 +109,57 @@ class DiffPruningAdapter : public Adapter {
     install_pending();
   }
 
+  void take_part(const Adapter& from) override {
+    const MemoryScope scope(MemoryKind::adapters);
+    const auto& whole = static_cast<const DiffPruningAdapter&>(from);
+    if (whole.parameters_.size() == parameters_.size() && !parameters_.empty()) return;  // entries are chosen once
+    parameters_.clear();
+    if (whole.parameters_.empty()) return;
+    for (size_t i = 0; i < sites_.size(); ++i) {
+      DiffSite& site = *sites_[i];
+      const DiffSite& of = *whole.sites_[i];
+      const bool by_columns = divides_outputs(site.module.projection);
+      ShardPlace place;
+      SparseDelta delta = by_columns ? columns_of(of.delta, outputs_of(site.module.projection), place)
+                                     : rows_of(of.delta, inputs_of(site.module.projection), place);
+      if (by_columns) place.holders = ranks_with_same_outputs(model_config(), site.module.projection, setup().shard.count);
+      place.is_summand = place.holders > 1;
+      install(site, std::move(delta));
+      parameters_.back().place = place;
+    }
+  }
+
+  void add_selection_to(Adapter& to) override {
+    auto& whole = static_cast<DiffPruningAdapter&>(to);
+    for (size_t i = 0; i < sites_.size(); ++i) {
+      at::Tensor& gathered = sites_[i]->dense_gradient;
+      if (!gathered.defined()) continue;
+      const Projection projection = sites_[i]->module.projection;
+      const FeatureRange inputs = inputs_of(projection), outputs = outputs_of(projection);
+      whole.sites_[i]->dense_gradient.narrow(0, inputs.begin, inputs.count).narrow(1, outputs.begin, outputs.count).add_(gathered);
+      gathered.reset();
+    }
+  }
+
  private:
+  /// The entries of some columns; they follow one another.
+  static SparseDelta columns_of(const SparseDelta& whole, const FeatureRange& columns, ShardPlace& place) {
+    const at::Tensor offsets = whole.column_offsets.narrow(0, columns.begin, columns.count + 1);
+    const int64_t begin = offsets[0].item<int64_t>(), end = offsets[columns.count].item<int64_t>();
+    place = {0, begin, whole.entry_count(), {}, 1, false};
+    return {whole.in_features, columns.count, offsets - begin, whole.row_indices.narrow(0, begin, end - begin).clone()};
+  }
+
+  /// The entries of some rows: a few of each column.
+  static SparseDelta rows_of(const SparseDelta& whole, const FeatureRange& rows, ShardPlace& place) {
+    const at::Tensor own = whole.row_indices.ge(rows.begin).logical_and_(whole.row_indices.lt(rows.begin + rows.count));
+    const at::Tensor entries = own.nonzero().squeeze(1);
+    const at::Tensor before = at::cat({at::zeros({1}, whole.column_offsets.options()), own.cumsum(0, at::kLong)});
+    place = {0, 0, whole.entry_count(), entries, 1, false};
+    return {rows.count, whole.out_features, before.index_select(0, whole.column_offsets),
+            whole.row_indices.index_select(0, entries).sub_(rows.begin)};
+  }
+
   static void add_structure(const DiffSite& site, const SparseDelta& delta, std::vector<NamedTensor>& tensors) {
     tensors.push_back({entry_name(site.module, "rows"), delta.row_indices});
     tensors.push_back({entry_name(site.module, "column_offsets"), delta.column_offsets});
@@ -131,7 +182,7 @@ class DiffPruningAdapter : public Adapter {
   int64_t layer_bytes(int64_t layer, int64_t element) const {
     int64_t bytes = 0;
     for (const AdaptedModule& module : setup().modules) {
-      const ProjectionShape shape = projection_shape(config(), module.projection);
+      const ProjectionShape shape = projection_shape(model_config(), module.projection);
       if (module.layer == layer) bytes += shape.in * shape.out * element;
     }
     return bytes;
@@ -185,7 +236,7 @@ std::vector<SparseDeltaGroup> chosen_sites(const OperatorUse& use, Pass pass) {
   std::vector<SparseDeltaGroup> groups;
   for (const SiteUse& site : use.sites) {
     const DiffSite& diff = diff_of(site);
-    if (!diff.selected()) continue;
+    if (!diff.selected() || diff.delta.entry_count() == 0) continue;  // a rank's part may have none
     const bool forward = pass == Pass::forward;
     groups.push_back({&diff.delta, diff.values().value, site.job->rows, forward ? 0 : site.column_begin,
                       forward ? site.column_begin : 0});
@@ -208,7 +259,7 @@ class DiffPruningMethod : public Method {
     for (const SiteUse& site : use.sites) {
       const DiffSite& diff = diff_of(site);
       for (const RowRange& atom : site.job->atoms) {
-        if (diff.selected()) chosen.push_back({&diff.delta, atom, site.column_begin, diff.values().gradient});
+        if (diff.selected() && diff.delta.entry_count() > 0) chosen.push_back({&diff.delta, atom, site.column_begin, diff.values().gradient});
       }
     }
     add_sparse_delta_value_gradients(chosen, x, dy);

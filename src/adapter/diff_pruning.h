@@ -9,6 +9,9 @@ namespace cotune {
 /// `selection_batches` batches at Δ = 0, is largest in magnitude. Only kept entries have values, gradients, optimizer
 /// state and a place in the file. Selection accumulates dense gradients, for a few layers per pass so that they stay
 /// within selection_bytes; every pass sees the same batches.
+///
+/// In a tensor-parallel group each rank has the entries of its own part of the weight: what they add to the output (or, where
+/// outputs are divided, to dx) is a summand of the operator's own all-reduce. Selection chooses among the whole weight's.
 std::unique_ptr<Adapter> make_diff_pruning(const ModelConfig& config, AdapterSetup setup);
 
 /// Dense gradients of one selection pass take at most this, and at least one layer's.

@@ -19,6 +19,7 @@ class LoraSite : public SiteAdapter {
   double scale = 1;
   double dropout = 0;
   uint64_t key = 0;  ///< of the module's name, for dropout
+  int64_t first_input = 0;  ///< of the module's inputs, where this is a part of them
 
   const at::Tensor& a_gradient() const { return owner->parameters()[a_index].gradient; }
   const at::Tensor& b_gradient() const { return owner->parameters()[b_index].gradient; }
@@ -31,7 +32,7 @@ class LoraAdapter : public Adapter {
     const auto options =
         at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     for (const AdaptedModule& module : setup().modules) {
-      const ProjectionShape shape = projection_shape(config, module.projection);
+      const ProjectionShape shape = projection_shape_of(module.projection);
       const std::string name = module_name(module.layer, module.projection);
       auto site = std::make_unique<LoraSite>();
       site->owner = this;
@@ -39,18 +40,24 @@ class LoraAdapter : public Adapter {
       site->dropout = spec.dropout;
       site->scale = module.alpha / (spec.use_rslora ? std::sqrt(static_cast<double>(module.r))
                                                     : static_cast<double>(module.r));
-      at::Tensor start = at::empty({module.r, shape.in}, at::kDouble);
-      const double bound = 1.0 / std::sqrt(static_cast<double>(shape.in));
+      const FeatureRange inputs = inputs_of(module.projection);
+      site->first_input = inputs.begin;
+      const int64_t all_inputs = projection_shape(model_config(), module.projection).in;
+      at::Tensor start = at::empty({module.r, all_inputs}, at::kDouble);
+      const double bound = 1.0 / std::sqrt(static_cast<double>(all_inputs));
       double* values = start.mutable_data_ptr<double>();
       const uint64_t key = mix_key(mix64(setup().seed), site->key);
       for (int64_t i = 0; i < start.numel(); ++i) values[i] = (2 * uniform(key, static_cast<uint64_t>(i)) - 1) * bound;
+      start = start.narrow(1, inputs.begin, inputs.count).contiguous();
       site->a_index = parameters_.size();
       parameters_.push_back(make_parameter("base_model.model." + name + ".lora_A.weight", module.layer, start.to(options)));
+      parameters_.back().place = place_by_inputs(module.projection, 1);
       site->b_index = parameters_.size();
       parameters_.push_back(
           make_parameter("base_model.model." + name + ".lora_B.weight", module.layer, at::zeros({module.r, shape.out}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.back().learning_rate_ratio = spec.lora_plus_ratio;
+      parameters_.back().place = place_by_outputs(module.projection, 1);
       site->a = make_low_rank_factor(parameters_[site->a_index].value, setup().compute, setup().factor_form);
       site->b = make_low_rank_factor(parameters_[site->b_index].value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());
@@ -77,7 +84,7 @@ LoraSite& lora_of(const SiteUse& use) { return static_cast<LoraSite&>(*use.adapt
 bool drops(const SiteUse& use) { return use.job->training && lora_of(use).dropout > 0; }
 
 DropoutKey mask_of(const SiteUse& site) {
-  return {mix_key(site.job->dropout_key, lora_of(site).key), lora_of(site).dropout};
+  return {mix_key(site.job->dropout_key, lora_of(site).key), lora_of(site).dropout, lora_of(site).first_input};
 }
 
 /// The masked inputs of every site that drops, one after another: x of the grouped calls for those sites.

@@ -17,36 +17,47 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
   auto backbone = std::make_shared<Backbone>();
   const ModelConfig& config = files.config;
   backbone->config_ = config;
+  backbone->shard_ = use.shard;
+  backbone->shard_config_ = sharded_config(config, use.shard.count);
   backbone->compute_ = compute;
   backbone->device_ = device;
-  const auto weight = [&](const std::string& name) { return files.load(name, compute).to(device); };
+  // What is cut is copied: a view would keep all of it.
+  const auto part = [&](const std::string& name, int64_t dimension, const FeatureRange& range) {
+    const at::Tensor whole = files.load(name, compute);
+    if (use.shard.is_whole()) return whole.to(device);
+    return whole.narrow(dimension, range.begin, range.count).clone(at::MemoryFormat::Contiguous).to(device);
+  };
   const auto norm = [&](const std::string& name) {
     return files.load(name, accumulation_dtype(compute)).to(device).contiguous();
   };
-  const auto product = [&](const std::string& prefix, const std::vector<const char*>& modules, bool biases) {
+  const auto product = [&](int64_t layer, const std::vector<Projection>& projections, bool biases) {
     std::vector<at::Tensor> weights, bias_values;
-    for (const char* module : modules) {
-      weights.push_back(weight(prefix + module + ".weight"));
-      if (biases) bias_values.push_back(weight(prefix + module + ".bias"));
+    for (const Projection projection : projections) {
+      const std::string name = module_name(layer, projection);
+      const FeatureRange outputs = shard_outputs(config, projection, use.shard);
+      weights.push_back(divides_outputs(projection) ? part(name + ".weight", 0, outputs)
+                                                    : part(name + ".weight", 1, shard_inputs(config, projection, use.shard)));
+      if (biases) bias_values.push_back(part(name + ".bias", 0, outputs));
     }
     return make_frozen_product(weights, bias_values, use.training);
   };
-  if (!config.tied_embeddings) backbone->embedding_ = weight("model.embed_tokens.weight");
+  const FeatureRange vocabulary = backbone->vocabulary();
+  if (!config.tied_embeddings) backbone->embedding_ = part("model.embed_tokens.weight", 0, vocabulary);
   for (int64_t index = 0; index < config.layer_count; ++index) {
     const std::string prefix = fmt::format("model.layers.{}.", index);
     BackboneLayer layer;
     layer.attention_norm = norm(prefix + "input_layernorm.weight");
     layer.mlp_norm = norm(prefix + "post_attention_layernorm.weight");
-    layer.qkv = product(prefix + "self_attn.", {"q_proj", "k_proj", "v_proj"}, config.qkv_bias);
-    layer.o = product(prefix + "self_attn.", {"o_proj"}, false);
-    layer.gate_up = product(prefix + "mlp.", {"gate_proj", "up_proj"}, false);
-    layer.down = product(prefix + "mlp.", {"down_proj"}, false);
+    layer.qkv = product(index, {Projection::q, Projection::k, Projection::v}, config.qkv_bias);
+    layer.o = product(index, {Projection::o}, false);
+    layer.gate_up = product(index, {Projection::gate, Projection::up}, false);
+    layer.down = product(index, {Projection::down}, false);
     backbone->layers_.push_back(std::move(layer));
     files.weights->drop_pages();
   }
   backbone->final_norm_ = norm("model.norm.weight");
   backbone->head_ = make_frozen_product(
-      {weight(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight")}, {}, use.training);
+      {part(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary)}, {}, use.training);
   files.weights->drop_pages();
   const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
   backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
@@ -54,11 +65,18 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
 }
 
 at::Tensor Backbone::embed(const at::Tensor& tokens) const {
-  return embedding_.defined() ? embedding_.index_select(0, tokens) : head_->weight_rows(tokens);
+  const auto rows = [&](const at::Tensor& indices) {
+    return embedding_.defined() ? embedding_.index_select(0, indices) : head_->weight_rows(indices);
+  };
+  if (shard_.is_whole()) return rows(tokens);
+  const FeatureRange own = vocabulary();
+  const at::Tensor indices = tokens - own.begin;
+  const at::Tensor elsewhere = indices.lt(0).logical_or_(indices.ge(own.count));
+  return rows(indices.masked_fill(elsewhere, 0)).masked_fill_(elsewhere.unsqueeze(1), 0);
 }
 
 AttentionShape Backbone::attention_shape() const {
-  return {config_.head_count, config_.kv_head_count, config_.head_dim};
+  return {shard_config_.head_count, shard_config_.kv_head_count, shard_config_.head_dim};
 }
 
 int64_t Backbone::weight_bytes() const {

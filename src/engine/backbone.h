@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/config/model_config.h"
+#include "model/config/tensor_shard.h"
 #include "model/weights/model_files.h"
 #include "ops/attention.h"
 #include "ops/frozen_product.h"
@@ -22,9 +23,12 @@ struct BackboneLayer {
 struct BackboneUse {
   bool training = true;   ///< false: forward only, for generation; the products keep no backward form
   int64_t positions = 0;  ///< the longest row, answers included; 0: the model's whole context
+  TensorShard shard;      ///< which part of every layer, of the embedding and of the head
 };
 
-/// The frozen base model: immutable, loaded once per process and device, shared by all jobs.
+/// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable, loaded once per process
+/// and device, shared by all jobs. The ranks of a group together hold each weight once, but for norms, rotary tables and kv heads
+/// that several of them need.
 class Backbone {
  public:
   /// Reads and packs the weights, layer by layer; the file's pages are dropped as it goes. compute: bfloat16, float32 or
@@ -32,24 +36,32 @@ class Backbone {
   static std::shared_ptr<const Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device,
                                               BackboneUse use = {});
 
+  /// Of the whole model.
   const ModelConfig& config() const { return config_; }
+  const TensorShard& shard() const { return shard_; }
+  /// Of the layers as they are here (sharded_config).
+  const ModelConfig& shard_config() const { return shard_config_; }
   at::ScalarType compute() const { return compute_; }
   at::Device device() const { return device_; }
-  /// Embeddings [n, hidden] of tokens [n], compute dtype. A tied embedding is read from the head.
+  /// Embeddings [n, hidden] of tokens [n], compute dtype. A tied embedding is read from the head. Zeros for tokens that another
+  /// rank of the group has.
   at::Tensor embed(const at::Tensor& tokens) const;
   const BackboneLayer& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
   const at::Tensor& final_norm() const { return final_norm_; }
+  /// Its outputs are the tokens of vocabulary().
   const FrozenProduct& head() const { return *head_; }
+  FeatureRange vocabulary() const { return shard_vocabulary(config_, shard_); }
   const RotaryTable& rotary() const { return rotary_; }
   int64_t positions() const { return rotary_.cosine.size(0); }  ///< rows can have so many tokens
   AttentionShape attention_shape() const;
   int64_t weight_bytes() const;
 
  private:
-  ModelConfig config_;
+  ModelConfig config_, shard_config_;
+  TensorShard shard_;
   at::ScalarType compute_ = at::kFloat;
   at::Device device_ = at::kCPU;
-  at::Tensor embedding_;  ///< [vocabulary, hidden]; undefined where it is tied
+  at::Tensor embedding_;  ///< [vocabulary here, hidden]; undefined where it is tied
   at::Tensor final_norm_;
   std::vector<BackboneLayer> layers_;
   std::shared_ptr<const FrozenProduct> head_;

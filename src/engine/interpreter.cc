@@ -98,8 +98,9 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
   }
 }
 
-void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator) {
+void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator, TensorGroup* group) {
   try {
+    join(group);
     begin(plan.rounds, rounds);
     messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
                                                backbone_->device());
@@ -111,6 +112,11 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
     clear();
     throw;
   }
+}
+
+void Interpreter::join(TensorGroup* group) {
+  group_ = group;
+  for (auto& [index, own] : stages_) own.stage.join(group);
 }
 
 void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
@@ -154,8 +160,13 @@ void Interpreter::clear() {
   handed_.clear();
   from_above_.clear();
   for (auto& [index, stage] : stages_) stage.chains.clear();
-  if (messages_ != nullptr) waited_s_ = messages_->waited_s();
+  waited_s_ = waited_now();
   messages_.reset();
+  join(nullptr);
+}
+
+double Interpreter::waited_now() const {
+  return (messages_ != nullptr ? messages_->waited_s() : 0) + (group_ != nullptr ? group_->waited_s() : 0);
 }
 
 void Interpreter::read_results() {
@@ -171,10 +182,10 @@ void Interpreter::run_actions(std::span<const Action> actions) {
     for (size_t index = 0; index < actions.size(); ++index) {
       const Action& action = actions[index];
       if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
-      const double begin_s = clock_s(), waited_s = messages_ != nullptr ? messages_->waited_s() : 0;
+      const double begin_s = clock_s(), waited_s = waited_now();
       take(action);
       if (messages_ == nullptr || !computes(action.kind)) continue;
-      spans_.push_back({index, begin_s + messages_->waited_s() - waited_s, clock_s()});
+      spans_.push_back({index, begin_s + waited_now() - waited_s, clock_s()});
     }
   } catch (const c10::OutOfMemoryError& error) {
     throw MemoryLimitExceeded(error.what_without_backtrace());
@@ -348,7 +359,13 @@ at::Tensor Interpreter::record_of(const JobStep& step, int32_t stage) {
   const OwnStage& here = own(stage);
   const bool has_head = here.stage.shape().has_head;
   if (has_head && steps_on_host(*round.adapter)) unread_.read(read_tensor);
+  if (group_ != nullptr) group_->reduce_gradients(*round.adapter, here.layers);
   const at::Tensor record = step_record(round, here.layers, has_head, unread_);
+  if (group_ != nullptr) {
+    // A rank leaves this only when all have come, with gradients that are the job's: whoever has a record can make the step.
+    at::Tensor squares = record.narrow(0, 0, 1);
+    group_->all_reduce(squares);
+  }
   const auto above = from_above_.find({step, stage});
   return above == from_above_.end() ? record : record + above->second;
 }

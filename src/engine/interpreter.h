@@ -22,7 +22,7 @@ class Interpreter {
  public:
   /// The whole model on one rank.
   explicit Interpreter(std::shared_ptr<const Backbone> backbone);
-  /// The stages of one rank of several.
+  /// The stages of one rank of several: its place in the pipeline. backbone: the rank's part, where layers are divided.
   Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int32_t rank);
 
   /// Runs one round on one rank. rounds: one per batch of the plan, by job id. A job whose loss or gradient is not finite
@@ -36,7 +36,8 @@ class Interpreter {
   /// step. Results are those that this rank knows: losses and first choices where it has the head, steps of its own layers.
   /// If an exception leaves, steps() says which of them were made; gradients are as they were left, and read_results() is to
   /// be called when no rank holds memory of the run any more. Throws what else the communicator throws.
-  void run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator);
+  /// group: of the ranks that divide each of this rank's layers, where the layout's stages are divided; else nullptr.
+  void run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator, TensorGroup* group = nullptr);
 
   /// After a run that broke off: takes results that have not come from the device.
   void read_results();
@@ -54,7 +55,7 @@ class Interpreter {
   Stage& stage() { return stages_.begin()->second.stage; }
   /// Stage::on_operator of all of its stages.
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
-  /// Seconds that the last run waited for messages.
+  /// Seconds that the last run waited for messages, and spent in the group's collectives.
   double waited_s() const { return waited_s_; }
   /// When the last run on several ranks computed, by std::chrono::steady_clock in seconds; waits left out.
   const std::vector<SimulatedSpan>& spans() const { return spans_; }
@@ -85,6 +86,8 @@ class Interpreter {
   };
 
   void begin(std::span<const StepPlan> plans, std::span<JobRound> rounds);
+  void join(TensorGroup* group);
+  double waited_now() const;
   void run_actions(std::span<const Action> actions);
   void take(const Action& action);
   void clear();
@@ -122,6 +125,7 @@ class Interpreter {
   std::map<JobStep, Step> steps_;
   std::map<std::pair<JobStep, int32_t>, at::Tensor> from_above_;  ///< records of the stages above a stage
   std::unique_ptr<RankMessages> messages_;
+  TensorGroup* group_ = nullptr;
   bool evaluating_ = false;
   double waited_s_ = 0;
   std::vector<SimulatedSpan> spans_;

@@ -25,6 +25,11 @@ std::vector<Parameter*> parameters_of(const JobRound& round, LayerRange layers) 
   return parameters;
 }
 
+/// Of the ranks of a tensor-parallel group that have the same part, one counts its gradient.
+bool counts(const JobRound& round, const Parameter& parameter) {
+  return round.adapter->setup().shard.index % parameter.place.holders == 0;
+}
+
 /// Returns whether everything written is finite.
 bool adamw_on_host(Parameter& p, const OptimizerSettings& settings, double multiplier) {
   const double rate = settings.learning_rate * p.learning_rate_ratio;
@@ -223,6 +228,7 @@ at::Tensor step_record(const JobRound& round, LayerRange layers, bool has_head, 
     const at::Tensor record = at::zeros({2}, at::kDouble);
     double* value = record.mutable_data_ptr<double>();
     for (const Parameter* p : parameters) {
+      if (!counts(round, *p)) continue;
       value[0] += kernels::sum_of_squares(p->gradient.const_data_ptr<float>(), p->gradient.numel());
     }
     if (has_head) value[1] = round.loss_sum;
@@ -231,8 +237,10 @@ at::Tensor step_record(const JobRound& round, LayerRange layers, bool has_head, 
   const at::Tensor record = at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(round.adapter->setup().device));
   if (!parameters.empty()) {
     std::vector<at::Tensor> gradients;
-    for (const Parameter* p : parameters) gradients.push_back(p->gradient);
-    record[0].copy_(sum_of_squares(gradients));
+    for (const Parameter* p : parameters) {
+      if (counts(round, *p)) gradients.push_back(p->gradient);
+    }
+    if (!gradients.empty()) record[0].copy_(sum_of_squares(gradients));
   }
   if (has_head) record[1].copy_(unread.loss_sum(round));
   return record;

@@ -5,23 +5,28 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <optional>
 #include <system_error>
 
+#include "adapter/adapter_shard.h"
 #include "base/error.h"
 
 namespace cotune {
 
-RankThreads::RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads)
+RankThreads::RankThreads(std::vector<std::shared_ptr<const Backbone>> backbones, PipelineLayout layout,
+                         int threads)
     : layout_(std::move(layout)) {
-  const int32_t count = layout_.rank_count();
+  const int32_t count = layout_.worker_count();
+  COTUNE_CHECK(static_cast<int32_t>(backbones.size()) == parts(), "{} parts of a backbone for layers in {}", backbones.size(), parts());
   if (threads == 0) threads = std::max(1, omp_get_max_threads() / count);
-  std::vector<std::unique_ptr<Communicator>> communicators = thread_communicators(count);
   for (int32_t index = 0; index < count; ++index) {
     auto rank = std::make_unique<Rank>();
-    rank->interpreter = std::make_unique<Interpreter>(backbone, layout_, index);
-    rank->communicator = std::move(communicators[static_cast<size_t>(index)]);
+    rank->part = index % parts();
+    rank->interpreter =
+        std::make_unique<Interpreter>(backbones[static_cast<size_t>(rank->part)], layout_, index / parts());
     ranks_.push_back(std::move(rank));
   }
+  make_communicators();
   try {
     for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank = *rank, threads] { work(rank, threads); });
   } catch (const std::system_error& error) {
@@ -31,6 +36,64 @@ RankThreads::RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayou
 }
 
 RankThreads::~RankThreads() { close(); }
+
+/// In one order: the pipelines by place in a group, then the groups by place in the pipeline.
+void RankThreads::make_communicators() {
+  for (int32_t part = 0; part < parts(); ++part) {
+    std::vector<std::unique_ptr<Communicator>> pipeline = thread_communicators(layout_.rank_count());
+    for (size_t place = 0; place < pipeline.size(); ++place) {
+      ranks_[place * static_cast<size_t>(parts()) + static_cast<size_t>(part)]->communicator = std::move(pipeline[place]);
+    }
+  }
+  if (parts() == 1) return;
+  for (int32_t place = 0; place < layout_.rank_count(); ++place) {
+    std::vector<std::unique_ptr<Communicator>> group = thread_communicators(parts());
+    for (size_t part = 0; part < group.size(); ++part) {
+      ranks_[static_cast<size_t>(place * parts()) + part]->group_communicator = std::move(group[part]);
+    }
+  }
+}
+
+void RankThreads::share(int32_t job, const Adapter& adapter) {
+  if (parts() == 1) return;
+  std::vector<std::unique_ptr<Adapter>>& shards = shards_[job];
+  for (int32_t part = 0; part < parts(); ++part) {
+    if (shards.size() > static_cast<size_t>(part)) {
+      copy_to_shard(adapter, *shards[static_cast<size_t>(part)]);
+    } else {
+      shards.push_back(make_adapter_shard(adapter, {part, parts()}));
+    }
+  }
+}
+
+void RankThreads::gather(int32_t job, Adapter& adapter) {
+  if (parts() == 1) return;
+  for (const std::unique_ptr<Adapter>& shard : shards_.at(job)) copy_from_shard(*shard, adapter);
+  adapter.refresh();
+}
+
+/// As this rank runs them: with its shards.
+std::vector<JobRound> RankThreads::rounds_of(const Rank& rank, std::span<const JobRound> rounds) {
+  std::vector<JobRound> own(rounds.begin(), rounds.end());
+  if (parts() == 1) return own;
+  for (JobRound& round : own) {
+    if (round.adapter != nullptr) round.adapter = shards_.at(round.job)[static_cast<size_t>(rank.part)].get();
+  }
+  return own;
+}
+
+/// Of the rounds that train or select: the adapters that ranks compute with.
+template <typename Each>
+void RankThreads::for_each_adapter(std::span<JobRound> rounds, Each each) {
+  for (JobRound& round : rounds) {
+    if (round.adapter == nullptr) continue;
+    if (parts() == 1) {
+      each(round, *round.adapter);
+    } else {
+      for (const std::unique_ptr<Adapter>& shard : shards_.at(round.job)) each(round, *shard);
+    }
+  }
+}
 
 void RankThreads::close() {
   {
@@ -65,20 +128,32 @@ void RankThreads::work(Rank& rank, int threads) {
 
 void RankThreads::run_on(Rank& rank) {
   try {
-    rank.interpreter->run(*plan_, rank.rounds, *rank.communicator);
+    std::optional<TensorGroup> group;
+    if (rank.group_communicator != nullptr) group.emplace(*rank.group_communicator);
+    rank.interpreter->run(*plan_, rank.rounds, *rank.communicator, group ? &*group : nullptr);
+    rank.collectives = group ? group->collectives() : 0;
   } catch (...) {
     {
       const std::lock_guard lock(mutex_);
       if (first_error_ == nullptr) first_error_ = std::current_exception();
     }
-    for (const auto& other : ranks_) other->communicator->abort();
+    for (const auto& other : ranks_) {
+      other->communicator->abort();
+      if (other->group_communicator != nullptr) other->group_communicator->abort();
+    }
   }
   rank.ended_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
 }
 
 void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
-  COTUNE_CHECK(plan.ranks.size() == ranks_.size(), "a plan of {} ranks for {}", plan.ranks.size(), ranks_.size());
-  for (const auto& rank : ranks_) rank->rounds.assign(rounds.begin(), rounds.end());
+  COTUNE_CHECK(static_cast<int32_t>(plan.ranks.size()) == layout_.rank_count(), "a plan of {} ranks for {}", plan.ranks.size(),
+               layout_.rank_count());
+  for (const auto& rank : ranks_) rank->rounds = rounds_of(*rank, rounds);
+  if (parts() > 1) {
+    for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
+      if (round.purpose == RoundPurpose::select) shard.begin_selection(round.adapter->finished_selection_passes());
+    });
+  }
   begin_ = std::chrono::steady_clock::now();
   {
     std::unique_lock lock(mutex_);
@@ -94,6 +169,7 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());
+    times_.collectives.push_back(rank->collectives);
     times_.idle.push_back(times_.seconds - rank->ended_s);
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
     for (SimulatedSpan& span : spans) {
@@ -103,22 +179,27 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   }
   if (first_error_ != nullptr) complete_steps(rounds);
   merge(rounds);
-  if (first_error_ == nullptr) return;
-  for (JobRound& round : rounds) {
-    if (round.adapter == nullptr || round.stepped) continue;
-    for (Parameter& parameter : round.adapter->parameters()) parameter.gradient.zero_();
+  if (parts() > 1) {
+    for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
+      if (round.purpose == RoundPurpose::select) shard.add_selection_to(*round.adapter);
+    });
   }
-  // Those that ended are of no more use.
-  std::vector<std::unique_ptr<Communicator>> communicators = thread_communicators(rank_count());
-  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->communicator = std::move(communicators[i]);
+  if (first_error_ == nullptr) return;
+  for_each_adapter(rounds, [](JobRound& round, Adapter& adapter) {
+    if (round.stepped) return;
+    for (Parameter& parameter : adapter.parameters()) parameter.gradient.zero_();
+  });
+  make_communicators();  // those that ended are of no more use
   std::rethrow_exception(first_error_);
 }
 
 /// The uppermost stage makes every job's steps and has the head: its rank knows the loss and the norm.
 void RankThreads::merge(std::span<JobRound> rounds) const {
-  const Rank& top = *ranks_[static_cast<size_t>(layout_.stage_rank.back())];
+  const Rank& top = *ranks_[static_cast<size_t>(layout_.stage_rank.back() * parts())];
   for (size_t i = 0; i < rounds.size(); ++i) {
+    Adapter* whole = rounds[i].adapter;
     rounds[i] = top.rounds[i];
+    rounds[i].adapter = whole;
     for (const auto& rank : ranks_) {
       const JobRound& own = rank->rounds[i];
       if (!rounds[i].failure.empty() || own.failure.empty()) continue;

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -19,15 +20,21 @@ struct RankTimes {
   double seconds = 0;         ///< from the first rank's begin to the last one's end
   std::vector<double> waited; ///< per rank: for messages
   std::vector<double> idle;   ///< per rank: after its own end, for the others
+  std::vector<int64_t> collectives;  ///< per rank: all-reduces among the ranks that divide its layers
   std::vector<std::vector<SimulatedSpan>> spans;  ///< per rank: when it computed which action, from the begin
 };
 
-/// The ranks of a pipeline as threads of this process. They share the backbone and the jobs' adapters, of which each steps
-/// the layers of its own stages; activations and errors travel by c10d. One thread calls.
+/// The ranks of a run as threads of this process. Ranks of a pipeline share the backbone and the jobs' adapters, of which each
+/// steps the layers of its own stages; activations and errors travel by c10d. Where the layout divides layers too (tensor
+/// parallelism), rank = place in the pipeline · tensor_parallel + place in its group: ranks with equal places in their groups
+/// share that part of the backbone and one shard of every adapter. One thread calls.
 class RankThreads {
  public:
-  /// threads: of the computation of each rank; 0: those of the calling thread, divided.
-  RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads = 0);
+  /// parts: of the backbone, one for each place in a group; the whole where layers are not divided. threads: of the
+  /// computation of each rank; 0: those of the calling thread, divided.
+  RankThreads(std::vector<std::shared_ptr<const Backbone>> parts, PipelineLayout layout, int threads = 0);
+  RankThreads(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, int threads = 0)
+      : RankThreads(std::vector{std::move(backbone)}, std::move(layout), threads) {}
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
@@ -44,10 +51,21 @@ class RankThreads {
 
   const RankTimes& times() const { return times_; }
 
+  // Where layers are divided the ranks step shards of the adapters, which have the run's results alone. Elsewhere these do nothing.
+
+  /// Before the job's first run, and whenever `adapter` has changed otherwise than by runs: loaded, or its selection has ended.
+  void share(int32_t job, const Adapter& adapter);
+  void forget(int32_t job) { shards_.erase(job); }
+  /// Brings values and moments into `adapter`, and refreshes it.
+  void gather(int32_t job, Adapter& adapter);
+
  private:
   struct Rank {
     std::unique_ptr<Interpreter> interpreter;
-    std::unique_ptr<Communicator> communicator;
+    int32_t part = 0;  ///< its place among those that divide its layers
+    std::unique_ptr<Communicator> communicator;   ///< with its peers in the pipeline, of equal place in their groups
+    std::unique_ptr<Communicator> group_communicator;
+    int64_t collectives = 0;
     std::vector<JobRound> rounds;
     double ended_s = 0;
     std::thread thread;
@@ -58,9 +76,15 @@ class RankThreads {
   void run_on(Rank& rank);
   void merge(std::span<JobRound> rounds) const;
   void complete_steps(std::span<JobRound> rounds);
+  void make_communicators();
+  int32_t parts() const { return layout_.tensor_parallel(); }
+  std::vector<JobRound> rounds_of(const Rank& rank, std::span<const JobRound> rounds);
+  template <typename Each>
+  void for_each_adapter(std::span<JobRound> rounds, Each each);
 
   PipelineLayout layout_;
   std::vector<std::unique_ptr<Rank>> ranks_;
+  std::map<int32_t, std::vector<std::unique_ptr<Adapter>>> shards_;  ///< by job and place in a group
   RankTimes times_;
 
   std::mutex mutex_;

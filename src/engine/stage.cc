@@ -18,7 +18,10 @@ namespace cotune {
 Stage::Stage(std::shared_ptr<const Backbone> backbone, StageShape shape)
     : backbone_(std::move(backbone)),
       shape_(shape),
-      head_workspace_bytes_(memory_facts(backbone_->compute(), backbone_->device()).head_workspace_bytes) {}
+      head_workspace_bytes_(memory_facts(backbone_->compute(), backbone_->device()).head_workspace_bytes) {
+  COTUNE_CHECK(shape_.tensor_parallel == backbone_->shard().count, "a backbone of {} parts for a stage of {}",
+               backbone_->shard().count, shape_.tensor_parallel);
+}
 
 std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction direction) const {
   std::vector<AdapterShape> adapters;
@@ -69,7 +72,7 @@ std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_
   std::vector<AdapterMethod> kinds;
   int64_t column = 0;
   for (const Projection projection : site.projections) {
-    const int64_t columns = projection_shape(backbone_->config(), projection).out;
+    const int64_t columns = projection_shape(backbone_->shard_config(), projection).out;
     for (size_t job = 0; job < state.jobs.size(); ++job) {
       const Adapter* adapter = state.jobs[job]->adapter;
       SiteAdapter* at_site = adapter == nullptr ? nullptr : adapter->at(layer, projection);
@@ -89,10 +92,10 @@ std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_
   return uses;
 }
 
-at::Tensor Stage::forward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
+at::Tensor Stage::forward_product(const Operator& op, MicrobatchState& state, const at::Tensor& x,
                                   const at::Tensor& residual) {
-  const ProductSite site = product_site(kind, layer);
-  std::vector<MethodUse> uses = method_uses(site, layer, state);
+  const ProductSite site = product_site(op.kind, op.layer);
+  std::vector<MethodUse> uses = method_uses(site, op.layer, state);
   std::vector<LowRankTerm> terms;
   bool withheld = false;
   for (MethodUse& use : uses) {
@@ -100,25 +103,49 @@ at::Tensor Stage::forward_product(OperatorKind kind, int64_t layer, MicrobatchSt
     withheld = withheld || (residual.defined() && use.method->withholds_residual());
     ++dispatches_;
   }
-  ProductOptions options{.terms = &terms, .residual = residual};
   std::vector<RowRange> residual_rows;
   if (withheld) {
     for (size_t job = 0; job < state.jobs.size(); ++job) {
       const Adapter* adapter = state.jobs[job]->adapter;
       const bool waits = adapter != nullptr && method_of(adapter->method()).withholds_residual() &&
-                         adapter->at(layer, site.projections.front()) != nullptr;
+                         adapter->at(op.layer, site.projections.front()) != nullptr;
       if (!waits) residual_rows.push_back(state.job_rows[job].rows);
     }
-    options.residual_rows = &residual_rows;
   }
+  if (op.communicates) {
+    if (!withheld) residual_rows = {{0, x.size(0)}};
+    return summed_forward_product(site, uses, state, terms, x, residual, residual_rows);
+  }
+  ProductOptions options{.terms = &terms, .residual = residual};
+  if (withheld) options.residual_rows = &residual_rows;
   at::Tensor y = site.product->forward(x, options);
   for (MethodUse& use : uses) use.method->after_forward(use.use, x, y, residual);
   return y;
 }
 
-at::Tensor Stage::backward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& dy) {
-  const ProductSite site = product_site(kind, layer);
-  std::vector<MethodUse> uses = method_uses(site, layer, state);
+/// Of a product that divides its inputs: every rank has a summand of y, adapters' parts included. The residual is added to the
+/// sum, which is rounded once.
+at::Tensor Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUse>& uses, MicrobatchState& state,
+                                         const std::vector<LowRankTerm>& terms, const at::Tensor& x,
+                                         const at::Tensor& residual, const std::vector<RowRange>& residual_rows) {
+  at::Tensor partial = site.product->forward(x, {.terms = &terms});
+  for (MethodUse& use : uses) {
+    if (!use.method->withholds_residual()) use.method->after_forward(use.use, x, partial, {});
+  }
+  at::Tensor sum = group_->sum(partial);
+  for (const RowRange& rows : residual_rows) {
+    sum.narrow(0, rows.begin, rows.count()).add_(residual.narrow(0, rows.begin, rows.count()));
+  }
+  at::Tensor y = sum.to(x.scalar_type());
+  for (MethodUse& use : uses) {
+    if (use.method->withholds_residual()) use.method->after_forward(use.use, x, y, residual);
+  }
+  return y;
+}
+
+at::Tensor Stage::backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy) {
+  const ProductSite site = product_site(op.kind, op.layer);
+  std::vector<MethodUse> uses = method_uses(site, op.layer, state);
   std::vector<LowRankTerm> terms;
   at::Tensor entering = dy;
   for (MethodUse& use : uses) {
@@ -127,7 +154,7 @@ at::Tensor Stage::backward_product(OperatorKind kind, int64_t layer, MicrobatchS
   }
   at::Tensor dx = site.product->backward(entering, {.terms = &terms});
   for (MethodUse& use : uses) use.method->after_backward(use.use, entering, dx);
-  return dx;
+  return op.communicates ? group_->sum(dx).to(dx.scalar_type()) : dx;
 }
 
 void Stage::adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy) {
@@ -151,6 +178,11 @@ std::vector<AttentionSegment> Stage::segments_of(const MicrobatchState& state, i
   return segments;
 }
 
+HeadShard Stage::head_shard() const {
+  const TensorShard& shard = backbone_->shard();
+  return {shard.index, shard.count, backbone_->vocabulary().begin, [this](at::Tensor& values) { group_->all_reduce(values); }};
+}
+
 void Stage::run_head(MicrobatchState& state, bool want_gradient) {
   const MemoryScope scope(MemoryKind::logits);
   const ModelConfig& config = backbone_->config();
@@ -159,8 +191,11 @@ void Stage::run_head(MicrobatchState& state, bool want_gradient) {
   const at::Tensor rows = state.final_hidden.index_select(0, state.labelled_rows);
   at::Tensor inverse_rms;
   const at::Tensor normed = rms_norm(rows, backbone_->final_norm(), config.rms_norm_epsilon, inverse_rms);
-  const HeadResult result = cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), want_gradient,
-                                               head_workspace_bytes_);
+  const HeadResult result =
+      shape_.tensor_parallel == 1
+          ? cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), want_gradient, head_workspace_bytes_)
+          : sharded_cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), head_shard(), want_gradient,
+                                       head_workspace_bytes_);
   if (want_gradient) {
     const at::Tensor d_rows = rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {});
     state.d_hidden.index_copy_(0, state.labelled_rows, d_rows);
@@ -179,27 +214,30 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
   const BackboneLayer* weights = op.layer >= 0 ? &model.layer(op.layer) : nullptr;
   const int64_t rotated_heads = shape.heads + shape.kv_heads;
   switch (op.kind) {
-    case OperatorKind::embedding: state.hidden = model.embed(state.tokens); break;
+    case OperatorKind::embedding:
+      state.hidden = model.embed(state.tokens);
+      if (shape_.tensor_parallel > 1) state.hidden = group_->sum(state.hidden).to(model.compute());  // one has it, the others zeros
+      break;
     case OperatorKind::attention_norm:
       record.input = state.hidden;
       state.x = rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms);
       break;
-    case OperatorKind::qkv_proj: record.qkv = forward_product(op.kind, op.layer, state, state.x, {}); break;
+    case OperatorKind::qkv_proj: record.qkv = forward_product(op, state, state.x, {}); break;
     case OperatorKind::attention:
       rotate_in_place(record.qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, 1);
       record.attention = attention(record.qkv, segments_of(state, op.layer), shape, state.segment_begins);
       state.x = record.attention.out;
       break;
     case OperatorKind::o_proj:
-      state.hidden = record.middle = forward_product(op.kind, op.layer, state, state.x, record.input);
+      state.hidden = record.middle = forward_product(op, state, state.x, record.input);
       break;
     case OperatorKind::mlp_norm:
       state.x = rms_norm(state.hidden, weights->mlp_norm, epsilon, record.mlp_inverse_rms);
       break;
-    case OperatorKind::gate_up_proj: record.gate_up = forward_product(op.kind, op.layer, state, state.x, {}); break;
+    case OperatorKind::gate_up_proj: record.gate_up = forward_product(op, state, state.x, {}); break;
     case OperatorKind::swiglu: state.x = swiglu(record.gate_up); break;
     case OperatorKind::down_proj:
-      state.hidden = forward_product(op.kind, op.layer, state, state.x, record.middle);
+      state.hidden = forward_product(op, state, state.x, record.middle);
       state.x.reset();
       if (op.layer + 1 == model.config().layer_count) state.final_hidden = state.hidden;
       break;
@@ -207,7 +245,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
     case OperatorKind::head: run_head(state, true); break;
 
     case OperatorKind::down_proj_backward:
-      state.d_x = backward_product(op.kind, op.layer, state, state.d_hidden);
+      state.d_x = backward_product(op, state, state.d_hidden);
       break;
     case OperatorKind::swiglu_backward: {
       SwigluGradient gradient = swiglu_backward(state.d_x, record.gate_up);
@@ -223,7 +261,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
     case OperatorKind::gate_up_proj_backward:
       state.activated.reset();
       record.gate_up.reset();
-      state.d_x = backward_product(op.kind, op.layer, state, state.d_gate_up);
+      state.d_x = backward_product(op, state, state.d_gate_up);
       break;
     case OperatorKind::mlp_norm_backward:
       state.d_hidden =
@@ -236,7 +274,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       break;
     case OperatorKind::o_proj_backward:
       state.d_gate_up.reset();
-      state.d_x = backward_product(op.kind, op.layer, state, state.d_hidden);
+      state.d_x = backward_product(op, state, state.d_hidden);
       break;
     case OperatorKind::o_adapter_gradient:
       adapter_gradient(op, state, record.attention.out, state.d_hidden);
@@ -247,7 +285,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       rotate_in_place(state.d_qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, -1);
       state.d_x.reset();
       break;
-    case OperatorKind::qkv_proj_backward: state.d_x = backward_product(op.kind, op.layer, state, state.d_qkv); break;
+    case OperatorKind::qkv_proj_backward: state.d_x = backward_product(op, state, state.d_qkv); break;
     case OperatorKind::attention_norm_backward:
       state.d_hidden = rms_norm_backward(state.d_x, record.input, weights->attention_norm,
                                          record.attention_inverse_rms, state.d_hidden);

@@ -7,6 +7,8 @@
 
 #include "engine/backbone.h"
 #include "engine/microbatch_state.h"
+#include "engine/tensor_group.h"
+#include "ops/sharded_head.h"
 #include "schedule/operators.h"
 
 namespace cotune {
@@ -15,11 +17,13 @@ namespace cotune {
 /// writing the explicit record only. Stateless but for a counter; not thread-safe.
 class Stage {
  public:
-  /// shape: the layers that it computes, of those that the backbone has.
+  /// shape: the layers that it computes, of those that the backbone has; its tensor_parallel is the backbone's shard count.
   Stage(std::shared_ptr<const Backbone> backbone, StageShape shape);
 
   const Backbone& backbone() const { return *backbone_; }
   const StageShape& shape() const { return shape_; }
+  /// With whom it sums partial products: to be set before anything is executed where the stage's layers are divided.
+  void join(TensorGroup* group) { group_ = group; }
 
   /// The operators of a microbatch with these jobs on this stage.
   std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
@@ -45,16 +49,20 @@ class Stage {
   void run(const Operator& op, MicrobatchState& state);
   ProductSite product_site(OperatorKind kind, int64_t layer) const;
   std::vector<MethodUse> method_uses(const ProductSite& site, int64_t layer, MicrobatchState& state) const;
-  at::Tensor forward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& x,
-                             const at::Tensor& residual);
-  at::Tensor backward_product(OperatorKind kind, int64_t layer, MicrobatchState& state, const at::Tensor& dy);
+  at::Tensor forward_product(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& residual);
+  at::Tensor summed_forward_product(const ProductSite& site, std::vector<MethodUse>& uses, MicrobatchState& state,
+                                    const std::vector<LowRankTerm>& terms, const at::Tensor& x, const at::Tensor& residual,
+                                    const std::vector<RowRange>& residual_rows);
+  at::Tensor backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy);
   void adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy);
   std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
   void run_head(MicrobatchState& state, bool want_gradient);
+  HeadShard head_shard() const;
 
   std::shared_ptr<const Backbone> backbone_;
   StageShape shape_;
   int64_t head_workspace_bytes_;
+  TensorGroup* group_ = nullptr;
   int64_t dispatches_ = 0;
 };
 

@@ -20,9 +20,9 @@ uint32_t mix_round(uint32_t x) {
 COTUNE_AVX512_BEGIN
 
 template <typename T>
-void mask_row(uint64_t key, uint32_t threshold, float scale, int64_t features, const T* x, T* y) {
+void mask_row(uint64_t key, uint32_t threshold, float scale, int64_t first_feature, int64_t features, const T* x, T* y) {
   const __m512 s = _mm512_set1_ps(scale);
-  for_kept(key, threshold, features, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
+  for_kept(key, threshold, first_feature, features, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
     store(y + c, _mm512_maskz_mul_ps(kept, load(x + c, mask), s), mask);
   });
 }
@@ -33,7 +33,7 @@ COTUNE_AVX512_END
 
 bool dropout_keeps(const DropoutSite& site, uint64_t example_key, int32_t position, int64_t feature) {
   const uint64_t key = row_key(site, example_key, position);
-  const uint32_t first = mix_round((uint32_t(feature) * feature_factor) ^ uint32_t(key));
+  const uint32_t first = mix_round((uint32_t(site.first_feature + feature) * feature_factor) ^ uint32_t(key));
   return mix_round(first ^ uint32_t(key >> 32)) >= threshold_of(site);
 }
 
@@ -54,7 +54,7 @@ void dropout_forward(DType dtype, std::span<const DropoutGroup> groups, const Dr
       const DropoutGroup& group = groups[g];
       const int64_t local = i - begins[g], row = group.rows.begin + local;
       mask_row(row_key(group.site, rows.example_keys[row], rows.positions[row]), thresholds[g], scale_of(group.site),
-               rows.features, static_cast<const T*>(x) + row * x_stride,
+               group.site.first_feature, rows.features, static_cast<const T*>(x) + row * x_stride,
                static_cast<T*>(y) + (group.target + local) * y_stride);
     }
   });

@@ -3,7 +3,7 @@
 ///
 /// For a row of example key e at token position t, with the site key s (from job seed, job step and site):
 ///   r = mix_key(mix_key(s, e), t)  (base/random.h),  lo = low 32 bits of r,  hi = high 32 bits
-///   h = round(round((f · 0x9E3779B1) ^ lo) ^ hi)  for feature f, in 32-bit arithmetic,
+///   h = round(round((f · 0x9E3779B1) ^ lo) ^ hi)  for feature f of the whole row, in 32-bit arithmetic,
 ///   round(x): x ^= x >> 16; x *= 0x85EBCA6B; x ^= x >> 13; x *= 0xC2B2AE35; x ^= x >> 16   (MurmurHash3's finaliser)
 ///   keep = h ≥ floor(probability · 2^32),   mask = keep / (1 − probability)
 #pragma once
@@ -18,6 +18,7 @@ namespace cotune::kernels {
 struct DropoutSite {
   uint64_t key = 0;
   float probability = 0;  ///< of dropping, in [0, 1)
+  int64_t first_feature = 0;  ///< what the first column is of the whole row, where x has a part of its columns
 };
 
 /// One site's part of a grouped dropout: rows of x, and the row of y that the first of them goes to.

@@ -28,9 +28,10 @@ void add_row(const T* added, const T* residual, const float* bias, int64_t colum
 
 /// y += mask ⊙ added.
 template <typename T>
-void add_masked_row(uint64_t key, uint32_t threshold, float scale, const T* added, int64_t columns, T* y) {
+void add_masked_row(uint64_t key, uint32_t threshold, float scale, int64_t first_feature, const T* added, int64_t columns,
+                    T* y) {
   const __m512 s = _mm512_set1_ps(scale);
-  for_kept(key, threshold, columns, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
+  for_kept(key, threshold, first_feature, columns, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
     store(y + c, _mm512_mask3_fmadd_ps(load(added + c, mask), s, load(y + c, mask), kept), mask);
   });
 }
@@ -46,7 +47,8 @@ void add_strip(const ExpandGroup& group, const ExpandOptions& options, const T* 
     T* target = y + row * y_stride + group.column_begin;
     if (group.dropout != nullptr) {
       const uint64_t key = row_key(*group.dropout, options.example_keys[row], options.positions[row]);
-      add_masked_row(key, threshold_of(*group.dropout), scale_of(*group.dropout), added, columns, target);
+      add_masked_row(key, threshold_of(*group.dropout), scale_of(*group.dropout), group.dropout->first_feature, added, columns,
+                     target);
     } else {
       const T* residual = options.residual == nullptr
                               ? nullptr

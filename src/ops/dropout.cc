@@ -75,7 +75,8 @@ at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutR
       mixed(mixed(example_keys).bitwise_xor_(of_rows(on_device(keys, at::kLong))));
   const at::Tensor positions = rows_below_one_another(groups, rows.positions).to(at::kLong);
   const at::Tensor row_keys = mixed(mixed(positions).bitwise_xor_(site_and_example)).unsqueeze(1);
-  const at::Tensor numbers = at::arange(features, row_keys.options());
+  const int64_t first = groups.front().site.first_feature;
+  const at::Tensor numbers = at::arange(first, first + features, row_keys.options());
   at::Tensor hash = (numbers * int64_t{0x9E3779B1}).bitwise_and_(low_half).bitwise_xor(row_keys.bitwise_and(low_half));
   mix_round(hash);
   hash.bitwise_xor_(shifted_right(row_keys, 32));
@@ -87,7 +88,8 @@ at::Tensor dropout_masks(const std::vector<DropoutGroup>& groups, const DropoutR
 
 at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutRows& rows, const at::Tensor& x) {
   count_adapter_call();
-  GpuKernels* gpu = gpu_kernels_for(x);
+  // A GPU's kernels count features from the first column.
+  GpuKernels* gpu = groups.front().site.first_feature == 0 ? gpu_kernels_for(x) : nullptr;
   if (gpu == nullptr && !use_kernels(x)) {
     const at::ScalarType wide = accumulation_dtype(x.scalar_type());
     const at::Tensor masks = dropout_masks(groups, rows, x.size(1), wide);
@@ -115,7 +117,7 @@ at::Tensor apply_dropout(const std::vector<DropoutGroup>& groups, const DropoutR
   }
   std::vector<kernels::DropoutGroup> sites;
   for (size_t i = 0; i < groups.size(); ++i) {
-    sites.push_back({{groups[i].site.key, static_cast<float>(groups[i].site.probability)}, groups[i].rows, targets[i]});
+    sites.push_back({{groups[i].site.key, static_cast<float>(groups[i].site.probability), groups[i].site.first_feature}, groups[i].rows, targets[i]});
   }
   kernels::dropout_forward(kernel_dtype(x.scalar_type()), sites, {x.size(1), example_keys, positions},
                            x.const_data_ptr(), x.stride(0), y.mutable_data_ptr(), y.stride(0));

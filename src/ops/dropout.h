@@ -16,6 +16,7 @@ using kernels::RowRange;
 struct DropoutKey {
   uint64_t key = 0;
   double probability = 0;  ///< of dropping, [0, 1)
+  int64_t first_feature = 0;  ///< of the whole row, where x has a part of its columns. The same at all sites of a call
 };
 
 /// The rows of a microbatch, as masks know them.

@@ -186,7 +186,9 @@ void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& all, const Ex
   std::vector<kernels::ExpandGroup> packed;
   for (size_t i = 0; i < groups.size(); ++i) {
     const ExpandGroup& group = groups[i];
-    if (group.dropout) masks[i] = {group.dropout->key, static_cast<float>(group.dropout->probability)};
+    if (group.dropout) {
+      masks[i] = {group.dropout->key, static_cast<float>(group.dropout->probability), group.dropout->first_feature};
+    }
     packed.push_back({.rows = group.rows,
                       .column_begin = group.column_begin,
                       .s = group.s.const_data_ptr(),

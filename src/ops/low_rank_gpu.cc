@@ -67,6 +67,8 @@ bool add_expansions_on_gpu(at::Tensor& y, const std::vector<ExpandGroup>& groups
   GpuKernels* kernels = kernels_for(y);
   if (kernels == nullptr || !has_aligned_rows(y) || y.size(1) % row_multiple != 0) return false;
   if (!std::ranges::all_of(groups, takes<ExpandGroup>)) return false;
+  // Masks of these kernels count features from the first column.
+  if (std::ranges::any_of(groups, [](const ExpandGroup& group) { return group.dropout && group.dropout->first_feature != 0; })) return false;
   if (options.residual.defined() && !has_aligned_rows(options.residual)) return false;
   std::vector<GpuExpandTerm> terms;
   std::vector<GpuRows> residual_rows;

@@ -8,6 +8,11 @@
 namespace cotune {
 namespace {
 
+/// Of keys, and of values: ranks beyond the kv heads share one.
+int64_t kv_features(const ModelConfig& config, int64_t tensor_parallel) {
+  return std::max<int64_t>(1, config.kv_head_count / tensor_parallel) * config.head_dim;
+}
+
 /// The sizes of one rank's slice of a layer.
 struct Sizes {
   Sizes(const ModelConfig& config, const StageShape& stage, int64_t element)
@@ -15,7 +20,7 @@ struct Sizes {
         heads(config.head_count / stage.tensor_parallel),
         head_dim(config.head_dim),
         query(heads * head_dim),
-        qkv(query + 2 * config.kv_head_count / stage.tensor_parallel * head_dim),
+        qkv(query + 2 * kv_features(config, stage.tensor_parallel)),
         intermediate(config.intermediate_size / stage.tensor_parallel),
         gated(config.gated ? 2 * intermediate : intermediate),
         vocabulary(config.vocabulary_size / stage.tensor_parallel),
@@ -193,7 +198,7 @@ ProjectionSize projection_size(const ModelConfig& config, Projection projection,
       return {config.hidden_size, config.query_size() / tensor_parallel};
     case Projection::k:
     case Projection::v:
-      return {config.hidden_size, config.key_value_size() / tensor_parallel};
+      return {config.hidden_size, kv_features(config, tensor_parallel)};
     case Projection::o:
       return {config.query_size() / tensor_parallel, config.hidden_size};
     case Projection::gate:

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "model/config/tensor_shard.h"
 
 namespace cotune {
 namespace {
@@ -207,9 +208,7 @@ std::vector<Operator> stage_operators(const ModelConfig& config, const StageShap
                                       const std::vector<AdapterShape>& adapters, Direction direction) {
   COTUNE_CHECK(stage.first_layer >= 0 && stage.first_layer <= stage.last_layer &&
                stage.last_layer <= config.layer_count);
-  COTUNE_CHECK(config.head_count % stage.tensor_parallel == 0 && config.kv_head_count % stage.tensor_parallel == 0 &&
-                   config.intermediate_size % stage.tensor_parallel == 0,
-               "tensor-parallel degree {}", stage.tensor_parallel);
+  COTUNE_CHECK(can_be_sharded(config, stage.tensor_parallel), "tensor-parallel degree {}", stage.tensor_parallel);
   ListBuilder builder(stage, adapters);
   if (direction == Direction::backward) {
     builder.backward();

@@ -34,9 +34,9 @@ TEST_P(Dropout, MaskIsTheFormulaForEverySiteOfACall) {
   for (const float probability : {0.f, 0.05f, 0.5f, 0.99f}) {
     for (const int64_t features : {1, 16, 100}) {
       const int64_t count = 40, stride = features + 3;
-      // Two sites of the rows 0 to 25, and one of the others.
+      // Two sites of the rows 0 to 25, and one of the others, of whose rows these are later columns.
       const std::vector<DropoutGroup> groups = {{{0x1234567890abcdefULL, probability}, {0, 25}, 0},
-                                                {{7, probability / 2}, {25, 40}, 50},
+                                                {{7, probability / 2, 1000}, {25, 40}, 50},
                                                 {{9, probability}, {0, 25}, 25}};
       std::vector<uint64_t> examples(count);
       std::vector<int32_t> positions(count);
@@ -55,7 +55,8 @@ TEST_P(Dropout, MaskIsTheFormulaForEverySiteOfACall) {
         for (int64_t r = group.rows.begin; r < group.rows.end; ++r) {
           for (int64_t f = 0; f < features; ++f) {
             const bool kept =
-                keeps(group.site.key, double(group.site.probability), examples[r], positions[r], uint32_t(f));
+                keeps(group.site.key, double(group.site.probability), examples[r], positions[r],
+                      uint32_t(group.site.first_feature + f));
             ASSERT_EQ(kept, dropout_keeps(group.site, examples[r], positions[r], f));
             const float value = kept ? float(x[r * stride + f]) * scale : 0.f;
             y_expected.set((group.target + r - group.rows.begin) * stride + f, value);

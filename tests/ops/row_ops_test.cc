@@ -195,5 +195,22 @@ TEST(Dropout, KeepsTheExpectedShareScaledAndDependsOnCoordinatesAlone) {
   EXPECT_TRUE(at::equal(apply_dropout({{site, {0, 50}}}, part, x), y.narrow(0, 37, 50)));
 }
 
+TEST(Dropout, OfLaterColumnsIsThatOfTheWholeRow) {
+  std::vector<at::ScalarType> dtypes = kernel_dtypes();
+  dtypes.push_back(at::kDouble);
+  for (const at::ScalarType dtype : dtypes) {
+    const DropoutRows coordinates = coordinates_of(40);
+    const at::Tensor x = random_tensor({40, 128}, 1, dtype), s = random_tensor({40, 32}, 2, dtype), master = random_tensor({32, 128}, 3, accumulation_dtype(dtype));
+    const DropoutKey whole{99, 0.3}, later{99, 0.3, 64};
+    const at::Tensor masked = apply_dropout({{whole, {0, 40}}}, coordinates, x);
+    EXPECT_TRUE(same_bits(apply_dropout({{later, {0, 40}}}, coordinates, x.narrow(1, 64, 64)), masked.narrow(1, 64, 64)));
+    const auto all = make_low_rank_factor(master, dtype), part = make_low_rank_factor(master.narrow(1, 64, 64).contiguous(), dtype);
+    at::Tensor y = x.clone(), part_of_y = x.narrow(1, 64, 64).contiguous();
+    add_expansions(y, {{.rows = {0, 40}, .s = s, .factor = all.get(), .dropout = whole}}, {.dropout = coordinates});
+    add_expansions(part_of_y, {{.rows = {0, 40}, .s = s, .factor = part.get(), .dropout = later}}, {.dropout = coordinates});
+    EXPECT_LE(relative_error(part_of_y, y.narrow(1, 64, 64)), tolerance(dtype));
+  }
+}
+
 }  // namespace
 }  // namespace cotune::testing

@@ -93,6 +93,8 @@ std::vector<Action> with_recomputation(const std::vector<Action>& actions, const
 
 int32_t PipelineLayout::rank_count() const { return 1 + *std::max_element(stage_rank.begin(), stage_rank.end()); }
 
+int32_t PipelineLayout::tensor_parallel() const { return static_cast<int32_t>(stages.front().tensor_parallel); }
+
 int32_t PipelineLayout::stage_of(int64_t layer) const {
   const auto found = std::find_if(stages.begin(), stages.end(), [&](const StageShape& stage) {
     return stage.first_layer <= layer && layer < stage.last_layer;

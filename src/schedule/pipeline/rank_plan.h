@@ -17,7 +17,10 @@ namespace cotune {
 struct PipelineLayout {
   std::vector<StageShape> stages;   ///< embedding to head
   std::vector<int32_t> stage_rank;  ///< the rank of each
-  int32_t rank_count() const;
+  int32_t rank_count() const;       ///< in the pipeline: one for each list of actions
+  /// Ranks that divide the layers of every stage and run its actions side by side; messages go between equal places in them.
+  int32_t tensor_parallel() const;
+  int32_t worker_count() const { return rank_count() * tensor_parallel(); }
   /// The stage that holds a layer.
   int32_t stage_of(int64_t layer) const;
   bool operator==(const PipelineLayout&) const = default;

@@ -1,0 +1,57 @@
+#include "engine/tensor_group.h"
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+
+#include "adapter/adapter_shard.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+
+namespace cotune {
+
+void TensorGroup::all_reduce(at::Tensor& values) {
+  const auto begin = std::chrono::steady_clock::now();
+  communicator_.all_reduce(values);
+  ++collectives_;
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+at::Tensor TensorGroup::sum(const at::Tensor& partial) {
+  at::Tensor values = partial.to(accumulation_dtype(partial.scalar_type())).contiguous();
+  all_reduce(values);
+  return values;
+}
+
+void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
+  const MemoryScope scope(MemoryKind::workspace);
+  std::vector<Parameter*> summands;
+  int64_t count = 0;
+  const auto whole_sizes = [](const Parameter& parameter) {
+    std::vector<int64_t> sizes = parameter.gradient.sizes().vec();
+    if (parameter.place.dimension >= 0) sizes[static_cast<size_t>(parameter.place.dimension)] = parameter.place.whole_size;
+    return sizes;
+  };
+  for (Parameter& parameter : adapter.parameters()) {
+    if (!layers.contains(parameter.layer) || !parameter.place.is_summand) continue;
+    summands.push_back(&parameter);
+    count += c10::multiply_integers(whole_sizes(parameter));
+  }
+  if (summands.empty()) return;
+  // Where several ranks share a part and others have other parts (kv heads), each adds to its place in the whole.
+  at::Tensor values = at::zeros({count}, summands.front()->gradient.options());
+  const auto parts_in = [&](const at::Tensor& flat, auto take) {
+    int64_t begin = 0;
+    for (Parameter* parameter : summands) {
+      const std::vector<int64_t> sizes = whole_sizes(*parameter);
+      const int64_t size = c10::multiply_integers(sizes);
+      take(parameter->gradient, part_at(flat.narrow(0, begin, size).view(sizes), parameter->place, parameter->gradient));
+      begin += size;
+    }
+  };
+  parts_in(values, [](const at::Tensor& gradient, const at::Tensor& part) { part.copy_(gradient); });
+  all_reduce(values);
+  parts_in(values, [](const at::Tensor& gradient, const at::Tensor& part) { gradient.copy_(part); });
+}
+
+}  // namespace cotune

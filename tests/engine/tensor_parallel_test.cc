@@ -1,0 +1,347 @@
+// Ranks that divide the layers of a stage train what one rank trains.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+#include "engine/random_job.h"
+#include "engine/rank_threads.h"
+
+namespace cotune {
+namespace {
+
+using namespace testing;
+
+/// 8 heads and 4 kv heads with biases, a tied head, and a vocabulary that no degree divides.
+ModelConfig eight_heads(int64_t kv_heads = 4) {
+  ModelConfig config = kernel_friendly_config(4);
+  config.head_count = 8;
+  config.kv_head_count = kv_heads;
+  config.head_dim = 16;
+  config.vocabulary_size = 251;
+  return config;
+}
+
+/// The head counts of SmolLM2-135M, untied.
+ModelConfig nine_heads() {
+  ModelConfig config = kernel_friendly_config(4);
+  config.family = "llama";
+  config.head_count = 9;
+  config.kv_head_count = 3;
+  config.head_dim = 16;
+  config.intermediate_size = 192;
+  config.qkv_bias = config.tied_embeddings = false;
+  return config;
+}
+
+/// `stages` stages of about as many layers each, each divided among `degree` ranks.
+PipelineLayout divided_layout(const ModelConfig& config, int32_t stages, int64_t degree) {
+  PipelineLayout layout{.stages = {}, .stage_rank = one_stage_per_rank(stages)};
+  for (int64_t s = 0; s < stages; ++s) {
+    layout.stages.push_back({s * config.layer_count / stages, (s + 1) * config.layer_count / stages, s == 0, s + 1 == stages, degree});
+  }
+  return layout;
+}
+
+std::vector<std::shared_ptr<const Backbone>> parts_of(const ModelConfig& config, int64_t degree, at::ScalarType compute = at::kDouble) {
+  std::vector<std::shared_ptr<const Backbone>> parts;
+  for (int64_t index = 0; index < degree; ++index) {
+    parts.push_back(Backbone::load(random_model(config, 5), compute, at::kCPU, {.shard = {index, degree}}));
+  }
+  return parts;
+}
+
+StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
+  const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
+  return {.forward_s = tokens, .backward_s = 2 * tokens, .kept_bytes = static_cast<int64_t>(tokens)};
+}
+
+RankPlan plan_for(const StepPlan& round, const PipelineLayout& layout) {
+  return plan_ranks({round}, layout, by_tokens, {.order = RankOrder::automatic, .cluster = {}, .bytes_per_token = 8, .most_in_flight = layout.rank_count()});
+}
+
+/// Every method at every projection, chains under a budget of 256, and jobs whose lowest adapted operator is not the layer's first.
+std::vector<RandomJob> every_method() {
+  std::vector<RandomJob> jobs{lora_job("lora", 1, 8, 0.3, {"all-linear"}, {12, 40, 31}),
+                              bottleneck_job("bottleneck", 2, 16, Activation::gelu, {25, 7, 90}),
+                              diff_pruning_job("sparse", 3, 0.05, {33, 18}),
+                              lora_job("long", 4, 4, 0, {"k_proj", "down_proj"}, {300, 20}),
+                              lora_job("upper", 5, 4, 0, {"v_proj", "o_proj"}, {51}),
+                              lora_job("lower", 6, 4, 0.1, {"gate_proj", "down_proj"}, {44, 13})};
+  jobs[4].adapter.layers_to_transform = {3};
+  jobs[5].adapter.layers_to_transform = {1};
+  for (RandomJob& job : jobs) {
+    job.steps = 2;
+    job.optimizer.max_grad_norm = 0.05;
+    job.optimizer.weight_decay = 0.1;
+  }
+  jobs[3].optimizer.kind = OptimizerKind::sgd;
+  jobs[3].optimizer.momentum = 0.9;
+  return jobs;
+}
+
+/// The lives of jobs, round by round, on one rank or on several.
+class Lives {
+ public:
+  Lives(const std::vector<RandomJob>& jobs, const Backbone& backbone) : config_(backbone.config()) {
+    for (const RandomJob& job : jobs) {
+      lives_.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives_.size()), job, backbone));
+    }
+  }
+
+  /// Losses and values at the end, one flat list. run: a plan's rounds. ranks: to be told of adapters, or nullptr.
+  std::vector<at::Tensor> train(PackingPolicy policy, RankThreads* ranks,
+                                const std::function<void(const StepPlan&, std::span<JobRound>)>& run) {
+    policy.layer_count = config_.layer_count;
+    for (size_t i = 0; ranks != nullptr && i < lives_.size(); ++i) ranks->share(static_cast<int32_t>(i), lives_[i]->adapter());
+    while (true) {
+      std::vector<JobRound> rounds;
+      std::vector<BatchShape> shapes;
+      for (const auto& life : lives_) {
+        if (life->done()) continue;
+        rounds.push_back(life->next_round());
+        shapes.push_back(rounds.back().batch->shape(rounds.back().job, life->adapter().lowest_layer()));
+      }
+      if (rounds.empty()) break;
+      run(plan_step(shapes, policy), rounds);
+      for (const JobRound& round : rounds) {
+        JobLife& life = *lives_[static_cast<size_t>(round.job)];
+        EXPECT_EQ(round.failure, "");
+        const bool chooses = life.adapter().parameters().empty();
+        life.finish_round(round);
+        if (ranks != nullptr && chooses) ranks->share(round.job, life.adapter());
+      }
+    }
+    std::vector<at::Tensor> values;
+    for (size_t i = 0; i < lives_.size(); ++i) {
+      JobLife& life = *lives_[i];
+      if (ranks != nullptr) ranks->gather(static_cast<int32_t>(i), life.adapter());
+      for (const double loss : life.losses()) values.push_back(at::scalar_tensor(loss, at::kDouble));
+      for (const at::Tensor& value : values_of(life.adapter())) values.push_back(value);
+      for (const Parameter& parameter : life.adapter().parameters()) {
+        for (const at::Tensor& moment : {parameter.first_moment, parameter.second_moment}) {
+          if (moment.defined()) values.push_back(moment.clone());
+        }
+      }
+    }
+    return values;
+  }
+
+ private:
+  ModelConfig config_;
+  std::vector<std::unique_ptr<JobLife>> lives_;
+};
+
+const PackingPolicy small_microbatches{.sharing = Sharing::temporal, .token_budget = 256};
+
+std::vector<at::Tensor> train_on_one(const std::vector<RandomJob>& jobs, const ModelConfig& config) {
+  const std::shared_ptr<const Backbone> whole = random_backbone(config, at::kDouble, at::kCPU);
+  Interpreter interpreter(whole);
+  return Lives(jobs, *whole).train(small_microbatches, nullptr, [&](const StepPlan& plan, std::span<JobRound> rounds) {
+    interpreter.run(plan, rounds);
+  });
+}
+
+void expect_same(const std::vector<at::Tensor>& trained, const std::vector<at::Tensor>& expected, const std::string& what) {
+  ASSERT_EQ(trained.size(), expected.size()) << what;
+  EXPECT_LE(largest_relative_difference(trained, expected), 1e-10) << what;
+}
+
+void expect_same_on(const ModelConfig& config, const std::vector<RandomJob>& jobs,
+                    const std::vector<std::tuple<int32_t, int64_t, bool>>& layouts) {
+  const std::vector<at::Tensor> expected = train_on_one(jobs, config);
+  for (const auto& [stages, degree, recompute] : layouts) {
+    const auto parts = parts_of(config, degree);
+    RankThreads ranks(parts, divided_layout(config, stages, degree), 1);
+    PackingPolicy policy = small_microbatches;
+    policy.recompute = recompute;
+    const auto trained = Lives(jobs, *parts.front()).train(policy, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
+      ranks.run(plan_for(plan, ranks.layout()), rounds);
+    });
+    expect_same(trained, expected, fmt::format("pp={},tp={}, recomputed: {}", stages, degree, recompute));
+  }
+}
+
+TEST(TensorParallelRanks, TrainTheAdaptersOfOneRank) {
+  expect_same_on(eight_heads(), every_method(), {{1, 2, false}, {2, 2, true}});
+}
+
+TEST(TensorParallelRanks, OfFourDivideAsManyKvHeadsOrShareTwo) {
+  std::vector<RandomJob> jobs = every_method();
+  jobs.resize(4);
+  expect_same_on(eight_heads(), jobs, {{1, 4, false}});
+  expect_same_on(eight_heads(2), jobs, {{1, 4, false}});
+}
+
+TEST(TensorParallelRanks, OfThreeDivideNineHeads) {
+  std::vector<RandomJob> jobs = every_method();
+  jobs.resize(3);
+  expect_same_on(nine_heads(), jobs, {{1, 3, false}});
+}
+
+/// Runs one round of these jobs and says how often each rank took part in an all-reduce.
+std::vector<int64_t> collectives_of(const std::vector<RandomJob>& jobs, RankThreads& ranks, const Backbone& part, RoundPurpose purpose) {
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::vector<Batch> batches;
+  std::vector<JobRound> rounds;
+  std::vector<BatchShape> shapes;
+  for (const RandomJob& job : jobs) batches.push_back(job.batch(0, part.config().vocabulary_size));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    adapters.push_back(jobs[i].make_adapter(part.config(), at::kDouble, at::kCPU));
+    ranks.share(static_cast<int32_t>(i), *adapters.back());
+    rounds.push_back({.job = static_cast<int32_t>(i), .adapter = adapters.back().get(), .batch = &batches[i], .purpose = purpose});
+    shapes.push_back(batches[i].shape(static_cast<int32_t>(i), adapters.back()->lowest_layer()));
+  }
+  const StepPlan plan = plan_step(shapes, {.sharing = Sharing::hybrid, .token_budget = 1024, .layer_count = part.config().layer_count});
+  EXPECT_EQ(plan.microbatches.size(), 1u);
+  ranks.run(plan_for(plan, ranks.layout()), rounds);
+  for (size_t i = 0; i < jobs.size(); ++i) ranks.forget(static_cast<int32_t>(i));
+  return ranks.times().collectives;
+}
+
+TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
+  const ModelConfig config = eight_heads();
+  const auto parts = parts_of(config, 2);
+  RankThreads one_stage(parts, divided_layout(config, 1, 2), 1), two_stages(parts, divided_layout(config, 2, 2), 1);
+  const RandomJob lora = lora_job("lora", 1, 4, 0.1, {"all-linear"}, {30}), other = lora_job("other", 2, 8, 0, {"all-linear"}, {40});
+  const RandomJob bottleneck = bottleneck_job("bottleneck", 3, 8, Activation::relu, {20});
+  const int64_t layers = config.layer_count;
+  // The embedding, two in each layer each way but above the lowest adapter's product, two of the head.
+  const int64_t microbatch = 1 + 2 * layers + 2 * layers - 1 + 2;
+  const auto expect = [&](RankThreads& ranks, const std::vector<RandomJob>& jobs, const std::vector<int64_t>& expected) {
+    EXPECT_EQ(collectives_of(jobs, ranks, *parts.front(), RoundPurpose::train), expected);
+  };
+  // Of a job step: its whole parts, where it has some that are summands, and Σ g².
+  expect(one_stage, {lora}, {microbatch + 2, microbatch + 2});
+  expect(one_stage, {lora, other}, {microbatch + 4, microbatch + 4});
+  expect(one_stage, {lora, other, bottleneck}, {microbatch + 5, microbatch + 5});
+  const int64_t below = 1 + 2 * layers - 1, above = 2 * layers + 2;
+  expect(two_stages, {lora, other}, {below + 4, below + 4, above + 4, above + 4});
+  // What adapters compute within a microbatch takes part in the model's own.
+  const int64_t forward = 1 + 2 * layers + 1;
+  EXPECT_EQ(collectives_of({lora, other, bottleneck}, one_stage, *parts.front(), RoundPurpose::evaluate), (std::vector<int64_t>{forward, forward}));
+}
+
+TEST(TensorParallelRanks, EvaluateAsOneRankDoes) {
+  const ModelConfig config = eight_heads();
+  const std::vector<RandomJob> jobs = every_method();
+  const std::shared_ptr<const Backbone> whole = random_backbone(config, at::kDouble, at::kCPU);
+  RankThreads ranks(parts_of(config, 2), divided_layout(config, 2, 2), 1);
+  Interpreter alone(whole);
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::vector<Batch> batches;
+  std::vector<JobRound> rounds;
+  std::vector<BatchShape> shapes;
+  for (const RandomJob& job : jobs) batches.push_back(job.batch(0, config.vocabulary_size));
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    adapters.push_back(jobs[i].make_adapter(config, at::kDouble, at::kCPU));
+    if (jobs[i].adapter.method == AdapterMethod::diff_pruning) select_alone(alone, jobs[i], *adapters.back());
+    randomise(*adapters.back(), jobs[i].seed, 0.05);
+    ranks.share(id, *adapters.back());
+    rounds.push_back({.job = id, .adapter = adapters[i].get(), .batch = &batches[i], .purpose = RoundPurpose::evaluate});
+    shapes.push_back(batches[i].shape(id, 0));
+  }
+  rounds.back().adapter = nullptr;  // the model without an adapter
+  std::vector<JobRound> expected = rounds;
+  PackingPolicy policy = small_microbatches;
+  policy.layer_count = config.layer_count;
+  const StepPlan plan = plan_step(shapes, policy);
+  alone.run(plan, expected);
+  ranks.run(plan_for(plan, ranks.layout()), rounds);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
+    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
+  }
+}
+
+/// Thrown on a rank in the middle of a round.
+class Trouble : public std::exception {};
+
+TEST(TensorParallelRanks, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
+  const ModelConfig config = eight_heads();
+  std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("b", 2, 4, 0, {"all-linear"}, {31}),
+                              bottleneck_job("c", 3, 8, Activation::relu, {90})};
+  for (RandomJob& job : jobs) job.steps = 1;
+  const std::vector<at::Tensor> expected = train_on_one(jobs, config);
+  const auto parts = parts_of(config, 2);
+  RankThreads ranks(parts, divided_layout(config, 2, 2), 1);
+  size_t broken_off = 0, partly = 0;
+  for (int64_t limit = 5; limit < 300; limit += 31) {
+    int64_t count = 0;
+    ranks.observe([&](int32_t rank, const Operator&, double) {
+      if (rank == 3 && ++count == limit) throw Trouble();
+    });
+    const auto trained = Lives(jobs, *parts.front()).train(small_microbatches, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
+      try {
+        ranks.run(plan_for(plan, ranks.layout()), rounds);
+      } catch (const Trouble&) {
+        ++broken_off;
+      }
+      ranks.observe({});
+      // What was not stepped goes through on its own.
+      std::vector<JobRound> rest;
+      std::vector<BatchShape> shapes;
+      for (const JobRound& round : rounds) {
+        if (round.stepped) continue;
+        rest.push_back(round);
+        shapes.push_back(round.batch->shape(round.job, 0));
+      }
+      if (rest.empty()) return;
+      partly += rest.size() < rounds.size();
+      PackingPolicy policy = small_microbatches;
+      policy.layer_count = config.layer_count;
+      ranks.run(plan_for(plan_step(shapes, policy), ranks.layout()), rest);
+      for (const JobRound& done : rest) {
+        for (JobRound& round : rounds) {
+          if (round.job == done.job) round = done;
+        }
+      }
+    });
+    expect_same(trained, expected, fmt::format("broken off after {} operators", limit));
+  }
+  EXPECT_GT(broken_off, 3u);
+  EXPECT_GT(partly, 0u);
+}
+
+TEST(TensorParallelRanks, HoldTheWeightsOnceTogether) {
+  const ModelConfig config = nine_heads();
+  const int64_t whole = random_backbone(config, at::kDouble, at::kCPU)->weight_bytes();
+  int64_t together = 0;
+  for (const auto& part : parts_of(config, 3)) together += part->weight_bytes();
+  const int64_t norms = (2 * config.layer_count + 1) * config.hidden_size * 8, rotary = 2 * config.context_length * config.head_dim / 2 * 8;
+  EXPECT_EQ(together, whole + 2 * (norms + rotary));
+}
+
+/// Losses of two steps in this dtype, on ranks that divide the layers or on one.
+std::vector<double> losses_in(at::ScalarType compute, int64_t degree) {
+  const ModelConfig config = eight_heads();
+  std::vector<RandomJob> jobs = every_method();
+  const auto parts = parts_of(config, degree, compute);
+  RankThreads ranks(parts, divided_layout(config, 1, degree), 1);
+  const auto trained = Lives(jobs, *parts.front()).train(small_microbatches, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
+    ranks.run(plan_for(plan, ranks.layout()), rounds);
+  });
+  std::vector<double> losses;
+  for (const at::Tensor& value : trained) {
+    if (value.dim() == 0) losses.push_back(value.item<double>());
+  }
+  return losses;
+}
+
+TEST(TensorParallelRanks, AreAsNearToExactLossesInLowPrecisionAsOneRank) {
+  const std::vector<double> exact = losses_in(at::kDouble, 1);
+  const auto furthest = [&](at::ScalarType compute, int64_t degree) {
+    const std::vector<double> losses = losses_in(compute, degree);
+    double furthest = 0;
+    for (size_t i = 0; i < losses.size(); ++i) furthest = std::max(furthest, std::abs(losses[i] / exact[i] - 1));
+    return furthest;
+  };
+  EXPECT_LE(furthest(at::kFloat, 2), 1e-6);
+  const double one = furthest(at::kBFloat16, 1);
+  for (const int64_t degree : {2, 4}) EXPECT_LE(furthest(at::kBFloat16, degree), std::max(2 * one, 1e-3)) << degree;
+}
+
+}  // namespace
+}  // namespace cotune
