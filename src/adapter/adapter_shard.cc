@@ -17,8 +17,9 @@ std::vector<at::Tensor> state_of(const Parameter& parameter) {
 }
 
 void check_alike(const Adapter& whole, const Adapter& shard) {
-  COTUNE_CHECK(whole.parameters().size() == shard.parameters().size(), "a shard of {} parameters for an adapter of {}",
-               shard.parameters().size(), whole.parameters().size());
+  COTUNE_CHECK(whole.parameters().size() == shard.parameters().size(),
+               "a shard of {} parameters for an adapter of {}", shard.parameters().size(),
+               whole.parameters().size());
 }
 
 }  // namespace

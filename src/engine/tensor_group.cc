@@ -29,7 +29,8 @@ void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
   int64_t count = 0;
   const auto whole_sizes = [](const Parameter& parameter) {
     std::vector<int64_t> sizes = parameter.gradient.sizes().vec();
-    if (parameter.place.dimension >= 0) sizes[static_cast<size_t>(parameter.place.dimension)] = parameter.place.whole_size;
+    if (parameter.place.dimension >= 0)
+      sizes[static_cast<size_t>(parameter.place.dimension)] = parameter.place.whole_size;
     return sizes;
   };
   for (Parameter& parameter : adapter.parameters()) {
@@ -38,14 +39,16 @@ void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
     count += c10::multiply_integers(whole_sizes(parameter));
   }
   if (summands.empty()) return;
-  // Where several ranks share a part and others have other parts (kv heads), each adds to its place in the whole.
+  // Where several ranks share a part and others have other parts (kv heads), each adds to its place in the
+  // whole.
   at::Tensor values = at::zeros({count}, summands.front()->gradient.options());
   const auto parts_in = [&](const at::Tensor& flat, auto take) {
     int64_t begin = 0;
     for (Parameter* parameter : summands) {
       const std::vector<int64_t> sizes = whole_sizes(*parameter);
       const int64_t size = c10::multiply_integers(sizes);
-      take(parameter->gradient, part_at(flat.narrow(0, begin, size).view(sizes), parameter->place, parameter->gradient));
+      take(parameter->gradient,
+           part_at(flat.narrow(0, begin, size).view(sizes), parameter->place, parameter->gradient));
       begin += size;
     }
   };

@@ -9,23 +9,23 @@
 
 namespace cotune {
 
-/// One rank's end of the group that divides the layers of a stage (tensor parallelism, model/config/tensor_shard.h). All ranks
-/// of it run the same actions and make the same calls in the same order. Not thread-safe.
+/// One rank's end of the group that divides the layers of a stage (tensor parallelism,
+/// model/config/tensor_shard.h). All ranks of it run the same actions and make the same calls in the same
+/// order. Not thread-safe.
 class TensorGroup {
  public:
   /// The communicator is of the group's ranks alone and outlives this.
   explicit TensorGroup(Communicator& communicator) : communicator_(communicator) {}
 
-  TensorShard shard() const { return {communicator_.rank(), communicator_.size()}; }
-
   /// values := sum over the ranks, in their dtype; equal bits on all.
   void all_reduce(at::Tensor& values);
 
-  /// The sum over the ranks, in the accumulation dtype: partial products of bf16 are rounded once each, and their sum not at all.
+  /// The sum over the ranks, in the accumulation dtype: partial products of bf16 are rounded once each, and
+  /// their sum not at all.
   at::Tensor sum(const at::Tensor& partial);
 
-  /// Of the gradients of these layers' parameters, what is a summand on each rank (ShardPlace::is_summand) becomes the job's
-  /// gradient on all of them: one all-reduce, or none where there is nothing of the kind.
+  /// Of the gradients of these layers' parameters, what is a summand on each rank (ShardPlace::is_summand)
+  /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind.
   void reduce_gradients(Adapter& adapter, LayerRange layers);
 
   /// Counts all_reduce, and the seconds spent in it.

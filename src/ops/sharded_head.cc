@@ -13,10 +13,10 @@ namespace {
 
 /// What a rank knows of a chunk by its own logits.
 struct Local {
-  at::Tensor column;     ///< int64 [rows, 1]: the label's, or 0 where another rank has it
-  at::Tensor is_own;     ///< [rows, 1] accumulation dtype: 1 where the label is here
-  at::Tensor score;      ///< [rows, 1]: of that column
-  at::Tensor normaliser; ///< [rows]: log Σ exp of the scores here
+  at::Tensor column;      ///< int64 [rows, 1]: the label's, or 0 where another rank has it
+  at::Tensor is_own;      ///< [rows, 1] accumulation dtype: 1 where the label is here
+  at::Tensor score;       ///< [rows, 1]: of that column
+  at::Tensor normaliser;  ///< [rows]: log Σ exp of the scores here
 };
 
 Local look(const at::Tensor& logits, const at::Tensor& labels, int64_t first_token, at::ScalarType wide) {
@@ -29,9 +29,9 @@ Local look(const at::Tensor& logits, const at::Tensor& labels, int64_t first_tok
   if (use_kernels(logits)) {
     const at::Tensor columns = local.column.squeeze(1).to(at::kInt).contiguous();
     local.normaliser = at::empty({logits.size(0)}, logits.options().dtype(wide));
-    kernels::softmax_cross_entropy_loss(kernel_dtype(logits.scalar_type()), logits.const_data_ptr(), logits.stride(0),
-                                        logits.size(0), logits.size(1), columns.const_data_ptr<int32_t>(),
-                                        local.normaliser.mutable_data_ptr<float>());
+    kernels::softmax_cross_entropy_loss(
+        kernel_dtype(logits.scalar_type()), logits.const_data_ptr(), logits.stride(0), logits.size(0),
+        logits.size(1), columns.const_data_ptr<int32_t>(), local.normaliser.mutable_data_ptr<float>());
     local.normaliser.add_(local.score.squeeze(1));
   } else {
     local.normaliser = logits.to(wide).logsumexp(1);
@@ -42,25 +42,29 @@ Local look(const at::Tensor& logits, const at::Tensor& labels, int64_t first_tok
 /// logits := scale · (softmax over all ranks − onehot) of the tokens here.
 void put_gradient(at::Tensor& logits, const Local& local, const at::Tensor& whole, const at::Tensor& scale) {
   const at::ScalarType wide = whole.scalar_type();
-  const at::Tensor at_column = (local.score - whole.unsqueeze(1)).exp_().sub_(local.is_own).mul_(scale.unsqueeze(1));
+  const at::Tensor at_column =
+      (local.score - whole.unsqueeze(1)).exp_().sub_(local.is_own).mul_(scale.unsqueeze(1));
   if (use_kernels(logits)) {
     // The share of these tokens times the softmax among them; the kernel's onehot is then written over.
     const at::Tensor share = (local.normaliser - whole).exp_().mul_(scale).contiguous();
     const at::Tensor columns = local.column.squeeze(1).to(at::kInt).contiguous();
     const at::Tensor unused = at::empty_like(local.normaliser);
     const kernels::DType dtype = kernel_dtype(logits.scalar_type());
-    kernels::softmax_cross_entropy(dtype, logits.const_data_ptr(), logits.stride(0), logits.size(0), logits.size(1),
-                                   columns.const_data_ptr<int32_t>(), share.const_data_ptr<float>(),
-                                   unused.mutable_data_ptr<float>(), dtype, logits.mutable_data_ptr(), logits.stride(0));
+    kernels::softmax_cross_entropy(dtype, logits.const_data_ptr(), logits.stride(0), logits.size(0),
+                                   logits.size(1), columns.const_data_ptr<int32_t>(),
+                                   share.const_data_ptr<float>(), unused.mutable_data_ptr<float>(), dtype,
+                                   logits.mutable_data_ptr(), logits.stride(0));
   } else {
-    logits = logits.to(wide).sub_(whole.unsqueeze(1)).exp_().mul_(scale.unsqueeze(1)).to(logits.scalar_type());
+    logits =
+        logits.to(wide).sub_(whole.unsqueeze(1)).exp_().mul_(scale.unsqueeze(1)).to(logits.scalar_type());
   }
   logits.scatter_(1, local.column, at_column.to(logits.scalar_type()));
 }
 
 }  // namespace
 
-int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, at::Device device, int64_t workspace_bytes) {
+int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, at::Device device,
+                          int64_t workspace_bytes) {
   const auto element = static_cast<int64_t>(c10::elementSize(compute));
   const bool in_place = kernel_isa(compute, device) != kernels::Isa::none;
   const auto wide = static_cast<int64_t>(c10::elementSize(accumulation_dtype(compute)));
@@ -68,9 +72,9 @@ int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, a
   return std::max<int64_t>(64, workspace_bytes / row_bytes / 64 * 64);
 }
 
-HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& row_scale,
-                                      const FrozenProduct& output, const HeadShard& shard, bool want_gradient,
-                                      int64_t workspace_bytes) {
+HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels,
+                                      const at::Tensor& row_scale, const FrozenProduct& output,
+                                      const HeadShard& shard, bool want_gradient, int64_t workspace_bytes) {
   const int64_t rows = hidden.size(0), ranks = shard.count;
   const at::ScalarType wide = accumulation_dtype(hidden.scalar_type());
   HeadResult result{at::empty({rows}, hidden.options().dtype(wide)), {}, {}};
@@ -85,7 +89,8 @@ HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor
     const int64_t count = std::min(chunk, rows - begin);
     at::Tensor logits = output.forward(hidden.narrow(0, begin, count), {});
     const Local local = look(logits, labels.narrow(0, begin, count), shard.first_token, wide);
-    // Slots: the ranks' normalisers, the label's score; to predict also the ranks' highest scores and their tokens.
+    // Slots: the ranks' normalisers, the label's score; to predict also the ranks' highest scores and their
+    // tokens.
     at::Tensor slots = at::zeros({want_gradient ? ranks + 1 : 3 * ranks + 1, count}, local.score.options());
     slots[shard.index].copy_(local.normaliser);
     slots[ranks].copy_(local.score.mul(local.is_own).squeeze(1));

@@ -10,18 +10,21 @@ namespace cotune {
 struct HeadShard {
   int64_t index = 0, count = 1;  ///< the rank among those of its tensor-parallel group
   int64_t first_token = 0;
-  std::function<void(at::Tensor&)> all_reduce;  ///< values := sum over the group's ranks, equal bits on all of them
+  std::function<void(at::Tensor&)>
+      all_reduce;  ///< values := sum over the group's ranks, equal bits on all of them
 };
 
-/// cross_entropy_head where the vocabulary is divided among ranks (Shoeybi et al. 2019, §3): no rank sees another's logits.
-/// For each chunk of rows the ranks exchange, in one all-reduce of zero-filled slots, their log-sum-exps and the label's score;
-/// with log Σ exp of these every rank forms its part of softmax − onehot. One all-reduce more adds the hidden states' gradients
-/// of all rows, summed in the accumulation dtype. Results have equal bits on all ranks; predictions are the first of the likeliest.
-HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels, const at::Tensor& row_scale,
-                                      const FrozenProduct& output, const HeadShard& shard, bool want_gradient,
-                                      int64_t workspace_bytes);
+/// cross_entropy_head where the vocabulary is divided among ranks (Shoeybi et al. 2019, §3): no rank sees
+/// another's logits. For each chunk of rows the ranks exchange, in one all-reduce of zero-filled slots, their
+/// log-sum-exps and the label's score; with log Σ exp of these every rank forms its part of softmax − onehot.
+/// One all-reduce more adds the hidden states' gradients of all rows, summed in the accumulation dtype.
+/// Results have equal bits on all ranks; predictions are the first of the likeliest.
+HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels,
+                                      const at::Tensor& row_scale, const FrozenProduct& output,
+                                      const HeadShard& shard, bool want_gradient, int64_t workspace_bytes);
 
 /// Rows of a chunk, of which each takes an exchange of its own.
-int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, at::Device device, int64_t workspace_bytes);
+int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, at::Device device,
+                          int64_t workspace_bytes);
 
 }  // namespace cotune

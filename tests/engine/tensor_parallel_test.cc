@@ -14,8 +14,8 @@ namespace {
 using namespace testing;
 
 /// 8 heads and 4 kv heads with biases, a tied head, and a vocabulary that no degree divides.
-ModelConfig eight_heads(int64_t kv_heads = 4) {
-  ModelConfig config = kernel_friendly_config(4);
+ModelConfig eight_heads(int64_t layers, int64_t kv_heads = 4) {
+  ModelConfig config = kernel_friendly_config(layers);
   config.head_count = 8;
   config.kv_head_count = kv_heads;
   config.head_dim = 16;
@@ -25,7 +25,7 @@ ModelConfig eight_heads(int64_t kv_heads = 4) {
 
 /// The head counts of SmolLM2-135M, untied.
 ModelConfig nine_heads() {
-  ModelConfig config = kernel_friendly_config(4);
+  ModelConfig config = kernel_friendly_config(2);
   config.family = "llama";
   config.head_count = 9;
   config.kv_head_count = 3;
@@ -62,19 +62,21 @@ RankPlan plan_for(const StepPlan& round, const PipelineLayout& layout) {
 }
 
 /// Every method at every projection, chains under a budget of 256, and jobs whose lowest adapted operator is not the layer's first.
-std::vector<RandomJob> every_method() {
+/// Adam's epsilon is far above what sums in another order are apart: steps do not magnify that.
+std::vector<RandomJob> every_method(const ModelConfig& config) {
   std::vector<RandomJob> jobs{lora_job("lora", 1, 8, 0.3, {"all-linear"}, {12, 40, 31}),
                               bottleneck_job("bottleneck", 2, 16, Activation::gelu, {25, 7, 90}),
                               diff_pruning_job("sparse", 3, 0.05, {33, 18}),
-                              lora_job("long", 4, 4, 0, {"k_proj", "down_proj"}, {300, 20}),
+                              lora_job("long", 4, 4, 0, {"k_proj", "down_proj"}, {270, 20}),
                               lora_job("upper", 5, 4, 0, {"v_proj", "o_proj"}, {51}),
                               lora_job("lower", 6, 4, 0.1, {"gate_proj", "down_proj"}, {44, 13})};
-  jobs[4].adapter.layers_to_transform = {3};
+  jobs[4].adapter.layers_to_transform = {config.layer_count - 1};
   jobs[5].adapter.layers_to_transform = {1};
   for (RandomJob& job : jobs) {
     job.steps = 2;
     job.optimizer.max_grad_norm = 0.05;
     job.optimizer.weight_decay = 0.1;
+    job.optimizer.epsilon = 1e-5;
   }
   jobs[3].optimizer.kind = OptimizerKind::sgd;
   jobs[3].optimizer.momentum = 0.9;
@@ -164,18 +166,25 @@ void expect_same_on(const ModelConfig& config, const std::vector<RandomJob>& job
 }
 
 TEST(TensorParallelRanks, TrainTheAdaptersOfOneRank) {
-  expect_same_on(eight_heads(), every_method(), {{1, 2, false}, {2, 2, true}});
+  const ModelConfig config = eight_heads(3);
+  expect_same_on(config, every_method(config), {{1, 2, false}, {2, 2, true}});
 }
 
-TEST(TensorParallelRanks, OfFourDivideAsManyKvHeadsOrShareTwo) {
-  std::vector<RandomJob> jobs = every_method();
+TEST(TensorParallelRanks, OfFourDivideAsManyKvHeads) {
+  std::vector<RandomJob> jobs = every_method(eight_heads(2));
   jobs.resize(4);
-  expect_same_on(eight_heads(), jobs, {{1, 4, false}});
   expect_same_on(eight_heads(2), jobs, {{1, 4, false}});
 }
 
+TEST(TensorParallelRanks, OfFourShareTwoKvHeads) {
+  const ModelConfig config = eight_heads(2, 2);
+  std::vector<RandomJob> jobs = every_method(config);
+  jobs.resize(4);
+  expect_same_on(config, jobs, {{1, 4, false}});
+}
+
 TEST(TensorParallelRanks, OfThreeDivideNineHeads) {
-  std::vector<RandomJob> jobs = every_method();
+  std::vector<RandomJob> jobs = every_method(nine_heads());
   jobs.resize(3);
   expect_same_on(nine_heads(), jobs, {{1, 3, false}});
 }
@@ -201,7 +210,7 @@ std::vector<int64_t> collectives_of(const std::vector<RandomJob>& jobs, RankThre
 }
 
 TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
-  const ModelConfig config = eight_heads();
+  const ModelConfig config = eight_heads(2);
   const auto parts = parts_of(config, 2);
   RankThreads one_stage(parts, divided_layout(config, 1, 2), 1), two_stages(parts, divided_layout(config, 2, 2), 1);
   const RandomJob lora = lora_job("lora", 1, 4, 0.1, {"all-linear"}, {30}), other = lora_job("other", 2, 8, 0, {"all-linear"}, {40});
@@ -224,8 +233,8 @@ TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
 }
 
 TEST(TensorParallelRanks, EvaluateAsOneRankDoes) {
-  const ModelConfig config = eight_heads();
-  const std::vector<RandomJob> jobs = every_method();
+  const ModelConfig config = eight_heads(2);
+  const std::vector<RandomJob> jobs = every_method(config);
   const std::shared_ptr<const Backbone> whole = random_backbone(config, at::kDouble, at::kCPU);
   RankThreads ranks(parts_of(config, 2), divided_layout(config, 2, 2), 1);
   Interpreter alone(whole);
@@ -260,15 +269,18 @@ TEST(TensorParallelRanks, EvaluateAsOneRankDoes) {
 class Trouble : public std::exception {};
 
 TEST(TensorParallelRanks, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
-  const ModelConfig config = eight_heads();
+  const ModelConfig config = eight_heads(2);
   std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("b", 2, 4, 0, {"all-linear"}, {31}),
                               bottleneck_job("c", 3, 8, Activation::relu, {90})};
-  for (RandomJob& job : jobs) job.steps = 1;
+  for (RandomJob& job : jobs) {
+    job.steps = 1;
+    job.optimizer.kind = OptimizerKind::sgd;
+  }
   const std::vector<at::Tensor> expected = train_on_one(jobs, config);
   const auto parts = parts_of(config, 2);
   RankThreads ranks(parts, divided_layout(config, 2, 2), 1);
   size_t broken_off = 0, partly = 0;
-  for (int64_t limit = 5; limit < 300; limit += 31) {
+  for (int64_t limit = 5; limit < 150; limit += 14) {
     int64_t count = 0;
     ranks.observe([&](int32_t rank, const Operator&, double) {
       if (rank == 3 && ++count == limit) throw Trouble();
@@ -316,8 +328,8 @@ TEST(TensorParallelRanks, HoldTheWeightsOnceTogether) {
 
 /// Losses of two steps in this dtype, on ranks that divide the layers or on one.
 std::vector<double> losses_in(at::ScalarType compute, int64_t degree) {
-  const ModelConfig config = eight_heads();
-  std::vector<RandomJob> jobs = every_method();
+  const ModelConfig config = eight_heads(2);
+  const std::vector<RandomJob> jobs = every_method(config);
   const auto parts = parts_of(config, degree, compute);
   RankThreads ranks(parts, divided_layout(config, 1, degree), 1);
   const auto trained = Lives(jobs, *parts.front()).train(small_microbatches, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
@@ -339,8 +351,7 @@ TEST(TensorParallelRanks, AreAsNearToExactLossesInLowPrecisionAsOneRank) {
     return furthest;
   };
   EXPECT_LE(furthest(at::kFloat, 2), 1e-6);
-  const double one = furthest(at::kBFloat16, 1);
-  for (const int64_t degree : {2, 4}) EXPECT_LE(furthest(at::kBFloat16, degree), std::max(2 * one, 1e-3)) << degree;
+  for (const int64_t degree : {1, 2, 4}) EXPECT_LE(furthest(at::kBFloat16, degree), 4e-3) << degree;
 }
 
 }  // namespace

@@ -19,25 +19,34 @@ FeatureRange kv_features(const ModelConfig& config, const TensorShard& shard) {
 
 }  // namespace
 
-bool divides_outputs(Projection projection) { return projection != Projection::o && projection != Projection::down; }
+bool divides_outputs(Projection projection) {
+  return projection != Projection::o && projection != Projection::down;
+}
 
 FeatureRange shard_inputs(const ModelConfig& config, Projection projection, const TensorShard& shard) {
   switch (projection) {
-    case Projection::o: return part(config.query_size(), shard);
-    case Projection::down: return part(config.intermediate_size, shard);
-    default: return {0, config.hidden_size};
+    case Projection::o:
+      return part(config.query_size(), shard);
+    case Projection::down:
+      return part(config.intermediate_size, shard);
+    default:
+      return {0, config.hidden_size};
   }
 }
 
 FeatureRange shard_outputs(const ModelConfig& config, Projection projection, const TensorShard& shard) {
   switch (projection) {
-    case Projection::q: return part(config.query_size(), shard);
+    case Projection::q:
+      return part(config.query_size(), shard);
     case Projection::k:
-    case Projection::v: return kv_features(config, shard);
+    case Projection::v:
+      return kv_features(config, shard);
     case Projection::gate:
-    case Projection::up: return part(config.intermediate_size, shard);
+    case Projection::up:
+      return part(config.intermediate_size, shard);
     case Projection::o:
-    case Projection::down: return {0, config.hidden_size};
+    case Projection::down:
+      return {0, config.hidden_size};
   }
   return {};
 }
@@ -52,8 +61,8 @@ FeatureRange shard_vocabulary(const ModelConfig& config, const TensorShard& shar
 }
 
 ModelConfig sharded_config(const ModelConfig& config, int64_t count) {
-  COTUNE_CHECK(can_be_sharded(config, count), "{} ranks for {} heads and {} kv heads", count, config.head_count,
-               config.kv_head_count);
+  COTUNE_CHECK(can_be_sharded(config, count), "{} ranks for {} heads and {} kv heads", count,
+               config.head_count, config.kv_head_count);
   ModelConfig shard = config;
   shard.head_count /= count;
   shard.kv_head_count = std::max<int64_t>(1, config.kv_head_count / count);

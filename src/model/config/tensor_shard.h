@@ -1,5 +1,5 @@
-/// How a tensor-parallel group divides a layer (Shoeybi et al. 2019, Megatron-LM §3): each of its `count` ranks has a
-/// share of the heads and of the feed-forward block's inner features.
+/// How a tensor-parallel group divides a layer (Shoeybi et al. 2019, Megatron-LM §3): each of its `count`
+/// ranks has a share of the heads and of the feed-forward block's inner features.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ struct FeatureRange {
   bool operator==(const FeatureRange&) const = default;
 };
 
-/// Which features of a projection's input or output a rank has. q, k, v, gate and up divide their outputs, o and down their
-/// inputs; the other side is whole. Where the group has more ranks than the model has kv heads, several ranks have the same one.
+/// Which features of a projection's input or output a rank has. q, k, v, gate and up divide their outputs, o
+/// and down their inputs; the other side is whole. Where the group has more ranks than the model has kv
+/// heads, several ranks have the same one.
 FeatureRange shard_inputs(const ModelConfig& config, Projection projection, const TensorShard& shard);
 FeatureRange shard_outputs(const ModelConfig& config, Projection projection, const TensorShard& shard);
 /// q, k, v, gate and up.
@@ -37,12 +38,13 @@ int64_t ranks_with_same_outputs(const ModelConfig& config, Projection projection
 /// Rows of the embedding and of the head that a rank has: vocabularies need not divide evenly.
 FeatureRange shard_vocabulary(const ModelConfig& config, const TensorShard& shard);
 
-/// The layers' sizes as one rank of `count` has them: heads, kv heads (at least one) and inner features. Everything else, the
-/// vocabulary too, is the whole model's. Throws InternalError for a degree that does not divide the model.
+/// The layers' sizes as one rank of `count` has them: heads, kv heads (at least one) and inner features.
+/// Everything else, the vocabulary too, is the whole model's. Throws InternalError for a degree that does not
+/// divide the model.
 ModelConfig sharded_config(const ModelConfig& config, int64_t count);
 
-/// Whether a group of `count` can divide the model: it divides the heads and the inner features, and is a divisor or a multiple
-/// of the kv heads.
+/// Whether a group of `count` can divide the model: it divides the heads and the inner features, and is a
+/// divisor or a multiple of the kv heads.
 bool can_be_sharded(const ModelConfig& config, int64_t count);
 /// All such counts, ascending from 1.
 std::vector<int64_t> shard_counts(const ModelConfig& config);
