@@ -1,0 +1,105 @@
+#include "control/socket.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* socket_name = "control.sock";
+constexpr int waiting_connections = 64;
+
+/// The socket's address, with the folder that it may go through, open as long as this lives.
+struct SocketAddress {
+  Descriptor folder;
+  sockaddr_un address{};
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+/// Throws SystemError where the folder cannot be opened, or the path is too long and there is no /proc.
+SocketAddress address_of(const fs::path& run) {
+  SocketAddress result;
+  result.address.sun_family = AF_UNIX;
+  std::string path = control_socket(run).string();
+  constexpr size_t most = sizeof result.address.sun_path - 1;
+  if (path.size() > most) {
+    result.folder = Descriptor(::open(run.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (result.folder.get() < 0) throw SystemError(fmt::format("{}: cannot be opened: {}", run.string(), std::strerror(errno)));
+    const std::string folder = fmt::format("/proc/self/fd/{}", result.folder.get());
+    if (::access(folder.c_str(), X_OK) != 0) {
+      throw SystemError(fmt::format("{}: has {} bytes, a socket's path at most {}, and there is no /proc to reach it by: choose an "
+                                    "output folder with a shorter path", path, path.size(), most));
+    }
+    path = folder + "/" + socket_name;
+  }
+  std::memcpy(result.address.sun_path, path.c_str(), path.size() + 1);
+  return result;
+}
+
+[[noreturn]] void throw_cannot(const fs::path& run, const char* what) {
+  throw SystemError(fmt::format("{}: cannot {}: {}", control_socket(run).string(), what, std::strerror(errno)));
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this == &other) return *this;
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = other.release();
+  return *this;
+}
+
+int Descriptor::release() { return std::exchange(descriptor_, -1); }
+
+fs::path control_socket(const fs::path& run) { return run / socket_name; }
+
+Descriptor listen_at(const fs::path& run) {
+  const SocketAddress address = address_of(run);
+  Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (listener.get() < 0) throw_cannot(run, "make a socket");
+  // The file takes the open socket's mode: it is never there with another one.
+  if (::fchmod(listener.get(), 0600) != 0) throw_cannot(run, "set its mode");
+  if (::unlink(control_socket(run).c_str()) != 0 && errno != ENOENT) throw_cannot(run, "remove what is there");
+  if (::bind(listener.get(), address.get(), sizeof address.address) != 0) throw_cannot(run, "make it");
+  if (::listen(listener.get(), waiting_connections) != 0) throw_cannot(run, "listen");
+  return listener;
+}
+
+Descriptor connect_to(const fs::path& run) {
+  const fs::path file = control_socket(run);
+  std::error_code unknown;
+  if (!fs::is_directory(run, unknown)) throw_user_error("{}: is no run's folder", run.string());
+  const SocketAddress address = address_of(run);
+  Descriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connection.get() < 0) throw_cannot(run, "make a socket");
+  int status = 0;
+  do {
+    status = ::connect(connection.get(), address.get(), sizeof address.address);
+  } while (status != 0 && errno == EINTR);
+  if (status == 0) return connection;
+  const int reason = errno;
+  if (reason == ENOENT || reason == ECONNREFUSED) {
+    throw_user_error("{}: nobody listens: no process trains in this folder, or it is still loading its model. "
+                     "`cotune train JOBS_FILE --resume --output-dir {}` goes on with a run that has stopped",
+                     file.string(), run.string());
+  }
+  throw_user_error("{}: cannot connect: {}", file.string(), std::strerror(reason));
+}
+
+}  // namespace cotune

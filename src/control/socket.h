@@ -1,0 +1,32 @@
+/// The control socket of a run: RUN/control.sock. Paths may be longer than a socket's address holds (108 bytes): they are then
+/// reached through /proc/self/fd.
+#pragma once
+
+#include <filesystem>
+
+namespace cotune {
+
+/// A file descriptor that is closed with this.
+class Descriptor {
+ public:
+  explicit Descriptor(int descriptor = -1) : descriptor_(descriptor) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : descriptor_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  int get() const { return descriptor_; }
+  int release();
+
+ private:
+  int descriptor_;
+};
+
+std::filesystem::path control_socket(const std::filesystem::path& run);
+
+/// Listens at the run's socket, which its owner alone may open (mode 0600); one that a killed process has left is replaced:
+/// call it only while holding the run's folder. Not blocking. Throws SystemError naming the file.
+Descriptor listen_at(const std::filesystem::path& run);
+
+/// Blocking. Throws UserError where nobody listens, with what to do about it, or where the socket is another user's.
+Descriptor connect_to(const std::filesystem::path& run);
+
+}  // namespace cotune
