@@ -46,10 +46,11 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                    suggestion(word, names), fmt::join(names, ", "));
 }
 
-/// The arguments that the command does not have, each with the option that may be meant.
+/// The arguments that the command, or a command of it, does not have, each with the option that may be meant.
 std::string unexpected_arguments(const CLI::App& app) {
   std::string text;
   for (const CLI::App* command : app.get_subcommands()) {
+    text += unexpected_arguments(*command);
     std::vector<std::string> options;
     for (const CLI::Option* option : command->get_options()) {
       for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
@@ -67,6 +68,7 @@ int run_subcommand(int argc, char** argv) {
   app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
   app.require_subcommand(1);
   add_train_command(app);
+  add_job_command(app);
   add_data_command(app);
   add_generate_command(app);
   add_plan_command(app);

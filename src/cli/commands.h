@@ -15,6 +15,7 @@ int& exit_code();
 
 /// One file per subcommand: each adds itself to the app with its options and its callback.
 void add_train_command(CLI::App& app);
+void add_job_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_plan_command(CLI::App& app);

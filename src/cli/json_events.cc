@@ -61,6 +61,10 @@ void JsonEvents::on_job_waiting(const TrainingJob& job) {
   print_event(Json{{"event", "wait"}, {"job", job.spec().name}, {"step", job.state().step}});
 }
 
+void JsonEvents::on_job_paused(const TrainingJob& job) {
+  print_event(Json{{"event", "pause"}, {"job", job.spec().name}, {"step", job.state().step}});
+}
+
 void JsonEvents::on_selection(const TrainingJob& job) {
   print_event(Json{{"event", "selection"}, {"job", job.spec().name}});
 }

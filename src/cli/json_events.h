@@ -15,6 +15,7 @@ class JsonEvents : public RunObserver {
  public:
   void on_job_started(const TrainingJob& job) override;
   void on_job_waiting(const TrainingJob& job) override;
+  void on_job_paused(const TrainingJob& job) override;
   void on_selection(const TrainingJob& job) override;
   void on_step(const StepEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;

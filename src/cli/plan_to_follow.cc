@@ -39,11 +39,11 @@ class Contradictions {
 
 }  // namespace
 
-std::optional<FollowedTasks> follow_plan(const std::string& file, JobsFile& jobs_file,
+std::optional<FollowedTasks> follow_plan(const std::string& file, JobsFile& jobs_file, size_t job_count,
                                          const std::map<std::string, OptionPlace>& run_places, const ModelConfig* model,
                                          const std::string& dtype, Diagnostics& mistakes) {
   FollowingRun following{.model = model, .dtype = dtype};
-  for (const JobSpec& job : jobs_file.jobs) following.jobs.push_back(job.name);
+  for (size_t i = 0; i < job_count; ++i) following.jobs.push_back(jobs_file.jobs[i].name);
   const size_t before = mistakes.size();
   FollowedPlan plan;
   try {

@@ -48,7 +48,13 @@ void ProgressLines::line(const TrainingJob& job, const std::string& text) const 
   print_line(fmt::format("{}  {}", name_column(job.spec().name, name_width_), text));
 }
 
+void ProgressLines::make_room_for(const TrainingJob& job) {
+  name_width_ = std::max(name_width_, name_column_width({job.spec().name}));
+  step_width_ = std::max(step_width_, std::to_string(job.total_steps()).size());
+}
+
 void ProgressLines::on_job_started(const TrainingJob& job) {
+  make_room_for(job);
   if (job.state().step > 0) {
     line(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
     return;
@@ -57,7 +63,16 @@ void ProgressLines::on_job_started(const TrainingJob& job) {
                         job.spec().train.batch_size, job.data().train.size(), job.data().eval.size()));
 }
 
-void ProgressLines::on_job_waiting(const TrainingJob& job) { line(job, "waits for memory"); }
+void ProgressLines::on_job_waiting(const TrainingJob& job) {
+  make_room_for(job);
+  line(job, "waits for memory");
+}
+
+void ProgressLines::on_job_paused(const TrainingJob& job) {
+  tokens_left_.erase(job.index());
+  newest_.erase(job.index());
+  line(job, fmt::format("paused at step {}", job.state().step));
+}
 
 void ProgressLines::on_selection(const TrainingJob& job) {
   if (selecting_.insert(job.index()).second) line(job, "chooses its entries by their gradients");

@@ -14,11 +14,12 @@ namespace cotune {
 /// every few seconds, evaluations, starts and ends.
 class ProgressLines : public RunObserver {
  public:
-  /// total_steps: the most steps of any job; names and it set the widths of the columns.
+  /// total_steps: the most steps of any job; names and it set the widths of the columns, which jobs that come later widen.
   ProgressLines(const std::vector<std::string>& names, int64_t total_steps);
 
   void on_job_started(const TrainingJob& job) override;
   void on_job_waiting(const TrainingJob& job) override;
+  void on_job_paused(const TrainingJob& job) override;
   void on_selection(const TrainingJob& job) override;
   void on_step(const StepEvent& event) override;
   void on_round_ended(double seconds) override;
@@ -26,8 +27,10 @@ class ProgressLines : public RunObserver {
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;
+  size_t name_width() const { return name_width_; }
 
  private:
+  void make_room_for(const TrainingJob& job);
   void line(const TrainingJob& job, const std::string& text) const;
   void step_line(const StepEvent& event) const;
   void total_line() const;

@@ -34,6 +34,7 @@ class RunPrediction : public RunObserver {
   void on_step(const StepEvent& event) override;
   void on_round_ended(double seconds) override;
   void on_job_ended(const TrainingJob& job) override;
+  void on_job_paused(const TrainingJob& job) override { on_job_ended(job); }
   void on_run_ended(const RunSummary& summary) override;
 
   struct Round {

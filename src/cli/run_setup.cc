@@ -130,22 +130,34 @@ void check_preset(JobsFileReading& reading, Diagnostics& mistakes) {
 RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes) {
   check_preset(reading, mistakes);
   RunInputs inputs;
-  inputs.jobs_file = std::move(reading.jobs_file);
-  if (reading.model) inputs.model = find_model(inputs.jobs_file.model, mistakes);
-  const ModelConfig& config = inputs.model.files.config;
+  if (reading.model) inputs.model = find_model(reading.jobs_file.model, mistakes);
   if (inputs.model.has_config) inputs.text = read_text(inputs.model, mistakes);
-  for (size_t i = 0; i < inputs.jobs_file.jobs.size(); ++i) {
-    const JobSpec& job = inputs.jobs_file.jobs[i];
-    JobData& data = inputs.data.emplace_back();
-    if (reading.jobs[i].adapter && inputs.model.has_config) check_adapter(job, config, mistakes);
+  inputs.data = read_jobs(reading, inputs.model.has_config ? &inputs.model.files.config : nullptr, inputs.text.get(), mistakes);
+  inputs.jobs_file = std::move(reading.jobs_file);
+  return inputs;
+}
+
+std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig* config, const ModelText* text,
+                               Diagnostics& mistakes) {
+  std::vector<JobData> all;
+  for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
+    const JobSpec& job = reading.jobs_file.jobs[i];
+    JobData& data = all.emplace_back();
+    if (reading.jobs[i].adapter && config != nullptr) check_adapter(job, *config, mistakes);
     if (!reading.jobs[i].data) continue;
-    if (inputs.text != nullptr) {
-      data = read_data(job, *inputs.text, config, mistakes);
+    if (text != nullptr) {
+      data = read_data(job, *text, *config, mistakes);
     } else {
       check_records(job.data, mistakes);
     }
   }
-  return inputs;
+  return all;
+}
+
+std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData data, const std::filesystem::path& run_folder,
+                                      const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device) {
+  return std::make_unique<TrainingJob>(static_cast<int32_t>(index), spec, std::move(data), model.config, compute, device.device,
+                                       model.path.string(), run_folder / "jobs" / spec.name);
 }
 
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device) {

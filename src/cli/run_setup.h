@@ -27,6 +27,15 @@ void check_preset(JobsFileReading& reading, Diagnostics& mistakes);
 /// not keep the rest from being looked at: without a tokenizer, data are checked as far as their fields.
 RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes);
 
+/// Its part for the jobs: checks their adapters, and reads the data of each. text: null where it cannot be read. config: null
+/// where it is not known.
+std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig* config, const ModelText* text,
+                               Diagnostics& mistakes);
+
+/// The run's job of that index. Throws as TrainingJob does.
+std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData data, const std::filesystem::path& run_folder,
+                                      const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device);
+
 /// The job's data as tokens, with every mistake of every file in `mistakes`, and options of the job that
 /// would have no effect on them. A job without held-out rows has an empty `eval`.
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,

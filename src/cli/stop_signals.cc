@@ -1,8 +1,10 @@
 #include "cli/stop_signals.h"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -10,6 +12,8 @@ namespace cotune {
 namespace {
 
 std::atomic<bool> finishing{false}, requested{false};
+/// Made once, before any signal is caught.
+int event = -1;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
 
 /// Set once and never freed: the handler reads it.
@@ -29,6 +33,8 @@ extern "C" void on_stop_signal(int number) {
     say("stopped before training began; nothing was changed\n");
     ::_exit(130);
   }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   if (requested.exchange(true)) {
     std::signal(number, SIG_DFL);
     std::raise(number);  // delivered when this handler returns
@@ -40,6 +46,7 @@ extern "C" void on_stop_signal(int number) {
 }  // namespace
 
 void catch_stop_signals() {
+  if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action{};
   action.sa_handler = on_stop_signal;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
@@ -56,5 +63,7 @@ void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
 void finish_before_stopping() { finishing = true; }
 
 const std::atomic<bool>& stop_requested() { return requested; }
+
+int stop_event() { return event; }
 
 }  // namespace cotune

@@ -19,4 +19,7 @@ void finish_before_stopping();
 
 const std::atomic<bool>& stop_requested();
 
+/// A descriptor that can be read from once stop_requested(): to wait for it beside others.
+int stop_event();
+
 }  // namespace cotune

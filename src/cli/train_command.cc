@@ -18,7 +18,10 @@
 #include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
 #include "cli/rank_trace.h"
+#include "cli/resumed_jobs.h"
+#include "cli/run_control.h"
 #include "cli/run_prediction.h"
+#include "cli/run_recorder.h"
 #include "cli/run_report.h"
 #include "cli/run_setup.h"
 #include "cli/sample_answers.h"
@@ -97,20 +100,6 @@ int64_t longest_row(const std::vector<JobData>& data) {
   return longest;
 }
 
-/// Keeps run.json up to date with what holds the memory limit.
-class ReliefRecorder : public RunObserver {
- public:
-  ReliefRecorder(RunFolder& folder, RunRecord record) : folder_(folder), record_(std::move(record)) {}
-  void on_relief(const MemoryRelief& relief) override {
-    record_.relief = relief;
-    folder_.update(record_);
-  }
-
- private:
-  RunFolder& folder_;
-  RunRecord record_;
-};
-
 RunSummary run_to_the_end(Trainer& trainer) {
   try {
     return trainer.run();
@@ -124,7 +113,7 @@ RunSummary run_to_the_end(Trainer& trainer) {
 
 /// asked: the memory limit as the user gave it. check_weights_fit knows what weights take at least; f32 values take more bf16
 /// parts where they need them.
-std::shared_ptr<const Backbone> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
+std::shared_ptr<Backbone> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
                                               int64_t positions, const std::string& asked) {
   try {
     return Backbone::load(files, compute, device.device, {.positions = positions});
@@ -171,11 +160,7 @@ std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::Scala
   const JobsFile& jobs_file = inputs.jobs_file;
   std::vector<std::unique_ptr<TrainingJob>> jobs;
   for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
-    const JobSpec& spec = jobs_file.jobs[i];
-    const ModelFiles& model = inputs.model.files;
-    jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), spec, std::move(inputs.data[i]),
-                                                 model.config, compute, device.device, model.path.string(),
-                                                 fs::path(jobs_file.run.output) / "jobs" / spec.name));
+    jobs.push_back(make_job(i, jobs_file.jobs[i], std::move(inputs.data[i]), jobs_file.run.output, inputs.model.files, compute, device));
   }
   return jobs;
 }
@@ -251,6 +236,8 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
 
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
   const bool run_is_sound = reading.run;
+  const size_t own_jobs = reading.jobs_file.jobs.size();
+  if (arguments.resume && reading.run) take_up_job_changes(reading, mistakes);
   const std::map<std::string, OptionPlace> run_places = reading.run_places;
   RunInputs inputs = read_inputs(std::move(reading), mistakes);
   const JobsFile& jobs_file = inputs.jobs_file;
@@ -262,7 +249,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
   std::optional<FollowedTasks> followed;
   if (!arguments.plan.empty() && run_is_sound) {
-    followed = follow_plan(arguments.plan, inputs.jobs_file, run_places, inputs.model.has_config ? &files.config : nullptr,
+    followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, run_places, inputs.model.has_config ? &files.config : nullptr,
                            dtype_name(compute), mistakes);
   }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
@@ -291,6 +278,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     compare_with(*before, record, folder.path(), mistakes);
     mistakes.throw_if_any();
     record.relief = before->relief;
+    record.changes = before->changes;
   }
   files.weights->drop_pages();  // the fingerprint has read them all
   if (device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
@@ -302,6 +290,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     if (arguments.resume) job->resume();
     progress[job->spec().name] = {job->state().step, job->state().last_eval_step};
   }
+  leave_as_they_were(jobs, record.changes, run.stay);
 
   finish_before_stopping();
   folder.begin(record);
@@ -325,10 +314,10 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   options.followed = std::move(followed);
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
-  ReliefRecorder relief_recorder(folder, record);
+  RunRecorder recorder(folder, record);
   RunPrediction prediction(*backbone, profile ? &profile->times : nullptr, profile ? profile->profile.process_bytes : 0,
                            run.ranks);
-  options.observers = {&metrics, &relief_recorder, &prediction};
+  options.observers = {&metrics, &recorder, &prediction};
   if (arguments.json) {
     options.observers.push_back(&json_events);
   } else {
@@ -339,7 +328,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   std::unique_ptr<SampleAnswers> samples;
   if (arguments.sample_tokens > 0) {
     const auto tell = [&](const SampleAnswer& sample) {
-      arguments.json ? print_sample_event(sample) : print_sample(sample, name_column_width(names));
+      arguments.json ? print_sample_event(sample) : print_sample(sample, lines.name_width());
     };
     samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens, tell);
     options.observers.push_back(samples.get());
@@ -351,8 +340,17 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
     alone.jobs = {job.spec()};
     return to_yaml(alone);
   };
+  RunControl control({.folder = folder.path(),
+                      .run = {jobs_file, files, *inputs.text},
+                      .compute = compute,
+                      .device = device,
+                      .recorder = recorder,
+                      .allow_rows = [&](int64_t tokens) { backbone->allow_rows(tokens + arguments.sample_tokens); }});
+  control.attach(options);
   Trainer trainer(backbone, std::move(jobs), options);
+  control.open(trainer);
   const RunSummary summary = run_to_the_end(trainer);
+  control.close();
 
   std::vector<const TrainingJob*> all;
   bool all_well = true;

@@ -11,7 +11,7 @@
 
 namespace cotune {
 
-std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device,
+std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device,
                                                BackboneUse use) {
   const MemoryScope scope(MemoryKind::weights);
   auto backbone = std::make_shared<Backbone>();
@@ -62,6 +62,13 @@ std::shared_ptr<const Backbone> Backbone::load(const ModelFiles& files, at::Scal
   const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
   backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
   return backbone;
+}
+
+void Backbone::allow_rows(int64_t positions) {
+  positions = std::min(positions, config_.context_length);
+  if (positions <= this->positions()) return;
+  const MemoryScope scope(MemoryKind::weights);
+  rotary_ = rotary_table(rope_inverse_frequencies(config_), positions, compute_, device_);
 }
 
 at::Tensor Backbone::embed(const at::Tensor& tokens) const {

@@ -26,15 +26,15 @@ struct BackboneUse {
   TensorShard shard;      ///< which part of every layer, of the embedding and of the head
 };
 
-/// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable, loaded once per process
-/// and device, shared by all jobs. The ranks of a group together hold each weight once, but for norms, rotary tables and kv heads
-/// that several of them need.
+/// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable but for the length of rows it
+/// is ready for, loaded once per process and device, shared by all jobs. The ranks of a group together hold each weight once, but
+/// for norms, rotary tables and kv heads that several of them need.
 class Backbone {
  public:
   /// Reads and packs the weights, layer by layer; the file's pages are dropped as it goes. compute: bfloat16, float32 or
   /// float64 (tests). device: where they go.
-  static std::shared_ptr<const Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device,
-                                              BackboneUse use = {});
+  static std::shared_ptr<Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device,
+                                        BackboneUse use = {});
 
   /// Of the whole model.
   const ModelConfig& config() const { return config_; }
@@ -53,6 +53,9 @@ class Backbone {
   FeatureRange vocabulary() const { return shard_vocabulary(config_, shard_); }
   const RotaryTable& rotary() const { return rotary_; }
   int64_t positions() const { return rotary_.cosine.size(0); }  ///< rows can have so many tokens
+  /// Makes rows of so many tokens possible, up to the model's context: for jobs that come later. Not while anything computes. What
+  /// was computed with shorter rows keeps its bits. Throws MemoryLimitExceeded, and is then as before.
+  void allow_rows(int64_t positions);
   AttentionShape attention_shape() const;
   int64_t weight_bytes() const;
 

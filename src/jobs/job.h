@@ -153,6 +153,7 @@ struct RunSpec {
   Recompute recompute = Recompute::automatic;
   int64_t ranks = 1;                   ///< that the model's layers are divided among
   RankOrder pipeline_order = RankOrder::automatic;
+  bool stay = false;                   ///< wait for further jobs when all have ended
   bool portable_kernels = false;       ///< force the ATen path where own kernels exist
   bool operator==(const RunSpec&) const = default;
 };

@@ -25,10 +25,11 @@ constexpr int64_t largest_batch = 65536;
 /// Builds the result from the layers, checking what no single option can check.
 class JobsFileBuilder {
  public:
-  JobsFileBuilder(std::string file_name, const fs::path& folder, Purpose purpose, bool look_for_inputs,
-                  MistakeList& mistakes)
+  JobsFileBuilder(std::string file_name, const fs::path& folder, fs::path working_directory, Purpose purpose,
+                  bool look_for_inputs, MistakeList& mistakes)
       : file_(std::move(file_name)),
         folder_(folder.empty() ? fs::current_path() : fs::absolute(folder)),
+        working_directory_(std::move(working_directory)),
         purpose_(purpose),
         look_for_inputs_(look_for_inputs),
         mistakes_(mistakes) {}
@@ -78,6 +79,7 @@ class JobsFileBuilder {
     const GivenOption* config = find_given(merged, "model.config");
     const GivenOption* weights = find_given(merged, "model.weights");
     if (path == nullptr && config == nullptr) {
+      if (purpose_ == Purpose::join) return;
       mistakes_.add(file_, 0, "model", "`path` is missing: a Hugging Face folder or a GGUF file");
     } else if (weights != nullptr && weights->is_mistaken) {
       return;
@@ -86,7 +88,7 @@ class JobsFileBuilder {
     } else if (config != nullptr && result.model.weights == "file") {
       mistakes_.add(weights != nullptr ? *weights : *config,
                     "`config` has no weights: set `weights: random` or `none`");
-    } else if (purpose_ == Purpose::train && result.model.weights == "none") {
+    } else if (purpose_ != Purpose::plan && result.model.weights == "none") {
       mistakes_.add(*weights,
                     "training needs weights, got none; `cotune plan` and `cotune simulate` do without");
     }
@@ -133,10 +135,10 @@ class JobsFileBuilder {
     const GivenOption* lengths = find_given(merged, "data.lengths");
     if (lengths == nullptr && find_given(merged, "data.train") == nullptr) {
       mistakes_.add(file_, job.line, field + ".data",
-                    purpose_ == Purpose::train
+                    purpose_ != Purpose::plan
                         ? "`train` is missing: a JSONL file"
                         : "`train` or `lengths` is missing: a JSONL file, or example lengths");
-    } else if (lengths != nullptr && purpose_ == Purpose::train) {
+    } else if (lengths != nullptr && purpose_ != Purpose::plan) {
       mistakes_.add(*lengths, "training needs data.train; `cotune plan` and `cotune simulate` take lengths");
     }
   }
@@ -179,7 +181,7 @@ class JobsFileBuilder {
       const bool is_path =
           type == OptionType::path || text.find('/') != std::string::npos || text.ends_with(".json");
       if (!is_path) continue;
-      const fs::path base = given.file == file_ ? folder_ : fs::current_path();
+      const fs::path base = given.file == file_ ? folder_ : working_directory_;
       const fs::path full = (base / text).lexically_normal();
       std::error_code unreadable;
       if (look_for_inputs_ && !fs::exists(full, unreadable)) {
@@ -207,7 +209,7 @@ class JobsFileBuilder {
   }
 
   std::string file_;
-  fs::path folder_;
+  fs::path folder_, working_directory_;
   Purpose purpose_;
   bool look_for_inputs_;
   MistakeList& mistakes_;
@@ -219,11 +221,11 @@ class JobsFileBuilder {
 
 JobsFileReading parse(std::string_view text, const std::string& file_name, const fs::path& folder,
                       const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs,
-                      MistakeList& mistakes) {
+                      MistakeList& mistakes, const fs::path& working_directory = fs::current_path()) {
   const YAML::Node document = load_yaml_document(text, file_name);
   JobsFileLayers layers = read_layers(document, file_name, mistakes);
   add_overrides(overrides, layers, mistakes);
-  return JobsFileBuilder(file_name, folder, purpose, look_for_inputs, mistakes).build(layers);
+  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, mistakes).build(layers);
 }
 
 }  // namespace
@@ -242,6 +244,19 @@ JobsFileReading read_jobs_file(const fs::path& path, const std::vector<std::stri
   JobsFileReading reading;
   try {
     reading = parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes);
+    mistakes.throw_if_any();
+  } catch (const UserError& error) {
+    diagnostics.add(error);
+  }
+  return reading;
+}
+
+JobsFileReading read_jobs_text(const JobsText& text, const std::vector<std::string>& overrides, Purpose purpose,
+                               Diagnostics& diagnostics) {
+  MistakeList mistakes;
+  JobsFileReading reading;
+  try {
+    reading = parse(text.text, text.file_name, text.folder, overrides, purpose, true, mistakes, text.working_directory);
     mistakes.throw_if_any();
   } catch (const UserError& error) {
     diagnostics.add(error);

@@ -14,8 +14,8 @@
 namespace cotune {
 
 /// `train` refuses what has no weights or no data (`model.weights: none`, `data.lengths`); `plan` accepts
-/// them.
-enum class Purpose { train, plan };
+/// them. `join` is `train` into a run that has its model: the file may leave it out.
+enum class Purpose { train, plan, join };
 
 /// Reads, merges `defaults` into every job, and checks.
 ///
@@ -48,6 +48,16 @@ struct JobsFileReading {
 /// The same, with the mistakes added to `mistakes`. Of a file that cannot be read at all nothing is returned.
 JobsFileReading read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                                Purpose purpose, Diagnostics& mistakes);
+
+/// The same from text that comes from elsewhere.
+/// file_name: what messages call the text. folder, working_directory: absolute; what relative paths in it are resolved against,
+/// and those in `overrides`.
+struct JobsText {
+  std::string text, file_name;
+  std::filesystem::path folder, working_directory;
+};
+JobsFileReading read_jobs_text(const JobsText& text, const std::vector<std::string>& overrides, Purpose purpose,
+                               Diagnostics& mistakes);
 
 /// The same from text, without touching the file system: inputs are not looked for.
 /// file_name: what messages call the text. folder: what relative paths are resolved against.

@@ -242,6 +242,9 @@ void add_run(std::vector<Option>& table) {
                         "Tokens of a chunk.", {.condition = layout_is(Layout::chunked)}));
   table.push_back(field(Section::run, "recompute", COTUNE_FIELD(run->recompute), choice_of<Recompute>(),
                         "Compute activations again in the backward pass instead of keeping them."));
+  table.push_back(field(Section::run, "stay", COTUNE_FIELD(run->stay), of_type(OptionType::boolean),
+                        "When every job has ended, wait for further ones (`cotune job add`) until drained or stopped "
+                        "(docs/control.md)."));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
                         of_type(OptionType::boolean), "Do without the kernels made for this CPU or GPU."));
 }

@@ -8,7 +8,8 @@
 namespace cotune {
 namespace {
 
-constexpr const char* status_names[] = {"waiting", "running", "finished", "stopped_early", "failed", "refused"};
+constexpr const char* status_names[] = {"waiting",       "running", "paused",  "finished",
+                                        "stopped_early", "failed",  "refused", "cancelled"};
 
 nlohmann::json number_or_null(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
@@ -21,6 +22,10 @@ double number_from(const nlohmann::json& value) {
 }  // namespace
 
 std::string to_string(JobStatus status) { return status_names[static_cast<size_t>(status)]; }
+
+bool has_ended(JobStatus status) {
+  return status != JobStatus::waiting && status != JobStatus::running && status != JobStatus::paused;
+}
 
 std::string JobState::to_json() const {
   nlohmann::ordered_json json;

@@ -6,8 +6,10 @@
 
 namespace cotune {
 
-enum class JobStatus { waiting, running, finished, stopped_early, failed, refused };
+/// waiting: for memory. paused: by the user, until the user resumes it. The others after running are ends.
+enum class JobStatus { waiting, running, paused, finished, stopped_early, failed, refused, cancelled };
 std::string to_string(JobStatus status);
+bool has_ended(JobStatus status);
 
 /// What a job's checkpoint holds beside its tensors; with the jobs file it determines the rest of the run.
 struct JobState {
@@ -33,6 +35,7 @@ struct JobState {
   // How the job stands in this run; not in checkpoints, from which any job goes on.
   JobStatus status = JobStatus::waiting;
   std::string failure;
+  std::string wait_reason;       ///< of a job that waits
   bool missed_deadline = false;  ///< it made a step, or waited, after its deadline
 
   std::string to_json() const;

@@ -131,6 +131,10 @@ void MetricsFile::on_checkpoint(const TrainingJob& job) {
   write(checkpoint_line(job.spec().name, job.state().step));
 }
 
+void MetricsFile::on_job_paused(const TrainingJob& job) {
+  write(text_of(Json{{"event", "pause"}, {"job", job.spec().name}, {"step", job.state().step}}));
+}
+
 void MetricsFile::on_job_ended(const TrainingJob& job) {
   write(text_of(Json{{"event", "end"},
                      {"job", job.spec().name},

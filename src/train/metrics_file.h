@@ -34,6 +34,7 @@ class MetricsFile : public RunObserver {
   void on_evaluation(const EvaluationEvent& event) override;
   void on_saving(const TrainingJob& job) override;
   void on_checkpoint(const TrainingJob& job) override;
+  void on_job_paused(const TrainingJob& job) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;

@@ -28,6 +28,8 @@ RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_p
   options_.most_in_flight = static_cast<int32_t>(ranks);
 }
 
+void RankPlanner::add(const TrainingJob& job) { jobs_.push_back(job.shape()); }
+
 StagePrices& RankPlanner::prices(bool recompute) {
   StageMachine machine = machine_;
   machine.recompute = recompute;

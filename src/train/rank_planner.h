@@ -23,6 +23,9 @@ class RankPlanner {
 
   const PipelineLayout& layout() const { return layout_; }
 
+  /// The run's next job. The model stays divided as it is.
+  void add(const TrainingJob& job);
+
   /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them.
   RankPlan plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds);
 

@@ -19,17 +19,22 @@ JobGrouping named(const RoundTasks& tasks, std::span<TrainingJob* const> residen
   return grouping;
 }
 
-/// The tasks as far as their jobs are resident, by place.
+/// The tasks as far as their jobs are resident, by place; further residents each by itself.
 HybridTasks of_resident(const HybridTasks& tasks, std::span<TrainingJob* const> resident) {
   HybridTasks result;
+  std::vector<bool> has_task(resident.size());
   for (const std::vector<int32_t>& task : tasks) {
     std::vector<int32_t> places;
     for (size_t place = 0; place < resident.size(); ++place) {
       if (std::find(task.begin(), task.end(), resident[place]->index()) != task.end()) {
         places.push_back(static_cast<int32_t>(place));
+        has_task[place] = true;
       }
     }
     if (!places.empty()) result.push_back(std::move(places));
+  }
+  for (size_t place = 0; place < resident.size(); ++place) {
+    if (!has_task[place]) result.push_back({static_cast<int32_t>(place)});
   }
   return result;
 }

@@ -31,7 +31,8 @@ class RoundPlanner {
     HybridTasks tasks;   ///< jobs by their index in the run
     PlannedRound round;  ///< without cause and round
   };
-  /// `resident`: at least one, ascending. Followed tasks are taken as far as their jobs are resident.
+  /// `resident`: at least one, ascending. Followed tasks are taken as far as their jobs are resident; a job that stands in none,
+  /// which came later, is one by itself.
   const Answer& plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy);
 
  private:

@@ -67,7 +67,7 @@ struct RunSummary {
   int64_t memory_limit_bytes = 0;
   std::vector<PlannedRound> plans;      ///< sharing hybrid: which jobs shared microbatches, from which round on
   std::map<int32_t, std::vector<double>> losses;  ///< per job, every step of this run
-  bool interrupted = false;
+  bool interrupted = false;             ///< jobs that have not ended are saved: stopped, or only paused ones were left
   double tokens_per_second() const { return seconds_training > 0 ? static_cast<double>(real_tokens) / seconds_training : 0; }
 };
 
@@ -77,6 +77,7 @@ class RunObserver {
   virtual ~RunObserver() = default;
   virtual void on_job_started(const TrainingJob&) {}
   virtual void on_job_waiting(const TrainingJob&) {}
+  virtual void on_job_paused(const TrainingJob&) {}  ///< by the user: it holds nothing in memory until it starts again
   virtual void on_selection(const TrainingJob&) {}
   /// Before a training round runs; on ranks, before the first of those that run at once. Where memory then runs short, the next
   /// plan of the same round follows.

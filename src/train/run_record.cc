@@ -41,6 +41,12 @@ std::string RunRecord::to_json() const {
                       {"token_budget", relief->token_budget},
                       {"recompute", relief->recompute}};
   }
+  if (changes != JobChanges{}) {
+    json["job_changes"] = {{"added", changes.added},
+                           {"paused", changes.paused},
+                           {"cancelled", changes.cancelled},
+                           {"priorities", changes.priorities}};
+  }
   // Paths need not be UTF-8; those of a record are for people.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -63,6 +69,13 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
       if (record.relief->token_budget < 1) {
         throw_user_error("{}: relief.token_budget: must be at least 1, got {}", file_name, record.relief->token_budget);
       }
+    }
+    if (json.contains("job_changes")) {
+      const auto& changes = json.at("job_changes");
+      changes.at("added").get_to(record.changes.added);
+      changes.at("paused").get_to(record.changes.paused);
+      changes.at("cancelled").get_to(record.changes.cancelled);
+      changes.at("priorities").get_to(record.changes.priorities);
     }
     return record;
   } catch (const nlohmann::json::exception& error) {

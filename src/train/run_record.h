@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,14 @@
 #include "train/memory_relief.h"
 
 namespace cotune {
+
+/// What was done to a run's jobs while it went on (`cotune job`), by name: a resumed run keeps to it.
+struct JobChanges {
+  std::set<std::string> added;      ///< that the run's jobs file does not have
+  std::set<std::string> paused, cancelled;
+  std::map<std::string, int64_t> priorities;
+  bool operator==(const JobChanges&) const = default;
+};
 
 /// What RUN/run.json says of a run: all that its results depend on, and how it is packed.
 struct RunRecord {
@@ -21,6 +30,7 @@ struct RunRecord {
   std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
   int64_t memory_limit_bytes = 0;
   std::optional<MemoryRelief> relief;              ///< where the limit was reached
+  JobChanges changes;
 
   std::string to_json() const;
   /// Throws UserError naming file and field.

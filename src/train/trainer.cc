@@ -28,11 +28,6 @@ MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& o
   return facts;
 }
 
-bool has_ended(const TrainingJob& job) {
-  const JobStatus status = job.state().status;
-  return status != JobStatus::waiting && status != JobStatus::running;
-}
-
 }  // namespace
 
 Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::unique_ptr<TrainingJob>> jobs,
@@ -44,8 +39,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
-      learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
-      recent_rate_(jobs_.size(), 0) {
+      learned_(backbone_->config(), facts_with_weights(*backbone_, options_)) {
   options_.policy.layer_count = backbone_->config().layer_count;
   options_.policy.recompute = options_.recompute == Recompute::always;
   if (options_.relief && options_.relief->requested_token_budget == requested_token_budget_) {
@@ -74,21 +68,36 @@ RunSummary Trainer::run() {
   summary_.memory_limit_bytes = options_.memory_limit_bytes;
   summary_.device = options_.device.name;
   for (const auto& job : jobs_) {
-    if (!has_ended(*job)) job->state().status = JobStatus::waiting;
+    const JobStatus status = job->state().status;
+    if (status == JobStatus::paused) tell([&](RunObserver& observer) { observer.on_job_paused(*job); });
+    if (has_ended(status)) tell([&](RunObserver& observer) { observer.on_job_ended(*job); });
   }
   admit_jobs();
-  while (!stop_asked()) {
+  while (true) {
+    if (options_.between_rounds) options_.between_rounds(*this);
+    evaluate_started();
+    if (stop_asked()) break;
     const std::vector<TrainingJob*> live = live_jobs();
-    if (live.empty()) break;
-    run_round(live);
-  }
-  if (stop_asked()) {
-    for (const auto& job : jobs_) {
-      if (has_ended(*job)) continue;
-      summary_.interrupted = true;
-      const bool began = job->state().status == JobStatus::running || job->state().step > 0;  // or pauses
-      if (began && !job->is_saved()) save(*job, false);
+    if (!live.empty()) {
+      run_round(live);
+    } else if (!options_.wait_for_work || !options_.wait_for_work()) {
+      break;
     }
+  }
+  if (options_.drained != nullptr && options_.drained->load()) {
+    tell([](RunObserver& observer) { observer.on_notice("asked to drain: every job is saved"); });
+  }
+  for (const auto& job : jobs_) {
+    const JobStatus status = job->state().status;
+    if (has_ended(status) || (!stop_asked() && status != JobStatus::paused)) continue;
+    if (!stop_asked()) {
+      tell([&](RunObserver& observer) {
+        observer.on_notice(fmt::format("job `{}` is still paused: --resume goes on with it", job->spec().name));
+      });
+    }
+    summary_.interrupted = true;
+    const bool began = status == JobStatus::running || job->state().step > 0;  // or waits
+    if (began && !job->is_saved()) save(*job, false);
   }
   summary_.seconds = seconds_since_start();
   for (const std::map<std::string, double>& rank : operator_seconds_) {
@@ -218,7 +227,7 @@ int64_t Trainer::count_step(const TrainingJob& current, const JobRound& round) {
     summary_.real_tokens += counts.real;
     summary_.labelled_tokens += round.labelled_tokens;
   }
-  double& recent = recent_rate_[static_cast<size_t>(round.job)];
+  double& recent = recent_rate_[round.job];
   const double rate = static_cast<double>(counts.real) / round_seconds_;
   recent = recent == 0 ? rate : 0.9 * recent + 0.1 * rate;
   const double tokens_a_step =

@@ -23,6 +23,8 @@
 
 namespace cotune {
 
+class Trainer;
+
 /// How a run packs, limits and watches itself.
 struct TrainerOptions {
   PackingPolicy policy;
@@ -39,6 +41,13 @@ struct TrainerOptions {
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
   /// Set: save and end. The training rounds under way are finished first (on ranks those of two seconds), an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
+  const std::atomic<bool>* drained = nullptr;  ///< the same, from elsewhere
+  /// What is to be done to the run while it goes on (Trainer::add_jobs and those after it): called on its thread before every
+  /// round, on ranks before those that run at once.
+  std::function<void(Trainer&)> between_rounds;
+  /// Called when no job can train: waits until between_rounds may have something to do, or `stop` or `drained` is set. Returns
+  /// whether the run goes on; where it is not set, the run ends.
+  std::function<bool()> wait_for_work;
   /// The time of day, in seconds since 1970, that deadlines are compared with.
   std::function<int64_t()> time_of_day = [] { return static_cast<int64_t>(std::time(nullptr)); };
   std::chrono::steady_clock::time_point program_start = std::chrono::steady_clock::now();
@@ -52,16 +61,38 @@ class Trainer {
   Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::unique_ptr<TrainingJob>> jobs,
           TrainerOptions options);
 
-  /// Trains until every job has ended or `stop` is set. The jobs' states say how each ended.
+  /// Trains until every job has ended or is paused, or `stop` is set. The jobs' states say how each ended. Jobs whose state is
+  /// cancelled or paused at the beginning stay so.
   RunSummary run();
   const std::vector<std::unique_ptr<TrainingJob>>& jobs() const { return jobs_; }
+  const RunSummary& so_far() const { return summary_; }
+
+  // From between_rounds (trainer_control.cc). None of it changes what other jobs become. A UserError says why the job's state
+  // does not allow it, and nothing has changed then. What a job that starts is due, an evaluation, comes after all of them.
+  /// Why the job can never run within the memory limit; nothing: it can.
+  std::optional<std::string> reason_never_to_fit(const TrainingJob& job) const;
+  /// The jobs' indices go on from those of jobs(). They start as memory allows, after which their states say whether they run.
+  void add_jobs(std::vector<std::unique_ptr<TrainingJob>> jobs);
+  /// Ends the job; a checkpoint of its last step is kept.
+  void cancel_job(TrainingJob& job);
+  /// Saves the job and takes it out of memory.
+  void pause_job(TrainingJob& job);
+  /// A paused job starts again when memory allows, and ends with the bits of one that was never paused.
+  void resume_job(TrainingJob& job);
+  void set_priority(TrainingJob& job, int64_t priority);
 
  private:
   // Under the memory limit (trainer_memory.cc).
   void apply_memory_limit();
   MemoryEstimate predict(std::span<const int32_t> jobs, const PackingPolicy& policy) const;
   Admission decide_admission();
+  std::string wait_reason(const TrainingJob& job) const;
   void admit_jobs();
+  /// Its first part: loads those that may start, and leaves their evaluations to evaluate_started().
+  void start_jobs();
+  void evaluate_started();
+  /// Another job may take the place of one that has left.
+  void fill_place();
   /// The next step down (schedule/smaller_rounds.h).
   std::optional<PackingPolicy> smaller(const PackingPolicy& policy) const;
   /// The first step down, from the policy in use, under which the job fits alone.
@@ -128,7 +159,10 @@ class Trainer {
   void limit_memory(int64_t bytes);
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }
   double seconds_since_start() const;
-  bool stop_asked() const { return options_.stop != nullptr && options_.stop->load(); }
+  bool stop_asked() const {
+    return (options_.stop != nullptr && options_.stop->load()) || (options_.drained != nullptr && options_.drained->load());
+  }
+  void save_if_it_has_stepped(TrainingJob& job);
   template <typename Call>
   void tell(Call call) {
     for (RunObserver* observer : options_.observers) call(*observer);
@@ -151,7 +185,8 @@ class Trainer {
   int64_t outside_bytes_ = 0;              ///< of the process beside its tensors, the most seen
   RunSummary summary_;
   std::vector<int32_t> paused_;            ///< by memory; they start again when another job ends
-  std::vector<double> recent_rate_;        ///< per job, real tokens per second
+  std::vector<TrainingJob*> started_;      ///< since the last evaluate_started()
+  std::map<int32_t, double> recent_rate_;  ///< per job, real tokens per second
   std::map<JobStep, TokenCounts> round_tokens_;  ///< of the rounds at hand
   double round_seconds_ = 0;               ///< of the last one
   bool evaluating_ = false;

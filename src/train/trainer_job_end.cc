@@ -45,8 +45,8 @@ void Trainer::end_job(TrainingJob& ended, JobStatus status) {
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
   if (status == JobStatus::refused) return;
   ended.unload();
-  paused_.clear();
-  admit_jobs();
+  fill_place();
+  evaluate_started();
 }
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
+#include "base/quantity_text.h"
 #include "schedule/smaller_rounds.h"
 #include "train/trainer.h"
 
@@ -104,7 +106,36 @@ Admission Trainer::decide_admission() {
   return admission;
 }
 
+std::optional<std::string> Trainer::reason_never_to_fit(const TrainingJob& job) const {
+  if (tensor_limit_ == 0) return std::nullopt;
+  const std::array footprint{job.footprint()};
+  const auto alone = [&](const PackingPolicy& policy) { return learned_.predict(footprint, {}, policy); };
+  const auto refusal = refuse_for_ever(job.index(), tensor_limit_, options_.policy, options_.recompute, alone);
+  if (!refusal) return std::nullopt;
+  return refusal->to_string(options_.memory_limit_bytes);
+}
+
+std::string Trainer::wait_reason(const TrainingJob& job) const {
+  std::vector<int32_t> together;
+  for (const TrainingJob* running : running_jobs()) together.push_back(running->index());
+  const size_t running_count = together.size();
+  together.push_back(job.index());
+  return fmt::format("memory: with it the {} running job{} would take {}, the limit leaves {}", running_count,
+                     running_count == 1 ? "" : "s", bytes_text(predict(together, options_.policy).total()),
+                     bytes_text(tensor_limit_));
+}
+
 void Trainer::admit_jobs() {
+  start_jobs();
+  evaluate_started();
+}
+
+void Trainer::fill_place() {
+  paused_.clear();
+  start_jobs();
+}
+
+void Trainer::start_jobs() {
   apply_memory_limit();
   Admission admission = decide_admission();
   if (admission.admitted.empty() && !admission.waiting.empty()) {
@@ -117,7 +148,6 @@ void Trainer::admit_jobs() {
     job(refusal.job).state().failure = refusal.to_string(options_.memory_limit_bytes);
     end_job(job(refusal.job), JobStatus::refused);
   }
-  std::vector<TrainingJob*> started;
   std::vector<std::pair<TrainingJob*, std::string>> failed;
   for (const int32_t index : admission.admitted) {
     TrainingJob& candidate = job(index);
@@ -129,19 +159,28 @@ void Trainer::admit_jobs() {
       const bool alone = running_jobs().empty();
       if (alone) failed.push_back({&candidate, trouble.what()});
       if (!alone) paused_.push_back(index);
+      candidate.state().wait_reason = fmt::format("memory: {}", trouble.what());
       continue;
     } catch (const UserError& error) {
       failed.push_back({&candidate, error.what()});
       continue;
     }
     candidate.state().status = JobStatus::running;
-    started.push_back(&candidate);
+    candidate.state().wait_reason.clear();
+    started_.push_back(&candidate);
     tell([&](RunObserver& observer) { observer.on_job_started(candidate); });
   }
   for (const int32_t index : admission.waiting) {
+    job(index).state().wait_reason = wait_reason(job(index));
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }
   for (const auto& [candidate, reason] : failed) fail_job(*candidate, reason);
+}
+
+void Trainer::evaluate_started() {
+  std::vector<TrainingJob*> started = std::exchange(started_, {});
+  std::sort(started.begin(), started.end(), [](const TrainingJob* a, const TrainingJob* b) { return a->index() < b->index(); });
+  started.erase(std::unique(started.begin(), started.end()), started.end());  // one may have paused and gone on
   std::erase_if(started, [](const TrainingJob* candidate) {
     return candidate->state().status != JobStatus::running || !candidate->evaluation_due();
   });
@@ -181,6 +220,7 @@ void Trainer::pause_a_job(const std::string& trouble) {
 void Trainer::set_aside(TrainingJob& victim, const std::string& trouble) {
   victim.unload();
   victim.state().status = JobStatus::waiting;
+  victim.state().wait_reason = fmt::format("memory ran short at step {}: {}", victim.state().step, trouble);
   paused_.push_back(victim.index());
   tell([&](RunObserver& observer) {
     observer.on_notice(fmt::format("memory: {}: job `{}` pauses at step {}", trouble, victim.spec().name, victim.state().step));

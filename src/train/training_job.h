@@ -41,6 +41,8 @@ class TrainingJob {
 
   int32_t index() const { return index_; }
   const JobSpec& spec() const { return spec_; }
+  /// Changes no result.
+  void set_priority(int64_t priority) { spec_.priority = priority; }
   const JobData& data() const { return data_; }
   /// From load() to unload().
   Adapter& adapter() const { return *adapter_; }

@@ -90,17 +90,20 @@ class SmallRun {
   /// Jobs of the specs, each with its own data; `resume` takes up their checkpoints.
   std::unique_ptr<Trainer> trainer(const std::vector<JobSpec>& specs, TrainerOptions options, bool resume = false) {
     std::vector<std::unique_ptr<TrainingJob>> jobs;
-    for (size_t i = 0; i < specs.size(); ++i) {
-      JobData data;
-      data.train = small_data(key_of(specs[i].name), 20, specs[i].name == "long" ? 600 : 40);
-      data.eval = small_data(key_of(specs[i].name) + 1, 5, 30);
-      if (change_data) change_data(specs[i], data);
-      jobs.push_back(std::make_unique<TrainingJob>(static_cast<int32_t>(i), specs[i], std::move(data), small_config(),
-                                                   compute_, test_device(), "small", folder / "jobs" / specs[i].name));
-      if (resume) jobs.back()->resume();
-    }
+    for (size_t i = 0; i < specs.size(); ++i) jobs.push_back(job(i, specs[i], resume));
     options.device = test_compute_device();
     return std::make_unique<Trainer>(backbone, std::move(jobs), std::move(options));
+  }
+
+  std::unique_ptr<TrainingJob> job(size_t index, const JobSpec& spec, bool resume = false) const {
+    JobData data;
+    data.train = small_data(key_of(spec.name), 20, spec.name == "long" ? 600 : 40);
+    data.eval = small_data(key_of(spec.name) + 1, 5, 30);
+    if (change_data) change_data(spec, data);
+    auto made = std::make_unique<TrainingJob>(static_cast<int32_t>(index), spec, std::move(data), small_config(), compute_,
+                                              test_device(), "small", folder / "jobs" / spec.name);
+    if (resume) made->resume();
+    return made;
   }
 
   std::filesystem::path folder;

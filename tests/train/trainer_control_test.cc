@@ -1,0 +1,342 @@
+// Jobs that come, leave, pause and go on while a run goes on: nobody else becomes anything else, nor do they.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+
+#include "base/error.h"
+#include "ops/memory.h"
+#include "train/checkpoint.h"
+#include "train/run_values.h"
+#include "train/small_run.h"
+
+namespace cotune::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Of kilobytes, as memory_promise_test.cc.
+[[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
+
+/// Does things to a run before the round at which a job has made so many steps.
+class Script {
+ public:
+  using Deed = std::function<void(Trainer&, TrainingJob&)>;
+  void at(const std::string& job, int64_t step, Deed deed) { deeds_[{job, step}] = std::move(deed); }
+
+  void operator()(Trainer& trainer) {
+    std::vector<std::pair<std::string, int64_t>> due;
+    for (const auto& job : trainer.jobs()) due.emplace_back(job->spec().name, job->state().step);
+    for (const auto& key : due) {
+      const auto found = deeds_.find(key);
+      if (found == deeds_.end()) continue;
+      const Deed deed = std::move(found->second);
+      deeds_.erase(found);
+      deed(trainer, job(trainer, key.first));
+    }
+  }
+
+  static TrainingJob& job(Trainer& trainer, const std::string& name) {
+    for (const auto& each : trainer.jobs()) {
+      if (each->spec().name == name) return *each;
+    }
+    throw InternalError(name);
+  }
+  bool is_done() const { return deeds_.empty(); }
+
+ private:
+  std::map<std::pair<std::string, int64_t>, Deed> deeds_;
+};
+
+TrainerOptions with(Script& script) {
+  TrainerOptions options;
+  options.policy.token_budget = 256;
+  options.between_rounds = [&](Trainer& trainer) { script(trainer); };
+  return options;
+}
+
+/// The jobs' losses, step by step.
+std::map<std::string, std::vector<double>> losses_of(const Trainer& trainer, const RunSummary& summary) {
+  std::map<std::string, std::vector<double>> losses;
+  for (const auto& job : trainer.jobs()) {
+    const auto found = summary.losses.find(job->index());
+    if (found != summary.losses.end()) losses[job->spec().name] = found->second;
+  }
+  return losses;
+}
+
+/// Jobs of every method with evaluations, so that something is due at many boundaries.
+std::vector<JobSpec> busy_jobs(int64_t steps) {
+  std::vector<JobSpec> specs = mixed_jobs(steps);
+  specs[1].train.eval_steps = 3;
+  specs[3].train.save_steps = 4;
+  return specs;
+}
+
+/// A run without any change.
+struct Undisturbed {
+  explicit Undisturbed(const std::vector<JobSpec>& specs, const TrainerOptions& options = {}) : run("undisturbed", compared_dtype()) {
+    auto trainer = run.trainer(specs, options);
+    const RunSummary summary = trainer->run();
+    losses = losses_of(*trainer, summary);
+  }
+  SmallRun run;
+  std::map<std::string, std::vector<double>> losses;
+};
+
+void expect_same_jobs(const SmallRun& run, const Undisturbed& undisturbed, const std::vector<std::string>& jobs) {
+  for (const std::string& job : jobs) expect_same_adapter(adapter_bytes(run, job), adapter_bytes(undisturbed.run, job), job);
+}
+
+TEST(RunControlled, APausedJobEndsAsOneThatWasNeverPausedAndChangesNobody) {
+  const std::vector<JobSpec> specs = busy_jobs(8);
+  const Undisturbed undisturbed(specs);
+  for (const std::string name : {"plain", "bottleneck", "sparse", "long"}) {
+    SmallRun run("paused", compared_dtype());
+    Script script;
+    const std::string other = name == "plain" ? "long" : "plain";
+    script.at(name, 3, [](Trainer& trainer, TrainingJob& job) {
+      trainer.pause_job(job);
+      EXPECT_FALSE(job.is_loaded());
+      EXPECT_EQ(job.state().status, JobStatus::paused);
+      EXPECT_TRUE(latest_checkpoint(job.folder()));
+    });
+    script.at(other, 6, [&](Trainer& trainer, TrainingJob&) {
+      EXPECT_EQ(Script::job(trainer, name).state().step, 3);
+      trainer.resume_job(Script::job(trainer, name));
+      EXPECT_TRUE(Script::job(trainer, name).is_loaded());
+    });
+    auto trainer = run.trainer(specs, with(script));
+    const RunSummary summary = trainer->run();
+    EXPECT_TRUE(script.is_done());
+    EXPECT_FALSE(summary.interrupted);
+    expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
+    if (test_device().is_cpu()) EXPECT_EQ(losses_of(*trainer, summary), undisturbed.losses) << name;
+  }
+}
+
+TEST(RunControlled, AJobMayPauseBeforeItsFirstStepAndWhileItChoosesItsEntries) {
+  const std::vector<JobSpec> specs = busy_jobs(4);
+  const Undisturbed undisturbed(specs);
+  SmallRun run("paused-early", compared_dtype());
+  Script script;
+  script.at("sparse", 0, [](Trainer& trainer, TrainingJob& job) { trainer.pause_job(job); });
+  int boundaries = 0;
+  TrainerOptions options = with(script);
+  options.between_rounds = [&](Trainer& trainer) {
+    // The second boundary: one of two batches of the selection is through.
+    if (++boundaries == 2) script(trainer);
+    if (boundaries == 3) {
+      trainer.resume_job(*trainer.jobs()[2]);
+      trainer.pause_job(*trainer.jobs()[2]);  // changes its mind, twice at one boundary
+      trainer.resume_job(*trainer.jobs()[2]);
+    }
+  };
+  auto trainer = run.trainer(specs, options);
+  trainer->run();
+  EXPECT_TRUE(script.is_done());
+  expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
+}
+
+TEST(RunControlled, AnAddedJobTrainsAsItDoesAloneAndChangesNobody) {
+  const std::vector<JobSpec> specs = busy_jobs(7);
+  const Undisturbed undisturbed({specs[0], specs[2]}), alone({specs[1]}), of_long({specs[3]});
+  SmallRun run("added", compared_dtype());
+  Script script;
+  script.at("sparse", 2, [&](Trainer& trainer, TrainingJob&) {
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(2, specs[1]));
+    jobs.push_back(run.job(3, specs[3]));
+    trainer.add_jobs(std::move(jobs));
+  });
+  auto trainer = run.trainer({specs[0], specs[2]}, with(script));
+  const RunSummary summary = trainer->run();
+  ASSERT_EQ(trainer->jobs().size(), 4u);
+  for (const auto& job : trainer->jobs()) EXPECT_EQ(job->state().status, JobStatus::finished) << job->state().failure;
+  expect_same_jobs(run, undisturbed, {"plain", "sparse"});
+  expect_same_jobs(run, alone, {"bottleneck"});
+  expect_same_jobs(run, of_long, {"long"});
+  ASSERT_GE(summary.plans.size(), 2u);
+  EXPECT_EQ(summary.plans[1].cause, "`bottleneck` joins, `long` joins") << "planned anew";
+}
+
+TEST(RunControlled, ACancelledJobKeepsACheckpointAndChangesNobody) {
+  const std::vector<JobSpec> specs = busy_jobs(7);
+  const Undisturbed undisturbed({specs[0], specs[1], specs[3]});
+  SmallRun run("cancelled", compared_dtype());
+  Script script;
+  script.at("sparse", 3, [](Trainer& trainer, TrainingJob& job) {
+    trainer.cancel_job(job);
+    EXPECT_THROW(trainer.pause_job(job), UserError);
+    EXPECT_THROW(trainer.resume_job(job), UserError);
+    EXPECT_THROW(trainer.cancel_job(job), UserError);
+    EXPECT_THROW(trainer.set_priority(job, 1), UserError);
+  });
+  auto trainer = run.trainer(specs, with(script));
+  const RunSummary summary = trainer->run();
+  const TrainingJob& cancelled = *trainer->jobs()[2];
+  EXPECT_EQ(cancelled.state().status, JobStatus::cancelled);
+  EXPECT_EQ(read_checkpoint_state(latest_checkpoint(cancelled.folder()).value()).step, 3);
+  EXPECT_FALSE(std::filesystem::exists(cancelled.folder() / "adapter"));
+  EXPECT_EQ(summary.losses.at(2).size(), 3u);
+  EXPECT_FALSE(summary.interrupted);
+  expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "long"});
+}
+
+TEST(RunControlled, AResumedRunLeavesCancelledAndPausedJobsAsTheyAre) {
+  const std::vector<JobSpec> specs = busy_jobs(4);
+  SmallRun run("still");
+  auto trainer = run.trainer(specs, {});
+  trainer->jobs()[0]->state().status = JobStatus::cancelled;
+  trainer->jobs()[1]->state().status = JobStatus::paused;
+  const RunSummary summary = trainer->run();
+  EXPECT_EQ(trainer->jobs()[0]->state().step, 0);
+  EXPECT_EQ(trainer->jobs()[1]->state().step, 0);
+  EXPECT_EQ(trainer->jobs()[2]->state().status, JobStatus::finished);
+  EXPECT_TRUE(summary.interrupted) << "one is paused";
+}
+
+TEST(RunControlled, WithPausedJobsOnlyItEndsAndLeavesThemToResume) {
+  const std::vector<JobSpec> specs = busy_jobs(6);
+  const Undisturbed undisturbed(specs);
+  SmallRun run("only-paused", compared_dtype());
+  Script script;
+  script.at("plain", 2, [](Trainer& trainer, TrainingJob&) {
+    for (const auto& job : trainer.jobs()) trainer.pause_job(*job);
+  });
+  EXPECT_TRUE(run.trainer(specs, with(script))->run().interrupted);
+  EXPECT_FALSE(run.trainer(specs, {}, true)->run().interrupted);
+  expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
+}
+
+TEST(RunControlled, WaitsForWorkAsLongAsItIsToldTo) {
+  const std::vector<JobSpec> specs = busy_jobs(3);
+  const Undisturbed undisturbed(specs);
+  SmallRun run("stays", compared_dtype());
+  std::vector<size_t> to_add = {1, 2, 3};
+  size_t waits = 0;
+  TrainerOptions options;
+  options.wait_for_work = [&] { return ++waits <= 3; };
+  options.between_rounds = [&](Trainer& trainer) {
+    if (waits < trainer.jobs().size() || to_add.empty()) return;
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(trainer.jobs().size(), specs[to_add.front()]));
+    to_add.erase(to_add.begin());
+    trainer.add_jobs(std::move(jobs));
+  };
+  run.trainer({specs[0]}, options)->run();
+  EXPECT_EQ(waits, 4u);
+  expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
+}
+
+TEST(RunControlled, EndsWhenItIsDrainedWithEveryJobSaved) {
+  const std::vector<JobSpec> specs = busy_jobs(6);
+  const Undisturbed undisturbed(specs);
+  SmallRun run("drained", compared_dtype());
+  std::atomic<bool> drained{false};
+  Script script;
+  script.at("long", 3, [&](Trainer&, TrainingJob&) { drained = true; });
+  TrainerOptions options = with(script);
+  options.drained = &drained;
+  auto trainer = run.trainer(specs, options);
+  EXPECT_TRUE(trainer->run().interrupted);
+  EXPECT_EQ(trainer->jobs()[3]->state().step, 3);
+  run.trainer(specs, {}, true)->run();
+  expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
+}
+
+TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeaves) {
+  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+  std::vector<JobSpec> specs{small_job("first", AdapterMethod::lora, 1, 6), small_job("second", AdapterMethod::lora, 2, 6),
+                             small_job("third", AdapterMethod::lora, 3, 6)};
+  for (JobSpec& spec : specs) spec.adapter.r = 512;
+  const Undisturbed undisturbed({specs[0], specs[2]});
+  SmallRun run("waits");
+  Script script;
+  TrainerOptions options = with(script);
+  release_unused_memory();
+  const int64_t before = memory_usage().held_bytes;
+  reset_memory_peaks();
+  run.trainer({specs[0]}, {})->run();
+  const int64_t one_job = memory_usage().peak_held_bytes - before;
+  std::filesystem::remove_all(run.folder);
+  release_unused_memory();
+  options.tensor_limit_bytes = memory_usage().held_bytes + one_job * 19 / 10;  // no room for two
+  reset_memory_peaks();
+  script.at("first", 2, [&](Trainer& trainer, TrainingJob&) {
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(1, specs[1]));
+    jobs.push_back(run.job(2, specs[2]));
+    trainer.add_jobs(std::move(jobs));
+    trainer.set_priority(Script::job(trainer, "third"), 5);
+    for (const char* name : {"second", "third"}) {
+      const JobState& state = Script::job(trainer, name).state();
+      EXPECT_EQ(state.status, JobStatus::waiting) << name;
+      EXPECT_THAT(state.wait_reason, HasSubstr("memory: with it the 1 running job would take")) << name;
+    }
+  });
+  script.at("first", 4, [&](Trainer& trainer, TrainingJob& job) {
+    trainer.pause_job(job);  // its place goes to the one of higher priority
+    EXPECT_EQ(Script::job(trainer, "third").state().status, JobStatus::running);
+    EXPECT_EQ(Script::job(trainer, "third").state().wait_reason, "");
+    EXPECT_EQ(Script::job(trainer, "second").state().status, JobStatus::waiting);
+    trainer.cancel_job(Script::job(trainer, "second"));
+    trainer.resume_job(job);
+    EXPECT_EQ(job.state().status, JobStatus::waiting) << "nobody is put out for it";
+  });
+  auto trainer = run.trainer({specs[0]}, options);
+  trainer->run();
+  EXPECT_TRUE(script.is_done());
+  EXPECT_LE(memory_usage().peak_held_bytes, options.tensor_limit_bytes);
+  expect_same_jobs(run, undisturbed, {"first", "third"});
+  EXPECT_EQ(trainer->jobs()[1]->state().status, JobStatus::cancelled);
+}
+
+TEST(RunControlled, AJobThatCanNeverFitIsKnownBeforeItIsAdded) {
+  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+  SmallRun run("never");
+  JobSpec large = small_job("large", AdapterMethod::lora, 2, 4);
+  large.adapter.r = 4096;
+  Script script;
+  script.at("small", 1, [&](Trainer& trainer, TrainingJob&) {
+    EXPECT_THAT(trainer.reason_never_to_fit(*run.job(1, large)).value_or("fits"), HasSubstr("it is exceeded at"));
+    EXPECT_EQ(trainer.reason_never_to_fit(*run.job(1, small_job("tiny", AdapterMethod::lora, 1, 2))), std::nullopt);
+  });
+  TrainerOptions options = with(script);
+  release_unused_memory();
+  options.tensor_limit_bytes = memory_usage().held_bytes + (int64_t{1} << 23);
+  run.trainer({small_job("small", AdapterMethod::lora, 1, 2)}, options)->run();
+  EXPECT_TRUE(script.is_done());
+}
+
+TEST(RunControlled, OnRanksJobsComeLeaveAndPauseAsOnOne) {
+  const std::vector<JobSpec> specs = busy_jobs(9);
+  SmallRun one("one", at::kDouble), two("two", at::kDouble);
+  TrainerOptions alone;
+  alone.policy.token_budget = 256;
+  one.trainer(specs, alone)->run();
+  Script script;
+  script.at("plain", 4, [&](Trainer& trainer, TrainingJob& job) {  // boundaries are every four rounds
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(two.job(2, specs[2]));
+    jobs.push_back(two.job(3, specs[3]));
+    jobs.push_back(two.job(4, small_job("unwanted", AdapterMethod::lora, 9, 9)));
+    trainer.add_jobs(std::move(jobs));
+    trainer.pause_job(job);
+  });
+  script.at("unwanted", 4, [](Trainer& trainer, TrainingJob& job) {
+    trainer.cancel_job(job);
+    trainer.resume_job(Script::job(trainer, "plain"));
+  });
+  TrainerOptions options = with(script);
+  options.ranks = 2;
+  options.rounds_at_once = 2;
+  auto trainer = two.trainer({specs[0], specs[1]}, options);
+  trainer->run();
+  EXPECT_TRUE(script.is_done());
+  expect_equal_adapters(two, one, specs);
+}
+
+}  // namespace
+}  // namespace cotune::testing
