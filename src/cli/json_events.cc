@@ -58,7 +58,7 @@ void JsonEvents::on_job_started(const TrainingJob& job) {
 }
 
 void JsonEvents::on_job_waiting(const TrainingJob& job) {
-  print_event(Json{{"event", "wait"}, {"job", job.spec().name}, {"step", job.state().step}});
+  print_event(Json{{"event", "wait"}, {"job", job.spec().name}, {"step", job.state().step}, {"reason", job.state().wait_reason}});
 }
 
 void JsonEvents::on_job_paused(const TrainingJob& job) {

@@ -65,6 +65,8 @@ void ProgressLines::on_job_started(const TrainingJob& job) {
 
 void ProgressLines::on_job_waiting(const TrainingJob& job) {
   make_room_for(job);
+  tokens_left_.erase(job.index());
+  newest_.erase(job.index());
   line(job, "waits for memory");
 }
 

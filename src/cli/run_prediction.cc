@@ -147,9 +147,10 @@ void RunPrediction::on_round_ended(double) {
   }
 }
 
-void RunPrediction::on_job_ended(const TrainingJob& job) {
-  live_.erase(job.index());
-  jobs_left_ = true;
+void RunPrediction::on_job_ended(const TrainingJob& job) { leave(job); }
+
+void RunPrediction::leave(const TrainingJob& job) {
+  if (live_.erase(job.index()) > 0) jobs_left_ = true;
 }
 
 void RunPrediction::on_run_ended(const RunSummary& summary) {

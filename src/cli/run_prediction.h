@@ -34,7 +34,8 @@ class RunPrediction : public RunObserver {
   void on_step(const StepEvent& event) override;
   void on_round_ended(double seconds) override;
   void on_job_ended(const TrainingJob& job) override;
-  void on_job_paused(const TrainingJob& job) override { on_job_ended(job); }
+  void on_job_waiting(const TrainingJob& job) override { leave(job); }
+  void on_job_paused(const TrainingJob& job) override { leave(job); }
   void on_run_ended(const RunSummary& summary) override;
 
   struct Round {
@@ -58,6 +59,7 @@ class RunPrediction : public RunObserver {
   const std::map<std::string, double>& operator_seconds() const { return operator_seconds_; }
 
  private:
+  void leave(const TrainingJob& job);
   struct Job {
     std::string name;
     JobFootprint footprint;

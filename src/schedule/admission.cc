@@ -46,6 +46,37 @@ Admission admit(std::span<const AdmissionCandidate> candidates, int64_t limit_by
   return admission;
 }
 
+std::vector<int32_t> jobs_to_put_out(std::span<const AdmissionCandidate> candidates, int32_t waiting, int64_t limit_bytes,
+                                     const PredictPeak& predict) {
+  const auto high = std::find_if(candidates.begin(), candidates.end(), [&](const auto& each) { return each.job == waiting; });
+  std::vector<AdmissionCandidate> lower;
+  std::vector<int32_t> together;
+  for (const AdmissionCandidate& candidate : candidates) {
+    if (!candidate.running) continue;
+    together.push_back(candidate.job);
+    if (candidate.priority < high->priority) lower.push_back(candidate);
+  }
+  together.push_back(waiting);
+  const auto fits = [&] { return predict(together).total() <= limit_bytes; };
+  std::sort(lower.begin(), lower.end(), [](const auto& a, const auto& b) { return goes_before(b, a); });
+  std::vector<int32_t> out;
+  for (size_t i = 0; i < lower.size() && !fits(); ++i) {
+    out.push_back(lower[i].job);
+    std::erase(together, lower[i].job);
+  }
+  if (!fits()) return {};
+  // One that was put out before a larger one may stay after all; the first in the order has the first chance.
+  for (size_t i = out.size(); i-- > 0;) {
+    together.push_back(out[i]);
+    if (fits()) {
+      out.erase(out.begin() + static_cast<std::ptrdiff_t>(i));
+    } else {
+      together.pop_back();
+    }
+  }
+  return out;
+}
+
 int32_t job_to_pause(std::span<const AdmissionCandidate> candidates) {
   const AdmissionCandidate* last = nullptr;
   for (const AdmissionCandidate& candidate : candidates) {

@@ -87,6 +87,9 @@ class Trainer {
   MemoryEstimate predict(std::span<const int32_t> jobs, const PackingPolicy& policy) const;
   Admission decide_admission();
   std::string wait_reason(const TrainingJob& job) const;
+  /// Saves running jobs and takes them out of memory where one of higher priority waits for their place. Returns whether there
+  /// were any.
+  bool put_out_lower_priorities(const Admission& admission);
   void admit_jobs();
   /// Its first part: loads those that may start, and leaves their evaluations to evaluate_started().
   void start_jobs();
@@ -102,6 +105,8 @@ class Trainer {
   /// Pauses the youngest running job of the lowest priority; fails the one that runs alone. Between rounds.
   void pause_a_job(const std::string& trouble);
   void set_aside(TrainingJob& job, const std::string& trouble);
+  /// Out of memory, to wait until it starts again. Steps that are not saved are lost.
+  void take_out(TrainingJob& job, const std::string& reason);
   void learn_from(const std::vector<JobRound>& rounds, const StepPlan& plan, int64_t bytes);
   /// Gives back what is kept for reuse, as far as the limit needs it while the job's files are made or read.
   void make_room_for_files(const TrainingJob& job);

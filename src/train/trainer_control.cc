@@ -65,6 +65,7 @@ void Trainer::set_priority(TrainingJob& job, int64_t priority) {
   tell([&](RunObserver& observer) {
     observer.on_notice(fmt::format("priority of job `{}`: {}, before {}", job.spec().name, priority, before));
   });
+  start_jobs();  // it, or another one, may go before one that runs
 }
 
 }  // namespace cotune

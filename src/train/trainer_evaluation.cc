@@ -43,12 +43,14 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
   const double before = seconds_since_start();
   std::vector<JobRound> rounds;
   for (TrainingJob* current : jobs) {
+    if (current->state().status != JobStatus::running) continue;  // makes way for another: its evaluation stays due
     try {
       rounds.push_back(current->evaluation_round());
     } catch (const UserError& error) {
       fail_job(*current, error.what());
     }
   }
+  std::erase_if(rounds, [&](const JobRound& round) { return job(round.job).state().status != JobStatus::running; });
   if (rounds.empty()) return;
   try {
     run_evaluation(rounds);

@@ -125,6 +125,31 @@ std::string Trainer::wait_reason(const TrainingJob& job) const {
                      bytes_text(tensor_limit_));
 }
 
+bool Trainer::put_out_lower_priorities(const Admission& admission) {
+  std::vector<AdmissionCandidate> candidates;
+  for (const int32_t index : admission.admitted) {
+    candidates.push_back(candidate(job(index)));
+    candidates.back().running = true;  // or will be, unless it is in the way itself
+  }
+  const auto predicted = [this](std::span<const int32_t> jobs) { return predict(jobs, options_.policy); };
+  for (const int32_t waiting : admission.waiting) {
+    candidates.push_back(candidate(job(waiting)));
+    const std::vector<int32_t> out = jobs_to_put_out(candidates, waiting, tensor_limit_, predicted);
+    candidates.pop_back();
+    bool any = false;
+    for (const int32_t index : out) {
+      TrainingJob& lower = job(index);
+      if (lower.state().status != JobStatus::running) continue;
+      save_if_it_has_stepped(lower);
+      take_out(lower, fmt::format("priority: job `{}` makes way for `{}` at step {}", lower.spec().name, job(waiting).spec().name,
+                                  lower.state().step));
+      any = true;
+    }
+    if (any) return true;
+  }
+  return false;
+}
+
 void Trainer::admit_jobs() {
   start_jobs();
   evaluate_started();
@@ -144,6 +169,7 @@ void Trainer::start_jobs() {
     use(*policy_that_fits(next.index()), fmt::format("job `{}` does not fit otherwise", next.spec().name));
     admission = decide_admission();
   }
+  while (put_out_lower_priorities(admission)) admission = decide_admission();
   for (const AdmissionRefusal& refusal : admission.refused) {
     job(refusal.job).state().failure = refusal.to_string(options_.memory_limit_bytes);
     end_job(job(refusal.job), JobStatus::refused);
@@ -218,12 +244,16 @@ void Trainer::pause_a_job(const std::string& trouble) {
 }
 
 void Trainer::set_aside(TrainingJob& victim, const std::string& trouble) {
+  paused_.push_back(victim.index());
+  take_out(victim, fmt::format("memory: {}: job `{}` pauses at step {}", trouble, victim.spec().name, victim.state().step));
+}
+
+void Trainer::take_out(TrainingJob& victim, const std::string& reason) {
   victim.unload();
   victim.state().status = JobStatus::waiting;
-  victim.state().wait_reason = fmt::format("memory ran short at step {}: {}", victim.state().step, trouble);
-  paused_.push_back(victim.index());
+  victim.state().wait_reason = reason;
   tell([&](RunObserver& observer) {
-    observer.on_notice(fmt::format("memory: {}: job `{}` pauses at step {}", trouble, victim.spec().name, victim.state().step));
+    observer.on_notice(reason);
     observer.on_job_waiting(victim);
   });
 }

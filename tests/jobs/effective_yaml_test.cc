@@ -140,6 +140,7 @@ run:
   sharing: hybrid
   layout: ragged
   recompute: auto
+  stay: false
   portable_kernels: false
 jobs:
   - name: a

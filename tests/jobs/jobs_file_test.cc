@@ -221,6 +221,27 @@ TEST(JobsFile, OnDiskIsReadWithItsInputsLookedFor) {
   EXPECT_THROW(read_jobs_file(folder / "none.yaml", {}, Purpose::train), UserError);
 }
 
+TEST(JobsFile, ThatJoinsARunMayLeaveTheModelOutAndComesAsText) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "joining_jobs_test", elsewhere = folder / "elsewhere";
+  std::filesystem::create_directories(elsewhere);
+  std::ofstream(folder / "t.jsonl") << "{}";
+  std::ofstream(elsewhere / "e.jsonl") << "{}";
+  const JobsText text{"cotune: 1\njobs:\n  - {name: a, data: {train: t.jsonl}}\n", "more.yaml", folder, elsewhere};
+  Diagnostics mistakes;
+  const JobsFileReading joining = read_jobs_text(text, {"jobs.a.data.eval=e.jsonl"}, Purpose::join, mistakes);
+  EXPECT_TRUE(mistakes.empty());
+  EXPECT_EQ(joining.jobs_file.jobs.at(0).data.train, (folder / "t.jsonl").string());
+  EXPECT_EQ(joining.jobs_file.jobs.at(0).data.eval, (elsewhere / "e.jsonl").string());
+  EXPECT_TRUE(joining.model_places.empty());
+  read_jobs_text(text, {"jobs.a.data.eval=t.jsonl", "model.weights=none"}, Purpose::join, mistakes);
+  ASSERT_EQ(mistakes.size(), 1u) << "what is said of a model is compared by the run";
+  EXPECT_EQ(mistakes.items()[0].to_string(), "--set: jobs.a.data.eval: no such file or folder: " + (elsewhere / "t.jsonl").string());
+  Diagnostics of_start;
+  read_jobs_text(text, {}, Purpose::train, of_start);
+  ASSERT_EQ(of_start.size(), 1u);
+  EXPECT_EQ(of_start.items()[0].field, "model");
+}
+
 TEST(ExampleJobsFiles, AreValid) {
   for (const char* name : {"minimal.yaml", "four-methods.yaml", "demo.yaml"}) {
     const std::filesystem::path path = std::filesystem::path(COTUNE_SOURCE_DIR) / "examples" / name;

@@ -48,6 +48,27 @@ TEST(Admit, KeepsWhatRuns) {
   EXPECT_EQ(admission.waiting, (std::vector<int32_t>{1}));
 }
 
+TEST(JobsToPutOut, AreTheLastOfLowerPriorityAndAsFewAsMakeRoom) {
+  // Job 5 waits; the others run.
+  const auto out = [](std::vector<int64_t> needs, std::vector<int64_t> priorities, int64_t limit) {
+    std::vector<AdmissionCandidate> candidates;
+    std::vector<std::pair<int64_t, int64_t>> sizes;
+    for (int32_t job = 0; job < 6; ++job) {
+      const auto i = static_cast<size_t>(job);
+      candidates.push_back({.job = job, .priority = priorities[i], .arrival = job, .running = job < 5});
+      sizes.push_back({needs[i], 0});
+    }
+    return jobs_to_put_out(candidates, 5, limit, simulated(sizes, 0));
+  };
+  using Jobs = std::vector<int32_t>;
+  EXPECT_EQ(out({10, 10, 10, 10, 10, 10}, {0, 0, 0, 0, 0, 1}, 50), (Jobs{4}));
+  EXPECT_EQ(out({10, 10, 10, 10, 10, 20}, {0, 3, 0, 0, 2, 2}, 50), (Jobs{3, 2})) << "equal priority never makes way";
+  EXPECT_EQ(out({10, 10, 10, 40, 10, 40}, {0, 0, 0, 0, 0, 1}, 80), (Jobs{3})) << "the small one would not have been enough";
+  EXPECT_EQ(out({10, 10, 10, 10, 10, 20}, {2, 2, 2, 2, 0, 1}, 50), Jobs{}) << "one that leaves no room for it stays";
+  EXPECT_EQ(out({10, 10, 10, 10, 10, 10}, {1, 1, 1, 1, 1, 1}, 50), Jobs{});
+  EXPECT_EQ(out({10, 10, 10, 10, 10, 90}, {0, 0, 0, 0, 0, 1}, 50), Jobs{}) << "does not fit alone";
+}
+
 TEST(Admit, RefusesWhatCanNeverFitAndNamesTheTerm) {
   const std::vector<AdmissionCandidate> candidates = {{.job = 0}, {.job = 1}};
   const Admission admission = admit(candidates, 100 << 20, simulated({{10, 200 << 20}, {20, 0}}, 0));

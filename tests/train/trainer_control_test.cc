@@ -19,22 +19,23 @@ using ::testing::HasSubstr;
 // Of kilobytes, as memory_promise_test.cc.
 [[maybe_unused]] const bool installed = (install_counting_allocator(size_t{1} << 12), true);
 
-/// Does things to a run before the round at which a job has made so many steps.
+/// Does things to a run at the first boundary at which a job has made so many steps.
 class Script {
  public:
   using Deed = std::function<void(Trainer&, TrainingJob&)>;
   void at(const std::string& job, int64_t step, Deed deed) { deeds_[{job, step}] = std::move(deed); }
 
   void operator()(Trainer& trainer) {
-    std::vector<std::pair<std::string, int64_t>> due;
-    for (const auto& job : trainer.jobs()) due.emplace_back(job->spec().name, job->state().step);
-    for (const auto& key : due) {
-      const auto found = deeds_.find(key);
-      if (found == deeds_.end()) continue;
-      const Deed deed = std::move(found->second);
-      deeds_.erase(found);
-      deed(trainer, job(trainer, key.first));
+    std::vector<std::pair<std::string, Deed>> due;
+    for (const auto& job : trainer.jobs()) {
+      std::erase_if(deeds_, [&](auto& deed) {
+        const auto& [name, step] = deed.first;
+        const bool is_due = name == job->spec().name && step <= job->state().step;
+        if (is_due) due.emplace_back(name, std::move(deed.second));
+        return is_due;
+      });
     }
+    for (const auto& [name, deed] : due) deed(trainer, job(trainer, name));
   }
 
   static TrainingJob& job(Trainer& trainer, const std::string& name) {
@@ -76,13 +77,15 @@ std::vector<JobSpec> busy_jobs(int64_t steps) {
 
 /// A run without any change.
 struct Undisturbed {
-  explicit Undisturbed(const std::vector<JobSpec>& specs, const TrainerOptions& options = {}) : run("undisturbed", compared_dtype()) {
-    auto trainer = run.trainer(specs, options);
+  explicit Undisturbed(const std::vector<JobSpec>& specs)
+      : run("undisturbed" + std::to_string(++count), compared_dtype()) {
+    auto trainer = run.trainer(specs, {});
     const RunSummary summary = trainer->run();
     losses = losses_of(*trainer, summary);
   }
   SmallRun run;
   std::map<std::string, std::vector<double>> losses;
+  inline static int count = 0;
 };
 
 void expect_same_jobs(const SmallRun& run, const Undisturbed& undisturbed, const std::vector<std::string>& jobs) {
@@ -112,7 +115,10 @@ TEST(RunControlled, APausedJobEndsAsOneThatWasNeverPausedAndChangesNobody) {
     EXPECT_TRUE(script.is_done());
     EXPECT_FALSE(summary.interrupted);
     expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
-    if (test_device().is_cpu()) EXPECT_EQ(losses_of(*trainer, summary), undisturbed.losses) << name;
+    const auto losses = losses_of(*trainer, summary);
+    if (test_device().is_cpu()) {
+      EXPECT_EQ(losses, undisturbed.losses) << name;
+    }
   }
 }
 
@@ -251,6 +257,7 @@ TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeav
   std::vector<JobSpec> specs{small_job("first", AdapterMethod::lora, 1, 6), small_job("second", AdapterMethod::lora, 2, 6),
                              small_job("third", AdapterMethod::lora, 3, 6)};
   for (JobSpec& spec : specs) spec.adapter.r = 512;
+  specs[0].priority = 5;
   const Undisturbed undisturbed({specs[0], specs[2]});
   SmallRun run("waits");
   Script script;
@@ -283,7 +290,7 @@ TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeav
     EXPECT_EQ(Script::job(trainer, "second").state().status, JobStatus::waiting);
     trainer.cancel_job(Script::job(trainer, "second"));
     trainer.resume_job(job);
-    EXPECT_EQ(job.state().status, JobStatus::waiting) << "nobody is put out for it";
+    EXPECT_EQ(job.state().status, JobStatus::waiting) << "an equal is not put out for it";
   });
   auto trainer = run.trainer({specs[0]}, options);
   trainer->run();
@@ -291,6 +298,49 @@ TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeav
   EXPECT_LE(memory_usage().peak_held_bytes, options.tensor_limit_bytes);
   expect_same_jobs(run, undisturbed, {"first", "third"});
   EXPECT_EQ(trainer->jobs()[1]->state().status, JobStatus::cancelled);
+}
+
+TEST(RunControlled, AJobMakesWayForOneOfHigherPriorityAndEndsAsOneThatNeverDid) {
+  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+  std::vector<JobSpec> specs{small_job("low", AdapterMethod::lora, 1, 6), small_job("equal", AdapterMethod::lora, 2, 3),
+                             small_job("high", AdapterMethod::lora, 3, 3)};
+  for (JobSpec& spec : specs) spec.adapter.r = 512;
+  specs[2].priority = 1;
+  const Undisturbed undisturbed(specs);
+  SmallRun run("makes-way");
+  release_unused_memory();
+  const int64_t before = memory_usage().held_bytes;
+  reset_memory_peaks();
+  run.trainer({specs[0]}, {})->run();
+  const int64_t one_job = memory_usage().peak_held_bytes - before;
+  std::filesystem::remove_all(run.folder);
+  release_unused_memory();
+  Script script;
+  TrainerOptions options = with(script);
+  options.tensor_limit_bytes = memory_usage().held_bytes + one_job * 19 / 10;  // no room for two
+  const auto status = [](Trainer& trainer, const char* name) { return Script::job(trainer, name).state().status; };
+  const auto add = [&](Trainer& trainer, size_t index) {
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(index, specs[index]));
+    trainer.add_jobs(std::move(jobs));
+  };
+  script.at("low", 2, [&](Trainer& trainer, TrainingJob& low) {
+    add(trainer, 1);
+    EXPECT_EQ(status(trainer, "equal"), JobStatus::waiting) << "equal priority puts nobody out";
+    add(trainer, 2);
+    EXPECT_EQ(status(trainer, "high"), JobStatus::running);
+    EXPECT_EQ(low.state().status, JobStatus::waiting);
+    EXPECT_THAT(low.state().wait_reason, HasSubstr("memory: with it the 1 running job would take"));
+    EXPECT_FALSE(low.is_loaded());
+  });
+  script.at("high", 2, [&](Trainer& trainer, TrainingJob&) {
+    trainer.set_priority(Script::job(trainer, "equal"), 2);
+    EXPECT_EQ(status(trainer, "equal"), JobStatus::running);
+    EXPECT_EQ(status(trainer, "high"), JobStatus::waiting);
+  });
+  run.trainer({specs[0]}, options)->run();
+  EXPECT_TRUE(script.is_done());
+  expect_same_jobs(run, undisturbed, {"low", "equal", "high"});
 }
 
 TEST(RunControlled, AJobThatCanNeverFitIsKnownBeforeItIsAdded) {
