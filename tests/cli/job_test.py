@@ -12,7 +12,6 @@ import signal
 import socket
 import stat
 import subprocess
-import threading
 import unittest
 
 from program import LIMIT_S, METHODS, PROGRAM, ProgramTest
@@ -39,12 +38,25 @@ class JobTest(ProgramTest):
     def job(self, action, run, *arguments, expect=0):
         return self.run_program("job", action, "--run", run, *arguments, expect=expect)
 
-    def told(self, action, run, *arguments):
-        reply = json.loads(self.job(action, run, *arguments, "--json").stdout)
-        return reply["jobs"] if "jobs" in reply else reply["run"]
+    def connect(self, run):
+        connection = socket.socket(socket.AF_UNIX)
+        self.addCleanup(connection.close)
+        folder = os.open(run, os.O_PATH)  # whose path may be too long for an address
+        connection.connect(f"/proc/self/fd/{folder}/control.sock")
+        os.close(folder)
+        return connection
+
+    def told(self, run, **request):
+        """The reply to a request, without a program that asks."""
+        connection = self.connect(run)
+        connection.sendall(json.dumps({"cotune": 1, **request}).encode() + b"\n")
+        reply = json.loads(connection.makefile().readline())
+        connection.close()
+        self.assertTrue(reply["ok"], reply)
+        return reply
 
     def listed(self, run):
-        return {job["name"]: job for job in self.told("list", run)}
+        return {job["name"]: job for job in self.told(run, request="list")["jobs"]}
 
     def wait_for_status(self, run, job, status):
         while True:
@@ -57,9 +69,7 @@ class JobTest(ProgramTest):
         """Sends a request without waiting for its reply, and returns when the run has it."""
         connections = []
         for line in ({"cotune": 1, **request}, {"cotune": 1, "request": "status"}):
-            connection = socket.socket(socket.AF_UNIX)
-            self.addCleanup(connection.close)
-            connection.connect(str(run / "control.sock"))
+            connection = self.connect(run)
             connection.sendall(json.dumps(line).encode() + b"\n")
             connections.append(connection)
         connections[1].makefile().readline()  # requests are taken in the order of connections
@@ -70,25 +80,13 @@ class JobTest(ProgramTest):
         self.assertTrue(reply["ok"], reply)
         return reply["jobs"]
 
-    def read_on(self, process):
-        """Reads what a run says, so that it goes on, until the end."""
-        events = []
-
-        def read():
-            for line in process.stdout:
-                events.append(json.loads(line))
-        reader = threading.Thread(target=read)
-        reader.start()
-        self.addCleanup(reader.join)
-        return events, reader
-
 
 class WhileARunGoesOn(JobTest):
     def test_jobs_join_pause_go_on_and_leave(self):
         run = self.path / "run"
         generator = random.Random(3)
         with open(self.path / "sparse.jsonl", "w") as data:  # longer rows than the run has had
-            for length in (300, 350, 250, 400, 320, 100, 270, 330):
+            for length in (300, 350, 250, 400, 320, 100, 270, 330) * 3:
                 ids = [generator.randrange(3, 15) for _ in range(length)]
                 data.write(json.dumps({"input_ids": ids, "labels": [-100] + ids[1:]}) + "\n")
         more = self.one_job("sparse", 100)
@@ -109,15 +107,15 @@ class WhileARunGoesOn(JobTest):
         self.assertEqual(self.adapter("run", "sparse"), self.adapter("alone", "sparse"))
         self.assertEqual(self.results("run")["sparse"], self.results("alone")["sparse"])
 
-        self.assertEqual(self.told("priority", run, "plain", "7")[0]["priority"], 7)
+        said = json.loads(self.job("priority", run, "plain", "7", "--json").stdout)
+        self.assertEqual((said["cotune"], said["ok"], said["jobs"][0]["priority"]), (1, True, 7))
         self.assertRegex(self.job("pause", run, "plain").stdout, rf"^plain: paused at step \d+; checkpoint {run}/jobs/plain/step-\d+\n$")
         paused = self.listed(run)["plain"]
         self.assertEqual((paused["status"], paused["priority"]), ("paused", 7))
         self.assertIn("is paused already", self.job("pause", run, "plain", expect=2).stderr)
-        while self.told("status", run)["phase"] != "idle":
+        while self.told(run, request="status")["run"]["phase"] != "idle":
             pass
         self.assertRegex(self.job("resume", run, "plain").stdout, rf"^plain: goes on at step {paused['step']} of {ENDLESS}\n$")
-        self.assertIn("is not paused: it is running", self.job("resume", run, "plain", expect=2).stderr)
         self.assertIn("did you mean `plain`?", self.job("cancel", run, "plian", expect=2).stderr)
         said = self.job("cancel", run, "plain").stdout
         self.assertRegex(said, rf"^plain: cancelled at step \d+; checkpoint {run}/jobs/plain/step-\d+\n$")
@@ -151,16 +149,15 @@ class WhileARunGoesOn(JobTest):
         self.assertRegex(refused(more, "--set", "run.token_budget=512"),
                          r"--set: run\.token_budget: is 512, but the run that the jobs are to join has 1024")
         self.assertRegex(refused(more, "--set", "jobs.sparse.train.lr=fast"), r"--set: jobs\.sparse\.train\.lr: must be")
-        self.assertRegex(refused(more, "--set", "jobs.sparse.adapter.density=1", "--set", "jobs.sparse.train.batch_size=60000",
-                                 "--set", "jobs.sparse.adapter.layers_to_transform=[7]"), r"layers_to_transform")
-        (self.path / "sparse.jsonl").write_text('{"input_ids": [3, 4, 500], "labels": [3, 4, 5]}\n{"input_ids": 3}\n')
+        self.assertRegex(refused(more, "--set", "jobs.sparse.adapter.layers_to_transform=[7]"), r"layers_to_transform")
+        (self.path / "sparse.jsonl").write_text('{"input_ids": [3, 4, 500], "labels": [3, 4, 500]}\n{"input_ids": 3}\n')
         self.assertRegex(refused(more), r"sparse\.jsonl:1: holds token 500(.|\n)*sparse\.jsonl:2: ")
         reply = json.loads(self.job("add", run, more, "--json", expect=2).stdout)
         self.assertEqual((reply["ok"], reply["error"]["code"]), (False, "refused"))
         self.assertEqual({mistake["line"] for mistake in reply["error"]["mistakes"]}, {1, 2})
         self.assertIn("no such file", self.job("add", run, self.path / "none.yaml", expect=2).stderr.lower())
         self.assertEqual(list(self.listed(run)), ["plain"])
-        self.job("drain", run)
+        self.told(run, request="drain")
         self.assertEqual(process.wait(LIMIT_S), 130)
         self.assertNotIn("job_changes", json.loads((run / "run.json").read_text()))
 
@@ -185,7 +182,7 @@ class WhileARunGoesOn(JobTest):
         errors = self.job("add", run, more, expect=2).stderr
         self.assertRegex(errors, r"more\.yaml:4: jobs\.large: can never run within run\.memory: it needs \d+\.\d MiB by itself")
         self.assertEqual(list(self.listed(run)), ["small"])
-        self.job("drain", run)
+        self.told(run, request="drain")
         self.assertEqual(process.wait(LIMIT_S), 130)
 
     def test_a_paused_job_ends_with_equal_bits_and_changes_nobody(self):
@@ -211,9 +208,9 @@ class WhileARunGoesOn(JobTest):
             run /= letter * 50
         self.run_program("train", self.one_job("sparse", 4, file="alone.yaml"), "--output-dir", self.path / "alone")
         process = self.start_quietly(self.one_job("plain", ENDLESS), "--stay", "--ranks=2", "--output-dir", run)
-        self.told("add", run, self.one_job("sparse", 4))
+        self.assertRegex(self.job("add", run, self.one_job("sparse", 4)).stdout, "^sparse: ")
         self.wait_for_status(run, "sparse", "finished")
-        self.assertEqual(self.told("cancel", run, "plain")[0]["status"], "cancelled")
+        self.assertEqual(self.told(run, request="cancel", job="plain")["jobs"][0]["status"], "cancelled")
         left = values_of((run / "jobs/sparse/adapter/adapter_model.safetensors").read_bytes())
         for name, values in values_of(self.adapter("alone", "sparse")).items():
             largest = max(map(abs, values))
