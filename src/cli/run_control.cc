@@ -265,6 +265,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
 
 bool RunControl::wait_for_work() {
   board_.set_idle(true);
+  release_unused_memory();
   bool goes_on = false;
   while (true) {
     {

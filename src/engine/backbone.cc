@@ -12,7 +12,7 @@
 namespace cotune {
 
 std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device,
-                                               BackboneUse use) {
+                                         BackboneUse use) {
   const MemoryScope scope(MemoryKind::weights);
   auto backbone = std::make_shared<Backbone>();
   const ModelConfig& config = files.config;

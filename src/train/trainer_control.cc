@@ -35,6 +35,7 @@ void Trainer::cancel_job(TrainingJob& job) {
   job.state().status = JobStatus::cancelled;
   tell([&](RunObserver& observer) { observer.on_job_ended(job); });
   job.unload();
+  job.forget_data();
   fill_place();
 }
 

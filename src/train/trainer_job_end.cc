@@ -45,6 +45,7 @@ void Trainer::end_job(TrainingJob& ended, JobStatus status) {
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
   if (status == JobStatus::refused) return;
   ended.unload();
+  ended.forget_data();
   fill_place();
   evaluate_started();
 }

@@ -106,6 +106,9 @@ class TrainingJob {
   /// are lost: save first.
   void unload();
 
+  /// Of a job that has ended: frees its examples, which a run that goes on for long would pile up.
+  void forget_data() { data_ = {}; }
+
   /// Bytes of the largest file that a checkpoint has.
   int64_t checkpoint_file_bytes() const;
 

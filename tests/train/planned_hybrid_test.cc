@@ -181,6 +181,27 @@ TEST(PlannedHybrid, ThatIsPrescribedIsFollowedAsFarAsItsJobsAreThere) {
   }
 }
 
+TEST(PlannedHybrid, AJobThatComesToAFollowedPlanIsAHybridTaskByItself) {
+  const std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 3), small_job("b", AdapterMethod::lora, 2, 3),
+                                   small_job("later", AdapterMethod::lora, 3, 3)};
+  SmallRun run("followed-later");
+  Plans plans;
+  TrainerOptions options;
+  options.followed = FollowedTasks{{{0, 1}}, "plan.json"};
+  options.observers = {&plans};
+  bool has_come = false;
+  options.between_rounds = [&](Trainer& trainer) {
+    if (std::exchange(has_come, true)) return;
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(2, specs[2]));
+    trainer.add_jobs(std::move(jobs));
+  };
+  run.trainer({specs[0], specs[1]}, options)->run();
+  using Tasks = std::vector<std::vector<std::string>>;
+  ASSERT_GE(plans.told.size(), 2u);
+  EXPECT_EQ(plans.told[1].taken().tasks, (Tasks{{"a", "b"}, {"later"}}));
+}
+
 TEST(PlannedHybrid, OtherSharingAsksForNoPlan) {
   const std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 1),
                                    small_job("b", AdapterMethod::lora, 2, 1)};

@@ -119,6 +119,15 @@ TEST_F(RunFolderTest, GivesItsRecordBack) {
   EXPECT_THROW(RunFolder(path, RunFolder::Start::resume).record(), UserError);
 }
 
+TEST(RunRecord, KeepsWhatWasDoneToJobsWhileTheRunWentOn) {
+  RunRecord record = record_of(two_jobs);
+  EXPECT_EQ(record.to_json().find("job_changes"), std::string::npos);
+  EXPECT_EQ(RunRecord::from_json(record.to_json(), "run.json").changes, JobChanges{});
+  record.changes = {.added = {"b"}, .paused = {"a"}, .cancelled = {"b"}, .priorities = {{"a", -3}}};
+  EXPECT_EQ(RunRecord::from_json(record.to_json(), "run.json").changes, record.changes);
+  EXPECT_TRUE(differences(record, record_of(two_jobs)).empty()) << "it changes no result";
+}
+
 TEST(RunRecord, ListsEveryDifferenceThatChangesAResult) {
   const RunRecord before = record_of(two_jobs);
   RunRecord now = record_of(

@@ -183,6 +183,7 @@ TEST(RunControlled, ACancelledJobKeepsACheckpointAndChangesNobody) {
   const RunSummary summary = trainer->run();
   const TrainingJob& cancelled = *trainer->jobs()[2];
   EXPECT_EQ(cancelled.state().status, JobStatus::cancelled);
+  for (const auto& job : trainer->jobs()) EXPECT_TRUE(job->data().train.empty()) << "runs that stay would pile data up";
   EXPECT_EQ(read_checkpoint_state(latest_checkpoint(cancelled.folder()).value()).step, 3);
   EXPECT_FALSE(std::filesystem::exists(cancelled.folder() / "adapter"));
   EXPECT_EQ(summary.losses.at(2).size(), 3u);
