@@ -36,12 +36,14 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return near.empty() ? "" : fmt::format("; did you mean `{}`?", near);
 }
 
-/// A first argument that is no command would be blamed on the command that is missing.
+/// A first argument that is no command would be blamed on the command that is missing; likewise below a command that has its own.
 void check_command(const CLI::App& app, int argc, char** argv) {
   const std::vector<std::string> names = command_names(app);
+  if (names.empty()) return;
   if (argc < 2) throw_user_error("a command is needed: {}; --help says what they do", fmt::join(names, ", "));
   const std::string word = argv[1];
-  if (word.starts_with('-') || std::find(names.begin(), names.end(), word) != names.end()) return;
+  if (word.starts_with('-')) return;
+  if (std::find(names.begin(), names.end(), word) != names.end()) return check_command(*app.get_subcommand(word), argc - 1, argv + 1);
   throw_user_error("there is no command `{}`{}\ncommands: {}; --help says what they do", word,
                    suggestion(word, names), fmt::join(names, ", "));
 }

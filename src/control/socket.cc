@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* socket_name = "control.sock";
+constexpr const char* new_socket_name = "control.sock.new";  // until it can be connected to
 constexpr int waiting_connections = 64;
 
 /// The socket's address, with the folder that it may go through, open as long as this lives.
@@ -28,11 +29,12 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
 
-/// Throws SystemError where the folder cannot be opened, or the path is too long and there is no /proc.
-SocketAddress address_of(const fs::path& run) {
+/// Of a socket in the run's folder. Throws SystemError where the folder cannot be opened, or the path is too long and there is no
+/// /proc.
+SocketAddress address_of(const fs::path& run, const char* name) {
   SocketAddress result;
   result.address.sun_family = AF_UNIX;
-  std::string path = control_socket(run).string();
+  std::string path = (run / name).string();
   constexpr size_t most = sizeof result.address.sun_path - 1;
   if (path.size() > most) {
     result.folder = Descriptor(::open(run.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -42,7 +44,7 @@ SocketAddress address_of(const fs::path& run) {
       throw SystemError(fmt::format("{}: has {} bytes, a socket's path at most {}, and there is no /proc to reach it by: choose an "
                                     "output folder with a shorter path", path, path.size(), most));
     }
-    path = folder + "/" + socket_name;
+    path = folder + "/" + name;
   }
   std::memcpy(result.address.sun_path, path.c_str(), path.size() + 1);
   return result;
@@ -70,22 +72,26 @@ int Descriptor::release() { return std::exchange(descriptor_, -1); }
 fs::path control_socket(const fs::path& run) { return run / socket_name; }
 
 Descriptor listen_at(const fs::path& run) {
-  const SocketAddress address = address_of(run);
+  const fs::path file = control_socket(run), before = run / new_socket_name;
+  const SocketAddress address = address_of(run, new_socket_name);
   Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (listener.get() < 0) throw_cannot(run, "make a socket");
   // The file takes the open socket's mode: it is never there with another one.
   if (::fchmod(listener.get(), 0600) != 0) throw_cannot(run, "set its mode");
-  if (::unlink(control_socket(run).c_str()) != 0 && errno != ENOENT) throw_cannot(run, "remove what is there");
+  ::unlink(before.c_str());  // of a process that was killed just then; what cannot be removed stands in the way of bind
   if (::bind(listener.get(), address.get(), sizeof address.address) != 0) throw_cannot(run, "make it");
-  if (::listen(listener.get(), waiting_connections) != 0) throw_cannot(run, "listen");
-  return listener;
+  if (::listen(listener.get(), waiting_connections) == 0 && ::rename(before.c_str(), file.c_str()) == 0) return listener;
+  const int reason = errno;
+  ::unlink(before.c_str());
+  errno = reason;
+  throw_cannot(run, "put it there");
 }
 
 Descriptor connect_to(const fs::path& run) {
   const fs::path file = control_socket(run);
   std::error_code unknown;
   if (!fs::is_directory(run, unknown)) throw_user_error("{}: is no run's folder", run.string());
-  const SocketAddress address = address_of(run);
+  const SocketAddress address = address_of(run, socket_name);
   Descriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connection.get() < 0) throw_cannot(run, "make a socket");
   int status = 0;

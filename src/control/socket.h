@@ -23,7 +23,7 @@ class Descriptor {
 std::filesystem::path control_socket(const std::filesystem::path& run);
 
 /// Listens at the run's socket, which its owner alone may open (mode 0600); one that a killed process has left is replaced:
-/// call it only while holding the run's folder. Not blocking. Throws SystemError naming the file.
+/// call it only while holding the run's folder. The file is there once it can be connected to. Not blocking. Throws SystemError naming the file.
 Descriptor listen_at(const std::filesystem::path& run);
 
 /// Blocking. Throws UserError where nobody listens, with what to do about it, or where the socket is another user's.

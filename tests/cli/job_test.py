@@ -12,6 +12,7 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 import unittest
 
 from program import LIMIT_S, METHODS, PROGRAM, ProgramTest
@@ -33,6 +34,7 @@ class JobTest(ProgramTest):
         run = arguments[arguments.index("--output-dir") + 1]
         while not (run / "control.sock").exists():
             self.assertIsNone(process.poll(), (self.path / "log").read_text())
+            time.sleep(0.01)  # leaves it the processor
         return process
 
     def job(self, action, run, *arguments, expect=0):
@@ -64,6 +66,7 @@ class JobTest(ProgramTest):
             if report["status"] == status:
                 return report
             self.assertNotIn(report["status"], ("failed", "refused", "cancelled", "finished"), report)
+            time.sleep(0.01)
 
     def ask(self, run, **request):
         """Sends a request without waiting for its reply, and returns when the run has it."""
@@ -114,7 +117,7 @@ class WhileARunGoesOn(JobTest):
         self.assertEqual((paused["status"], paused["priority"]), ("paused", 7))
         self.assertIn("is paused already", self.job("pause", run, "plain", expect=2).stderr)
         while self.told(run, request="status")["run"]["phase"] != "idle":
-            pass
+            time.sleep(0.01)
         self.assertRegex(self.job("resume", run, "plain").stdout, rf"^plain: goes on at step {paused['step']} of {ENDLESS}\n$")
         self.assertIn("did you mean `plain`?", self.job("cancel", run, "plian", expect=2).stderr)
         said = self.job("cancel", run, "plain").stdout
@@ -162,6 +165,8 @@ class WhileARunGoesOn(JobTest):
         reply = json.loads(done.stdout)
         self.assertEqual((reply["ok"], reply["error"]["code"]), (False, "refused"))
         self.assertEqual({mistake["line"] for mistake in reply["error"]["mistakes"]}, {1, 2})
+        self.assertIn("there is no command `pauze`; did you mean `pause`?", self.run_program("job", "pauze", "a", expect=2).stderr)
+        self.assertIn("a command is needed: list, status, add,", self.run_program("job", expect=2).stderr)
         self.assertIn("no such file", self.job("add", run, self.path / "none.yaml", expect=2).stderr.lower())
         self.assertEqual(list(self.listed(run)), ["plain"])
         self.told(run, request="drain")

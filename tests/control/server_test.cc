@@ -164,6 +164,7 @@ TEST_F(ControlSocket, ThatCannotBeMadeSaysWhy) {
     FAIL() << "made over a folder";
   } catch (const SystemError& error) {
     EXPECT_THAT(error.what(), HasSubstr((control_socket(run)).string()));
+    EXPECT_EQ(std::distance(fs::directory_iterator(run), fs::directory_iterator()), 1) << "nothing is left of it";
   }
 }
 
