@@ -94,7 +94,7 @@ class WhileARunGoesOn(JobTest):
                 data.write(json.dumps({"input_ids": ids, "labels": [-100] + ids[1:]}) + "\n")
         more = self.one_job("sparse", 100)
         self.run_program("train", more, "--set", "jobs.sparse.train.steps=4", "--output-dir", self.path / "alone")
-        process = self.start_quietly(self.one_job("plain", ENDLESS), "--stay", "--output-dir", run)
+        process = self.start_quietly(self.one_job("plain", ENDLESS), "--stay", "--threads=1", "--output-dir", run)
         mode = os.stat(run / "control.sock").st_mode
         self.assertEqual((stat.S_ISSOCK(mode), stat.S_IMODE(mode)), (True, 0o600))
         plain = self.wait_for_status(run, "plain", "running")
