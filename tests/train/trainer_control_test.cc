@@ -344,6 +344,46 @@ TEST(RunControlled, AJobMakesWayForOneOfHigherPriorityAndEndsAsOneThatNeverDid) 
   expect_same_jobs(run, undisturbed, {"low", "equal", "high"});
 }
 
+TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBack) {
+  SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
+  std::vector<JobSpec> specs{small_job("fails", AdapterMethod::lora, 1, 4), small_job("high", AdapterMethod::lora, 2, 3),
+                             small_job("low", AdapterMethod::lora, 3, 4)};
+  specs[0].adapter.r = specs[2].adapter.r = 200;
+  specs[1].adapter.r = 400;
+  specs[0].priority = specs[1].priority = 1;
+  specs[0].train.learning_rate = 1e300;
+  specs[2].train.eval_steps = 1;
+  const Undisturbed undisturbed({specs[1], specs[2]});
+  SmallRun run("middle");
+  release_unused_memory();
+  const int64_t before = memory_usage().held_bytes;
+  reset_memory_peaks();
+  run.trainer({specs[1]}, {})->run();
+  const int64_t high = memory_usage().peak_held_bytes - before;
+  std::filesystem::remove_all(run.folder);
+  release_unused_memory();
+  std::vector<std::string> started;
+  class Starts : public RunObserver {
+   public:
+    explicit Starts(std::vector<std::string>& names) : names_(names) {}
+    void on_job_started(const TrainingJob& job) override { names_.push_back(job.spec().name); }
+
+   private:
+    std::vector<std::string>& names_;
+  } observer(started);
+  TrainerOptions options;
+  options.policy.token_budget = 256;
+  options.tensor_limit_bytes = memory_usage().held_bytes + high * 5 / 4;  // for the large one alone, or both others
+  options.observers = {&observer};
+  auto trainer = run.trainer(specs, options);
+  trainer->run();
+  // When the first one fails, `low` has made a step, is about to be evaluated, and is put out.
+  EXPECT_THAT(started, ::testing::ElementsAre("fails", "low", "high", "low"));
+  EXPECT_EQ(trainer->jobs()[0]->state().status, JobStatus::failed);
+  EXPECT_EQ(trainer->jobs()[2]->state().last_eval_step, 4);
+  expect_same_jobs(run, undisturbed, {"high", "low"});
+}
+
 TEST(RunControlled, AJobThatCanNeverFitIsKnownBeforeItIsAdded) {
   SKIP_ON_A_DEVICE() << "limits and counts the host's tensors";
   SmallRun run("never");
