@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/memory.h"
 
@@ -20,6 +22,10 @@ ProjectionShape projection_shape(const ModelConfig& config, Projection projectio
     case Projection::down: return {inner, hidden};
   }
   return {};
+}
+
+bool AdapterSetup::holds(int64_t layer) const {
+  return held.empty() || std::any_of(held.begin(), held.end(), [layer](const LayerRange& range) { return range.contains(layer); });
 }
 
 Adapter::Adapter(const ModelConfig& config, AdapterSetup setup)

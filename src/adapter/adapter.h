@@ -37,6 +37,10 @@ struct AdapterSetup {
   at::Device device = at::kCPU;
   FactorForm factor_form = FactorForm::made_by_use;
   TensorShard shard;  ///< what of it is made: the part that a rank of a tensor-parallel group computes with (adapter_shards.h)
+  /// The layers whose parameters it has, where a rank holds those of its own stages alone: `modules` are the whole adapter's
+  /// all the same. Empty: all.
+  std::vector<LayerRange> held;
+  bool holds(int64_t layer) const;
 };
 
 /// The widths of a projection: [in, out]. Of a rank's part where the configuration is that of one (sharded_config).
@@ -84,6 +88,7 @@ class Adapter {
   struct NamedTensor {
     std::string name;
     at::Tensor tensor;
+    int64_t layer = 0;  ///< that it belongs to; not read by restore_structure
   };
   virtual std::vector<NamedTensor> structure() const { return {}; }
   virtual void restore_structure(const std::vector<NamedTensor>& extra, bool complete);

@@ -29,6 +29,7 @@ class BottleneckAdapter : public Adapter {
   BottleneckAdapter(const ModelConfig& config, AdapterSetup given) : Adapter(config, std::move(given)) {
     const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     for (const AdaptedModule& module : setup().modules) {
+      if (!setup().holds(module.layer)) continue;
       const int64_t width = projection_shape_of(module.projection).out, size = module.r;
       const std::string name = module_name(module.layer, module.projection);
       const std::string prefix = "base_model.model." + name;

@@ -37,19 +37,19 @@ class DiffPruningAdapter : public Adapter {
     const auto element = static_cast<int64_t>(c10::elementSize(accumulation_dtype(setup().compute)));
     int64_t pass_bytes = 0, pass_layer = -1;
     for (const AdaptedModule& module : setup().modules) {
-      auto site = std::make_unique<DiffSite>();
-      site->owner = this;
-      site->module = module;
-      site->shape = projection_shape_of(module.projection);
       const ProjectionShape whole = projection_shape(config, module.projection);  // a pass has the same sites on every rank
-      const int64_t bytes = whole.in * whole.out * element;
       const bool next_layer = module.layer != pass_layer;
       if (passes_.empty() || (next_layer && pass_bytes + layer_bytes(module.layer, element) > selection_bytes)) {
         passes_.emplace_back();
         pass_bytes = 0;
       }
       pass_layer = module.layer;
-      pass_bytes += bytes;
+      pass_bytes += whole.in * whole.out * element;
+      if (!setup().holds(module.layer)) continue;
+      auto site = std::make_unique<DiffSite>();
+      site->owner = this;
+      site->module = module;
+      site->shape = projection_shape_of(module.projection);
       passes_.back().push_back(site.get());
       place(module.layer, module.projection, site.get());
       sites_.push_back(std::move(site));
@@ -58,15 +58,10 @@ class DiffPruningAdapter : public Adapter {
 
   void refresh(LayerRange) override {}
   int64_t selection_passes() const override {
-    return parameters_.empty() ? static_cast<int64_t>(passes_.size()) : 0;
+    const auto passes = static_cast<int64_t>(passes_.size());
+    return finished_passes_ < passes ? passes : 0;
   }
-
-  int64_t finished_selection_passes() const override {
-    if (!parameters_.empty()) return static_cast<int64_t>(passes_.size());
-    int64_t passes = 0;
-    for (size_t sites = 0; sites < pending_.size(); ++passes) sites += passes_[static_cast<size_t>(passes)].size();
-    return passes;
-  }
+  int64_t finished_selection_passes() const override { return finished_passes_; }
 
   void begin_selection(int64_t pass) override {
     const MemoryScope scope(MemoryKind::gradients);
@@ -82,7 +77,8 @@ class DiffPruningAdapter : public Adapter {
       pending_.push_back({site, select_entries(site->dense_gradient, kept_entries(setup().spec.density, site->dense_gradient.numel()))});
       site->dense_gradient.reset();
     }
-    if (pass + 1 < static_cast<int64_t>(passes_.size())) return;
+    finished_passes_ = pass + 1;
+    if (finished_passes_ < static_cast<int64_t>(passes_.size())) return;
     install_pending();
   }
 
@@ -101,8 +97,10 @@ class DiffPruningAdapter : public Adapter {
     for (const NamedTensor& item : extra) by_name[item.name] = item.tensor;
     parameters_.clear();
     pending_.clear();
+    finished_passes_ = 0;
     for (const auto& pass : passes_) {
       if (by_name.empty() && !complete) return;  // of this pass on nothing is chosen yet
+      ++finished_passes_;
       for (DiffSite* site : pass) pending_.push_back({site, take_entries(*site, by_name)});
     }
     if (!by_name.empty()) throw_user_error("`{}` does not belong to this adapter", by_name.begin()->first);
@@ -112,6 +110,7 @@ class DiffPruningAdapter : public Adapter {
   void take_part(const Adapter& from) override {
     const MemoryScope scope(MemoryKind::adapters);
     const auto& whole = static_cast<const DiffPruningAdapter&>(from);
+    finished_passes_ = whole.finished_passes_;
     if (whole.parameters_.size() == parameters_.size() && !parameters_.empty()) return;  // entries are chosen once
     parameters_.clear();
     if (whole.parameters_.empty()) return;
@@ -161,8 +160,8 @@ class DiffPruningAdapter : public Adapter {
   }
 
   static void add_structure(const DiffSite& site, const SparseDelta& delta, std::vector<NamedTensor>& tensors) {
-    tensors.push_back({entry_name(site.module, "rows"), delta.row_indices});
-    tensors.push_back({entry_name(site.module, "column_offsets"), delta.column_offsets});
+    tensors.push_back({entry_name(site.module, "rows"), delta.row_indices, site.module.layer});
+    tensors.push_back({entry_name(site.module, "column_offsets"), delta.column_offsets, site.module.layer});
   }
 
   /// Takes the site's tensors out of `by_name`.
@@ -224,7 +223,8 @@ class DiffPruningAdapter : public Adapter {
   }
 
   std::vector<std::unique_ptr<DiffSite>> sites_;
-  std::vector<std::vector<DiffSite*>> passes_;
+  std::vector<std::vector<DiffSite*>> passes_;  ///< of the whole adapter, each with the sites that are held
+  int64_t finished_passes_ = 0;
   std::vector<std::pair<DiffSite*, SparseDelta>> pending_;
 };
 

@@ -32,6 +32,7 @@ class LoraAdapter : public Adapter {
     const auto options =
         at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     for (const AdaptedModule& module : setup().modules) {
+      if (!setup().holds(module.layer)) continue;
       const ProjectionShape shape = projection_shape_of(module.projection);
       const std::string name = module_name(module.layer, module.projection);
       auto site = std::make_unique<LoraSite>();

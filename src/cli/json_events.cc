@@ -151,7 +151,8 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     json["ranks_predicted_seconds"] = summary.ranks_predicted_seconds;
   }
   for (const RankSummary& rank : summary.ranks) {
-    json["ranks"].push_back({{"first_layer", rank.first_layer},
+    json["ranks"].push_back({{"host", rank.host},
+                             {"first_layer", rank.first_layer},
                              {"last_layer", rank.last_layer - 1},
                              {"seconds", rank.seconds},
                              {"waited_seconds", rank.waited_seconds}});

@@ -9,7 +9,7 @@
 #include "jobs/memory_size.h"
 #include "ops/memory.h"
 #include "schedule/smaller_rounds.h"
-#include "train/trainer.h"
+#include "train/process_memory.h"
 
 namespace cotune {
 namespace {
@@ -24,11 +24,13 @@ int exact_parts(at::ScalarType stored) {
 
 }  // namespace
 
-int64_t memory_limit(const RunSpec& run, const ComputeDevice& device) {
+int64_t memory_limit(const RunSpec& run, const ComputeDevice& device, int32_t processes) {
   const auto size = parse_memory_size(run.memory);
   COTUNE_CHECK(size.has_value());
   const MemorySize wish = size.value();
-  return wish.of(device.is_cpu() ? available_memory_bytes() + resident_bytes() : device.memory().free_bytes);
+  if (device.is_cpu()) return wish.of((available_memory_bytes() + resident_bytes()) / processes);
+  const int64_t sharing = (processes + device.plugin->device_count() - 1) / device.plugin->device_count();
+  return wish.of(device.memory().free_bytes / sharing);
 }
 
 int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device) {
@@ -66,13 +68,17 @@ void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, con
 
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
-                               int64_t memory_limit_bytes, Diagnostics& mistakes) {
+                               int64_t memory_limit_bytes, const std::vector<StageShape>& process_stages,
+                               Diagnostics& mistakes) {
   const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
   facts.ranks = run.ranks;
   facts.rank_order = run.pipeline_order;
-  facts.weight_bytes = predict_weight_bytes(model.config, memory_facts(compute, device.device, weight_parts));
+  facts.process_stages = process_stages;
+  MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
+  weight_facts.process_stages = process_stages;
+  facts.weight_bytes = predict_weight_bytes(model.config, weight_facts);
   const PackingPolicy policy = packing_policy(run, model.config);
   PredictedMemory predicted;
   predicted.limit_bytes = tensor_limit_bytes;

@@ -14,8 +14,9 @@
 
 namespace cotune {
 
-/// The most bytes that the run may take: of the whole process, or of what it holds on its device.
-int64_t memory_limit(const RunSpec& run, const ComputeDevice& device);
+/// The most bytes that the run may take: of the whole process, or of what it holds on its device. processes: of this run on this
+/// machine, which divide what is free.
+int64_t memory_limit(const RunSpec& run, const ComputeDevice& device, int32_t processes = 1);
 
 /// What of the limit is left for tensors now.
 int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device);
@@ -42,9 +43,10 @@ struct PredictedMemory {
 
 /// Predicts what admission will (schedule/memory.h), and adds a mistake for every job that can never fit,
 /// with the kind of memory that overflows. The weights count as their type in the file says, which for
-/// float32 products on bf16 parts may be more than they will take.
+/// float32 products on bf16 parts may be more than they will take. process_stages: MemoryFacts::process_stages.
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
-                               int64_t memory_limit_bytes, Diagnostics& mistakes);
+                               int64_t memory_limit_bytes, const std::vector<StageShape>& process_stages,
+                               Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -1,8 +1,12 @@
 #include <fmt/format.h>
 #include <omp.h>
 
+#include <ATen/Parallel.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <exception>
+#include <thread>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -27,7 +31,7 @@ namespace {
 struct ProfileArguments {
   std::string model, output = "profile.json", dtype = "auto", device = "auto", cluster;
   double seconds = 75;
-  int64_t threads = 0, layers = 0;
+  int64_t threads = 0, ranks = 1, layers = 0;
   bool portable_kernels = false;
 };
 
@@ -66,8 +70,56 @@ void print_fits(const Profile& profile, const MeasuredTimes& times) {
 /// An option that would change nothing on a GPU.
 void refuse_without_effect(const ProfileArguments& arguments, const ComputeDevice& device) {
   if (device.is_cpu()) return;
+  if (arguments.ranks > 1) throw_user_error("--ranks: {} computes for one rank at a time", device.name);
   if (arguments.threads > 0) throw_user_error("--threads: has no effect on {}, where no threads of the processor compute", device.name);
 }
+
+/// Profilers of as many ranks, which measure at the same time, each with its part of the threads.
+class RanksProfiler {
+ public:
+  RanksProfiler(const std::shared_ptr<const Backbone>& backbone, const std::vector<ProfiledShape>& shapes, int64_t ranks) {
+    for (int64_t rank = 0; rank < ranks; ++rank) profilers_.push_back(std::make_unique<OperatorProfiler>(backbone, shapes));
+  }
+
+  static int threads_of_rank(int64_t ranks) { return static_cast<int>(std::max<int64_t>(1, omp_get_max_threads() / ranks)); }
+
+  /// All go through the shapes in the same order.
+  void sweep() {
+    if (profilers_.size() == 1) return profilers_.front()->sweep();
+    const int threads = threads_of_rank(static_cast<int64_t>(profilers_.size()));
+    std::vector<std::exception_ptr> errors(profilers_.size());
+    {
+      std::vector<std::jthread> ranks;
+      for (size_t rank = 0; rank < profilers_.size(); ++rank) {
+        ranks.emplace_back([&, rank] {
+          at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
+          omp_set_num_threads(threads);
+          try {
+            profilers_[rank]->sweep();
+          } catch (...) {
+            errors[rank] = std::current_exception();
+          }
+        });
+      }
+    }
+    for (const std::exception_ptr& error : errors) {
+      if (error != nullptr) std::rethrow_exception(error);
+    }
+  }
+
+  void forget() {
+    for (const auto& profiler : profilers_) profiler->forget();
+  }
+
+  /// Of all ranks together. Once.
+  std::map<std::string, std::vector<ProfiledTime>> times() {
+    for (size_t rank = 1; rank < profilers_.size(); ++rank) profilers_.front()->absorb(*profilers_[rank]);
+    return profilers_.front()->times();
+  }
+
+ private:
+  std::vector<std::unique_ptr<OperatorProfiler>> profilers_;
+};
 
 /// The one kind of devices of the cluster file.
 DeviceSpec device_of_cluster(const std::string& file) {
@@ -118,10 +170,11 @@ void profile(const ProfileArguments& arguments) {
   const auto backbone = Backbone::load(files, compute, device.device, {.positions = longest});
   const int64_t loaded_bytes = bytes_beside_tensors();
 
-  Profile result{.fingerprint = fingerprint_here(files.config, compute, device),
+  const RanksHere here{.ranks = arguments.ranks, .threads = RanksProfiler::threads_of_rank(arguments.ranks)};
+  Profile result{.fingerprint = fingerprint_here(files.config, compute, device, here),
                  .layer_count = files.config.layer_count,
                  .shapes = shapes};
-  OperatorProfiler profiler(backbone, std::move(shapes));
+  RanksProfiler profiler(backbone, shapes, arguments.ranks);
   const int64_t idle_bytes = bytes_beside_tensors();  // with the heap of many more jobs than a run has
   profiler.sweep();
   profiler.forget();
@@ -137,8 +190,9 @@ void profile(const ProfileArguments& arguments) {
   result.operators = profiler.times();
   write_file_atomically(arguments.output, to_json(result));
   print_fits(result, MeasuredTimes(result, files.config, arguments.output));
-  fmt::print("{}: {} on {}, {}, {} threads, {} sweeps in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
-             result.fingerprint.device, result.fingerprint.kernels, result.fingerprint.threads, sweeps, elapsed());
+  const std::string ranks = arguments.ranks > 1 ? fmt::format("{} ranks of ", arguments.ranks) : "";
+  fmt::print("{}: {} on {}, {}, {}{} threads, {} sweeps in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
+             result.fingerprint.device, result.fingerprint.kernels, ranks, result.fingerprint.threads, sweeps, elapsed());
 }
 
 }  // namespace
@@ -153,6 +207,11 @@ void add_profile_command(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "bfloat16", "float32"}));
   CLI::Option* device = command->add_option("--device", arguments->device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   CLI::Option* threads = command->add_option("--threads", arguments->threads, "0: one per core")->check(CLI::Range(int64_t{0}, int64_t{4096}));
+  CLI::Option* ranks = command
+                           ->add_option("--ranks", arguments->ranks,
+                                        "Measure so many ranks at the same time, each with its part of the threads: for train --ranks "
+                                        "and for as many processes on a machine")
+                           ->check(CLI::Range(int64_t{1}, int64_t{64}));
   CLI::Option* seconds = command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75)")
       ->check(number_in(0.0, 1e6));
   command->add_option("--layers", arguments->layers, "Of so many layers of the model; 0: all of them")
@@ -160,7 +219,7 @@ void add_profile_command(CLI::App& app) {
   CLI::Option* portable = command->add_flag("--portable-kernels", arguments->portable_kernels, "Of ATen's operators in place of our kernels");
   CLI::Option* cluster = command->add_option("--cluster", arguments->cluster,
                                              "Cluster file: the roofline of its devices, in place of measuring one; for `cotune plan --profile`");
-  for (CLI::Option* measured : {device, threads, seconds, portable}) cluster->excludes(measured);
+  for (CLI::Option* measured : {device, threads, ranks, seconds, portable}) cluster->excludes(measured);
   command->callback([arguments] { arguments->cluster.empty() ? profile(*arguments) : profile_by_roofline(*arguments); });
 }
 

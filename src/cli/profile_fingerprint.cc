@@ -4,7 +4,6 @@
 #include <omp.h>
 #include <torch/headeronly/version.h>
 
-#include <algorithm>
 #include <fstream>
 
 #include "ops/backend.h"
@@ -32,13 +31,14 @@ std::string dtype_name(at::ScalarType compute) {
 }
 
 ProfileFingerprint fingerprint_here(const ModelConfig& model, at::ScalarType compute, const ComputeDevice& device,
-                                    int64_t ranks) {
+                                    const RanksHere& here) {
   return {.device = device.is_cpu() ? processor_name() : device.name,
           .kernels = device.is_cpu() ? to_string(kernel_isa(compute, at::kCPU)) : "aten on " + device.device.str(),
           .libraries = fmt::format("torch {}, cotune {}", TORCH_VERSION, COTUNE_VERSION),
           .model = model_shape_text(model),
           .dtype = dtype_name(compute),
-          .threads = device.is_cpu() ? std::max<int64_t>(1, omp_get_max_threads() / ranks) : 1};
+          .threads = !device.is_cpu() ? 1 : here.threads > 0 ? here.threads : omp_get_max_threads(),
+          .ranks = here.ranks};
 }
 
 }  // namespace cotune

@@ -10,9 +10,14 @@ namespace cotune {
 /// As model.dtype, profiles and plans name it.
 std::string dtype_name(at::ScalarType compute);
 
-/// What a profile measured by this process would hold for: device, kernels, libraries, model, dtype and threads. ranks: of a
-/// pipeline that divide the threads.
+/// The ranks of a run that compute on this machine at the same time.
+struct RanksHere {
+  int64_t ranks = 1;
+  int64_t threads = 0;  ///< of each; 0: as many as this process has
+};
+
+/// What a profile measured by this process would hold for: device, kernels, libraries, model, dtype, threads and ranks.
 ProfileFingerprint fingerprint_here(const ModelConfig& model, at::ScalarType compute, const ComputeDevice& device,
-                                    int64_t ranks = 1);
+                                    const RanksHere& here = {});
 
 }  // namespace cotune

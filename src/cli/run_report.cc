@@ -115,7 +115,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
   print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>8}", name_column("ranks", width), "layers", "busy", "waiting"));
   for (size_t i = 0; i < summary.ranks.size(); ++i) {
     const RankSummary& rank = summary.ranks[i];
-    print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(std::to_string(i), width),
+    print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
                            fmt::format("{}-{}", rank.first_layer, rank.last_layer - 1), 100 * rank.busy_share(),
                            100 * (1 - rank.busy_share())));
   }

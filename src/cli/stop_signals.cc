@@ -60,6 +60,10 @@ void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
   removed_when_stopped = new std::vector<std::string>(paths.begin(), paths.end());
 }
 
+void leave_stopping_to_the_first_rank() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+}
+
 void finish_before_stopping() { finishing = true; }
 
 const std::atomic<bool>& stop_requested() { return requested; }

@@ -17,6 +17,9 @@ void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 /// From here on the first signal sets stop_requested(), and a second one ends the program as the signal does by default.
 void finish_before_stopping();
 
+/// Of a rank other than the first: launchers signal every process, and the first one ends the others when all is saved.
+void leave_stopping_to_the_first_rank();
+
 const std::atomic<bool>& stop_requested();
 
 /// A descriptor that can be read from once stop_requested(): to wait for it beside others.

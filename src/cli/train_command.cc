@@ -17,6 +17,7 @@
 #include "cli/plan_to_follow.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
+#include "cli/rank_processes.h"
 #include "cli/rank_trace.h"
 #include "cli/resumed_jobs.h"
 #include "cli/run_control.h"
@@ -27,6 +28,7 @@
 #include "cli/sample_answers.h"
 #include "cli/stop_signals.h"
 #include "engine/backbone.h"
+#include "engine/rank_leader.h"
 #include "jobs/jobs_file.h"
 #include "jobs/option_table.h"
 #include "ops/backend.h"
@@ -46,6 +48,8 @@ struct TrainArguments {
   std::string profile, plan, rank_trace;
   int64_t sample_tokens = 0;
   bool check = false, json = false, resume = false, overwrite = false;
+  double hang_timeout_s = 30;
+  bool is_restart = false;  ///< a launcher has started the run again
 };
 
 RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data,
@@ -83,12 +87,17 @@ struct CheckedProfile {
 };
 
 std::unique_ptr<CheckedProfile> profile_for(const std::string& file, const ModelConfig& config, at::ScalarType compute,
-                                            const ComputeDevice& device, int64_t ranks) {
+                                            const ComputeDevice& device, const RanksHere& ranks) {
   if (file.empty()) return nullptr;
   Profile profile = read_profile(file);
   check_fingerprint(profile, fingerprint_here(config, compute, device, ranks), file);
   MeasuredTimes times(profile, config, file);
   return std::make_unique<CheckedProfile>(CheckedProfile{std::move(profile), std::move(times)});
+}
+
+RanksHere ranks_here(const RunSpec& run, const RankProcesses* processes) {
+  if (processes != nullptr) return {.ranks = processes->on_this_host()};  // each has its threads already
+  return {.ranks = run.ranks, .threads = std::max<int64_t>(1, omp_get_max_threads() / run.ranks)};
 }
 
 int64_t longest_row(const std::vector<JobData>& data) {
@@ -100,23 +109,25 @@ int64_t longest_row(const std::vector<JobData>& data) {
   return longest;
 }
 
+constexpr const char* ends_here =
+    "{}\nThe run ends here. Once that is mended, --resume goes on from every job's last checkpoint.";
+
 RunSummary run_to_the_end(Trainer& trainer) {
   try {
     return trainer.run();
+  } catch (const CommunicationEnded& error) {
+    throw SystemError(fmt::format(ends_here, error.what()));
   } catch (const SystemError& error) {
-    throw SystemError(
-        fmt::format("{}\nThe run ends here. Once that is mended, --resume goes on from every job's last "
-                    "checkpoint.",
-                    error.what()));
+    throw SystemError(fmt::format(ends_here, error.what()));
   }
 }
 
 /// asked: the memory limit as the user gave it. check_weights_fit knows what weights take at least; f32 values take more bf16
 /// parts where they need them.
 std::shared_ptr<Backbone> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
-                                              int64_t positions, const std::string& asked) {
+                                        const BackboneUse& use, const std::string& asked) {
   try {
-    return Backbone::load(files, compute, device.device, {.positions = positions});
+    return Backbone::load(files, compute, device.device, use);
   } catch (const MemoryLimitExceeded& error) {
     throw UserError(fmt::format("run.memory: {}: the model alone takes more while it is loaded: {}", asked, error.what()));
   }
@@ -127,23 +138,26 @@ RunFolder::Start start_of(const TrainArguments& arguments) {
   return arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh;
 }
 
-ComputeDevice device_for(const RunSpec& run, Diagnostics& mistakes) {
+ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mistakes) {
   try {
-    return choose_device(run.device, "run.device");
+    return choose_device(run.device, "run.device", {}, local_rank);
   } catch (const UserError& error) {
     mistakes.add(error);
     return {};
   }
 }
 
-/// Whether the model can be divided among so many ranks, here.
+/// Whether the model can be divided among so many ranks, here. launched: processes of a launcher; 0: none.
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
-                 Diagnostics& mistakes) {
+                 int32_t launched, Diagnostics& mistakes) {
   const auto place = places.find("run.ranks");
-  if (place == places.end() || run.ranks == 1) return;
+  if (place == places.end()) return;
   const auto add = [&](const std::string& message) {
     mistakes.add(place->second.file, place->second.line, place->second.field, message);
   };
+  if (launched > 0 && run.ranks != launched) {
+    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", run.ranks, launched));
+  }
   if (run.ranks > config.layer_count) {
     add(fmt::format("is {}, but the model has {} layers: at most one rank for each", run.ranks, config.layer_count));
   }
@@ -167,8 +181,8 @@ std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::Scala
 
 /// What only a start in this folder would find out about inputs without a mistake: whether every job can ever
 /// fit, and whether the run that is there can go on with them.
-void check_start(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device,
-                 int64_t limit, CheckReport& report, Diagnostics& mistakes) {
+void check_start(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
+                 const DeviceCosts& costs, bool ranks_are_processes, CheckReport& report, Diagnostics& mistakes) {
   const JobsFile& jobs_file = inputs.jobs_file;
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
   const fs::path folder = jobs_file.run.output;
@@ -188,8 +202,12 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
       mistakes.add(error);
     }
   }
-  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit,
-                                 mistakes);
+  std::vector<StageShape> process_stages;
+  if (ranks_are_processes) {
+    process_stages = balanced_layout(inputs.model.files.config, report.jobs, costs,
+                                     packing_policy(jobs_file.run, inputs.model.files.config), jobs_file.run.ranks).stages;
+  }
+  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_stages, mistakes);
 }
 
 /// Hybrid tasks as all jobs together will have them, before memory runs short; nothing under other sharing.
@@ -206,10 +224,10 @@ std::optional<PlannedRound> plan_of_all(const std::vector<std::unique_ptr<Traini
 
 /// `--check`: everything that a start would refuse, and nothing written.
 int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-          RoundPlanner planner, Diagnostics& mistakes) {
+          const DeviceCosts& costs, RoundPlanner planner, bool ranks_are_processes, Diagnostics& mistakes) {
   CheckReport report;
   try {
-    if (mistakes.empty()) check_start(inputs, arguments, device, limit, report, mistakes);
+    if (mistakes.empty()) check_start(inputs, arguments, device, limit, costs, ranks_are_processes, report, mistakes);
     if (mistakes.empty()) report.plan = plan_of_all(report.jobs, inputs, planner);
   } catch (const UserError& error) {
     mistakes.add(error);
@@ -222,18 +240,36 @@ int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevic
   return 0;
 }
 
-int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point program_start) {
+/// What of the first rank's view of its run the others need to load their parts, and its own part.
+BackboneUse divide_backbone(RankProcesses& processes, const RankSetup& setup) {
+  processes.set_up(setup);
+  BackboneUse use{.positions = setup.positions};
+  for (size_t i = 0; i < setup.layout.stages.size(); ++i) {
+    if (setup.layout.stage_rank[i] == 0) use.stages.push_back(setup.layout.stages[i]);
+  }
+  return use;
+}
+
+int train(TrainArguments arguments, RankProcesses* processes, std::chrono::steady_clock::time_point program_start) {
   catch_stop_signals();
-  install_counting_allocator();
   Diagnostics mistakes;
   JobsFileReading reading =
       read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
-  const ComputeDevice device = device_for(reading.jobs_file.run, mistakes);
+  const int32_t processes_here = processes != nullptr ? processes->on_this_host() : 1;
+  const ComputeDevice device =
+      device_for(reading.jobs_file.run, processes != nullptr ? processes->process().local_rank : 0, mistakes);
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
-  if (reading.jobs_file.run.threads > 0) omp_set_num_threads(static_cast<int>(reading.jobs_file.run.threads));
+  if (processes != nullptr || reading.jobs_file.run.threads > 0) {
+    omp_set_num_threads(threads_of_process(reading.jobs_file.run, processes_here));
+  }
   std::unique_ptr<PortableKernels> portable;
   if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
 
+  if (arguments.is_restart && !arguments.resume && fs::exists(fs::path(reading.jobs_file.run.output) / "run.json")) {
+    fmt::print(stderr, "{}: was started again, and goes on from every job's last checkpoint\n", reading.jobs_file.run.output);
+    arguments.resume = true;
+    arguments.overwrite = false;
+  }
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
   const bool run_is_sound = reading.run;
   const size_t own_jobs = reading.jobs_file.jobs.size();
@@ -246,6 +282,9 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
     mistakes.add("--sample-tokens", 0, "", "needs a model with a tokenizer, to read the prompt and the answer");
   }
+  if (arguments.sample_tokens > 0 && processes != nullptr) {
+    mistakes.add("--sample-tokens", 0, "", "needs the whole model in one process: `cotune generate` answers when the run is over");
+  }
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
   std::optional<FollowedTasks> followed;
   if (!arguments.plan.empty() && run_is_sound) {
@@ -253,21 +292,23 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
                            dtype_name(compute), mistakes);
   }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
-  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, mistakes);
-  const int64_t limit = memory_limit(run, device);
-  if (inputs.model.has_config && device.is_cpu()) {
+  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, mistakes);
+  const int64_t limit = memory_limit(run, device, processes_here);
+  if (inputs.model.has_config && device.is_cpu() && processes == nullptr) {
     check_weights_fit(run.memory, limit, files.config, compute, mistakes);
   }
   std::unique_ptr<CheckedProfile> profile;
   if (inputs.model.has_config) {
     try {
-      profile = profile_for(arguments.profile, files.config, compute, device, run.ranks);
+      profile = profile_for(arguments.profile, files.config, compute, device, ranks_here(run, processes));
     } catch (const UserError& error) {
       mistakes.add("", 0, "", error.what());
     }
   }
   DeviceCosts costs = profile ? measured_costs(compute, device, profile->times, arguments.profile) : roofline_costs(compute, device);
-  if (arguments.check) return check(inputs, arguments, device, limit, RoundPlanner(files.config, costs, followed), mistakes);
+  if (arguments.check) {
+    return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed), processes != nullptr, mistakes);
+  }
   mistakes.throw_if_any();
   survive_closed_pipes();
 
@@ -282,9 +323,17 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   }
   files.weights->drop_pages();  // the fingerprint has read them all
   if (device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
-  const auto backbone = load_backbone(files, compute, device, longest_row(inputs.data) + arguments.sample_tokens, run.memory);
-
+  BackboneUse use{.positions = longest_row(inputs.data) + arguments.sample_tokens};
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
+  const PackingPolicy policy = packing_policy(run, files.config);
+  PipelineLayout layout;
+  if (processes != nullptr) {
+    layout = balanced_layout(files.config, jobs, costs, policy, run.ranks);
+    use = divide_backbone(*processes, {jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
+                                       arguments.hang_timeout_s});
+  }
+  const auto backbone = load_backbone(files, compute, device, use, run.memory);
+
   std::map<std::string, JobProgress> progress;
   for (const auto& job : jobs) {
     if (arguments.resume) job->resume();
@@ -305,7 +354,15 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   ProgressLines lines(names, most_steps);
   JsonEvents json_events;
   TrainerOptions options;
-  options.policy = packing_policy(run, files.config);
+  if (processes != nullptr) {
+    options.rank_group = std::make_shared<RankLeader>(backbone, layout, processes->take_links());
+    options.rank_link = processes->measured_link();
+    for (const RankProcess& rank : processes->ranks()) {
+      options.rank_hosts.push_back(rank.host);
+      options.largest_rank_weight_bytes = std::max(options.largest_rank_weight_bytes, rank.weight_bytes);
+    }
+  }
+  options.policy = policy;
   options.recompute = run.recompute;
   options.ranks = run.ranks;
   options.pipeline_order = run.pipeline_order;
@@ -347,7 +404,7 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
                       .recorder = recorder,
                       .allow_rows = [&](int64_t tokens) { backbone->allow_rows(tokens + arguments.sample_tokens); }});
   control.attach(options);
-  Trainer trainer(backbone, std::move(jobs), options);
+  Trainer trainer(backbone, std::move(jobs), std::move(options));
   control.open(trainer);
   const RunSummary summary = run_to_the_end(trainer);
   control.close();
@@ -368,6 +425,18 @@ int train(const TrainArguments& arguments, std::chrono::steady_clock::time_point
   }
   if (summary.interrupted) return 130;
   return all_well && !output_failed() ? 0 : 1;
+}
+
+/// In this process alone, or as one of those that were launched together.
+int train_here(TrainArguments arguments, std::chrono::steady_clock::time_point program_start) {
+  install_counting_allocator();
+  const std::optional<LaunchedProcess> launched = launched_process(environment_of_this_process());
+  if (!launched || launched->size == 1) return train(arguments, nullptr, program_start);
+  if (launched->rank > 0) return follow_first_rank(*launched);
+  RankProcesses processes(*launched);
+  arguments.overrides.insert(arguments.overrides.begin(), fmt::format("--ranks={}", launched->size));
+  arguments.is_restart = launched->restart > 0;
+  return train(arguments, &processes, program_start);
 }
 
 }  // namespace
@@ -392,6 +461,11 @@ void add_train_command(CLI::App& app) {
                       "Follow this plan (cotune plan --output): its hybrid tasks, sharing, layout and token budget");
   command->add_option("--rank-trace", arguments->rank_trace,
                       "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
+  command
+      ->add_option("--hang-timeout", arguments->hang_timeout_s,
+                   "Seconds without progress after which a launched process counts as hung, and all end (docs/ranks.md)")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");
@@ -414,7 +488,7 @@ void add_train_command(CLI::App& app) {
   command->callback([arguments, run_options] {
     const auto program_start = std::chrono::steady_clock::now();
     for (const auto& [flag, value] : *run_options) arguments->overrides.push_back(flag + "=" + value);
-    exit_code() = train(*arguments, program_start);
+    exit_code() = train_here(*arguments, program_start);
   });
 }
 

@@ -15,6 +15,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -67,6 +68,10 @@ class Communicator {
   virtual void broadcast(at::Tensor& values, int32_t root) = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
+
+  /// Calls on_closed(peer) once for every rank whose link closes from now on, on another thread, until the communicator is
+  /// destroyed or abort() is called. At most once for a communicator.
+  virtual void watch_links(std::function<void(int32_t peer)> on_closed) = 0;
 
   /// From any thread: every wait of this rank, under way or to come, throws CommunicationEnded.
   virtual void abort() noexcept = 0;

@@ -7,11 +7,14 @@
 #include <signal.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <future>
 #include <map>
+#include <thread>
 #include <tuple>
 
 #include "base/error.h"
@@ -87,17 +90,14 @@ class GlooCommunicator : public Communicator {
     group_->setTimeout(no_time_limit);
     std::vector<at::Tensor> nothing = {fuse_buffer_};
     for (int32_t peer = 0; peer < size; ++peer) {
-      if (peer != rank) fuses_.push_back(group_->recv(nothing, peer, fuse_tag));
+      if (peer != rank) fuses_[peer] = group_->recv(nothing, peer, fuse_tag);
     }
   }
 
   ~GlooCommunicator() override {
-    for (auto& [key, queue] : queues_) {
-      if (!queue.idle()) {
-        abort();
-        break;
-      }
-    }
+    const bool is_busy = std::any_of(queues_.begin(), queues_.end(), [](auto& each) { return !each.second.idle(); });
+    if (is_busy || !watchers_.empty()) abort();
+    for (std::thread& watcher : watchers_) watcher.join();
   }
 
   int32_t rank() const override { return rank_; }
@@ -130,12 +130,26 @@ class GlooCommunicator : public Communicator {
     run("barrier", [&] { return group_->barrier(); });
   }
 
+  void watch_links(std::function<void(int32_t peer)> on_closed) override {
+    COTUNE_CHECK(watchers_.empty(), "the links of rank {} are watched already", rank_);
+    const std::lock_guard lock(abort_mutex_);
+    for (const auto& [peer, fuse] : fuses_) {
+      watchers_.emplace_back([peer = peer, fuse = fuse, on_closed, aborted = aborted_] {
+        try {
+          fuse->wait(no_time_limit);
+        } catch (...) {
+        }
+        if (!*aborted) on_closed(peer);
+      });
+    }
+  }
+
   void abort() noexcept override {
     *aborted_ = true;
     // A wait that runs out of time makes Gloo close all links of the group: waits of messages and collectives end with
     // an error here, and at the peers, which see their links closed. A fuse whose link is closed already ends at once.
     std::lock_guard lock(abort_mutex_);
-    for (auto& fuse : fuses_) {
+    for (auto& [peer, fuse] : fuses_) {
       try {
         fuse->wait(std::chrono::milliseconds(1));
       } catch (...) {
@@ -193,7 +207,8 @@ class GlooCommunicator : public Communicator {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   const at::Tensor fuse_buffer_ = at::empty({1}, at::kByte);
   std::mutex abort_mutex_;
-  std::vector<c10::intrusive_ptr<c10d::Work>> fuses_;  ///< a receive from every peer that nobody ever sends
+  std::map<int32_t, c10::intrusive_ptr<c10d::Work>> fuses_;  ///< by peer: a receive of what nobody ever sends
+  std::vector<std::thread> watchers_;
   std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
 };
 

@@ -128,6 +128,7 @@ LaunchedProcess slurm_process(const Environment& environment) {
                   step = variables.number("SLURM_STEP_ID", 0, UINT32_MAX);
     process.master_port = 12000 + (job + 1009 * step) % 20000;
   }
+  if (variables.has("SLURM_RESTART_COUNT")) process.restart = variables.number("SLURM_RESTART_COUNT", 0, 1000000);
   variables.throw_if_any();
   return process;
 }

@@ -7,7 +7,8 @@
 /// Slurm, in the tasks of an srun: SLURM_STEP_ID, by which it is recognised (a batch script outside srun has none, and
 /// is alone), SLURM_PROCID, SLURM_STEP_NUM_TASKS or else SLURM_NTASKS, SLURM_LOCALID. The master is MASTER_ADDR, or
 /// else the first host of SLURM_STEP_NODELIST or SLURM_JOB_NODELIST. The port is MASTER_PORT, or else
-/// 12000 + (SLURM_JOB_ID + 1009 · SLURM_STEP_ID) mod 20000, below the ports that systems hand out by themselves.
+/// 12000 + (SLURM_JOB_ID + 1009 · SLURM_STEP_ID) mod 20000, below the ports that systems hand out by themselves. Of a job that
+/// was put back into the queue: SLURM_RESTART_COUNT.
 #pragma once
 
 #include <chrono>

@@ -1,11 +1,9 @@
 #define USE_DISTRIBUTED
-#include <c10/util/Logging.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cstdlib>
 #include <mutex>
 #include <sstream>
 
@@ -14,26 +12,12 @@
 #include "comm/gloo_communicator.h"
 #include "comm/launcher.h"
 #include "comm/own_address.h"
+#include "comm/quiet_c10d.h"
 
 namespace cotune {
 namespace {
 
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
-
-/// While it lives, c10d writes no warnings of its own (with stack traces) about what an exception tells as well, unless
-/// the user asked for a level of warnings.
-class QuietC10d {
- public:
-  QuietC10d() {
-    if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = c10::GLOG_FATAL;
-  }
-  ~QuietC10d() { FLAGS_caffe2_log_level = level_; }
-  QuietC10d(const QuietC10d&) = delete;
-  QuietC10d& operator=(const QuietC10d&) = delete;
-
- private:
-  const int level_ = FLAGS_caffe2_log_level;
-};
 
 struct Meeting {
   StorePointer store;   ///< at the master

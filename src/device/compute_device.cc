@@ -6,7 +6,8 @@
 
 namespace cotune {
 
-ComputeDevice choose_device(const std::string& wish, const std::string& place, const PluginSearch& search) {
+ComputeDevice choose_device(const std::string& wish, const std::string& place, const PluginSearch& search,
+                            int local_rank) {
   ComputeDevice chosen;
   if (wish == "cpu") return chosen;
   const OpenedPlugin opened = open_cuda_plugin(search);
@@ -15,11 +16,12 @@ ComputeDevice choose_device(const std::string& wish, const std::string& place, c
     if (opened.has_device) chosen.notice = fmt::format("the GPU is not used: {}", opened.problem);
     return chosen;
   }
-  chosen.device = at::Device(at::kCUDA, 0);
+  const int index = local_rank % opened.plugin->device_count();
+  chosen.device = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
   chosen.plugin = opened.plugin;
-  chosen.name = opened.plugin->name(0);
-  opened.plugin->activate(0);
-  set_active_gpu_kernels(opened.plugin->kernels(0));
+  chosen.name = opened.plugin->name(index);
+  opened.plugin->activate(index);
+  set_active_gpu_kernels(opened.plugin->kernels(index));
   return chosen;
 }
 

@@ -42,8 +42,17 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
     return make_frozen_product(weights, bias_values, use.training);
   };
   const FeatureRange vocabulary = backbone->vocabulary();
-  if (!config.tied_embeddings) backbone->embedding_ = part("model.embed_tokens.weight", 0, vocabulary);
+  const std::vector<StageShape> stages = use.stages.empty() ? std::vector{whole_model(config)} : use.stages;
+  const auto needs = [&](auto needed) { return std::any_of(stages.begin(), stages.end(), needed); };
+  const bool needs_embedding = needs([](const StageShape& stage) { return stage.has_embedding; });
+  const bool needs_head = needs([](const StageShape& stage) { return stage.has_head; });
+  const bool head_embeds = config.tied_embeddings && needs_head;
+  if (needs_embedding && !head_embeds) backbone->embedding_ = part("model.embed_tokens.weight", 0, vocabulary);
   for (int64_t index = 0; index < config.layer_count; ++index) {
+    if (!needs([&](const StageShape& stage) { return stage.first_layer <= index && index < stage.last_layer; })) {
+      backbone->layers_.emplace_back();
+      continue;
+    }
     const std::string prefix = fmt::format("model.layers.{}.", index);
     BackboneLayer layer;
     layer.attention_norm = norm(prefix + "input_layernorm.weight");
@@ -55,9 +64,11 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
     backbone->layers_.push_back(std::move(layer));
     files.weights->drop_pages();
   }
-  backbone->final_norm_ = norm("model.norm.weight");
-  backbone->head_ = make_frozen_product(
-      {part(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary)}, {}, use.training);
+  if (needs_head) {
+    backbone->final_norm_ = norm("model.norm.weight");
+    backbone->head_ = make_frozen_product(
+        {part(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary)}, {}, use.training);
+  }
   files.weights->drop_pages();
   const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
   backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
@@ -87,10 +98,11 @@ AttentionShape Backbone::attention_shape() const {
 }
 
 int64_t Backbone::weight_bytes() const {
-  int64_t bytes = static_cast<int64_t>(rotary_.cosine.nbytes() + rotary_.sine.nbytes() + final_norm_.nbytes()) +
-                  head_->bytes();
+  int64_t bytes = static_cast<int64_t>(rotary_.cosine.nbytes() + rotary_.sine.nbytes());
+  if (head_ != nullptr) bytes += static_cast<int64_t>(final_norm_.nbytes()) + head_->bytes();
   if (embedding_.defined()) bytes += static_cast<int64_t>(embedding_.nbytes());
   for (const BackboneLayer& layer : layers_) {
+    if (layer.qkv == nullptr) continue;
     bytes += layer.qkv->bytes() + layer.o->bytes() + layer.gate_up->bytes() + layer.down->bytes() +
              static_cast<int64_t>(layer.attention_norm.nbytes() + layer.mlp_norm.nbytes());
   }

@@ -10,6 +10,7 @@
 #include "model/weights/model_files.h"
 #include "ops/attention.h"
 #include "ops/frozen_product.h"
+#include "schedule/operators.h"
 
 namespace cotune {
 
@@ -24,6 +25,7 @@ struct BackboneUse {
   bool training = true;   ///< false: forward only, for generation; the products keep no backward form
   int64_t positions = 0;  ///< the longest row, answers included; 0: the model's whole context
   TensorShard shard;      ///< which part of every layer, of the embedding and of the head
+  std::vector<StageShape> stages;  ///< of this process, where others compute the rest; empty: the whole model
 };
 
 /// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable but for the length of rows it
@@ -43,8 +45,9 @@ class Backbone {
   const ModelConfig& shard_config() const { return shard_config_; }
   at::ScalarType compute() const { return compute_; }
   at::Device device() const { return device_; }
-  /// Embeddings [n, hidden] of tokens [n], compute dtype. A tied embedding is read from the head. Zeros for tokens that another
-  /// rank of the group has.
+  // Of a backbone of some stages only what they use may be asked for.
+  /// Embeddings [n, hidden] of tokens [n], compute dtype. A tied embedding is read from the head, where that is there. Zeros for
+  /// tokens that another rank of the group has.
   at::Tensor embed(const at::Tensor& tokens) const;
   const BackboneLayer& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
   const at::Tensor& final_norm() const { return final_norm_; }
@@ -64,7 +67,7 @@ class Backbone {
   TensorShard shard_;
   at::ScalarType compute_ = at::kFloat;
   at::Device device_ = at::kCPU;
-  at::Tensor embedding_;  ///< [vocabulary here, hidden]; undefined where it is tied
+  at::Tensor embedding_;  ///< [vocabulary here, hidden]; undefined where the head has it, or nobody asks for it
   at::Tensor final_norm_;
   std::vector<BackboneLayer> layers_;
   std::shared_ptr<const FrozenProduct> head_;

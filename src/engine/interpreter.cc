@@ -103,7 +103,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
     join(group);
     begin(plan.rounds, rounds);
     messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
-                                               backbone_->device());
+                                               backbone_->device(), progress.get());
     run_actions(plan.ranks[static_cast<size_t>(rank_)]);
     unread_.read(read_tensor);
     messages_->finish();
@@ -183,6 +183,7 @@ void Interpreter::run_actions(std::span<const Action> actions) {
       const Action& action = actions[index];
       if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
       const double begin_s = clock_s(), waited_s = waited_now();
+      if (progress != nullptr && messages_ != nullptr) progress->begin(action);
       take(action);
       if (messages_ == nullptr || !computes(action.kind)) continue;
       spans_.push_back({index, begin_s + waited_now() - waited_s, clock_s()});

@@ -64,6 +64,9 @@ class Interpreter {
   /// reading costs nothing, before each optimizer step). A test of a device without data puts its own here.
   ReadTensor read_tensor;
 
+  /// Told of every action and wait of a run on several ranks, if there is one.
+  std::shared_ptr<RankProgress> progress;
+
  private:
   struct OwnStage {
     Stage stage;

@@ -33,6 +33,7 @@ struct JobRound {
   Adapter* adapter = nullptr;  ///< nullptr: the base model (evaluation)
   const Batch* batch = nullptr;
   RoundPurpose purpose = RoundPurpose::train;
+  int64_t selection_pass = 0;  ///< purpose select: of which pass (Adapter::begin_selection); batch->step counts within it
   uint64_t dropout_key = 0;    ///< of (job seed, job step)
   OptimizerSettings optimizer;
 

@@ -165,6 +165,14 @@ void OperatorProfiler::run(size_t shape) {
   }
 }
 
+void OperatorProfiler::absorb(const OperatorProfiler& other) {
+  for (const auto& [place, theirs] : other.samples_) {
+    Samples& samples = samples_[place];
+    samples.calls = theirs.calls;
+    samples.seconds.insert(samples.seconds.end(), theirs.seconds.begin(), theirs.seconds.end());
+  }
+}
+
 std::map<std::string, std::vector<ProfiledTime>> OperatorProfiler::times() const {
   std::map<std::string, std::vector<ProfiledTime>> times;
   for (const auto& [place, samples] : samples_) {

@@ -26,6 +26,9 @@ class OperatorProfiler {
   /// Forgets what was measured: after a first sweep, which warms up.
   void forget() { samples_.clear(); }
 
+  /// Adds what another one, of the same shapes, has measured.
+  void absorb(const OperatorProfiler& other);
+
   /// By operator and shape, of the sweeps so far.
   std::map<std::string, std::vector<ProfiledTime>> times() const;
 

@@ -24,8 +24,9 @@ Channel channel_of(ActionKind kind) {
 
 }  // namespace
 
-RankMessages::RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device)
-    : communicator_(communicator), hidden_size_(hidden_size), compute_(compute), device_(device) {}
+RankMessages::RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device,
+                           RankProgress* progress)
+    : communicator_(communicator), hidden_size_(hidden_size), compute_(compute), device_(device), progress_(progress) {}
 
 at::Tensor RankMessages::buffer_for(int64_t tokens, int64_t records) const {
   const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(c10::elementSize(compute_));
@@ -46,7 +47,7 @@ Message RankMessages::views_of(const at::Tensor& buffer, int64_t tokens, int64_t
 void RankMessages::post(const Action& action, int64_t tokens, int64_t records) {
   const at::Tensor buffer = buffer_for(tokens, records);
   posted_[{action.kind, action.stage, action.microbatch, action.job, action.job_step}] = {
-      views_of(buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind))};
+      views_of(buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind)), action.peer};
 }
 
 const Message& RankMessages::wait(const Key& key) {
@@ -54,7 +55,7 @@ const Message& RankMessages::wait(const Key& key) {
   COTUNE_CHECK(found != posted_.end(), "a message is used whose receive is not posted: stage {}, microbatch {}",
                std::get<1>(key), std::get<2>(key));
   Posted& posted = found->second;
-  if (posted.transfer != nullptr) wait(*posted.transfer);
+  if (posted.transfer != nullptr) wait(*posted.transfer, posted.peer);
   posted.transfer.reset();
   return posted.message;
 }
@@ -83,21 +84,23 @@ void RankMessages::send(const Action& action, const at::Tensor& rows, const at::
   if (tokens > 0) message.rows.copy_(rows);
   auto& sent = sent_[{action.peer, channel_of(action.kind)}];
   if (sent.size() == most_under_way) {
-    wait(*sent.front());
+    wait(*sent.front(), action.peer);
     sent.pop_front();
   }
   sent.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
 }
 
-void RankMessages::wait(Transfer& transfer) {
+void RankMessages::wait(Transfer& transfer, int32_t peer) {
   const auto begin = std::chrono::steady_clock::now();
+  if (progress_ != nullptr) progress_->wait_for(peer);
   transfer.wait();
+  if (progress_ != nullptr) progress_->go_on();
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 void RankMessages::finish() {
   for (auto& [channel, transfers] : sent_) {
-    for (const std::shared_ptr<Transfer>& transfer : transfers) wait(*transfer);
+    for (const std::shared_ptr<Transfer>& transfer : transfers) wait(*transfer, channel.first);
   }
   sent_.clear();
 }

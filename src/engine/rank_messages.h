@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/communicator.h"
+#include "engine/rank_progress.h"
 #include "schedule/action.h"
 
 namespace cotune {
@@ -26,7 +27,9 @@ struct Message {
 /// A message is one buffer of bytes: the records, filled up to 64 bytes, then the rows.
 class RankMessages {
  public:
-  RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device);
+  /// progress: told of waits; may be nullptr.
+  RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device,
+               RankProgress* progress = nullptr);
 
   /// action: receive_activation or receive_error. `tokens` 0: records alone.
   void post(const Action& action, int64_t tokens, int64_t records);
@@ -52,17 +55,19 @@ class RankMessages {
   struct Posted {
     Message message;
     std::shared_ptr<Transfer> transfer;
+    int32_t peer = 0;
   };
 
   at::Tensor buffer_for(int64_t tokens, int64_t records) const;
   Message views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const;
   const Message& wait(const Key& key);
-  void wait(Transfer& transfer);
+  void wait(Transfer& transfer, int32_t peer);
 
   Communicator& communicator_;
   int64_t hidden_size_;
   at::ScalarType compute_;
   at::Device device_;
+  RankProgress* progress_;
   std::map<Key, Posted> posted_;
   std::map<std::pair<int32_t, Channel>, std::deque<std::shared_ptr<Transfer>>> sent_;  ///< by peer
   double waited_s_ = 0;

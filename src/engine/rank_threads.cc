@@ -10,6 +10,7 @@
 
 #include "adapter/adapter_shard.h"
 #include "base/error.h"
+#include "engine/rank_results.h"
 
 namespace cotune {
 
@@ -24,6 +25,10 @@ RankThreads::RankThreads(std::vector<std::shared_ptr<const Backbone>> backbones,
     rank->part = index % parts();
     rank->interpreter =
         std::make_unique<Interpreter>(backbones[static_cast<size_t>(rank->part)], layout_, index / parts());
+    rank->interpreter->observe([this, index, own = rank.get()](const Operator& op, const MicrobatchState&, double seconds) {
+      own->operator_seconds[to_string(op.kind)] += seconds;
+      if (after_operator_) after_operator_(index, op);
+    });
     ranks_.push_back(std::move(rank));
   }
   make_communicators();
@@ -148,10 +153,13 @@ void RankThreads::run_on(Rank& rank) {
 void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   COTUNE_CHECK(static_cast<int32_t>(plan.ranks.size()) == layout_.rank_count(), "a plan of {} ranks for {}", plan.ranks.size(),
                layout_.rank_count());
-  for (const auto& rank : ranks_) rank->rounds = rounds_of(*rank, rounds);
+  for (const auto& rank : ranks_) {
+    rank->rounds = rounds_of(*rank, rounds);
+    rank->operator_seconds.clear();
+  }
   if (parts() > 1) {
     for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
-      if (round.purpose == RoundPurpose::select) shard.begin_selection(round.adapter->finished_selection_passes());
+      if (round.purpose == RoundPurpose::select) shard.begin_selection(round.selection_pass);
     });
   }
   begin_ = std::chrono::steady_clock::now();
@@ -164,20 +172,8 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
     changed_.notify_all();
     changed_.wait(lock, [&] { return working_ == 0; });
   }
-  times_ = {};
-  const double begin_s = std::chrono::duration<double>(begin_.time_since_epoch()).count();
-  for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
-  for (const auto& rank : ranks_) {
-    times_.waited.push_back(rank->interpreter->waited_s());
-    times_.collectives.push_back(rank->collectives);
-    times_.idle.push_back(times_.seconds - rank->ended_s);
-    std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
-    for (SimulatedSpan& span : spans) {
-      span.start_s -= begin_s;
-      span.end_s -= begin_s;
-    }
-  }
-  if (first_error_ != nullptr) complete_steps(rounds);
+  take_times();
+  if (first_error_ != nullptr) complete_steps();
   merge(rounds);
   if (parts() > 1) {
     for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
@@ -186,55 +182,48 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   }
   if (first_error_ == nullptr) return;
   for_each_adapter(rounds, [](JobRound& round, Adapter& adapter) {
-    if (round.stepped) return;
-    for (Parameter& parameter : adapter.parameters()) parameter.gradient.zero_();
+    if (!round.stepped) clear_gradients(adapter);
   });
   make_communicators();  // those that ended are of no more use
   std::rethrow_exception(first_error_);
 }
 
-/// The uppermost stage makes every job's steps and has the head: its rank knows the loss and the norm.
 void RankThreads::merge(std::span<JobRound> rounds) const {
-  const Rank& top = *ranks_[static_cast<size_t>(layout_.stage_rank.back() * parts())];
+  std::vector<std::vector<JobRound>> by_rank;
+  for (const auto& rank : ranks_) by_rank.push_back(rank->rounds);
+  std::vector<JobRound> merged = merged_rounds(static_cast<size_t>(layout_.stage_rank.back() * parts()), by_rank);
   for (size_t i = 0; i < rounds.size(); ++i) {
-    Adapter* whole = rounds[i].adapter;
-    rounds[i] = top.rounds[i];
-    rounds[i].adapter = whole;
-    for (const auto& rank : ranks_) {
-      const JobRound& own = rank->rounds[i];
-      if (!rounds[i].failure.empty() || own.failure.empty()) continue;
-      rounds[i].failure = own.failure;
-      rounds[i].stepped = false;
+    merged[i].adapter = rounds[i].adapter;
+    rounds[i] = std::move(merged[i]);
+  }
+}
+
+void RankThreads::take_times() {
+  times_ = {};
+  const double begin_s = std::chrono::duration<double>(begin_.time_since_epoch()).count();
+  for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
+  for (const auto& rank : ranks_) {
+    times_.waited.push_back(rank->interpreter->waited_s());
+    times_.idle.push_back(times_.seconds - rank->ended_s);
+    times_.collectives.push_back(rank->collectives);
+    times_.operator_seconds.push_back(rank->operator_seconds);
+    std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
+    for (SimulatedSpan& span : spans) {
+      span.start_s -= begin_s;
+      span.end_s -= begin_s;
     }
   }
 }
 
-void RankThreads::complete_steps(std::span<JobRound> rounds) {
+void RankThreads::complete_steps() {
+  MadeSteps made;
   for (const auto& rank : ranks_) rank->interpreter->read_results();
-  for (size_t i = 0; i < rounds.size(); ++i) {
-    const JobStep step{rounds[i].job, rounds[i].batch->step};
-    const at::Tensor* record = nullptr;
-    for (const auto& rank : ranks_) {
-      const auto found = rank->interpreter->steps().find(step);
-      if (found != rank->interpreter->steps().end() && !found->second.stepped.empty()) record = &found->second.record;
-    }
-    if (record == nullptr) continue;
-    const at::Tensor whole = *record;
-    for (const auto& rank : ranks_) rank->interpreter->complete_step(rank->rounds[i], whole);
-  }
+  for (const auto& rank : ranks_) made.merge(made_steps(*rank->interpreter));
+  for (const auto& rank : ranks_) cotune::complete_steps(*rank->interpreter, made, rank->rounds);
 }
 
-void RankThreads::observe(std::function<void(int32_t rank, const Operator&, double seconds)> on_operator) {
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (!on_operator) {
-      ranks_[i]->interpreter->observe({});
-      continue;
-    }
-    ranks_[i]->interpreter->observe([on_operator, rank = static_cast<int32_t>(i)](
-                                        const Operator& op, const MicrobatchState&, double seconds) {
-      on_operator(rank, op, seconds);
-    });
-  }
+void RankThreads::observe(std::function<void(int32_t rank, const Operator&)> after_operator) {
+  after_operator_ = std::move(after_operator);
 }
 
 }  // namespace cotune

@@ -44,7 +44,7 @@ at::Tensor UnreadResults::loss_sum(const JobRound& round) const {
     }
   }
   if (sum.defined()) return sum;
-  return at::zeros({}, round.adapter->parameters().front().value.options().dtype(at::kDouble));
+  return at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(round.adapter->setup().device));
 }
 
 void UnreadResults::read(const ReadTensor& read_tensor) {

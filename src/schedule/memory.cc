@@ -69,15 +69,26 @@ int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * facts.fragmentation));
 }
 
+/// The stages of which one is a process's, if it has not the whole model.
+std::vector<StageShape> stages_here(const ModelConfig& config, const MemoryFacts& facts) {
+  return facts.process_stages.empty() ? std::vector{whole_model(config)} : facts.process_stages;
+}
+
+/// The most layers of them.
+int64_t layers_here(const ModelConfig& config, const MemoryFacts& facts) {
+  int64_t layers = 0;
+  for (const StageShape& stage : stages_here(config, facts)) layers = std::max(layers, stage.last_layer - stage.first_layer);
+  return layers;
+}
+
 /// Saved bytes per token, in all and of the layer that saves most.
 struct SavedPerToken {
   int64_t model = 0;
   int64_t layer = 0;
 };
 
-SavedPerToken saved_per_token(const ModelConfig& config, const std::vector<AdapterShape>& adapters,
+SavedPerToken saved_per_token(const ModelConfig& config, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                               const std::vector<int64_t>& job_tokens, const MemoryFacts& facts) {
-  const StageShape stage = whole_model(config);
   const MicrobatchCounts one_token{.tokens = 1, .job_tokens = job_tokens};
   SavedPerToken saved;
   std::map<int64_t, int64_t> layers;
@@ -89,9 +100,22 @@ SavedPerToken saved_per_token(const ModelConfig& config, const std::vector<Adapt
   return saved;
 }
 
+/// Of the dearest stage, which may be another one for each kind.
+template <typename SavedOfStage>
+SavedPerToken dearest_stage(const ModelConfig& config, const MemoryFacts& facts, SavedOfStage saved_of) {
+  SavedPerToken dearest;
+  for (const StageShape& stage : stages_here(config, facts)) {
+    const SavedPerToken saved = saved_of(stage);
+    dearest = {std::max(dearest.model, saved.model), std::max(dearest.layer, saved.layer)};
+  }
+  return dearest;
+}
+
 /// Of the frozen model, under adapters from `lowest_layer` up.
 SavedPerToken saved_by_model(const ModelConfig& config, int64_t lowest_layer, const MemoryFacts& facts) {
-  return saved_per_token(config, {{.layer = lowest_layer}}, {}, facts);
+  return dearest_stage(config, facts, [&](const StageShape& stage) {
+    return saved_per_token(config, stage, {{.layer = lowest_layer}}, {}, facts);
+  });
 }
 
 int64_t lowest_layer(const ModelConfig& config, const JobFootprint& job) {
@@ -104,9 +128,11 @@ int64_t lowest_layer(const ModelConfig& config, const JobFootprint& job) {
 SavedPerToken saved_by_adapters(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
   std::vector<int64_t> job_tokens(static_cast<size_t>(job.job) + 1, 0);
   job_tokens.back() = 1;
-  const SavedPerToken with = saved_per_token(config, job.adapters, job_tokens, facts);
-  const SavedPerToken without = saved_by_model(config, lowest_layer(config, job), facts);
-  return {with.model - without.model, with.layer - without.layer};
+  return dearest_stage(config, facts, [&](const StageShape& stage) -> SavedPerToken {
+    const SavedPerToken with = saved_per_token(config, stage, job.adapters, job_tokens, facts);
+    const SavedPerToken without = saved_per_token(config, stage, {{.layer = lowest_layer(config, job)}}, {}, facts);
+    return {with.model - without.model, with.layer - without.layer};
+  });
 }
 
 /// Tokens of one job's whole batch, pads included, in a microbatch whose longest row is `width`.
@@ -290,8 +316,15 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
                         frozen_bytes(hidden, 2 * config.intermediate_size, facts) +
                         frozen_bytes(config.intermediate_size, hidden, facts) + 2 * hidden * a +
                         (config.qkv_bias ? qkv * a : 0);
-  const int64_t embedding = config.tied_embeddings ? 0 : config.vocabulary_size * hidden * facts.element_size;
-  return config.layer_count * layer + hidden * a + embedding + frozen_bytes(hidden, config.vocabulary_size, facts);
+  int64_t dearest = 0;
+  for (const StageShape& stage : stages_here(config, facts)) {
+    int64_t bytes = (stage.last_layer - stage.first_layer) * layer;
+    const bool head_embeds = config.tied_embeddings && stage.has_head;
+    if (stage.has_embedding && !head_embeds) bytes += config.vocabulary_size * hidden * facts.element_size;
+    if (stage.has_head) bytes += hidden * a + frozen_bytes(hidden, config.vocabulary_size, facts);
+    dearest = std::max(dearest, bytes);
+  }
+  return dearest;
 }
 
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
@@ -355,7 +388,8 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     lead.alive_tokens = alive_on_ranks(lead, round_up(everything, row_grid), facts);
     lead.chain_tokens *= facts.ranks;
     const int64_t lowest = fuses(policy) ? lowest_of_all : lowest_layer(config, jobs[i]);
-    const int64_t trained_layers = config.layer_count - lowest;
+    const int64_t layers = layers_here(config, facts);
+    const int64_t trained_layers = std::min(config.layer_count - lowest, layers);
     const SavedPerToken frozen = saved_by_model(config, lowest, facts);
     const auto mix = [&](const std::vector<std::pair<int64_t, int64_t>>& all, int64_t tokens) {
       return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
@@ -367,16 +401,18 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     estimate.activations = std::max(estimate.activations, kept);
     estimate.chain_kv =
         std::max(estimate.chain_kv, lead.chain_tokens * 2 * config.key_value_size() *
-                                        (config.layer_count * e + trained_layers * a));
+                                        (layers * e + trained_layers * a));
     microbatch_tokens = std::max(microbatch_tokens, lead.microbatch_tokens);
   }
   const int64_t head_bytes = facts.head_workspace_bytes / 3 * 4;
   const int64_t head_rows = std::max<int64_t>(row_grid, head_bytes / (config.vocabulary_size * e));
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
-  const int64_t messages = 8 * (facts.ranks - 1) * microbatch_tokens * config.hidden_size * e;
+  const int64_t ranks_here = facts.process_stages.empty() ? facts.ranks : 1;
+  const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.ranks - 1);
+  const int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
   estimate.workspace = with_holes(
-      facts.ranks * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
+      ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
       facts);
   const int64_t logit_bytes = facts.packed || facts.gpu_kernels ? e : e + 4 * a;
   estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);

@@ -49,7 +49,8 @@ struct MemoryFacts {
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t head_workspace_bytes = 48 << 20;  ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
-  int64_t ranks = 1;              ///< of a pipeline within this process
+  int64_t ranks = 1;              ///< of a pipeline
+  std::vector<StageShape> process_stages;  ///< of those ranks, where each is a process of its own: the dearest counts. Empty: all are in this one
   RankOrder rank_order = RankOrder::automatic;
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
 };
@@ -75,7 +76,7 @@ int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
 
 /// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 and parts pad the
 /// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the
-/// accumulation dtype. A tied embedding is read from the head.
+/// accumulation dtype. A tied embedding is read from the head. With process_stages: of the dearest one.
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
 
 /// The packed form of a low-rank factor [rank, width] that a grouped call makes and frees, in panels of 32 columns: to
@@ -102,7 +103,7 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///   heads within widest_flash_head have no scores; + sums of the chunks of gradients' rows, and 64 MiB for diff pruning
 ///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
 ///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
-///   ranks) are those of all
+///   ranks) are those of all; where each rank is a process, layers, weights and workspace are those of the dearest stage
 ///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts);

@@ -49,6 +49,7 @@ std::vector<std::string> differences(const ProfileFingerprint& profile, const Pr
   compare("model", profile.model, here.model);
   compare("dtype", profile.dtype, here.dtype);
   compare("threads", profile.threads, here.threads);
+  compare("ranks", profile.ranks, here.ranks);
   compare("tensor_parallel", profile.tensor_parallel, here.tensor_parallel);
   return lines;
 }

@@ -18,7 +18,8 @@ struct ProfileFingerprint {
   std::string libraries;  ///< versions of torch and cotune
   std::string model;      ///< shape of a layer and of the head (model_shape_text)
   std::string dtype;      ///< bfloat16, float32, float64
-  int64_t threads = 1;
+  int64_t threads = 1;    ///< of each rank
+  int64_t ranks = 1;      ///< that computed on this machine at the same time: cores slow each other down
   int64_t tensor_parallel = 1;
   bool operator==(const ProfileFingerprint&) const = default;
 };

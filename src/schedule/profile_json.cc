@@ -127,7 +127,7 @@ std::string to_json(const Profile& profile) {
   json[version_key] = version;
   json["fingerprint"] = {{"device", f.device},   {"kernels", f.kernels}, {"libraries", f.libraries},
                          {"model", f.model},     {"dtype", f.dtype},     {"threads", f.threads},
-                         {"tensor_parallel", f.tensor_parallel}};
+                         {"ranks", f.ranks},     {"tensor_parallel", f.tensor_parallel}};
   json["layer_count"] = profile.layer_count;
   json["process_bytes"] = profile.process_bytes;
   json["shapes"] = Json::array();
@@ -167,6 +167,7 @@ Profile parse_profile(const std::string& text, const std::string& file_name) {
                          .model = f.at("model").text(),
                          .dtype = f.at("dtype").text(),
                          .threads = f.at("threads").integer(1),
+                         .ranks = f.at("ranks").integer(1),
                          .tensor_parallel = f.at("tensor_parallel").integer(1)};
   profile.layer_count = root.at("layer_count").integer(1, most_layers);
   profile.process_bytes = root.at("process_bytes").integer(0);

@@ -1,9 +1,11 @@
+#include "train/process_memory.h"
+
 #include <algorithm>
 #include <fstream>
 #include <string>
 
+#include "ops/memory.h"
 #include "train/control_group.h"
-#include "train/trainer.h"
 
 namespace cotune {
 namespace {
@@ -25,6 +27,25 @@ int64_t proc_bytes(const char* file, const std::string& name) {
 
 int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes) {
   return std::max<int64_t>(1, memory_limit_bytes - outside_bytes - reserve_bytes);
+}
+
+int64_t TensorLimit::apply() {
+  int64_t bytes = memory_limit_;
+  if (bytes > 0 && device_.is_cpu()) {
+    // Pages that are held but were never written are not resident: the largest value seen is the true one.
+    outside_ = std::max(outside_, resident_bytes() - memory_usage().held_bytes);
+    bytes = tensor_limit_within(bytes, outside_);
+  }
+  if (bytes > 0) set(bytes);
+  return bytes;
+}
+
+void TensorLimit::set(int64_t tensor_bytes) {
+  if (device_.is_cpu()) {
+    set_memory_limit(tensor_bytes);
+  } else {
+    device_.plugin->set_memory_limit(device_.device.index(), tensor_bytes);
+  }
 }
 
 int64_t available_memory_bytes() {

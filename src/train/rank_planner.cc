@@ -10,22 +10,31 @@
 namespace cotune {
 namespace {
 
-/// Messages between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
-constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
+std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
+  std::vector<JobShape> shapes;
+  for (const auto& job : jobs) shapes.push_back(job->shape());
+  return shapes;
+}
 
 }  // namespace
 
+PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
+                               const DeviceCosts& costs, const PackingPolicy& policy, int64_t ranks) {
+  const std::vector<JobShape> shapes = shapes_of(jobs);
+  StageMachine machine = costs.machine;
+  machine.recompute = policy.recompute;
+  StagePrices prices(model, shapes, machine);
+  return {.stages = balanced_stages(model, shapes, ranks, 1, policy.token_budget, prices, std::numeric_limits<int64_t>::max()),
+          .stage_rank = one_stage_per_rank(static_cast<int32_t>(ranks))};
+}
+
 RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                         const DeviceCosts& costs, const PackingPolicy& policy, int64_t ranks, RankOrder order)
-    : model_(model), machine_(costs.machine) {
-  for (const auto& job : jobs) jobs_.push_back(job->shape());
-  layout_.stages = balanced_stages(model_, jobs_, ranks, 1, policy.token_budget, prices(policy.recompute),
-                                    std::numeric_limits<int64_t>::max());
-  layout_.stage_rank = one_stage_per_rank(static_cast<int32_t>(ranks));
+                         const DeviceCosts& costs, PipelineLayout layout, RankOrder order, const Link& link)
+    : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layout_(std::move(layout)) {
   options_.order = order;
-  options_.cluster.link = thread_link;
+  options_.cluster.link = link;
   options_.bytes_per_token = model_.hidden_size * costs.machine.element_size();
-  options_.most_in_flight = static_cast<int32_t>(ranks);
+  options_.most_in_flight = layout_.rank_count();
 }
 
 void RankPlanner::add(const TrainingJob& job) { jobs_.push_back(job.shape()); }

@@ -14,14 +14,19 @@ namespace cotune {
 
 class TrainingJob;
 
-/// Divides the model among the ranks of a run, and orders its rounds on them by predicted times.
+/// Between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
+inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
+
+/// Divides the model among ranks: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time goes. ranks:
+/// at most the layers.
+PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
+                               const DeviceCosts& costs, const PackingPolicy& policy, int64_t ranks);
+
+/// Orders the rounds of a run on its ranks by predicted times.
 class RankPlanner {
  public:
-  /// jobs: all of the run, for where its time goes: stages are cut by cost (balanced_stages). ranks: at most the layers.
   RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs, const DeviceCosts& costs,
-              const PackingPolicy& policy, int64_t ranks, RankOrder order);
-
-  const PipelineLayout& layout() const { return layout_; }
+              PipelineLayout layout, RankOrder order, const Link& link);
 
   /// The run's next job. The model stays divided as it is.
   void add(const TrainingJob& job);

@@ -40,6 +40,7 @@ struct EvaluationEvent {
 
 /// What one rank of a pipeline did in training rounds.
 struct RankSummary {
+  std::string host;           ///< of a rank that is a process; "" of a thread
   int64_t first_layer = 0, last_layer = 0;  ///< last_layer: one past it
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, and at the end of a round for the others

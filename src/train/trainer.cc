@@ -24,7 +24,8 @@ MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& o
   MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
   facts.ranks = options.ranks;
   facts.rank_order = options.pipeline_order;
-  facts.weight_bytes = std::max(backbone.weight_bytes(), memory_usage().held_bytes);
+  if (options.rank_group != nullptr && options.rank_group->are_processes()) facts.process_stages = options.rank_group->layout().stages;
+  facts.weight_bytes = std::max({backbone.weight_bytes(), memory_usage().held_bytes, options.largest_rank_weight_bytes});
   return facts;
 }
 
@@ -39,7 +40,8 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
-      learned_(backbone_->config(), facts_with_weights(*backbone_, options_)) {
+      learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
+      process_limit_(options_.memory_limit_bytes, options_.device) {
   options_.policy.layer_count = backbone_->config().layer_count;
   options_.policy.recompute = options_.recompute == Recompute::always;
   if (options_.relief && options_.relief->requested_token_budget == requested_token_budget_) {
@@ -106,7 +108,7 @@ RunSummary Trainer::run() {
   summary_.memory = memory_usage();
   summary_.peak_rss_bytes = peak_resident_bytes();
   if (!options_.device.is_cpu()) summary_.device_memory = options_.device.memory();
-  limit_memory(0);
+  process_limit_.set(0);
   tell([&](RunObserver& observer) { observer.on_run_ended(summary_); });
   return summary_;
 }
@@ -186,7 +188,7 @@ void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {
     if (!ran || current.state().status != JobStatus::running) continue;  // broken off: it comes again
     bool stepped = false;
     try {
-      stepped = current.finish_round(round);
+      stepped = finish_round(current, round);
     } catch (const MemoryLimitExceeded& error) {  // at the end of a selection, which then begins again
       due.selections_without_memory.push_back({&current, error.what()});
       continue;

@@ -12,10 +12,11 @@
 #include "device/compute_device.h"
 #include "engine/device_times.h"
 #include "engine/interpreter.h"
-#include "engine/rank_threads.h"
+#include "engine/rank_group.h"
 #include "schedule/admission.h"
 #include "schedule/learned_peak.h"
 #include "train/memory_relief.h"
+#include "train/process_memory.h"
 #include "train/rank_planner.h"
 #include "train/round_planner.h"
 #include "train/run_observer.h"
@@ -29,7 +30,11 @@ class Trainer;
 struct TrainerOptions {
   PackingPolicy policy;
   Recompute recompute = Recompute::automatic;  ///< automatic: only when memory demands it
-  int64_t ranks = 1;                           ///< threads of this process that the model's layers are divided among
+  int64_t ranks = 1;                           ///< that the model's layers are divided among: threads of this process, or
+  std::shared_ptr<RankGroup> rank_group;       ///< these, whose layers it has set
+  std::vector<std::string> rank_hosts;         ///< of ranks that are processes
+  int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
+  std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
   RankOrder pipeline_order = RankOrder::automatic;
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about two seconds
   ComputeDevice device;                        ///< where the backbone is
@@ -137,6 +142,12 @@ class Trainer {
   StepPlan plan_of(const std::vector<JobRound>& rounds);
   // On this thread, or on ranks (trainer_ranks.cc).
   void start_ranks();
+  /// What ranks that are processes have of a job, before and after what is done with the adapter here (rank_group.h).
+  void share_with_ranks(TrainingJob& job);
+  void gather_from_ranks(TrainingJob& job);
+  void unload(TrainingJob& job);
+  /// TrainingJob::finish_round, on all ranks.
+  bool finish_round(TrainingJob& job, const JobRound& round);
   /// On ranks: rounds that follow at once, so that a rank goes on while others are still busy with the ones before. Only as
   /// far as nothing is due in between, and for about as long as a user is ready to wait after asking for the end. Returns how
   /// many rounds there are then.
@@ -161,7 +172,6 @@ class Trainer {
   void save(TrainingJob& job, bool best);
   /// Tells once of each job whose deadline has passed: of those of the round, and of those that wait.
   void report_missed_deadlines(const std::vector<JobRound>& rounds);
-  void limit_memory(int64_t bytes);
   TrainingJob& job(int32_t index) { return *jobs_[static_cast<size_t>(index)]; }
   double seconds_since_start() const;
   bool stop_asked() const {
@@ -180,14 +190,14 @@ class Trainer {
   std::unique_ptr<DeviceTimes> device_times_;  ///< of operators, where they are not on the CPU
   RoundPlanner planner_;
   std::unique_ptr<RankPlanner> rank_planner_;  ///< where there are several
-  std::unique_ptr<RankThreads> ranks_;
+  std::shared_ptr<RankGroup> ranks_;
   std::vector<std::map<std::string, double>> operator_seconds_;  ///< per rank
   std::vector<int32_t> planned_jobs_;      ///< resident when it was last told of a plan; empty: never yet
   PackingPolicy planned_policy_;           ///< in use then
   int64_t requested_token_budget_;
   LearnedPeak learned_;
   int64_t tensor_limit_ = 0;               ///< in force; 0: none
-  int64_t outside_bytes_ = 0;              ///< of the process beside its tensors, the most seen
+  TensorLimit process_limit_;
   RunSummary summary_;
   std::vector<int32_t> paused_;            ///< by memory; they start again when another job ends
   std::vector<TrainingJob*> started_;      ///< since the last evaluate_started()
@@ -197,14 +207,5 @@ class Trainer {
   bool evaluating_ = false;
   std::chrono::steady_clock::time_point start_;
 };
-
-/// What a limit on the whole process leaves for tensors, where `outside_bytes` of it is something else.
-int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes);
-
-/// Free memory of the machine now (MemAvailable, and the control group's limit), and this process's resident memory and
-/// its peak. Bytes.
-int64_t available_memory_bytes();
-int64_t resident_bytes();
-int64_t peak_resident_bytes();
 
 }  // namespace cotune

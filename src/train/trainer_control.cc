@@ -34,7 +34,7 @@ void Trainer::cancel_job(TrainingJob& job) {
   save_if_it_has_stepped(job);
   job.state().status = JobStatus::cancelled;
   tell([&](RunObserver& observer) { observer.on_job_ended(job); });
-  job.unload();
+  unload(job);
   job.forget_data();
   fill_place();
 }
@@ -45,7 +45,7 @@ void Trainer::pause_job(TrainingJob& job) {
   save_if_it_has_stepped(job);
   job.state().status = JobStatus::paused;
   job.state().wait_reason.clear();
-  job.unload();
+  unload(job);
   tell([&](RunObserver& observer) { observer.on_job_paused(job); });
   fill_place();
 }

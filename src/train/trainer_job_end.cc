@@ -10,6 +10,7 @@ namespace cotune {
 void Trainer::save(TrainingJob& job, bool best) {
   tell([&](RunObserver& observer) { observer.on_saving(job); });
   make_room_for_files(job);
+  gather_from_ranks(job);
   job.checkpoint(best);
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
@@ -31,6 +32,7 @@ void Trainer::report_missed_deadlines(const std::vector<JobRound>& rounds) {
 
 void Trainer::finish_job(TrainingJob& finished) {
   make_room_for_files(finished);
+  gather_from_ranks(finished);
   try {
     finished.leave_adapter(options_.effective_configuration ? options_.effective_configuration(finished) : "");
   } catch (const UserError& error) {
@@ -44,7 +46,7 @@ void Trainer::end_job(TrainingJob& ended, JobStatus status) {
   ended.state().status = status;
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
   if (status == JobStatus::refused) return;
-  ended.unload();
+  unload(ended);
   ended.forget_data();
   fill_place();
   evaluate_started();

@@ -22,23 +22,9 @@ bool may_run(const TrainingJob& job) {
 void Trainer::apply_memory_limit() {
   if (options_.tensor_limit_bytes > 0) {
     tensor_limit_ = options_.tensor_limit_bytes;
-  } else if (options_.memory_limit_bytes > 0 && !options_.device.is_cpu()) {
-    tensor_limit_ = options_.memory_limit_bytes;
-  } else if (options_.memory_limit_bytes > 0) {
-    // Pages that are held but were never written are not resident: the largest value seen is the true one.
-    outside_bytes_ = std::max(outside_bytes_, resident_bytes() - memory_usage().held_bytes);
-    tensor_limit_ = tensor_limit_within(options_.memory_limit_bytes, outside_bytes_);
+    process_limit_.set(tensor_limit_);
   } else {
-    return;
-  }
-  limit_memory(tensor_limit_);
-}
-
-void Trainer::limit_memory(int64_t bytes) {
-  if (options_.device.is_cpu()) {
-    set_memory_limit(bytes);
-  } else {
-    options_.device.plugin->set_memory_limit(options_.device.device.index(), bytes);
+    tensor_limit_ = process_limit_.apply();
   }
 }
 
@@ -181,7 +167,9 @@ void Trainer::start_jobs() {
     try {
       make_room_for_files(candidate);
       candidate.load();
+      share_with_ranks(candidate);
     } catch (const MemoryLimitExceeded& trouble) {
+      unload(candidate);
       const bool alone = running_jobs().empty();
       if (alone) failed.push_back({&candidate, trouble.what()});
       if (!alone) paused_.push_back(index);
@@ -249,7 +237,7 @@ void Trainer::set_aside(TrainingJob& victim, const std::string& trouble) {
 }
 
 void Trainer::take_out(TrainingJob& victim, const std::string& reason) {
-  victim.unload();
+  unload(victim);
   victim.state().status = JobStatus::waiting;
   victim.state().wait_reason = reason;
   tell([&](RunObserver& observer) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/rank_threads.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -15,17 +16,41 @@ constexpr int64_t most_rounds_at_once = 16;
 
 void Trainer::start_ranks() {
   const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device);
-  rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, options_.policy, options_.ranks,
-                                                options_.pipeline_order);
-  ranks_ = std::make_unique<RankThreads>(backbone_, rank_planner_->layout());
-  for (const StageShape& stage : ranks_->layout().stages) {
-    summary_.ranks.push_back({.first_layer = stage.first_layer, .last_layer = stage.last_layer});
+  ranks_ = options_.rank_group;
+  if (ranks_ == nullptr) {
+    ranks_ = std::make_shared<RankThreads>(
+        backbone_, balanced_layout(backbone_->config(), jobs_, costs, options_.policy, options_.ranks));
   }
-  ranks_->observe([this](int32_t rank, const Operator& op, double seconds) {
-    // A device works while the host goes on: the host's times say nothing of it.
-    if (options_.device.is_cpu()) operator_seconds_[static_cast<size_t>(rank)][to_string(op.kind)] += seconds;
-    break_off_stopped_evaluation();
-  });
+  rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, ranks_->layout(), options_.pipeline_order,
+                                                options_.rank_link.value_or(thread_link));
+  for (const StageShape& stage : ranks_->layout().stages) {
+    const size_t rank = summary_.ranks.size();
+    summary_.ranks.push_back({.host = rank < options_.rank_hosts.size() ? options_.rank_hosts[rank] : "",
+                              .first_layer = stage.first_layer,
+                              .last_layer = stage.last_layer});
+  }
+  ranks_->observe([this](int32_t, const Operator&) { break_off_stopped_evaluation(); });
+}
+
+void Trainer::share_with_ranks(TrainingJob& job) {
+  if (ranks_ != nullptr) ranks_->share(job.index(), job.adapter());
+}
+
+void Trainer::gather_from_ranks(TrainingJob& job) {
+  if (ranks_ != nullptr) ranks_->gather(job.index(), job.adapter());
+}
+
+void Trainer::unload(TrainingJob& job) {
+  if (ranks_ != nullptr) ranks_->forget(job.index());
+  job.unload();
+}
+
+bool Trainer::finish_round(TrainingJob& job, const JobRound& round) {
+  const int64_t pass = job.adapter().finished_selection_passes();
+  const bool stepped = job.finish_round(round);
+  const bool has_selected = job.adapter().finished_selection_passes() > pass;
+  if (has_selected && ranks_ != nullptr) ranks_->end_selection(job.index(), job.adapter(), pass);
+  return stepped;
 }
 
 size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
@@ -61,6 +86,11 @@ void Trainer::run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> 
   const RankPlan plan = rank_planner_->plan(plans, rounds);
   const double begin_s = seconds_since_start();
   ranks_->run(plan, rounds);
+  for (size_t rank = 0; rank < operator_seconds_.size(); ++rank) {
+    // A device works while the host goes on: the host's times say nothing of it.
+    if (!options_.device.is_cpu()) break;
+    for (const auto& [name, seconds] : ranks_->times().operator_seconds[rank]) operator_seconds_[rank][name] += seconds;
+  }
   if (evaluating_) return;
   count_rank_times(plan.predicted.makespan_s);
   tell([&](RunObserver& observer) { observer.on_ranks(plan, ranks_->times(), begin_s); });

@@ -109,6 +109,7 @@ JobRound TrainingJob::next_round(int64_t ahead) {
   round.adapter = adapter_.get();
   round.batch = &batch;
   round.purpose = selecting ? RoundPurpose::select : RoundPurpose::train;
+  round.selection_pass = selecting ? selection_pass_ : 0;
   round.dropout_key = mix_key(mix64(train.seed), static_cast<uint64_t>(step));
   round.optimizer = {train.optimizer, step + 1,     learning_rate(train, step, total_steps_), train.weight_decay,
                      train.beta1,     train.beta2, train.epsilon, train.momentum, train.max_grad_norm};

@@ -42,6 +42,17 @@ class ProfileTest(ProgramTest):
         done = self.run_program("train", jobs, "--profile", path, "--overwrite", "--set", f"run.output_dir={self.path / 'run'}")
         self.assertIn("a round took ", done.stdout)
 
+    def test_ranks_that_compute_at_the_same_time_are_profiled_for_runs_on_as_many(self):
+        path, done = self.make_profile("--ranks=2", "--threads=2")
+        self.assertIn("2 ranks of 1 threads", done.stdout)
+        fingerprint = json.loads(path.read_text())["fingerprint"]
+        self.assertEqual((fingerprint["ranks"], fingerprint["threads"]), (2, 1))
+        jobs = self.jobs_file(steps=2)
+        train = ("train", jobs, "--profile", path, "--threads=2", "--output-dir")
+        self.run_program(*train, self.path / "two", "--ranks=2")
+        done = self.run_program(*train, self.path / "one", expect=2)
+        self.assertIn("ranks: the profile has 2, here it is 1", done.stderr)
+
     def test_a_profile_by_the_roofline_of_a_cluster_file_is_planned_with(self):
         cluster, path, jobs = self.path / "cluster.yaml", self.path / "profile.json", self.path / "plan-jobs.yaml"
         cluster.write_text("cotune_cluster: 1\nnodes: [{count: 2, devices: 4, device: A40, link: pcie4}]\nnetwork: infiniband-100\n")

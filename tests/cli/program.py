@@ -9,6 +9,7 @@ import pathlib
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -29,6 +30,19 @@ METHODS = {
     "bottleneck": "{method: bottleneck, bottleneck_size: 8}",
     "sparse": "{method: diff_pruning, density: 0.02, selection_batches: 2}",
 }
+
+
+def values_of(adapter):
+    """The float32 tensors of a safetensors file."""
+    size = struct.unpack_from("<Q", adapter)[0]
+    header = json.loads(adapter[8:8 + size])
+    values = {}
+    for name, tensor in header.items():
+        if name == "__metadata__" or tensor["dtype"] != "F32":
+            continue
+        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
+        values[name] = struct.unpack(f"<{(end - begin) // 4}f", adapter[begin:end])
+    return values
 
 
 class ProgramTest(unittest.TestCase):
@@ -111,6 +125,16 @@ class ProgramTest(unittest.TestCase):
 
     def adapter(self, run, job):
         return (self.path / run / "jobs" / job / "adapter" / "adapter_model.safetensors").read_bytes()
+
+    def assert_alike(self, run, other):
+        """Adapters of two runs, as far as their products were added in another order."""
+        for job in METHODS:
+            left, right = values_of(self.adapter(run, job)), values_of(self.adapter(other, job))
+            self.assertEqual(left.keys(), right.keys())
+            for name in left:
+                largest = max(abs(value) for value in left[name])
+                apart = max(abs(a - b) for a, b in zip(left[name], right[name]))
+                self.assertLessEqual(apart, 1e-3 * largest, (job, name))
 
     def adapters(self, run, jobs=tuple(METHODS)):
         return {name: self.adapter(run, name) for name in jobs}

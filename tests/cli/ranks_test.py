@@ -1,22 +1,8 @@
 """cotune train on several ranks, through its command line."""
 import json
-import struct
 import unittest
 
 from program import METHODS, ProgramTest
-
-
-def values_of(adapter):
-    """The float32 tensors of a safetensors file."""
-    size = struct.unpack_from("<Q", adapter)[0]
-    header = json.loads(adapter[8:8 + size])
-    values = {}
-    for name, tensor in header.items():
-        if name == "__metadata__" or tensor["dtype"] != "F32":
-            continue
-        begin, end = (8 + size + offset for offset in tensor["data_offsets"])
-        values[name] = struct.unpack(f"<{(end - begin) // 4}f", adapter[begin:end])
-    return values
 
 
 class Ranks(ProgramTest):
@@ -25,15 +11,6 @@ class Ranks(ProgramTest):
         done = self.run_program("train", jobs, "--output-dir", self.path / run, "--json", "--token-budget=256", *options,
                                 expect=expect)
         return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done
-
-    def assert_alike(self, run, other):
-        for job in METHODS:
-            left, right = values_of(self.adapter(run, job)), values_of(self.adapter(other, job))
-            self.assertEqual(left.keys(), right.keys())
-            for name in left:
-                largest = max(abs(value) for value in left[name])
-                apart = max(abs(a - b) for a, b in zip(left[name], right[name]))
-                self.assertLessEqual(apart, 1e-3 * largest, (job, name))
 
     def test_two_ranks_leave_what_one_leaves_and_say_what_they_did(self):
         self.train("one")

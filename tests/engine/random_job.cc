@@ -25,12 +25,13 @@ ModelConfig kernel_friendly_config(int64_t layer_count) {
           .qkv_bias = true};
 }
 
-std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device) {
-  return Backbone::load(random_model(config, 5), compute, device);
+std::shared_ptr<Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device,
+                                                std::vector<StageShape> stages) {
+  return Backbone::load(random_model(config, 5), compute, device, {.stages = std::move(stages)});
 }
 
 std::unique_ptr<Adapter> RandomJob::make_adapter(const ModelConfig& config, at::ScalarType compute,
-                                                 at::Device device) const {
+                                                 at::Device device, std::vector<LayerRange> held) const {
   JobSpec spec;
   spec.name = name;
   spec.adapter = adapter;
@@ -42,6 +43,7 @@ std::unique_ptr<Adapter> RandomJob::make_adapter(const ModelConfig& config, at::
   setup.momentum = optimizer.momentum;
   setup.compute = compute;
   setup.device = device;
+  setup.held = std::move(held);
   return cotune::make_adapter(config, std::move(setup));
 }
 
@@ -106,6 +108,7 @@ JobRound JobLife::next_round() {
   round.adapter = adapter_.get();
   round.batch = &batch_;
   round.purpose = selecting ? RoundPurpose::select : RoundPurpose::train;
+  round.selection_pass = selecting ? selection_pass_ : 0;
   round.dropout_key = job_.dropout_key(step);
   round.optimizer = job_.optimizer;
   round.optimizer.step = step + 1;

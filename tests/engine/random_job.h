@@ -16,8 +16,8 @@ namespace cotune::testing {
 /// A model whose sizes all suit our kernels: hidden 96, 3 query and 1 kv head of 32, intermediate 160, vocabulary 256,
 /// 1,024 positions, biases on q, k and v. Weights from random_model.
 ModelConfig kernel_friendly_config(int64_t layer_count = 2);
-std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute,
-                                                at::Device device = test_device());
+std::shared_ptr<Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute,
+                                                at::Device device = test_device(), std::vector<StageShape> stages = {});
 
 /// What a job is; its data and initial values follow from the seed.
 struct RandomJob {
@@ -28,8 +28,9 @@ struct RandomJob {
   std::vector<int64_t> row_lengths;  ///< of the first batch; later batches have them rotated and shortened
   int64_t steps = 2;
 
+  /// held: AdapterSetup::held.
   std::unique_ptr<Adapter> make_adapter(const ModelConfig& config, at::ScalarType compute,
-                                        at::Device device = test_device()) const;
+                                        at::Device device = test_device(), std::vector<LayerRange> held = {}) const;
   Batch batch(int64_t step, int64_t vocabulary) const;
   uint64_t dropout_key(int64_t step) const;
 };

@@ -8,7 +8,7 @@
 #include <list>
 
 #include "base/random.h"
-#include "engine/random_job.h"
+#include "engine/rank_rounds.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/lorapp.h"
 
@@ -16,98 +16,6 @@ namespace cotune {
 namespace {
 
 using namespace testing;
-
-/// `count` stages of about as many layers each, in one stage a rank, or `chunks` of them.
-PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks = 1) {
-  PipelineLayout layout{.stages = {}, .stage_rank = interleaved_stages(ranks, chunks)};
-  const int64_t stages = static_cast<int64_t>(ranks) * chunks;
-  for (int64_t s = 0; s < stages; ++s) {
-    layout.stages.push_back({s * config.layer_count / stages, (s + 1) * config.layer_count / stages, s == 0, s + 1 == stages, 1});
-  }
-  return layout;
-}
-
-StageCost one_unit(const StepPlan& plan, size_t microbatch, size_t) {
-  const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
-  return {.forward_s = tokens, .backward_s = 2 * tokens, .kept_bytes = static_cast<int64_t>(tokens)};
-}
-
-/// Every method; chains under a budget of 256, one of them of a job adapted in the upper layers alone; and a job adapted in the
-/// lowest layer.
-std::vector<RandomJob> every_method() {
-  std::vector<RandomJob> jobs{lora_job("lora", 1, 8, 0.3, {"all-linear"}, {12, 40, 31}),
-                              bottleneck_job("bottleneck", 2, 16, Activation::gelu, {25, 7, 90}),
-                              diff_pruning_job("sparse", 3, 0.05, {33, 18}),
-                              lora_job("long", 4, 4, 0, {"q_proj", "down_proj"}, {600, 20}),
-                              lora_job("upper", 5, 4, 0, {"v_proj", "o_proj"}, {550, 51}),
-                              lora_job("lower", 6, 4, 0, {"gate_proj"}, {44, 13})};
-  jobs[4].adapter.layers_to_transform = {3};
-  jobs[5].adapter.layers_to_transform = {0};
-  for (RandomJob& job : jobs) {
-    job.steps = 3;
-    job.optimizer.max_grad_norm = 0.05;
-    job.optimizer.weight_decay = 0.1;
-  }
-  return jobs;
-}
-
-/// A round of the lives, one step each.
-struct Round {
-  std::vector<JobLife*> present;
-  std::vector<JobRound> rounds;
-  StepPlan plan;
-};
-
-Round next_round(std::vector<std::unique_ptr<JobLife>>& lives, PackingPolicy policy, const ModelConfig& config) {
-  Round round;
-  std::vector<BatchShape> shapes;
-  for (const auto& life : lives) {
-    if (life->done()) continue;
-    round.present.push_back(life.get());
-    round.rounds.push_back(life->next_round());
-    shapes.push_back(round.rounds.back().batch->shape(round.rounds.back().job, life->adapter().lowest_layer()));
-  }
-  policy.layer_count = config.layer_count;
-  round.plan = plan_step(shapes, policy);
-  return round;
-}
-
-using RunRound = std::function<void(Round&)>;
-
-/// Values of every adapter after all jobs' steps, one flat list.
-std::vector<at::Tensor> train(const std::vector<RandomJob>& jobs, const Backbone& backbone, const PackingPolicy& policy,
-                              const RunRound& run) {
-  std::vector<std::unique_ptr<JobLife>> lives;
-  for (const RandomJob& job : jobs) {
-    lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, backbone));
-  }
-  while (true) {
-    Round round = next_round(lives, policy, backbone.config());
-    if (round.present.empty()) break;
-    run(round);
-    for (size_t i = 0; i < round.present.size(); ++i) {
-      EXPECT_EQ(round.rounds[i].failure, "");
-      round.present[i]->finish_round(round.rounds[i]);
-    }
-  }
-  std::vector<at::Tensor> values;
-  for (const auto& life : lives) {
-    for (const double loss : life->losses()) values.push_back(at::scalar_tensor(loss, at::kDouble));
-    for (const at::Tensor& value : values_of(life->adapter())) values.push_back(value);
-  }
-  return values;
-}
-
-std::vector<at::Tensor> train_on_one(const std::vector<RandomJob>& jobs, const std::shared_ptr<const Backbone>& backbone,
-                                     const PackingPolicy& policy) {
-  Interpreter interpreter(backbone);
-  return train(jobs, *backbone, policy, [&](Round& round) { interpreter.run(round.plan, round.rounds); });
-}
-
-double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  return largest_relative_difference(a, b);
-}
 
 class RanksAsThreads : public ::testing::Test {
  protected:
@@ -170,34 +78,6 @@ ComputeOrder random_order(const PipelineWork& work, uint64_t key) {
     }
   }
   return order;
-}
-
-/// Steps of jobs that select nothing, planned round by round, to run at once.
-struct Rounds {
-  std::vector<std::unique_ptr<Adapter>> adapters;
-  std::list<Batch> batches;
-  std::vector<StepPlan> plans;
-  std::vector<JobRound> rounds;
-};
-
-Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps) {
-  Rounds result;
-  policy.layer_count = config.layer_count;
-  for (const RandomJob& job : jobs) result.adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
-  for (int64_t step = 0; step < steps; ++step) {
-    std::vector<BatchShape> shapes;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      result.batches.push_back(jobs[i].batch(step, config.vocabulary_size));
-      JobRound round{.job = static_cast<int32_t>(i), .adapter = result.adapters[i].get(), .batch = &result.batches.back()};
-      round.dropout_key = jobs[i].dropout_key(step);
-      round.optimizer = jobs[i].optimizer;
-      round.optimizer.step = step + 1;
-      shapes.push_back(round.batch->shape(round.job, round.adapter->lowest_layer()));
-      result.rounds.push_back(round);
-    }
-    result.plans.push_back(plan_step(shapes, policy));
-  }
-  return result;
 }
 
 TEST_F(RanksAsThreads, TrainTheSameInAnyProvenOrderAndWithoutAFlushBetweenRounds) {
@@ -294,7 +174,7 @@ TEST_F(RanksAsThreads, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
     std::vector<std::vector<at::Tensor>> before;
     for (const auto& life : lives) before.push_back(values_of(life->adapter()));
     int64_t count = 0;
-    ranks.observe([&](int32_t rank, const Operator&, double) {
+    ranks.observe([&](int32_t rank, const Operator&) {
       if (rank == 1 && ++count == limit) throw Trouble();
     });
     try {

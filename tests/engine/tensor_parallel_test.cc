@@ -282,7 +282,7 @@ TEST(TensorParallelRanks, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
   size_t broken_off = 0, partly = 0;
   for (int64_t limit = 5; limit < 150; limit += 14) {
     int64_t count = 0;
-    ranks.observe([&](int32_t rank, const Operator&, double) {
+    ranks.observe([&](int32_t rank, const Operator&) {
       if (rank == 3 && ++count == limit) throw Trouble();
     });
     const auto trained = Lives(jobs, *parts.front()).train(small_microbatches, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {

@@ -67,6 +67,7 @@ TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {
   EXPECT_NO_THROW(check_fingerprint(profile, here, "profile.json"));
   here.threads = 4;
   here.dtype = "float32";
+  here.ranks = 2;
   try {
     check_fingerprint(profile, here, "profile.json");
     FAIL();
@@ -74,7 +75,8 @@ TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {
     EXPECT_STREQ(error.what(),
                  "profile.json: was measured under other conditions; `cotune profile` makes one for these:\n"
                  "  dtype: the profile has bfloat16, here it is float32\n"
-                 "  threads: the profile has 2, here it is 4");
+                 "  threads: the profile has 2, here it is 4\n"
+                 "  ranks: the profile has 1, here it is 2");
   }
 }
 

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/launcher.h"
+#include "device/compute_device.h"
+#include "engine/rank_links.h"
+#include "jobs/job.h"
+#include "schedule/pipeline/rank_plan.h"
+
+namespace cotune {
+
+/// What the first rank's process tells the others before they load anything.
+struct RankSetup {
+  JobsFile jobs_file;
+  std::string compute_dtype;  ///< as c10::toString has it
+  bool on_cpu = true;
+  int64_t positions = 0;      ///< BackboneUse::positions
+  PipelineLayout layout;
+  std::string model_fingerprint;
+  double hang_timeout_s = 30; ///< find_hung_rank
+};
+
+/// A rank's process, as the first one knows it.
+struct RankProcess {
+  std::string host;
+  int32_t local_rank = 0;     ///< among those of its host
+  int64_t weight_bytes = 0;   ///< once it has loaded them
+};
+
+/// The processes of a run that torchrun or Slurm has started, from the first one's side: it reads the jobs file and the data,
+/// plans, and writes everything; the others load their part of the model and do as they are told. If this is destroyed before
+/// they have been set up they end without a word.
+class RankProcesses {
+ public:
+  /// Meets the others. Throws as process_communicator does.
+  explicit RankProcesses(const LaunchedProcess& process);
+  ~RankProcesses();
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  const LaunchedProcess& process() const { return process_; }
+  const std::vector<RankProcess>& ranks() const { return ranks_; }
+  /// How many of them are on this machine.
+  int32_t on_this_host() const;
+
+  /// They begin to load their stages.
+  void set_up(const RankSetup& setup);
+  /// When all have loaded them: the links for the run, watched from now on (rank_watch.h): where a rank is gone or hangs this
+  /// process says so, and ends within seconds. Throws what failed on a rank.
+  RankLinks take_links();
+  /// Between neighbours: the slowest that was measured, by messages of one byte and of 4 MiB.
+  Link measured_link() const { return link_; }
+
+ private:
+  LaunchedProcess process_;
+  std::vector<RankProcess> ranks_;
+  RankLinks links_;
+  Link link_;
+  double hang_timeout_s_ = 0;
+};
+
+/// Any other rank's process, from its start to its end. Returns the exit code.
+int follow_first_rank(const LaunchedProcess& process);
+
+/// Threads that each of so many processes of one machine computes with: run.threads, or all cores, divided among them;
+/// OMP_NUM_THREADS where only that says something.
+int threads_of_process(const RunSpec& run, int32_t processes);
+
+}  // namespace cotune

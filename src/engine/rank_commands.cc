@@ -1,0 +1,344 @@
+#include "engine/rank_commands.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/error.h"
+#include "comm/byte_messages.h"
+#include "ops/memory.h"
+#include "schedule/step_plan_json.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<const char*, 7> command_names = {"run", "complete", "share", "forget", "gather", "end_selection", "end"};
+
+template <typename Value>
+Json binary(const Value* values, size_t count) {
+  std::vector<uint8_t> bytes(count * sizeof(Value));
+  if (count > 0) std::memcpy(bytes.data(), values, bytes.size());
+  return Json::binary(std::move(bytes));
+}
+
+template <typename Value>
+std::vector<Value> values_of(const Json& json) {
+  const auto& bytes = json.get_binary();
+  std::vector<Value> values(bytes.size() / sizeof(Value));
+  if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+Json batch_to_json(const Batch& batch) {
+  std::vector<int32_t> tokens;
+  std::vector<uint8_t> learned;
+  std::vector<uint64_t> keys;
+  std::vector<int64_t> lengths;
+  for (const BatchRow& row : batch.rows) {
+    tokens.insert(tokens.end(), row.tokens.begin(), row.tokens.end());
+    learned.insert(learned.end(), row.learned.begin(), row.learned.end());
+    keys.push_back(row.key);
+    lengths.push_back(static_cast<int64_t>(row.tokens.size()));
+  }
+  return {{"step", batch.step},
+          {"tokens", binary(tokens.data(), tokens.size())},
+          {"learned", binary(learned.data(), learned.size())},
+          {"keys", binary(keys.data(), keys.size())},
+          {"lengths", lengths}};
+}
+
+Batch batch_from_json(const Json& json) {
+  const auto tokens = values_of<int32_t>(json.at("tokens"));
+  const auto learned = values_of<uint8_t>(json.at("learned"));
+  const auto keys = values_of<uint64_t>(json.at("keys"));
+  Batch batch{json.at("step").get<int64_t>(), {}};
+  auto token = tokens.begin();
+  auto is_learned = learned.begin();
+  auto key = keys.begin();
+  for (const auto length : json.at("lengths").get<std::vector<int64_t>>()) {
+    batch.rows.push_back({{token, token + length}, {is_learned, is_learned + length}, *key++});
+    token += length;
+    is_learned += length;
+  }
+  return batch;
+}
+
+Json optimizer_to_json(const OptimizerSettings& settings) {
+  return {static_cast<int>(settings.kind), settings.step,     settings.learning_rate, settings.weight_decay, settings.beta1,
+          settings.beta2,                  settings.epsilon,  settings.momentum,      settings.max_grad_norm};
+}
+
+OptimizerSettings optimizer_from_json(const Json& json) {
+  OptimizerSettings settings;
+  settings.kind = static_cast<OptimizerKind>(json.at(0).get<int>());
+  settings.step = json.at(1).get<int64_t>();
+  double* const values[] = {&settings.learning_rate, &settings.weight_decay, &settings.beta1,        &settings.beta2,
+                            &settings.epsilon,       &settings.momentum,     &settings.max_grad_norm};
+  for (size_t i = 0; i < std::size(values); ++i) *values[i] = json.at(i + 2).get<double>();
+  return settings;
+}
+
+at::ScalarType accumulation_of(const Adapter& adapter) {
+  return adapter.setup().compute == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+/// Calls visit(tensor) for value and moments of every parameter of these layers.
+template <typename AdapterType, typename Visit>
+void visit_state(AdapterType& adapter, std::span<const LayerRange> layers, Visit visit) {
+  for (auto& parameter : adapter.parameters()) {
+    const bool is_own = std::any_of(layers.begin(), layers.end(),
+                                    [&](const LayerRange& range) { return range.contains(parameter.layer); });
+    if (!is_own) continue;
+    visit(parameter.value);
+    if (parameter.first_moment.defined()) visit(parameter.first_moment);
+    if (parameter.second_moment.defined()) visit(parameter.second_moment);
+  }
+}
+
+}  // namespace
+
+Json to_json(RankCommand command) { return {{"command", command_names[static_cast<size_t>(command)]}}; }
+
+RankCommand command_of(const Json& message) {
+  const auto name = message.at("command").get<std::string>();
+  const auto found = std::find(command_names.begin(), command_names.end(), name);
+  COTUNE_CHECK(found != command_names.end(), "there is no command `{}`", name);
+  return static_cast<RankCommand>(found - command_names.begin());
+}
+
+Json rounds_to_json(std::span<const JobRound> rounds) {
+  Json json = Json::array();
+  for (const JobRound& round : rounds) {
+    json.push_back({{"job", round.job},
+                    {"has_adapter", round.adapter != nullptr},
+                    {"purpose", static_cast<int>(round.purpose)},
+                    {"selection_pass", round.selection_pass},
+                    {"dropout_key", round.dropout_key},
+                    {"optimizer", optimizer_to_json(round.optimizer)},
+                    {"batch", batch_to_json(*round.batch)}});
+  }
+  return json;
+}
+
+ReceivedRounds rounds_from_json(const Json& rounds) {
+  ReceivedRounds received;
+  for (const Json& json : rounds) {
+    received.batches.push_back(batch_from_json(json.at("batch")));
+    received.has_adapter.push_back(json.at("has_adapter").get<bool>());
+    JobRound& round = received.rounds.emplace_back();
+    round.job = json.at("job").get<int32_t>();
+    round.batch = &received.batches.back();
+    round.purpose = static_cast<RoundPurpose>(json.at("purpose").get<int>());
+    round.selection_pass = json.at("selection_pass").get<int64_t>();
+    round.dropout_key = json.at("dropout_key").get<uint64_t>();
+    round.optimizer = optimizer_from_json(json.at("optimizer"));
+  }
+  return received;
+}
+
+Json plan_to_json(const RankPlan& plan) {
+  Json rounds = Json::array(), ranks = Json::array();
+  for (StepPlan round : plan.rounds) {
+    round.actions.clear();  // those of one rank
+    rounds.push_back(Json(to_json(round)));
+  }
+  for (const std::vector<Action>& actions : plan.ranks) {
+    Json& list = ranks.emplace_back(Json::array());
+    for (const Action& action : actions) list.push_back(Json(to_json(action)));
+  }
+  return {{"rounds", std::move(rounds)}, {"ranks", std::move(ranks)}};
+}
+
+RankPlan plan_from_json(const Json& json) {
+  RankPlan plan;
+  for (const Json& round : json.at("rounds")) plan.rounds.push_back(step_plan_from_json(round));
+  for (const Json& list : json.at("ranks")) {
+    std::vector<Action>& actions = plan.ranks.emplace_back();
+    for (const Json& action : list) actions.push_back(action_from_json(action));
+  }
+  return plan;
+}
+
+Json results_to_json(std::span<const JobRound> rounds) {
+  Json json = Json::array();
+  for (const JobRound& round : rounds) {
+    json.push_back({round.loss_sum, round.labelled_tokens, round.gradient_norm, round.stepped, round.failure,
+                    binary(round.row_predicted.data(), round.row_predicted.size())});
+  }
+  return json;
+}
+
+void take_results(const Json& results, std::span<JobRound> rounds) {
+  COTUNE_CHECK(results.size() == rounds.size(), "results of {} rounds for {}", results.size(), rounds.size());
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    const Json& result = results[i];
+    rounds[i].loss_sum = result.at(0).get<double>();
+    rounds[i].labelled_tokens = result.at(1).get<int64_t>();
+    rounds[i].gradient_norm = result.at(2).get<double>();
+    rounds[i].stepped = result.at(3).get<bool>();
+    rounds[i].failure = result.at(4).get<std::string>();
+    rounds[i].row_predicted = values_of<uint8_t>(result.at(5));
+  }
+}
+
+Json made_to_json(const MadeSteps& made) {
+  Json json = Json::array();
+  for (const auto& [step, record] : made) {
+    const at::Tensor values = record.cpu();
+    json.push_back({step.job, step.step, values[0].item<double>(), values[1].item<double>()});
+  }
+  return json;
+}
+
+MadeSteps made_from_json(const Json& json, at::Device device) {
+  MadeSteps made;
+  for (const Json& each : json) {
+    const at::Tensor record = at::empty({2}, at::kDouble);
+    record[0] = each.at(2).get<double>();
+    record[1] = each.at(3).get<double>();
+    made[{each.at(0).get<int32_t>(), each.at(1).get<int64_t>()}] = record.to(device);
+  }
+  return made;
+}
+
+Json setup_to_json(const AdapterSetup& setup) {
+  Json modules = Json::array();
+  for (const AdaptedModule& module : setup.modules) {
+    modules.push_back({module.layer, static_cast<int>(module.projection), module.r, module.alpha});
+  }
+  return {{"method", static_cast<int>(setup.spec.method)},
+          {"dropout", setup.spec.dropout},
+          {"use_rslora", setup.spec.use_rslora},
+          {"lora_plus_ratio", setup.spec.lora_plus_ratio},
+          {"activation", static_cast<int>(setup.spec.activation)},
+          {"density", setup.spec.density},
+          {"modules", std::move(modules)},
+          {"seed", setup.seed},
+          {"optimizer", static_cast<int>(setup.optimizer)},
+          {"momentum", setup.momentum},
+          {"factor_form", static_cast<int>(setup.factor_form)}};
+}
+
+AdapterSetup setup_from_json(const Json& json) {
+  AdapterSetup setup;
+  setup.spec.method = static_cast<AdapterMethod>(json.at("method").get<int>());
+  setup.spec.dropout = json.at("dropout").get<double>();
+  setup.spec.use_rslora = json.at("use_rslora").get<bool>();
+  setup.spec.lora_plus_ratio = json.at("lora_plus_ratio").get<double>();
+  setup.spec.activation = static_cast<Activation>(json.at("activation").get<int>());
+  setup.spec.density = json.at("density").get<double>();
+  for (const Json& module : json.at("modules")) {
+    setup.modules.push_back({module.at(0).get<int64_t>(), static_cast<Projection>(module.at(1).get<int>()),
+                             module.at(2).get<int64_t>(), module.at(3).get<double>()});
+  }
+  setup.seed = json.at("seed").get<uint64_t>();
+  setup.optimizer = static_cast<OptimizerKind>(json.at("optimizer").get<int>());
+  setup.momentum = json.at("momentum").get<double>();
+  setup.factor_form = static_cast<FactorForm>(json.at("factor_form").get<int>());
+  return setup;
+}
+
+Json structure_to_json(std::span<const Adapter::NamedTensor> structure) {
+  Json json = Json::array();
+  for (const Adapter::NamedTensor& item : structure) {
+    const at::Tensor values = item.tensor.to(at::kCPU, at::kLong).contiguous();
+    json.push_back({{"name", item.name},
+                    {"layer", item.layer},
+                    {"type", static_cast<int>(item.tensor.scalar_type())},
+                    {"values", binary(values.const_data_ptr<int64_t>(), static_cast<size_t>(values.numel()))}});
+  }
+  return json;
+}
+
+std::vector<Adapter::NamedTensor> structure_from_json(const Json& json) {
+  std::vector<Adapter::NamedTensor> structure;
+  for (const Json& item : json) {
+    const auto values = values_of<int64_t>(item.at("values"));
+    at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+    structure.push_back({item.at("name").get<std::string>(), tensor.to(static_cast<at::ScalarType>(item.at("type").get<int>())),
+                         item.at("layer").get<int64_t>()});
+  }
+  return structure;
+}
+
+Json error_to_json(const std::exception_ptr& error) {
+  const auto json = [](const char* kind, const std::exception& each) { return Json{{"kind", kind}, {"text", each.what()}}; };
+  try {
+    std::rethrow_exception(error);
+  } catch (const CommunicationEnded& each) {
+    return json("communication", each);
+  } catch (const MemoryLimitExceeded& each) {
+    return json("memory", each);
+  } catch (const UserError& each) {
+    return json("user", each);
+  } catch (const std::exception& each) {
+    return json("system", each);
+  }
+}
+
+std::exception_ptr error_from_json(const Json& error, const std::string& rank_name) {
+  const std::string text = rank_name + ": " + error.at("text").get<std::string>();
+  const auto kind = error.at("kind").get<std::string>();
+  if (kind == "communication") return std::make_exception_ptr(CommunicationEnded(text));
+  if (kind == "memory") return std::make_exception_ptr(MemoryLimitExceeded(text));
+  if (kind == "user") return std::make_exception_ptr(UserError(text));
+  return std::make_exception_ptr(SystemError(text));
+}
+
+at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers) {
+  int64_t count = 0;
+  visit_state(adapter, layers, [&](const at::Tensor& tensor) { count += tensor.numel(); });
+  return at::empty({count}, accumulation_of(adapter));
+}
+
+at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers) {
+  at::Tensor state = flat_state_like(adapter, layers);
+  int64_t begin = 0;
+  visit_state(adapter, layers, [&](const at::Tensor& tensor) {
+    state.narrow(0, begin, tensor.numel()).copy_(tensor.view(-1));
+    begin += tensor.numel();
+  });
+  return state;
+}
+
+void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers, const at::Tensor& state) {
+  int64_t begin = 0;
+  visit_state(adapter, layers, [&](at::Tensor& tensor) {
+    tensor.view(-1).copy_(state.narrow(0, begin, tensor.numel()));
+    begin += tensor.numel();
+  });
+  COTUNE_CHECK(begin == state.numel(), "{} values of an adapter that has {}", state.numel(), begin);
+  for (const LayerRange& range : layers) adapter.refresh(range);
+}
+
+void broadcast_message(Communicator& communicator, const Json& message) {
+  std::vector<uint8_t> bytes = Json::to_cbor(message);
+  broadcast_bytes(communicator, bytes, communicator.rank());
+}
+
+Json receive_broadcast(Communicator& communicator) {
+  std::vector<uint8_t> bytes;
+  broadcast_bytes(communicator, bytes, 0);
+  return Json::from_cbor(bytes);
+}
+
+void send_message(Communicator& communicator, const Json& message, int32_t peer) {
+  send_bytes(communicator, Json::to_cbor(message), peer);
+}
+
+Json receive_message(Communicator& communicator, int32_t peer) { return Json::from_cbor(receive_bytes(communicator, peer)); }
+
+std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank) {
+  std::vector<LayerRange> layers;
+  for (size_t i = 0; i < layout.stages.size(); ++i) {
+    if (layout.stage_rank[i] == rank) layers.push_back({layout.stages[i].first_layer, layout.stages[i].last_layer});
+  }
+  return layers;
+}
+
+}  // namespace cotune

@@ -1,0 +1,83 @@
+/// What the first rank of a group of processes tells the others, and what they answer, as CBOR. Every command goes to all
+/// (a broadcast), is taken by all in the same order, and is answered by each before the next one comes.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <list>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "adapter/adapter.h"
+#include "comm/communicator.h"
+#include "engine/rank_results.h"
+#include "schedule/pipeline/rank_plan.h"
+
+namespace cotune {
+
+enum class RankCommand {
+  run,            ///< a plan's part of each rank; answer: results and times
+  complete,       ///< after a run that broke off: steps that some rank has made; answer: results. A new group for messages follows
+  share,          ///< make a job's adapter, with this structure; its values follow as one message to each rank
+  forget,
+  gather,         ///< answer: nothing; then one message with the values
+  end_selection,  ///< answer: the structure of the rank's layers
+  end,            ///< all is well, or not; no answer
+};
+
+/// Rounds as another process runs them: it owns their batches, and finds the adapters by the job.
+struct ReceivedRounds {
+  std::list<Batch> batches;
+  std::vector<JobRound> rounds;
+  std::vector<bool> has_adapter;  ///< of each round; otherwise it is the base model's
+};
+
+nlohmann::json to_json(RankCommand command);
+RankCommand command_of(const nlohmann::json& message);
+
+nlohmann::json rounds_to_json(std::span<const JobRound> rounds);
+ReceivedRounds rounds_from_json(const nlohmann::json& rounds);
+
+/// Without the plan's own prediction and schedule, which no rank reads.
+nlohmann::json plan_to_json(const RankPlan& plan);
+RankPlan plan_from_json(const nlohmann::json& plan);
+
+/// What a run has written into rounds, in their order.
+nlohmann::json results_to_json(std::span<const JobRound> rounds);
+void take_results(const nlohmann::json& results, std::span<JobRound> rounds);
+
+nlohmann::json made_to_json(const MadeSteps& made);
+/// device: of the records.
+MadeSteps made_from_json(const nlohmann::json& made, at::Device device);
+
+/// Without compute dtype and device, which are the ranks' own, and `held`.
+nlohmann::json setup_to_json(const AdapterSetup& setup);
+AdapterSetup setup_from_json(const nlohmann::json& setup);
+
+nlohmann::json structure_to_json(std::span<const Adapter::NamedTensor> structure);
+std::vector<Adapter::NamedTensor> structure_from_json(const nlohmann::json& structure);
+
+/// An exception on its way to the first rank: CommunicationEnded, MemoryLimitExceeded, UserError and SystemError stay what they
+/// are, others become SystemErrors. rank_name: begins the message.
+nlohmann::json error_to_json(const std::exception_ptr& error);
+std::exception_ptr error_from_json(const nlohmann::json& error, const std::string& rank_name);
+
+/// Values and moments of the parameters of these layers, one after another in the adapter's order: [numbers] of the
+/// accumulation dtype, on the CPU.
+at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers);
+/// The inverse; refreshes these layers.
+void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers, const at::Tensor& state);
+/// Of its size, with any values.
+at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers);
+
+void broadcast_message(Communicator& communicator, const nlohmann::json& message);
+nlohmann::json receive_broadcast(Communicator& communicator);
+void send_message(Communicator& communicator, const nlohmann::json& message, int32_t peer);
+nlohmann::json receive_message(Communicator& communicator, int32_t peer);
+
+/// The layers of a rank's stages.
+std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank);
+
+}  // namespace cotune

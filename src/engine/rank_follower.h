@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/interpreter.h"
+#include "engine/rank_commands.h"
+#include "engine/rank_links.h"
+
+namespace cotune {
+
+/// One of several processes that are ranks, but not the first: computes its stages as that one (rank_leader.h) tells it to. It
+/// has adapters of its own, with the parameters of its layers alone.
+class RankFollower {
+ public:
+  /// backbone: with the weights of this rank's stages, at least.
+  RankFollower(std::shared_ptr<Backbone> backbone, PipelineLayout layout, RankLinks links);
+
+  /// Called before every run.
+  std::function<void()> before_run;
+
+  /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is that rank's to
+  /// judge. Throws CommunicationEnded where a rank is gone.
+  bool serve();
+
+ private:
+  using Json = nlohmann::json;
+
+  void take(RankCommand kind, const Json& command);
+  Json answer_to(RankCommand kind, const Json& command);
+  Json run(const Json& command);
+  Json complete(const Json& command);
+  void share(const Json& command);
+  void allow_rows();
+  void begin_selections();
+  Json end_selection(const Json& command);
+  Adapter& adapter(const Json& command) { return *adapters_.at(command.at("job").get<int32_t>()); }
+
+  PipelineLayout layout_;
+  RankLinks links_;
+  std::shared_ptr<Backbone> backbone_;
+  int32_t rank_;
+  std::vector<LayerRange> layers_;
+  Interpreter interpreter_;
+  std::map<int32_t, std::unique_ptr<Adapter>> adapters_;  ///< by job
+  std::map<std::string, double> operator_seconds_;
+  ReceivedRounds received_;  ///< of the last run
+};
+
+}  // namespace cotune

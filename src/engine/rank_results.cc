@@ -1,0 +1,44 @@
+#include "engine/rank_results.h"
+
+#include <ATen/ATen.h>
+
+namespace cotune {
+
+MadeSteps made_steps(const Interpreter& interpreter) {
+  MadeSteps made;
+  for (const auto& [step, known] : interpreter.steps()) {
+    if (!known.stepped.empty()) made[step] = known.record;
+  }
+  return made;
+}
+
+void complete_steps(Interpreter& interpreter, const MadeSteps& made, std::span<JobRound> rounds) {
+  for (JobRound& round : rounds) {
+    const auto found = made.find({round.job, round.batch->step});
+    if (found != made.end()) interpreter.complete_step(round, found->second);
+  }
+}
+
+void clear_gradients(std::span<JobRound> rounds) {
+  for (JobRound& round : rounds) {
+    if (round.adapter != nullptr && !round.stepped) clear_gradients(*round.adapter);
+  }
+}
+
+void clear_gradients(Adapter& adapter) {
+  for (Parameter& parameter : adapter.parameters()) parameter.gradient.zero_();
+}
+
+std::vector<JobRound> merged_rounds(size_t top, std::span<const std::vector<JobRound>> by_rank) {
+  std::vector<JobRound> merged = by_rank[top];
+  for (size_t i = 0; i < merged.size(); ++i) {
+    for (const std::vector<JobRound>& own : by_rank) {
+      if (!merged[i].failure.empty() || own[i].failure.empty()) continue;
+      merged[i].failure = own[i].failure;
+      merged[i].stepped = false;
+    }
+  }
+  return merged;
+}
+
+}  // namespace cotune

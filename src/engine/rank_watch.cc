@@ -1,0 +1,237 @@
+#include "engine/rank_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "comm/communicator.h"
+#include "schedule/step_plan_json.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* failure_key = "failure";
+
+std::string report_key(size_t rank) { return fmt::format("rank/{}", rank); }
+
+RankProgress::State state_from_json(const Json& json) {
+  return {json.at("count").get<int64_t>(), json.at("running").get<bool>(), action_from_json(json.at("action")),
+          json.at("waits_for").get<int32_t>(), json.at("longest_action_s").get<double>()};
+}
+
+double seconds_between(SeenRank::Time from, SeenRank::Time until) { return std::chrono::duration<double>(until - from).count(); }
+
+/// `forward of microbatch 3 on stage 1`.
+std::string text_of(const Action& action) {
+  std::string text = to_string(action.kind);
+  std::replace(text.begin(), text.end(), '_', ' ');
+  if (action.microbatch >= 0) text += fmt::format(" of microbatch {}", action.microbatch);
+  if (action.job >= 0) text += fmt::format(" of job {}, step {}", action.job, action.job_step);
+  return text + fmt::format(" on stage {}", action.stage);
+}
+
+std::string name_of(size_t rank, const std::vector<std::string>& hosts) { return fmt::format("rank {} on {}", rank, hosts[rank]); }
+
+}  // namespace
+
+double allowed_seconds(const RankProgress::State& state, double hang_timeout_s) {
+  return std::max(hang_timeout_s, 10 * state.longest_action_s);
+}
+
+std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
+                                          SeenRank::Time now, double hang_timeout_s) {
+  bool all_wait = true;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const SeenRank& seen = ranks[rank];
+    const double silent = seconds_between(seen.changed, now), still = seconds_between(seen.advanced, now);
+    if (silent > hang_timeout_s) return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank, hosts), silent);
+    const bool late = still > allowed_seconds(seen.state, hang_timeout_s);
+    const bool waits = seen.state.running && seen.state.waits_for >= 0;
+    if (seen.state.running && !waits && late) {
+      return fmt::format("{} hangs: {} has taken {:.0f} s", name_of(rank, hosts), text_of(seen.state.action), still);
+    }
+    all_wait = all_wait && waits && late;
+  }
+  if (!all_wait || ranks.empty()) return std::nullopt;
+  std::string text = "every rank waits for another one:";
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankProgress::State& state = ranks[rank].state;
+    text += fmt::format("{} {} for rank {} ({})", rank == 0 ? "" : ",", name_of(rank, hosts), state.waits_for, text_of(state.action));
+  }
+  return text;
+}
+
+/// What is exchanged with the board.
+struct RankWatch::Notices {
+  std::unique_ptr<NoticeBoard> board;
+  std::shared_ptr<const RankProgress> progress;
+  std::vector<std::string> keys;   ///< that are read: the failure, then every rank's report
+  std::string own_key;
+  std::chrono::milliseconds interval;
+  int64_t reports = 0;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string failure;             ///< to be put
+  std::vector<std::string> texts;  ///< as they were read
+  SeenRank::Time answered = Clock::now();
+  std::string error;
+  bool asking = false, over = false;
+
+  std::string report() {
+    const RankProgress::State state = progress->state();
+    return Json({{"report", ++reports},
+                 {"count", state.count},
+                 {"running", state.running},
+                 {"action", to_json(state.action)},
+                 {"waits_for", state.waits_for},
+                 {"longest_action_s", state.longest_action_s}})
+        .dump();
+  }
+
+  void exchange() {
+    std::unique_lock lock(mutex);
+    while (!over && error.empty()) {
+      const std::string own_failure = failure;
+      asking = true;
+      lock.unlock();
+      std::vector<std::string> read;
+      std::string trouble;
+      try {
+        board->put(own_key, report());
+        if (!own_failure.empty()) board->put(failure_key, own_failure);
+        read = board->read(keys);
+      } catch (const CommunicationEnded& ended) {
+        trouble = ended.what();
+      }
+      lock.lock();
+      asking = false;
+      if (trouble.empty()) {
+        texts = std::move(read);
+        answered = Clock::now();
+      }
+      error = trouble;
+      changed.notify_all();
+      changed.wait_for(lock, interval, [&] { return over || (!failure.empty() && own_failure.empty()); });
+    }
+  }
+};
+
+RankWatch::RankWatch(Settings settings, std::unique_ptr<NoticeBoard> board, std::shared_ptr<const RankProgress> progress,
+                     std::function<void(const std::string&)> end)
+    : settings_(std::move(settings)),
+      notices_(std::make_shared<Notices>()),
+      end_(std::move(end)),
+      seen_(settings_.hosts.size(), {.text = {}, .changed = Clock::now(), .state = {}, .advanced = Clock::now()}) {
+  notices_->board = std::move(board);
+  notices_->progress = std::move(progress);
+  notices_->keys.push_back(failure_key);
+  for (size_t rank = 0; rank < seen_.size(); ++rank) notices_->keys.push_back(report_key(rank));
+  notices_->own_key = report_key(static_cast<size_t>(settings_.rank));
+  notices_->interval = settings_.interval;
+  exchanging_ = std::thread([notices = notices_] { notices->exchange(); });
+  thread_ = std::thread([this] { work(); });
+}
+
+RankWatch::~RankWatch() {
+  stand_down();
+  thread_.join();
+  bool is_held_up = false;
+  {
+    const std::lock_guard lock(notices_->mutex);
+    notices_->over = true;
+    is_held_up = notices_->asking && Clock::now() - notices_->answered > std::chrono::seconds(2) + settings_.interval;
+  }
+  notices_->changed.notify_all();
+  is_held_up ? exchanging_.detach() : exchanging_.join();
+}
+
+void RankWatch::stand_down() {
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+}
+
+void RankWatch::link_closed(int32_t peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!over_ && !closed_) closed_ = peer;
+  }
+  changed_.notify_all();
+}
+
+void RankWatch::work() {
+  while (true) {
+    std::optional<std::string> trouble;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, settings_.interval, [this] { return over_ || closed_.has_value(); });
+      if (closed_) trouble = fmt::format("{} has left the run", name_of(static_cast<size_t>(*closed_), settings_.hosts));
+      if (over_ && !trouble) return;
+    }
+    if (!trouble) {
+      trouble = look();
+      const std::lock_guard lock(mutex_);
+      if (over_) return;
+    }
+    if (!trouble) continue;
+    end_(*trouble);
+    return;
+  }
+}
+
+std::optional<std::string> RankWatch::look() {
+  std::vector<std::string> texts;
+  double unanswered = 0;
+  {
+    const std::lock_guard lock(notices_->mutex);
+    if (!notices_->error.empty()) return notices_->error;
+    texts = notices_->texts;
+    unanswered = seconds_between(notices_->answered, Clock::now());
+  }
+  if (unanswered > settings_.hang_timeout_s) {
+    return fmt::format("the master has not answered {} for {:.0f} s", name_of(static_cast<size_t>(settings_.rank), settings_.hosts), unanswered);
+  }
+  if (texts.empty()) return std::nullopt;
+  if (!texts.front().empty()) return texts.front();
+  texts.erase(texts.begin());
+  see(texts);
+  const std::optional<std::string> trouble = find_hung_rank(seen_, settings_.hosts, Clock::now(), settings_.hang_timeout_s);
+  if (trouble) tell_all(*trouble);
+  return trouble;
+}
+
+/// Waits until it stands on the board, or a moment.
+void RankWatch::tell_all(const std::string& trouble) {
+  std::unique_lock lock(notices_->mutex);
+  notices_->failure = trouble;
+  notices_->changed.notify_all();
+  notices_->changed.wait_for(lock, std::chrono::seconds(1), [&] { return !notices_->texts.front().empty() || !notices_->error.empty(); });
+}
+
+void RankWatch::see(const std::vector<std::string>& texts) {
+  const SeenRank::Time now = Clock::now();
+  // Where this process did not run for a while itself (a suspended machine), others may not have run either.
+  const bool was_away = now - last_look_ > std::max<Clock::duration>(std::chrono::seconds(5), 5 * settings_.interval);
+  for (SeenRank& seen : seen_) {
+    if (was_away) seen.changed = seen.advanced = now;
+  }
+  last_look_ = now;
+  for (size_t rank = 0; rank < seen_.size(); ++rank) {
+    SeenRank& seen = seen_[rank];
+    if (texts[rank].empty() || texts[rank] == seen.text) continue;
+    seen.text = texts[rank];
+    seen.changed = now;
+    const RankProgress::State state = state_from_json(Json::parse(texts[rank]));
+    if (state.count != seen.state.count) seen.advanced = now;
+    seen.state = state;
+  }
+}
+
+}  // namespace cotune

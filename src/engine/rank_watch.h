@@ -1,0 +1,84 @@
+/// Finds ranks that are gone or hang, and ends this process's part of the run then.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/notice_board.h"
+#include "engine/rank_progress.h"
+
+namespace cotune {
+
+/// What a rank has told of itself, and when that was seen to change.
+struct SeenRank {
+  using Time = std::chrono::steady_clock::time_point;
+  std::string text;         ///< the last report
+  Time changed;             ///< when it was another one before: the process lives
+  RankProgress::State state;
+  Time advanced;            ///< when state.count was another one before
+};
+
+/// Seconds without progress after which an action counts as hung: max(hang_timeout_s, 10 · the longest predicted one).
+double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
+
+/// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.
+///   a process that has told nothing for hang_timeout_s
+///   a rank that computes one action for longer than it is allowed
+///   ranks that all wait for messages, none of them advancing, for longer than any is allowed
+/// A rank that waits while another one computes is well, however long.
+std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
+                                          SeenRank::Time now, double hang_timeout_s);
+
+/// Threads of each rank's process: one tells every second how far the rank is and reads what the others tell, the other looks for
+/// ranks that hang, and for a master that does not answer.
+class RankWatch {
+ public:
+  struct Settings {
+    int32_t rank = 0;
+    std::vector<std::string> hosts;  ///< of all ranks
+    double hang_timeout_s = 30;
+    std::chrono::milliseconds interval = std::chrono::seconds(1);
+  };
+  /// end: called once, on the watch's thread, with what is wrong.
+  RankWatch(Settings settings, std::unique_ptr<NoticeBoard> board, std::shared_ptr<const RankProgress> progress,
+            std::function<void(const std::string&)> end);
+  ~RankWatch();
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  /// From any thread: the link to a rank has closed.
+  void link_closed(int32_t peer);
+
+  /// The run is over: whoever leaves from now on may.
+  void stand_down();
+
+ private:
+  struct Notices;
+
+  void work();
+  std::optional<std::string> look();
+  void tell_all(const std::string& trouble);
+  void see(const std::vector<std::string>& texts);
+
+  Settings settings_;
+  std::shared_ptr<Notices> notices_;  ///< shared with the thread that a master may hold up for ever
+  std::function<void(const std::string&)> end_;
+  std::vector<SeenRank> seen_;
+  SeenRank::Time last_look_ = std::chrono::steady_clock::now();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<int32_t> closed_;
+  bool over_ = false;
+  std::thread thread_, exchanging_;
+};
+
+}  // namespace cotune

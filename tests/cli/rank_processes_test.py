@@ -1,0 +1,129 @@
+"""cotune train as several processes, as torchrun and Slurm start them, through its command line."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import unittest
+
+from program import LIMIT_S, ProgramTest
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def torchrun(rank, size, port):
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def slurm(rank, size, port):
+    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank), "SLURM_JOB_ID": "77",
+            "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)}
+
+
+class RankProcesses(ProgramTest):
+    def launch(self, *arguments, size=2, launcher=torchrun, extra=None):
+        port = free_port()
+        ranks = []
+        for rank in range(size):
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **launcher(rank, size, port), **(extra or {})}
+            ranks.append(subprocess.Popen(self.command(*arguments), env=environment, stdin=subprocess.DEVNULL,
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0))
+        self.running += ranks
+        return ranks
+
+    def train(self, run, *options, steps=12, **launched):
+        return self.launch("train", self.jobs_file(steps=steps), "--output-dir", self.path / run, "--json", "--token-budget=256",
+                           *options, **launched)
+
+    def end_all(self, ranks, expect=0):
+        """What each wrote: (output, errors)."""
+        written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [expect] * len(ranks), written)
+        return [(output.decode(), errors.decode()) for output, errors in written]
+
+    def assert_like_one_rank(self, run):
+        one = f"{run}-one"
+        self.run_program("train", self.jobs_file(steps=12), "--output-dir", self.path / one, "--json", "--token-budget=256")
+        self.assert_alike(run, one)
+
+    def test_leave_what_one_rank_leaves(self):
+        for launcher in (torchrun, slurm):
+            with self.subTest(launcher=launcher.__name__):
+                run = launcher.__name__
+                (first, _), (second, _) = self.end_all(self.train(run, launcher=launcher))
+                self.assertEqual(second, "")
+                ranks = json.loads(first.splitlines()[-1])["ranks"]
+                self.assertEqual([(rank["first_layer"], rank["last_layer"]) for rank in ranks], [(0, 0), (1, 1)])
+                self.assertEqual({rank["host"] for rank in ranks}, {socket.gethostname()})
+                self.assert_like_one_rank(run)
+
+    def test_a_mistake_is_told_once_and_ends_all(self):
+        (first, second) = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--set", "run.layout=zigzag")
+        self.assertIn("zigzag", first.communicate(timeout=LIMIT_S)[1].decode())
+        self.assertEqual(first.returncode, 2)
+        self.assertEqual(second.communicate(timeout=LIMIT_S), (b"", b""))
+        self.assertEqual(second.returncode, 1)
+        ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--ranks=2", "--sample-tokens=4", size=3)
+        errors = ranks[0].communicate(timeout=LIMIT_S)[1].decode()
+        self.assertIn("is 2, but 3 processes were launched", errors)
+        self.assertIn("--sample-tokens: needs the whole model in one process", errors)
+        self.assertFalse((self.path / "none").exists())
+
+    def test_check_trains_nothing(self):
+        (first, _), (second, _) = self.end_all(self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--check", "--json"))
+        self.assertGreater(json.loads(first)["peak_bytes"], 0)
+        self.assertEqual(second, "")
+        self.assertFalse((self.path / "none").exists())
+
+    def test_a_killed_rank_ends_all_and_the_run_goes_on_when_it_is_started_again(self):
+        for victim in (0, 1):
+            with self.subTest(victim=victim):
+                run = f"killed{victim}"
+                ranks = self.train(run)
+                self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+                ranks[victim].send_signal(signal.SIGKILL)
+                ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+                other = 1 - victim
+                if ranks[victim].returncode == 0:
+                    self.skipTest("the run had ended before it could be killed")
+                self.assertEqual(ranks[victim].returncode, -signal.SIGKILL)
+                self.assertEqual(ranks[other].returncode, 1, ended)
+                self.assertIn(f"rank {other}", ended[other][1].decode())
+                # As torchrun and Slurm start it again: the same command, and a count.
+                first, _ = self.end_all(self.train(run, extra={"TORCHELASTIC_RESTART_COUNT": "1"}))
+                self.assertIn("was started again", first[1])
+                self.assert_like_one_rank(run)
+
+    def test_a_silent_rank_ends_all(self):
+        ranks = self.train("silent", "--hang-timeout=2", steps=4000)
+        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+        ranks[1].send_signal(signal.SIGSTOP)
+        _, errors = ranks[0].communicate(timeout=LIMIT_S)
+        ranks[1].kill()
+        self.assertEqual(ranks[0].returncode, 1, errors)
+        self.assertIn(f"rank 1 on {socket.gethostname()} has not been heard of for", errors.decode())
+
+    def test_a_signal_to_all_saves_and_ends_all(self):
+        ranks = self.train("stopped", steps=4000)
+        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+        for rank in reversed(ranks):
+            rank.send_signal(signal.SIGTERM)
+        written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [130, 0], written)
+        self.assertTrue((self.path / "stopped" / "jobs" / "plain" / "latest").exists())
+
+    def test_what_another_rank_cannot_load_is_told_by_the_first(self):
+        (first, second) = self.train("none", "--memory=130MiB")
+        output, errors = first.communicate(timeout=LIMIT_S)
+        second.communicate(timeout=LIMIT_S)
+        self.assertNotEqual(first.returncode, 0, output)
+        self.assertNotEqual(second.returncode, 0)
+        self.assertNotEqual(errors, b"")
+
+
+if __name__ == "__main__":
+    unittest.main()

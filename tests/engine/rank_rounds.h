@@ -1,0 +1,58 @@
+/// Rounds of random jobs for tests of several ranks, and what one rank makes of them.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "engine/random_job.h"
+#include "engine/rank_group.h"
+
+namespace cotune::testing {
+
+/// Stages of about as many layers each, one a rank or `chunks` of them.
+PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks = 1);
+
+/// Costs by tokens alone.
+StageCost one_unit(const StepPlan& plan, size_t microbatch, size_t stage);
+
+/// Every method; chains under a budget of 256, one of them of a job adapted in the upper layers alone; and a job adapted in the
+/// lowest layer.
+std::vector<RandomJob> every_method();
+
+/// A round of the lives, one step each.
+struct Round {
+  std::vector<JobLife*> present;
+  std::vector<JobRound> rounds;
+  StepPlan plan;
+};
+Round next_round(std::vector<std::unique_ptr<JobLife>>& lives, PackingPolicy policy, const ModelConfig& config);
+
+using RunRound = std::function<void(Round&)>;
+
+/// How a test watches the lives. Any may be empty.
+struct LifeEvents {
+  std::function<void(JobLife&, int32_t job)> begins;
+  std::function<void(JobLife&, int32_t job, int64_t pass)> selected;  ///< a selection pass has ended
+  std::function<void(JobLife&, int32_t job)> ends;                    ///< before values are read
+};
+
+/// Losses and values of every adapter after all jobs' steps, one flat list.
+std::vector<at::Tensor> train(const std::vector<RandomJob>& jobs, const Backbone& backbone, const PackingPolicy& policy,
+                              const RunRound& run, const LifeEvents& events = {});
+std::vector<at::Tensor> train_on_one(const std::vector<RandomJob>& jobs, const std::shared_ptr<const Backbone>& backbone,
+                                     const PackingPolicy& policy);
+
+double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
+
+/// Steps of jobs that select nothing, planned round by round, to run at once.
+struct Rounds {
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::list<Batch> batches;
+  std::vector<StepPlan> plans;
+  std::vector<JobRound> rounds;
+};
+Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps);
+
+}  // namespace cotune::testing

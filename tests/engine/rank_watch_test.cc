@@ -1,0 +1,159 @@
+#include "engine/rank_watch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <future>
+#include <map>
+
+#include "comm/communicator.h"
+
+namespace cotune {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+const std::vector<std::string> hosts{"ant", "bee"};
+
+class HungRanks : public ::testing::Test {
+ protected:
+  static SeenRank seen(double heard_s_ago, double advanced_s_ago, RankProgress::State state) {
+    const auto ago = [](double s) { return now - std::chrono::duration_cast<SeenRank::Time::duration>(std::chrono::duration<double>(s)); };
+    return {.text = "report", .changed = ago(heard_s_ago), .state = std::move(state), .advanced = ago(advanced_s_ago)};
+  }
+  static RankProgress::State computing(double longest_action_s = 0) {
+    return {.running = true, .action = {.kind = ActionKind::forward, .microbatch = 3, .stage = 1}, .longest_action_s = longest_action_s};
+  }
+  static RankProgress::State waiting_for(int32_t peer) {
+    RankProgress::State state = computing();
+    state.waits_for = peer;
+    return state;
+  }
+  static std::string found(const std::vector<SeenRank>& ranks) { return find_hung_rank(ranks, hosts, now, 30).value_or(""); }
+
+  static inline const SeenRank::Time now{seconds(100000)};
+};
+
+TEST_F(HungRanks, AreNoneWhileAnyOfThemGoesOn) {
+  EXPECT_EQ(found({seen(1, 5, computing()), seen(1, 5, waiting_for(0))}), "");
+  EXPECT_EQ(found({seen(1, 25, computing()), seen(1, 5000, waiting_for(0))}), "");
+  EXPECT_EQ(found({seen(1, 5000, {}), seen(1, 5000, {})}), "");  // between runs
+  EXPECT_EQ(found({seen(1, 5000, waiting_for(1)), seen(1, 5000, {})}), "");
+  EXPECT_EQ(found({}), "");
+}
+
+TEST_F(HungRanks, AreNamedWithTheirActionWhenItTakesTooLong) {
+  EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 31, computing())}),
+            "rank 1 on bee hangs: forward of microbatch 3 on stage 1 has taken 31 s");
+  // Ten times as long as the longest action was predicted to take.
+  EXPECT_EQ(found({seen(1, 99, waiting_for(1)), seen(1, 99, computing(10))}), "");
+  EXPECT_THAT(found({seen(1, 99, waiting_for(1)), seen(1, 101, computing(10))}), HasSubstr("rank 1 on bee hangs"));
+}
+
+TEST_F(HungRanks, AreThoseThatAreSilent) {
+  EXPECT_EQ(found({seen(1, 1, {}), seen(31, 31, {})}), "rank 1 on bee has not been heard of for 31 s");
+}
+
+TEST_F(HungRanks, AreAllWhereEachWaitsForAnother) {
+  EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 32, waiting_for(0))}),
+            "every rank waits for another one: rank 0 on ant for rank 1 (forward of microbatch 3 on stage 1), rank 1 on bee for "
+            "rank 0 (forward of microbatch 3 on stage 1)");
+  EXPECT_EQ(found({seen(1, 29, waiting_for(1)), seen(1, 32, waiting_for(0))}), "");
+}
+
+/// Shared by the watches of a test.
+struct Notices {
+  std::mutex mutex;
+  std::map<std::string, std::string> texts;
+  bool is_gone = false;
+};
+
+class SharedBoard : public NoticeBoard {
+ public:
+  explicit SharedBoard(std::shared_ptr<Notices> notices) : notices_(std::move(notices)) {}
+  void put(const std::string& key, const std::string& text) override {
+    const std::lock_guard lock(notices_->mutex);
+    if (notices_->is_gone) throw CommunicationEnded("the board is gone");
+    notices_->texts[key] = text;
+  }
+  std::vector<std::string> read(const std::vector<std::string>& keys) override {
+    const std::lock_guard lock(notices_->mutex);
+    if (notices_->is_gone) throw CommunicationEnded("the board is gone");
+    std::vector<std::string> texts;
+    for (const std::string& key : keys) texts.push_back(notices_->texts[key]);
+    return texts;
+  }
+
+ private:
+  std::shared_ptr<Notices> notices_;
+};
+
+/// Two ranks with a watch each, a few milliseconds a look.
+class WatchedRanks : public ::testing::Test {
+ protected:
+  void start(double hang_timeout_s) {
+    for (int32_t rank = 0; rank < 2; ++rank) {
+      progress.push_back(std::make_shared<RankProgress>());
+      RankWatch::Settings settings{.rank = rank, .hosts = hosts, .hang_timeout_s = hang_timeout_s, .interval = std::chrono::milliseconds(5)};
+      watches.push_back(std::make_unique<RankWatch>(settings, std::make_unique<SharedBoard>(notices), progress.back(),
+                                                    [this, rank](const std::string& why) { ended[static_cast<size_t>(rank)].set_value(why); }));
+    }
+  }
+  std::string end_of(size_t rank) { return ended[rank].get_future().get(); }
+
+  std::shared_ptr<Notices> notices = std::make_shared<Notices>();
+  std::vector<std::shared_ptr<RankProgress>> progress;
+  std::vector<std::promise<std::string>> ended{2};
+  std::vector<std::unique_ptr<RankWatch>> watches;
+};
+
+TEST_F(WatchedRanks, AllEndWithTheSameReasonWhenOneHangs) {
+  start(3);
+  progress[1]->begin_run(0);
+  progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(end_of(rank), HasSubstr("rank 1 on bee hangs: backward of microbatch 2 on stage 1 has taken")) << rank;
+  }
+}
+
+TEST_F(WatchedRanks, EndWhenALinkHasClosed) {
+  start(600);
+  watches[0]->link_closed(1);
+  EXPECT_EQ(end_of(0), "rank 1 on bee has left the run");
+}
+
+TEST_F(WatchedRanks, EndWhenAProcessIsSilent) {
+  start(3);
+  watches[1].reset();  // which tells nothing any more
+  EXPECT_THAT(end_of(0), HasSubstr("rank 1 on bee has not been heard of for"));
+}
+
+TEST_F(WatchedRanks, EndWhenTheMasterIsGone) {
+  start(600);
+  {
+    const std::lock_guard lock(notices->mutex);
+    notices->is_gone = true;
+  }
+  EXPECT_EQ(end_of(0), "the board is gone");
+  EXPECT_EQ(end_of(1), "the board is gone");
+}
+
+TEST_F(WatchedRanks, EndWhenTheMasterDoesNotAnswer) {
+  const std::lock_guard lock(notices->mutex);  // whoever asks waits
+  start(3);
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_THAT(end_of(rank), HasSubstr("the master has not answered rank")) << rank;
+  // Ends although its exchange with the master never does.
+  watches.clear();
+}
+
+TEST_F(WatchedRanks, MayLeaveWhenTheRunIsOver) {
+  start(600);
+  for (const auto& watch : watches) watch->stand_down();
+  watches[0]->link_closed(1);
+  watches.clear();  // joins them
+  for (auto& each : ended) EXPECT_NE(each.get_future().wait_for(seconds(0)), std::future_status::ready);
+}
+
+}  // namespace
+}  // namespace cotune
