@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <omp.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,17 @@ constexpr const char* setup_file = "the first rank's jobs file";
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+/// Launchers often bind each process to cores of its own.
+std::vector<int32_t> cores_of_this_process() {
+  std::vector<int32_t> cores;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
 }
 
 std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
@@ -83,7 +95,8 @@ class Follower {
         device_(choose_device(setup.at("on_cpu").get<bool>() ? "cpu" : "cuda", "run.device", {}, process.local_rank)),
         limit_(0, device_) {
     const auto here = setup.at("on_this_host").at(static_cast<size_t>(process.rank)).get<int32_t>();
-    omp_set_num_threads(threads_of_process(jobs_file_.run, here));
+    omp_set_num_threads(
+        threads_of_process(jobs_file_.run, setup.at("on_these_cores").at(static_cast<size_t>(process.rank)).get<int32_t>()));
     if (jobs_file_.run.portable_kernels) portable_ = std::make_unique<PortableKernels>();
     const ModelFiles files = open_model_here(jobs_file_.model);
     const auto expected = setup.at("model_fingerprint").get<std::string>();
@@ -93,7 +106,7 @@ class Follower {
     }
     files.weights->drop_pages();
     limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
-    limit_.apply();
+    tensor_limit_ = limit_.apply();
     BackboneUse use{.positions = setup.at("positions").get<int64_t>()};
     for (size_t i = 0; i < layout_.stages.size(); ++i) {
       if (layout_.stage_rank[i] == process.rank) use.stages.push_back(layout_.stages[i]);
@@ -103,10 +116,12 @@ class Follower {
 
   int64_t weight_bytes() const { return std::max(backbone_->weight_bytes(), memory_usage().held_bytes); }
 
+  int64_t tensor_limit() const { return tensor_limit_; }
+
   /// Returns the exit code.
   int serve(RankLinks links) {
     RankFollower follower(backbone_, layout_, std::move(links));
-    follower.before_run = [this] { limit_.apply(); };
+    follower.before_work = [this] { limit_.apply(); };
     return follower.serve() ? 0 : 1;
   }
 
@@ -116,6 +131,7 @@ class Follower {
   at::ScalarType compute_;
   ComputeDevice device_;
   TensorLimit limit_;
+  int64_t tensor_limit_ = 0;
   std::unique_ptr<PortableKernels> portable_;
   std::shared_ptr<Backbone> backbone_;
 };
@@ -167,16 +183,18 @@ int threads_of_process(const RunSpec& run, int32_t processes) {
 }
 
 RankProcesses::RankProcesses(const LaunchedProcess& process) : process_(process), links_(meet(process)) {
-  ranks_.push_back({host_name(), process.local_rank});
+  ranks_.push_back({host_name(), process.local_rank, cores_of_this_process()});
   for (int32_t rank = 1; rank < process.size; ++rank) {
     const Json hello = receive_message(*links_.control, rank);
-    ranks_.push_back({hello.at("host").get<std::string>(), hello.at("local_rank").get<int32_t>()});
+    ranks_.push_back({hello.at("host").get<std::string>(), hello.at("local_rank").get<int32_t>(),
+                      hello.at("cores").get<std::vector<int32_t>>()});
   }
 }
 
 RankProcesses::~RankProcesses() {
   if (links_.control == nullptr) return;
   try {
+    for (int32_t rank = 1; is_set_up_ && rank < process_.size; ++rank) receive_message(*links_.control, rank);
     broadcast_message(*links_.control, {{"end", std::uncaught_exceptions() > 0}});
     links_.control->barrier();
   } catch (const std::exception&) {
@@ -184,18 +202,27 @@ RankProcesses::~RankProcesses() {
   }
 }
 
-int32_t RankProcesses::on_this_host() const {
-  return static_cast<int32_t>(
-      std::count_if(ranks_.begin(), ranks_.end(), [this](const RankProcess& rank) { return rank.host == ranks_.front().host; }));
+int32_t RankProcesses::on_host_of(size_t rank) const {
+  const auto is_there = [&](const RankProcess& other) { return other.host == ranks_[rank].host; };
+  return static_cast<int32_t>(std::count_if(ranks_.begin(), ranks_.end(), is_there));
+}
+
+int32_t RankProcesses::on_cores_of(size_t rank) const {
+  const RankProcess& own = ranks_[rank];
+  return static_cast<int32_t>(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& other) {
+    const bool shares_a_core = std::find_first_of(own.cores.begin(), own.cores.end(), other.cores.begin(), other.cores.end()) != own.cores.end();
+    return &other == &own || (other.host == own.host && shares_a_core);
+  }));
 }
 
 void RankProcesses::set_up(const RankSetup& setup) {
   hang_timeout_s_ = setup.hang_timeout_s;
-  std::vector<int64_t> on_this_host;
+  std::vector<int32_t> on_this_host, on_these_cores;
   std::vector<bool> on_first_host;
-  for (const RankProcess& rank : ranks_) {
-    on_this_host.push_back(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& other) { return other.host == rank.host; }));
-    on_first_host.push_back(rank.host == ranks_.front().host);
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    on_this_host.push_back(on_host_of(rank));
+    on_these_cores.push_back(on_cores_of(rank));
+    on_first_host.push_back(ranks_[rank].host == ranks_.front().host);
   }
   broadcast_message(*links_.control, {{"jobs_file", to_yaml(setup.jobs_file)},
                                       {"compute_dtype", setup.compute_dtype},
@@ -205,7 +232,9 @@ void RankProcesses::set_up(const RankSetup& setup) {
                                       {"model_fingerprint", setup.model_fingerprint},
                                       {"hang_timeout_s", setup.hang_timeout_s},
                                       {"on_this_host", on_this_host},
+                                      {"on_these_cores", on_these_cores},
                                       {"on_first_host", on_first_host}});
+  is_set_up_ = true;
 }
 
 RankLinks RankProcesses::take_links() {
@@ -218,7 +247,9 @@ RankLinks RankProcesses::take_links() {
       continue;
     }
     other.weight_bytes = ready.at("weight_bytes").get<int64_t>();
+    other.tensor_limit_bytes = ready.at("tensor_limit_bytes").get<int64_t>();
   }
+  is_set_up_ = false;
   if (failure != nullptr) std::rethrow_exception(failure);
   std::vector<std::string> hosts;
   for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
@@ -233,9 +264,9 @@ RankLinks RankProcesses::take_links() {
 }
 
 int follow_first_rank(const LaunchedProcess& process) {
-  leave_stopping_to_the_first_rank();
   RankLinks links = meet(process);
-  send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}}, 0);
+  leave_stopping_to_the_first_rank();
+  send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}, {"cores", cores_of_this_process()}}, 0);
   const auto end = [&](const Json& message) {
     links.control->barrier();
     return message.at("end").get<bool>() ? 1 : 0;
@@ -247,6 +278,7 @@ int follow_first_rank(const LaunchedProcess& process) {
   try {
     follower = std::make_unique<Follower>(process, setup);
     ready["weight_bytes"] = follower->weight_bytes();
+    ready["tensor_limit_bytes"] = follower->tensor_limit();
   } catch (...) {
     ready["error"] = error_to_json(std::current_exception());
   }

@@ -13,6 +13,8 @@
 
 namespace cotune {
 
+inline constexpr double default_hang_timeout_s = 30;
+
 /// What the first rank's process tells the others before they load anything.
 struct RankSetup {
   JobsFile jobs_file;
@@ -21,14 +23,16 @@ struct RankSetup {
   int64_t positions = 0;      ///< BackboneUse::positions
   PipelineLayout layout;
   std::string model_fingerprint;
-  double hang_timeout_s = 30; ///< find_hung_rank
+  double hang_timeout_s = default_hang_timeout_s;  ///< find_hung_rank
 };
 
 /// A rank's process, as the first one knows it.
 struct RankProcess {
   std::string host;
   int32_t local_rank = 0;     ///< among those of its host
+  std::vector<int32_t> cores; ///< that it may compute on
   int64_t weight_bytes = 0;   ///< once it has loaded them
+  int64_t tensor_limit_bytes = 0;  ///< then; 0: none
 };
 
 /// The processes of a run that torchrun or Slurm has started, from the first one's side: it reads the jobs file and the data,
@@ -44,8 +48,9 @@ class RankProcesses {
 
   const LaunchedProcess& process() const { return process_; }
   const std::vector<RankProcess>& ranks() const { return ranks_; }
-  /// How many of them are on this machine.
-  int32_t on_this_host() const;
+  /// How many of them are on a rank's machine, it included; and how many of these may compute on some of its cores.
+  int32_t on_host_of(size_t rank) const;
+  int32_t on_cores_of(size_t rank) const;
 
   /// They begin to load their stages.
   void set_up(const RankSetup& setup);
@@ -61,12 +66,13 @@ class RankProcesses {
   RankLinks links_;
   Link link_;
   double hang_timeout_s_ = 0;
+  bool is_set_up_ = false;  ///< and the others' answers have not been taken
 };
 
 /// Any other rank's process, from its start to its end. Returns the exit code.
 int follow_first_rank(const LaunchedProcess& process);
 
-/// Threads that each of so many processes of one machine computes with: run.threads, or all cores, divided among them;
+/// Threads that each of so many processes on the same cores computes with: run.threads, or all cores, divided among them;
 /// OMP_NUM_THREADS where only that says something.
 int threads_of_process(const RunSpec& run, int32_t processes);
 

@@ -48,7 +48,7 @@ struct TrainArguments {
   std::string profile, plan, rank_trace;
   int64_t sample_tokens = 0;
   bool check = false, json = false, resume = false, overwrite = false;
-  double hang_timeout_s = 30;
+  std::optional<double> hang_timeout_s;
   bool is_restart = false;  ///< a launcher has started the run again
 };
 
@@ -96,7 +96,7 @@ std::unique_ptr<CheckedProfile> profile_for(const std::string& file, const Model
 }
 
 RanksHere ranks_here(const RunSpec& run, const RankProcesses* processes) {
-  if (processes != nullptr) return {.ranks = processes->on_this_host()};  // each has its threads already
+  if (processes != nullptr) return {.ranks = processes->on_host_of(0)};  // each has its threads already
   return {.ranks = run.ranks, .threads = std::max<int64_t>(1, omp_get_max_threads() / run.ranks)};
 }
 
@@ -255,12 +255,12 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   Diagnostics mistakes;
   JobsFileReading reading =
       read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
-  const int32_t processes_here = processes != nullptr ? processes->on_this_host() : 1;
+  const int32_t processes_here = processes != nullptr ? processes->on_host_of(0) : 1;
   const ComputeDevice device =
       device_for(reading.jobs_file.run, processes != nullptr ? processes->process().local_rank : 0, mistakes);
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
   if (processes != nullptr || reading.jobs_file.run.threads > 0) {
-    omp_set_num_threads(threads_of_process(reading.jobs_file.run, processes_here));
+    omp_set_num_threads(threads_of_process(reading.jobs_file.run, processes != nullptr ? processes->on_cores_of(0) : 1));
   }
   std::unique_ptr<PortableKernels> portable;
   if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
@@ -281,6 +281,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const ModelFiles& files = inputs.model.files;
   if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
     mistakes.add("--sample-tokens", 0, "", "needs a model with a tokenizer, to read the prompt and the answer");
+  }
+  if (arguments.hang_timeout_s && processes == nullptr) {
+    mistakes.add("--hang-timeout", 0, "", "belongs to processes that torchrun or Slurm has started, and this is one alone");
   }
   if (arguments.sample_tokens > 0 && processes != nullptr) {
     mistakes.add("--sample-tokens", 0, "", "needs the whole model in one process: `cotune generate` answers when the run is over");
@@ -330,7 +333,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (processes != nullptr) {
     layout = balanced_layout(files.config, jobs, costs, policy, run.ranks);
     use = divide_backbone(*processes, {jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
-                                       arguments.hang_timeout_s});
+                                       arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
   }
   const auto backbone = load_backbone(files, compute, device, use, run.memory);
 
@@ -360,6 +363,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     for (const RankProcess& rank : processes->ranks()) {
       options.rank_hosts.push_back(rank.host);
       options.largest_rank_weight_bytes = std::max(options.largest_rank_weight_bytes, rank.weight_bytes);
+      if (rank.tensor_limit_bytes > 0) options.rank_tensor_limits.push_back(rank.tensor_limit_bytes);
     }
   }
   options.policy = policy;
@@ -463,9 +467,8 @@ void add_train_command(CLI::App& app) {
                       "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
-                   "Seconds without progress after which a launched process counts as hung, and all end (docs/ranks.md)")
-      ->check(CLI::Range(1.0, 86400.0))
-      ->capture_default_str();
+                   "Seconds without progress after which a launched process counts as hung, and all end (30; docs/ranks.md)")
+      ->check(CLI::Range(1.0, 86400.0));
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");

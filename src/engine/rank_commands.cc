@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/byte_messages.h"
+#include "comm/host_buffer.h"
 #include "ops/memory.h"
 #include "schedule/step_plan_json.h"
 
@@ -293,7 +294,7 @@ std::exception_ptr error_from_json(const Json& error, const std::string& rank_na
 at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers) {
   int64_t count = 0;
   visit_state(adapter, layers, [&](const at::Tensor& tensor) { count += tensor.numel(); });
-  return at::empty({count}, accumulation_of(adapter));
+  return host_buffer({count}, accumulation_of(adapter));
 }
 
 at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers) {

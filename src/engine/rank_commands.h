@@ -20,7 +20,8 @@ namespace cotune {
 enum class RankCommand {
   run,            ///< a plan's part of each rank; answer: results and times
   complete,       ///< after a run that broke off: steps that some rank has made; answer: results. A new group for messages follows
-  share,          ///< make a job's adapter, with this structure; its values follow as one message to each rank
+  share,          ///< make a job's adapter, with this structure; its values follow as one message to each rank that has
+                  ///< made it, which answers once more
   forget,
   gather,         ///< answer: nothing; then one message with the values
   end_selection,  ///< answer: the structure of the rank's layers
@@ -65,7 +66,7 @@ nlohmann::json error_to_json(const std::exception_ptr& error);
 std::exception_ptr error_from_json(const nlohmann::json& error, const std::string& rank_name);
 
 /// Values and moments of the parameters of these layers, one after another in the adapter's order: [numbers] of the
-/// accumulation dtype, on the CPU.
+/// accumulation dtype, in a host_buffer.
 at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers);
 /// The inverse; refreshes these layers.
 void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers, const at::Tensor& state);

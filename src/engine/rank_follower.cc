@@ -48,15 +48,23 @@ void RankFollower::take(RankCommand kind, const Json& command) {
     links_.messages = links_.new_group();
   }
   if (answer.contains("error")) return;
-  if (kind == RankCommand::share) {
-    at::Tensor state = flat_state_like(adapter(command), layers_);
-    if (state.numel() > 0) links_.control->receive(state, 0, Channel::activation)->wait();
-    assign_flat_state(adapter(command), layers_, state);
-  }
+  if (kind == RankCommand::share) take_state(adapter(command));
   if (kind == RankCommand::gather) {
     const at::Tensor state = flat_state(adapter(command), layers_);
     if (state.numel() > 0) links_.control->send(state, 0, Channel::activation)->wait();
   }
+}
+
+void RankFollower::take_state(Adapter& adapter) {
+  const at::Tensor state = flat_state_like(adapter, layers_);
+  if (state.numel() > 0) links_.control->receive(state, 0, Channel::activation)->wait();
+  Json answer = Json::object();
+  try {
+    assign_flat_state(adapter, layers_, state);
+  } catch (...) {
+    answer["error"] = error_to_json(std::current_exception());
+  }
+  send_message(*links_.control, answer, 0);
 }
 
 RankFollower::Json RankFollower::answer_to(RankCommand kind, const Json& command) {
@@ -94,18 +102,18 @@ void RankFollower::begin_selections() {
 }
 
 RankFollower::Json RankFollower::run(const Json& command) {
-  const RankPlan plan = plan_from_json(command.at("plan"));
-  received_ = rounds_from_json(command.at("rounds"));
-  for (size_t i = 0; i < received_.rounds.size(); ++i) {
-    if (received_.has_adapter[i]) received_.rounds[i].adapter = adapters_.at(received_.rounds[i].job).get();
-  }
   operator_seconds_.clear();
   if (links_.progress != nullptr) links_.progress->begin_run(command.at("longest_action_s").get<double>());
   const auto begin = Clock::now();
   Json answer;
   bool has_begun = false;
   try {
-    if (before_run) before_run();
+    const RankPlan plan = plan_from_json(command.at("plan"));
+    received_ = rounds_from_json(command.at("rounds"));
+    for (size_t i = 0; i < received_.rounds.size(); ++i) {
+      if (received_.has_adapter[i]) received_.rounds[i].adapter = adapters_.at(received_.rounds[i].job).get();
+    }
+    if (before_work) before_work();
     allow_rows();
     begin_selections();
     has_begun = true;
@@ -116,7 +124,8 @@ RankFollower::Json RankFollower::run(const Json& command) {
     interpreter_.read_results();
   }
   if (links_.progress != nullptr) links_.progress->end_run();
-  answer["made"] = made_to_json(has_begun ? made_steps(interpreter_) : MadeSteps());
+  if (!has_begun) return answer;
+  answer["made"] = made_to_json(made_steps(interpreter_));
   answer["seconds"] = std::chrono::duration<double>(Clock::now() - begin).count();
   answer["waited"] = interpreter_.waited_s();
   answer["operator_seconds"] = operator_seconds_;
@@ -138,6 +147,7 @@ RankFollower::Json RankFollower::complete(const Json& command) {
 void RankFollower::share(const Json& command) {
   const auto job = command.at("job").get<int32_t>();
   adapters_.erase(job);
+  if (before_work) before_work();
   AdapterSetup setup = setup_from_json(command.at("setup"));
   setup.compute = backbone_->compute();
   setup.device = backbone_->device();

@@ -18,8 +18,8 @@ class RankFollower {
   /// backbone: with the weights of this rank's stages, at least.
   RankFollower(std::shared_ptr<Backbone> backbone, PipelineLayout layout, RankLinks links);
 
-  /// Called before every run.
-  std::function<void()> before_run;
+  /// Called before a run, and before an adapter is made.
+  std::function<void()> before_work;
 
   /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is that rank's to
   /// judge. Throws CommunicationEnded where a rank is gone.
@@ -33,6 +33,7 @@ class RankFollower {
   Json run(const Json& command);
   Json complete(const Json& command);
   void share(const Json& command);
+  void take_state(Adapter& adapter);
   void allow_rows();
   void begin_selections();
   Json end_selection(const Json& command);

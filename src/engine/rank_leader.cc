@@ -115,7 +115,9 @@ void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
   std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_count()), {rounds.begin(), rounds.end()});
   const std::exception_ptr error = run_here(plan, by_rank.front());
   const std::vector<Json> answers = answers_of_all();
-  for (size_t rank = 1; rank < answers.size(); ++rank) take_results(answers[rank].at("results"), by_rank[rank]);
+  for (size_t rank = 1; rank < answers.size(); ++rank) {
+    if (answers[rank].contains("results")) take_results(answers[rank].at("results"), by_rank[rank]);
+  }
   take_times(answers);
   const bool broke_off = error != nullptr || std::any_of(answers.begin(), answers.end(), failed);
   if (broke_off) complete_steps(answers, by_rank);
@@ -129,18 +131,27 @@ void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
 void RankLeader::complete_steps(const std::vector<Json>& answers, std::vector<std::vector<JobRound>>& by_rank) {
   interpreter_.read_results();
   MadeSteps made = made_steps(interpreter_);
-  for (size_t rank = 1; rank < answers.size(); ++rank) made.merge(made_from_json(answers[rank].at("made"), device_));
+  for (size_t rank = 1; rank < answers.size(); ++rank) made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
   Json command = to_json(RankCommand::complete);
   command["made"] = made_to_json(made);
   tell(command);
-  cotune::complete_steps(interpreter_, made, by_rank.front());
+  std::string trouble;
+  try {
+    cotune::complete_steps(interpreter_, made, by_rank.front());
+  } catch (const std::exception& error) {
+    trouble = error.what();
+  }
   const std::vector<Json> completed = answers_of_all();
   for (size_t rank = 1; rank < completed.size(); ++rank) {
-    if (!failed(completed[rank])) take_results(completed[rank].at("results"), by_rank[rank]);
+    if (failed(completed[rank])) {
+      trouble = fmt::format("{}: {}", rank_name(rank), completed[rank].at("error").at("text").get<std::string>());
+    } else {
+      take_results(completed[rank].at("results"), by_rank[rank]);
+    }
   }
   links_.messages.reset();  // ended, it is of no more use
   links_.messages = links_.new_group();
-  throw_first_error(completed, nullptr);
+  if (!trouble.empty()) throw SystemError("a step that some ranks have made cannot be made on all: " + trouble);
 }
 
 void RankLeader::take_times(const std::vector<Json>& answers) {
@@ -152,11 +163,11 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
   times_.operator_seconds.push_back(operator_seconds_);
   for (size_t rank = 1; rank < answers.size(); ++rank) {
     const Json& answer = answers[rank];
-    seconds.push_back(answer.at("seconds").get<double>());
-    times_.waited.push_back(answer.at("waited").get<double>());
-    times_.operator_seconds.push_back(answer.at("operator_seconds").get<std::map<std::string, double>>());
+    seconds.push_back(answer.value("seconds", 0.0));
+    times_.waited.push_back(answer.value("waited", 0.0));
+    times_.operator_seconds.push_back(answer.value("operator_seconds", std::map<std::string, double>()));
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back();
-    for (const Json& span : answer.at("spans")) {
+    for (const Json& span : answer.value("spans", Json::array())) {
       spans.push_back({span.at(0).get<size_t>(), span.at(1).get<double>(), span.at(2).get<double>()});
     }
   }
@@ -176,13 +187,15 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
   command["structure"] = structure_to_json(structure);
   command["complete"] = adapter.finished_selection_passes() > 0 && adapter.selection_passes() == 0;
   tell(command);
-  answers();
-  std::vector<std::shared_ptr<Transfer>> transfers;
+  std::vector<Json> answers = answers_of_all();
   for (int32_t rank = 1; rank < rank_count(); ++rank) {
+    Json& answer = answers[static_cast<size_t>(rank)];
+    if (failed(answer)) continue;
     const at::Tensor state = flat_state(adapter, layers_of(layout_, rank));
-    if (state.numel() > 0) transfers.push_back(links_.control->send(state, rank, Channel::activation));
+    if (state.numel() > 0) links_.control->send(state, rank, Channel::activation)->wait();
+    answer = receive_message(*links_.control, rank);
   }
-  for (const auto& transfer : transfers) transfer->wait();
+  throw_first_error(answers, nullptr);
 }
 
 void RankLeader::forget(int32_t job) {
@@ -197,13 +210,19 @@ void RankLeader::gather(int32_t job, Adapter& adapter) {
   command["job"] = job;
   tell(command);
   answers();
+  std::exception_ptr error;  // what the others send is taken in any case
   for (int32_t rank = 1; rank < rank_count(); ++rank) {
     const std::vector<LayerRange> layers = layers_of(layout_, rank);
-    at::Tensor state = flat_state_like(adapter, layers);
+    const at::Tensor state = flat_state_like(adapter, layers);
     if (state.numel() == 0) continue;
     links_.control->receive(state, rank, Channel::activation)->wait();
-    assign_flat_state(adapter, layers, state);
+    try {
+      assign_flat_state(adapter, layers, state);
+    } catch (...) {
+      error = std::current_exception();
+    }
   }
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {

@@ -20,7 +20,7 @@ struct RankLinks {
   /// This rank has no more to do, and neither have the others.
   void end() {
     if (before_end) before_end();
-    messages->barrier();
+    if (messages != nullptr) messages->barrier();
     control->barrier();
   }
 };

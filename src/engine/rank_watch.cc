@@ -44,7 +44,7 @@ double allowed_seconds(const RankProgress::State& state, double hang_timeout_s) 
 
 std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
                                           SeenRank::Time now, double hang_timeout_s) {
-  bool all_wait = true;
+  bool any_runs = false, all_wait = true;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const SeenRank& seen = ranks[rank];
     const double silent = seconds_between(seen.changed, now), still = seconds_between(seen.advanced, now);
@@ -54,15 +54,17 @@ std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, co
     if (seen.state.running && !waits && late) {
       return fmt::format("{} hangs: {} has taken {:.0f} s", name_of(rank, hosts), text_of(seen.state.action), still);
     }
-    all_wait = all_wait && waits && late;
+    any_runs = any_runs || seen.state.running;
+    all_wait = all_wait && (!seen.state.running || (waits && late));
   }
-  if (!all_wait || ranks.empty()) return std::nullopt;
-  std::string text = "every rank waits for another one:";
+  if (!any_runs || !all_wait) return std::nullopt;
+  std::string text;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankProgress::State& state = ranks[rank].state;
-    text += fmt::format("{} {} for rank {} ({})", rank == 0 ? "" : ",", name_of(rank, hosts), state.waits_for, text_of(state.action));
+    if (!state.running) continue;
+    text += fmt::format("{} {} for rank {} ({})", text.empty() ? "" : ",", name_of(rank, hosts), state.waits_for, text_of(state.action));
   }
-  return text;
+  return "nobody goes on; there wait:" + text;
 }
 
 /// What is exchanged with the board.

@@ -32,7 +32,7 @@ double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
 /// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.
 ///   a process that has told nothing for hang_timeout_s
 ///   a rank that computes one action for longer than it is allowed
-///   ranks that all wait for messages, none of them advancing, for longer than any is allowed
+///   all that are in a run wait for messages, for longer than any is allowed
 /// A rank that waits while another one computes is well, however long.
 std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
                                           SeenRank::Time now, double hang_timeout_s);

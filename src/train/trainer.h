@@ -34,6 +34,7 @@ struct TrainerOptions {
   std::shared_ptr<RankGroup> rank_group;       ///< these, whose layers it has set
   std::vector<std::string> rank_hosts;         ///< of ranks that are processes
   int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
+  std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
   std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
   RankOrder pipeline_order = RankOrder::automatic;
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about two seconds

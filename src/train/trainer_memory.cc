@@ -25,6 +25,7 @@ void Trainer::apply_memory_limit() {
     process_limit_.set(tensor_limit_);
   } else {
     tensor_limit_ = process_limit_.apply();
+    for (const int64_t limit : options_.rank_tensor_limits) tensor_limit_ = tensor_limit_ > 0 ? std::min(tensor_limit_, limit) : limit;
   }
 }
 

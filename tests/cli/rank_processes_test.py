@@ -72,6 +72,8 @@ class RankProcesses(ProgramTest):
         self.assertIn("is 2, but 3 processes were launched", errors)
         self.assertIn("--sample-tokens: needs the whole model in one process", errors)
         self.assertFalse((self.path / "none").exists())
+        done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--hang-timeout=5", expect=2)
+        self.assertIn("--hang-timeout: belongs to processes that torchrun or Slurm has started", done.stderr)
 
     def test_check_trains_nothing(self):
         (first, _), (second, _) = self.end_all(self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--check", "--json"))

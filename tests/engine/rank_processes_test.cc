@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -50,13 +51,13 @@ std::vector<StageShape> stages_of(const PipelineLayout& layout, int32_t rank) {
 /// A leader in this thread, and its followers.
 class Processes {
  public:
-  /// before_run: of the followers.
-  Processes(const ModelConfig& config, const PipelineLayout& layout, std::function<void(int32_t rank)> before_run = {})
+  /// before_work: of the followers.
+  Processes(const ModelConfig& config, const PipelineLayout& layout, std::function<void(int32_t rank)> before_work = {})
       : groups_(layout.rank_count()), ended_(static_cast<size_t>(layout.rank_count())) {
     for (int32_t rank = 1; rank < layout.rank_count(); ++rank) {
       threads_.emplace_back([=, this] {
         RankFollower follower(random_backbone(config, at::kDouble, at::kCPU, stages_of(layout, rank)), layout, groups_.links(rank));
-        if (before_run) follower.before_run = [=] { before_run(rank); };
+        if (before_work) follower.before_work = [=] { before_work(rank); };
         try {
           follower.serve();
         } catch (const std::exception& error) {
@@ -272,13 +273,22 @@ TEST_F(RanksAsProcesses, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
 
 TEST_F(RanksAsProcesses, SayWhatFailedOnAnotherRankAndGoOn) {
   const std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20})};
-  bool fails = true;
-  Processes processes(config, even_layout(config, 2), [&](int32_t) {
-    if (fails) throw MemoryLimitExceeded("no room for activations");
+  std::atomic<bool> fails{true};
+  Processes processes(config, even_layout(config, 3), [&](int32_t rank) {
+    if (fails && rank == 1) throw MemoryLimitExceeded("no room for activations");
   });
   std::vector<std::unique_ptr<JobLife>> lives;
   lives.push_back(std::make_unique<JobLife>(0, jobs.front(), *backbone));
+  try {
+    processes.leader().share(0, lives.front()->adapter());
+    FAIL() << "shared without memory";
+  } catch (const MemoryLimitExceeded& error) {
+    EXPECT_STREQ(error.what(), "rank 1: no room for activations");
+  }
+  processes.leader().forget(0);
+  fails = false;
   processes.leader().share(0, lives.front()->adapter());
+  fails = true;
   Round round = next_round(lives, small_microbatches, config);
   const RankPlan plan = plan_of(round, processes.leader().layout());
   try {
