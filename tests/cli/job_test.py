@@ -15,8 +15,7 @@ import subprocess
 import time
 import unittest
 
-from program import LIMIT_S, METHODS, PROGRAM, ProgramTest
-from ranks_test import values_of
+from program import LIMIT_S, METHODS, PROGRAM, ProgramTest, values_of
 
 ENDLESS = 1_000_000  # steps
 

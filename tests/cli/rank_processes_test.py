@@ -118,6 +118,34 @@ class RankProcesses(ProgramTest):
         self.assertEqual([rank.returncode for rank in ranks], [130, 0], written)
         self.assertTrue((self.path / "stopped" / "jobs" / "plain" / "latest").exists())
 
+    def test_a_first_rank_that_cannot_go_on_ends_all(self):
+        self.end_all(self.train("run"))
+        checkpoint = self.path / "run" / "jobs" / "plain" / "step-12" / "adapter_model.safetensors"
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+        first, second = self.train("run", "--resume")
+        errors = first.communicate(timeout=LIMIT_S)[1].decode()
+        self.assertEqual(first.returncode, 2, errors)
+        self.assertIn("adapter_model.safetensors", errors)
+        self.assertEqual(second.communicate(timeout=LIMIT_S)[1], b"")
+        self.assertEqual(second.returncode, 1)
+
+    def test_a_job_joins_with_longer_rows_than_the_others_have(self):
+        ranks = self.train("run", steps=4000)
+        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+        ids = list(range(3, 15)) * 20
+        (self.path / "long.jsonl").write_text("".join(json.dumps({"input_ids": ids, "labels": ids}) + "\n" for _ in range(4)))
+        more = self.path / "more.yaml"
+        more.write_text("cotune: 1\njobs: [{name: late, data: {train: long.jsonl}, adapter: {method: lora, r: 4}, "
+                        "train: {batch_size: 2, steps: 1000, lr: 1e-3}}]\n")
+        adding = self.start_program("job", "add", "--run", self.path / "run", more)
+        event = self.wait_for(ranks[0], lambda event: event["event"] == "step" and event["job"] == "late")
+        self.assertGreater(event["loss"], 0)
+        self.end(adding, 0)
+        self.run_program("job", "drain", "--run", self.path / "run")
+        written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [130, 0], written)
+        self.assertTrue((self.path / "run" / "jobs" / "late" / "latest").exists())
+
     def test_what_another_rank_cannot_load_is_told_by_the_first(self):
         (first, second) = self.train("none", "--memory=130MiB")
         output, errors = first.communicate(timeout=LIMIT_S)
