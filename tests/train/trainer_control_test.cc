@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "ops/backend.h"
 #include "ops/memory.h"
 #include "train/checkpoint.h"
 #include "train/run_values.h"
@@ -75,28 +76,42 @@ std::vector<JobSpec> busy_jobs(int64_t steps) {
   return specs;
 }
 
+/// Our kernels give equal bits in any company. ATen's attention has other last bits where a row is cut, which company decides:
+/// there, and on a device, runs agree within rounding, in f64.
+bool bits_are_equal() { return test_device().is_cpu() && kernel_isa(at::kFloat, at::kCPU) != kernels::Isa::none; }
+at::ScalarType dtype() { return bits_are_equal() ? at::kFloat : at::kDouble; }
+
 /// A run without any change.
 struct Undisturbed {
-  explicit Undisturbed(const std::vector<JobSpec>& specs)
-      : run("undisturbed" + std::to_string(++count), compared_dtype()) {
+  /// compute: f32 where no row is cut, which gives equal bits everywhere on the CPU.
+  explicit Undisturbed(const std::vector<JobSpec>& specs, at::ScalarType compute = dtype())
+      : run("undisturbed" + std::to_string(++count), compute), is_exact(compute == at::kFloat) {
     auto trainer = run.trainer(specs, {});
     const RunSummary summary = trainer->run();
     losses = losses_of(*trainer, summary);
   }
   SmallRun run;
+  bool is_exact;
   std::map<std::string, std::vector<double>> losses;
   inline static int count = 0;
 };
 
 void expect_same_jobs(const SmallRun& run, const Undisturbed& undisturbed, const std::vector<std::string>& jobs) {
-  for (const std::string& job : jobs) expect_same_adapter(adapter_bytes(run, job), adapter_bytes(undisturbed.run, job), job);
+  for (const std::string& job : jobs) {
+    const std::string ours = adapter_bytes(run, job), other = adapter_bytes(undisturbed.run, job);
+    if (undisturbed.is_exact) {
+      EXPECT_EQ(ours, other) << job;
+    } else {
+      expect_close_adapter(ours, other, job);
+    }
+  }
 }
 
 TEST(RunControlled, APausedJobEndsAsOneThatWasNeverPausedAndChangesNobody) {
   const std::vector<JobSpec> specs = busy_jobs(8);
   const Undisturbed undisturbed(specs);
   for (const std::string name : {"plain", "sparse"}) {
-    SmallRun run("paused", compared_dtype());
+    SmallRun run("paused", dtype());
     Script script;
     const std::string other = name == "plain" ? "long" : "plain";
     script.at(name, 3, [](Trainer& trainer, TrainingJob& job) {
@@ -116,7 +131,7 @@ TEST(RunControlled, APausedJobEndsAsOneThatWasNeverPausedAndChangesNobody) {
     EXPECT_FALSE(summary.interrupted);
     expect_same_jobs(run, undisturbed, {"plain", "bottleneck", "sparse", "long"});
     const auto losses = losses_of(*trainer, summary);
-    if (test_device().is_cpu()) {
+    if (bits_are_equal()) {
       EXPECT_EQ(losses, undisturbed.losses) << name;
     }
   }
@@ -125,7 +140,7 @@ TEST(RunControlled, APausedJobEndsAsOneThatWasNeverPausedAndChangesNobody) {
 TEST(RunControlled, AJobMayPauseBeforeItsFirstStepAndWhileItChoosesItsEntries) {
   const std::vector<JobSpec> specs = busy_jobs(4);
   const Undisturbed undisturbed(specs);
-  SmallRun run("paused-early", compared_dtype());
+  SmallRun run("paused-early", dtype());
   Script script;
   script.at("sparse", 0, [](Trainer& trainer, TrainingJob& job) { trainer.pause_job(job); });
   int boundaries = 0;
@@ -148,7 +163,7 @@ TEST(RunControlled, AJobMayPauseBeforeItsFirstStepAndWhileItChoosesItsEntries) {
 TEST(RunControlled, AnAddedJobTrainsAsItDoesAloneAndChangesNobody) {
   const std::vector<JobSpec> specs = busy_jobs(7);
   const Undisturbed undisturbed({specs[0], specs[2]}), alone({specs[1]}), of_long({specs[3]});
-  SmallRun run("added", compared_dtype());
+  SmallRun run("added", dtype());
   Script script;
   script.at("sparse", 2, [&](Trainer& trainer, TrainingJob&) {
     std::vector<std::unique_ptr<TrainingJob>> jobs;
@@ -170,7 +185,7 @@ TEST(RunControlled, AnAddedJobTrainsAsItDoesAloneAndChangesNobody) {
 TEST(RunControlled, ACancelledJobKeepsACheckpointAndChangesNobody) {
   const std::vector<JobSpec> specs = busy_jobs(7);
   const Undisturbed undisturbed({specs[0], specs[1], specs[3]});
-  SmallRun run("cancelled", compared_dtype());
+  SmallRun run("cancelled", dtype());
   Script script;
   script.at("sparse", 3, [](Trainer& trainer, TrainingJob& job) {
     trainer.cancel_job(job);
@@ -207,7 +222,7 @@ TEST(RunControlled, AResumedRunLeavesCancelledAndPausedJobsAsTheyAre) {
 TEST(RunControlled, WithPausedJobsOnlyItEndsAndLeavesThemToResume) {
   const std::vector<JobSpec> specs = busy_jobs(6);
   const Undisturbed undisturbed(specs);
-  SmallRun run("only-paused", compared_dtype());
+  SmallRun run("only-paused", dtype());
   Script script;
   script.at("plain", 2, [](Trainer& trainer, TrainingJob&) {
     for (const auto& job : trainer.jobs()) trainer.pause_job(*job);
@@ -220,7 +235,7 @@ TEST(RunControlled, WithPausedJobsOnlyItEndsAndLeavesThemToResume) {
 TEST(RunControlled, WaitsForWorkAsLongAsItIsToldTo) {
   const std::vector<JobSpec> specs = busy_jobs(3);
   const Undisturbed undisturbed(specs);
-  SmallRun run("stays", compared_dtype());
+  SmallRun run("stays", dtype());
   std::vector<size_t> to_add = {1, 2, 3};
   size_t waits = 0;
   TrainerOptions options;
@@ -240,7 +255,7 @@ TEST(RunControlled, WaitsForWorkAsLongAsItIsToldTo) {
 TEST(RunControlled, EndsWhenItIsDrainedWithEveryJobSaved) {
   const std::vector<JobSpec> specs = busy_jobs(6);
   const Undisturbed undisturbed(specs);
-  SmallRun run("drained", compared_dtype());
+  SmallRun run("drained", dtype());
   std::atomic<bool> drained{false};
   Script script;
   script.at("long", 3, [&](Trainer&, TrainingJob&) { drained = true; });
@@ -259,7 +274,7 @@ TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeav
                              small_job("third", AdapterMethod::lora, 3, 6)};
   for (JobSpec& spec : specs) spec.adapter.r = 512;
   specs[0].priority = 5;
-  const Undisturbed undisturbed({specs[0], specs[2]});
+  const Undisturbed undisturbed({specs[0], specs[2]}, at::kFloat);
   SmallRun run("waits");
   Script script;
   TrainerOptions options = with(script);
@@ -307,7 +322,7 @@ TEST(RunControlled, AJobMakesWayForOneOfHigherPriorityAndEndsAsOneThatNeverDid) 
                              small_job("high", AdapterMethod::lora, 3, 3)};
   for (JobSpec& spec : specs) spec.adapter.r = 512;
   specs[2].priority = 1;
-  const Undisturbed undisturbed(specs);
+  const Undisturbed undisturbed(specs, at::kFloat);
   SmallRun run("makes-way");
   release_unused_memory();
   const int64_t before = memory_usage().held_bytes;
@@ -353,7 +368,7 @@ TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBac
   specs[0].priority = specs[1].priority = 1;
   specs[0].train.learning_rate = 1e300;
   specs[2].train.eval_steps = 1;
-  const Undisturbed undisturbed({specs[1], specs[2]});
+  const Undisturbed undisturbed({specs[1], specs[2]}, at::kFloat);
   SmallRun run("middle");
   release_unused_memory();
   const int64_t before = memory_usage().held_bytes;
