@@ -37,7 +37,7 @@ struct TrainerOptions {
   std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
   std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
   RankOrder pipeline_order = RankOrder::automatic;
-  int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about two seconds
+  int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
   ComputeDevice device;                        ///< where the backbone is
   int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
@@ -45,7 +45,7 @@ struct TrainerOptions {
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
   std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
-  /// Set: save and end. The training rounds under way are finished first (on ranks those of two seconds), an evaluation broken off after the operator at hand.
+  /// Set: save and end. The training rounds under way are finished first (on ranks those of eight seconds), an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
   const std::atomic<bool>* drained = nullptr;  ///< the same, from elsewhere
   /// What is to be done to the run while it goes on (Trainer::add_jobs and those after it): called on its thread before every

@@ -9,7 +9,7 @@ namespace cotune {
 namespace {
 
 constexpr const char* rest_of_round = "optimizer_step";  // beside operators, on a device
-constexpr double most_seconds_at_once = 2;
+constexpr double most_seconds_at_once = 8;  // launchers kill what has not ended half a minute after they asked
 constexpr int64_t most_rounds_at_once = 16;
 
 }  // namespace
