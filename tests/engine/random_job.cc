@@ -25,9 +25,8 @@ ModelConfig kernel_friendly_config(int64_t layer_count) {
           .qkv_bias = true};
 }
 
-std::shared_ptr<Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device,
-                                                std::vector<StageShape> stages) {
-  return Backbone::load(random_model(config, 5), compute, device, {.stages = std::move(stages)});
+std::shared_ptr<const Backbone> random_backbone(const ModelConfig& config, at::ScalarType compute, at::Device device) {
+  return Backbone::load(random_model(config, 5), compute, device);
 }
 
 std::unique_ptr<Adapter> RandomJob::make_adapter(const ModelConfig& config, at::ScalarType compute,

@@ -40,12 +40,13 @@ class ThreadGroups {
   std::vector<std::vector<std::unique_ptr<Communicator>>> groups_;
 };
 
-std::vector<StageShape> stages_of(const PipelineLayout& layout, int32_t rank) {
-  std::vector<StageShape> stages;
+/// What random_backbone gives, as far as a rank needs it.
+std::shared_ptr<Backbone> backbone_of(const ModelConfig& config, const PipelineLayout& layout, int32_t rank) {
+  BackboneUse use;
   for (size_t i = 0; i < layout.stages.size(); ++i) {
-    if (layout.stage_rank[i] == rank) stages.push_back(layout.stages[i]);
+    if (layout.stage_rank[i] == rank) use.stages.push_back(layout.stages[i]);
   }
-  return stages;
+  return Backbone::load(random_model(config, 5), at::kDouble, at::kCPU, use);
 }
 
 /// A leader in this thread, and its followers.
@@ -56,7 +57,7 @@ class Processes {
       : groups_(layout.rank_count()), ended_(static_cast<size_t>(layout.rank_count())) {
     for (int32_t rank = 1; rank < layout.rank_count(); ++rank) {
       threads_.emplace_back([=, this] {
-        RankFollower follower(random_backbone(config, at::kDouble, at::kCPU, stages_of(layout, rank)), layout, groups_.links(rank));
+        RankFollower follower(backbone_of(config, layout, rank), layout, groups_.links(rank));
         if (before_work) follower.before_work = [=] { before_work(rank); };
         try {
           follower.serve();
@@ -65,7 +66,7 @@ class Processes {
         }
       });
     }
-    leader_ = std::make_unique<RankLeader>(random_backbone(config, at::kDouble, at::kCPU, stages_of(layout, 0)), layout,
+    leader_ = std::make_unique<RankLeader>(backbone_of(config, layout, 0), layout,
                                            groups_.links(0));
   }
   ~Processes() { end(); }
@@ -137,7 +138,7 @@ TEST_F(RanksAsProcesses, HoldTheWeightsAndAdaptersOfTheirLayersAlone) {
   const PipelineLayout layout = even_layout(config, 2);
   int64_t weights = 0;
   for (int32_t rank = 0; rank < 2; ++rank) {
-    const auto part = random_backbone(config, at::kDouble, at::kCPU, stages_of(layout, rank));
+    const auto part = backbone_of(config, layout, rank);
     EXPECT_LT(part->weight_bytes(), backbone->weight_bytes());
     weights += part->weight_bytes();
   }
