@@ -154,6 +154,9 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     json["ranks"].push_back({{"host", rank.host},
                              {"first_layer", rank.first_layer},
                              {"last_layer", rank.last_layer - 1},
+                             {"part", rank.part},
+                             {"parts", rank.parts},
+                             {"all_reduces", rank.all_reduces},
                              {"seconds", rank.seconds},
                              {"waited_seconds", rank.waited_seconds}});
   }

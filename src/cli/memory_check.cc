@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/memory_facts.h"
 #include "jobs/memory_size.h"
+#include "jobs/parallel.h"
 #include "ops/memory.h"
 #include "schedule/smaller_rounds.h"
 #include "train/process_memory.h"
@@ -74,6 +75,7 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
   facts.ranks = run.ranks;
+  facts.tensor_parallel = parallel_of(run).tensor;
   facts.rank_order = run.pipeline_order;
   facts.process_stages = process_stages;
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);

@@ -5,9 +5,49 @@
 
 namespace cotune {
 
+namespace {
+
+int32_t rank_of(int32_t place, size_t part, size_t parts) { return static_cast<int32_t>(static_cast<size_t>(place) * parts + part); }
+
+/// The lists of the pipeline's ranks for every rank that divides their layers: messages go between those of equal place.
+std::vector<std::vector<Action>> for_each_part(const std::vector<std::vector<Action>>& ranks, size_t parts) {
+  std::vector<std::vector<Action>> all;
+  for (const std::vector<Action>& rank : ranks) {
+    for (size_t part = 0; part < parts; ++part) {
+      for (Action& action : all.emplace_back(rank)) {
+        if (action.peer >= 0) action.peer = rank_of(action.peer, part, parts);
+      }
+    }
+  }
+  return all;
+}
+
+PipelineSimulation for_each_part(const PipelineSimulation& predicted, size_t parts) {
+  PipelineSimulation all = predicted;
+  all.ranks.clear();
+  for (const SimulatedRank& rank : predicted.ranks) all.ranks.insert(all.ranks.end(), parts, rank);
+  all.transfers.clear();
+  for (const SimulatedTransfer& transfer : predicted.transfers) {
+    for (size_t part = 0; part < parts; ++part) {
+      all.transfers.push_back(transfer);
+      all.transfers.back().from = rank_of(transfer.from, part, parts);
+      all.transfers.back().to = rank_of(transfer.to, part, parts);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
 void RankTrace::on_ranks(const RankPlan& plan, const RankTimes& times, double begin_s) {
   if (spans_ >= most_spans) return;
-  Rounds rounds{.planned = plan.schedule, .executed = {plan.ranks}, .predicted = plan.predicted, .measured = {}, .begin_s = begin_s};
+  const size_t parts = times.spans.size() / plan.ranks.size();
+  Rounds rounds{.planned = plan.schedule,
+                .executed = {for_each_part(plan.ranks, parts)},
+                .predicted = for_each_part(plan.predicted, parts),
+                .measured = {},
+                .begin_s = begin_s};
+  rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
   for (const std::vector<SimulatedSpan>& spans : times.spans) {
     rounds.measured.ranks.push_back({.spans = spans, .memory = {}});
     spans_ += spans.size();

@@ -117,7 +117,8 @@ void print_ranks(const RunSummary& summary, size_t width) {
     const RankSummary& rank = summary.ranks[i];
     print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
                            fmt::format("{}-{}", rank.first_layer, rank.last_layer - 1), 100 * rank.busy_share(),
-                           100 * (1 - rank.busy_share())));
+                           100 * (1 - rank.busy_share())) +
+               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
   }
   const double seconds = summary.ranks.front().seconds;
   print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", seconds, summary.ranks_predicted_seconds,

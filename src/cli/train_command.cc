@@ -31,6 +31,8 @@
 #include "engine/rank_leader.h"
 #include "jobs/jobs_file.h"
 #include "jobs/option_table.h"
+#include "jobs/parallel.h"
+#include "model/config/tensor_shard.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "train/metrics_file.h"
@@ -122,12 +124,17 @@ RunSummary run_to_the_end(Trainer& trainer) {
   }
 }
 
-/// asked: the memory limit as the user gave it. check_weights_fit knows what weights take at least; f32 values take more bf16
-/// parts where they need them.
-std::shared_ptr<Backbone> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
-                                        const BackboneUse& use, const std::string& asked) {
+/// The whole, or the parts of ranks that divide layers. asked: the memory limit as the user gave it. check_weights_fit knows what
+/// weights take at least; f32 values take more bf16 parts where they need them.
+std::vector<std::shared_ptr<Backbone>> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
+                                                     BackboneUse use, int64_t count, const std::string& asked) {
+  std::vector<std::shared_ptr<Backbone>> parts;
   try {
-    return Backbone::load(files, compute, device.device, use);
+    for (int64_t index = 0; index < count; ++index) {
+      use.shard = {index, count};
+      parts.push_back(Backbone::load(files, compute, device.device, use));
+    }
+    return parts;
   } catch (const MemoryLimitExceeded& error) {
     throw UserError(fmt::format("run.memory: {}: the model alone takes more while it is loaded: {}", asked, error.what()));
   }
@@ -150,16 +157,28 @@ ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mi
 /// Whether the model can be divided among so many ranks, here. launched: processes of a launcher; 0: none.
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
                  int32_t launched, Diagnostics& mistakes) {
-  const auto place = places.find("run.ranks");
-  if (place == places.end()) return;
-  const auto add = [&](const std::string& message) {
-    mistakes.add(place->second.file, place->second.line, place->second.field, message);
-  };
+  const auto found = places.find(run.parallel == "auto" ? "run.ranks" : "run.parallel");
+  if (found == places.end()) return;
+  const OptionPlace& place = found->second;
+  const auto add = [&](const std::string& message) { mistakes.add(place.file, place.line, place.field, message); };
+  const Parallel parallel = parallel_of(run);
   if (launched > 0 && run.ranks != launched) {
-    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", run.ranks, launched));
+    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out",
+                    run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel, launched));
   }
-  if (run.ranks > config.layer_count) {
-    add(fmt::format("is {}, but the model has {} layers: at most one rank for each", run.ranks, config.layer_count));
+  if (launched > 0 && parallel.tensor > 1) {
+    add(fmt::format("is {}, but the ranks are processes of a launcher: only ranks that are threads of one program divide layers; "
+                    "accepted is pp={}", run.parallel, launched));
+  }
+  if (parallel.pipeline > config.layer_count) {
+    add(fmt::format("is {}, but the model has {} layers: at most one {} for each", run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel,
+                    config.layer_count, run.parallel == "auto" ? "rank" : "stage"));
+  }
+  if (!can_be_sharded(config, parallel.tensor)) {
+    add(fmt::format("is {}, but the model has {} heads, {} kv heads and {} inner features; accepted are tp {}: they divide heads "
+                    "and inner features, and divide the kv heads or are a multiple of them",
+                    run.parallel, config.head_count, config.kv_head_count, config.intermediate_size,
+                    fmt::join(shard_counts(config), ", ")));
   }
 }
 
@@ -205,7 +224,7 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
   std::vector<StageShape> process_stages;
   if (ranks_are_processes) {
     process_stages = balanced_layout(inputs.model.files.config, report.jobs, costs,
-                                     packing_policy(jobs_file.run, inputs.model.files.config), jobs_file.run.ranks).stages;
+                                     packing_policy(jobs_file.run, inputs.model.files.config), parallel_of(jobs_file.run)).stages;
   }
   report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_stages, mistakes);
 }
@@ -294,6 +313,13 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, run_places, inputs.model.has_config ? &files.config : nullptr,
                            dtype_name(compute), mistakes);
   }
+  if (run_is_sound && parallel_of(run).tensor > 1) {
+    const auto refuse = [&](const char* option, const char* why) {
+      mistakes.add(option, 0, "", fmt::format("{}, but run.parallel is {}: take it away, or let ranks have whole layers", why, run.parallel));
+    };
+    if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are written by one rank that has the whole model");
+    if (!arguments.profile.empty()) refuse("--profile", "profiles are of whole layers");
+  }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
   if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, mistakes);
   const int64_t limit = memory_limit(run, device, processes_here);
@@ -331,11 +357,12 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const PackingPolicy policy = packing_policy(run, files.config);
   PipelineLayout layout;
   if (processes != nullptr) {
-    layout = balanced_layout(files.config, jobs, costs, policy, run.ranks);
+    layout = balanced_layout(files.config, jobs, costs, policy, parallel_of(run));
     use = divide_backbone(*processes, {jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
                                        arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
   }
-  const auto backbone = load_backbone(files, compute, device, use, run.memory);
+  const auto parts = load_backbone(files, compute, device, use, parallel_of(run).tensor, run.memory);
+  const std::shared_ptr<Backbone>& backbone = parts.front();
 
   std::map<std::string, JobProgress> progress;
   for (const auto& job : jobs) {
@@ -369,6 +396,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.policy = policy;
   options.recompute = run.recompute;
   options.ranks = run.ranks;
+  if (parts.size() > 1) options.parts.assign(parts.begin(), parts.end());
   options.pipeline_order = run.pipeline_order;
   options.device = device;
   options.costs = std::move(costs);
@@ -406,7 +434,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                       .compute = compute,
                       .device = device,
                       .recorder = recorder,
-                      .allow_rows = [&](int64_t tokens) { backbone->allow_rows(tokens + arguments.sample_tokens); }});
+                      .allow_rows = [&](int64_t tokens) {
+                        for (const auto& part : parts) part->allow_rows(tokens + arguments.sample_tokens);
+                      }});
   control.attach(options);
   Trainer trainer(backbone, std::move(jobs), std::move(options));
   control.open(trainer);

@@ -151,7 +151,8 @@ struct RunSpec {
   Sharing sharing = Sharing::hybrid;
   Layout layout = Layout::ragged;
   Recompute recompute = Recompute::automatic;
-  int64_t ranks = 1;                   ///< that the model's layers are divided among
+  int64_t ranks = 1;                   ///< that the model is divided among
+  std::string parallel = "auto";       ///< how: `pp=2,tp=2` (parallel.h), or auto: as the stages of a pipeline
   RankOrder pipeline_order = RankOrder::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended
   bool portable_kernels = false;       ///< force the ATen path where own kernels exist

@@ -12,6 +12,7 @@
 #include "jobs/job_layers.h"
 #include "jobs/merge_options.h"
 #include "jobs/option_value.h"
+#include "jobs/parallel.h"
 #include "jobs/yaml_document.h"
 
 namespace cotune {
@@ -75,6 +76,7 @@ class JobsFileBuilder {
     resolve_paths(merged);
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
     check_chunks(merged, result.run);
+    set_ranks(merged, result.run);
     const GivenOption* path = find_given(merged, "model.path");
     const GivenOption* config = find_given(merged, "model.config");
     const GivenOption* weights = find_given(merged, "model.weights");
@@ -141,6 +143,17 @@ class JobsFileBuilder {
     } else if (lengths != nullptr && purpose_ != Purpose::plan) {
       mistakes_.add(*lengths, "training needs data.train; `cotune plan` and `cotune simulate` take lengths");
     }
+  }
+
+  /// run.parallel says how many ranks there are where run.ranks does not.
+  void set_ranks(const OptionLayer& merged, RunSpec& run) {
+    const int64_t ranks = parallel_of(run).ranks();
+    const GivenOption* given = find_given(merged, "run.ranks");
+    if (given != nullptr && !given->is_mistaken && run.ranks != ranks) {
+      mistakes_.add(*find_given(merged, "run.parallel"),
+                    fmt::format("`{}` is {} ranks, but run.ranks is {}: give one of them, or both alike", run.parallel, ranks, run.ranks));
+    }
+    run.ranks = ranks;
   }
 
   void check_chunks(const OptionLayer& merged, const RunSpec& run) {

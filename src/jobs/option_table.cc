@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "jobs/enum_names.h"
+#include "jobs/parallel.h"
 
 namespace cotune {
 
@@ -138,7 +139,7 @@ Condition optimizer_is(OptimizerKind kind) {
 }
 
 Condition several_ranks() {
-  return {.holds = [](const OptionTarget& target) { return target.run->ranks > 1; },
+  return {.holds = [](const OptionTarget& target) { return parallel_of(*target.run).ranks() > 1; },
           .summary = "with several ranks",
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` belongs to several ranks; run.ranks is 1", key);
@@ -228,9 +229,12 @@ void add_run(std::vector<Option>& table) {
                         "memory."));
   table.push_back(field(Section::run, "threads", COTUNE_FIELD(run->threads), whole(0, 4096),
                         "Worker threads; 0: one per core."));
-  table.push_back(field(Section::run, "ranks", COTUNE_FIELD(run->ranks), whole(1, 64),
-                        "Threads of the program that the model's layers are divided among, as the stages of a pipeline; each "
-                        "computes with its part of `threads` (docs/ranks.md). Does not change what is trained."));
+  table.push_back(field(Section::run, "ranks", COTUNE_FIELD(run->ranks), whole(1, most_ranks),
+                        "Threads of the program that the model is divided among; each computes with its part of `threads` "
+                        "(docs/ranks.md). Does not change what is trained."));
+  table.push_back(field(Section::run, "parallel", COTUNE_FIELD(run->parallel), of_type(OptionType::parallel),
+                        "How ranks divide the model: `pp=2,tp=2` are two stages of a pipeline, in each of which two ranks divide "
+                        "every layer (tensor parallelism). `auto`: each rank is a stage. Sets `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
                         "How the ranks take turns; `auto` is what is predicted to be fastest.",
                         {.condition = several_ranks()}));

@@ -33,6 +33,7 @@ enum class OptionType {
   path,          ///< file or folder
   name_or_path,  ///< a name, or a path when it holds a '/' or ends in .json
   memory,        ///< memory_size.h
+  parallel,      ///< auto, or parallel.h
   choice,
   boolean,
   whole,     ///< int64_t

@@ -15,6 +15,7 @@
 #include "jobs/identifier.h"
 #include "jobs/memory_size.h"
 #include "jobs/module_pattern.h"
+#include "jobs/parallel.h"
 
 namespace cotune {
 
@@ -151,6 +152,7 @@ class ValueReader {
     if (option_.accepted.type == OptionType::identifier) good = good && is_identifier(text);
     if (option_.accepted.type == OptionType::time) good = good && parse_deadline(text).has_value();
     if (option_.accepted.type == OptionType::memory) good = good && parse_memory_size(text).has_value();
+    if (option_.accepted.type == OptionType::parallel) good = good && (text == "auto" || parse_parallel(text));
     if (!good) return unacceptable(node);
     return OptionValue(text);
   }
@@ -264,6 +266,7 @@ std::string accepted_text(const Option& option) {
     case OptionType::path: return "a path";
     case OptionType::name_or_path: return "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
+    case OptionType::parallel: return fmt::format("auto, or degrees such as pp=2,tp=2 of at most {} ranks", most_ranks);
     case OptionType::choice: return fmt::format("one of {}", fmt::join(accepted.choices, ", "));
     case OptionType::boolean: return "true or false";
     case OptionType::whole: return range_text(accepted, "a whole number");

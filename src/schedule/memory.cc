@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "model/config/tensor_shard.h"
 
 namespace cotune {
 namespace {
@@ -71,7 +72,10 @@ int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {
 
 /// The stages of which one is a process's, if it has not the whole model.
 std::vector<StageShape> stages_here(const ModelConfig& config, const MemoryFacts& facts) {
-  return facts.process_stages.empty() ? std::vector{whole_model(config)} : facts.process_stages;
+  if (!facts.process_stages.empty()) return facts.process_stages;
+  StageShape whole = whole_model(config);
+  whole.tensor_parallel = facts.tensor_parallel;
+  return {whole};
 }
 
 /// The most layers of them.
@@ -93,7 +97,7 @@ SavedPerToken saved_per_token(const ModelConfig& config, const StageShape& stage
   SavedPerToken saved;
   std::map<int64_t, int64_t> layers;
   for (const Operator& op : stage_operators(config, stage, adapters, Direction::forward)) {
-    const int64_t bytes = saved_bytes(config, stage, op, one_token, facts.element_size);
+    const int64_t bytes = facts.tensor_parallel * saved_bytes(config, stage, op, one_token, facts.element_size);
     saved.model += bytes;
     saved.layer = std::max(saved.layer, layers[op.layer] += bytes);
   }
@@ -183,10 +187,10 @@ int64_t method_workspace_per_token(const ModelConfig& config, AdapterMethod meth
 
 /// Tokens alive on all ranks together; `everything`: of a round.
 int64_t alive_on_ranks(const WorstCase& lead, int64_t everything, const MemoryFacts& facts) {
-  if (facts.ranks == 1) return lead.alive_tokens;
+  if (facts.stages() == 1) return lead.alive_tokens;
   if (facts.rank_order == RankOrder::gpipe) return std::max(lead.alive_tokens, everything);
   const int64_t at_once = facts.rank_order == RankOrder::one_f_one_b ? lead.alive_tokens : lead.microbatch_tokens;
-  return std::max(lead.alive_tokens, std::min(facts.ranks * at_once, everything));
+  return std::max(lead.alive_tokens, std::min(facts.stages() * at_once, everything));
 }
 
 /// What GPU kernels take beside tensors of the operator list: sums of the chunks of a gradient's rows (cuda/outer_products.cu:
@@ -327,36 +331,58 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
   return dearest;
 }
 
-MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+namespace {
+
+/// Of one adapter's parameters, or of a shard of it where config is that of a part of the model.
+void add_resident(const ModelConfig& config, const AdapterShape& adapter, int64_t moment_count, int64_t copies,
+                  const MemoryFacts& facts, MemoryEstimate& estimate) {
   const int64_t a = accumulation_size(facts);
+  const ProjectionSize size = projection_size(config, adapter.projection);
+  const int64_t parameters = copies * parameter_count(config, adapter);
+  estimate.adapters += parameters * a;
+  estimate.gradients += parameters * a;
+  estimate.optimizer += parameters * a * moment_count;
+  int64_t forms = 0;
+  switch (adapter.method) {
+    case AdapterMethod::lora:
+      forms = factor_bytes(adapter.width, size.in, facts) + factor_bytes(adapter.width, size.out, facts);
+      break;
+    case AdapterMethod::bottleneck:
+      forms = 2 * factor_bytes(adapter.width, size.out, facts);
+      break;
+    case AdapterMethod::diff_pruning:
+      forms = adapter.entries * 4 + (size.out + 1) * 8;  // row indices and column offsets
+      if (facts.gpu_kernels) forms += adapter.entries * 8 + (size.in + 1) * 8;  // the entries by row too
+      break;
+  }
+  estimate.adapters += copies * forms;
+}
+
+}  // namespace
+
+MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+  const int64_t a = accumulation_size(facts), tensor = facts.tensor_parallel;
   MemoryEstimate estimate;
   std::map<int64_t, int64_t> dense_by_layer;
   for (const AdapterShape& adapter : job.adapters) {
-    const ProjectionSize size = projection_size(config, adapter.projection);
-    const int64_t parameters = parameter_count(config, adapter);
-    estimate.adapters += parameters * a;
-    estimate.gradients += parameters * a;
-    estimate.optimizer += parameters * a * job.moment_count;
-    switch (adapter.method) {
-      case AdapterMethod::lora:
-        estimate.adapters += factor_bytes(adapter.width, size.in, facts) + factor_bytes(adapter.width, size.out, facts);
-        break;
-      case AdapterMethod::bottleneck:
-        estimate.adapters += 2 * factor_bytes(adapter.width, size.out, facts);
-        break;
-      case AdapterMethod::diff_pruning:
-        estimate.adapters += adapter.entries * 4 + (size.out + 1) * 8;  // row indices and column offsets
-        if (facts.gpu_kernels) estimate.adapters += adapter.entries * 8 + (size.in + 1) * 8;  // the entries by row too
-        dense_by_layer[adapter.layer] += size.in * size.out * a;
-        break;
+    add_resident(config, adapter, job.moment_count, 1, facts, estimate);
+    if (tensor > 1) {  // and the shards that the ranks step
+      AdapterShape shard = adapter;
+      shard.entries = divide_up(adapter.entries * ranks_with_same_outputs(config, adapter.projection, tensor), tensor);
+      add_resident(sharded_config(config, tensor), shard, job.moment_count, tensor, facts, estimate);
     }
+    if (adapter.method != AdapterMethod::diff_pruning) continue;
+    const ProjectionSize size = projection_size(config, adapter.projection);
+    dense_by_layer[adapter.layer] += size.in * size.out * a;
   }
   int64_t densest = 0, dense = 0;
   for (const auto& [layer, bytes] : dense_by_layer) {
     densest = std::max(densest, bytes);
     dense += bytes;
   }
-  estimate.gradients += std::max(densest, std::min(dense, facts.selection_bytes));
+  const int64_t selected = std::max(densest, std::min(dense, facts.selection_bytes));
+  estimate.gradients += selected;
+  if (tensor > 1) estimate.gradients += selected * ranks_with_same_outputs(config, Projection::k, tensor);
   return estimate;
 }
 
@@ -368,12 +394,13 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   if (jobs.empty()) return estimate;
 
   std::vector<std::pair<int64_t, int64_t>> model_mix, layer_mix;  // adapter bytes per token, tokens
-  int64_t lowest_of_all = config.layer_count, everything = 0;
+  int64_t lowest_of_all = config.layer_count, everything = 0, reduced_gradients = 0;
   for (const JobFootprint& job : jobs) {
     const MemoryEstimate resident = resident_bytes(config, job, facts);
     estimate.adapters += resident.adapters;
     estimate.gradients += resident.gradients;
     estimate.optimizer += resident.optimizer;
+    reduced_gradients = std::max(reduced_gradients, resident.gradients);
     const SavedPerToken saved = saved_by_adapters(config, job, facts);
     const int64_t tokens = batch_tokens(job, policy, fuses(policy) ? longest_row(jobs) : job.longest_row);
     everything += tokens;
@@ -382,11 +409,13 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
   }
 
+  const int64_t tensor = facts.tensor_parallel;
+  const int64_t key_value_size = tensor * projection_size(config, Projection::k, tensor).out;
   int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     WorstCase lead = worst_case(jobs, i, policy);
     lead.alive_tokens = alive_on_ranks(lead, round_up(everything, row_grid), facts);
-    lead.chain_tokens *= facts.ranks;
+    lead.chain_tokens *= facts.stages();
     const int64_t lowest = fuses(policy) ? lowest_of_all : lowest_layer(config, jobs[i]);
     const int64_t layers = layers_here(config, facts);
     const int64_t trained_layers = std::min(config.layer_count - lowest, layers);
@@ -395,26 +424,27 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
       return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };
     const int64_t kept = policy.recompute
-                             ? lead.alive_tokens * (trained_layers + 1) * config.hidden_size * e +
+                             ? lead.alive_tokens * (trained_layers + 1) * facts.tensor_parallel * config.hidden_size * e +
                                    lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens)
                              : lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
     estimate.activations = std::max(estimate.activations, kept);
     estimate.chain_kv =
-        std::max(estimate.chain_kv, lead.chain_tokens * 2 * config.key_value_size() *
+        std::max(estimate.chain_kv, lead.chain_tokens * 2 * key_value_size *
                                         (layers * e + trained_layers * a));
     microbatch_tokens = std::max(microbatch_tokens, lead.microbatch_tokens);
   }
   const int64_t head_bytes = facts.head_workspace_bytes / 3 * 4;
-  const int64_t head_rows = std::max<int64_t>(row_grid, head_bytes / (config.vocabulary_size * e));
+  const int64_t head_rows = tensor * std::max<int64_t>(row_grid, head_bytes / (config.vocabulary_size * e));
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
   const int64_t ranks_here = facts.process_stages.empty() ? facts.ranks : 1;
   const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.ranks - 1);
-  const int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
+  int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
+  if (tensor > 1) messages += facts.ranks * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
   estimate.workspace = with_holes(
       ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
       facts);
-  const int64_t logit_bytes = facts.packed || facts.gpu_kernels ? e : e + 4 * a;
+  const int64_t logit_bytes = facts.packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
   estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);
   return estimate;
 }

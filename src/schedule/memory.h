@@ -49,7 +49,9 @@ struct MemoryFacts {
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t head_workspace_bytes = 48 << 20;  ///< cross_entropy_head's workspace_bytes
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
-  int64_t ranks = 1;              ///< of a pipeline
+  int64_t ranks = 1;              ///< that the model is divided among
+  int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline
+  int64_t stages() const { return ranks / tensor_parallel; }
   std::vector<StageShape> process_stages;  ///< of those ranks, where each is a process of its own: the dearest counts. Empty: all are in this one
   RankOrder rank_order = RankOrder::automatic;
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves

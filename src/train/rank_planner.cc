@@ -19,18 +19,21 @@ std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jo
 }  // namespace
 
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                               const DeviceCosts& costs, const PackingPolicy& policy, int64_t ranks) {
+                               const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel) {
   const std::vector<JobShape> shapes = shapes_of(jobs);
   StageMachine machine = costs.machine;
   machine.recompute = policy.recompute;
+  machine.link = {.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s};  // among ranks that divide layers
   StagePrices prices(model, shapes, machine);
-  return {.stages = balanced_stages(model, shapes, ranks, 1, policy.token_budget, prices, std::numeric_limits<int64_t>::max()),
-          .stage_rank = one_stage_per_rank(static_cast<int32_t>(ranks))};
+  return {.stages = balanced_stages(model, shapes, parallel.pipeline, parallel.tensor, policy.token_budget, prices,
+                                    std::numeric_limits<int64_t>::max()),
+          .stage_rank = one_stage_per_rank(static_cast<int32_t>(parallel.pipeline))};
 }
 
 RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
                          const DeviceCosts& costs, PipelineLayout layout, RankOrder order, const Link& link)
     : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layout_(std::move(layout)) {
+  machine_.link = {.bandwidth = link.bytes_per_s, .latency = link.latency_s};
   options_.order = order;
   options_.cluster.link = link;
   options_.bytes_per_token = model_.hidden_size * costs.machine.element_size();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/job_round.h"
+#include "jobs/parallel.h"
 #include "plan/cost/stage_prices.h"
 #include "schedule/pipeline/rank_plan.h"
 #include "train/device_costs.h"
@@ -17,10 +18,10 @@ class TrainingJob;
 /// Between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
 inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
 
-/// Divides the model among ranks: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time goes. ranks:
-/// at most the layers.
+/// Divides the model among ranks: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time goes. At most
+/// as many stages as layers.
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                               const DeviceCosts& costs, const PackingPolicy& policy, int64_t ranks);
+                               const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel);
 
 /// Orders the rounds of a run on its ranks by predicted times.
 class RankPlanner {

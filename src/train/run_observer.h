@@ -42,8 +42,10 @@ struct EvaluationEvent {
 struct RankSummary {
   std::string host;           ///< of a rank that is a process; "" of a thread
   int64_t first_layer = 0, last_layer = 0;  ///< last_layer: one past it
+  int64_t part = 0, parts = 1;              ///< of each of these layers, where ranks divide them
   double seconds = 0;         ///< of the rounds
-  double waited_seconds = 0;  ///< for messages, and at the end of a round for the others
+  double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
+  int64_t all_reduces = 0;    ///< of the rounds, among the ranks that divide its layers
   double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }
 };
 

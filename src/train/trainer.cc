@@ -23,9 +23,12 @@ MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& o
   release_unused_memory();
   MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
   facts.ranks = options.ranks;
+  facts.tensor_parallel = std::max<int64_t>(1, static_cast<int64_t>(options.parts.size()));
   facts.rank_order = options.pipeline_order;
   if (options.rank_group != nullptr && options.rank_group->are_processes()) facts.process_stages = options.rank_group->layout().stages;
-  facts.weight_bytes = std::max({backbone.weight_bytes(), memory_usage().held_bytes, options.largest_rank_weight_bytes});
+  int64_t weight_bytes = options.parts.empty() ? backbone.weight_bytes() : 0;
+  for (const auto& part : options.parts) weight_bytes += part->weight_bytes();
+  facts.weight_bytes = std::max({weight_bytes, memory_usage().held_bytes, options.largest_rank_weight_bytes});
   return facts;
 }
 
@@ -36,7 +39,6 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
     : backbone_(std::move(backbone)),
       jobs_(std::move(jobs)),
       options_(std::move(options)),
-      interpreter_(backbone_),
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
@@ -49,9 +51,17 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
     if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
   }
   operator_seconds_.resize(static_cast<size_t>(options_.ranks));
-  if (options_.ranks > 1) start_ranks();
+  if (options_.ranks > 1) {
+    start_ranks();
+  } else {
+    start_alone();
+  }
+}
+
+void Trainer::start_alone() {
+  interpreter_ = std::make_unique<Interpreter>(backbone_);
   if (options_.device.device.is_cuda()) device_times_ = std::make_unique<DeviceTimes>(options_.device.device);
-  interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
+  interpreter_->observe([this](const Operator& op, const MicrobatchState&, double seconds) {
     if (device_times_ != nullptr) {
       device_times_->mark(to_string(op.kind));
     } else if (options_.device.is_cpu()) {

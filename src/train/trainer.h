@@ -36,6 +36,9 @@ struct TrainerOptions {
   int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
   std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
   std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
+  /// Where threads divide each layer: all parts of the backbone, of which the trainer's own is the first. ranks is a multiple of
+  /// their number.
+  std::vector<std::shared_ptr<const Backbone>> parts;
   RankOrder pipeline_order = RankOrder::automatic;
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
   ComputeDevice device;                        ///< where the backbone is
@@ -142,8 +145,9 @@ class Trainer {
   std::optional<std::string> interpret(std::vector<JobRound>& rounds);
   StepPlan plan_of(const std::vector<JobRound>& rounds);
   // On this thread, or on ranks (trainer_ranks.cc).
+  void start_alone();
   void start_ranks();
-  /// What ranks that are processes have of a job, before and after what is done with the adapter here (rank_group.h).
+  /// What ranks have of a job that are processes or divide layers, before and after what is done with the adapter here (rank_group.h).
   void share_with_ranks(TrainingJob& job);
   void gather_from_ranks(TrainingJob& job);
   void unload(TrainingJob& job);
@@ -187,7 +191,7 @@ class Trainer {
   std::shared_ptr<const Backbone> backbone_;
   std::vector<std::unique_ptr<TrainingJob>> jobs_;
   TrainerOptions options_;
-  Interpreter interpreter_;
+  std::unique_ptr<Interpreter> interpreter_;   ///< of the one rank, where there are not several
   std::unique_ptr<DeviceTimes> device_times_;  ///< of operators, where they are not on the CPU
   RoundPlanner planner_;
   std::unique_ptr<RankPlanner> rank_planner_;  ///< where there are several

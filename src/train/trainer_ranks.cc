@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engine/rank_threads.h"
+#include "jobs/parallel.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -18,16 +19,25 @@ void Trainer::start_ranks() {
   const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device);
   ranks_ = options_.rank_group;
   if (ranks_ == nullptr) {
-    ranks_ = std::make_shared<RankThreads>(
-        backbone_, balanced_layout(backbone_->config(), jobs_, costs, options_.policy, options_.ranks));
+    std::vector<std::shared_ptr<const Backbone>> parts = options_.parts;
+    if (parts.empty()) parts.push_back(backbone_);
+    const auto tensor = static_cast<int64_t>(parts.size());
+    COTUNE_CHECK(options_.ranks % tensor == 0, "{} ranks, of which {} divide each layer", options_.ranks, tensor);
+    const Parallel parallel{.pipeline = options_.ranks / tensor, .tensor = tensor};
+    ranks_ = std::make_shared<RankThreads>(std::move(parts),
+                                           balanced_layout(backbone_->config(), jobs_, costs, options_.policy, parallel));
   }
   rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, ranks_->layout(), options_.pipeline_order,
                                                 options_.rank_link.value_or(thread_link));
   for (const StageShape& stage : ranks_->layout().stages) {
-    const size_t rank = summary_.ranks.size();
-    summary_.ranks.push_back({.host = rank < options_.rank_hosts.size() ? options_.rank_hosts[rank] : "",
-                              .first_layer = stage.first_layer,
-                              .last_layer = stage.last_layer});
+    for (int64_t part = 0; part < stage.tensor_parallel; ++part) {
+      const size_t rank = summary_.ranks.size();
+      summary_.ranks.push_back({.host = rank < options_.rank_hosts.size() ? options_.rank_hosts[rank] : "",
+                                .first_layer = stage.first_layer,
+                                .last_layer = stage.last_layer,
+                                .part = part,
+                                .parts = stage.tensor_parallel});
+    }
   }
   ranks_->observe([this](int32_t, const Operator&) { break_off_stopped_evaluation(); });
 }
@@ -76,7 +86,7 @@ size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
 void Trainer::run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) {
     if (device_times_ != nullptr) device_times_->begin();
-    interpreter_.run(plans.front(), rounds);
+    interpreter_->run(plans.front(), rounds);
     if (device_times_ != nullptr) {
       device_times_->mark(rest_of_round);
       device_times_->collect([this](const std::string& name, double seconds) { operator_seconds_.front()[name] += seconds; });
@@ -102,6 +112,7 @@ void Trainer::count_rank_times(double predicted_s) {
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
     summary_.ranks[i].seconds += times.seconds;
     summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
+    summary_.ranks[i].all_reduces += times.collectives[i];
   }
 }
 

@@ -22,6 +22,32 @@ class Ranks(ProgramTest):
             self.assertGreaterEqual(rank["seconds"], rank["waited_seconds"])
         self.assertNotIn("ranks", json.loads((self.path / "one" / "summary.json").read_text()))
 
+    def test_ranks_that_divide_layers_leave_what_one_leaves(self):
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        events = self.train("four", "--parallel=pp=2,tp=2", *exact)
+        self.assert_alike("four", "one", 1e-8)
+        ranks = events[-1]["ranks"]
+        self.assertEqual([(rank["first_layer"], rank["part"], rank["parts"]) for rank in ranks],
+                         [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)])
+        for rank in ranks:
+            self.assertGreater(rank["all_reduces"], 0)
+        trace = self.path / "trace.json"
+        self.train("half", "--parallel=tp=2", "--ranks=2", "--rank-trace", trace, *exact)
+        self.assert_alike("half", "one", 1e-8)
+        forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
+        self.assertEqual({event["tid"] for event in forwards}, {0, 1})
+
+    def test_a_run_goes_on_with_layers_divided(self):
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",
+                                     "--token-budget=256", "--parallel=tp=2", *exact)
+        self.wait_for(process, lambda event: event["event"] == "checkpoint")
+        self.kill(process)
+        self.train("both", "--resume", "--parallel=pp=2", *exact)
+        self.assert_alike("both", "one", 1e-8)
+
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"
         self.train("two", "--ranks=2", "--recompute=always", "--rank-trace", trace)
@@ -53,6 +79,15 @@ class Ranks(ProgramTest):
         done = self.train("none", "--ranks=3", expect=2)
         self.assertIn("--ranks", done.stderr)
         self.assertIn("the model has 2 layers", done.stderr)
+        for wrong, why in (("tp=3", "has 2 heads, 1 kv heads and 96 inner features; accepted are tp 1, 2"),
+                           ("pp=3,tp=2", "the model has 2 layers"), ("tp=two", "degrees such as pp=2,tp=2")):
+            done = self.train("none", f"--parallel={wrong}", expect=2)
+            self.assertIn("--parallel", done.stderr)
+            self.assertIn(why, done.stderr)
+        done = self.train("none", "--parallel=tp=2", "--ranks=4", expect=2)
+        self.assertIn("is 2 ranks, but run.ranks is 4", done.stderr)
+        done = self.train("none", "--parallel=tp=2", "--sample-tokens=4", expect=2)
+        self.assertIn("--sample-tokens", done.stderr)
         done = self.train("none", "--pipeline-order=gpipe", expect=2)
         self.assertIn("belongs to several ranks", done.stderr)
         self.assertFalse((self.path / "none").exists())
@@ -63,6 +98,7 @@ class Ranks(ProgramTest):
             done = self.run_program("train", jobs, "--check", "--json", "--token-budget=256", *options)
             return json.loads(done.stdout)["peak_bytes"]
         self.assertGreater(together("--ranks=2"), together())
+        self.assertGreater(together("--parallel=tp=2"), together())
 
 
 if __name__ == "__main__":

@@ -6,7 +6,11 @@
 #include <numeric>
 
 #include "engine/random_job.h"
+#include "engine/memory_facts.h"
 #include "engine/rank_threads.h"
+#include "ops/memory.h"
+#include "schedule/adapter_shape.h"
+#include "schedule/memory.h"
 
 namespace cotune {
 namespace {
@@ -324,6 +328,33 @@ TEST(TensorParallelRanks, HoldTheWeightsOnceTogether) {
   for (const auto& part : parts_of(config, 3)) together += part->weight_bytes();
   const int64_t norms = (2 * config.layer_count + 1) * config.hidden_size * 8, rotary = 2 * config.context_length * config.head_dim / 2 * 8;
   EXPECT_EQ(together, whole + 2 * (norms + rotary));
+}
+
+int64_t adapter_bytes() {
+  const MemoryUsage usage = memory_usage();
+  return usage[MemoryKind::adapters] + usage[MemoryKind::gradients] + usage[MemoryKind::optimizer];
+}
+
+TEST(TensorParallelRanks, TakeTheMemoryForShardsThatIsPredicted) {
+  install_counting_allocator();
+  const ModelConfig config = eight_heads(2, 2);
+  RankThreads ranks(parts_of(config, 4, at::kFloat), divided_layout(config, 1, 4), 1);
+  MemoryFacts facts = memory_facts(at::kFloat, at::kCPU);
+  facts.ranks = facts.tensor_parallel = 4;
+  facts.selection_bytes = 0;
+  for (const RandomJob& job : {lora_job("lora", 1, 32, 0, {"all-linear"}, {9}), bottleneck_job("bottleneck", 2, 32, Activation::relu, {9})}) {
+    const int64_t before = adapter_bytes();
+    const std::unique_ptr<Adapter> adapter = job.make_adapter(config, at::kFloat, at::kCPU);
+    ranks.share(0, *adapter);
+    const int64_t taken = adapter_bytes() - before;
+    JobFootprint footprint{.adapters = adapter_shapes(0, job.adapter, adapter->setup().modules, config)};
+    footprint.moment_count = 2;
+    const int64_t predicted = resident_bytes(config, footprint, facts).total();
+    EXPECT_LE(taken, predicted) << job.name;
+    EXPECT_GE(taken, predicted * 9 / 10) << job.name;
+    ranks.forget(0);
+    EXPECT_LE(adapter_bytes() - before, predicted / 2) << "the whole adapter is left";
+  }
 }
 
 /// Losses of two steps in this dtype, on ranks that divide the layers or on one.

@@ -89,6 +89,7 @@ class RandomSpecs {
       case OptionType::path: return std::filesystem::path("/" + text()).lexically_normal().string() + "x";
       case OptionType::name_or_path: return std::string(below(2) ? "llama-7b" : "/x/c.json");
       case OptionType::memory: return std::string(below(2) ? "8GiB" : "62.5%");
+      case OptionType::parallel: return std::string("auto");  // degrees go with a number of ranks
       case OptionType::choice: return accepted.choices[below(accepted.choices.size())];
       case OptionType::boolean: return below(2) == 1;
       case OptionType::whole: return whole(accepted);
@@ -137,6 +138,7 @@ run:
   token_budget: 1024
   threads: 0
   ranks: 1
+  parallel: auto
   sharing: hybrid
   layout: ragged
   recompute: auto

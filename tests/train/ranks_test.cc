@@ -46,6 +46,52 @@ TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
 }
 
+/// The part of the backbone that each of `count` ranks has.
+std::vector<std::shared_ptr<const Backbone>> small_parts(int64_t count) {
+  std::vector<std::shared_ptr<const Backbone>> parts;
+  for (int64_t index = 0; index < count; ++index) {
+    parts.push_back(Backbone::load(random_model(small_config(), 5), at::kDouble, test_device(), {.shard = {index, count}}));
+  }
+  return parts;
+}
+
+TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
+  std::vector<JobSpec> specs = mixed_jobs(5);
+  specs[0].train.eval_steps = 4;
+  specs[1].train.save_steps = 3;
+  specs[3].train.load_best = true;
+  specs[3].train.eval_steps = 2;
+  SmallRun one("one", at::kDouble), four("four", at::kDouble);
+  one.trainer(specs, on_ranks(1))->run();
+  TrainerOptions options = on_ranks(4);
+  options.parts = small_parts(2);
+  four.backbone = options.parts.front();
+  const RunSummary summary = four.trainer(specs, options)->run();
+  expect_equal_adapters(four, one, specs);
+  ASSERT_EQ(summary.ranks.size(), 4u);
+  EXPECT_EQ(summary.ranks[1].part, 1);
+  EXPECT_EQ(summary.ranks[2].first_layer, 1);
+  EXPECT_GT(summary.ranks[3].all_reduces, 0);
+}
+
+TEST(RunOnRanks, ThatDivideLayersGoesOnFromItsOwnCheckpoints) {
+  const std::vector<JobSpec> specs = mixed_jobs(4);
+  SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
+  whole.trainer(specs, on_ranks(1))->run();
+  std::atomic<bool> stop = false;
+  AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 2; });
+  TrainerOptions divided = on_ranks(2);
+  divided.parts = small_parts(2);
+  divided.stop = &stop;
+  divided.observers = {&stopper};
+  const std::shared_ptr<const Backbone> backbone = parts.backbone;
+  parts.backbone = divided.parts.front();
+  parts.trainer(specs, divided)->run();
+  parts.backbone = backbone;
+  parts.trainer(specs, on_ranks(1), /*resume=*/true)->run();
+  expect_equal_adapters(parts, whole, specs);
+}
+
 TEST(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
   const std::vector<JobSpec> specs = mixed_jobs(6);
   SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
