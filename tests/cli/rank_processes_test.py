@@ -1,6 +1,7 @@
 """cotune train as several processes, as torchrun and Slurm start them, through its command line."""
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,9 +11,15 @@ from program import LIMIT_S, ProgramTest
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port nobody listens on, below those that the system hands out by itself."""
+    while True:
+        port = random.SystemRandom().randrange(12000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def torchrun(rank, size, port):
@@ -31,7 +38,7 @@ class RankProcesses(ProgramTest):
         for rank in range(size):
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **launcher(rank, size, port), **(extra or {})}
             ranks.append(subprocess.Popen(self.command(*arguments), env=environment, stdin=subprocess.DEVNULL,
-                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0))
+                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pipesize=4096))
         self.running += ranks
         return ranks
 
@@ -101,7 +108,7 @@ class RankProcesses(ProgramTest):
                 self.assert_like_one_rank(run)
 
     def test_a_silent_rank_ends_all(self):
-        ranks = self.train("silent", "--hang-timeout=2", steps=4000)
+        ranks = self.train("silent", "--hang-timeout=8", steps=4000)
         self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
         ranks[1].send_signal(signal.SIGSTOP)
         _, errors = ranks[0].communicate(timeout=LIMIT_S)
