@@ -186,90 +186,13 @@ TEST_F(RanksAsProcesses, TrainTheSameWithoutAFlushAndOverSeveralStagesOfARank) {
 }
 
 TEST_F(RanksAsProcesses, EvaluateAsOneRankDoes) {
-  const std::vector<RandomJob> jobs = every_method();
   Processes processes(config, even_layout(config, 2));
-  Interpreter alone(backbone);
-  std::vector<std::unique_ptr<Adapter>> adapters;
-  std::vector<Batch> batches;
-  for (const RandomJob& job : jobs) {
-    adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
-    randomise(*adapters.back(), job.seed, 0.05);
-    processes.leader().share(static_cast<int32_t>(batches.size()), *adapters.back());
-    batches.push_back(job.batch(0, config.vocabulary_size));
-  }
-  batches.push_back(jobs.front().batch(1, config.vocabulary_size));  // of the base model
-  std::vector<JobRound> rounds;
-  Round round;
-  std::vector<BatchShape> shapes;
-  for (size_t i = 0; i < batches.size(); ++i) {
-    Adapter* adapter = i < jobs.size() ? adapters[i].get() : nullptr;
-    rounds.push_back({.job = static_cast<int32_t>(i), .adapter = adapter, .batch = &batches[i], .purpose = RoundPurpose::evaluate});
-    shapes.push_back(batches[i].shape(static_cast<int32_t>(i), 0));
-  }
-  std::vector<JobRound> expected = rounds;
-  PackingPolicy policy = small_microbatches;
-  policy.layer_count = config.layer_count;
-  round.plan = plan_step(shapes, policy);
-  alone.run(round.plan, expected);
-  processes.leader().run(plan_of(round, processes.leader().layout()), rounds);
-  for (size_t i = 0; i < rounds.size(); ++i) {
-    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
-    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
-    EXPECT_EQ(rounds[i].adapter, expected[i].adapter);
-  }
+  expect_evaluation_of_one_rank(processes.leader(), backbone);
 }
 
-/// Thrown on the first rank in the middle of a round.
-class Trouble : public std::exception {};
-
 TEST_F(RanksAsProcesses, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
-  std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("b", 2, 4, 0, {"all-linear"}, {31}),
-                              bottleneck_job("c", 3, 8, Activation::relu, {90})};
-  for (RandomJob& job : jobs) job.steps = 1;
-  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
   Processes processes(config, even_layout(config, 2));
-  RankLeader& leader = processes.leader();
-  size_t broken_off = 0, partly = 0;
-  for (int64_t limit = 5; limit < 200; limit += 23) {
-    std::vector<std::unique_ptr<JobLife>> lives;
-    for (const RandomJob& job : jobs) lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, *backbone));
-    for (size_t i = 0; i < jobs.size(); ++i) leader.share(static_cast<int32_t>(i), lives[i]->adapter());
-    Round round = next_round(lives, small_microbatches, config);
-    int64_t count = 0;
-    leader.observe([&](int32_t, const Operator&) {
-      if (++count == limit) throw Trouble();
-    });
-    try {
-      leader.run(plan_of(round, leader.layout(), RankOrder::lorapp), round.rounds);
-    } catch (const Trouble&) {
-      ++broken_off;
-    }
-    leader.observe({});
-    Round rest;
-    std::vector<BatchShape> shapes;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      if (round.rounds[i].stepped) continue;
-      rest.rounds.push_back(round.rounds[i]);
-      shapes.push_back(round.rounds[i].batch->shape(round.rounds[i].job, 0));
-    }
-    if (!rest.rounds.empty()) {
-      partly += rest.rounds.size() < jobs.size();
-      PackingPolicy policy = small_microbatches;
-      policy.layer_count = config.layer_count;
-      rest.plan = plan_step(shapes, policy);
-      leader.run(plan_of(rest, leader.layout(), RankOrder::lorapp), rest.rounds);
-    }
-    std::vector<at::Tensor> trained;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      const auto again = std::ranges::find(rest.rounds, round.rounds[i].job, &JobRound::job);
-      leader.gather(static_cast<int32_t>(i), lives[i]->adapter());
-      trained.push_back(at::scalar_tensor((again != rest.rounds.end() ? *again : round.rounds[i]).loss(), at::kDouble));
-      for (const at::Tensor& value : values_of(lives[i]->adapter())) trained.push_back(value);
-    }
-    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "broken off after " << limit << " operators";
-  }
-  EXPECT_GT(broken_off, 3u);
-  EXPECT_GT(partly, 0u);
+  expect_steps_everywhere_or_nowhere(processes.leader(), backbone, 0, 200);
 }
 
 TEST_F(RanksAsProcesses, SayWhatFailedOnAnotherRankAndGoOn) {

@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <exception>
+
 namespace cotune::testing {
 
 PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks) {
@@ -108,6 +111,109 @@ Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, 
     result.plans.push_back(plan_step(shapes, policy));
   }
   return result;
+}
+
+PackingPolicy small_microbatches() { return {.sharing = Sharing::temporal, .token_budget = 256}; }
+
+RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order) {
+  return plan_ranks({round}, layout, one_unit,
+                    {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
+}
+
+void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone) {
+  const std::vector<RandomJob> jobs = every_method();
+  const ModelConfig& config = backbone->config();
+  Interpreter alone(backbone);
+  std::vector<std::unique_ptr<Adapter>> adapters;
+  std::vector<Batch> batches;
+  for (const RandomJob& job : jobs) {
+    adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
+    randomise(*adapters.back(), job.seed, 0.05);
+    ranks.share(static_cast<int32_t>(batches.size()), *adapters.back());
+    batches.push_back(job.batch(0, config.vocabulary_size));
+  }
+  batches.push_back(jobs.front().batch(1, config.vocabulary_size));  // of the base model
+  std::vector<JobRound> rounds;
+  Round round;
+  std::vector<BatchShape> shapes;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    Adapter* adapter = i < jobs.size() ? adapters[i].get() : nullptr;
+    rounds.push_back({.job = static_cast<int32_t>(i), .adapter = adapter, .batch = &batches[i], .purpose = RoundPurpose::evaluate});
+    shapes.push_back(batches[i].shape(static_cast<int32_t>(i), 0));
+  }
+  std::vector<JobRound> expected = rounds;
+  PackingPolicy policy = small_microbatches();
+  policy.layer_count = config.layer_count;
+  round.plan = plan_step(shapes, policy);
+  alone.run(round.plan, expected);
+  ranks.run(plan_round(round.plan, ranks.layout()), rounds);
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
+    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
+    EXPECT_EQ(rounds[i].adapter, expected[i].adapter);
+  }
+}
+
+namespace {
+
+/// Thrown on a rank in the middle of a round.
+class Trouble : public std::exception {};
+
+}  // namespace
+
+void expect_steps_everywhere_or_nowhere(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, int32_t troubled,
+                                        int64_t most_operators) {
+  std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("b", 2, 4, 0, {"all-linear"}, {31}),
+                              bottleneck_job("c", 3, 8, Activation::relu, {90})};
+  for (RandomJob& job : jobs) job.steps = 1;
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches());
+  const ModelConfig& config = backbone->config();
+  size_t broken_off = 0, partly = 0;
+  for (int64_t limit = 5; limit < most_operators; limit += 23) {
+    std::vector<std::unique_ptr<JobLife>> lives;
+    for (const RandomJob& job : jobs) lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, *backbone));
+    for (size_t i = 0; i < jobs.size(); ++i) ranks.share(static_cast<int32_t>(i), lives[i]->adapter());
+    Round round = next_round(lives, small_microbatches(), config);
+    std::vector<std::vector<at::Tensor>> before;
+    for (const auto& life : lives) before.push_back(values_of(life->adapter()));
+    int64_t count = 0;
+    ranks.observe([&](int32_t rank, const Operator&) {
+      if (rank == troubled && ++count == limit) throw Trouble();
+    });
+    try {
+      ranks.run(plan_round(round.plan, ranks.layout(), RankOrder::lorapp), round.rounds);
+    } catch (const Trouble&) {
+      ++broken_off;
+    }
+    ranks.observe({});
+    // What was not stepped is as before, and goes through on its own.
+    Round rest;
+    std::vector<BatchShape> shapes;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      if (round.rounds[i].stepped) continue;
+      ranks.gather(static_cast<int32_t>(i), lives[i]->adapter());
+      EXPECT_EQ(difference_in_bits(values_of(lives[i]->adapter()), before[i]), "");
+      rest.rounds.push_back(round.rounds[i]);
+      shapes.push_back(round.rounds[i].batch->shape(round.rounds[i].job, 0));
+    }
+    if (!rest.rounds.empty()) {
+      partly += rest.rounds.size() < jobs.size();
+      PackingPolicy policy = small_microbatches();
+      policy.layer_count = config.layer_count;
+      rest.plan = plan_step(shapes, policy);
+      ranks.run(plan_round(rest.plan, ranks.layout(), RankOrder::lorapp), rest.rounds);
+    }
+    std::vector<at::Tensor> trained;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const auto again = std::ranges::find(rest.rounds, round.rounds[i].job, &JobRound::job);
+      ranks.gather(static_cast<int32_t>(i), lives[i]->adapter());
+      trained.push_back(at::scalar_tensor((again != rest.rounds.end() ? *again : round.rounds[i]).loss(), at::kDouble));
+      for (const at::Tensor& value : values_of(lives[i]->adapter())) trained.push_back(value);
+    }
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "broken off after " << limit << " operators";
+  }
+  EXPECT_GT(broken_off, 3u);
+  EXPECT_GT(partly, 0u);
 }
 
 }  // namespace cotune::testing

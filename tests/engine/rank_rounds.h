@@ -55,4 +55,18 @@ struct Rounds {
 };
 Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps);
 
+/// Jobs take turns, in microbatches of 256 tokens.
+PackingPolicy small_microbatches();
+RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order = RankOrder::automatic);
+
+// What every group of ranks keeps, whether they are threads or processes. backbone: of the whole model, f64.
+
+/// Losses and first choices of an evaluation of every method and of the base model are those of one rank.
+void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone);
+
+/// Rounds that break off on rank `troubled`, after every 23rd of the first operators, have made each job's step on all ranks or on
+/// none; what was not made goes through on its own.
+void expect_steps_everywhere_or_nowhere(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, int32_t troubled,
+                                        int64_t most_operators);
+
 }  // namespace cotune::testing

@@ -126,89 +126,13 @@ TEST_F(RanksAsThreads, LeaveAJobAloneFromTheStepOnThatIsNotFinite) {
 }
 
 TEST_F(RanksAsThreads, EvaluateAsOneRankDoes) {
-  const std::vector<RandomJob> jobs = every_method();
   RankThreads ranks(backbone, even_layout(config, 2), 1);
-  Interpreter alone(backbone);
-  std::vector<std::unique_ptr<Adapter>> adapters;
-  std::vector<Batch> batches;
-  for (const RandomJob& job : jobs) {
-    adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
-    randomise(*adapters.back(), job.seed, 0.05);
-    batches.push_back(job.batch(0, config.vocabulary_size));
-  }
-  std::vector<JobRound> rounds;
-  std::vector<BatchShape> shapes;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    rounds.push_back({.job = static_cast<int32_t>(i), .adapter = adapters[i].get(), .batch = &batches[i], .purpose = RoundPurpose::evaluate});
-    shapes.push_back(batches[i].shape(static_cast<int32_t>(i), 0));
-  }
-  std::vector<JobRound> expected = rounds;
-  PackingPolicy policy = small_microbatches;
-  policy.layer_count = config.layer_count;
-  const StepPlan plan = plan_step(shapes, policy);
-  alone.run(plan, expected);
-  ranks.run(plan_ranks({plan}, ranks.layout(), one_unit, options_for(RankOrder::automatic, 2)), rounds);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
-    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
-  }
+  expect_evaluation_of_one_rank(ranks, backbone);
 }
 
-/// Thrown on a rank in the middle of a round.
-class Trouble : public std::exception {};
-
 TEST_F(RanksAsThreads, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
-  std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("b", 2, 4, 0, {"all-linear"}, {31}),
-                              bottleneck_job("c", 3, 8, Activation::relu, {90})};
-  for (RandomJob& job : jobs) job.steps = 1;
-  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
   RankThreads ranks(backbone, even_layout(config, 2), 1);
-  size_t broken_off = 0, partly = 0;
-  for (int64_t limit = 5; limit < 400; limit += 23) {
-    std::vector<std::unique_ptr<JobLife>> lives;
-    for (const RandomJob& job : jobs) lives.push_back(std::make_unique<JobLife>(static_cast<int32_t>(lives.size()), job, *backbone));
-    Round round = next_round(lives, small_microbatches, config);
-    const auto plan = [&](const Round& each) {
-      return plan_ranks({each.plan}, ranks.layout(), one_unit, options_for(RankOrder::lorapp, 2));
-    };
-    std::vector<std::vector<at::Tensor>> before;
-    for (const auto& life : lives) before.push_back(values_of(life->adapter()));
-    int64_t count = 0;
-    ranks.observe([&](int32_t rank, const Operator&) {
-      if (rank == 1 && ++count == limit) throw Trouble();
-    });
-    try {
-      ranks.run(plan(round), round.rounds);
-    } catch (const Trouble&) {
-      ++broken_off;
-    }
-    ranks.observe({});
-    // What was not stepped is as before, and goes through on its own.
-    Round rest;
-    std::vector<BatchShape> shapes;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      if (round.rounds[i].stepped) continue;
-      EXPECT_EQ(difference_in_bits(values_of(lives[i]->adapter()), before[i]), "");
-      rest.rounds.push_back(round.rounds[i]);
-      shapes.push_back(round.rounds[i].batch->shape(round.rounds[i].job, 0));
-    }
-    if (!rest.rounds.empty()) {
-      partly += rest.rounds.size() < jobs.size();
-      PackingPolicy policy = small_microbatches;
-      policy.layer_count = config.layer_count;
-      rest.plan = plan_step(shapes, policy);
-      ranks.run(plan(rest), rest.rounds);
-    }
-    std::vector<at::Tensor> trained;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      const auto again = std::ranges::find(rest.rounds, round.rounds[i].job, &JobRound::job);
-      trained.push_back(at::scalar_tensor((again != rest.rounds.end() ? *again : round.rounds[i]).loss(), at::kDouble));
-      for (const at::Tensor& value : values_of(lives[i]->adapter())) trained.push_back(value);
-    }
-    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "broken off after " << limit << " operators";
-  }
-  EXPECT_GT(broken_off, 3u);
-  EXPECT_GT(partly, 0u);
+  expect_steps_everywhere_or_nowhere(ranks, backbone, 1, 400);
 }
 
 }  // namespace
