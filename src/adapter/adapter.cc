@@ -88,13 +88,14 @@ ShardPlace Adapter::place_by_outputs(Projection projection, int64_t dimension) c
 }
 
 void Adapter::begin_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
-void Adapter::end_selection(int64_t) { COTUNE_CHECK(false, "this method selects nothing"); }
+std::vector<Adapter::NamedTensor> Adapter::end_selection(int64_t, const SumOverRanks&) {
+  COTUNE_CHECK(false, "this method selects nothing");
+}
 
 void Adapter::restore_structure(const std::vector<NamedTensor>& extra, bool) {
   if (!extra.empty()) throw_user_error("`{}` is not a tensor of this adapter's method", extra.front().name);
 }
 
-void Adapter::take_part(const Adapter&) {}
 void Adapter::add_selection_to(Adapter&) { COTUNE_CHECK(false, "this method selects nothing"); }
 
 void Method::before_forward(OperatorUse&, const at::Tensor&, std::vector<LowRankTerm>&) const {}

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ struct AdapterSetup {
   at::ScalarType compute = at::kFloat;
   at::Device device = at::kCPU;
   FactorForm factor_form = FactorForm::made_by_use;
-  TensorShard shard;  ///< what of it is made: the part that a rank of a tensor-parallel group computes with (adapter_shards.h)
+  TensorShard shard;  ///< what of it is made: the part that a rank of a tensor-parallel group computes with (adapter_shard.h)
   /// The layers whose parameters it has, where a rank holds those of its own stages alone: `modules` are the whole adapter's
   /// all the same. Empty: all.
   std::vector<LayerRange> held;
@@ -80,23 +81,26 @@ class Adapter {
   /// Passes whose outcome is there already, in `structure()`: an adapter that was loaded goes on with the next one.
   virtual int64_t finished_selection_passes() const { return 0; }
   virtual void begin_selection(int64_t pass);
-  virtual void end_selection(int64_t pass);
 
-  /// Restores the structure that a saved adapter had before its values are assigned (diff pruning: the kept entries).
-  /// `extra` are the file's tensors that are not parameters. complete: its selection had ended; otherwise `extra` is of the
-  /// first passes.
+  /// A tensor with the method's own structure (diff pruning: the kept entries), always of whole weights.
   struct NamedTensor {
     std::string name;
     at::Tensor tensor;
     int64_t layer = 0;  ///< that it belongs to; not read by restore_structure
   };
+  /// Adds a tensor over the ranks that divide the layers; equal bits on all.
+  using SumOverRanks = std::function<void(at::Tensor&)>;
+  /// Returns what was chosen in the layers that are held. sum: of a shard, whose group all end the pass together.
+  virtual std::vector<NamedTensor> end_selection(int64_t pass, const SumOverRanks& sum = {});
+
+  /// Not of a shard.
   virtual std::vector<NamedTensor> structure() const { return {}; }
+  /// Restores the structure that a saved adapter had before its values are assigned. `extra` are the file's tensors that are
+  /// not parameters, of the layers that are held; a shard takes its part of them. complete: its selection had ended; otherwise
+  /// `extra` is of the first passes.
   virtual void restore_structure(const std::vector<NamedTensor>& extra, bool complete);
 
-  /// Between a whole adapter and its shards (adapter_shards.h), for what is not a parameter. take_part: this shard takes the
-  /// whole's structure. add_selection_to: adds what a shard's selection pass has gathered to the whole's, which has begun the
-  /// same pass, and ends the shard's.
-  virtual void take_part(const Adapter& whole);
+  /// Adds what a shard's selection pass has gathered to the whole's, which has begun the same pass, and ends the shard's.
   virtual void add_selection_to(Adapter& whole);
 
  protected:

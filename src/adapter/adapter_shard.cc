@@ -16,38 +16,47 @@ std::vector<at::Tensor> state_of(const Parameter& parameter) {
   return tensors;
 }
 
-void check_alike(const Adapter& whole, const Adapter& shard) {
-  COTUNE_CHECK(whole.parameters().size() == shard.parameters().size(),
-               "a shard of {} parameters for an adapter of {}", shard.parameters().size(),
-               whole.parameters().size());
+/// Calls visit(part, of) for each parameter of a shard and the one it is a part of, which follow one another in both. A shard
+/// may hold fewer layers.
+template <typename Visit>
+void visit_parts(const Adapter& shard, const Adapter& whole, Visit visit) {
+  auto of = whole.parameters().begin();
+  for (const Parameter& part : shard.parameters()) {
+    while (of != whole.parameters().end() && of->name != part.name) ++of;
+    COTUNE_CHECK(of != whole.parameters().end(), "the whole adapter has no `{}`", part.name);
+    visit(part, *of++);
+  }
 }
 
 }  // namespace
 
-std::unique_ptr<Adapter> make_adapter_shard(const Adapter& whole, const TensorShard& shard) {
+std::unique_ptr<Adapter> make_adapter_shard(const Adapter& whole, const TensorShard& shard, std::vector<LayerRange> held) {
   AdapterSetup setup = whole.setup();
   setup.shard = shard;
+  setup.held = std::move(held);
   std::unique_ptr<Adapter> part = make_adapter(whole.model_config(), std::move(setup));
   copy_to_shard(whole, *part);
   return part;
 }
 
+bool has_ended_selection(const Adapter& adapter) {
+  return adapter.finished_selection_passes() > 0 && adapter.selection_passes() == 0;
+}
+
 void copy_to_shard(const Adapter& whole, Adapter& shard) {
-  shard.take_part(whole);
-  check_alike(whole, shard);
-  for (size_t i = 0; i < shard.parameters().size(); ++i) {
-    const Parameter& part = shard.parameters()[i];
-    const std::vector<at::Tensor> to = state_of(part), from = state_of(whole.parameters()[i]);
+  std::vector<Adapter::NamedTensor> structure = whole.structure();
+  std::erase_if(structure, [&](const Adapter::NamedTensor& item) { return !shard.setup().holds(item.layer); });
+  shard.restore_structure(structure, has_ended_selection(whole));
+  visit_parts(shard, whole, [](const Parameter& part, const Parameter& of) {
+    const std::vector<at::Tensor> to = state_of(part), from = state_of(of);
     for (size_t each = 0; each < to.size(); ++each) to[each].copy_(part_at(from[each], part.place, to[each]));
-  }
+  });
   shard.refresh();
 }
 
 void copy_from_shard(const Adapter& shard, Adapter& whole) {
-  check_alike(whole, shard);
-  for (size_t i = 0; i < shard.parameters().size(); ++i) {
-    const Parameter& part = shard.parameters()[i];
-    const std::vector<at::Tensor> from = state_of(part), to = state_of(whole.parameters()[i]);
+  visit_parts(shard, whole, [](const Parameter& part, const Parameter& of) {
+    const std::vector<at::Tensor> from = state_of(part), to = state_of(of);
     for (size_t each = 0; each < to.size(); ++each) {
       if (part.place.entries.defined()) {
         at::Tensor(to[each]).index_copy_(0, part.place.entries, from[each]);
@@ -55,7 +64,7 @@ void copy_from_shard(const Adapter& shard, Adapter& whole) {
         part_at(to[each], part.place, from[each]).copy_(from[each]);
       }
     }
-  }
+  });
 }
 
 at::Tensor part_at(const at::Tensor& whole, const ShardPlace& place, const at::Tensor& part) {

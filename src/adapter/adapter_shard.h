@@ -6,13 +6,17 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "adapter/adapter.h"
 
 namespace cotune {
 
-/// A shard with the whole's values, moments and structure.
-std::unique_ptr<Adapter> make_adapter_shard(const Adapter& whole, const TensorShard& shard);
+/// A shard with the whole's values, moments and structure. held: AdapterSetup::held.
+std::unique_ptr<Adapter> make_adapter_shard(const Adapter& whole, const TensorShard& shard, std::vector<LayerRange> held = {});
+
+/// Whether a method's selection has been made: whether its structure is all there.
+bool has_ended_selection(const Adapter& adapter);
 
 /// Values, moments and structure: after the whole was loaded, or its selection has ended. The shard is then
 /// refreshed.

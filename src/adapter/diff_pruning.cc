@@ -18,7 +18,7 @@ class DiffSite : public SiteAdapter {
  public:
   Adapter* owner = nullptr;
   AdaptedModule module;
-  ProjectionShape shape;
+  ProjectionShape shape;        ///< of the part of the weight that is here, as are the members below
   SparseDelta delta;            ///< row_indices undefined until the selection is made
   size_t values_index = 0;
   at::Tensor dense_gradient;    ///< [in, out], during this site's selection pass only
@@ -71,18 +71,22 @@ class DiffPruningAdapter : public Adapter {
     }
   }
 
-  void end_selection(int64_t pass) override {
+  std::vector<NamedTensor> end_selection(int64_t pass, const SumOverRanks& sum) override {
     const MemoryScope scope(MemoryKind::adapters);
+    std::vector<NamedTensor> chosen;
     for (DiffSite* site : passes_[static_cast<size_t>(pass)]) {
-      pending_.push_back({site, select_entries(site->dense_gradient, kept_entries(setup().spec.density, site->dense_gradient.numel()))});
+      const at::Tensor gradient = whole_gradient(*site, sum);
       site->dense_gradient.reset();
+      pending_.push_back({site, select_entries(gradient, kept_entries(setup().spec.density, gradient.numel()))});
+      add_structure(*site, pending_.back().second, chosen);
     }
     finished_passes_ = pass + 1;
-    if (finished_passes_ < static_cast<int64_t>(passes_.size())) return;
-    install_pending();
+    if (finished_passes_ == static_cast<int64_t>(passes_.size())) install_pending();
+    return chosen;
   }
 
   std::vector<NamedTensor> structure() const override {
+    COTUNE_CHECK(setup().shard.is_whole(), "the structure of a shard");
     std::vector<NamedTensor> tensors;
     for (const auto& site : sites_) {
       if (!site->selected()) continue;
@@ -107,40 +111,44 @@ class DiffPruningAdapter : public Adapter {
     install_pending();
   }
 
-  void take_part(const Adapter& from) override {
-    const MemoryScope scope(MemoryKind::adapters);
-    const auto& whole = static_cast<const DiffPruningAdapter&>(from);
-    finished_passes_ = whole.finished_passes_;
-    if (whole.parameters_.size() == parameters_.size() && !parameters_.empty()) return;  // entries are chosen once
-    parameters_.clear();
-    if (whole.parameters_.empty()) return;
-    for (size_t i = 0; i < sites_.size(); ++i) {
-      DiffSite& site = *sites_[i];
-      const DiffSite& of = *whole.sites_[i];
-      const bool by_columns = divides_outputs(site.module.projection);
-      ShardPlace place;
-      SparseDelta delta = by_columns ? columns_of(of.delta, outputs_of(site.module.projection), place)
-                                     : rows_of(of.delta, inputs_of(site.module.projection), place);
-      if (by_columns) place.holders = ranks_with_same_outputs(model_config(), site.module.projection, setup().shard.count);
-      place.is_summand = place.holders > 1;
-      install(site, std::move(delta));
-      parameters_.back().place = place;
-    }
-  }
-
   void add_selection_to(Adapter& to) override {
     auto& whole = static_cast<DiffPruningAdapter&>(to);
     for (size_t i = 0; i < sites_.size(); ++i) {
       at::Tensor& gathered = sites_[i]->dense_gradient;
       if (!gathered.defined()) continue;
-      const Projection projection = sites_[i]->module.projection;
-      const FeatureRange inputs = inputs_of(projection), outputs = outputs_of(projection);
-      whole.sites_[i]->dense_gradient.narrow(0, inputs.begin, inputs.count).narrow(1, outputs.begin, outputs.count).add_(gathered);
+      own_part(whole.sites_[i]->dense_gradient, sites_[i]->module.projection).add_(gathered);
       gathered.reset();
     }
   }
 
  private:
+  /// The view of a whole weight's gradient that is here.
+  at::Tensor own_part(const at::Tensor& whole, Projection projection) const {
+    const FeatureRange inputs = inputs_of(projection), outputs = outputs_of(projection);
+    return whole.narrow(0, inputs.begin, inputs.count).narrow(1, outputs.begin, outputs.count);
+  }
+
+  /// Of a whole weight, where each rank has gathered that of its part.
+  at::Tensor whole_gradient(const DiffSite& site, const SumOverRanks& sum) const {
+    if (setup().shard.is_whole()) return site.dense_gradient;
+    const MemoryScope scope(MemoryKind::gradients);
+    const ProjectionShape shape = projection_shape(model_config(), site.module.projection);
+    at::Tensor whole = at::zeros({shape.in, shape.out}, site.dense_gradient.options());
+    own_part(whole, site.module.projection).copy_(site.dense_gradient);
+    sum(whole);
+    return whole;
+  }
+
+  /// The entries that are here, of those chosen in a whole weight.
+  SparseDelta part_of(const SparseDelta& whole, Projection projection, ShardPlace& place) const {
+    if (setup().shard.is_whole()) return whole;
+    const bool by_columns = divides_outputs(projection);
+    SparseDelta part = by_columns ? columns_of(whole, outputs_of(projection), place) : rows_of(whole, inputs_of(projection), place);
+    if (by_columns) place.holders = ranks_with_same_outputs(model_config(), projection, setup().shard.count);
+    place.is_summand = place.holders > 1;
+    return part;
+  }
+
   /// The entries of some columns; they follow one another.
   static SparseDelta columns_of(const SparseDelta& whole, const FeatureRange& columns, ShardPlace& place) {
     const at::Tensor offsets = whole.column_offsets.narrow(0, columns.begin, columns.count + 1);
@@ -173,7 +181,8 @@ class DiffPruningAdapter : public Adapter {
       by_name.erase(found);
       return tensor;
     };
-    SparseDelta delta{site.shape.in, site.shape.out, take("column_offsets", at::kLong), take("rows", at::kInt)};
+    const ProjectionShape whole = projection_shape(model_config(), site.module.projection);
+    SparseDelta delta{whole.in, whole.out, take("column_offsets", at::kLong), take("rows", at::kInt)};
     check(site, delta);
     return delta;
   }
@@ -189,20 +198,20 @@ class DiffPruningAdapter : public Adapter {
 
   static void check(const DiffSite& site, const SparseDelta& delta) {
     const std::string name = entry_name(site.module, "column_offsets");
-    if (delta.column_offsets.numel() != site.shape.out + 1) {
-      throw_user_error("`{}` has {} values, {} are expected", name, delta.column_offsets.numel(), site.shape.out + 1);
+    if (delta.column_offsets.numel() != delta.out_features + 1) {
+      throw_user_error("`{}` has {} values, {} are expected", name, delta.column_offsets.numel(), delta.out_features + 1);
     }
     const at::Tensor offsets = delta.column_offsets.cpu(), rows = delta.row_indices.cpu();
     const int64_t* offset = offsets.const_data_ptr<int64_t>();
-    bool sound = offset[0] == 0 && offset[site.shape.out] == rows.numel();
-    for (int64_t column = 0; sound && column < site.shape.out; ++column) sound = offset[column] <= offset[column + 1];
+    bool sound = offset[0] == 0 && offset[delta.out_features] == rows.numel();
+    for (int64_t column = 0; sound && column < delta.out_features; ++column) sound = offset[column] <= offset[column + 1];
     if (!sound) throw_user_error("`{}` does not ascend from 0 to the number of entries", name);
     const int32_t* row = rows.const_data_ptr<int32_t>();
-    for (int64_t column = 0; column < site.shape.out; ++column) {
+    for (int64_t column = 0; column < delta.out_features; ++column) {
       for (int64_t entry = offset[column]; entry < offset[column + 1]; ++entry) {
-        if (row[entry] < 0 || row[entry] >= site.shape.in || (entry > offset[column] && row[entry] <= row[entry - 1])) {
+        if (row[entry] < 0 || row[entry] >= delta.in_features || (entry > offset[column] && row[entry] <= row[entry - 1])) {
           throw_user_error("`{}`: entry {} is {}: rows ascend within a column and are below {}",
-                           entry_name(site.module, "rows"), entry, row[entry], site.shape.in);
+                           entry_name(site.module, "rows"), entry, row[entry], delta.in_features);
         }
       }
     }
@@ -210,22 +219,24 @@ class DiffPruningAdapter : public Adapter {
 
   /// Every site's entries are chosen: they get values.
   void install_pending() {
-    for (auto& [site, delta] : pending_) install(*site, std::move(delta));
+    for (const auto& [site, delta] : pending_) install(*site, delta);
     pending_.clear();
   }
 
-  void install(DiffSite& site, SparseDelta delta) {
-    site.delta = std::move(delta);
+  void install(DiffSite& site, const SparseDelta& whole) {
+    ShardPlace place;
+    site.delta = part_of(whole, site.module.projection, place);
     site.values_index = parameters_.size();
     const auto options = at::TensorOptions().dtype(accumulation_dtype(setup().compute)).device(setup().device);
     parameters_.push_back(
         make_parameter(entry_name(site.module, "values"), site.module.layer, at::zeros({site.delta.entry_count()}, options)));
+    parameters_.back().place = std::move(place);
   }
 
   std::vector<std::unique_ptr<DiffSite>> sites_;
   std::vector<std::vector<DiffSite*>> passes_;  ///< of the whole adapter, each with the sites that are held
   int64_t finished_passes_ = 0;
-  std::vector<std::pair<DiffSite*, SparseDelta>> pending_;
+  std::vector<std::pair<DiffSite*, SparseDelta>> pending_;  ///< chosen in whole weights
 };
 
 DiffSite& diff_of(const SiteUse& use) { return static_cast<DiffSite&>(*use.adapter); }

@@ -8,7 +8,6 @@
 #include <optional>
 #include <system_error>
 
-#include "adapter/adapter_shard.h"
 #include "base/error.h"
 #include "engine/rank_results.h"
 
@@ -31,6 +30,7 @@ RankThreads::RankThreads(std::vector<std::shared_ptr<const Backbone>> backbones,
     });
     ranks_.push_back(std::move(rank));
   }
+  for (int32_t part = 0; parts() > 1 && part < parts(); ++part) shards_.emplace_back(TensorShard{part, parts()});
   make_communicators();
   try {
     for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank = *rank, threads] { work(rank, threads); });
@@ -60,31 +60,23 @@ void RankThreads::make_communicators() {
 }
 
 void RankThreads::share(int32_t job, const Adapter& adapter) {
-  if (parts() == 1) return;
-  std::vector<std::unique_ptr<Adapter>>& shards = shards_[job];
-  for (int32_t part = 0; part < parts(); ++part) {
-    if (shards.size() > static_cast<size_t>(part)) {
-      copy_to_shard(adapter, *shards[static_cast<size_t>(part)]);
-    } else {
-      shards.push_back(make_adapter_shard(adapter, {part, parts()}));
-    }
-  }
+  for (JobShards& part : shards_) part.share(job, adapter);
+}
+
+void RankThreads::forget(int32_t job) {
+  for (JobShards& part : shards_) part.forget(job);
 }
 
 void RankThreads::gather(int32_t job, Adapter& adapter) {
-  if (parts() == 1) return;
-  for (const std::unique_ptr<Adapter>& shard : shards_.at(job)) copy_from_shard(*shard, adapter);
+  if (shards_.empty()) return;
+  for (const JobShards& part : shards_) part.gather(job, adapter);
   adapter.refresh();
 }
 
 /// As this rank runs them: with its shards.
-std::vector<JobRound> RankThreads::rounds_of(const Rank& rank, std::span<const JobRound> rounds) {
-  std::vector<JobRound> own(rounds.begin(), rounds.end());
-  if (parts() == 1) return own;
-  for (JobRound& round : own) {
-    if (round.adapter != nullptr) round.adapter = shards_.at(round.job)[static_cast<size_t>(rank.part)].get();
-  }
-  return own;
+std::vector<JobRound> RankThreads::rounds_of(const Rank& rank, std::span<const JobRound> rounds) const {
+  if (shards_.empty()) return {rounds.begin(), rounds.end()};
+  return shards_[static_cast<size_t>(rank.part)].rounds_of(rounds);
 }
 
 /// Of the rounds that train or select: the adapters that ranks compute with.
@@ -92,10 +84,10 @@ template <typename Each>
 void RankThreads::for_each_adapter(std::span<JobRound> rounds, Each each) {
   for (JobRound& round : rounds) {
     if (round.adapter == nullptr) continue;
-    if (parts() == 1) {
+    if (shards_.empty()) {
       each(round, *round.adapter);
     } else {
-      for (const std::unique_ptr<Adapter>& shard : shards_.at(round.job)) each(round, *shard);
+      for (const JobShards& part : shards_) each(round, part.at(round.job));
     }
   }
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/interpreter.h"
+#include "engine/job_shards.h"
 #include "engine/rank_group.h"
 
 namespace cotune {
@@ -36,7 +37,7 @@ class RankThreads : public RankGroup {
 
   // Where layers are divided the ranks step shards of the adapters. Elsewhere these do nothing.
   void share(int32_t job, const Adapter& adapter) override;
-  void forget(int32_t job) override { shards_.erase(job); }
+  void forget(int32_t job) override;
   void gather(int32_t job, Adapter& adapter) override;
   void end_selection(int32_t job, Adapter& adapter, int64_t) override { share(job, adapter); }
 
@@ -61,13 +62,13 @@ class RankThreads : public RankGroup {
   void complete_steps();
   void make_communicators();
   int32_t parts() const { return layout_.tensor_parallel(); }
-  std::vector<JobRound> rounds_of(const Rank& rank, std::span<const JobRound> rounds);
+  std::vector<JobRound> rounds_of(const Rank& rank, std::span<const JobRound> rounds) const;
   template <typename Each>
   void for_each_adapter(std::span<JobRound> rounds, Each each);
 
   PipelineLayout layout_;
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::map<int32_t, std::vector<std::unique_ptr<Adapter>>> shards_;  ///< by job and place in a group
+  std::vector<JobShards> shards_;  ///< by place in a group; none where layers are not divided
   RankTimes times_;
   std::function<void(int32_t rank, const Operator&)> after_operator_;
 
