@@ -80,6 +80,7 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   facts.process_stages = process_stages;
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
   weight_facts.process_stages = process_stages;
+  weight_facts.tensor_parallel = facts.tensor_parallel;
   facts.weight_bytes = predict_weight_bytes(model.config, weight_facts);
   const PackingPolicy policy = packing_policy(run, model.config);
   PredictedMemory predicted;

@@ -54,7 +54,7 @@ std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::fo
 Json to_json(const PipelineLayout& layout) {
   Json stages = Json::array();
   for (const StageShape& stage : layout.stages) {
-    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head});
+    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel});
   }
   return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}};
 }
@@ -65,7 +65,8 @@ PipelineLayout layout_from_json(const Json& json) {
     layout.stages.push_back({.first_layer = stage.at(0).get<int64_t>(),
                              .last_layer = stage.at(1).get<int64_t>(),
                              .has_embedding = stage.at(2).get<bool>(),
-                             .has_head = stage.at(3).get<bool>()});
+                             .has_head = stage.at(3).get<bool>(),
+                             .tensor_parallel = stage.at(4).get<int64_t>()});
   }
   layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
   return layout;
@@ -107,16 +108,14 @@ class Follower {
     files.weights->drop_pages();
     limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
     tensor_limit_ = limit_.apply();
-    BackboneUse use{.positions = setup.at("positions").get<int64_t>()};
-    for (size_t i = 0; i < layout_.stages.size(); ++i) {
-      if (layout_.stage_rank[i] == process.rank) use.stages.push_back(layout_.stages[i]);
-    }
-    backbone_ = Backbone::load(files, compute_, device_.device, use);
+    backbone_ = Backbone::load(files, compute_, device_.device, backbone_use_of(layout_, process.rank, setup.at("positions").get<int64_t>()));
   }
 
   int64_t weight_bytes() const { return std::max(backbone_->weight_bytes(), memory_usage().held_bytes); }
 
   int64_t tensor_limit() const { return tensor_limit_; }
+
+  const PipelineLayout& layout() const { return layout_; }
 
   /// Returns the exit code.
   int serve(RankLinks links) {
@@ -159,19 +158,25 @@ Link slower(const Link& a, const Link& b) {
   return {std::max(a.latency_s, b.latency_s), std::min(a.bytes_per_s, b.bytes_per_s)};
 }
 
-/// With the rank below, then with the one above: the slower of both.
-Link measure_links(Communicator& communicator) {
+/// With the ranks that it exchanges messages with, then with its neighbours among those that divide its layers: the slowest.
+Link measure_links(Communicator& communicator, const PipelineLayout& layout) {
   Link slowest;
-  for (const int32_t peer : {communicator.rank() - 1, communicator.rank() + 1}) {
-    if (peer < 0 || peer == communicator.size()) continue;
-    const LinkSpeed speed = measure_link(communicator, peer, peer > communicator.rank());
+  const int32_t own = communicator.rank(), parts = layout.tensor_parallel();
+  const auto measure = [&](int32_t peer) {
+    const LinkSpeed speed = measure_link(communicator, peer, peer > own);
     slowest = slower(slowest, {speed.latency_s, speed.bytes_per_s});
+  };
+  for (const int32_t peer : {own - parts, own + parts}) {
+    if (peer >= 0 && peer < communicator.size()) measure(peer);
+  }
+  for (const int32_t peer : {own - 1, own + 1}) {
+    if (peer >= 0 && peer < communicator.size() && layout.place_of(peer) == layout.place_of(own)) measure(peer);
   }
   return slowest;
 }
 
 RankLinks meet(const LaunchedProcess& process) {
-  return make_links([process] { return process_communicator(process); });
+  return RankLinks([process](const std::vector<int32_t>& ranks) { return process_communicator(process, ranks); }, process.size);
 }
 
 }  // namespace
@@ -217,6 +222,7 @@ int32_t RankProcesses::on_cores_of(size_t rank) const {
 
 void RankProcesses::set_up(const RankSetup& setup) {
   hang_timeout_s_ = setup.hang_timeout_s;
+  layout_ = setup.layout;
   std::vector<int32_t> on_this_host, on_these_cores;
   std::vector<bool> on_first_host;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -254,7 +260,7 @@ RankLinks RankProcesses::take_links() {
   std::vector<std::string> hosts;
   for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
   broadcast_message(*links_.control, {{"hosts", hosts}});
-  link_ = measure_links(*links_.control);
+  link_ = measure_links(*links_.control, layout_);
   for (int32_t rank = 1; rank < process_.size; ++rank) {
     const Json speed = receive_message(*links_.control, rank);
     link_ = slower(link_, {speed.at(0).get<double>(), speed.at(1).get<double>()});
@@ -285,7 +291,7 @@ int follow_first_rank(const LaunchedProcess& process) {
   send_message(*links.control, ready, 0);
   const Json next = receive_broadcast(*links.control);
   if (next.contains("end")) return end(next);
-  const Link link = measure_links(*links.control);
+  const Link link = measure_links(*links.control, follower->layout());
   send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
   watch(links, process, next.at("hosts").get<std::vector<std::string>>(), setup.at("hang_timeout_s").get<double>());
   return follower->serve(std::move(links));

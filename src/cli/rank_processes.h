@@ -57,13 +57,14 @@ class RankProcesses {
   /// When all have loaded them: the links for the run, watched from now on (rank_watch.h): where a rank is gone or hangs this
   /// process says so, and ends within seconds. Throws what failed on a rank.
   RankLinks take_links();
-  /// Between neighbours: the slowest that was measured, by messages of one byte and of 4 MiB.
+  /// Between ranks that exchange messages or sums: the slowest that was measured, by messages of one byte and of 4 MiB.
   Link measured_link() const { return link_; }
 
  private:
   LaunchedProcess process_;
   std::vector<RankProcess> ranks_;
   RankLinks links_;
+  PipelineLayout layout_;
   Link link_;
   double hang_timeout_s_ = 0;
   bool is_set_up_ = false;  ///< and the others' answers have not been taken

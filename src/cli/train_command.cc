@@ -124,14 +124,14 @@ RunSummary run_to_the_end(Trainer& trainer) {
   }
 }
 
-/// The whole, or the parts of ranks that divide layers. asked: the memory limit as the user gave it. check_weights_fit knows what
+/// One for each of these parts of the layers. asked: the memory limit as the user gave it. check_weights_fit knows what
 /// weights take at least; f32 values take more bf16 parts where they need them.
 std::vector<std::shared_ptr<Backbone>> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
-                                                     BackboneUse use, int64_t count, const std::string& asked) {
+                                                     BackboneUse use, const std::vector<TensorShard>& shards, const std::string& asked) {
   std::vector<std::shared_ptr<Backbone>> parts;
   try {
-    for (int64_t index = 0; index < count; ++index) {
-      use.shard = {index, count};
+    for (const TensorShard& shard : shards) {
+      use.shard = shard;
       parts.push_back(Backbone::load(files, compute, device.device, use));
     }
     return parts;
@@ -165,10 +165,6 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   if (launched > 0 && run.ranks != launched) {
     add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out",
                     run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel, launched));
-  }
-  if (launched > 0 && parallel.tensor > 1) {
-    add(fmt::format("is {}, but the ranks are processes of a launcher: only ranks that are threads of one program divide layers; "
-                    "accepted is pp={}", run.parallel, launched));
   }
   if (parallel.pipeline > config.layer_count) {
     add(fmt::format("is {}, but the model has {} layers: at most one {} for each", run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel,
@@ -259,16 +255,6 @@ int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevic
   return 0;
 }
 
-/// What of the first rank's view of its run the others need to load their parts, and its own part.
-BackboneUse divide_backbone(RankProcesses& processes, const RankSetup& setup) {
-  processes.set_up(setup);
-  BackboneUse use{.positions = setup.positions};
-  for (size_t i = 0; i < setup.layout.stages.size(); ++i) {
-    if (setup.layout.stage_rank[i] == 0) use.stages.push_back(setup.layout.stages[i]);
-  }
-  return use;
-}
-
 int train(TrainArguments arguments, RankProcesses* processes, std::chrono::steady_clock::time_point program_start) {
   catch_stop_signals();
   Diagnostics mistakes;
@@ -356,12 +342,18 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
   const PackingPolicy policy = packing_policy(run, files.config);
   PipelineLayout layout;
+  std::vector<TensorShard> shards;
   if (processes != nullptr) {
     layout = balanced_layout(files.config, jobs, costs, policy, parallel_of(run));
-    use = divide_backbone(*processes, {jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
-                                       arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
+    processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
+                       arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
+    use = backbone_use_of(layout, 0, use.positions);
+    shards = {use.shard};
+  } else {
+    const int64_t count = parallel_of(run).tensor;
+    for (int64_t index = 0; index < count; ++index) shards.push_back({index, count});
   }
-  const auto parts = load_backbone(files, compute, device, use, parallel_of(run).tensor, run.memory);
+  const auto parts = load_backbone(files, compute, device, use, shards, run.memory);
   const std::shared_ptr<Backbone>& backbone = parts.front();
 
   std::map<std::string, JobProgress> progress;

@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace cotune {
 
@@ -51,6 +52,11 @@ std::optional<LaunchedProcess> launched_process(const Environment& environment);
 /// Throws SystemError where the master cannot be reached, a rank does not come (the message names it) or comes twice,
 /// and CommunicationEnded where one leaves while the last ones join.
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
+                                                   std::chrono::milliseconds joining_time = std::chrono::minutes(5));
+
+/// A group of some of them: element r of `ranks`, which ascend and this process's is among, becomes rank r. All processes join
+/// groups equally often; those that they join at the same time have no process in common.
+std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
                                                    std::chrono::milliseconds joining_time = std::chrono::minutes(5));
 
 }  // namespace cotune

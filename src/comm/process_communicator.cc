@@ -4,7 +4,9 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <sstream>
 
 #include "base/error.h"
@@ -29,9 +31,9 @@ std::string place(const LaunchedProcess& process) {
                      process.master_port);
 }
 
-/// The store of the next group at the process's master. The connection, and at rank 0 the listening socket, stay as
-/// long as the process, so that ranks may begin a new group while others leave the old one.
-StorePointer next_store(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+/// The store of the next group at the process's master, which this rank is the first of. The connection, and at rank 0 the
+/// listening socket, stay as long as the process, so that ranks may begin a new group while others leave the old one.
+StorePointer next_store(const LaunchedProcess& process, int32_t first, std::chrono::milliseconds joining_time) {
   static std::mutex mutex;
   static auto* meetings = new std::map<std::string, Meeting>;  // never destroyed: threads of c10d's use it until exit
   std::lock_guard lock(mutex);
@@ -44,7 +46,7 @@ StorePointer next_store(const LaunchedProcess& process, std::chrono::millisecond
     options.timeout = joining_time;
     meeting.store = c10::make_intrusive<c10d::TCPStore>(process.master_host, options);
   }
-  const std::string prefix = fmt::format("cotune/{}/{}/", process.restart, meeting.group_count++);
+  const std::string prefix = fmt::format("cotune/{}/{}/{}/", process.restart, meeting.group_count++, first);
   return c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store);
 }
 
@@ -52,22 +54,23 @@ std::string route_key(int32_t rank) {
   return fmt::format("route/{}", rank);
 }
 
-/// Every rank's route, when all have come.
+/// The route of each of these ranks, when all have come.
 std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedProcess& process,
-                                           const RouteToMaster& mine, std::chrono::milliseconds joining_time) {
+                                           const std::vector<int32_t>& ranks, const RouteToMaster& mine,
+                                           std::chrono::milliseconds joining_time) {
   if (store.add(fmt::format("joined/{}", process.rank), 1) > 1) {
     throw SystemError(fmt::format("{}: another process has joined as this rank", place(process)));
   }
   const std::string text = fmt::format("{} {} {}", mine.own, mine.master, process.size);
   store.set(route_key(process.rank), std::vector<uint8_t>(text.begin(), text.end()));
   std::vector<std::string> keys;
-  for (int32_t rank = 0; rank < process.size; ++rank) keys.push_back(route_key(rank));
+  for (const int32_t rank : ranks) keys.push_back(route_key(rank));
   try {
     store.wait(keys, joining_time);
   } catch (const std::exception& error) {
     std::vector<int32_t> missing;
-    for (int32_t rank = 0; rank < process.size; ++rank) {
-      if (!store.check({keys[rank]})) missing.push_back(rank);
+    for (const int32_t rank : ranks) {
+      if (!store.check({route_key(rank)})) missing.push_back(rank);
     }
     if (missing.empty()) throw;
     throw SystemError(fmt::format("{}: {} {} {} not joined within {} s", place(process),
@@ -75,34 +78,50 @@ std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedPro
                                   missing.size() == 1 ? "has" : "have",
                                   std::chrono::duration<double>(joining_time).count()));
   }
-  std::vector<RouteToMaster> routes(process.size);
-  for (int32_t rank = 0; rank < process.size; ++rank) {
-    const std::vector<uint8_t> value = store.get(keys[rank]);
+  std::vector<RouteToMaster> routes;
+  for (const int32_t rank : ranks) {
+    const std::vector<uint8_t> value = store.get(route_key(rank));
     std::istringstream words(std::string(value.begin(), value.end()));
     int32_t size = 0;
-    words >> routes[rank].own >> routes[rank].master >> size;
+    RouteToMaster& route = routes.emplace_back();
+    words >> route.own >> route.master >> size;
     if (size != process.size) throw SystemError(fmt::format("{}: rank {} is of {} ranks", place(process), rank, size));
   }
   return routes;
 }
 
-std::unique_ptr<Communicator> join(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+std::unique_ptr<Communicator> alone(std::chrono::milliseconds joining_time) {
+  return gloo_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, "127.0.0.1", joining_time);
+}
+
+std::unique_ptr<Communicator> join(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
+                                   std::chrono::milliseconds joining_time) {
   const QuietC10d quiet;
-  const StorePointer store = next_store(process, joining_time);
+  const StorePointer store = next_store(process, ranks.front(), joining_time);
+  if (ranks.size() == 1) return alone(joining_time);
   const RouteToMaster mine = route_to_master(process.master_host, process.master_port);
-  const auto routes = exchange_routes(*store, process, mine, joining_time);
-  return gloo_communicator(store, process.rank, process.size, own_address(mine, routes), joining_time);
+  const auto routes = exchange_routes(*store, process, ranks, mine, joining_time);
+  const auto own = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), process.rank) - ranks.begin());
+  return gloo_communicator(store, own, static_cast<int32_t>(ranks.size()), own_address(mine, routes), joining_time);
 }
 
 }  // namespace
 
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
                                                    std::chrono::milliseconds joining_time) {
-  if (process.size == 1)
-    return gloo_communicator(c10::make_intrusive<c10d::HashStore>(), 0, 1, "127.0.0.1", joining_time);
+  std::vector<int32_t> all(static_cast<size_t>(process.size));
+  std::iota(all.begin(), all.end(), 0);
+  return process_communicator(process, all, joining_time);
+}
+
+std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
+                                                   std::chrono::milliseconds joining_time) {
+  COTUNE_CHECK(std::is_sorted(ranks.begin(), ranks.end()) && std::binary_search(ranks.begin(), ranks.end(), process.rank),
+               "rank {} joins a group of ranks {}", process.rank, fmt::join(ranks, ", "));
+  if (process.size == 1) return alone(joining_time);
   std::unique_ptr<Communicator> communicator;
   try {
-    communicator = join(process, joining_time);
+    communicator = join(process, ranks, joining_time);
   } catch (const SystemError&) {
     throw;
   } catch (const std::exception& error) {

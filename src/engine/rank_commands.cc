@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "comm/byte_messages.h"
-#include "comm/host_buffer.h"
 #include "ops/memory.h"
 #include "schedule/step_plan_json.h"
 
@@ -17,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<const char*, 7> command_names = {"run", "complete", "share", "forget", "gather", "end_selection", "end"};
+constexpr std::array<const char*, 8> command_names = {"run", "complete", "join", "share", "forget", "gather", "end_selection", "end"};
 
 template <typename Value>
 Json binary(const Value* values, size_t count) {
@@ -81,23 +80,6 @@ OptimizerSettings optimizer_from_json(const Json& json) {
                             &settings.epsilon,       &settings.momentum,     &settings.max_grad_norm};
   for (size_t i = 0; i < std::size(values); ++i) *values[i] = json.at(i + 2).get<double>();
   return settings;
-}
-
-at::ScalarType accumulation_of(const Adapter& adapter) {
-  return adapter.setup().compute == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-/// Calls visit(tensor) for value and moments of every parameter of these layers.
-template <typename AdapterType, typename Visit>
-void visit_state(AdapterType& adapter, std::span<const LayerRange> layers, Visit visit) {
-  for (auto& parameter : adapter.parameters()) {
-    const bool is_own = std::any_of(layers.begin(), layers.end(),
-                                    [&](const LayerRange& range) { return range.contains(parameter.layer); });
-    if (!is_own) continue;
-    visit(parameter.value);
-    if (parameter.first_moment.defined()) visit(parameter.first_moment);
-    if (parameter.second_moment.defined()) visit(parameter.second_moment);
-  }
 }
 
 }  // namespace
@@ -243,6 +225,28 @@ AdapterSetup setup_from_json(const Json& json) {
   return setup;
 }
 
+Json time_to_json(const RankTime& time) {
+  Json spans = Json::array();
+  for (const SimulatedSpan& span : time.spans) spans.push_back({span.action, span.start_s, span.end_s});
+  return {{"seconds", time.seconds},
+          {"waited", time.waited},
+          {"collectives", time.collectives},
+          {"spans", std::move(spans)},
+          {"operator_seconds", time.operator_seconds}};
+}
+
+RankTime time_from_json(const Json& json) {
+  RankTime time{.seconds = json.at("seconds").get<double>(),
+                .waited = json.at("waited").get<double>(),
+                .collectives = json.at("collectives").get<int64_t>(),
+                .spans = {},
+                .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
+  for (const Json& span : json.at("spans")) {
+    time.spans.push_back({span.at(0).get<size_t>(), span.at(1).get<double>(), span.at(2).get<double>()});
+  }
+  return time;
+}
+
 Json structure_to_json(std::span<const Adapter::NamedTensor> structure) {
   Json json = Json::array();
   for (const Adapter::NamedTensor& item : structure) {
@@ -291,32 +295,6 @@ std::exception_ptr error_from_json(const Json& error, const std::string& rank_na
   return std::make_exception_ptr(SystemError(text));
 }
 
-at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers) {
-  int64_t count = 0;
-  visit_state(adapter, layers, [&](const at::Tensor& tensor) { count += tensor.numel(); });
-  return host_buffer({count}, accumulation_of(adapter));
-}
-
-at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers) {
-  at::Tensor state = flat_state_like(adapter, layers);
-  int64_t begin = 0;
-  visit_state(adapter, layers, [&](const at::Tensor& tensor) {
-    state.narrow(0, begin, tensor.numel()).copy_(tensor.view(-1));
-    begin += tensor.numel();
-  });
-  return state;
-}
-
-void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers, const at::Tensor& state) {
-  int64_t begin = 0;
-  visit_state(adapter, layers, [&](at::Tensor& tensor) {
-    tensor.view(-1).copy_(state.narrow(0, begin, tensor.numel()));
-    begin += tensor.numel();
-  });
-  COTUNE_CHECK(begin == state.numel(), "{} values of an adapter that has {}", state.numel(), begin);
-  for (const LayerRange& range : layers) adapter.refresh(range);
-}
-
 void broadcast_message(Communicator& communicator, const Json& message) {
   std::vector<uint8_t> bytes = Json::to_cbor(message);
   broadcast_bytes(communicator, bytes, communicator.rank());
@@ -333,13 +311,5 @@ void send_message(Communicator& communicator, const Json& message, int32_t peer)
 }
 
 Json receive_message(Communicator& communicator, int32_t peer) { return Json::from_cbor(receive_bytes(communicator, peer)); }
-
-std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank) {
-  std::vector<LayerRange> layers;
-  for (size_t i = 0; i < layout.stages.size(); ++i) {
-    if (layout.stage_rank[i] == rank) layers.push_back({layout.stages[i].first_layer, layout.stages[i].last_layer});
-  }
-  return layers;
-}
 
 }  // namespace cotune

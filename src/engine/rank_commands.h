@@ -12,19 +12,20 @@
 
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
-#include "engine/rank_results.h"
+#include "engine/process_rank.h"
 #include "schedule/pipeline/rank_plan.h"
 
 namespace cotune {
 
 enum class RankCommand {
   run,            ///< a plan's part of each rank; answer: results and times
-  complete,       ///< after a run that broke off: steps that some rank has made; answer: results. A new group for messages follows
-  share,          ///< make a job's adapter, with this structure; its values follow as one message to each rank that has
-                  ///< made it, which answers once more
+  complete,       ///< after a run that broke off: steps that some rank has made; answer: results
+  join,           ///< new groups for messages and for sums, in the place of those that have ended
+  share,          ///< make a job's adapter, with this structure; answer: which part of it the rank has. Its values follow as one
+                  ///< message to each rank that has made it, which answers once more
   forget,
-  gather,         ///< answer: nothing; then one message with the values
-  end_selection,  ///< answer: the structure of the rank's layers
+  gather,         ///< answer: which part the rank has; then one message with the values
+  end_selection,  ///< answer: what was chosen in the rank's layers; of those that divide layers, only the first one's
   end,            ///< all is well, or not; no answer
 };
 
@@ -53,9 +54,12 @@ nlohmann::json made_to_json(const MadeSteps& made);
 /// device: of the records.
 MadeSteps made_from_json(const nlohmann::json& made, at::Device device);
 
-/// Without compute dtype and device, which are the ranks' own, and `held`.
+/// Without compute dtype and device, which are the ranks' own, `shard` and `held`.
 nlohmann::json setup_to_json(const AdapterSetup& setup);
 AdapterSetup setup_from_json(const nlohmann::json& setup);
+
+nlohmann::json time_to_json(const RankTime& time);
+RankTime time_from_json(const nlohmann::json& time);
 
 nlohmann::json structure_to_json(std::span<const Adapter::NamedTensor> structure);
 std::vector<Adapter::NamedTensor> structure_from_json(const nlohmann::json& structure);
@@ -65,20 +69,9 @@ std::vector<Adapter::NamedTensor> structure_from_json(const nlohmann::json& stru
 nlohmann::json error_to_json(const std::exception_ptr& error);
 std::exception_ptr error_from_json(const nlohmann::json& error, const std::string& rank_name);
 
-/// Values and moments of the parameters of these layers, one after another in the adapter's order: [numbers] of the
-/// accumulation dtype, in a host_buffer.
-at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers);
-/// The inverse; refreshes these layers.
-void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers, const at::Tensor& state);
-/// Of its size, with any values.
-at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers);
-
 void broadcast_message(Communicator& communicator, const nlohmann::json& message);
 nlohmann::json receive_broadcast(Communicator& communicator);
 void send_message(Communicator& communicator, const nlohmann::json& message, int32_t peer);
 nlohmann::json receive_message(Communicator& communicator, int32_t peer);
-
-/// The layers of a rank's stages.
-std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank);
 
 }  // namespace cotune

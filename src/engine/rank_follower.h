@@ -5,20 +5,19 @@
 #include <memory>
 #include <vector>
 
-#include "engine/interpreter.h"
+#include "engine/process_rank.h"
 #include "engine/rank_commands.h"
-#include "engine/rank_links.h"
 
 namespace cotune {
 
 /// One of several processes that are ranks, but not the first: computes its stages as that one (rank_leader.h) tells it to. It
-/// has adapters of its own, with the parameters of its layers alone.
+/// has adapters of its own, with the parameters of its layers alone, or its part of them.
 class RankFollower {
  public:
-  /// backbone: with the weights of this rank's stages, at least.
+  /// backbone: with the weights of this rank, at least.
   RankFollower(std::shared_ptr<Backbone> backbone, PipelineLayout layout, RankLinks links);
 
-  /// Called before a run, and before an adapter is made.
+  /// Called before a run, before an adapter is made and before a selection pass ends.
   std::function<void()> before_work;
 
   /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is that rank's to
@@ -32,21 +31,15 @@ class RankFollower {
   Json answer_to(RankCommand kind, const Json& command);
   Json run(const Json& command);
   Json complete(const Json& command);
-  void share(const Json& command);
+  Json share(const Json& command);
   void take_state(Adapter& adapter);
-  void allow_rows();
-  void begin_selections();
+  void take_rounds(const Json& command);
   Json end_selection(const Json& command);
   Adapter& adapter(const Json& command) { return *adapters_.at(command.at("job").get<int32_t>()); }
 
-  PipelineLayout layout_;
-  RankLinks links_;
+  ProcessRank rank_;
   std::shared_ptr<Backbone> backbone_;
-  int32_t rank_;
-  std::vector<LayerRange> layers_;
-  Interpreter interpreter_;
   std::map<int32_t, std::unique_ptr<Adapter>> adapters_;  ///< by job
-  std::map<std::string, double> operator_seconds_;
   ReceivedRounds received_;  ///< of the last run
 };
 

@@ -4,14 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
+#include "engine/adapter_state.h"
 
 namespace cotune {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 std::string rank_name(size_t rank) { return fmt::format("rank {}", rank); }
 
@@ -28,15 +26,9 @@ bool failed(const nlohmann::json& answer) { return answer.contains("error"); }
 }  // namespace
 
 RankLeader::RankLeader(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, RankLinks links)
-    : layout_(std::move(layout)), links_(std::move(links)), device_(backbone->device()), interpreter_(backbone, layout_, 0) {
-  COTUNE_CHECK(links_.control->rank() == 0 && links_.control->size() == layout_.rank_count(),
-               "a group of {} ranks, of which this is {}, for a layout of {}", links_.control->size(), links_.control->rank(),
-               layout_.rank_count());
-  interpreter_.progress = links_.progress;
-  interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
-    operator_seconds_[to_string(op.kind)] += seconds;
-    if (after_operator_) after_operator_(0, op);
-  });
+    : device_(backbone->device()), rank_(backbone, std::move(layout), std::move(links)) {
+  COTUNE_CHECK(rank_.rank() == 0, "rank {} leads", rank_.rank());
+  if (!rank_.shard().is_whole()) shards_.emplace(rank_.shard(), rank_.layers());
 }
 
 RankLeader::~RankLeader() {
@@ -44,18 +36,18 @@ RankLeader::~RankLeader() {
     Json command = to_json(RankCommand::end);
     command["well"] = std::uncaught_exceptions() == 0;
     tell(command);
-    links_.end();
+    rank_.end();
   } catch (const std::exception&) {
     // A rank is gone: the others see it as this one does.
   }
 }
 
-void RankLeader::tell(const Json& command) { broadcast_message(*links_.control, command); }
+void RankLeader::tell(const Json& command) { broadcast_message(rank_.control(), command); }
 
 std::vector<RankLeader::Json> RankLeader::answers_of_all() {
-  std::vector<Json> answers(static_cast<size_t>(rank_count()));
-  for (int32_t rank = 1; rank < rank_count(); ++rank) {
-    answers[static_cast<size_t>(rank)] = receive_message(*links_.control, rank);
+  std::vector<Json> answers(static_cast<size_t>(rank_.control().size()));
+  for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
+    answers[static_cast<size_t>(rank)] = receive_message(rank_.control(), rank);
   }
   return answers;
 }
@@ -77,43 +69,29 @@ void RankLeader::throw_first_error(const std::vector<Json>& answers, std::except
   if (ended != nullptr) std::rethrow_exception(ended);
 }
 
-std::vector<RankLeader::Json> RankLeader::answers() {
+std::vector<RankLeader::Json> RankLeader::answers(std::exception_ptr own) {
   std::vector<Json> all = answers_of_all();
-  throw_first_error(all, nullptr);
+  throw_first_error(all, std::move(own));
   return all;
 }
 
-std::exception_ptr RankLeader::run_here(const RankPlan& plan, std::span<JobRound> rounds) {
-  const auto begin = Clock::now();
-  std::exception_ptr error;
-  operator_seconds_.clear();
-  if (links_.progress != nullptr) links_.progress->begin_run(longest_action_s(plan));
-  try {
-    interpreter_.run(plan, rounds, *links_.messages);
-  } catch (...) {
-    error = std::current_exception();
-    links_.messages->abort();
-  }
-  if (links_.progress != nullptr) links_.progress->end_run();
-  seconds_ = std::chrono::duration<double>(Clock::now() - begin).count();
-  spans_ = interpreter_.spans();
-  const double begin_s = std::chrono::duration<double>(begin.time_since_epoch()).count();
-  for (SimulatedSpan& span : spans_) {
-    span.start_s -= begin_s;
-    span.end_s -= begin_s;
-  }
-  return error;
-}
+std::vector<LayerRange> RankLeader::layers_of(int32_t rank) const { return cotune::layers_of(layout(), rank); }
 
 void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
   COTUNE_CHECK(plan.ranks.size() == static_cast<size_t>(rank_count()), "a plan of {} ranks for {}", plan.ranks.size(), rank_count());
+  const double longest_s = longest_action_s(plan);
   Json command = to_json(RankCommand::run);
   command["plan"] = plan_to_json(plan);
-  command["longest_action_s"] = longest_action_s(plan);
+  command["longest_action_s"] = longest_s;
   command["rounds"] = rounds_to_json(rounds);
   tell(command);
-  std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_count()), {rounds.begin(), rounds.end()});
-  const std::exception_ptr error = run_here(plan, by_rank.front());
+  std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()), {rounds.begin(), rounds.end()});
+  std::vector<JobRound>& own = by_rank.front();
+  const std::exception_ptr error = rank_.run(plan, own, longest_s, [&] {
+    if (!shards_) return;
+    own = shards_->rounds_of(rounds);
+    rank_.begin_selections(own);
+  });
   const std::vector<Json> answers = answers_of_all();
   for (size_t rank = 1; rank < answers.size(); ++rank) {
     if (answers[rank].contains("results")) take_results(answers[rank].at("results"), by_rank[rank]);
@@ -121,23 +99,23 @@ void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
   take_times(answers);
   const bool broke_off = error != nullptr || std::any_of(answers.begin(), answers.end(), failed);
   if (broke_off) complete_steps(answers, by_rank);
-  std::vector<JobRound> merged = merged_rounds(static_cast<size_t>(layout_.stage_rank.back()), by_rank);
-  std::move(merged.begin(), merged.end(), rounds.begin());
-  if (!broke_off) return;
-  clear_gradients(rounds);
-  throw_first_error(answers, error);
+  std::vector<JobRound> merged = merged_rounds(static_cast<size_t>(layout().stage_rank.back() * layout().tensor_parallel()), by_rank);
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    merged[i].adapter = rounds[i].adapter;
+    rounds[i] = std::move(merged[i]);
+  }
+  if (broke_off) throw_first_error(answers, error);
 }
 
 void RankLeader::complete_steps(const std::vector<Json>& answers, std::vector<std::vector<JobRound>>& by_rank) {
-  interpreter_.read_results();
-  MadeSteps made = made_steps(interpreter_);
+  MadeSteps made = rank_.made_steps();
   for (size_t rank = 1; rank < answers.size(); ++rank) made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
   Json command = to_json(RankCommand::complete);
   command["made"] = made_to_json(made);
   tell(command);
   std::string trouble;
   try {
-    cotune::complete_steps(interpreter_, made, by_rank.front());
+    rank_.complete_steps(made, by_rank.front());
   } catch (const std::exception& error) {
     trouble = error.what();
   }
@@ -149,34 +127,35 @@ void RankLeader::complete_steps(const std::vector<Json>& answers, std::vector<st
       take_results(completed[rank].at("results"), by_rank[rank]);
     }
   }
-  links_.messages.reset();  // ended, it is of no more use
-  links_.messages = links_.new_group();
+  join_anew();
   if (!trouble.empty()) throw SystemError("a step that some ranks have made cannot be made on all: " + trouble);
+}
+
+void RankLeader::join_anew() {
+  tell(to_json(RankCommand::join));
+  rank_.join();
+  answers();
 }
 
 void RankLeader::take_times(const std::vector<Json>& answers) {
   times_ = {};
-  std::vector<double> seconds{seconds_};
-  times_.waited.push_back(interpreter_.waited_s());
-  times_.spans.push_back(spans_);
-  times_.collectives.assign(static_cast<size_t>(rank_count()), 0);
-  times_.operator_seconds.push_back(operator_seconds_);
+  std::vector<RankTime> all{rank_.time()};
   for (size_t rank = 1; rank < answers.size(); ++rank) {
-    const Json& answer = answers[rank];
-    seconds.push_back(answer.value("seconds", 0.0));
-    times_.waited.push_back(answer.value("waited", 0.0));
-    times_.operator_seconds.push_back(answer.value("operator_seconds", std::map<std::string, double>()));
-    std::vector<SimulatedSpan>& spans = times_.spans.emplace_back();
-    for (const Json& span : answer.value("spans", Json::array())) {
-      spans.push_back({span.at(0).get<size_t>(), span.at(1).get<double>(), span.at(2).get<double>()});
-    }
+    all.push_back(answers[rank].contains("time") ? time_from_json(answers[rank].at("time")) : RankTime{});
   }
-  times_.seconds = *std::max_element(seconds.begin(), seconds.end());
-  for (const double each : seconds) times_.idle.push_back(times_.seconds - each);
+  for (const RankTime& each : all) times_.seconds = std::max(times_.seconds, each.seconds);
+  for (RankTime& each : all) {
+    times_.waited.push_back(each.waited);
+    times_.idle.push_back(times_.seconds - each.seconds);
+    times_.collectives.push_back(each.collectives);
+    times_.spans.push_back(std::move(each.spans));
+    times_.operator_seconds.push_back(std::move(each.operator_seconds));
+  }
 }
 
 void RankLeader::observe(std::function<void(int32_t rank, const Operator&)> after_operator) {
-  after_operator_ = std::move(after_operator);
+  rank_.after_operator = nullptr;
+  if (after_operator) rank_.after_operator = [after = std::move(after_operator)](const Operator& op) { after(0, op); };
 }
 
 void RankLeader::share(int32_t job, const Adapter& adapter) {
@@ -185,20 +164,33 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
   command["job"] = job;
   command["setup"] = setup_to_json(adapter.setup());
   command["structure"] = structure_to_json(structure);
-  command["complete"] = adapter.finished_selection_passes() > 0 && adapter.selection_passes() == 0;
+  command["complete"] = has_ended_selection(adapter);
   tell(command);
+  std::exception_ptr error;
+  const auto attempt = [&](const auto& part) {
+    try {
+      part();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  };
+  if (shards_) attempt([&] { shards_->share(job, adapter); });
   std::vector<Json> answers = answers_of_all();
-  for (int32_t rank = 1; rank < rank_count(); ++rank) {
+  for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
     Json& answer = answers[static_cast<size_t>(rank)];
     if (failed(answer)) continue;
-    const at::Tensor state = flat_state(adapter, layers_of(layout_, rank));
-    if (state.numel() > 0) links_.control->send(state, rank, Channel::activation)->wait();
-    answer = receive_message(*links_.control, rank);
+    const std::vector<LayerRange> layers = layers_of(rank);
+    const std::vector<ParameterPart> parts = parts_from_json(answer.at("parts"));
+    const at::Tensor state = flat_state_like(adapter, layers, parts);
+    attempt([&] { copy_flat_state(adapter, layers, parts, state); });  // if it fails the job is not shared, whatever is sent
+    if (state.numel() > 0) rank_.control().send(state, rank, Channel::activation)->wait();
+    answer = receive_message(rank_.control(), rank);
   }
-  throw_first_error(answers, nullptr);
+  throw_first_error(answers, error);
 }
 
 void RankLeader::forget(int32_t job) {
+  if (shards_) shards_->forget(job);
   Json command = to_json(RankCommand::forget);
   command["job"] = job;
   tell(command);
@@ -209,20 +201,26 @@ void RankLeader::gather(int32_t job, Adapter& adapter) {
   Json command = to_json(RankCommand::gather);
   command["job"] = job;
   tell(command);
-  answers();
+  const std::vector<Json> answers = answers_of_all();
   std::exception_ptr error;  // what the others send is taken in any case
-  for (int32_t rank = 1; rank < rank_count(); ++rank) {
-    const std::vector<LayerRange> layers = layers_of(layout_, rank);
-    const at::Tensor state = flat_state_like(adapter, layers);
+  for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
+    const Json& answer = answers[static_cast<size_t>(rank)];
+    if (failed(answer)) continue;
+    const std::vector<LayerRange> layers = layers_of(rank);
+    const std::vector<ParameterPart> parts = parts_from_json(answer.at("parts"));
+    const at::Tensor state = flat_state_like(adapter, layers, parts);
     if (state.numel() == 0) continue;
-    links_.control->receive(state, rank, Channel::activation)->wait();
+    rank_.control().receive(state, rank, Channel::activation)->wait();
     try {
-      assign_flat_state(adapter, layers, state);
+      assign_flat_state(adapter, layers, parts, state);
     } catch (...) {
       error = std::current_exception();
     }
   }
-  if (error != nullptr) std::rethrow_exception(error);
+  throw_first_error(answers, error);
+  if (!shards_) return;
+  shards_->gather(job, adapter);
+  for (const LayerRange& layers : rank_.layers()) adapter.refresh(layers);
 }
 
 void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {
@@ -230,15 +228,25 @@ void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {
   command["job"] = job;
   command["pass"] = pass;
   tell(command);
-  std::map<std::string, at::Tensor> chosen;
-  for (const Json& answer : answers()) {
+  std::vector<Adapter::NamedTensor> chosen;
+  std::exception_ptr error;
+  try {
+    if (shards_) chosen = rank_.end_selection(shards_->at(job), pass);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<Json> answers = answers_of_all();
+  const bool broke_off = error != nullptr || std::any_of(answers.begin(), answers.end(), failed);
+  if (broke_off) join_anew();
+  throw_first_error(answers, error);
+  for (const Json& answer : answers) {
     if (answer.is_null()) continue;
-    for (Adapter::NamedTensor& item : structure_from_json(answer.at("structure"))) chosen[item.name] = std::move(item.tensor);
+    for (Adapter::NamedTensor& item : structure_from_json(answer.at("structure"))) chosen.push_back(std::move(item));
   }
   std::vector<Adapter::NamedTensor> structure = adapter.structure();
   for (Adapter::NamedTensor& item : structure) {
-    const auto found = chosen.find(item.name);
-    if (found != chosen.end()) item.tensor = found->second;
+    const auto found = std::ranges::find(chosen, item.name, &Adapter::NamedTensor::name);
+    if (found != chosen.end()) item.tensor = found->tensor;
   }
   adapter.restore_structure(structure, adapter.selection_passes() == 0);
 }

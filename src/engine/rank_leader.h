@@ -2,12 +2,13 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <vector>
 
-#include "engine/interpreter.h"
+#include "engine/job_shards.h"
+#include "engine/process_rank.h"
 #include "engine/rank_commands.h"
 #include "engine/rank_group.h"
-#include "engine/rank_links.h"
 
 namespace cotune {
 
@@ -20,7 +21,7 @@ class RankLeader : public RankGroup {
   /// Ends the others' work. If the group has ended already they know.
   ~RankLeader() override;
 
-  const PipelineLayout& layout() const override { return layout_; }
+  const PipelineLayout& layout() const override { return rank_.layout(); }
   bool are_processes() const override { return true; }
   void run(const RankPlan& plan, std::span<JobRound> rounds) override;
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;
@@ -34,23 +35,19 @@ class RankLeader : public RankGroup {
   using Json = nlohmann::json;
 
   void tell(const Json& command);
-  /// What every other rank answers, by rank; none for this one. Where one failed: throws its exception, when all have
-  /// answered.
-  std::vector<Json> answers();
+  /// What every other rank answers, by rank; none for this one.
   std::vector<Json> answers_of_all();
+  /// Where one failed: throws its exception, when all have answered. own: of this rank, or nullptr.
+  std::vector<Json> answers(std::exception_ptr own = nullptr);
   void throw_first_error(const std::vector<Json>& answers, std::exception_ptr own) const;
-  std::exception_ptr run_here(const RankPlan& plan, std::span<JobRound> rounds);
   void complete_steps(const std::vector<Json>& answers, std::vector<std::vector<JobRound>>& by_rank);
+  void join_anew();
   void take_times(const std::vector<Json>& answers);
+  std::vector<LayerRange> layers_of(int32_t rank) const;
 
-  PipelineLayout layout_;
-  RankLinks links_;
   at::Device device_;
-  Interpreter interpreter_;
-  std::function<void(int32_t rank, const Operator&)> after_operator_;
-  std::map<std::string, double> operator_seconds_;
-  double seconds_ = 0;  ///< of this rank's part of the last run
-  std::vector<SimulatedSpan> spans_;
+  ProcessRank rank_;
+  std::optional<JobShards> shards_;  ///< with which this rank computes, where it has but a part of its layers
   RankTimes times_;
 };
 

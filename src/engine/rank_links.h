@@ -1,37 +1,36 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "engine/rank_progress.h"
+#include "schedule/pipeline/rank_plan.h"
 
 namespace cotune {
 
-/// How a process reaches the other ranks of its run.
+/// How a process reaches the other ranks of its run. Every rank makes the same calls in the same order.
 struct RankLinks {
-  /// A group of all ranks, another one at every call. Every rank calls it equally often.
-  std::function<std::unique_ptr<Communicator>()> new_group;
-  std::unique_ptr<Communicator> control;   ///< commands and answers; lives as long as the run
-  std::unique_ptr<Communicator> messages;  ///< of rounds; one that breaks off ends it, and a new one takes its place
+  /// Of these ranks, which ascend and this one is among. Those that are asked for at the same time have no rank in common.
+  using NewGroup = std::function<std::unique_ptr<Communicator>(const std::vector<int32_t>& ranks)>;
+  NewGroup new_group;
+  std::unique_ptr<Communicator> control;   ///< of all: commands and answers; lives as long as the run
+  std::unique_ptr<Communicator> messages;  ///< of rounds, with its peers in the pipeline, of equal place in their groups
+  std::unique_ptr<Communicator> group;     ///< with those that divide its layers; nullptr where nobody does
   std::shared_ptr<RankProgress> progress;  ///< told how far this rank is; may be nullptr
   std::function<void()> before_end;        ///< called before the first link closes in order; may be empty
 
-  /// This rank has no more to do, and neither have the others.
-  void end() {
-    if (before_end) before_end();
-    if (messages != nullptr) messages->barrier();
-    control->barrier();
-  }
-};
+  /// With the control group alone.
+  RankLinks(NewGroup make, int32_t rank_count);
 
-/// Both groups, made by `new_group`.
-inline RankLinks make_links(std::function<std::unique_ptr<Communicator>()> new_group) {
-  RankLinks links;
-  links.control = new_group();
-  links.messages = new_group();
-  links.new_group = std::move(new_group);
-  return links;
-}
+  /// Makes messages and group, as the layout has them; again where they have ended.
+  void join(const PipelineLayout& layout);
+  /// Ends both.
+  void abort() noexcept;
+  /// This rank has no more to do, and neither have the others.
+  void end();
+};
 
 }  // namespace cotune

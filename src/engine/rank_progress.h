@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "schedule/action.h"
 
@@ -16,21 +18,32 @@ class RankProgress {
     int64_t count = 0;            ///< grows with everything that the rank begins or ends
     bool running = false;         ///< a plan's actions, and not between runs
     Action action;                ///< at hand, where it runs
-    int32_t waits_for = -1;       ///< the rank whose message it waits for; -1: it computes
+    std::vector<int32_t> waits_for;  ///< ranks whose message or summand it waits for; none: it computes
     double longest_action_s = 0;  ///< that is predicted of this run
   };
 
+  /// pipeline, group: the run's ranks behind those of the pipeline, and those that divide its layers, itself among both.
+  void join(std::vector<int32_t> pipeline, std::vector<int32_t> group) {
+    const std::lock_guard lock(mutex_);
+    pipeline_ = std::move(pipeline);
+    group_ = std::move(group);
+  }
+
   void begin_run(double longest_action_s) {
-    change([&](State& state) { state = {state.count, true, {}, -1, longest_action_s}; });
+    change([&](State& state) { state = {state.count, true, {}, {}, longest_action_s}; });
   }
   void begin(const Action& action) {
     change([&](State& state) { state.action = action; });
   }
+  /// For a peer in the pipeline, or for all that divide its layers.
   void wait_for(int32_t peer) {
-    change([&](State& state) { state.waits_for = peer; });
+    change([&](State& state) { state.waits_for = {pipeline_.at(static_cast<size_t>(peer))}; });
+  }
+  void wait_for_group() {
+    change([&](State& state) { state.waits_for = group_; });
   }
   void go_on() {
-    change([](State& state) { state.waits_for = -1; });
+    change([](State& state) { state.waits_for.clear(); });
   }
   void end_run() {
     change([](State& state) { state.running = false; });
@@ -51,6 +64,7 @@ class RankProgress {
 
   mutable std::mutex mutex_;
   State state_;
+  std::vector<int32_t> pipeline_, group_;
 };
 
 }  // namespace cotune

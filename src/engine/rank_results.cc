@@ -4,6 +4,14 @@
 
 namespace cotune {
 
+std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank) {
+  std::vector<LayerRange> layers;
+  for (size_t i = 0; i < layout.stages.size(); ++i) {
+    if (layout.stage_rank[i] == layout.place_of(rank)) layers.push_back({layout.stages[i].first_layer, layout.stages[i].last_layer});
+  }
+  return layers;
+}
+
 MadeSteps made_steps(const Interpreter& interpreter) {
   MadeSteps made;
   for (const auto& [step, known] : interpreter.steps()) {

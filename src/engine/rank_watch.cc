@@ -1,6 +1,6 @@
 #include "engine/rank_watch.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,7 @@ std::string report_key(size_t rank) { return fmt::format("rank/{}", rank); }
 
 RankProgress::State state_from_json(const Json& json) {
   return {json.at("count").get<int64_t>(), json.at("running").get<bool>(), action_from_json(json.at("action")),
-          json.at("waits_for").get<int32_t>(), json.at("longest_action_s").get<double>()};
+          json.at("waits_for").get<std::vector<int32_t>>(), json.at("longest_action_s").get<double>()};
 }
 
 double seconds_between(SeenRank::Time from, SeenRank::Time until) { return std::chrono::duration<double>(until - from).count(); }
@@ -50,7 +50,7 @@ std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, co
     const double silent = seconds_between(seen.changed, now), still = seconds_between(seen.advanced, now);
     if (silent > hang_timeout_s) return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank, hosts), silent);
     const bool late = still > allowed_seconds(seen.state, hang_timeout_s);
-    const bool waits = seen.state.running && seen.state.waits_for >= 0;
+    const bool waits = seen.state.running && !seen.state.waits_for.empty();
     if (seen.state.running && !waits && late) {
       return fmt::format("{} hangs: {} has taken {:.0f} s", name_of(rank, hosts), text_of(seen.state.action), still);
     }
@@ -62,7 +62,10 @@ std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, co
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankProgress::State& state = ranks[rank].state;
     if (!state.running) continue;
-    text += fmt::format("{} {} for rank {} ({})", text.empty() ? "" : ",", name_of(rank, hosts), state.waits_for, text_of(state.action));
+    std::vector<int32_t> others = state.waits_for;
+    std::erase(others, static_cast<int32_t>(rank));
+    text += fmt::format("{} {} for {} {} ({})", text.empty() ? "" : ",", name_of(rank, hosts), others.size() == 1 ? "rank" : "ranks",
+                        fmt::join(others, ", "), text_of(state.action));
   }
   return "nobody goes on; there wait:" + text;
 }

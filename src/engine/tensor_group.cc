@@ -12,7 +12,9 @@ namespace cotune {
 
 void TensorGroup::all_reduce(at::Tensor& values) {
   const auto begin = std::chrono::steady_clock::now();
+  if (progress_ != nullptr) progress_->wait_for_group();
   communicator_.all_reduce(values);
+  if (progress_ != nullptr) progress_->go_on();
   ++collectives_;
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }

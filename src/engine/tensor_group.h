@@ -6,6 +6,7 @@
 
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
+#include "engine/rank_progress.h"
 
 namespace cotune {
 
@@ -14,8 +15,9 @@ namespace cotune {
 /// order. Not thread-safe.
 class TensorGroup {
  public:
-  /// The communicator is of the group's ranks alone and outlives this.
-  explicit TensorGroup(Communicator& communicator) : communicator_(communicator) {}
+  /// The communicator is of the group's ranks alone and outlives this. progress: told of waits; may be nullptr.
+  explicit TensorGroup(Communicator& communicator, RankProgress* progress = nullptr)
+      : communicator_(communicator), progress_(progress) {}
 
   /// values := sum over the ranks, in their dtype; equal bits on all.
   void all_reduce(at::Tensor& values);
@@ -34,6 +36,7 @@ class TensorGroup {
 
  private:
   Communicator& communicator_;
+  RankProgress* progress_;
   int64_t collectives_ = 0;
   double waited_s_ = 0;
 };

@@ -78,6 +78,9 @@ std::vector<StageShape> stages_here(const ModelConfig& config, const MemoryFacts
   return {whole};
 }
 
+/// Of the ranks that divide a layer, those in this process.
+int64_t parts_here(const MemoryFacts& facts) { return facts.process_stages.empty() ? facts.tensor_parallel : 1; }
+
 /// The most layers of them.
 int64_t layers_here(const ModelConfig& config, const MemoryFacts& facts) {
   int64_t layers = 0;
@@ -97,7 +100,7 @@ SavedPerToken saved_per_token(const ModelConfig& config, const StageShape& stage
   SavedPerToken saved;
   std::map<int64_t, int64_t> layers;
   for (const Operator& op : stage_operators(config, stage, adapters, Direction::forward)) {
-    const int64_t bytes = facts.tensor_parallel * saved_bytes(config, stage, op, one_token, facts.element_size);
+    const int64_t bytes = parts_here(facts) * saved_bytes(config, stage, op, one_token, facts.element_size);
     saved.model += bytes;
     saved.layer = std::max(saved.layer, layers[op.layer] += bytes);
   }
@@ -313,19 +316,22 @@ int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter) 
 }
 
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts) {
-  const int64_t hidden = config.hidden_size, query = config.query_size(), key_value = config.key_value_size();
+  // Parts of layers that are in one process take together what the whole takes.
+  const int64_t parts = facts.tensor_parallel / parts_here(facts);
+  const ModelConfig own = sharded_config(config, parts);
+  const int64_t vocabulary = divide_up(config.vocabulary_size, parts);
+  const int64_t hidden = own.hidden_size, query = own.query_size(), key_value = own.key_value_size();
   const int64_t qkv = query + 2 * key_value;
   const int64_t a = accumulation_size(facts);
   const int64_t layer = frozen_bytes(hidden, qkv, facts) + frozen_bytes(query, hidden, facts) +
-                        frozen_bytes(hidden, 2 * config.intermediate_size, facts) +
-                        frozen_bytes(config.intermediate_size, hidden, facts) + 2 * hidden * a +
-                        (config.qkv_bias ? qkv * a : 0);
+                        frozen_bytes(hidden, 2 * own.intermediate_size, facts) +
+                        frozen_bytes(own.intermediate_size, hidden, facts) + 2 * hidden * a + (own.qkv_bias ? qkv * a : 0);
   int64_t dearest = 0;
   for (const StageShape& stage : stages_here(config, facts)) {
     int64_t bytes = (stage.last_layer - stage.first_layer) * layer;
     const bool head_embeds = config.tied_embeddings && stage.has_head;
-    if (stage.has_embedding && !head_embeds) bytes += config.vocabulary_size * hidden * facts.element_size;
-    if (stage.has_head) bytes += hidden * a + frozen_bytes(hidden, config.vocabulary_size, facts);
+    if (stage.has_embedding && !head_embeds) bytes += vocabulary * hidden * facts.element_size;
+    if (stage.has_head) bytes += hidden * a + frozen_bytes(hidden, vocabulary, facts);
     dearest = std::max(dearest, bytes);
   }
   return dearest;
@@ -361,19 +367,26 @@ void add_resident(const ModelConfig& config, const AdapterShape& adapter, int64_
 }  // namespace
 
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
-  const int64_t a = accumulation_size(facts), tensor = facts.tensor_parallel;
+  const int64_t a = accumulation_size(facts), tensor = facts.tensor_parallel, parts = parts_here(facts);
   MemoryEstimate estimate;
   std::map<int64_t, int64_t> dense_by_layer;
+  int64_t widest = 0;
+  const auto is_stepped_here = [&](int64_t layer) {  // of processes, by the first one, which alone has whole adapters
+    if (facts.process_stages.empty()) return true;
+    const StageShape& first = facts.process_stages.front();
+    return first.first_layer <= layer && layer < first.last_layer;
+  };
   for (const AdapterShape& adapter : job.adapters) {
     add_resident(config, adapter, job.moment_count, 1, facts, estimate);
-    if (tensor > 1) {  // and the shards that the ranks step
+    if (tensor > 1 && is_stepped_here(adapter.layer)) {  // and the shards that the ranks step
       AdapterShape shard = adapter;
       shard.entries = divide_up(adapter.entries * ranks_with_same_outputs(config, adapter.projection, tensor), tensor);
-      add_resident(sharded_config(config, tensor), shard, job.moment_count, tensor, facts, estimate);
+      add_resident(sharded_config(config, tensor), shard, job.moment_count, parts, facts, estimate);
     }
     if (adapter.method != AdapterMethod::diff_pruning) continue;
     const ProjectionSize size = projection_size(config, adapter.projection);
     dense_by_layer[adapter.layer] += size.in * size.out * a;
+    widest = std::max(widest, size.in * size.out * a);
   }
   int64_t densest = 0, dense = 0;
   for (const auto& [layer, bytes] : dense_by_layer) {
@@ -382,7 +395,8 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
   }
   const int64_t selected = std::max(densest, std::min(dense, facts.selection_bytes));
   estimate.gradients += selected;
-  if (tensor > 1) estimate.gradients += selected * ranks_with_same_outputs(config, Projection::k, tensor);
+  if (tensor > 1) estimate.gradients += divide_up(selected * ranks_with_same_outputs(config, Projection::k, tensor) * parts, tensor);
+  if (parts < tensor) estimate.gradients += widest;  // of one weight, as its ranks sum it
   return estimate;
 }
 
@@ -409,8 +423,8 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
   }
 
-  const int64_t tensor = facts.tensor_parallel;
-  const int64_t key_value_size = tensor * projection_size(config, Projection::k, tensor).out;
+  const int64_t tensor = facts.tensor_parallel, parts = parts_here(facts);
+  const int64_t key_value_size = parts * projection_size(config, Projection::k, tensor).out;
   int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
     WorstCase lead = worst_case(jobs, i, policy);
@@ -424,7 +438,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
       return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };
     const int64_t kept = policy.recompute
-                             ? lead.alive_tokens * (trained_layers + 1) * facts.tensor_parallel * config.hidden_size * e +
+                             ? lead.alive_tokens * (trained_layers + 1) * parts * config.hidden_size * e +
                                    lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens)
                              : lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
     estimate.activations = std::max(estimate.activations, kept);
@@ -438,14 +452,14 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   estimate.activations = with_holes(estimate.activations, facts);
   estimate.chain_kv = with_holes(estimate.chain_kv, facts);
   const int64_t ranks_here = facts.process_stages.empty() ? facts.ranks : 1;
-  const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.ranks - 1);
+  const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.stages() - 1);
   int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
-  if (tensor > 1) messages += facts.ranks * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
+  if (tensor > 1) messages += ranks_here * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
   estimate.workspace = with_holes(
       ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
       facts);
   const int64_t logit_bytes = facts.packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
-  estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * config.vocabulary_size * logit_bytes, facts);
+  estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes, facts);
   return estimate;
 }
 

@@ -25,7 +25,10 @@ MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& o
   facts.ranks = options.ranks;
   facts.tensor_parallel = std::max<int64_t>(1, static_cast<int64_t>(options.parts.size()));
   facts.rank_order = options.pipeline_order;
-  if (options.rank_group != nullptr && options.rank_group->are_processes()) facts.process_stages = options.rank_group->layout().stages;
+  if (options.rank_group != nullptr && options.rank_group->are_processes()) {
+    facts.process_stages = options.rank_group->layout().stages;
+    facts.tensor_parallel = options.rank_group->layout().tensor_parallel();
+  }
   int64_t weight_bytes = options.parts.empty() ? backbone.weight_bytes() : 0;
   for (const auto& part : options.parts) weight_bytes += part->weight_bytes();
   facts.weight_bytes = std::max({weight_bytes, memory_usage().held_bytes, options.largest_rank_weight_bytes});

@@ -2,12 +2,15 @@
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
 import unittest
 
-from program import LIMIT_S, ProgramTest
+from program import LIMIT_S, ROOT, ProgramTest
+
+EXACT = ("--set", "model.dtype=float64")
 
 
 def free_port():
@@ -52,10 +55,10 @@ class RankProcesses(ProgramTest):
         self.assertEqual([rank.returncode for rank in ranks], [expect] * len(ranks), written)
         return [(output.decode(), errors.decode()) for output, errors in written]
 
-    def assert_like_one_rank(self, run):
+    def assert_like_one_rank(self, run, *options, bound=1e-3):
         one = f"{run}-one"
-        self.run_program("train", self.jobs_file(steps=12), "--output-dir", self.path / one, "--json", "--token-budget=256")
-        self.assert_alike(run, one)
+        self.run_program("train", self.jobs_file(steps=12), "--output-dir", self.path / one, "--json", "--token-budget=256", *options)
+        self.assert_alike(run, one, bound)
 
     def test_leave_what_one_rank_leaves(self):
         for launcher in (torchrun, slurm):
@@ -68,6 +71,39 @@ class RankProcesses(ProgramTest):
                 self.assertEqual({rank["host"] for rank in ranks}, {socket.gethostname()})
                 self.assert_like_one_rank(run)
 
+    def test_processes_that_divide_layers_leave_what_one_rank_leaves(self):
+        written = self.end_all(self.train("four", "--parallel=pp=2,tp=2", *EXACT, size=4))
+        self.assertEqual([errors for _, errors in written[1:]], [""] * 3)
+        ranks = json.loads(written[0][0].splitlines()[-1])["ranks"]
+        self.assertEqual([(rank["first_layer"], rank["part"], rank["parts"]) for rank in ranks],
+                         [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)])
+        for rank in ranks:
+            self.assertGreater(rank["all_reduces"], 0)
+        self.assert_like_one_rank("four", *EXACT, bound=1e-8)
+
+    def test_processes_under_torchrun_itself_divide_layers(self):
+        program = ROOT / ".deps" / "venv" / "bin" / "torchrun"
+        torchrun_here = str(program) if program.exists() else shutil.which("torchrun")
+        if torchrun_here is None:
+            self.skipTest("no torchrun here; scripts/install-dependencies --comparisons brings one")
+        done = subprocess.run([torchrun_here, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+                               "--no-python", *self.command("train", self.jobs_file(steps=12), "--output-dir", self.path / "two",
+                                                            "--token-budget=256", "--parallel=tp=2", *EXACT)],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assert_like_one_rank("two", *EXACT, bound=1e-8)
+
+    def test_a_killed_part_ends_all_and_the_run_goes_on_divided_otherwise(self):
+        ranks = self.train("killed", "--parallel=tp=2", *EXACT)
+        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+        ranks[1].send_signal(signal.SIGKILL)
+        ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+        if ranks[1].returncode == 0:
+            self.skipTest("the run had ended before it could be killed")
+        self.assertEqual(ranks[0].returncode, 1, ended)
+        self.end_all(self.train("killed", "--resume", *EXACT))  # two stages
+        self.assert_like_one_rank("killed", *EXACT, bound=1e-8)
+
     def test_a_mistake_is_told_once_and_ends_all(self):
         (first, second) = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--set", "run.layout=zigzag")
         self.assertIn("zigzag", first.communicate(timeout=LIMIT_S)[1].decode())
@@ -78,14 +114,25 @@ class RankProcesses(ProgramTest):
         errors = ranks[0].communicate(timeout=LIMIT_S)[1].decode()
         self.assertIn("is 2, but 3 processes were launched", errors)
         self.assertIn("--sample-tokens: needs the whole model in one process", errors)
+        ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--parallel=tp=3", size=3)
+        errors = ranks[0].communicate(timeout=LIMIT_S)[1].decode()
+        self.assertIn("has 2 heads, 1 kv heads and 96 inner features; accepted are tp 1, 2", errors)
+        ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--parallel=pp=2,tp=2")
+        self.assertIn("`pp=2,tp=2` is 4 ranks, but run.ranks is 2", ranks[0].communicate(timeout=LIMIT_S)[1].decode())
         self.assertFalse((self.path / "none").exists())
         done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--hang-timeout=5", expect=2)
         self.assertIn("--hang-timeout: belongs to processes that torchrun or Slurm has started", done.stderr)
 
     def test_check_trains_nothing(self):
-        (first, _), (second, _) = self.end_all(self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--check", "--json"))
-        self.assertGreater(json.loads(first)["peak_bytes"], 0)
-        self.assertEqual(second, "")
+        def peak(*options):
+            (first, _), (second, _) = self.end_all(
+                self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--check", "--json", *options))
+            self.assertEqual(second, "")
+            return json.loads(first)["peak_bytes"]
+
+        threads = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--check", "--json", "--parallel=tp=2")
+        self.assertGreater(peak(), 0)
+        self.assertLess(peak("--parallel=tp=2"), json.loads(threads.stdout)["peak_bytes"])  # of one process, which has one part
         self.assertFalse((self.path / "none").exists())
 
     def test_a_killed_rank_ends_all_and_the_run_goes_on_when_it_is_started_again(self):

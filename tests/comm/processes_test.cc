@@ -103,6 +103,14 @@ TEST(Processes, BeginAgainInANewGroup) {
   expect_exchange_and_end(ranks);
 }
 
+TEST(Processes, JoinGroupsOfSomeOfThem) {
+  auto ranks = start("exchange in rows and columns of two", 4, as_torchrun, free_port());
+  const std::vector<std::string> expected{"rank 00: 11 101 1", "rank 01: 11 1010 10", "rank 10: 1100 101 100",
+                                          "rank 11: 1100 1010 1000"};
+  for (size_t rank = 0; rank < ranks.size(); ++rank) EXPECT_EQ(ranks[rank]->line(), expected[rank]);
+  for (auto& rank : ranks) EXPECT_EQ(rank->exit_status(), 0);
+}
+
 TEST(Processes, ExitWithAGroupAlive) {
   auto ranks = start("leave with a group alive", 2, as_torchrun, free_port());
   expect_exchange_and_end(ranks);

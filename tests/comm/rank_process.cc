@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "comm/communicator.h"
 
@@ -133,6 +135,18 @@ void play(const std::string& part) {
     self.reset();
     self = process_communicator(process);
     say(exchange(*self));
+  } else if (part == "exchange in rows and columns of two") {
+    const int32_t row = process.rank / 2, column = process.rank % 2;
+    auto in_row = process_communicator(process, {2 * row, 2 * row + 1});
+    auto in_column = process_communicator(process, {column, 2 + column});
+    auto by_itself = process_communicator(process, {process.rank});
+    at::Tensor sum = at::full({10}, std::pow(10.0, process.rank)), both = sum.clone(), own = sum.clone();
+    in_row->all_reduce(sum);
+    in_column->all_reduce(both);
+    by_itself->all_reduce(own);
+    say(fmt::format("rank {}{}: {} {} {}", in_column->rank(), in_row->rank(), sum[9].item<int>(), both[9].item<int>(),
+                    own[9].item<int>()));
+    self->barrier();
   } else if (part == "leave with a group alive") {
     say(exchange(*self));
     self->receive(at::empty({10}), (process.rank + 1) % process.size, Channel::error);

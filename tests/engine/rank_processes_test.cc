@@ -1,17 +1,26 @@
 // Ranks with weights, adapters and memory of their own, as processes have them; here each is a thread, and shares nothing.
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 
+#include "adapter/adapter_shard.h"
+#include "engine/adapter_state.h"
+#include "engine/memory_facts.h"
 #include "engine/rank_follower.h"
 #include "engine/rank_leader.h"
 #include "engine/rank_rounds.h"
 #include "ops/memory.h"
+#include "schedule/adapter_shape.h"
+#include "schedule/memory.h"
 #include "schedule/pipeline/gpipe.h"
 
 namespace cotune {
@@ -25,39 +34,45 @@ class ThreadGroups {
   explicit ThreadGroups(int32_t size) : size_(size), asked_(static_cast<size_t>(size), 0) {}
 
   RankLinks links(int32_t rank) {
-    return make_links([this, rank] {
+    const auto new_group = [this, rank](const std::vector<int32_t>& ranks) {
       const std::lock_guard lock(mutex_);
-      const size_t index = asked_[static_cast<size_t>(rank)]++;
-      if (index == groups_.size()) groups_.push_back(thread_communicators(size_));
-      return std::move(groups_[index][static_cast<size_t>(rank)]);
-    });
+      std::vector<std::unique_ptr<Communicator>>& group = groups_[{asked_[static_cast<size_t>(rank)]++, ranks}];
+      if (group.empty()) group = thread_communicators(static_cast<int32_t>(ranks.size()));
+      return std::move(group[static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin())]);
+    };
+    return RankLinks(new_group, size_);
   }
 
  private:
   int32_t size_;
   std::mutex mutex_;
-  std::vector<size_t> asked_;
-  std::vector<std::vector<std::unique_ptr<Communicator>>> groups_;
+  std::vector<size_t> asked_;  ///< how often, by rank
+  std::map<std::pair<size_t, std::vector<int32_t>>, std::vector<std::unique_ptr<Communicator>>> groups_;
 };
 
 /// What random_backbone gives, as far as a rank needs it.
-std::shared_ptr<Backbone> backbone_of(const ModelConfig& config, const PipelineLayout& layout, int32_t rank) {
-  BackboneUse use;
-  for (size_t i = 0; i < layout.stages.size(); ++i) {
-    if (layout.stage_rank[i] == rank) use.stages.push_back(layout.stages[i]);
-  }
-  return Backbone::load(random_model(config, 5), at::kDouble, at::kCPU, use);
+std::shared_ptr<Backbone> backbone_of(const ModelConfig& config, const PipelineLayout& layout, int32_t rank,
+                                      at::ScalarType compute = at::kDouble) {
+  return Backbone::load(random_model(config, 5), compute, at::kCPU, backbone_use_of(layout, rank));
+}
+
+/// The calling thread computes by itself, and not with others that would wait for cores of other ranks.
+void compute_alone() {
+  at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
+  omp_set_num_threads(1);
 }
 
 /// A leader in this thread, and its followers.
 class Processes {
  public:
   /// before_work: of the followers.
-  Processes(const ModelConfig& config, const PipelineLayout& layout, std::function<void(int32_t rank)> before_work = {})
-      : groups_(layout.rank_count()), ended_(static_cast<size_t>(layout.rank_count())) {
-    for (int32_t rank = 1; rank < layout.rank_count(); ++rank) {
+  Processes(const ModelConfig& config, const PipelineLayout& layout, std::function<void(int32_t rank)> before_work = {},
+            at::ScalarType compute = at::kDouble)
+      : threads_before_(omp_get_max_threads()), groups_(layout.worker_count()), ended_(static_cast<size_t>(layout.worker_count())) {
+    for (int32_t rank = 1; rank < layout.worker_count(); ++rank) {
       threads_.emplace_back([=, this] {
-        RankFollower follower(backbone_of(config, layout, rank), layout, groups_.links(rank));
+        compute_alone();
+        RankFollower follower(backbone_of(config, layout, rank, compute), layout, groups_.links(rank));
         if (before_work) follower.before_work = [=] { before_work(rank); };
         try {
           follower.serve();
@@ -66,10 +81,13 @@ class Processes {
         }
       });
     }
-    leader_ = std::make_unique<RankLeader>(backbone_of(config, layout, 0), layout,
-                                           groups_.links(0));
+    compute_alone();
+    leader_ = std::make_unique<RankLeader>(backbone_of(config, layout, 0, compute), layout, groups_.links(0));
   }
-  ~Processes() { end(); }
+  ~Processes() {
+    end();
+    omp_set_num_threads(threads_before_);
+  }
 
   RankLeader& leader() { return *leader_; }
   LifeEvents events() {
@@ -91,6 +109,7 @@ class Processes {
   }
 
  private:
+  int threads_before_;
   ThreadGroups groups_;
   std::vector<std::string> ended_;
   std::vector<std::thread> threads_;
@@ -99,27 +118,19 @@ class Processes {
 
 class RanksAsProcesses : public ::testing::Test {
  protected:
-  RankPlanOptions options_for(RankOrder order, int32_t ranks) const {
-    return {.order = order, .cluster = {}, .bytes_per_token = config.hidden_size * 8, .most_in_flight = ranks};
-  }
-  RankPlan plan_of(const Round& round, const PipelineLayout& layout, RankOrder order = RankOrder::automatic) const {
-    return plan_ranks({round.plan}, layout, one_unit, options_for(order, layout.rank_count()));
-  }
-
   const ModelConfig config = kernel_friendly_config(4);
   const std::shared_ptr<const Backbone> backbone = random_backbone(config, at::kDouble, at::kCPU);
-  const PackingPolicy small_microbatches{.sharing = Sharing::temporal, .token_budget = 256};
 };
 
 TEST_F(RanksAsProcesses, TrainTheAdaptersOfOneRank) {
   const std::vector<RandomJob> jobs = every_method();
-  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
-  PackingPolicy recomputed = small_microbatches;
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches());
+  PackingPolicy recomputed = small_microbatches();
   recomputed.recompute = true;
-  for (const auto& [ranks, policy] : {std::pair(2, small_microbatches), {2, recomputed}, {4, small_microbatches}}) {
+  for (const auto& [ranks, policy] : {std::pair(2, small_microbatches()), {2, recomputed}, {4, small_microbatches()}}) {
     Processes processes(config, even_layout(config, ranks));
     const auto run = [&](Round& round) {
-      processes.leader().run(plan_of(round, processes.leader().layout()), round.rounds);
+      processes.leader().run(plan_round(round.plan, processes.leader().layout()), round.rounds);
     };
     const auto trained = train(jobs, *backbone, policy, run, processes.events());
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks";
@@ -165,10 +176,10 @@ TEST_F(RanksAsProcesses, TrainTheSameWithoutAFlushAndOverSeveralStagesOfARank) {
   std::vector<RandomJob> jobs = every_method();
   std::erase_if(jobs, [](const RandomJob& job) { return job.adapter.method == AdapterMethod::diff_pruning; });
   const int64_t steps = jobs.front().steps;
-  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches);
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches());
   Processes processes(config, even_layout(config, 2, 2));
   RankLeader& leader = processes.leader();
-  Rounds together = rounds_of(jobs, config, small_microbatches, steps);
+  Rounds together = rounds_of(jobs, config, small_microbatches(), steps);
   for (size_t i = 0; i < jobs.size(); ++i) leader.share(static_cast<int32_t>(i), *together.adapters[i]);
   const PipelineWork work = work_of(together.plans, leader.layout(), one_unit, 8);
   leader.run(plan_in_order(together.plans, leader.layout(), work, gpipe(work)), together.rounds);
@@ -195,36 +206,213 @@ TEST_F(RanksAsProcesses, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
   expect_steps_everywhere_or_nowhere(processes.leader(), backbone, 0, 200);
 }
 
-TEST_F(RanksAsProcesses, SayWhatFailedOnAnotherRankAndGoOn) {
-  const std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20})};
-  std::atomic<bool> fails{true};
-  Processes processes(config, even_layout(config, 3), [&](int32_t rank) {
+/// The second rank fails where something is to be done; then it can be done.
+void expect_failures_to_be_said(const ModelConfig& config, const PipelineLayout& layout) {
+  const std::shared_ptr<const Backbone> backbone = random_backbone(config, at::kDouble, at::kCPU);
+  std::atomic<bool> fails{false};
+  Processes processes(config, layout, [&](int32_t rank) {
     if (fails && rank == 1) throw MemoryLimitExceeded("no room for activations");
   });
+  RankLeader& leader = processes.leader();
+  const auto expect_failure = [&](const std::function<void()>& attempt) {
+    fails = true;
+    try {
+      attempt();
+      ADD_FAILURE() << "went on without memory";
+    } catch (const MemoryLimitExceeded& error) {
+      EXPECT_STREQ(error.what(), "rank 1: no room for activations");
+    }
+    fails = false;
+  };
   std::vector<std::unique_ptr<JobLife>> lives;
-  lives.push_back(std::make_unique<JobLife>(0, jobs.front(), *backbone));
-  try {
-    processes.leader().share(0, lives.front()->adapter());
-    FAIL() << "shared without memory";
-  } catch (const MemoryLimitExceeded& error) {
-    EXPECT_STREQ(error.what(), "rank 1: no room for activations");
-  }
-  processes.leader().forget(0);
-  fails = false;
-  processes.leader().share(0, lives.front()->adapter());
-  fails = true;
-  Round round = next_round(lives, small_microbatches, config);
-  const RankPlan plan = plan_of(round, processes.leader().layout());
-  try {
-    processes.leader().run(plan, round.rounds);
-    FAIL() << "went on without memory";
-  } catch (const MemoryLimitExceeded& error) {
-    EXPECT_STREQ(error.what(), "rank 1: no room for activations");
-  }
+  lives.push_back(std::make_unique<JobLife>(0, lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), *backbone));
+  expect_failure([&] { leader.share(0, lives.front()->adapter()); });
+  leader.forget(0);
+  leader.share(0, lives.front()->adapter());
+  Round round = next_round(lives, small_microbatches(), config);
+  const RankPlan plan = plan_round(round.plan, leader.layout());
+  expect_failure([&] { leader.run(plan, round.rounds); });
   EXPECT_FALSE(round.rounds.front().stepped);
-  fails = false;
-  processes.leader().run(plan, round.rounds);
+  leader.run(plan, round.rounds);
   EXPECT_TRUE(round.rounds.front().stepped) << round.rounds.front().failure;
+  leader.forget(0);
+  // A selection that cannot end begins again.
+  const std::vector<RandomJob> selecting{diff_pruning_job("b", 2, 0.05, {33, 18})};
+  lives.front() = std::make_unique<JobLife>(0, selecting.front(), *backbone);
+  JobLife& life = *lives.front();
+  leader.share(0, life.adapter());
+  while (life.adapter().finished_selection_passes() == 0) {
+    round = next_round(lives, small_microbatches(), config);
+    leader.run(plan_round(round.plan, leader.layout()), round.rounds);
+    life.finish_round(round.rounds.front());
+  }
+  expect_failure([&] { leader.end_selection(0, life.adapter(), 0); });
+  leader.forget(0);
+  const auto trained = train(selecting, *backbone, small_microbatches(),
+                             [&](Round& each) { leader.run(plan_round(each.plan, leader.layout()), each.rounds); }, processes.events());
+  EXPECT_LE(largest_difference(trained, train_on_one(selecting, backbone, small_microbatches())), 1e-10);
+  for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
+}
+
+TEST_F(RanksAsProcesses, SayWhatFailedOnAnotherRankAndGoOn) { expect_failures_to_be_said(config, even_layout(config, 3)); }
+
+/// Every method, on two layers; Adam's epsilon is far above what sums in another order are apart, which a step would magnify.
+std::vector<RandomJob> steady_jobs() {
+  std::vector<RandomJob> jobs = every_method();
+  for (RandomJob& job : jobs) {
+    job.steps = 2;
+    job.optimizer.epsilon = 1e-5;
+  }
+  jobs[3].adapter.target_modules = {"k_proj", "down_proj"};
+  jobs[3].row_lengths = {270, 20};
+  jobs[4].adapter.layers_to_transform = {1};
+  jobs[4].row_lengths = {51};
+  jobs[3].optimizer.kind = OptimizerKind::sgd;
+  jobs[3].optimizer.momentum = 0.9;
+  return jobs;
+}
+
+struct Division {
+  int32_t stages;
+  int64_t degree;
+  bool recompute;
+};
+
+void expect_training_of_one_rank(const ModelConfig& config, const std::vector<RandomJob>& jobs, const std::vector<Division>& divisions) {
+  const std::shared_ptr<const Backbone> backbone = random_backbone(config, at::kDouble, at::kCPU);
+  const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches());
+  for (const auto& [stages, degree, recompute] : divisions) {
+    Processes processes(config, even_layout(config, stages, 1, degree));
+    RankLeader& leader = processes.leader();
+    PackingPolicy policy = small_microbatches();
+    policy.recompute = recompute;
+    const auto run = [&](Round& round) {
+      leader.run(plan_round(round.plan, leader.layout()), round.rounds);
+      EXPECT_EQ(leader.times().collectives.size(), static_cast<size_t>(leader.layout().worker_count()));
+      for (const int64_t count : leader.times().collectives) EXPECT_GT(count, 0);
+    };
+    const auto trained = train(jobs, *backbone, policy, run, processes.events());
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "pp=" << stages << ",tp=" << degree;
+    for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
+  }
+}
+
+TEST(RanksAsProcessesThatDivideLayers, TrainTheAdaptersOfOneRank) {
+  expect_training_of_one_rank(eight_heads(2), steady_jobs(), {{1, 2, false}, {2, 2, true}});
+}
+
+TEST(RanksAsProcessesThatDivideLayers, TrainTheAdaptersOfOneRankWhereTheyShareKvHeads) {
+  std::vector<RandomJob> jobs = steady_jobs();
+  jobs.resize(4);  // of each method
+  expect_training_of_one_rank(eight_heads(2, 2), jobs, {{1, 4, false}});
+}
+
+TEST(RanksAsProcessesThatDivideLayers, EvaluateAsOneRankDoes) {
+  const ModelConfig config = eight_heads(4);
+  Processes processes(config, even_layout(config, 2, 1, 2));
+  expect_evaluation_of_one_rank(processes.leader(), random_backbone(config, at::kDouble, at::kCPU));
+}
+
+TEST(RanksAsProcessesThatDivideLayers, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
+  const ModelConfig config = eight_heads(4);
+  Processes processes(config, even_layout(config, 2, 1, 2));
+  expect_steps_everywhere_or_nowhere(processes.leader(), random_backbone(config, at::kDouble, at::kCPU), 0, 200);
+}
+
+TEST(RanksAsProcessesThatDivideLayers, SayWhatFailedOnAnotherRankAndGoOn) {
+  const ModelConfig config = eight_heads(4);
+  expect_failures_to_be_said(config, even_layout(config, 2, 1, 2));
+}
+
+TEST(RanksAsProcessesThatDivideLayers, LeaveAJobAloneThatIsNotFinite) {
+  const ModelConfig config = eight_heads(2);
+  const std::shared_ptr<const Backbone> backbone = random_backbone(config, at::kDouble, at::kCPU);
+  const std::vector<RandomJob> jobs{lora_job("sound", 1, 4, 0, {"all-linear"}, {30, 20}),
+                                    lora_job("broken", 2, 4, 0, {"all-linear"}, {31})};
+  Processes processes(config, even_layout(config, 1, 1, 2));
+  RankLeader& leader = processes.leader();
+  Rounds together = rounds_of(jobs, config, small_microbatches(), 2);
+  // Both steps without a flush: the first is not finite, in the other rank's part alone.
+  at::Tensor broken = together.adapters[1]->parameters()[1].value;
+  broken.view(-1)[-1] = std::numeric_limits<double>::infinity();
+  const std::vector<at::Tensor> before = values_of(*together.adapters[1]);
+  for (size_t i = 0; i < jobs.size(); ++i) leader.share(static_cast<int32_t>(i), *together.adapters[i]);
+  const PipelineWork work = work_of(together.plans, leader.layout(), one_unit, 8);
+  leader.run(plan_in_order(together.plans, leader.layout(), work, gpipe(work)), together.rounds);
+  for (const size_t round : {0, 2}) EXPECT_TRUE(together.rounds[round].stepped) << together.rounds[round].failure;
+  for (const size_t round : {1, 3}) {
+    EXPECT_FALSE(together.rounds[round].stepped);
+    EXPECT_NE(together.rounds[round].failure, "");
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) leader.gather(static_cast<int32_t>(i), *together.adapters[i]);
+  EXPECT_EQ(difference_in_bits(values_of(*together.adapters[1]), before), "");
+}
+
+TEST(RanksAsProcessesThatDivideLayers, HoldTheWeightsAndAdaptersOfTheirPartsAlone) {
+  const ModelConfig config = eight_heads(4);
+  const PipelineLayout layout = even_layout(config, 2, 1, 2);
+  int64_t weights = 0;
+  for (int32_t rank = 0; rank < 4; ++rank) weights += backbone_of(config, layout, rank)->weight_bytes();
+  // Norms are on both ranks of a stage, rotary tables on all, and the embedding, which is tied to the head, on both stages.
+  const auto whole = random_backbone(config, at::kDouble, at::kCPU);
+  const auto rotary = static_cast<int64_t>(whole->rotary().cosine.nbytes() + whole->rotary().sine.nbytes());
+  const int64_t norms = (2 * config.layer_count + 1) * config.hidden_size * 8;
+  EXPECT_EQ(weights, whole->weight_bytes() + 3 * rotary + norms + config.vocabulary_size * config.hidden_size * 8);
+  for (const RandomJob& job : every_method()) {
+    if (job.adapter.method == AdapterMethod::diff_pruning) continue;  // has no parameters yet
+    const auto adapter = job.make_adapter(config, at::kDouble);
+    int64_t parameters = 0, twice = 0;
+    for (int32_t rank = 0; rank < 4; ++rank) {
+      const std::vector<LayerRange> layers = layers_of(layout, rank);
+      const auto part = make_adapter_shard(*adapter, layout.shard_of(rank), layers);
+      parameters += part->parameter_count();
+      for (const Parameter& parameter : part->parameters()) {
+        if (rank % 2 == 1 && parameter.place.dimension < 0) twice += parameter.value.numel();
+      }
+      const std::vector<ParameterPart> parts = parts_from_json(parts_to_json(parts_of(*part)));
+      EXPECT_TRUE(at::equal(flat_state(*part, layers), flat_state(*adapter, layers, parts))) << job.name;
+    }
+    EXPECT_EQ(parameters, adapter->parameter_count() + twice) << job.name;
+  }
+}
+
+int64_t adapter_bytes() {
+  const MemoryUsage usage = memory_usage();
+  return usage[MemoryKind::adapters] + usage[MemoryKind::gradients] + usage[MemoryKind::optimizer];
+}
+
+TEST(RanksAsProcessesThatDivideLayers, TakeTheMemoryThatIsPredicted) {
+  install_counting_allocator();
+  ModelConfig config = eight_heads(2);
+  config.intermediate_size = 192;  // parts of which suit our kernels
+  config.vocabulary_size = 256;
+  const PipelineLayout layout = even_layout(config, 1, 1, 2);
+  Processes processes(config, layout, {}, at::kFloat);
+  const MemoryFacts alone = memory_facts(at::kFloat, at::kCPU);
+  MemoryFacts facts = alone;
+  facts.ranks = facts.tensor_parallel = 2;
+  facts.process_stages = layout.stages;
+  for (const RandomJob& job : {lora_job("lora", 1, 32, 0, {"all-linear"}, {9}), bottleneck_job("bottleneck", 2, 32, Activation::relu, {9})}) {
+    const int64_t before = adapter_bytes();
+    const std::unique_ptr<Adapter> adapter = job.make_adapter(config, at::kFloat, at::kCPU);
+    processes.leader().share(0, *adapter);
+    const int64_t taken = adapter_bytes() - before;
+    const JobFootprint footprint{.adapters = adapter_shapes(0, job.adapter, adapter->setup().modules, config)};
+    // The whole adapter and a shard at the first rank; the other one, in this program too, has but a shard.
+    const int64_t first = resident_bytes(config, footprint, facts).total();
+    const int64_t predicted = 2 * first - resident_bytes(config, footprint, alone).total();
+    EXPECT_LE(taken, predicted) << job.name;
+    EXPECT_GE(taken, predicted * 9 / 10) << job.name;
+    processes.leader().forget(0);
+  }
+  int64_t largest = 0;
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    const auto part = backbone_of(config, layout, rank, at::kFloat);
+    largest = std::max(largest, part->weight_bytes() - static_cast<int64_t>(part->rotary().cosine.nbytes() + part->rotary().sine.nbytes()));
+  }
+  const int64_t weights = predict_weight_bytes(config, facts);
+  EXPECT_GE(weights, largest);
+  EXPECT_LE(weights, largest * 101 / 100);
 }
 
 }  // namespace

@@ -11,8 +11,11 @@
 
 namespace cotune::testing {
 
-/// Stages of about as many layers each, one a rank or `chunks` of them.
-PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks = 1);
+/// Stages of about as many layers each, one a rank or `chunks` of them, each divided among `degree` ranks.
+PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks = 1, int64_t degree = 1);
+
+/// kernel_friendly_config with 8 heads and 4 kv heads with biases, a tied head, and a vocabulary that no degree divides.
+ModelConfig eight_heads(int64_t layers, int64_t kv_heads = 4);
 
 /// Costs by tokens alone.
 StageCost one_unit(const StepPlan& plan, size_t microbatch, size_t stage);

@@ -27,7 +27,7 @@ class HungRanks : public ::testing::Test {
   }
   static RankProgress::State waiting_for(int32_t peer) {
     RankProgress::State state = computing();
-    state.waits_for = peer;
+    state.waits_for = {peer};
     return state;
   }
   static std::string found(const std::vector<SeenRank>& ranks) { return find_hung_rank(ranks, hosts, now, 30).value_or(""); }
@@ -62,6 +62,25 @@ TEST_F(HungRanks, AreAllWhereEachWaitsForAnother) {
   // The other one has ended its part already.
   EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 32, {})}),
             "nobody goes on; there wait: rank 0 on ant for rank 1 (forward of microbatch 3 on stage 1)");
+}
+
+TEST_F(HungRanks, AreThoseForWhoseSumsTheOthersWait) {
+  const std::vector<std::string> four{"ant", "ant", "bee", "bee"};
+  const auto found_of = [&](const std::vector<SeenRank>& ranks) { return find_hung_rank(ranks, four, now, 30).value_or(""); };
+  RankProgress progress;
+  progress.join({0, 2}, {2, 3});  // of rank 2: the lower and the upper stage, and those with whom it divides the upper one
+  progress.begin_run(0);
+  progress.begin({.kind = ActionKind::forward, .microbatch = 3, .stage = 1});
+  progress.wait_for_group();
+  const RankProgress::State in_group = progress.state();
+  EXPECT_EQ(found_of({seen(1, 31, waiting_for(2)), seen(1, 31, waiting_for(3)), seen(1, 31, in_group), seen(1, 31, computing())}),
+            "rank 3 on bee hangs: forward of microbatch 3 on stage 1 has taken 31 s");
+  progress.go_on();
+  progress.wait_for(0);
+  EXPECT_EQ(progress.state().waits_for, std::vector<int32_t>{0});
+  EXPECT_EQ(found_of({seen(1, 31, {}), seen(1, 31, {}), seen(1, 31, in_group), seen(1, 31, progress.state())}),
+            "nobody goes on; there wait: rank 2 on bee for rank 3 (forward of microbatch 3 on stage 1), rank 3 on bee for rank 0 "
+            "(forward of microbatch 3 on stage 1)");
 }
 
 /// Shared by the watches of a test.

@@ -7,6 +7,7 @@
 
 #include "engine/random_job.h"
 #include "engine/memory_facts.h"
+#include "engine/rank_rounds.h"
 #include "engine/rank_threads.h"
 #include "ops/memory.h"
 #include "schedule/adapter_shape.h"
@@ -16,16 +17,6 @@ namespace cotune {
 namespace {
 
 using namespace testing;
-
-/// 8 heads and 4 kv heads with biases, a tied head, and a vocabulary that no degree divides.
-ModelConfig eight_heads(int64_t layers, int64_t kv_heads = 4) {
-  ModelConfig config = kernel_friendly_config(layers);
-  config.head_count = 8;
-  config.kv_head_count = kv_heads;
-  config.head_dim = 16;
-  config.vocabulary_size = 251;
-  return config;
-}
 
 /// The head counts of SmolLM2-135M, untied.
 ModelConfig nine_heads() {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "model/config/tensor_shard.h"
 #include "schedule/operators.h"
 #include "schedule/pipeline/compute_graph.h"
 #include "schedule/pipeline/simulate.h"
@@ -21,6 +22,9 @@ struct PipelineLayout {
   /// Ranks that divide the layers of every stage and run its actions side by side; messages go between equal places in them.
   int32_t tensor_parallel() const;
   int32_t worker_count() const { return rank_count() * tensor_parallel(); }
+  /// Of a worker: its rank in the pipeline, whose actions it takes, and its part of the layers.
+  int32_t place_of(int32_t worker) const { return worker / tensor_parallel(); }
+  TensorShard shard_of(int32_t worker) const { return {worker % tensor_parallel(), tensor_parallel()}; }
   /// The stage that holds a layer.
   int32_t stage_of(int64_t layer) const;
   bool operator==(const PipelineLayout&) const = default;
