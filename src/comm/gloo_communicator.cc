@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "comm/failure_text.h"
+#include "comm/host_buffer.h"
 #include "comm/message_queue.h"
 
 namespace cotune {
@@ -205,7 +206,7 @@ class GlooCommunicator : public Communicator {
   const int32_t rank_, size_;
   const std::shared_ptr<std::atomic<bool>> aborted_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  const at::Tensor fuse_buffer_ = at::empty({1}, at::kByte);
+  const at::Tensor fuse_buffer_ = host_buffer({1}, at::kByte);  // groups are made where memory has run out, too
   std::mutex abort_mutex_;
   std::map<int32_t, c10::intrusive_ptr<c10d::Work>> fuses_;  ///< by peer: a receive of what nobody ever sends
   std::vector<std::thread> watchers_;

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <limits>
 
+#include "comm/host_buffer.h"
+
 namespace cotune {
 namespace {
 
@@ -27,8 +29,8 @@ double fastest_of(int times, const at::Tensor& buffer, Communicator& communicato
 
 LinkSpeed measure_link(Communicator& communicator, int32_t peer, bool begins) {
   constexpr int64_t large = int64_t{4} << 20;
-  const double latency = fastest_of(8, at::zeros({1}, at::kByte), communicator, peer, begins);
-  const double seconds = fastest_of(3, at::zeros({large}, at::kByte), communicator, peer, begins);
+  const double latency = fastest_of(8, host_buffer({1}, at::kByte).zero_(), communicator, peer, begins);
+  const double seconds = fastest_of(3, host_buffer({large}, at::kByte).zero_(), communicator, peer, begins);
   return {latency, static_cast<double>(large) / std::max(seconds - latency, 1e-9)};
 }
 

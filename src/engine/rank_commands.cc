@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/byte_messages.h"
+#include "comm/host_buffer.h"
 #include "ops/memory.h"
 #include "schedule/step_plan_json.h"
 
@@ -172,7 +173,8 @@ Json made_to_json(const MadeSteps& made) {
   Json json = Json::array();
   for (const auto& [step, record] : made) {
     const at::Tensor values = record.cpu();
-    json.push_back({step.job, step.step, values[0].item<double>(), values[1].item<double>()});
+    const auto* value = values.const_data_ptr<double>();
+    json.push_back({step.job, step.step, value[0], value[1]});
   }
   return json;
 }
@@ -180,9 +182,9 @@ Json made_to_json(const MadeSteps& made) {
 MadeSteps made_from_json(const Json& json, at::Device device) {
   MadeSteps made;
   for (const Json& each : json) {
-    const at::Tensor record = at::empty({2}, at::kDouble);
-    record[0] = each.at(2).get<double>();
-    record[1] = each.at(3).get<double>();
+    const at::Tensor record = host_buffer({2}, at::kDouble);  // memory may have run out
+    record.mutable_data_ptr<double>()[0] = each.at(2).get<double>();
+    record.mutable_data_ptr<double>()[1] = each.at(3).get<double>();
     made[{each.at(0).get<int32_t>(), each.at(1).get<int64_t>()}] = record.to(device);
   }
   return made;

@@ -32,6 +32,10 @@ RankLeader::RankLeader(std::shared_ptr<const Backbone> backbone, PipelineLayout 
 }
 
 RankLeader::~RankLeader() {
+  if (!is_answered_) {
+    rank_.control().abort();
+    return;
+  }
   try {
     Json command = to_json(RankCommand::end);
     command["well"] = std::uncaught_exceptions() == 0;
@@ -42,13 +46,17 @@ RankLeader::~RankLeader() {
   }
 }
 
-void RankLeader::tell(const Json& command) { broadcast_message(rank_.control(), command); }
+void RankLeader::tell(const Json& command) {
+  is_answered_ = false;
+  broadcast_message(rank_.control(), command);
+}
 
 std::vector<RankLeader::Json> RankLeader::answers_of_all() {
   std::vector<Json> answers(static_cast<size_t>(rank_.control().size()));
   for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
     answers[static_cast<size_t>(rank)] = receive_message(rank_.control(), rank);
   }
+  is_answered_ = true;
   return answers;
 }
 
@@ -176,6 +184,7 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
   };
   if (shards_) attempt([&] { shards_->share(job, adapter); });
   std::vector<Json> answers = answers_of_all();
+  is_answered_ = false;
   for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
     Json& answer = answers[static_cast<size_t>(rank)];
     if (failed(answer)) continue;
@@ -186,6 +195,7 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
     if (state.numel() > 0) rank_.control().send(state, rank, Channel::activation)->wait();
     answer = receive_message(rank_.control(), rank);
   }
+  is_answered_ = true;
   throw_first_error(answers, error);
 }
 
@@ -202,6 +212,7 @@ void RankLeader::gather(int32_t job, Adapter& adapter) {
   command["job"] = job;
   tell(command);
   const std::vector<Json> answers = answers_of_all();
+  is_answered_ = false;
   std::exception_ptr error;  // what the others send is taken in any case
   for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
     const Json& answer = answers[static_cast<size_t>(rank)];
@@ -217,6 +228,7 @@ void RankLeader::gather(int32_t job, Adapter& adapter) {
       error = std::current_exception();
     }
   }
+  is_answered_ = true;
   throw_first_error(answers, error);
   if (!shards_) return;
   shards_->gather(job, adapter);

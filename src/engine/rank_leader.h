@@ -18,7 +18,7 @@ class RankLeader : public RankGroup {
  public:
   /// backbone: with the weights of this rank's stages, at least.
   RankLeader(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, RankLinks links);
-  /// Ends the others' work. If the group has ended already they know.
+  /// Ends the others' work; where a command was broken off, by ending the group. If it has ended already they know.
   ~RankLeader() override;
 
   const PipelineLayout& layout() const override { return rank_.layout(); }
@@ -49,6 +49,7 @@ class RankLeader : public RankGroup {
   ProcessRank rank_;
   std::optional<JobShards> shards_;  ///< with which this rank computes, where it has but a part of its layers
   RankTimes times_;
+  bool is_answered_ = true;  ///< all that the others were told
 };
 
 }  // namespace cotune

@@ -381,6 +381,29 @@ int64_t adapter_bytes() {
   return usage[MemoryKind::adapters] + usage[MemoryKind::gradients] + usage[MemoryKind::optimizer];
 }
 
+TEST(RanksAsProcessesThatDivideLayers, ComeTogetherAgainWhereMemoryHasRunOut) {
+  install_counting_allocator();
+  const ModelConfig config = eight_heads(2);
+  Processes processes(config, even_layout(config, 1, 1, 2));
+  RankLeader& leader = processes.leader();
+  std::vector<std::unique_ptr<JobLife>> lives;
+  lives.push_back(std::make_unique<JobLife>(0, lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), *random_backbone(config, at::kDouble, at::kCPU)));
+  leader.share(0, lives.front()->adapter());
+  Round round = next_round(lives, small_microbatches(), config);
+  const RankPlan plan = plan_round(round.plan, leader.layout());
+  int64_t count = 0;
+  leader.observe([&](int32_t, const Operator&) {
+    if (++count == 10) set_memory_limit(1);  // which all ranks here have in common, until they have met again
+  });
+  EXPECT_THROW(leader.run(plan, round.rounds), MemoryLimitExceeded);
+  set_memory_limit(0);
+  EXPECT_FALSE(round.rounds.front().stepped);
+  leader.observe({});
+  leader.run(plan, round.rounds);
+  EXPECT_TRUE(round.rounds.front().stepped) << round.rounds.front().failure;
+  for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
+}
+
 TEST(RanksAsProcessesThatDivideLayers, TakeTheMemoryThatIsPredicted) {
   install_counting_allocator();
   ModelConfig config = eight_heads(2);
