@@ -22,6 +22,7 @@
 #include "data/example_builder.h"
 #include "data/unicode.h"
 #include "engine/generation.h"
+#include "jobs/emulated_file.h"
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"
 #include "ops/memory.h"
@@ -353,7 +354,10 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--dtype", to.dtype, "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
       ->transform(as_in_jobs_file(Section::model, "dtype"));
   command->add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")
-      ->transform(as_in_jobs_file(Section::run, "device"));
+      ->transform(as_in_jobs_file(Section::run, "device"))
+      ->check([](const std::string& text) {
+        return emulated_file(text).empty() ? "" : std::string("an emulated device computes no answer; accepted are auto, cpu and cuda");
+      });
   command->add_option("--threads", to.threads, "Worker threads; 0: one per core")->check(CLI::Range(0, 4096));
   command->add_flag("--json", to.json, "Each answer as one JSON object on a line, with its tokens and time");
   command->callback([arguments] { exit_code() = generate(*arguments); });

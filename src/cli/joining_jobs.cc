@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "cli/emulated_run.h"
 #include "cli/run_setup.h"
+#include "jobs/emulated_file.h"
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"
 
@@ -57,6 +59,10 @@ JoiningJobs read_joining_jobs(const JobsText& text, const std::vector<std::strin
     if (!taken.contains(job.name)) continue;
     const OptionPlace place = job.place_of("name");
     mistakes.add(place.file, place.line, place.field, fmt::format("`{}` is the name of a job of the run already", job.name));
+  }
+  const bool is_emulated = !emulated_file(run.jobs_file.run.device).empty();
+  for (const JobSpec& job : reading.jobs_file.jobs) {
+    if (is_emulated) check_emulated_job(job, mistakes);
   }
   JoiningJobs joining;
   joining.data = read_jobs(reading, &run.files.config, &run.text, mistakes);

@@ -44,6 +44,11 @@ Json prediction_json(const RunPrediction& prediction) {
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
+Json marked(Json json, const TrainingJob& job) {
+  if (job.is_emulated()) json["emulated"] = true;
+  return json;
+}
+
 Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr); }
 
 }  // namespace
@@ -70,23 +75,25 @@ void JsonEvents::on_selection(const TrainingJob& job) {
 }
 
 void JsonEvents::on_step(const StepEvent& event) {
-  print_event(Json{{"event", "step"},
-                   {"job", event.job->spec().name},
-                   {"step", event.job->state().step},
-                   {"steps", event.job->total_steps()},
-                   {"loss", number(event.loss)},
-                   {"learning_rate", event.learning_rate},
-                   {"tokens_per_second", number(event.tokens_per_second)},
-                   {"seconds_left", number(event.seconds_left)}});
+  Json json{{"event", "step"},
+            {"job", event.job->spec().name},
+            {"step", event.job->state().step},
+            {"steps", event.job->total_steps()},
+            {"loss", number(event.loss)},
+            {"learning_rate", event.learning_rate},
+            {"tokens_per_second", number(event.tokens_per_second)},
+            {"seconds_left", number(event.seconds_left)}};
+  print_event(marked(std::move(json), *event.job));
 }
 
 void JsonEvents::on_evaluation(const EvaluationEvent& event) {
-  print_event(Json{{"event", "evaluation"},
-                   {"job", event.job->spec().name},
-                   {"step", event.job->state().step},
-                   {"loss", number(event.loss)},
-                   {"accuracy", number(event.accuracy)},
-                   {"best", event.best}});
+  Json json{{"event", "evaluation"},
+            {"job", event.job->spec().name},
+            {"step", event.job->state().step},
+            {"loss", number(event.loss)},
+            {"accuracy", number(event.accuracy)},
+            {"best", event.best}};
+  print_event(marked(std::move(json), *event.job));
 }
 
 void JsonEvents::on_checkpoint(const TrainingJob& job) {
@@ -94,12 +101,13 @@ void JsonEvents::on_checkpoint(const TrainingJob& job) {
 }
 
 void JsonEvents::on_job_ended(const TrainingJob& job) {
-  print_event(Json{{"event", "end"},
-                   {"job", job.spec().name},
-                   {"step", job.state().step},
-                   {"status", to_string(job.state().status)},
-                   {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
-                   {"reason", job.state().failure}});
+  Json json{{"event", "end"},
+            {"job", job.spec().name},
+            {"step", job.state().step},
+            {"status", to_string(job.state().status)},
+            {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
+            {"reason", job.state().failure}};
+  print_event(marked(std::move(json), job));
 }
 
 void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {
@@ -133,6 +141,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["labelled_tokens"] = summary.labelled_tokens;
   json["tokens_per_second"] = summary.seconds_training > 0 ? Json(summary.tokens_per_second()) : Json(nullptr);
   json["device"] = summary.device;
+  json["emulated"] = summary.emulated;
   json["peak_rss_bytes"] = summary.peak_rss_bytes;
   json["peak_held_bytes"] = summary.memory.peak_held_bytes;
   json["peak_live_bytes"] = summary.memory.peak_live_bytes;

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "formats/gguf.h"
 
 namespace cotune {
 namespace {
@@ -66,6 +67,19 @@ const Tokenizer& ModelText::tokenizer() const {
 
 std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::path& file) const {
   return std::make_unique<ChatTemplate>(read_file(file), file.string(), special_tokens_);
+}
+
+ModelFiles model_without_weights(const ModelSpec& spec) {
+  const std::string& source = spec.path.empty() ? spec.config : spec.path;
+  ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
+  std::filesystem::path folder = source;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  if (std::filesystem::is_directory(folder)) {
+    files.tokenizer = find_tokenizer_files(folder, files.config.eos_token_ids);
+  } else if (std::filesystem::is_regular_file(folder) && folder.extension() == ".gguf") {
+    files.tokenizer = tokenizer_files_of(GgufFile(folder));
+  }
+  return files;
 }
 
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {

@@ -41,4 +41,7 @@ class ModelText {
 /// Opens what the model section names: a path, or a configuration with random weights. Mistakes are added to `mistakes`.
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes);
 
+/// Its shape and text side. No weights are read, nor need they be there: `weights` is null. Throws UserError.
+ModelFiles model_without_weights(const ModelSpec& spec);
+
 }  // namespace cotune

@@ -1,7 +1,6 @@
 #include "cli/planned_jobs.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <memory>
 
@@ -11,22 +10,6 @@
 
 namespace cotune {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// Shape and text side of the model. No weights are read, nor need they be there.
-ModelFiles model_without_weights(const ModelSpec& spec) {
-  const std::string& source = spec.path.empty() ? spec.config : spec.path;
-  ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
-  fs::path folder = source;
-  if (folder.filename() == "config.json") folder = folder.parent_path();
-  if (fs::is_directory(folder)) {
-    files.tokenizer = find_tokenizer_files(folder, files.config.eos_token_ids);
-  } else if (fs::is_regular_file(folder) && folder.extension() == ".gguf") {
-    files.tokenizer = tokenizer_files_of(GgufFile(folder));
-  }
-  return files;
-}
 
 /// Lengths of the tokenised examples of data.train.
 ReadLengths length_reader(const ModelFiles& files, std::map<std::string, double>& truncated_shares) {

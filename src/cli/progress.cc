@@ -104,8 +104,9 @@ void ProgressLines::on_round_ended(double seconds) {
 }
 
 void ProgressLines::step_line(const StepEvent& event) const {
-  line(*event.job, fmt::format("{:>{}}/{:<{}}  loss {:<7.4f} lr {:<8.2e} {:>6.0f} tok/s {:>6} left",
-                               event.job->state().step, step_width_, event.job->total_steps(), step_width_, event.loss,
+  const std::string loss = event.job->is_emulated() ? "emulated    " : fmt::format("loss {:<7.4f}", event.loss);
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  {} lr {:<8.2e} {:>6.0f} tok/s {:>6} left",
+                               event.job->state().step, step_width_, event.job->total_steps(), step_width_, loss,
                                event.learning_rate, event.tokens_per_second, duration_text(event.seconds_left)));
 }
 
@@ -118,6 +119,8 @@ void ProgressLines::total_line() const {
 }
 
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
+  if (event.job->is_emulated()) return line(*event.job, fmt::format("{:>{}}/{:<{}}  evaluation emulated", event.job->state().step,
+                                                                   step_width_, event.job->total_steps(), step_width_));
   line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
                                event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
                                event.best || event.job->state().step == 0 ? "" : ", not the best"));

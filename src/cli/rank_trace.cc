@@ -55,11 +55,12 @@ void RankTrace::on_ranks(const RankPlan& plan, const RankTimes& times, double be
   rounds_.push_back(std::move(rounds));
 }
 
-void RankTrace::on_run_ended(const RunSummary&) {
+void RankTrace::on_run_ended(const RunSummary& summary) {
+  const char* done = summary.emulated ? "emulated" : "measured";
   std::vector<TracedRun> runs;
   for (const Rounds& each : rounds_) {
     runs.push_back({.schedule = &each.planned, .simulation = &each.predicted, .name = "planned", .process = 0, .start_s = each.begin_s});
-    runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = "measured", .process = 1, .start_s = each.begin_s});
+    runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = done, .process = 1, .start_s = each.begin_s});
   }
   write_file_atomically(file_, render_trace(runs));
 }

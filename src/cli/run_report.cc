@@ -43,7 +43,9 @@ std::string speed_text(const RunSummary& summary) {
 }
 
 void print_speed(const RunSummary& summary) {
-  print_line(fmt::format("\n{} in {}: {}", summary.interrupted ? "Stopped and saved" : "Done",
+  const char* stopped = summary.emulated ? "Stopped" : "Stopped and saved";
+  if (summary.emulated) print_line(fmt::format("\nEmulated, {}: nothing was computed, and no adapter is left", summary.device));
+  print_line(fmt::format("\n{} in {}: {}", summary.interrupted ? stopped : "Done",
                          duration_text(summary.seconds), speed_text(summary)));
   print_line(fmt::format("{} training rounds in {}, {} evaluations in {}", summary.rounds,
                          duration_text(summary.seconds_training), summary.evaluation_rounds,

@@ -7,6 +7,8 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/emulated_run.h"
+#include "jobs/emulated_file.h"
 #include "jobs/target_modules.h"
 #include "kernels/isa.h"
 #include "train/adapter_folder.h"
@@ -87,6 +89,26 @@ std::unique_ptr<ModelText> read_text(const ModelParts& model, Diagnostics& mista
   }
 }
 
+/// On an emulated device without weights.
+ModelParts find_model_for(const JobsFile& jobs_file, Diagnostics& mistakes) {
+  if (emulated_file(jobs_file.run.device).empty()) return find_model(jobs_file.model, mistakes);
+  try {
+    return {.files = model_without_weights(jobs_file.model), .has_config = true, .has_tokenizer = true};
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
+}
+
+JobData read_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes) {
+  try {
+    return data_of_lengths(job, config);
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
+}
+
 }  // namespace
 
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,
@@ -130,7 +152,7 @@ void check_preset(JobsFileReading& reading, Diagnostics& mistakes) {
 RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes) {
   check_preset(reading, mistakes);
   RunInputs inputs;
-  if (reading.model) inputs.model = find_model(reading.jobs_file.model, mistakes);
+  if (reading.model) inputs.model = find_model_for(reading.jobs_file, mistakes);
   if (inputs.model.has_config) inputs.text = read_text(inputs.model, mistakes);
   inputs.data = read_jobs(reading, inputs.model.has_config ? &inputs.model.files.config : nullptr, inputs.text.get(), mistakes);
   inputs.jobs_file = std::move(reading.jobs_file);
@@ -145,7 +167,9 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
     JobData& data = all.emplace_back();
     if (reading.jobs[i].adapter && config != nullptr) check_adapter(job, *config, mistakes);
     if (!reading.jobs[i].data) continue;
-    if (text != nullptr) {
+    if (!job.data.lengths.empty()) {
+      if (config != nullptr) data = read_lengths(job, *config, mistakes);
+    } else if (text != nullptr) {
       data = read_data(job, *text, *config, mistakes);
     } else {
       check_records(job.data, mistakes);
@@ -160,10 +184,12 @@ std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData
                                        model.path.string(), run_folder / "jobs" / spec.name);
 }
 
+at::ScalarType torch_dtype(const std::string& name) {
+  return name == "bfloat16" ? at::kBFloat16 : name == "float64" ? at::kDouble : at::kFloat;
+}
+
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device) {
-  if (model.dtype == "float32") return at::kFloat;
-  if (model.dtype == "bfloat16") return at::kBFloat16;
-  if (model.dtype == "float64") return at::kDouble;
+  if (model.dtype != "auto") return torch_dtype(model.dtype);
   const bool native =
       device.is_cpu() ? kernels::cpu_features().avx512_bf16 : device.plugin->has_bf16(device.device.index());
   return native ? at::kBFloat16 : at::kFloat;

@@ -41,6 +41,9 @@ std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,
                   Diagnostics& mistakes);
 
+/// Of bfloat16, float32 or float64.
+at::ScalarType torch_dtype(const std::string& name);
+
 /// The compute dtype that the model section asks for: `auto` is bfloat16 where the device multiplies it
 /// natively, float32 elsewhere.
 at::ScalarType compute_dtype(const ModelSpec& model, const ComputeDevice& device);

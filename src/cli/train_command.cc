@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "cli/check_report.h"
 #include "cli/commands.h"
+#include "cli/emulated_run.h"
 #include "cli/json_events.h"
 #include "cli/memory_check.h"
 #include "cli/output.h"
@@ -29,12 +30,14 @@
 #include "cli/stop_signals.h"
 #include "engine/backbone.h"
 #include "engine/rank_leader.h"
+#include "jobs/emulated_file.h"
 #include "jobs/jobs_file.h"
 #include "jobs/option_table.h"
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "train/emulated_times.h"
 #include "train/metrics_file.h"
 #include "train/run_folder.h"
 #include "train/trainer.h"
@@ -58,9 +61,10 @@ RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const 
                       at::ScalarType compute, const ComputeDevice& device, int64_t limit) {
   RunRecord record;
   record.configuration = jobs_file;
-  record.model_fingerprint = model_fingerprint(files);
+  record.emulated = emulated_file(jobs_file.run.device);
+  record.model_fingerprint = record.emulated.empty() ? model_fingerprint(files) : "no weights: " + model_shape_text(files.config);
   record.compute_dtype = c10::toString(compute);
-  record.instruction_set = device.is_cpu() ? to_string(kernel_isa(compute, at::kCPU)) : device.name;
+  record.instruction_set = device.is_cpu() && record.emulated.empty() ? to_string(kernel_isa(compute, at::kCPU)) : device.name;
   record.memory_limit_bytes = limit;
   for (size_t i = 0; i < data.size(); ++i) record.data_hashes[jobs_file.jobs[i].name] = content_hash(data[i]);
   return record;
@@ -140,6 +144,27 @@ std::vector<std::shared_ptr<Backbone>> load_backbone(const ModelFiles& files, at
   }
 }
 
+/// The same without weights, for a device that is not there.
+std::vector<std::shared_ptr<Backbone>> emulated_backbone(const ModelConfig& config, at::ScalarType compute, const EmulatedTimes& times,
+                                                         const std::vector<TensorShard>& shards) {
+  std::vector<std::shared_ptr<Backbone>> parts;
+  for (const TensorShard& shard : shards) parts.push_back(Backbone::emulated(config, compute, shard, times.device));
+  return parts;
+}
+
+/// Options that mean nothing where nothing is computed, and a launcher, whose processes do not share a clock.
+void check_emulated(const TrainArguments& arguments, const std::map<std::string, OptionPlace>& run_places, const JobsFile& jobs_file,
+                    bool is_launched, Diagnostics& mistakes) {
+  const auto refuse = [&](const char* option, const char* why) { mistakes.add(option, 0, "", fmt::format("{}, and run.device is emulated", why)); };
+  if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are those of a trained adapter");
+  if (arguments.resume) refuse("--resume", "a run is resumed from checkpoints");
+  if (arguments.check) refuse("--check", "says what a run takes of this machine's memory");
+  if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
+  if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
+  check_emulated_run(run_places, mistakes);
+  for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
+}
+
 RunFolder::Start start_of(const TrainArguments& arguments) {
   using Start = RunFolder::Start;
   return arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh;
@@ -151,6 +176,15 @@ ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mi
   } catch (const UserError& error) {
     mistakes.add(error);
     return {};
+  }
+}
+
+std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& model, const ModelConfig& config, Diagnostics& mistakes) {
+  try {
+    return read_emulated_times(emulated_file(run.device), config, model.dtype, run.ranks, parallel_of(run).tensor);
+  } catch (const UserError& error) {
+    mistakes.add("", 0, "", error.what());
+    return std::nullopt;
   }
 }
 
@@ -261,7 +295,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   JobsFileReading reading =
       read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
   const int32_t processes_here = processes != nullptr ? processes->on_host_of(0) : 1;
-  const ComputeDevice device =
+  ComputeDevice device =
       device_for(reading.jobs_file.run, processes != nullptr ? processes->process().local_rank : 0, mistakes);
   if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
   if (processes != nullptr || reading.jobs_file.run.threads > 0) {
@@ -293,7 +327,13 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (arguments.sample_tokens > 0 && processes != nullptr) {
     mistakes.add("--sample-tokens", 0, "", "needs the whole model in one process: `cotune generate` answers when the run is over");
   }
-  const at::ScalarType compute = compute_dtype(jobs_file.model, device);
+  std::optional<EmulatedTimes> emulated;
+  if (device.is_emulated()) {
+    check_emulated(arguments, run_places, jobs_file, processes != nullptr, mistakes);
+    if (inputs.model.has_config) emulated = times_for(run, jobs_file.model, files.config, mistakes);
+    if (emulated) device.name = emulated->device->name;
+  }
+  const at::ScalarType compute = emulated ? torch_dtype(emulated->dtype) : compute_dtype(jobs_file.model, device);
   std::optional<FollowedTasks> followed;
   if (!arguments.plan.empty() && run_is_sound) {
     followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, run_places, inputs.model.has_config ? &files.config : nullptr,
@@ -308,19 +348,19 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
   if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, mistakes);
-  const int64_t limit = memory_limit(run, device, processes_here);
-  if (inputs.model.has_config && device.is_cpu() && processes == nullptr) {
+  const int64_t limit = device.is_emulated() ? 0 : memory_limit(run, device, processes_here);
+  if (inputs.model.has_config && device.is_cpu() && !device.is_emulated() && processes == nullptr) {
     check_weights_fit(run.memory, limit, files.config, compute, mistakes);
   }
   std::unique_ptr<CheckedProfile> profile;
-  if (inputs.model.has_config) {
+  if (inputs.model.has_config && !device.is_emulated()) {
     try {
       profile = profile_for(arguments.profile, files.config, compute, device, ranks_here(run, processes));
     } catch (const UserError& error) {
       mistakes.add("", 0, "", error.what());
     }
   }
-  DeviceCosts costs = profile ? measured_costs(compute, device, profile->times, arguments.profile) : roofline_costs(compute, device);
+  DeviceCosts costs = emulated ? emulated->costs : profile ? measured_costs(compute, device, profile->times, arguments.profile) : roofline_costs(compute, device);
   if (arguments.check) {
     return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed), processes != nullptr, mistakes);
   }
@@ -336,8 +376,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     record.relief = before->relief;
     record.changes = before->changes;
   }
-  files.weights->drop_pages();  // the fingerprint has read them all
-  if (device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
+  if (files.weights != nullptr) files.weights->drop_pages();  // the fingerprint has read them all
+  if (limit > 0 && device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
   BackboneUse use{.positions = longest_row(inputs.data) + arguments.sample_tokens};
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
   const PackingPolicy policy = packing_policy(run, files.config);
@@ -353,7 +393,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     const int64_t count = parallel_of(run).tensor;
     for (int64_t index = 0; index < count; ++index) shards.push_back({index, count});
   }
-  const auto parts = load_backbone(files, compute, device, use, shards, run.memory);
+  const auto parts = emulated ? emulated_backbone(files.config, compute, *emulated, shards)
+                              : load_backbone(files, compute, device, use, shards, run.memory);
   const std::shared_ptr<Backbone>& backbone = parts.front();
 
   std::map<std::string, JobProgress> progress;
@@ -385,6 +426,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
       if (rank.tensor_limit_bytes > 0) options.rank_tensor_limits.push_back(rank.tensor_limit_bytes);
     }
   }
+  if (emulated) options.rank_link = emulated->device->link;
   options.policy = policy;
   options.recompute = run.recompute;
   options.ranks = run.ranks;
@@ -396,7 +438,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
   RunRecorder recorder(folder, record);
-  RunPrediction prediction(*backbone, profile ? &profile->times : nullptr, profile ? profile->profile.process_bytes : 0,
+  const MeasuredTimes* times = emulated ? emulated->measured.get() : profile ? &profile->times : nullptr;
+  RunPrediction prediction(*backbone, times, profile ? profile->profile.process_bytes : 0,
                            run.ranks);
   options.observers = {&metrics, &recorder, &prediction};
   if (arguments.json) {

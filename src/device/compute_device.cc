@@ -10,6 +10,11 @@ ComputeDevice choose_device(const std::string& wish, const std::string& place, c
                             int local_rank) {
   ComputeDevice chosen;
   if (wish == "cpu") return chosen;
+  if (wish.starts_with("emulated:")) {
+    chosen.device = at::kMeta;
+    chosen.name = "emulated";
+    return chosen;
+  }
   const OpenedPlugin opened = open_cuda_plugin(search);
   if (opened.plugin == nullptr) {
     if (wish == "cuda") throw_user_error("{}: cuda: {}; `cpu` and `auto` are available", place, opened.problem);

@@ -75,7 +75,20 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
   return backbone;
 }
 
+std::shared_ptr<Backbone> Backbone::emulated(const ModelConfig& config, at::ScalarType compute, TensorShard shard,
+                                             std::shared_ptr<const EmulatedDevice> device) {
+  auto backbone = std::make_shared<Backbone>();
+  backbone->config_ = config;
+  backbone->shard_ = shard;
+  backbone->shard_config_ = sharded_config(config, shard.count);
+  backbone->compute_ = compute;
+  backbone->device_ = at::kMeta;
+  backbone->emulated_ = std::move(device);
+  return backbone;
+}
+
 void Backbone::allow_rows(int64_t positions) {
+  if (emulated_ != nullptr) return;
   positions = std::min(positions, config_.context_length);
   if (positions <= this->positions()) return;
   const MemoryScope scope(MemoryKind::weights);
@@ -98,6 +111,7 @@ AttentionShape Backbone::attention_shape() const {
 }
 
 int64_t Backbone::weight_bytes() const {
+  if (emulated_ != nullptr) return 0;
   int64_t bytes = static_cast<int64_t>(rotary_.cosine.nbytes() + rotary_.sine.nbytes());
   if (head_ != nullptr) bytes += static_cast<int64_t>(final_norm_.nbytes()) + head_->bytes();
   if (embedding_.defined()) bytes += static_cast<int64_t>(embedding_.nbytes());

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/emulated_device.h"
 #include "model/config/model_config.h"
 #include "model/config/tensor_shard.h"
 #include "model/weights/model_files.h"
@@ -37,6 +38,12 @@ class Backbone {
   /// float64 (tests). device: where they go.
   static std::shared_ptr<Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device,
                                         BackboneUse use = {});
+
+  /// Shapes without weights, on the meta device: for interpreters that let operators take the device's time and compute nothing.
+  static std::shared_ptr<Backbone> emulated(const ModelConfig& config, at::ScalarType compute, TensorShard shard,
+                                            std::shared_ptr<const EmulatedDevice> device);
+  /// nullptr: there are weights to compute with.
+  const EmulatedDevice* emulated_device() const { return emulated_.get(); }
 
   /// Of the whole model.
   const ModelConfig& config() const { return config_; }
@@ -72,6 +79,7 @@ class Backbone {
   std::vector<BackboneLayer> layers_;
   std::shared_ptr<const FrozenProduct> head_;
   RotaryTable rotary_;
+  std::shared_ptr<const EmulatedDevice> emulated_;
 };
 
 }  // namespace cotune

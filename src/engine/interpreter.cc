@@ -4,7 +4,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <chrono>
+#include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "engine/optimizer.h"
@@ -39,10 +40,6 @@ bool is_taken_in_evaluation(ActionKind kind) {
          kind == ActionKind::receive_activation;
 }
 
-double clock_s() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 bool is_norm(const Action& message) { return message.microbatch < 0; }
 
 std::vector<JobStep> jobs_of(const StepPlan& round, const Microbatch& microbatch) {
@@ -74,6 +71,9 @@ Interpreter::Interpreter(std::shared_ptr<const Backbone> backbone, PipelineLayou
                     OwnStage{Stage(backbone_, shape), {shape.first_layer, shape.last_layer}, {}});
   }
   COTUNE_CHECK(!stages_.empty(), "rank {} has no stage", rank);
+  if (backbone_->emulated_device() == nullptr) return;
+  clock_ = std::make_unique<EmulatedClock>(*backbone_->emulated_device());
+  for (auto& [index, own] : stages_) own.stage.keep_time(clock_.get());
 }
 
 void Interpreter::observe(
@@ -103,7 +103,8 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
     join(group);
     begin(plan.rounds, rounds);
     messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
-                                               backbone_->device(), progress.get());
+                                               clock_ != nullptr ? at::Device(at::kCPU) : backbone_->device(), progress.get(),
+                                               clock_.get());
     run_actions(plan.ranks[static_cast<size_t>(rank_)]);
     unread_.read(read_tensor);
     messages_->finish();
@@ -116,6 +117,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
 
 void Interpreter::join(TensorGroup* group) {
   group_ = group;
+  if (group != nullptr) group->keep_time(clock_.get());
   for (auto& [index, own] : stages_) own.stage.join(group);
 }
 
@@ -126,12 +128,15 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
   steps_.clear();
   spans_.clear();
   from_above_.clear();
+  if (clock_ != nullptr) clock_->begin();
   for (JobRound& round : rounds) {
     rounds_[{round.job, round.batch->step}] = &round;
     round.loss_sum = 0;
     round.labelled_tokens = round.batch->labelled_count();
     round.stepped = false;
     round.failure.clear();
+    round.emulated = clock_ != nullptr;
+    if (round.emulated) round.loss_sum = round.gradient_norm = std::numeric_limits<double>::quiet_NaN();
     round.row_predicted.assign(round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0, 1);
   }
   evaluating_ = !rounds.empty() && rounds.front().purpose == RoundPurpose::evaluate;
@@ -182,11 +187,12 @@ void Interpreter::run_actions(std::span<const Action> actions) {
     for (size_t index = 0; index < actions.size(); ++index) {
       const Action& action = actions[index];
       if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
-      const double begin_s = clock_s(), waited_s = waited_now();
+      const double begin_s = now_s(), waited_s = waited_now();
       if (progress != nullptr && messages_ != nullptr) progress->begin(action);
       take(action);
+      if (clock_ != nullptr && computes(action.kind)) clock_->settle();
       if (messages_ == nullptr || !computes(action.kind)) continue;
-      spans_.push_back({index, begin_s + waited_now() - waited_s, clock_s()});
+      spans_.push_back({index, begin_s + waited_now() - waited_s, now_s()});
     }
   } catch (const c10::OutOfMemoryError& error) {
     throw MemoryLimitExceeded(error.what_without_backtrace());
@@ -220,6 +226,7 @@ void Interpreter::forward(const Action& action) {
       make_microbatch_state(*at.microbatch, at.round->policy.layout, rounds, here.chains, here.layers,
                             model.attention_shape(), model.compute(), model.device()));
   MicrobatchState& state = *live.state;
+  if (clock_ != nullptr) state.counts = count_microbatch(*at.microbatch, state.labels.size(0));
   if (action.stage > 0 && is_own(action.stage - 1)) {
     state.hidden = std::move(handed_.extract({false, action.stage, action.microbatch}).mapped());
   } else if (action.stage > 0) {
@@ -345,7 +352,7 @@ void Interpreter::send_error(const Action& action) {
 }
 
 at::Tensor Interpreter::no_record() const {
-  return at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(backbone_->device()));
+  return at::zeros({2}, at::TensorOptions().dtype(at::kDouble).device(clock_ != nullptr ? at::kCPU : backbone_->device()));
 }
 
 at::Tensor Interpreter::known_record(const JobStep& step) const {
@@ -358,6 +365,7 @@ at::Tensor Interpreter::record_of(const JobStep& step, int32_t stage) {
   const JobRound& round = *rounds_.at(step);
   if (round.purpose != RoundPurpose::train) return no_record();
   const OwnStage& here = own(stage);
+  if (clock_ != nullptr) return emulate_record(round, here.layers);
   const bool has_head = here.stage.shape().has_head;
   if (has_head && steps_on_host(*round.adapter)) unread_.read(read_tensor);
   if (group_ != nullptr) group_->reduce_gradients(*round.adapter, here.layers);
@@ -384,30 +392,59 @@ const at::Tensor& Interpreter::whole_record(const Action& action) {
   if (!rounds_.contains(next)) {
     return record = messages_->wait_for_norm(action.stage, step.job, step.step).records[0].clone();
   }
+  // All messages of that step have it; the one that was posted first comes first, which of a chain is not the first microbatch.
+  std::optional<std::pair<int64_t, int32_t>> first;
   for (size_t m = 0; m < places_.size(); ++m) {
     const std::vector<JobStep>& jobs = places_[m].jobs;
-    const auto found = std::find(jobs.begin(), jobs.end(), next);
     const auto microbatch = static_cast<int32_t>(m);
-    if (found == jobs.end() || !messages_->is_posted(ActionKind::receive_activation, action.stage, microbatch)) continue;
-    const Message& message = messages_->wait(ActionKind::receive_activation, action.stage, microbatch);
-    return record = message.records[found - jobs.begin()].clone();
+    if (std::find(jobs.begin(), jobs.end(), next) == jobs.end()) continue;
+    const std::optional<int64_t> number = messages_->posted_as(ActionKind::receive_activation, action.stage, microbatch);
+    if (number && (!first || *number < first->first)) first = {*number, microbatch};
   }
-  COTUNE_CHECK(false, "no message brings the norm of job {}, step {}", step.job, step.step);
+  COTUNE_CHECK(first.has_value(), "no message brings the norm of job {}, step {}", step.job, step.step);
+  const std::vector<JobStep>& jobs = places_[static_cast<size_t>(first->second)].jobs;
+  const Message& message = messages_->wait(ActionKind::receive_activation, action.stage, first->second);
+  return record = message.records[std::find(jobs.begin(), jobs.end(), next) - jobs.begin()].clone();
 }
 
 void Interpreter::step(const Action& action) {
   JobRound& round = *rounds_.at({action.job, action.job_step});
   if (round.purpose != RoundPurpose::train) return;
   if (messages_ == nullptr) {  // no other stage asks for it
-    optimizer_step(round, own(action.stage).layers, record_of({action.job, action.job_step}, action.stage), unread_);
+    make_step(round, action.stage, record_of({action.job, action.job_step}, action.stage));
     return;
   }
   step_stage(round, action.stage, whole_record(action));
 }
 
 void Interpreter::step_stage(JobRound& round, int32_t stage, const at::Tensor& record) {
-  optimizer_step(round, own(stage).layers, record, unread_);
+  make_step(round, stage, record);
   steps_[{round.job, round.batch->step}].stepped.insert(stage);
+}
+
+void Interpreter::make_step(JobRound& round, int32_t stage, const at::Tensor& record) {
+  if (clock_ != nullptr) return emulate_step(round, own(stage).layers);
+  optimizer_step(round, own(stage).layers, record, unread_);
+}
+
+/// The collectives of record_of.
+at::Tensor Interpreter::emulate_record(const JobRound& round, const LayerRange& layers) {
+  if (group_ == nullptr) return no_record();
+  group_->reduce_gradients(*round.adapter, layers);
+  at::Tensor squares = at::zeros({1}, at::kDouble);
+  group_->all_reduce(squares);
+  return no_record();
+}
+
+void Interpreter::emulate_step(JobRound& round, const LayerRange& layers) {
+  int64_t values = 0, moments = 0;
+  for (const Parameter& parameter : round.adapter->parameters()) {
+    if (!layers.contains(parameter.layer)) continue;
+    values += parameter.value.numel();
+    moments = int64_t{parameter.first_moment.defined()} + int64_t{parameter.second_moment.defined()};
+  }
+  clock_->compute(clock_->device().optimizer_seconds(values, moments));
+  round.stepped = true;
 }
 
 void Interpreter::complete_step(JobRound& round, const at::Tensor& record) {

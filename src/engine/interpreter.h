@@ -57,7 +57,8 @@ class Interpreter {
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
   /// Seconds that the last run waited for messages, and spent in the group's collectives.
   double waited_s() const { return waited_s_; }
-  /// When the last run on several ranks computed, by std::chrono::steady_clock in seconds; waits left out.
+  /// When the last run on several ranks computed, by std::chrono::steady_clock in seconds; waits left out. With an emulated
+  /// backbone: when its device was busy, by the device's clock.
   const std::vector<SimulatedSpan>& spans() const { return spans_; }
 
   /// How results come from the device: the only way by which a round reads from it, once at its end (on the CPU, where
@@ -66,6 +67,11 @@ class Interpreter {
 
   /// Told of every action and wait of a run on several ranks, if there is one.
   std::shared_ptr<RankProgress> progress;
+
+  /// When the last run ended here, in the seconds of spans().
+  double ended_s() const { return now_s(); }
+  /// What they show now.
+  double clock_s() const { return clock_ != nullptr ? clock_->device().now_s() : steady_seconds(); }
 
  private:
   struct OwnStage {
@@ -92,6 +98,7 @@ class Interpreter {
   void join(TensorGroup* group);
   double waited_now() const;
   void run_actions(std::span<const Action> actions);
+  double now_s() const { return clock_ != nullptr ? clock_->free_s() : steady_seconds(); }
   void take(const Action& action);
   void clear();
   void forward(const Action& action);
@@ -104,6 +111,9 @@ class Interpreter {
   void send_error(const Action& action);
   void step(const Action& action);
   void step_stage(JobRound& round, int32_t stage, const at::Tensor& record);
+  void make_step(JobRound& round, int32_t stage, const at::Tensor& record);
+  void emulate_step(JobRound& round, const LayerRange& layers);
+  at::Tensor emulate_record(const JobRound& round, const LayerRange& layers);
   at::Tensor record_of(const JobStep& step, int32_t stage);
   const at::Tensor& whole_record(const Action& action);
   at::Tensor known_record(const JobStep& step) const;
@@ -118,6 +128,7 @@ class Interpreter {
   int32_t rank_ = 0;
   std::map<int32_t, OwnStage> stages_;  ///< by their place in the pipeline
   UnreadResults unread_;
+  std::unique_ptr<EmulatedClock> clock_;  ///< where the backbone is emulated
 
   // Of the run at hand.
   std::map<JobStep, JobRound*> rounds_;

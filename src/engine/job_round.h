@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ struct JobRound {
   uint64_t dropout_key = 0;    ///< of (job seed, job step)
   OptimizerSettings optimizer;
 
+  bool emulated = false;        ///< out: time has passed, and nothing was computed: loss, norm and first choices are NaN
   double loss_sum = 0;          ///< out: Σ −log p over labelled tokens, f64, in descending atom order
   int64_t labelled_tokens = 0;  ///< out
   double gradient_norm = 0;     ///< out: before clipping
@@ -47,11 +49,12 @@ struct JobRound {
   /// before it).
   std::vector<uint8_t> row_predicted;
   double row_accuracy() const {
+    if (emulated) return std::numeric_limits<double>::quiet_NaN();
     int64_t right = 0;
     for (const uint8_t row : row_predicted) right += row;
     return row_predicted.empty() ? 0 : static_cast<double>(right) / static_cast<double>(row_predicted.size());
   }
-  double loss() const { return labelled_tokens > 0 ? loss_sum / static_cast<double>(labelled_tokens) : 0; }
+  double loss() const { return labelled_tokens > 0 || emulated ? loss_sum / static_cast<double>(labelled_tokens) : 0; }
 };
 
 }  // namespace cotune

@@ -15,6 +15,7 @@
 #include "engine/job_round.h"
 #include "ops/attention.h"
 #include "schedule/microbatch.h"
+#include "schedule/operators.h"
 
 namespace cotune {
 
@@ -60,6 +61,7 @@ struct MicrobatchState {
   at::Tensor losses;                  ///< accumulation dtype [labelled]: by the head, unscaled
   at::Tensor wrong;                   ///< bool [labelled]: by loss_head, where the first choice is another token
 
+  MicrobatchCounts counts;            ///< where the device is emulated: what times depend on
   std::vector<LayerRecord> layers;    ///< by the layers' own indices; those below the stage stay empty
   at::Tensor hidden;                  ///< running activation [tokens, hidden]
   at::Tensor x;                       ///< running input of the next product

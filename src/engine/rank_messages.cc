@@ -2,10 +2,12 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/pipeline_work.h"
 
 namespace cotune {
 namespace {
@@ -25,8 +27,13 @@ Channel channel_of(ActionKind kind) {
 }  // namespace
 
 RankMessages::RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device,
-                           RankProgress* progress)
-    : communicator_(communicator), hidden_size_(hidden_size), compute_(compute), device_(device), progress_(progress) {}
+                           RankProgress* progress, EmulatedClock* clock)
+    : communicator_(communicator),
+      hidden_size_(hidden_size),
+      compute_(compute),
+      device_(device),
+      progress_(progress),
+      clock_(clock) {}
 
 at::Tensor RankMessages::buffer_for(int64_t tokens, int64_t records) const {
   const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(c10::elementSize(compute_));
@@ -45,9 +52,11 @@ Message RankMessages::views_of(const at::Tensor& buffer, int64_t tokens, int64_t
 }
 
 void RankMessages::post(const Action& action, int64_t tokens, int64_t records) {
+  if (clock_ != nullptr) ++records;
   const at::Tensor buffer = buffer_for(tokens, records);
   posted_[{action.kind, action.stage, action.microbatch, action.job, action.job_step}] = {
-      views_of(buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind)), action.peer};
+      views_of(buffer, tokens, records), communicator_.receive(buffer, action.peer, channel_of(action.kind)), action.peer,
+      post_count_++};
 }
 
 const Message& RankMessages::wait(const Key& key) {
@@ -55,7 +64,10 @@ const Message& RankMessages::wait(const Key& key) {
   COTUNE_CHECK(found != posted_.end(), "a message is used whose receive is not posted: stage {}, microbatch {}",
                std::get<1>(key), std::get<2>(key));
   Posted& posted = found->second;
-  if (posted.transfer != nullptr) wait(*posted.transfer, posted.peer);
+  if (posted.transfer != nullptr) {
+    wait(*posted.transfer, posted.peer);
+    if (clock_ != nullptr) waited_s_ += clock_->wait_until(posted.message.records[-1][0].item<double>());
+  }
   posted.transfer.reset();
   return posted.message;
 }
@@ -68,16 +80,22 @@ const Message& RankMessages::wait_for_norm(int32_t stage, int32_t job, int64_t j
   return wait(Key{ActionKind::receive_activation, stage, -1, job, job_step});
 }
 
-bool RankMessages::is_posted(ActionKind kind, int32_t stage, int32_t microbatch) const {
-  return posted_.contains({kind, stage, microbatch, -1, -1});
+std::optional<int64_t> RankMessages::posted_as(ActionKind kind, int32_t stage, int32_t microbatch) const {
+  const auto found = posted_.find({kind, stage, microbatch, -1, -1});
+  return found != posted_.end() ? std::optional(found->second.number) : std::nullopt;
 }
 
 void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
   posted_.erase({kind, stage, microbatch, -1, -1});
 }
 
-void RankMessages::send(const Action& action, const at::Tensor& rows, const at::Tensor& records) {
+void RankMessages::send(const Action& action, const at::Tensor& rows, const at::Tensor& own_records) {
   const int64_t tokens = rows.defined() ? rows.size(0) : 0;
+  at::Tensor records = own_records;
+  if (clock_ != nullptr) {
+    const int64_t bytes = tokens > 0 ? static_cast<int64_t>(rows.nbytes()) : norm_message_bytes;
+    records = at::cat({records, at::full({1, 2}, there_s(action.peer, bytes), at::kDouble)});
+  }
   const at::Tensor buffer = buffer_for(tokens, records.size(0));
   Message message = views_of(buffer, tokens, records.size(0));
   message.records.copy_(records);
@@ -90,7 +108,22 @@ void RankMessages::send(const Action& action, const at::Tensor& rows, const at::
   sent.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
 }
 
+double RankMessages::there_s(int32_t peer, int64_t bytes) {
+  const Link& link = clock_->device().link;
+  double& free_s = link_free_s_[peer];
+  free_s = std::max(free_s, clock_->free_s()) + static_cast<double>(bytes) / link.bytes_per_s;
+  return free_s + link.latency_s;
+}
+
 void RankMessages::wait(Transfer& transfer, int32_t peer) {
+  if (clock_ != nullptr) {
+    const bool was_there = transfer.done();
+    if (progress_ != nullptr) progress_->wait_for(peer);
+    transfer.wait();
+    if (progress_ != nullptr) progress_->go_on();
+    if (!was_there) waited_s_ += clock_->wait_until_now();
+    return;
+  }
   const auto begin = std::chrono::steady_clock::now();
   if (progress_ != nullptr) progress_->wait_for(peer);
   transfer.wait();

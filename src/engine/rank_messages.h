@@ -7,10 +7,12 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "comm/communicator.h"
+#include "engine/emulated_device.h"
 #include "engine/rank_progress.h"
 #include "schedule/action.h"
 
@@ -19,17 +21,18 @@ namespace cotune {
 /// A message as it is used. Both share the message's buffer.
 struct Message {
   at::Tensor rows;     ///< [tokens, hidden], compute dtype; undefined where it has no rows
-  at::Tensor records;  ///< f64 [records, 2] (step_record in optimizer.h)
+  at::Tensor records;  ///< f64 [records, 2] (step_record in optimizer.h); on an emulated device one more
 };
 
 /// Posts receives, waits for what is used, and keeps what is sent until it has left. One per rank and run; not thread-safe.
 ///
-/// A message is one buffer of bytes: the records, filled up to 64 bytes, then the rows.
+/// A message is one buffer of bytes: the records, filled up to 64 bytes, then the rows. On an emulated device a last record says
+/// when the message is there at the earliest, by the device's link: whichever is later counts, that or when it came.
 class RankMessages {
  public:
-  /// progress: told of waits; may be nullptr.
+  /// progress: told of waits; may be nullptr. clock: of an emulated device; nullptr: there is a real one.
   RankMessages(Communicator& communicator, int64_t hidden_size, at::ScalarType compute, at::Device device,
-               RankProgress* progress = nullptr);
+               RankProgress* progress = nullptr, EmulatedClock* clock = nullptr);
 
   /// action: receive_activation or receive_error. `tokens` 0: records alone.
   void post(const Action& action, int64_t tokens, int64_t records);
@@ -37,7 +40,9 @@ class RankMessages {
   /// Waits for a message of this rank whose receive was posted, and hands it out as often as it is asked for until release.
   const Message& wait(ActionKind kind, int32_t stage, int32_t microbatch);
   const Message& wait_for_norm(int32_t stage, int32_t job, int64_t job_step);
-  bool is_posted(ActionKind kind, int32_t stage, int32_t microbatch) const;
+  /// Counts receives in the order in which they were posted, which is that in which the messages of one peer and kind come;
+  /// nothing where none is posted.
+  std::optional<int64_t> posted_as(ActionKind kind, int32_t stage, int32_t microbatch) const;
   void release(ActionKind kind, int32_t stage, int32_t microbatch);
 
   /// action: send_activation or send_error. Copies both and returns: at once, while at most one message before it in its
@@ -47,7 +52,7 @@ class RankMessages {
   /// Waits until everything that was sent has left.
   void finish();
 
-  /// Time spent in waits.
+  /// Time spent in waits; by an emulated device, not by its host.
   double waited_s() const { return waited_s_; }
 
  private:
@@ -56,19 +61,25 @@ class RankMessages {
     Message message;
     std::shared_ptr<Transfer> transfer;
     int32_t peer = 0;
+    int64_t number = 0;
   };
 
   at::Tensor buffer_for(int64_t tokens, int64_t records) const;
   Message views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const;
   const Message& wait(const Key& key);
   void wait(Transfer& transfer, int32_t peer);
+  /// When a message that leaves now is there, on the emulated device's link.
+  double there_s(int32_t peer, int64_t bytes);
 
   Communicator& communicator_;
   int64_t hidden_size_;
   at::ScalarType compute_;
   at::Device device_;
   RankProgress* progress_;
+  EmulatedClock* clock_;
+  std::map<int32_t, double> link_free_s_;  ///< of an emulated device, by peer
   std::map<Key, Posted> posted_;
+  int64_t post_count_ = 0;
   std::map<std::pair<int32_t, Channel>, std::deque<std::shared_ptr<Transfer>>> sent_;  ///< by peer
   double waited_s_ = 0;
 };

@@ -139,7 +139,7 @@ void RankThreads::run_on(Rank& rank) {
       if (other->group_communicator != nullptr) other->group_communicator->abort();
     }
   }
-  rank.ended_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  rank.ended_s = rank.interpreter->ended_s() - begin_s_;
 }
 
 void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
@@ -154,7 +154,7 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
       if (round.purpose == RoundPurpose::select) shard.begin_selection(round.selection_pass);
     });
   }
-  begin_ = std::chrono::steady_clock::now();
+  begin_s_ = ranks_.front()->interpreter->clock_s();
   {
     std::unique_lock lock(mutex_);
     plan_ = &plan;
@@ -192,7 +192,6 @@ void RankThreads::merge(std::span<JobRound> rounds) const {
 
 void RankThreads::take_times() {
   times_ = {};
-  const double begin_s = std::chrono::duration<double>(begin_.time_since_epoch()).count();
   for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());
@@ -201,8 +200,8 @@ void RankThreads::take_times() {
     times_.operator_seconds.push_back(rank->operator_seconds);
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
     for (SimulatedSpan& span : spans) {
-      span.start_s -= begin_s;
-      span.end_s -= begin_s;
+      span.start_s -= begin_s_;
+      span.end_s -= begin_s_;
     }
   }
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -79,7 +78,7 @@ class RankThreads : public RankGroup {
   size_t working_ = 0;    ///< ranks that have not ended the run at hand
   std::exception_ptr first_error_;
   bool closing_ = false;
-  std::chrono::steady_clock::time_point begin_;
+  double begin_s_ = 0;    ///< in the seconds of Interpreter::spans
 };
 
 }  // namespace cotune

@@ -35,6 +35,11 @@ std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction d
 }
 
 void Stage::execute(const Operator& op, MicrobatchState& state) {
+  if (clock_ != nullptr) {
+    const double seconds = emulate(op, state);
+    if (on_operator) on_operator(op, state, seconds);
+    return;
+  }
   if (!on_operator) {
     run(op, state);
     return;

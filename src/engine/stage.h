@@ -24,6 +24,9 @@ class Stage {
   const StageShape& shape() const { return shape_; }
   /// With whom it sums partial products: to be set before anything is executed where the stage's layers are divided.
   void join(TensorGroup* group) { group_ = group; }
+  /// Of an emulated backbone: whose device is busy for the time of what is executed. Nothing is computed then; what messages
+  /// carry has its size and no values.
+  void keep_time(EmulatedClock* clock) { clock_ = clock; }
 
   /// The operators of a microbatch with these jobs on this stage.
   std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
@@ -58,11 +61,14 @@ class Stage {
   std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
   void run_head(MicrobatchState& state, bool want_gradient);
   HeadShard head_shard() const;
+  double emulate(const Operator& op, MicrobatchState& state);
+  void emulate_sums(const Operator& op, const MicrobatchState& state);
 
   std::shared_ptr<const Backbone> backbone_;
   StageShape shape_;
   int64_t head_workspace_bytes_;
   TensorGroup* group_ = nullptr;
+  EmulatedClock* clock_ = nullptr;
   int64_t dispatches_ = 0;
 };
 

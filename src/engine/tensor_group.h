@@ -6,6 +6,7 @@
 
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
+#include "engine/emulated_device.h"
 #include "engine/rank_progress.h"
 
 namespace cotune {
@@ -19,6 +20,9 @@ class TensorGroup {
   explicit TensorGroup(Communicator& communicator, RankProgress* progress = nullptr)
       : communicator_(communicator), progress_(progress) {}
 
+  /// On an emulated device, whose clock outlives this: sums are sent as ever, and take the device's time where that is longer.
+  void keep_time(EmulatedClock* clock) { clock_ = clock; }
+
   /// values := sum over the ranks, in their dtype; equal bits on all.
   void all_reduce(at::Tensor& values);
 
@@ -27,7 +31,8 @@ class TensorGroup {
   at::Tensor sum(const at::Tensor& partial);
 
   /// Of the gradients of these layers' parameters, what is a summand on each rank (ShardPlace::is_summand)
-  /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind.
+  /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind. Gradients of the meta
+  /// device are sent as zeros.
   void reduce_gradients(Adapter& adapter, LayerRange layers);
 
   /// Counts all_reduce, and the seconds spent in it.
@@ -37,6 +42,7 @@ class TensorGroup {
  private:
   Communicator& communicator_;
   RankProgress* progress_;
+  EmulatedClock* clock_ = nullptr;
   int64_t collectives_ = 0;
   double waited_s_ = 0;
 };

@@ -34,7 +34,7 @@ struct ModelSpec {
 template <typename T>
 using ModulePattern = std::vector<std::pair<std::string, T>>;
 
-/// Example lengths in tokens in place of data, for plan and simulate. One of the two is set, or neither.
+/// Example lengths in tokens in place of data, for plan, simulate and emulated devices. One of the two is set, or neither.
 struct LengthsSpec {
   std::string histogram;  ///< name of a published data set's lengths, or a JSON file {"LENGTH": COUNT}
   std::vector<std::pair<int64_t, int64_t>> counts;  ///< (length, how many examples), ascending, each length once
@@ -52,7 +52,7 @@ struct DataSpec {
   Truncation truncation = Truncation::right;
   bool train_on_prompt = false;   ///< label prompt tokens too
   int64_t max_examples = 0;       ///< 0: all
-  LengthsSpec lengths;            ///< plan and simulate only: example lengths instead of data
+  LengthsSpec lengths;            ///< plan, simulate and emulated devices only: example lengths instead of data
   bool operator==(const DataSpec&) const = default;
 };
 
@@ -143,7 +143,7 @@ enum class RankOrder { automatic, gpipe, one_f_one_b, lorapp, muxtune };
 /// The run around the jobs. Every field is also an option of `cotune train`.
 struct RunSpec {
   std::string output = "runs/latest";  ///< key `output_dir`
-  std::string device = "auto";         ///< auto | cpu | cuda
+  std::string device = "auto";         ///< auto | cpu | cuda | emulated:FILE (emulated_file.h)
   std::string memory = "auto";         ///< `8GiB`, `60%` of what is free, or auto (80%)
   int64_t token_budget = 1024;         ///< tokens of one microbatch
   int64_t chunk_size = 64;             ///< layout chunked

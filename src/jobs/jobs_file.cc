@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "jobs/emulated_file.h"
 #include "jobs/job_layers.h"
 #include "jobs/merge_options.h"
 #include "jobs/option_value.h"
@@ -77,6 +78,7 @@ class JobsFileBuilder {
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
     check_chunks(merged, result.run);
     set_ranks(merged, result.run);
+    computes_nothing_ = purpose_ == Purpose::plan || !emulated_file(result.run.device).empty();
     const GivenOption* path = find_given(merged, "model.path");
     const GivenOption* config = find_given(merged, "model.config");
     const GivenOption* weights = find_given(merged, "model.weights");
@@ -90,9 +92,9 @@ class JobsFileBuilder {
     } else if (config != nullptr && result.model.weights == "file") {
       mistakes_.add(weights != nullptr ? *weights : *config,
                     "`config` has no weights: set `weights: random` or `none`");
-    } else if (purpose_ != Purpose::plan && result.model.weights == "none") {
+    } else if (!computes_nothing_ && result.model.weights == "none") {
       mistakes_.add(*weights,
-                    "training needs weights, got none; `cotune plan` and `cotune simulate` do without");
+                    "training needs weights, got none; `cotune plan`, `cotune simulate` and an emulated device do without");
     }
   }
 
@@ -137,11 +139,11 @@ class JobsFileBuilder {
     const GivenOption* lengths = find_given(merged, "data.lengths");
     if (lengths == nullptr && find_given(merged, "data.train") == nullptr) {
       mistakes_.add(file_, job.line, field + ".data",
-                    purpose_ != Purpose::plan
+                    !computes_nothing_
                         ? "`train` is missing: a JSONL file"
                         : "`train` or `lengths` is missing: a JSONL file, or example lengths");
-    } else if (lengths != nullptr && purpose_ != Purpose::plan) {
-      mistakes_.add(*lengths, "training needs data.train; `cotune plan` and `cotune simulate` take lengths");
+    } else if (lengths != nullptr && !computes_nothing_) {
+      mistakes_.add(*lengths, "training needs data.train; `cotune plan`, `cotune simulate` and an emulated device take lengths");
     }
   }
 
@@ -186,6 +188,7 @@ class JobsFileBuilder {
       const OptionType type = option->accepted.type;
       if (given.is_mistaken) continue;
       std::string* place = std::get_if<std::string>(&given.value);
+      if (place != nullptr && option->accepted.may_be_emulated) resolve_emulated(given, *place);
       if (auto* lengths = std::get_if<LengthsSpec>(&given.value)) place = &lengths->histogram;
       const bool may_be_path =
           type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
@@ -209,6 +212,15 @@ class JobsFileBuilder {
     return missing;
   }
 
+  void resolve_emulated(const GivenOption& given, std::string& text) {
+    const std::string file = emulated_file(text);
+    if (file.empty()) return;
+    const fs::path full = ((given.file == file_ ? folder_ : working_directory_) / file).lexically_normal();
+    std::error_code unreadable;
+    if (look_for_inputs_ && !fs::exists(full, unreadable)) mistakes_.add(given, fmt::format("no such file: {}", full.string()));
+    text = fmt::format("{}:{}", emulated_device, full.string());
+  }
+
   void report_unused_defaults(const OptionLayer& defaults) {
     if (job_count_ == 0) return;
     for (const auto& [option, given] : defaults) {
@@ -224,6 +236,7 @@ class JobsFileBuilder {
   std::string file_;
   fs::path folder_, working_directory_;
   Purpose purpose_;
+  bool computes_nothing_ = false;  ///< so neither weights nor data are needed
   bool look_for_inputs_;
   MistakeList& mistakes_;
   std::map<std::string, std::string> names_;

@@ -13,8 +13,8 @@
 
 namespace cotune {
 
-/// `train` refuses what has no weights or no data (`model.weights: none`, `data.lengths`); `plan` accepts
-/// them. `join` is `train` into a run that has its model: the file may leave it out.
+/// `train` refuses what has no weights or no data (`model.weights: none`, `data.lengths`), unless its device is emulated; `plan`
+/// accepts them. `join` is `train` into a run that has its model: the file may leave it out.
 enum class Purpose { train, plan, join };
 
 /// Reads, merges `defaults` into every job, and checks.

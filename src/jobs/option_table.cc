@@ -48,6 +48,11 @@ using ChoiceAliases = std::vector<std::pair<std::string, std::string>>;
 Accepted choice(std::vector<std::string> choices, ChoiceAliases aliases = {}) {
   return {.type = OptionType::choice, .choices = std::move(choices), .choice_aliases = std::move(aliases)};
 }
+Accepted device() {
+  Accepted accepted = choice({"auto", "cpu", "cuda"});
+  accepted.may_be_emulated = true;
+  return accepted;
+}
 template <typename Enum>
 Accepted choice_of(ChoiceAliases aliases = {}) {
   return choice({enum_names<Enum>.begin(), enum_names<Enum>.end()}, std::move(aliases));
@@ -206,7 +211,7 @@ void add_model(std::vector<Option>& table) {
                         "A shape without a checkpoint: the name of a preset, or a config.json file.",
                         {.group = "model", .alternative = "config"}));
   table.push_back(field(Section::model, "weights", COTUNE_FIELD(model->weights), choice({"file", "none", "random"}),
-                        "`file`: those of `path`. With `config`: `random`, or `none` (for `cotune plan` and `cotune simulate`)."));
+                        "`file`: those of `path`. With `config`: `random`, or `none` (for `cotune plan`, `cotune simulate` and an emulated device)."));
   table.push_back(field(Section::model, "seed", COTUNE_FIELD(model->seed), of_type(OptionType::seed),
                         "Seed of random weights.", {.condition = random_weights()}));
   table.push_back(field(Section::model, "dtype", COTUNE_FIELD(model->dtype),
@@ -220,8 +225,9 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "output_dir", COTUNE_FIELD(run->output), of_type(OptionType::text),
                         "Folder for adapters, checkpoints and logs, relative to the working directory.",
                         {.aliases = {"output"}}));
-  table.push_back(field(Section::run, "device", COTUNE_FIELD(run->device), choice({"auto", "cpu", "cuda"}),
-                        "Where to compute; `auto` takes a CUDA GPU where one can be used (docs/gpu.md), the CPU elsewhere."));
+  table.push_back(field(Section::run, "device", COTUNE_FIELD(run->device), device(),
+                        "Where to compute; `auto` takes a CUDA GPU where one can be used (docs/gpu.md), the CPU elsewhere. `emulated:FILE` computes "
+                        "nothing: operators take the time that a profile or a cluster file says (docs/ranks.md)."));
   table.push_back(field(Section::run, "memory", COTUNE_FIELD(run->memory), of_type(OptionType::memory),
                         "Most memory the run may take; `auto` is 80% of what is free at start."));
   table.push_back(field(Section::run, "token_budget", COTUNE_FIELD(run->token_budget), whole(256, most_tokens),
@@ -272,7 +278,7 @@ void add_data(std::vector<Option>& table) {
                         {.required = true, .group = "examples", .alternative = "train"}));
   table.push_back(field(Section::data, "lengths", COTUNE_FIELD(job->data.lengths),
                         {.type = OptionType::lengths, .low = 1, .high = double(most_tokens)},
-                        "Example lengths in tokens in place of data, for `cotune plan` and `cotune simulate`.",
+                        "Example lengths in tokens in place of data, for `cotune plan`, `cotune simulate` and an emulated device.",
                         {.group = "examples", .alternative = "lengths"}));
   table.push_back(field(Section::data, "eval", COTUNE_FIELD(job->data.eval), of_type(OptionType::path),
                         "JSONL file of held-out examples.", {.group = "evaluation", .alternative = "eval"}));

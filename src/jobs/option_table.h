@@ -55,6 +55,7 @@ struct Accepted {
   bool high_open = false;
   std::vector<std::string> choices;
   std::vector<std::pair<std::string, std::string>> choice_aliases;  ///< other spelling → choice
+  bool may_be_emulated = false;  ///< `emulated:FILE` is a choice, too (emulated_file.h)
 };
 
 /// A value as the table's readers and writers pass it on; a choice is its name.

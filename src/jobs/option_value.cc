@@ -15,6 +15,7 @@
 #include "jobs/identifier.h"
 #include "jobs/memory_size.h"
 #include "jobs/module_pattern.h"
+#include "jobs/emulated_file.h"
 #include "jobs/parallel.h"
 
 namespace cotune {
@@ -137,6 +138,7 @@ class ValueReader {
     const std::string& text = node.Scalar();
     const Accepted& accepted = option_.accepted;
     if (std::count(accepted.choices.begin(), accepted.choices.end(), text)) return OptionValue(text);
+    if (accepted.may_be_emulated && !emulated_file(text).empty() && !has_control_characters(text)) return OptionValue(text);
     for (const auto& [alias, choice] : accepted.choice_aliases) {
       if (alias == text) return OptionValue(choice);
     }
@@ -267,7 +269,8 @@ std::string accepted_text(const Option& option) {
     case OptionType::name_or_path: return "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
     case OptionType::parallel: return fmt::format("auto, or degrees such as pp=2,tp=2 of at most {} ranks", most_ranks);
-    case OptionType::choice: return fmt::format("one of {}", fmt::join(accepted.choices, ", "));
+    case OptionType::choice:
+      return fmt::format("one of {}{}", fmt::join(accepted.choices, ", "), accepted.may_be_emulated ? ", emulated:FILE" : "");
     case OptionType::boolean: return "true or false";
     case OptionType::whole: return range_text(accepted, "a whole number");
     case OptionType::seed: return "a whole number from 0 to 18446744073709551615";

@@ -50,7 +50,8 @@ Json value_schema(const Option& option) {
     case OptionType::choice: {
       Json choices = accepted.choices;
       for (const auto& [alias, choice] : accepted.choice_aliases) choices.push_back(alias);
-      return {{"enum", choices}};
+      if (!accepted.may_be_emulated) return {{"enum", choices}};
+      return {{"anyOf", {{{"enum", choices}}, {{"type", "string"}, {"pattern", "^emulated:."}}}}};
     }
     case OptionType::boolean: return {{"type", "boolean"}};
     case OptionType::whole: return number_schema(accepted, true);
@@ -154,6 +155,7 @@ std::string accepted_cell(const Option& option) {
   if (accepted.type != OptionType::choice) return accepted_text(option);
   std::string text;
   for (const std::string& choice : accepted.choices) text += fmt::format("{}`{}`", text.empty() ? "" : ", ", choice);
+  if (accepted.may_be_emulated) text += ", `emulated:FILE`";
   for (const auto& [alias, choice] : accepted.choice_aliases) text += fmt::format("; `{}` is `{}`", alias, choice);
   return text;
 }

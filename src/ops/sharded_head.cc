@@ -63,12 +63,12 @@ void put_gradient(at::Tensor& logits, const Local& local, const at::Tensor& whol
 
 }  // namespace
 
-int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, at::Device device,
+int64_t sharded_head_rows(int64_t vocabulary_here, at::ScalarType compute, at::Device device,
                           int64_t workspace_bytes) {
   const auto element = static_cast<int64_t>(c10::elementSize(compute));
   const bool in_place = kernel_isa(compute, device) != kernels::Isa::none;
   const auto wide = static_cast<int64_t>(c10::elementSize(accumulation_dtype(compute)));
-  const int64_t row_bytes = output.out_features() * (in_place ? element : element + wide);
+  const int64_t row_bytes = vocabulary_here * (in_place ? element : element + wide);
   return std::max<int64_t>(64, workspace_bytes / row_bytes / 64 * 64);
 }
 
@@ -84,7 +84,7 @@ HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor
   } else {
     result.predictions = at::empty({rows}, hidden.options().dtype(at::kLong));
   }
-  const int64_t chunk = sharded_head_rows(output, hidden.scalar_type(), hidden.device(), workspace_bytes);
+  const int64_t chunk = sharded_head_rows(output.out_features(), hidden.scalar_type(), hidden.device(), workspace_bytes);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     at::Tensor logits = output.forward(hidden.narrow(0, begin, count), {});

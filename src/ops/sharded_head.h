@@ -23,8 +23,8 @@ HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor
                                       const at::Tensor& row_scale, const FrozenProduct& output,
                                       const HeadShard& shard, bool want_gradient, int64_t workspace_bytes);
 
-/// Rows of a chunk, of which each takes an exchange of its own.
-int64_t sharded_head_rows(const FrozenProduct& output, at::ScalarType compute, at::Device device,
+/// Rows of a chunk, for a rank with so many tokens of the vocabulary; each chunk takes an exchange of its own.
+int64_t sharded_head_rows(int64_t vocabulary_here, at::ScalarType compute, at::Device device,
                           int64_t workspace_bytes);
 
 }  // namespace cotune

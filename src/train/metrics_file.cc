@@ -107,6 +107,7 @@ void MetricsFile::on_step(const StepEvent& event) {
   json["real_tokens"] = event.tokens.real;
   json["processed_tokens"] = event.tokens.processed();
   json["labelled_tokens"] = event.labelled;
+  if (event.job->is_emulated()) json["emulated"] = true;
   json["seconds"] = event.seconds;
   write(text_of(json));
 }
@@ -119,6 +120,7 @@ void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   json["loss"] = event.loss;
   json["accuracy"] = event.accuracy;
   json["best"] = event.best;
+  if (event.job->is_emulated()) json["emulated"] = true;
   json["seconds"] = event.seconds;
   write(text_of(json));
 }
@@ -136,12 +138,14 @@ void MetricsFile::on_job_paused(const TrainingJob& job) {
 }
 
 void MetricsFile::on_job_ended(const TrainingJob& job) {
-  write(text_of(Json{{"event", "end"},
-                     {"job", job.spec().name},
-                     {"step", job.state().step},
-                     {"status", to_string(job.state().status)},
-                     {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
-                     {"reason", job.state().failure}}));
+  Json json{{"event", "end"},
+            {"job", job.spec().name},
+            {"step", job.state().step},
+            {"status", to_string(job.state().status)},
+            {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
+            {"reason", job.state().failure}};
+  if (job.is_emulated()) json["emulated"] = true;
+  write(text_of(json));
 }
 
 void MetricsFile::on_hybrid_tasks(const PlannedRound& plan) {

@@ -5,6 +5,7 @@
 
 #include "engine/labelled_rows.h"
 #include "plan/cost/replica_stages.h"
+#include "schedule/memory.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -16,6 +17,12 @@ std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jo
   return shapes;
 }
 
+/// Among ranks that divide layers. Prices are of sums in the compute dtype; they travel in that of accumulations (TensorGroup::sum).
+LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
+  const double share = static_cast<double>(machine.element_size()) / static_cast<double>(std::max<int64_t>(4, machine.element_size()));
+  return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
+}
+
 }  // namespace
 
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
@@ -23,7 +30,7 @@ PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::un
   const std::vector<JobShape> shapes = shapes_of(jobs);
   StageMachine machine = costs.machine;
   machine.recompute = policy.recompute;
-  machine.link = {.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s};  // among ranks that divide layers
+  machine.link = link_of_sums(thread_link, machine);
   StagePrices prices(model, shapes, machine);
   return {.stages = balanced_stages(model, shapes, parallel.pipeline, parallel.tensor, policy.token_budget, prices,
                                     std::numeric_limits<int64_t>::max()),
@@ -33,14 +40,25 @@ PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::un
 RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
                          const DeviceCosts& costs, PipelineLayout layout, RankOrder order, const Link& link)
     : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layout_(std::move(layout)) {
-  machine_.link = {.bandwidth = link.bytes_per_s, .latency = link.latency_s};
+  machine_.link = link_of_sums(link, machine_);
   options_.order = order;
   options_.cluster.link = link;
   options_.bytes_per_token = model_.hidden_size * costs.machine.element_size();
   options_.most_in_flight = layout_.rank_count();
+  for (const JobShape& job : jobs_) add_optimizer_step(job);
 }
 
-void RankPlanner::add(const TrainingJob& job) { jobs_.push_back(job.shape()); }
+void RankPlanner::add(const TrainingJob& job) {
+  jobs_.push_back(job.shape());
+  add_optimizer_step(jobs_.back());
+}
+
+/// As if every rank had as many of the job's values.
+void RankPlanner::add_optimizer_step(const JobShape& job) {
+  int64_t values = 0;
+  for (const AdapterShape& adapter : job.adapters) values += parameter_count(model_, adapter);
+  options_.optimizer_s.push_back(optimizer_seconds(values / layout_.worker_count(), job.moment_count, machine_.device));
+}
 
 StagePrices& RankPlanner::prices(bool recompute) {
   StageMachine machine = machine_;

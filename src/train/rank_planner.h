@@ -37,6 +37,7 @@ class RankPlanner {
 
  private:
   StagePrices& prices(bool recompute);
+  void add_optimizer_step(const JobShape& job);
 
   ModelConfig model_;
   StageMachine machine_;

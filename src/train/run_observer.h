@@ -64,6 +64,7 @@ struct RunSummary {
   std::vector<RankSummary> ranks;                  ///< where there are several
   double ranks_predicted_seconds = 0;              ///< of the training rounds on them
   std::string device = "cpu";           ///< what it calls itself
+  bool emulated = false;                ///< it is not there: times are those of a prediction, and nothing was trained
   MemoryUsage memory;                   ///< of the host
   std::optional<DeviceMemory> device_memory;  ///< of another device than the CPU
   int64_t peak_rss_bytes = 0;

@@ -29,6 +29,7 @@ std::string RunRecord::to_json() const {
   json["configuration"] = to_yaml(configuration);
   json["model_fingerprint"] = model_fingerprint;
   json["compute_dtype"] = compute_dtype;
+  if (!emulated.empty()) json["emulated"] = emulated;
   json["instruction_set"] = instruction_set;
   json["token_budget"] = run.token_budget;
   json["sharing"] = std::string(name_of(run.sharing));
@@ -59,6 +60,7 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
                                            {}, {}, Purpose::train);
     json.at("model_fingerprint").get_to(record.model_fingerprint);
     json.at("compute_dtype").get_to(record.compute_dtype);
+    record.emulated = json.value("emulated", "");
     json.at("instruction_set").get_to(record.instruction_set);
     json.at("memory_limit_bytes").get_to(record.memory_limit_bytes);
     json.at("data_hashes").get_to(record.data_hashes);
@@ -88,6 +90,9 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
   const auto compare = [&](const char* what, const auto& old_value, const auto& new_value) {
     if (old_value != new_value) lines.push_back(fmt::format("{}: {}, now {}", what, old_value, new_value));
   };
+  if (!before.emulated.empty()) {
+    lines.push_back(fmt::format("an emulated run, by the times of {}: it has trained nothing that could be gone on with", before.emulated));
+  }
   compare("model: weights and shape with fingerprint", before.model_fingerprint, now.model_fingerprint);
   compare("compute dtype", before.compute_dtype, now.compute_dtype);
   const RunSpec &old_run = before.configuration.run, &new_run = now.configuration.run;

@@ -26,6 +26,7 @@ struct RunRecord {
   JobsFile configuration;                          ///< effective
   std::string model_fingerprint;                   ///< model_files.h
   std::string compute_dtype;
+  std::string emulated;                            ///< the file whose times stood in for a device; "": there was one
   std::string instruction_set;                     ///< of the products, or the name of the device: another one changes the last bits
   std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
   int64_t memory_limit_bytes = 0;

@@ -82,6 +82,13 @@ RunSummary Trainer::run() {
   start_ = std::chrono::steady_clock::now();
   summary_.memory_limit_bytes = options_.memory_limit_bytes;
   summary_.device = options_.device.name;
+  summary_.emulated = options_.device.is_emulated();
+  if (summary_.emulated) {
+    tell([&](RunObserver& observer) {
+      observer.on_notice(fmt::format("{}: operators take the times of {} and compute nothing; no adapter comes of it", summary_.device,
+                                     options_.costs ? options_.costs->source : "a roofline"));
+    });
+  }
   for (const auto& job : jobs_) {
     const JobStatus status = job->state().status;
     if (status == JobStatus::paused) tell([&](RunObserver& observer) { observer.on_job_paused(*job); });
@@ -237,7 +244,7 @@ int64_t Trainer::count_step(const TrainingJob& current, const JobRound& round) {
   const TokenCounts& counts = round_tokens_.at({round.job, round.batch->step});
   summary_.tokens[round.job] += counts;
   summary_.labelled[round.job] += round.labelled_tokens;
-  summary_.losses[round.job].push_back(round.loss());
+  if (!round.emulated) summary_.losses[round.job].push_back(round.loss());
   if (summary_.rounds > 0) {
     summary_.real_tokens += counts.real;
     summary_.labelled_tokens += round.labelled_tokens;

@@ -160,6 +160,10 @@ JobRound TrainingJob::evaluation_round() {
 
 bool TrainingJob::finish_evaluation(const JobRound& round) {
   loss_is_finite_ = std::isfinite(round.loss_sum);
+  if (round.emulated) {
+    state_.last_eval_step = state_.step;
+    return false;
+  }
   if (!loss_is_finite_) {
     state_.status = JobStatus::failed;
     state_.failure = "the held-out loss is not finite";

@@ -47,6 +47,8 @@ class TrainingJob {
   /// From load() to unload().
   Adapter& adapter() const { return *adapter_; }
   bool is_loaded() const { return adapter_ != nullptr; }
+  /// It makes steps and trains nothing: there is nothing to save or to leave.
+  bool is_emulated() const { return setup_.device.is_meta(); }
   JobState& state() { return state_; }
   const JobState& state() const { return state_; }
   /// Seconds since 1970, or no_deadline.
@@ -77,7 +79,7 @@ class TrainingJob {
   JobRound evaluation_round();
   /// Takes the held-out loss into the state: best, patience. Returns whether it is the best after a step so far. Patience
   /// is for losses that are not lower than the best before them by early_stopping_threshold. A loss that is not finite fails
-  /// the job.
+  /// the job; of an emulated job there is none, and the evaluation has been made.
   bool finish_evaluation(const JobRound& round);
 
   /// Whether the job's settings ask for an evaluation at the step it is at, and it has not been made: before the first
@@ -96,7 +98,7 @@ class TrainingJob {
   bool withdraw_bad_checkpoint();
   JobResult result() const;
   bool has_left_adapter() const {
-    return state_.status == JobStatus::finished || state_.status == JobStatus::stopped_early;
+    return !is_emulated() && (state_.status == JobStatus::finished || state_.status == JobStatus::stopped_early);
   }
   /// Writes the result's adapter to FOLDER/adapter; that adapter is then the loaded one, without optimizer state that
   /// goes with it, or, where memory runs out, none is. Throws UserError when the best checkpoint is gone or damaged.

@@ -79,7 +79,8 @@ class Mistakes(Generates):
     def test_in_options_are_named_with_what_is_accepted(self):
         for options, wanted in (
                 (("--dtype", "foo"), r"--dtype: must be one of auto, float32, bfloat16, float64, got foo"),
-                (("--device", "tpu"), r"--device: must be one of auto, cpu, cuda, got tpu"),
+                (("--device", "tpu"), r"--device: must be one of auto, cpu, cuda, emulated:FILE, got tpu"),
+                (("--device", "emulated:x.json"), r"--device: .*an emulated device computes no answer"),
                 (("--temperature", "0", "--seed", "1"), r"--temperature: 0 .*no effect"),
                 (("--temperature", "-1"), r"--temperature.*-1"),
                 (("--temperature", "nan"), r"--temperature: must be a number from 0 to 100, got nan"),

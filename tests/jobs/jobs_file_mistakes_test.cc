@@ -80,7 +80,7 @@ TEST(JobsFileMistakes, InTheModel) {
       {"path: m, weights: random", "j.yaml:1: model.weights: `random` needs `config` in place of `path`"},
       {"config: c", "j.yaml:1: model.config: `config` has no weights: set `weights: random` or `none`"},
       {"config: c, weights: file", "j.yaml:1: model.weights: `config` has no weights: set `weights: random` or `none`"},
-      {"config: c, weights: none", "j.yaml:1: model.weights: training needs weights, got none; `cotune plan` and `cotune simulate` do without"},
+      {"config: c, weights: none", "j.yaml:1: model.weights: training needs weights, got none; `cotune plan`, `cotune simulate` and an emulated device do without"},
       {"path: m, weights: rand", "j.yaml:1: model.weights: must be one of file, none, random, got rand; did you mean `random`?"},
       {"path: m, seed: 1", "j.yaml:1: model.seed: `seed` belongs to weights random; this model's weights are file"},
       {"path: m, dtype: int8", "j.yaml:1: model.dtype: must be one of auto, float32, bfloat16, float64, got int8"},
@@ -93,7 +93,8 @@ TEST(JobsFileMistakes, InTheModel) {
 TEST(JobsFileMistakes, InTheRun) {
   const std::vector<Case> cases = {
       {"memory: 8", "run.memory: must be auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%, got 8"},
-      {"device: tpu", "run.device: must be one of auto, cpu, cuda, got tpu; did you mean `cpu`?"},
+      {"device: tpu", "run.device: must be one of auto, cpu, cuda, emulated:FILE, got tpu; did you mean `cpu`?"},
+      {"device: 'emulated:'", "run.device: must be one of auto, cpu, cuda, emulated:FILE, got the text \"emulated:\""},
       {"token_budget: 0", "run.token_budget: must be a whole number from 256 to 1048576, got 0"},
       {"layout: chunked, chunk_size: 1025", "run.chunk_size: must be at most run.token_budget, 1024, got 1025"},
       {"sharing: fused", "run.sharing: must be one of separate, temporal, batch-all, hybrid, got fused"},
@@ -204,7 +205,7 @@ TEST(JobsFileMistakes, InData) {
   EXPECT_EQ(mistakes(head + "}}]}", {}, Purpose::plan),
             "j.yaml:1: jobs[0].data: `train` or `lengths` is missing: a JSONL file, or example lengths");
   EXPECT_EQ(mistakes(head + "lengths: [3]}}]}"),
-            "j.yaml:2: jobs[0].data.lengths: training needs data.train; `cotune plan` and `cotune simulate` take lengths");
+            "j.yaml:2: jobs[0].data.lengths: training needs data.train; `cotune plan`, `cotune simulate` and an emulated device take lengths");
   EXPECT_EQ(mistakes(head + "lengths: [0]}}]}", {}, Purpose::plan),
             "j.yaml:2: jobs[0].data.lengths: must be a list of lengths or a map from lengths to counts, each a whole "
             "number from 1 to 1048576, or the name or file of a histogram, got a list with 0 in it");

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "jobs/emulated_file.h"
 
 namespace cotune {
 namespace {
@@ -54,6 +55,18 @@ TEST(JobsFile, TakesAPresetNameAsItIsAndAConfigFileAsAPath) {
   const std::string rest = "\njobs: [{name: a, data: {train: t}}]";
   EXPECT_EQ(parse("cotune: 1\nmodel: {config: llama-7b, weights: random}" + rest).model.config, "llama-7b");
   EXPECT_EQ(parse("cotune: 1\nmodel: {config: c.json, weights: random, seed: 3}" + rest).model.config, "/folder/c.json");
+}
+
+TEST(JobsFile, NeedsNeitherWeightsNorDataOnAnEmulatedDevice) {
+  const std::string text = "cotune: 1\nmodel: {config: llama-2-7b, weights: none}\njobs: [{name: a, data: {lengths: [30, 20, 30]}}]\n";
+  const JobsFile file = parse(text + "run: {device: 'emulated:a100.json'}");
+  EXPECT_EQ(file.run.device, "emulated:/folder/a100.json");
+  EXPECT_EQ(emulated_file(file.run.device), "/folder/a100.json");
+  EXPECT_EQ(parse(text, {"run.device=emulated:x/../a.yaml"}).run.device,
+            "emulated:" + (std::filesystem::current_path() / "a.yaml").string());
+  EXPECT_EQ(parse(to_yaml(file)), file);
+  for (const char* other : {"cpu", "cuda", "auto", "emulated", ""}) EXPECT_EQ(emulated_file(other), "");
+  EXPECT_THROW(parse(text + "run: {device: cpu}"), UserError);
 }
 
 TEST(JobsFile, TakesBackWithNullWhatWeakerLevelsSay) {

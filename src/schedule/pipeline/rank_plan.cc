@@ -148,7 +148,10 @@ RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layou
 
 RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
                     const RankPlanOptions& options) {
-  const PipelineWork work = work_of(rounds, layout, costs, options.bytes_per_token);
+  PipelineWork work = work_of(rounds, layout, costs, options.bytes_per_token);
+  for (PipelineJob& job : work.jobs) {
+    if (static_cast<size_t>(job.job) < options.optimizer_s.size()) job.optimizer_s = options.optimizer_s[static_cast<size_t>(job.job)];
+  }
   return plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);
 }
 

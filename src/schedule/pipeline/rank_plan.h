@@ -47,6 +47,7 @@ struct RankPlanOptions {
   RankOrder order = RankOrder::automatic;
   PipelineCluster cluster;                ///< links that times are reckoned with
   int64_t bytes_per_token = 0;            ///< of an activation
+  std::vector<double> optimizer_s;        ///< by job: seconds of its optimizer step on one stage; 0 of those beyond
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
   /// length. 0: no limit. Read by `automatic`, lorapp and muxtune.
   int32_t most_in_flight = 0;

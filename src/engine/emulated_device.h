@@ -1,0 +1,60 @@
+/// A device that is not there: what stands in for it when a run is emulated. The run's plans, messages and collectives are real;
+/// operators and optimizer steps take their predicted time and compute nothing.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "schedule/operators.h"
+#include "schedule/pipeline/pipeline_cluster.h"
+
+namespace cotune {
+
+/// Seconds of std::chrono::steady_clock.
+double steady_seconds();
+/// Returns at that moment or as soon after it as the system lets the thread run; at once where it has passed. The thread waits
+/// without using a core.
+void sleep_until_steady(double steady_s);
+
+/// How fast it is. All functions may be called by several threads at once.
+struct EmulatedDevice {
+  std::string name;
+  /// One call of an operator on one of the ranks that divide its stage, without the all-reduce that may follow.
+  std::function<double(const StageShape& stage, const Operator& op, const MicrobatchCounts& counts)> operator_seconds;
+  /// An optimizer step of so many trained values.
+  std::function<double(int64_t values, int64_t moment_count)> optimizer_seconds;
+  /// Among the ranks that divide layers.
+  std::function<double(int64_t bytes, int64_t ranks)> all_reduce_seconds;
+  Link link;  ///< from a rank to its neighbour in the pipeline
+
+  // The outside world. A test whose clock stands still sees times that follow from the device alone.
+  std::function<double()> now_s = steady_seconds;
+  std::function<void(double)> sleep_until_s = sleep_until_steady;
+};
+
+/// When the device of one rank is busy. Like a GPU with its queue it goes on while the host prepares what comes next: work begins
+/// where the work before it ended, or when the message has come that it waits for, and what the host takes beside is hidden
+/// unless it takes longer. One thread.
+class EmulatedClock {
+ public:
+  explicit EmulatedClock(const EmulatedDevice& device) : device_(device) {}
+
+  /// The device has nothing to do from now on.
+  void begin() { free_s_ = device_.now_s(); }
+  /// When it has done all that it was given.
+  double free_s() const { return free_s_; }
+  void compute(double seconds) { free_s_ += seconds; }
+  /// It waits until then, if that is later. Returns for how long.
+  double wait_until(double then_s);
+  double wait_until_now() { return wait_until(device_.now_s()); }
+  /// The host waits for the device.
+  void settle() const { device_.sleep_until_s(free_s_); }
+  const EmulatedDevice& device() const { return device_; }
+
+ private:
+  const EmulatedDevice& device_;
+  double free_s_ = 0;
+};
+
+}  // namespace cotune

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""cotune train --device emulated:FILE, through its command line. Devices here are so fast that no test waits for them."""
+import json
+import unittest
+
+from program import ProgramTest
+
+CLUSTER = """cotune_cluster: 1
+nodes:
+  - name: box
+    devices: 8
+    device: {preset: A100-40, bfloat16: 200000TFLOP/s, float32: 200000TFLOP/s, memory_bandwidth: 900TB/s, launch: 0us}
+    link: nvlink-600
+"""
+SHAPES = """cotune: 1
+model: {config: llama-2-7b, weights: none}
+defaults: {adapter: {r: 8, target_modules: [q_proj, v_proj]}, train: {batch_size: 4, steps: 3}}
+run: {sharing: temporal}
+jobs:
+  - {name: short, data: {lengths: [20, 30, 60, 25]}}
+  - {name: long, data: {lengths: {100: 5, 200: 1}}}
+"""
+
+
+class Emulated(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.cluster = self.path / "cluster.yaml"
+        self.cluster.write_text(CLUSTER)
+        self.shapes = self.path / "shapes.yaml"
+        self.shapes.write_text(SHAPES)
+
+    def train(self, jobs, run, *options, file=None, expect=0):
+        done = self.run_program("train", jobs, "--output-dir", self.path / run, "--json", "--device", f"emulated:{file or self.cluster}",
+                                *options, expect=expect)
+        return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done.stderr
+
+    def test_a_7b_model_on_eight_ranks_trains_nothing_and_says_so(self):
+        trace = self.path / "trace.json"
+        events = self.train(self.shapes, "run", "--parallel=pp=4,tp=2", "--rank-trace", trace)
+        steps = [event for event in events if event["event"] == "step"]
+        self.assertEqual(len(steps), 6)
+        for step in steps:
+            self.assertIsNone(step["loss"])
+            self.assertTrue(step["emulated"])
+        folder = self.path / "run"
+        summary = json.loads((folder / "summary.json").read_text())
+        self.assertTrue(summary["emulated"])
+        self.assertEqual(summary["device"], "emulated A100-40")
+        self.assertEqual(summary["losses"], {"short": [], "long": []})
+        self.assertEqual([(rank["first_layer"], rank["part"]) for rank in summary["ranks"][:3]], [(0, 0), (0, 1), (summary["ranks"][2]["first_layer"], 0)])
+        self.assertEqual(len(summary["ranks"]), 8)
+        self.assertGreater(summary["ranks"][0]["all_reduces"], 0)
+        self.assertGreater(summary["ranks_predicted_seconds"], 0)
+        for job in summary["jobs"]:
+            self.assertEqual((job["status"], job["step"], job["adapter_step"]), ("finished", 3, None))
+        self.assertLess(summary["peak_bytes"]["weights"], 1 << 20)
+        self.assertEqual(json.loads((folder / "run.json").read_text())["emulated"], str(self.cluster))
+        self.assertEqual([path.name for path in folder.rglob("*") if "adapter" in path.name or "checkpoint" in path.name], [])
+        metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        self.assertIn("emulated A100-40", next(event["text"] for event in metrics if event["event"] == "notice"))
+        for event in metrics:
+            self.assertTrue(event["event"] in ("notice", "plan") or event["emulated"], event)
+        names = {event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "process_name"}
+        self.assertIn("emulated, ranks", names)
+        self.assertNotIn("measured, ranks", names)
+
+    def test_a_profile_stands_in_for_its_device_and_evaluations_have_no_answer(self):
+        profile = self.path / "profile.json"
+        self.run_program("profile", self.path / "config.json", "--cluster", self.cluster, "--output", profile)
+        jobs = self.jobs_file(steps=4, jobs=("plain", "bottleneck"), train=", eval_steps: 2")
+        exact = ("--set", "model.dtype=bfloat16")
+        for ranks in (1, 2):
+            events = self.train(jobs, f"run{ranks}", f"--ranks={ranks}", *exact, file=profile)
+            evaluations = [event for event in events if event["event"] == "evaluation"]
+            self.assertEqual(len(evaluations), 6)
+            for event in evaluations:
+                self.assertEqual((event["loss"], event["accuracy"], event["best"]), (None, None, False))
+            self.assertEqual(events[-1]["device"], "emulated A100-40")
+            self.assertFalse(list((self.path / f"run{ranks}").rglob("adapter*")))
+        text = self.run_program("train", jobs, "--output-dir", self.path / "run1", "--overwrite", "--device", f"emulated:{profile}", *exact).stdout
+        self.assertIn("Emulated, emulated A100-40: nothing was computed, and no adapter is left", text)
+        self.assertNotIn("nan", text)
+        # What was emulated is no run to go on with.
+        self.assertIn("an emulated run", self.run_program("train", jobs, "--output-dir", self.path / "run1", "--resume", *exact, expect=2).stderr)
+        for options, why in ((("--parallel=tp=2",), "was measured with 1"), (("--set", "model.dtype=float32"), "has times of bfloat16")):
+            self.assertIn(why, self.train(jobs, "none", *exact, *options, file=profile, expect=2))
+
+    def test_what_means_nothing_is_refused(self):
+        jobs = self.jobs_file(steps=4)
+        refused = self.train(jobs, "none", "--resume", expect=2)
+        self.assertIn("checkpoints", refused)
+        self.assertIn("diff_pruning chooses its entries", refused)
+        plain = self.jobs_file(steps=4, jobs=("plain",))
+        for options, why in ((("--check",), "this machine's memory"), (("--sample-tokens=5",), "--sample-tokens"), (("--memory=4GiB",), "take no memory"),
+                             (("--threads=2",), "where nothing is computed"), (("--ranks=9",), "9"),
+                             (("--set", "defaults.train.load_best=true", "--set", "defaults.train.eval_steps=2"), "lowest held-out loss"),
+                             (("--set", "defaults.train.early_stopping_patience=2", "--set", "defaults.train.eval_steps=2"), "stops by held-out losses")):
+            with self.subTest(options):
+                self.assertIn(why, self.train(plain, "none", *options, expect=2))
+        self.assertIn("no such file", self.train(plain, "none", file=self.path / "missing.json", expect=2))
+        self.assertFalse((self.path / "none").exists())
+        # Only an emulated device does without weights and data.
+        done = self.run_program("train", self.shapes, "--output-dir", self.path / "none", expect=2)
+        self.assertIn("training needs weights", done.stderr)
+        self.assertIn("training needs data.train", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,259 @@
+// Ranks of a device that is not there. Its clock stands still unless the device is busy, so times are exact and no test waits.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <mutex>
+
+#include "engine/rank_rounds.h"
+#include "engine/rank_threads.h"
+#include "schedule/adapter_shape.h"
+
+namespace cotune {
+namespace {
+
+using namespace testing;
+
+/// Sleeps that were asked for, until when.
+struct Sleeps {
+  std::mutex mutex;
+  std::vector<double> until_s;
+};
+
+double seconds_of(const Operator& op, const MicrobatchCounts& counts) {
+  return 1e-3 * static_cast<double>(counts.tokens * (1 + static_cast<int>(op.kind) % 5) + counts.labelled);
+}
+
+std::shared_ptr<EmulatedDevice> standing_device(const std::shared_ptr<Sleeps>& sleeps, Link link = {}) {
+  auto device = std::make_shared<EmulatedDevice>();
+  device->operator_seconds = [](const StageShape&, const Operator& op, const MicrobatchCounts& counts) { return seconds_of(op, counts); };
+  device->optimizer_seconds = [](int64_t, int64_t) { return 2.5; };
+  device->all_reduce_seconds = [](int64_t, int64_t) { return 0.25; };
+  device->link = link;
+  device->now_s = [] { return 0.0; };
+  device->sleep_until_s = [sleeps](double until_s) {
+    const std::lock_guard lock(sleeps->mutex);
+    sleeps->until_s.push_back(until_s);
+  };
+  return device;
+}
+
+std::vector<RandomJob> four_jobs() {
+  std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), lora_job("chain", 2, 4, 0.1, {"all-linear"}, {600, 31}),
+                              bottleneck_job("b", 3, 8, Activation::relu, {90}), lora_job("upper", 4, 4, 0, {"v_proj", "o_proj"}, {51})};
+  jobs[3].adapter.layers_to_transform = {5, 6, 7};
+  for (RandomJob& job : jobs) job.optimizer.max_grad_norm = 0.5;
+  return jobs;
+}
+
+class EmulatedRanks : public ::testing::Test {
+ protected:
+  std::shared_ptr<const Backbone> emulated(Link link = {}, TensorShard shard = {}) const {
+    return Backbone::emulated(config, at::kFloat, shard, standing_device(sleeps, link));
+  }
+
+  RankPlan plan(const Rounds& rounds, const PipelineLayout& layout, RankOrder order, Link link = {}) const {
+    const auto cost = [&](const StepPlan& round, size_t m, size_t stage) {
+      const Microbatch& microbatch = round.microbatches[m];
+      int64_t labelled = 0;  // of these rows every token but the first has a label
+      for (const Atom& atom : microbatch.atoms) {
+        for (const Segment& segment : atom.segments) labelled += labels_in(rounds, round, atom.job, segment);
+      }
+      const MicrobatchCounts counts = count_microbatch(microbatch, labelled);
+      std::vector<AdapterShape> adapters;
+      for (const Atom& atom : microbatch.atoms) {
+        const AdapterSetup& setup = rounds.adapters[static_cast<size_t>(atom.job)]->setup();
+        for (const AdapterShape& each : adapter_shapes(atom.job, setup.spec, setup.modules, config)) adapters.push_back(each);
+      }
+      StageCost result{.forward_s = 0, .backward_s = 0, .kept_bytes = counts.tokens};
+      for (const Operator& op : stage_operators(config, layout.stages[stage], adapters, Direction::forward)) {
+        result.forward_s += seconds_of(op, counts);
+      }
+      for (const Operator& op : stage_operators(config, layout.stages[stage], adapters, Direction::backward)) {
+        result.backward_s += seconds_of(op, counts);
+      }
+      return result;
+    };
+    return plan_ranks(rounds.plans, layout, cost,
+                      {.order = order, .cluster = {.link = link}, .bytes_per_token = config.hidden_size * 4,
+                       .optimizer_s = {2.5, 2.5, 2.5, 2.5}, .most_in_flight = layout.rank_count()});
+  }
+
+  static int64_t labels_in(const Rounds& rounds, const StepPlan& plan, int32_t job, const Segment& segment) {
+    for (const JobRound& round : rounds.rounds) {
+      if (round.job != job) continue;
+      const bool is_of_plan = std::any_of(plan.batches.begin(), plan.batches.end(), [&](const BatchShape& batch) {
+        return batch.job == job && batch.step == round.batch->step;
+      });
+      if (!is_of_plan) continue;
+      const BatchRow& row = round.batch->rows[static_cast<size_t>(segment.row)];
+      int64_t count = 0;
+      for (int64_t next = segment.position + 1; next <= segment.position + segment.length; ++next) {
+        if (next < static_cast<int64_t>(row.tokens.size()) && row.learned[static_cast<size_t>(next)] != 0) ++count;
+      }
+      return count;
+    }
+    return 0;
+  }
+
+  const ModelConfig config = [] {
+    ModelConfig eight = kernel_friendly_config(8);
+    eight.head_count = 3;
+    eight.kv_head_count = 3;
+    eight.intermediate_size = 192;
+    return eight;
+  }();
+  const std::shared_ptr<Sleeps> sleeps = std::make_shared<Sleeps>();
+};
+
+TEST_F(EmulatedRanks, TakeTheTimeThatTheSimulatorPredicts) {
+  for (const int32_t count : {2, 4, 8}) {
+    for (const Link& link : {Link{}, Link{.latency_s = 0.4, .bytes_per_s = 1e5}}) {
+      RankThreads ranks(emulated(link), even_layout(config, count), 1);
+      for (const RankOrder order : {RankOrder::automatic, RankOrder::gpipe, RankOrder::one_f_one_b, RankOrder::lorapp, RankOrder::muxtune}) {
+        Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 3);
+        const RankPlan planned = plan(rounds, ranks.layout(), order, link);
+        ranks.run(planned, rounds.rounds);
+        // In the simulator a message leaves when its receive has been posted; on a link that takes no time that says nothing.
+        const double near_s = (link == Link{} ? 1e-9 : 2e-3) * planned.predicted.makespan_s;
+        EXPECT_NEAR(ranks.times().seconds, planned.predicted.makespan_s, near_s)
+            << count << " ranks, order " << static_cast<int>(order) << ", latency " << link.latency_s;
+        for (size_t rank = 0; rank < planned.ranks.size(); ++rank) {
+          // What a rank does it does in the order of its list.
+          const std::vector<SimulatedSpan>& done = ranks.times().spans[rank];
+          const std::vector<SimulatedSpan>& predicted = planned.predicted.ranks[rank].spans;
+          ASSERT_EQ(done.size(), predicted.size());
+          for (size_t i = 0; i < done.size(); ++i) {
+            EXPECT_EQ(done[i].action, predicted[i].action);
+            EXPECT_NEAR(done[i].end_s, predicted[i].end_s, near_s);
+          }
+          EXPECT_NEAR(ranks.times().waited[rank] + planned.predicted.ranks[rank].busy_s, done.back().end_s, 1e-9 * done.back().end_s);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(EmulatedRanks, ComputeNothing) {
+  RankThreads ranks(emulated(), even_layout(config, 2), 1);
+  Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 2);
+  std::vector<at::Tensor> before;
+  for (const auto& adapter : rounds.adapters) {
+    for (const at::Tensor& value : values_of(*adapter)) before.push_back(value);
+  }
+  const RankPlan planned = plan(rounds, ranks.layout(), RankOrder::automatic);
+  ranks.run(planned, rounds.rounds);
+  for (const JobRound& round : rounds.rounds) {
+    EXPECT_TRUE(round.emulated && round.stepped);
+    EXPECT_EQ(round.failure, "");
+    EXPECT_TRUE(std::isnan(round.loss()) && std::isnan(round.gradient_norm) && std::isnan(round.row_accuracy()));
+  }
+  std::vector<at::Tensor> after;
+  for (const auto& adapter : rounds.adapters) {
+    for (const at::Tensor& value : values_of(*adapter)) after.push_back(value);
+  }
+  EXPECT_EQ(difference_in_bits(after, before), "");
+}
+
+TEST_F(EmulatedRanks, SleepOnceForEveryActionAndUntilItsEnd) {
+  RankThreads ranks(emulated(), even_layout(config, 4), 1);
+  Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 1);
+  const RankPlan planned = plan(rounds, ranks.layout(), RankOrder::one_f_one_b);
+  ranks.run(planned, rounds.rounds);
+  std::vector<double> ends;
+  for (const std::vector<SimulatedSpan>& spans : ranks.times().spans) {
+    for (const SimulatedSpan& span : spans) ends.push_back(span.end_s);
+  }
+  std::vector<double> slept = sleeps->until_s;
+  std::ranges::sort(ends);
+  std::ranges::sort(slept);
+  EXPECT_EQ(slept, ends);
+}
+
+TEST_F(EmulatedRanks, AreBusyForOptimizerStepsOfTheirOwnLayers) {
+  const auto device = standing_device(sleeps);
+  device->operator_seconds = [](const StageShape&, const Operator&, const MicrobatchCounts&) { return 0.0; };
+  device->optimizer_seconds = [](int64_t values, int64_t moments) { return static_cast<double>(values * (1 + moments)); };
+  RankThreads ranks(Backbone::emulated(config, at::kFloat, {}, device), even_layout(config, 4), 1);
+  const std::vector<RandomJob> jobs{four_jobs().front()};
+  Rounds rounds = rounds_of(jobs, config, small_microbatches(), 1);
+  ranks.run(plan(rounds, ranks.layout(), RankOrder::gpipe), rounds.rounds);
+  const Adapter& adapter = *rounds.adapters.front();
+  int64_t values = 0;
+  for (const Parameter& parameter : adapter.parameters()) values += parameter.value.numel();
+  for (const std::vector<SimulatedSpan>& spans : ranks.times().spans) {
+    EXPECT_EQ(spans.back().end_s - spans.back().start_s, static_cast<double>(values / 4 * 3));
+  }
+}
+
+TEST_F(EmulatedRanks, EvaluateWithoutAnAnswer) {
+  RankThreads ranks(emulated(), even_layout(config, 2), 1);
+  Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 1);
+  for (JobRound& round : rounds.rounds) round.purpose = RoundPurpose::evaluate;
+  const RankPlan planned = plan(rounds, ranks.layout(), RankOrder::automatic);
+  ranks.run(planned, rounds.rounds);
+  for (const JobRound& round : rounds.rounds) {
+    EXPECT_TRUE(std::isnan(round.loss()) && std::isnan(round.row_accuracy()));
+    EXPECT_FALSE(round.stepped);
+  }
+  EXPECT_LT(ranks.times().seconds, planned.predicted.makespan_s);
+  EXPECT_GT(ranks.times().seconds, 0);
+}
+
+TEST_F(EmulatedRanks, OnOneRankTakeTheSumOfTheirOperators) {
+  Interpreter interpreter(emulated());
+  Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 1);
+  double sum = 0;
+  interpreter.observe([&](const Operator& op, const MicrobatchState& state, double seconds) {
+    EXPECT_EQ(seconds, seconds_of(op, state.counts));
+    sum += seconds;
+  });
+  for (const StepPlan& plan : rounds.plans) {
+    sum = 0;
+    interpreter.run(plan, rounds.rounds);
+    EXPECT_NEAR(interpreter.ended_s(), sum + 4 * 2.5, 1e-9 * sum);  // and four optimizer steps
+  }
+  for (const JobRound& round : rounds.rounds) EXPECT_TRUE(round.stepped);
+}
+
+TEST_F(EmulatedRanks, ThatDivideLayersMakeTheSumsOfRealOnes) {
+  const auto layout = [&] {
+    PipelineLayout result = even_layout(config, 2);
+    for (StageShape& stage : result.stages) stage.tensor_parallel = 3;
+    return result;
+  }();
+  std::vector<std::shared_ptr<const Backbone>> real, unreal;
+  for (int64_t index = 0; index < 3; ++index) {
+    real.push_back(Backbone::load(random_model(config, 1), at::kFloat, at::kCPU, {.shard = {index, 3}}));
+    unreal.push_back(emulated({}, {index, 3}));
+  }
+  std::vector<RankTimes> times;
+  for (const auto& parts : {real, unreal}) {
+    RankThreads ranks(parts, layout, 1);
+    std::vector<RandomJob> jobs = four_jobs();
+    Rounds rounds = rounds_of(jobs, config, small_microbatches(), 2);
+    std::vector<std::unique_ptr<Adapter>> adapters;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      adapters.push_back(jobs[i].make_adapter(config, at::kFloat, at::kCPU));
+      ranks.share(static_cast<int32_t>(i), *adapters.back());
+      for (JobRound& round : rounds.rounds) {
+        if (round.job == static_cast<int32_t>(i)) round.adapter = adapters.back().get();
+      }
+    }
+    ranks.run(plan(rounds, layout, RankOrder::one_f_one_b), rounds.rounds);
+    times.push_back(ranks.times());
+  }
+  EXPECT_GT(times[0].collectives.front(), 0);
+  EXPECT_EQ(times[1].collectives, times[0].collectives);
+  // Ranks of a group are busy at the same time, and every sum takes the device's.
+  for (size_t stage = 0; stage < 2; ++stage) {
+    for (size_t part = 1; part < 3; ++part) {
+      ASSERT_EQ(times[1].spans[3 * stage].size(), times[1].spans[3 * stage + part].size());
+      EXPECT_EQ(times[1].spans[3 * stage].back().end_s, times[1].spans[3 * stage + part].back().end_s);
+    }
+    EXPECT_GE(times[1].waited[3 * stage], 0.25 * static_cast<double>(times[1].collectives[3 * stage]));
+  }
+}
+
+}  // namespace
+}  // namespace cotune
