@@ -6,11 +6,10 @@
 Every run is `cotune train --device emulated:CLUSTER`: actions, messages and collectives are real, operators take their predicted time
 and compute nothing. Messages go over this machine's memory, so devices and links are made slower, by the factor that
 stands behind their names (all rates and latencies alike: time is scaled, ratios are those of the device), until they are slower than
-that. Four jobs, clipping on, one microbatch a round each.
+that. As many jobs as stages (a job has one microbatch under way, since its next step needs this one), clipping on.
 
 For each configuration and order it prints the rounds' time beside the prediction, and what share of the time the ranks had nothing to do
-in the steady region (from when all have begun to when the first has ended, of rounds without a flush between them): by the
-simulator, of the run, and of the run beyond load imbalance (1 - mean / largest busy time of a rank). Medians. Python's standard
+in the steady region (without the first and the last two of the rounds between two flushes): by the simulator, of the run, and of the run beyond load imbalance (1 - mean / largest busy time of a rank). Medians. Python's standard
 library only.
 """
 import argparse
@@ -23,13 +22,14 @@ import tempfile
 ADAPTER = {"r": 16, "target_modules": "all-linear"}
 # name: model, token length of a job's rows, parallel, device, link, time scale
 CONFIGURATIONS = {
-    "7b-pp4": ("llama-2-7b", [256, 320, 384, 448], "pp=4,tp=1", "A40", "pcie4", 4),
-    "7b-pp8": ("llama-2-7b", [256, 320, 384, 448], "pp=8,tp=1", "A40", "pcie4", 4),
-    "7b-pp8-even": ("llama-2-7b", [384, 384, 384, 384], "pp=8,tp=1", "A40", "pcie4", 4),
-    "135m-pp4": ("smollm2-135m", [256, 320, 384, 448], "pp=4,tp=1", "cpu", "ethernet-10", 1),
-    "135m-pp8": ("smollm2-135m", [256, 320, 384, 448], "pp=8,tp=1", "cpu", "ethernet-10", 1),
-    "0.5b-tp2": ("qwen2.5-0.5b", [256, 320, 384, 448], "pp=1,tp=2", "cpu", "ethernet-10", 1),
-    "0.5b-pp4-tp2": ("qwen2.5-0.5b", [256, 320, 384, 448], "pp=4,tp=2", "cpu", "ethernet-10", 1),
+    "7b-pp4": ("llama-2-7b", [384] * 4, "pp=4,tp=1", "A40", "pcie4", 4),
+    "7b-pp4-mixed": ("llama-2-7b", [256, 320, 384, 448], "pp=4,tp=1", "A40", "pcie4", 4),
+    "7b-pp8": ("llama-2-7b", [384] * 8, "pp=8,tp=1", "A40", "pcie4", 4),
+    "135m-pp4": ("smollm2-135m", [384] * 4, "pp=4,tp=1", "cpu", "ethernet-10", 1),
+    "135m-pp4-mixed": ("smollm2-135m", [256, 320, 384, 448], "pp=4,tp=1", "cpu", "ethernet-10", 1),
+    "135m-pp8": ("smollm2-135m", [384] * 8, "pp=8,tp=1", "cpu", "ethernet-10", 1),
+    "0.5b-tp2": ("qwen2.5-0.5b", [384] * 4, "pp=1,tp=2", "cpu", "ethernet-10", 1),
+    "0.5b-pp4-tp2": ("qwen2.5-0.5b", [384] * 4, "pp=4,tp=2", "cpu", "ethernet-10", 1),
 }
 ORDERS = ["auto", "lorapp", "muxtune", "1f1b", "gpipe"]
 DEVICES = {  # bfloat16 TFLOP/s, memory GB/s, reached share of the former, launch in us
@@ -56,10 +56,11 @@ def write_inputs(folder, configuration, steps):
     return paths
 
 
-def steady_idle(spans_by_rank):
+def steady_idle(spans_by_rank, jobs):
     """Idle share of all ranks in the steady region, and the part of it that load imbalance explains."""
-    begin = max(min(start for start, _ in spans) for spans in spans_by_rank)
-    end = min(max(stop for _, stop in spans) for spans in spans_by_rank)
+    skipped = 2 * 3 * jobs  # a round is forward, backward and optimizer step of every job
+    begin = max(spans[skipped][0] for spans in spans_by_rank)
+    end = min(spans[-skipped][1] for spans in spans_by_rank)
     busy = [sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) for spans in spans_by_rank]
     whole = [sum(stop - start for start, stop in spans) for spans in spans_by_rank]
     imbalance = 1 - statistics.mean(whole) / max(whole)
@@ -94,7 +95,8 @@ def run(options, folder, paths, configuration, order):
         summary = json.load(file)
     assert summary["emulated"]
     # The longest stretch has the steadiest region.
-    return summary, {name: steady_idle(max(all_of, key=lambda ranks: len(ranks[0]))) for name, all_of in stretches(trace).items()}
+    return summary, {name: steady_idle(max(all_of, key=lambda ranks: len(ranks[0])), len(configuration[1]))
+                     for name, all_of in stretches(trace).items()}
 
 
 def main():
