@@ -24,10 +24,11 @@ std::vector<int64_t> sizes_of(const at::Tensor& whole, const ParameterPart& part
   return sizes;
 }
 
-/// Calls visit(tensor, part, begin, sizes) for value and moments of every parameter of these layers: of its part, [begin, …) in the
-/// message. Returns the message's length.
+/// Calls visit(tensor, part, begin, sizes) for value and moments of every parameter of these layers: of its
+/// part, [begin, …) in the message. Returns the message's length.
 template <typename Visit>
-int64_t visit_state(const Adapter& adapter, std::span<const LayerRange> layers, std::span<const ParameterPart> parts, Visit visit) {
+int64_t visit_state(const Adapter& adapter, std::span<const LayerRange> layers,
+                    std::span<const ParameterPart> parts, Visit visit) {
   static const ParameterPart all;
   size_t count = 0;
   int64_t begin = 0;
@@ -55,7 +56,8 @@ std::vector<ParameterPart> parts_of(const Adapter& adapter) {
   for (const Parameter& parameter : adapter.parameters()) {
     const ShardPlace& place = parameter.place;
     const bool is_cut = place.dimension >= 0;
-    parts.push_back({place.dimension, place.begin, is_cut ? parameter.value.size(place.dimension) : 0, place.entries});
+    parts.push_back(
+        {place.dimension, place.begin, is_cut ? parameter.value.size(place.dimension) : 0, place.entries});
   }
   return parts;
 }
@@ -88,32 +90,39 @@ std::vector<ParameterPart> parts_from_json(const Json& json) {
   return parts;
 }
 
-at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers, std::span<const ParameterPart> parts) {
+at::Tensor flat_state_like(const Adapter& adapter, std::span<const LayerRange> layers,
+                           std::span<const ParameterPart> parts) {
   return host_buffer({visit_state(adapter, layers, parts, [](auto&&...) {})}, accumulation_of(adapter));
 }
 
-void copy_flat_state(const Adapter& adapter, std::span<const LayerRange> layers, std::span<const ParameterPart> parts,
-                     const at::Tensor& state) {
-  visit_state(adapter, layers, parts, [&](const at::Tensor& tensor, const ParameterPart& part, int64_t begin, const std::vector<int64_t>& sizes) {
-    at::Tensor to = state.narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
-    if (part.entries.defined()) {
-      to.copy_(tensor.index_select(0, part.entries.to(tensor.device())));
-    } else {
-      to.copy_(part.dimension < 0 ? tensor : tensor.narrow(part.dimension, part.begin, part.count));
-    }
-  });
+void copy_flat_state(const Adapter& adapter, std::span<const LayerRange> layers,
+                     std::span<const ParameterPart> parts, const at::Tensor& state) {
+  visit_state(
+      adapter, layers, parts,
+      [&](const at::Tensor& tensor, const ParameterPart& part, int64_t begin,
+          const std::vector<int64_t>& sizes) {
+        at::Tensor to = state.narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
+        if (part.entries.defined()) {
+          to.copy_(tensor.index_select(0, part.entries.to(tensor.device())));
+        } else {
+          to.copy_(part.dimension < 0 ? tensor : tensor.narrow(part.dimension, part.begin, part.count));
+        }
+      });
 }
 
-at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers, std::span<const ParameterPart> parts) {
+at::Tensor flat_state(const Adapter& adapter, std::span<const LayerRange> layers,
+                      std::span<const ParameterPart> parts) {
   at::Tensor state = flat_state_like(adapter, layers, parts);
   copy_flat_state(adapter, layers, parts, state);
   return state;
 }
 
-void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers, std::span<const ParameterPart> parts,
-                       const at::Tensor& state) {
-  const int64_t length =
-      visit_state(adapter, layers, parts, [&](const at::Tensor& tensor, const ParameterPart& part, int64_t begin, const std::vector<int64_t>& sizes) {
+void assign_flat_state(Adapter& adapter, std::span<const LayerRange> layers,
+                       std::span<const ParameterPart> parts, const at::Tensor& state) {
+  const int64_t length = visit_state(
+      adapter, layers, parts,
+      [&](const at::Tensor& tensor, const ParameterPart& part, int64_t begin,
+          const std::vector<int64_t>& sizes) {
         const at::Tensor from = state.narrow(0, begin, c10::multiply_integers(sizes)).view(sizes);
         if (part.entries.defined()) {
           at::Tensor(tensor).index_copy_(0, part.entries.to(tensor.device()), from.to(tensor.device()));

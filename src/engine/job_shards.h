@@ -10,12 +10,13 @@
 
 namespace cotune {
 
-/// The shards of jobs' adapters with which one rank of a tensor-parallel group computes, where the whole adapters are in the same
-/// process.
+/// The shards of jobs' adapters with which one rank of a tensor-parallel group computes, where the whole
+/// adapters are in the same process.
 class JobShards {
  public:
   /// held: AdapterSetup::held.
-  explicit JobShards(const TensorShard& shard, std::vector<LayerRange> held = {}) : shard_(shard), held_(std::move(held)) {}
+  explicit JobShards(const TensorShard& shard, std::vector<LayerRange> held = {})
+      : shard_(shard), held_(std::move(held)) {}
 
   /// The job's shard becomes its part of the adapter as it is now. Throws MemoryLimitExceeded.
   void share(int32_t job, const Adapter& whole);

@@ -7,7 +7,9 @@
 namespace cotune {
 namespace {
 
-double clock_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double clock_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -19,15 +21,17 @@ BackboneUse backbone_use_of(const PipelineLayout& layout, int32_t rank, int64_t 
   return use;
 }
 
-ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, PipelineLayout layout, RankLinks links)
+ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, PipelineLayout layout,
+                         RankLinks links)
     : layout_(std::move(layout)),
       links_(std::move(links)),
       shard_(layout_.shard_of(rank())),
       layers_(layers_of(layout_, rank())),
       interpreter_(backbone, layout_, layout_.place_of(rank())) {
-  COTUNE_CHECK(links_.control->size() == layout_.worker_count(), "a group of {} ranks for a layout of {}", links_.control->size(),
-               layout_.worker_count());
-  COTUNE_CHECK(backbone->shard() == shard_, "rank {} has another part of the layers than its weights", rank());
+  COTUNE_CHECK(links_.control->size() == layout_.worker_count(), "a group of {} ranks for a layout of {}",
+               links_.control->size(), layout_.worker_count());
+  COTUNE_CHECK(backbone->shard() == shard_, "rank {} has another part of the layers than its weights",
+               rank());
   interpreter_.progress = links_.progress;
   interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
     time_.operator_seconds[to_string(op.kind)] += seconds;
@@ -36,8 +40,8 @@ ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, Pipeli
   join();
 }
 
-std::exception_ptr ProcessRank::run(const RankPlan& plan, std::vector<JobRound>& rounds, double longest_action_s,
-                                    const std::function<void()>& prepare) {
+std::exception_ptr ProcessRank::run(const RankPlan& plan, std::vector<JobRound>& rounds,
+                                    double longest_action_s, const std::function<void()>& prepare) {
   time_ = {};
   has_begun_ = false;
   std::exception_ptr error;
@@ -67,7 +71,9 @@ std::exception_ptr ProcessRank::run(const RankPlan& plan, std::vector<JobRound>&
   return error;
 }
 
-MadeSteps ProcessRank::made_steps() const { return has_begun_ ? cotune::made_steps(interpreter_) : MadeSteps{}; }
+MadeSteps ProcessRank::made_steps() const {
+  return has_begun_ ? cotune::made_steps(interpreter_) : MadeSteps{};
+}
 
 /// Where this rank has not even begun, no step was made anywhere of a job that has layers here.
 void ProcessRank::complete_steps(const MadeSteps& made, std::span<JobRound> rounds) {
@@ -77,11 +83,13 @@ void ProcessRank::complete_steps(const MadeSteps& made, std::span<JobRound> roun
 
 void ProcessRank::begin_selections(std::span<const JobRound> rounds) const {
   for (const JobRound& round : rounds) {
-    if (round.purpose == RoundPurpose::select && round.batch->step == 0) round.adapter->begin_selection(round.selection_pass);
+    if (round.purpose == RoundPurpose::select && round.batch->step == 0)
+      round.adapter->begin_selection(round.selection_pass);
   }
 }
 
-std::vector<Adapter::NamedTensor> ProcessRank::end_selection(Adapter& adapter, int64_t pass, const std::function<void()>& prepare) {
+std::vector<Adapter::NamedTensor> ProcessRank::end_selection(Adapter& adapter, int64_t pass,
+                                                             const std::function<void()>& prepare) {
   try {
     if (prepare) prepare();
     return adapter.end_selection(pass, [&](at::Tensor& values) { links_.group->all_reduce(values); });

@@ -20,15 +20,15 @@ BackboneUse backbone_use_of(const PipelineLayout& layout, int32_t rank, int64_t 
 
 /// What one rank did in a run.
 struct RankTime {
-  double seconds = 0;       ///< from its begin to its end
-  double waited = 0;        ///< for messages and in collectives
+  double seconds = 0;  ///< from its begin to its end
+  double waited = 0;   ///< for messages and in collectives
   int64_t collectives = 0;
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
   std::map<std::string, double> operator_seconds;
 };
 
-/// The rank that this process is, of several processes: its stages, or its part of their layers, and its links to the others. What
-/// rank_leader.h and rank_follower.h have in common.
+/// The rank that this process is, of several processes: its stages, or its part of their layers, and its
+/// links to the others. What rank_leader.h and rank_follower.h have in common.
 class ProcessRank {
  public:
   /// backbone: with the weights of this rank, at least. Joins the others.
@@ -44,8 +44,8 @@ class ProcessRank {
   /// Called after each operator, if there is one.
   std::function<void(const Operator&)> after_operator;
 
-  /// What broke the rank's part of a plan off, if anything did: its groups have ended then (join()). prepare: called first, may
-  /// still write plan and rounds.
+  /// What broke the rank's part of a plan off, if anything did: its groups have ended then (join()). prepare:
+  /// called first, may still write plan and rounds.
   std::exception_ptr run(const RankPlan& plan, std::vector<JobRound>& rounds, double longest_action_s,
                          const std::function<void()>& prepare);
   /// Of the last run: whether it began to compute, and what came of it.
@@ -56,8 +56,10 @@ class ProcessRank {
 
   /// Of the pass that this run selects for, where it is its first batch.
   void begin_selections(std::span<const JobRound> rounds) const;
-  /// All ranks end it together. prepare: called first, if there is one. If anything throws, the groups have ended.
-  std::vector<Adapter::NamedTensor> end_selection(Adapter& adapter, int64_t pass, const std::function<void()>& prepare = {});
+  /// All ranks end it together. prepare: called first, if there is one. If anything throws, the groups have
+  /// ended.
+  std::vector<Adapter::NamedTensor> end_selection(Adapter& adapter, int64_t pass,
+                                                  const std::function<void()>& prepare = {});
 
   /// New groups in the place of those that have ended: all ranks call it together.
   void join() { links_.join(layout_); }

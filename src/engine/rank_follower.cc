@@ -53,14 +53,24 @@ RankFollower::Json RankFollower::answer_to(RankCommand kind, const Json& command
   Json answer = Json::object();
   try {
     switch (kind) {
-      case RankCommand::run: return run(command);
-      case RankCommand::complete: return complete(command);
-      case RankCommand::join: rank_.join(); break;
-      case RankCommand::share: return share(command);
-      case RankCommand::forget: adapters_.erase(command.at("job").get<int32_t>()); break;
-      case RankCommand::gather: return {{"parts", parts_to_json(parts_of(adapter(command)))}};
-      case RankCommand::end_selection: return end_selection(command);
-      case RankCommand::end: break;
+      case RankCommand::run:
+        return run(command);
+      case RankCommand::complete:
+        return complete(command);
+      case RankCommand::join:
+        rank_.join();
+        break;
+      case RankCommand::share:
+        return share(command);
+      case RankCommand::forget:
+        adapters_.erase(command.at("job").get<int32_t>());
+        break;
+      case RankCommand::gather:
+        return {{"parts", parts_to_json(parts_of(adapter(command)))}};
+      case RankCommand::end_selection:
+        return end_selection(command);
+      case RankCommand::end:
+        break;
     }
   } catch (...) {
     answer["error"] = error_to_json(std::current_exception());
@@ -74,7 +84,8 @@ void RankFollower::take_rounds(const Json& command) {
   for (size_t i = 0; i < received_.rounds.size(); ++i) {
     JobRound& round = received_.rounds[i];
     if (received_.has_adapter[i]) round.adapter = adapters_.at(round.job).get();
-    for (const BatchRow& row : round.batch->rows) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
+    for (const BatchRow& row : round.batch->rows)
+      longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   }
   if (before_work) before_work();
   backbone_->allow_rows(longest);  // jobs that joined later may have longer rows than the first ones
@@ -83,10 +94,11 @@ void RankFollower::take_rounds(const Json& command) {
 
 RankFollower::Json RankFollower::run(const Json& command) {
   RankPlan plan;
-  const std::exception_ptr error = rank_.run(plan, received_.rounds, command.at("longest_action_s").get<double>(), [&] {
-    plan = plan_from_json(command.at("plan"));
-    take_rounds(command);
-  });
+  const std::exception_ptr error =
+      rank_.run(plan, received_.rounds, command.at("longest_action_s").get<double>(), [&] {
+        plan = plan_from_json(command.at("plan"));
+        take_rounds(command);
+      });
   Json answer{{"made", made_to_json(rank_.made_steps())}, {"time", time_to_json(rank_.time())}};
   if (rank_.has_begun()) answer["results"] = results_to_json(received_.rounds);
   if (error != nullptr) answer["error"] = error_to_json(error);
@@ -109,7 +121,8 @@ RankFollower::Json RankFollower::share(const Json& command) {
   setup.held = rank_.layers();
   std::unique_ptr<Adapter> adapter = make_adapter(backbone_->config(), std::move(setup));
   std::vector<Adapter::NamedTensor> structure = structure_from_json(command.at("structure"));
-  std::erase_if(structure, [&](const Adapter::NamedTensor& item) { return !adapter->setup().holds(item.layer); });
+  std::erase_if(structure,
+                [&](const Adapter::NamedTensor& item) { return !adapter->setup().holds(item.layer); });
   adapter->restore_structure(structure, command.at("complete").get<bool>());
   Json answer{{"parts", parts_to_json(parts_of(*adapter))}};
   adapters_[job] = std::move(adapter);
@@ -117,7 +130,8 @@ RankFollower::Json RankFollower::share(const Json& command) {
 }
 
 RankFollower::Json RankFollower::end_selection(const Json& command) {
-  const std::vector<Adapter::NamedTensor> chosen = rank_.end_selection(adapter(command), command.at("pass").get<int64_t>(), before_work);
+  const std::vector<Adapter::NamedTensor> chosen =
+      rank_.end_selection(adapter(command), command.at("pass").get<int64_t>(), before_work);
   const bool says = rank_.shard().index == 0;  // the others of its group have chosen the same
   return {{"structure", says ? structure_to_json(chosen) : Json::array()}};
 }

@@ -10,8 +10,9 @@
 
 namespace cotune {
 
-/// One of several processes that are ranks, but not the first: computes its stages as that one (rank_leader.h) tells it to. It
-/// has adapters of its own, with the parameters of its layers alone, or its part of them.
+/// One of several processes that are ranks, but not the first: computes its stages as that one
+/// (rank_leader.h) tells it to. It has adapters of its own, with the parameters of its layers alone, or its
+/// part of them.
 class RankFollower {
  public:
   /// backbone: with the weights of this rank, at least.
@@ -20,8 +21,8 @@ class RankFollower {
   /// Called before a run, before an adapter is made and before a selection pass ends.
   std::function<void()> before_work;
 
-  /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is that rank's to
-  /// judge. Throws CommunicationEnded where a rank is gone.
+  /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is
+  /// that rank's to judge. Throws CommunicationEnded where a rank is gone.
   bool serve();
 
  private:
@@ -40,7 +41,7 @@ class RankFollower {
   ProcessRank rank_;
   std::shared_ptr<Backbone> backbone_;
   std::map<int32_t, std::unique_ptr<Adapter>> adapters_;  ///< by job
-  ReceivedRounds received_;  ///< of the last run
+  ReceivedRounds received_;                               ///< of the last run
 };
 
 }  // namespace cotune

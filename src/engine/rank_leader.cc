@@ -11,7 +11,9 @@
 namespace cotune {
 namespace {
 
-std::string rank_name(size_t rank) { return fmt::format("rank {}", rank); }
+std::string rank_name(size_t rank) {
+  return fmt::format("rank {}", rank);
+}
 
 double longest_action_s(const RankPlan& plan) {
   double longest = 0;
@@ -21,7 +23,9 @@ double longest_action_s(const RankPlan& plan) {
   return longest;
 }
 
-bool failed(const nlohmann::json& answer) { return answer.contains("error"); }
+bool failed(const nlohmann::json& answer) {
+  return answer.contains("error");
+}
 
 }  // namespace
 
@@ -83,17 +87,21 @@ std::vector<RankLeader::Json> RankLeader::answers(std::exception_ptr own) {
   return all;
 }
 
-std::vector<LayerRange> RankLeader::layers_of(int32_t rank) const { return cotune::layers_of(layout(), rank); }
+std::vector<LayerRange> RankLeader::layers_of(int32_t rank) const {
+  return cotune::layers_of(layout(), rank);
+}
 
 void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
-  COTUNE_CHECK(plan.ranks.size() == static_cast<size_t>(rank_count()), "a plan of {} ranks for {}", plan.ranks.size(), rank_count());
+  COTUNE_CHECK(plan.ranks.size() == static_cast<size_t>(rank_count()), "a plan of {} ranks for {}",
+               plan.ranks.size(), rank_count());
   const double longest_s = longest_action_s(plan);
   Json command = to_json(RankCommand::run);
   command["plan"] = plan_to_json(plan);
   command["longest_action_s"] = longest_s;
   command["rounds"] = rounds_to_json(rounds);
   tell(command);
-  std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()), {rounds.begin(), rounds.end()});
+  std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()),
+                                             {rounds.begin(), rounds.end()});
   std::vector<JobRound>& own = by_rank.front();
   const std::exception_ptr error = rank_.run(plan, own, longest_s, [&] {
     if (!shards_) return;
@@ -107,7 +115,8 @@ void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
   take_times(answers);
   const bool broke_off = error != nullptr || std::any_of(answers.begin(), answers.end(), failed);
   if (broke_off) complete_steps(answers, by_rank);
-  std::vector<JobRound> merged = merged_rounds(static_cast<size_t>(layout().stage_rank.back() * layout().tensor_parallel()), by_rank);
+  std::vector<JobRound> merged =
+      merged_rounds(static_cast<size_t>(layout().stage_rank.back() * layout().tensor_parallel()), by_rank);
   for (size_t i = 0; i < rounds.size(); ++i) {
     merged[i].adapter = rounds[i].adapter;
     rounds[i] = std::move(merged[i]);
@@ -115,9 +124,11 @@ void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
   if (broke_off) throw_first_error(answers, error);
 }
 
-void RankLeader::complete_steps(const std::vector<Json>& answers, std::vector<std::vector<JobRound>>& by_rank) {
+void RankLeader::complete_steps(const std::vector<Json>& answers,
+                                std::vector<std::vector<JobRound>>& by_rank) {
   MadeSteps made = rank_.made_steps();
-  for (size_t rank = 1; rank < answers.size(); ++rank) made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
+  for (size_t rank = 1; rank < answers.size(); ++rank)
+    made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
   Json command = to_json(RankCommand::complete);
   command["made"] = made_to_json(made);
   tell(command);
@@ -130,13 +141,15 @@ void RankLeader::complete_steps(const std::vector<Json>& answers, std::vector<st
   const std::vector<Json> completed = answers_of_all();
   for (size_t rank = 1; rank < completed.size(); ++rank) {
     if (failed(completed[rank])) {
-      trouble = fmt::format("{}: {}", rank_name(rank), completed[rank].at("error").at("text").get<std::string>());
+      trouble =
+          fmt::format("{}: {}", rank_name(rank), completed[rank].at("error").at("text").get<std::string>());
     } else {
       take_results(completed[rank].at("results"), by_rank[rank]);
     }
   }
   join_anew();
-  if (!trouble.empty()) throw SystemError("a step that some ranks have made cannot be made on all: " + trouble);
+  if (!trouble.empty())
+    throw SystemError("a step that some ranks have made cannot be made on all: " + trouble);
 }
 
 void RankLeader::join_anew() {
@@ -163,7 +176,8 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
 
 void RankLeader::observe(std::function<void(int32_t rank, const Operator&)> after_operator) {
   rank_.after_operator = nullptr;
-  if (after_operator) rank_.after_operator = [after = std::move(after_operator)](const Operator& op) { after(0, op); };
+  if (after_operator)
+    rank_.after_operator = [after = std::move(after_operator)](const Operator& op) { after(0, op); };
 }
 
 void RankLeader::share(int32_t job, const Adapter& adapter) {
@@ -191,7 +205,9 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
     const std::vector<LayerRange> layers = layers_of(rank);
     const std::vector<ParameterPart> parts = parts_from_json(answer.at("parts"));
     const at::Tensor state = flat_state_like(adapter, layers, parts);
-    attempt([&] { copy_flat_state(adapter, layers, parts, state); });  // if it fails the job is not shared, whatever is sent
+    attempt([&] {
+      copy_flat_state(adapter, layers, parts, state);
+    });  // if it fails the job is not shared, whatever is sent
     if (state.numel() > 0) rank_.control().send(state, rank, Channel::activation)->wait();
     answer = receive_message(rank_.control(), rank);
   }
@@ -253,7 +269,8 @@ void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {
   throw_first_error(answers, error);
   for (const Json& answer : answers) {
     if (answer.is_null()) continue;
-    for (Adapter::NamedTensor& item : structure_from_json(answer.at("structure"))) chosen.push_back(std::move(item));
+    for (Adapter::NamedTensor& item : structure_from_json(answer.at("structure")))
+      chosen.push_back(std::move(item));
   }
   std::vector<Adapter::NamedTensor> structure = adapter.structure();
   for (Adapter::NamedTensor& item : structure) {

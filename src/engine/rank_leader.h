@@ -12,13 +12,14 @@
 
 namespace cotune {
 
-/// Ranks that are processes, seen from the first one, which computes its own stages and tells the others what to do
-/// (rank_follower.h). It alone has the jobs' data and whole adapters.
+/// Ranks that are processes, seen from the first one, which computes its own stages and tells the others what
+/// to do (rank_follower.h). It alone has the jobs' data and whole adapters.
 class RankLeader : public RankGroup {
  public:
   /// backbone: with the weights of this rank's stages, at least.
   RankLeader(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, RankLinks links);
-  /// Ends the others' work; where a command was broken off, by ending the group. If it has ended already they know.
+  /// Ends the others' work; where a command was broken off, by ending the group. If it has ended already they
+  /// know.
   ~RankLeader() override;
 
   const PipelineLayout& layout() const override { return rank_.layout(); }
