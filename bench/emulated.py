@@ -6,7 +6,7 @@
 Every run is `cotune train --device emulated:CLUSTER`: actions, messages and collectives are real, operators take their predicted time
 and compute nothing. Messages go over this machine's memory, so devices and links are made slower, by the factor that
 stands behind their names (all rates and latencies alike: time is scaled, ratios are those of the device), until they are slower than
-that. As many jobs as stages (a job has one microbatch under way, since its next step needs this one), clipping on.
+that. Clipping is on. Steps of one microbatch: as many jobs as stages, since a job's next step needs this one.
 
 For each configuration and order it prints the rounds' time beside the prediction, and what share of the time the ranks had nothing to do
 in the steady region (without the first and the last two of the rounds between two flushes): by the simulator, of the run, and of the run beyond load imbalance (1 - mean / largest busy time of a rank). Medians. Python's standard
@@ -20,16 +20,16 @@ import subprocess
 import tempfile
 
 ADAPTER = {"r": 16, "target_modules": "all-linear"}
-# name: model, token length of a job's rows, parallel, device, link, time scale
+# name: model, jobs' rows (tokens), rows of a step, parallel, device, link, time scale
 CONFIGURATIONS = {
-    "7b-pp4": ("llama-2-7b", [384] * 4, "pp=4,tp=1", "A40", "pcie4", 4),
-    "7b-pp4-mixed": ("llama-2-7b", [256, 320, 384, 448], "pp=4,tp=1", "A40", "pcie4", 4),
-    "7b-pp8": ("llama-2-7b", [384] * 8, "pp=8,tp=1", "A40", "pcie4", 4),
-    "135m-pp4": ("smollm2-135m", [384] * 4, "pp=4,tp=1", "cpu", "ethernet-10", 1),
-    "135m-pp4-mixed": ("smollm2-135m", [256, 320, 384, 448], "pp=4,tp=1", "cpu", "ethernet-10", 1),
-    "135m-pp8": ("smollm2-135m", [384] * 8, "pp=8,tp=1", "cpu", "ethernet-10", 1),
-    "0.5b-tp2": ("qwen2.5-0.5b", [384] * 4, "pp=1,tp=2", "cpu", "ethernet-10", 1),
-    "0.5b-pp4-tp2": ("qwen2.5-0.5b", [384] * 4, "pp=4,tp=2", "cpu", "ethernet-10", 1),
+    "7b-pp4": ("llama-2-7b", [384] * 4, 1, "pp=4,tp=1", "A40", "pcie4", 4),
+    "7b-pp8": ("llama-2-7b", [384] * 8, 1, "pp=8,tp=1", "A40", "pcie4", 4),
+    "7b-pp8-batches": ("llama-2-7b", [256, 320, 384, 448], 4, "pp=8,tp=1", "A40", "pcie4", 4),
+    "135m-pp4": ("smollm2-135m", [384] * 4, 1, "pp=4,tp=1", "cpu", "ethernet-10", 1),
+    "135m-pp8": ("smollm2-135m", [384] * 8, 1, "pp=8,tp=1", "cpu", "ethernet-10", 1),
+    "135m-pp4-batches": ("smollm2-135m", [256, 320, 384, 448], 4, "pp=4,tp=1", "cpu", "ethernet-10", 1),
+    "0.5b-tp2": ("qwen2.5-0.5b", [128] * 4, 1, "pp=1,tp=2", "cpu", "ethernet-10", 10),
+    "0.5b-pp4-tp2": ("qwen2.5-0.5b", [128] * 4, 1, "pp=4,tp=2", "cpu", "ethernet-10", 10),
 }
 ORDERS = ["auto", "lorapp", "muxtune", "1f1b", "gpipe"]
 DEVICES = {  # bfloat16 TFLOP/s, memory GB/s, reached share of the former, launch in us
@@ -38,7 +38,7 @@ LINKS = {"pcie4": (25, 8), "ethernet-10": (1.25, 30)}  # GB/s, us
 
 
 def write_inputs(folder, configuration, steps):
-    model, lengths, _, device, link, scale = configuration
+    model, lengths, batch_size, _, device, link, scale = configuration
     flops, memory, efficiency, launch = DEVICES[device]
     bandwidth, latency = LINKS[link]
     cluster = {"cotune_cluster": 1, "nodes": [{
@@ -46,8 +46,8 @@ def write_inputs(folder, configuration, steps):
         "device": {"preset": device, "bfloat16": f"{flops / scale}TFLOP/s", "memory_bandwidth": f"{memory / scale}GB/s",
                    "compute_efficiency": efficiency, "launch": f"{launch * scale}us"},
         "link": {"bandwidth": f"{bandwidth / scale}GB/s", "latency": f"{latency * scale}us"}}]}
-    jobs = [{"name": f"job{i}", "data": {"lengths": {str(length): 4}}, "adapter": ADAPTER,
-             "train": {"batch_size": 1, "steps": steps, "max_grad_norm": 1.0}} for i, length in enumerate(lengths)]
+    jobs = [{"name": f"job{i}", "data": {"lengths": {str(length): 4 * batch_size}}, "adapter": ADAPTER,
+             "train": {"batch_size": batch_size, "steps": steps, "max_grad_norm": 1.0}} for i, length in enumerate(lengths)]
     paths = [os.path.join(folder, name) for name in ("cluster.yaml", "jobs.yaml")]
     contents = (cluster, {"cotune": 1, "model": {"config": model, "weights": "none", "dtype": "bfloat16"}, "jobs": jobs})
     for path, content in zip(paths, contents):
@@ -57,8 +57,10 @@ def write_inputs(folder, configuration, steps):
 
 
 def steady_idle(spans_by_rank, jobs):
-    """Idle share of all ranks in the steady region, and the part of it that load imbalance explains."""
+    """Idle share of all ranks in the steady region, and the part of it that load imbalance explains; none of fewer than eight rounds."""
     skipped = 2 * 3 * jobs  # a round is forward, backward and optimizer step of every job
+    if min(map(len, spans_by_rank)) < 4 * skipped:
+        return None
     begin = max(spans[skipped][0] for spans in spans_by_rank)
     end = min(spans[-skipped][1] for spans in spans_by_rank)
     busy = [sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) for spans in spans_by_rank]
@@ -89,7 +91,7 @@ def run(options, folder, paths, configuration, order):
     trace = os.path.join(folder, "trace.json")
     cluster, jobs = paths
     subprocess.run([options.cotune, "train", jobs, "--output-dir", os.path.join(folder, "run"), "--overwrite", "--json", "--device",
-                    "emulated:" + cluster, "--parallel", configuration[2], "--sharing", "temporal", "--token-budget", "512",
+                    "emulated:" + cluster, "--parallel", configuration[3], "--sharing", "temporal", "--token-budget", "512",
                     "--pipeline-order", order, "--rank-trace", trace], check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     with open(os.path.join(folder, "run", "summary.json"), encoding="utf-8") as file:
         summary = json.load(file)
@@ -114,15 +116,17 @@ def main():
         with tempfile.TemporaryDirectory() as folder:
             paths = write_inputs(folder, configuration, options.steps)
             for order in options.order:
-                rows = []
+                rows, idle_rows = [], []
                 for _ in range(options.repetitions):
                     summary, idle = run(options, folder, paths, configuration, order)
                     seconds, predicted = summary["ranks"][0]["seconds"], summary["ranks_predicted_seconds"]
-                    (planned, _), (share, imbalance) = idle["planned"], idle["emulated"]
-                    rows.append((seconds, predicted, seconds / predicted - 1, planned, share, share - imbalance))
-                seconds, predicted, off, planned, share, beyond = (statistics.median(column) for column in zip(*rows))
-                print(f"| {name} | {order} | {seconds:.2f} | {predicted:.2f} | {off:+.1%} | {planned:.1%} | {share:.1%} | {beyond:.1%} |",
-                      flush=True)
+                    rows.append((seconds, predicted, seconds / predicted - 1))
+                    if idle["emulated"] is not None:
+                        share, imbalance = idle["emulated"]
+                        idle_rows.append((idle["planned"][0], share, share - imbalance))
+                seconds, predicted, off = (statistics.median(column) for column in zip(*rows))
+                shares = [f"{statistics.median(column):.1%}" for column in zip(*idle_rows)] or ["–"] * 3
+                print(f"| {name} | {order} | {seconds:.2f} | {predicted:.2f} | {off:+.1%} | {' | '.join(shares)} |", flush=True)
 
 
 if __name__ == "__main__":

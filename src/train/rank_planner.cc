@@ -23,6 +23,13 @@ LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
   return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
 }
 
+/// Of LoRA's factors the one that every rank of a group has whole: their gradients are summed once a step.
+int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter) {
+  if (adapter.method != AdapterMethod::lora) return 0;
+  const ProjectionShape shape = projection_shape(model, adapter.projection);
+  return adapter.width * (divides_outputs(adapter.projection) ? shape.in : shape.out);
+}
+
 }  // namespace
 
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
@@ -53,11 +60,16 @@ void RankPlanner::add(const TrainingJob& job) {
   add_optimizer_step(jobs_.back());
 }
 
-/// As if every rank had as many of the job's values.
+/// As if every rank had as many of the job's values. Where ranks divide layers, the sum of gradients that goes before it is its part.
 void RankPlanner::add_optimizer_step(const JobShape& job) {
-  int64_t values = 0;
-  for (const AdapterShape& adapter : job.adapters) values += parameter_count(model_, adapter);
-  options_.optimizer_s.push_back(optimizer_seconds(values / layout_.worker_count(), job.moment_count, machine_.device));
+  int64_t values = 0, summands = 0;
+  for (const AdapterShape& adapter : job.adapters) {
+    values += parameter_count(model_, adapter);
+    summands += summand_count(model_, adapter);
+  }
+  const auto bytes = static_cast<double>(summands / layout_.rank_count() * machine_.element_size());
+  options_.optimizer_s.push_back(optimizer_seconds(values / layout_.worker_count(), job.moment_count, machine_.device) +
+                                 (summands > 0 ? all_reduce_seconds(bytes, layout_.tensor_parallel(), machine_.link) : 0));
 }
 
 StagePrices& RankPlanner::prices(bool recompute) {
