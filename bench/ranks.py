@@ -2,8 +2,9 @@
 """Speed of a pipeline of ranks that are threads, beside one rank with all cores: the four jobs of bench/compare.py.
 
     python3 bench/ranks.py --model MODEL [--ranks N] [--steps N] [--repetitions N] [--token-budget N...] [--order NAME...]
+                           [--parallel DEGREES...]
 
-For each repetition it runs one rank and every order of the ranks right after each other, so that the machine's drift falls
+For each repetition it runs one rank, every order of the ranks and every other division (`dp=2`) right after each other, so that the machine's drift falls
 on all alike; a ratio is the median of ratios of one repetition. Times are those of rounds after the first. Prints a
 table: real tokens/s over one rank with the same token budget, and over the best budget of one rank; what share of the rounds
 each rank computed; and the largest difference of a final loss from one rank's. Python's standard library only.
@@ -50,7 +51,8 @@ def main():
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--token-budget", type=int, nargs="+", default=[512, 1024])
-    parser.add_argument("--order", nargs="+", default=["auto", "lorapp", "muxtune", "1f1b", "gpipe"])
+    parser.add_argument("--parallel", nargs="*", default=[], help="divisions of as many ranks, such as dp=2")
+    parser.add_argument("--order", nargs="*", default=["auto", "lorapp", "muxtune", "1f1b", "gpipe"])
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--cotune", default="build/cotune")
     options = parser.parse_args()
@@ -64,10 +66,11 @@ def main():
                 one = alone[budget]
                 speeds.setdefault((budget, "one rank"), []).append(one["tokens_per_second"])
                 ratios.setdefault((budget, "one rank"), []).append((1.0, one["tokens_per_second"] / best))
-                for order in options.order:
-                    summary = run(options, folder, jobs_file, f"--token-budget={budget}", f"--ranks={options.ranks}",
-                                  f"--pipeline-order={order}")
-                    key = (budget, order)
+                divisions = {order: (f"--ranks={options.ranks}", f"--pipeline-order={order}") for order in options.order}
+                divisions |= {parallel: (f"--parallel={parallel}",) for parallel in options.parallel}
+                for name, arguments in divisions.items():
+                    summary = run(options, folder, jobs_file, f"--token-budget={budget}", *arguments)
+                    key = (budget, name)
                     speed = summary["tokens_per_second"]
                     speeds.setdefault(key, []).append(speed)
                     ratios.setdefault(key, []).append((speed / one["tokens_per_second"], speed / best))

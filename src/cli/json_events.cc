@@ -166,6 +166,8 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"part", rank.part},
                              {"parts", rank.parts},
                              {"all_reduces", rank.all_reduces},
+                             {"replica", rank.replica},
+                             {"exchanged_bytes", rank.exchanged_bytes},
                              {"seconds", rank.seconds},
                              {"waited_seconds", rank.waited_seconds}});
   }

@@ -51,11 +51,11 @@ PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config) {
 }
 
 void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
-                       at::ScalarType compute, Diagnostics& mistakes) {
+                       at::ScalarType compute, size_t copies, Diagnostics& mistakes) {
   const MemoryFacts facts = memory_facts(compute, ComputeDevice{}.device, 1);
   // While it is loaded the head's weight, the largest, stands as it is beside its packed forms.
   const int64_t unpacked = facts.packed ? config.vocabulary_size * config.hidden_size * facts.element_size : 0;
-  const int64_t weights = predict_weight_bytes(config, facts) + unpacked;
+  const int64_t weights = static_cast<int64_t>(copies) * predict_weight_bytes(config, facts) + unpacked;
   const int64_t left = tensor_limit(memory_limit_bytes, {});
   if (weights <= left) return;
   mistakes.add(
@@ -75,13 +75,20 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
   facts.ranks = run.ranks;
-  facts.tensor_parallel = parallel_of(run).tensor;
+  const Parallel parallel = parallel_of(run);
+  if (parallel.replicas.size() == 1) facts.tensor_parallel = parallel.replicas.front().tensor;
+  if (parallel.replicas.size() > 1) {
+    for (const ReplicaDegrees& replica : parallel.replicas) facts.replicas.push_back({replica.ranks(), replica.tensor});
+  }
   facts.rank_order = run.pipeline_order;
   facts.process_stages = process_stages;
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
   weight_facts.process_stages = process_stages;
-  weight_facts.tensor_parallel = facts.tensor_parallel;
-  facts.weight_bytes = predict_weight_bytes(model.config, weight_facts);
+  facts.weight_bytes = 0;
+  for (const int64_t degree : parallel.tensor()) {  // each has weights of its own
+    weight_facts.tensor_parallel = degree;
+    facts.weight_bytes += predict_weight_bytes(model.config, weight_facts);
+  }
   const PackingPolicy policy = packing_policy(run, model.config);
   PredictedMemory predicted;
   predicted.limit_bytes = tensor_limit_bytes;

@@ -25,9 +25,9 @@ int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device);
 PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config);
 
 /// Adds a mistake where the model alone exceeds what the limit leaves for tensors. asked: as run.memory says
-/// it.
+/// it. copies: one for each degree to which layers are divided.
 void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
-                       at::ScalarType compute, Diagnostics& mistakes);
+                       at::ScalarType compute, size_t copies, Diagnostics& mistakes);
 
 /// What jobs will take, predicted before anything is loaded.
 struct PredictedMemory {

@@ -39,28 +39,34 @@ PipelineSimulation for_each_part(const PipelineSimulation& predicted, size_t par
 
 }  // namespace
 
-void RankTrace::on_ranks(const RankPlan& plan, const RankTimes& times, double begin_s) {
+void RankTrace::on_ranks(const ReplicaPlans& plans, const RankTimes& times, double begin_s) {
   if (spans_ >= most_spans) return;
-  const size_t parts = times.spans.size() / plan.ranks.size();
-  Rounds rounds{.planned = plan.schedule,
-                .executed = {for_each_part(plan.ranks, parts)},
-                .predicted = for_each_part(plan.predicted, parts),
-                .measured = {},
-                .begin_s = begin_s};
-  rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
-  for (const std::vector<SimulatedSpan>& spans : times.spans) {
-    rounds.measured.ranks.push_back({.spans = spans, .memory = {}});
-    spans_ += spans.size();
+  for (size_t replica = 0; replica < plans.replicas.size(); ++replica) {
+    const RankPlan& plan = plans.replicas[replica];
+    const size_t first = times.first_rank[replica];
+    const size_t end = replica + 1 < plans.replicas.size() ? times.first_rank[replica + 1] : times.spans.size();
+    const size_t parts = (end - first) / plan.ranks.size();
+    Rounds rounds{.planned = plan.schedule,
+                  .executed = {for_each_part(plan.ranks, parts)},
+                  .predicted = for_each_part(plan.predicted, parts),
+                  .measured = {},
+                  .first_rank = static_cast<int64_t>(first),
+                  .begin_s = begin_s};
+    rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
+    for (size_t rank = first; rank < end; ++rank) {
+      rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}});
+      spans_ += times.spans[rank].size();
+    }
+    rounds_.push_back(std::move(rounds));
   }
-  rounds_.push_back(std::move(rounds));
 }
 
 void RankTrace::on_run_ended(const RunSummary& summary) {
   const char* done = summary.emulated ? "emulated" : "measured";
   std::vector<TracedRun> runs;
   for (const Rounds& each : rounds_) {
-    runs.push_back({.schedule = &each.planned, .simulation = &each.predicted, .name = "planned", .process = 0, .start_s = each.begin_s});
-    runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = done, .process = 1, .start_s = each.begin_s});
+    runs.push_back({.schedule = &each.planned, .simulation = &each.predicted, .name = "planned", .process = 0, .first_rank = each.first_rank, .start_s = each.begin_s});
+    runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = done, .process = 1, .first_rank = each.first_rank, .start_s = each.begin_s});
   }
   write_file_atomically(file_, render_trace(runs));
 }

@@ -17,7 +17,7 @@ class RankTrace : public RunObserver {
 
   explicit RankTrace(std::filesystem::path file) : file_(std::move(file)) {}
 
-  void on_ranks(const RankPlan& plan, const RankTimes& times, double begin_s) override;
+  void on_ranks(const ReplicaPlans& plans, const RankTimes& times, double begin_s) override;
   /// Writes the file. Throws SystemError.
   void on_run_ended(const RunSummary& summary) override;
 
@@ -25,6 +25,7 @@ class RankTrace : public RunObserver {
   struct Rounds {
     PipelineSchedule planned, executed;
     PipelineSimulation predicted, measured;
+    int64_t first_rank = 0;  ///< of its replica
     double begin_s = 0;
   };
   std::filesystem::path file_;

@@ -120,6 +120,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
     print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
                            fmt::format("{}-{}", rank.first_layer, rank.last_layer - 1), 100 * rank.busy_share(),
                            100 * (1 - rank.busy_share())) +
+               (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
                (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
   }
   const double seconds = summary.ranks.front().seconds;

@@ -128,15 +128,18 @@ RunSummary run_to_the_end(Trainer& trainer) {
   }
 }
 
+/// Parts of the backbone by the degree to which layers are divided.
+using BackboneParts = std::map<int64_t, std::vector<std::shared_ptr<Backbone>>>;
+
 /// One for each of these parts of the layers. asked: the memory limit as the user gave it. check_weights_fit knows what
 /// weights take at least; f32 values take more bf16 parts where they need them.
-std::vector<std::shared_ptr<Backbone>> load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device,
-                                                     BackboneUse use, const std::vector<TensorShard>& shards, const std::string& asked) {
-  std::vector<std::shared_ptr<Backbone>> parts;
+BackboneParts load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device, BackboneUse use,
+                            const std::vector<TensorShard>& shards, const std::string& asked) {
+  BackboneParts parts;
   try {
     for (const TensorShard& shard : shards) {
       use.shard = shard;
-      parts.push_back(Backbone::load(files, compute, device.device, use));
+      parts[shard.count].push_back(Backbone::load(files, compute, device.device, use));
     }
     return parts;
   } catch (const MemoryLimitExceeded& error) {
@@ -145,10 +148,10 @@ std::vector<std::shared_ptr<Backbone>> load_backbone(const ModelFiles& files, at
 }
 
 /// The same without weights, for a device that is not there.
-std::vector<std::shared_ptr<Backbone>> emulated_backbone(const ModelConfig& config, at::ScalarType compute, const EmulatedTimes& times,
-                                                         const std::vector<TensorShard>& shards) {
-  std::vector<std::shared_ptr<Backbone>> parts;
-  for (const TensorShard& shard : shards) parts.push_back(Backbone::emulated(config, compute, shard, times.device));
+BackboneParts emulated_backbone(const ModelConfig& config, at::ScalarType compute, const EmulatedTimes& times,
+                                const std::vector<TensorShard>& shards) {
+  BackboneParts parts;
+  for (const TensorShard& shard : shards) parts[shard.count].push_back(Backbone::emulated(config, compute, shard, times.device));
   return parts;
 }
 
@@ -161,6 +164,7 @@ void check_emulated(const TrainArguments& arguments, const std::map<std::string,
   if (arguments.check) refuse("--check", "says what a run takes of this machine's memory");
   if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
   if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
+  if (parallel_of(jobs_file.run).replicas.size() > 1) refuse("run.parallel", "replicas exchange gradients, of which an emulated rank has none; accepted is one replica");
   check_emulated_run(run_places, mistakes);
   for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
 }
@@ -181,7 +185,7 @@ ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mi
 
 std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& model, const ModelConfig& config, Diagnostics& mistakes) {
   try {
-    return read_emulated_times(emulated_file(run.device), config, model.dtype, run.ranks, parallel_of(run).tensor);
+    return read_emulated_times(emulated_file(run.device), config, model.dtype, run.ranks, parallel_of(run).replicas.front().tensor);
   } catch (const UserError& error) {
     mistakes.add("", 0, "", error.what());
     return std::nullopt;
@@ -196,18 +200,21 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   const OptionPlace& place = found->second;
   const auto add = [&](const std::string& message) { mistakes.add(place.file, place.line, place.field, message); };
   const Parallel parallel = parallel_of(run);
+  const std::string given = run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel;
   if (launched > 0 && run.ranks != launched) {
-    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out",
-                    run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel, launched));
+    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched));
   }
-  if (parallel.pipeline > config.layer_count) {
-    add(fmt::format("is {}, but the model has {} layers: at most one {} for each", run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel,
-                    config.layer_count, run.parallel == "auto" ? "rank" : "stage"));
+  if (launched > 0 && parallel.replicas.size() > 1) {
+    add(fmt::format("is {}, but the ranks are processes of a launcher: only ranks that are threads of one program are several replicas", given));
   }
-  if (!can_be_sharded(config, parallel.tensor)) {
+  if (parallel.pipeline() > config.layer_count) {
+    add(fmt::format("is {}, but the model has {} layers: at most one {} for each", given, config.layer_count,
+                    run.parallel == "auto" ? "rank" : "stage"));
+  }
+  if (!std::ranges::all_of(parallel.tensor(), [&](int64_t degree) { return can_be_sharded(config, degree); })) {
     add(fmt::format("is {}, but the model has {} heads, {} kv heads and {} inner features; accepted are tp {}: they divide heads "
                     "and inner features, and divide the kv heads or are a multiple of them",
-                    run.parallel, config.head_count, config.kv_head_count, config.intermediate_size,
+                    given, config.head_count, config.kv_head_count, config.intermediate_size,
                     fmt::join(shard_counts(config), ", ")));
   }
 }
@@ -254,7 +261,8 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
   std::vector<StageShape> process_stages;
   if (ranks_are_processes) {
     process_stages = balanced_layout(inputs.model.files.config, report.jobs, costs,
-                                     packing_policy(jobs_file.run, inputs.model.files.config), parallel_of(jobs_file.run)).stages;
+                                     packing_policy(jobs_file.run, inputs.model.files.config),
+                                     parallel_of(jobs_file.run).replicas.front()).stages;
   }
   report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_stages, mistakes);
 }
@@ -339,7 +347,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, run_places, inputs.model.has_config ? &files.config : nullptr,
                            dtype_name(compute), mistakes);
   }
-  if (run_is_sound && parallel_of(run).tensor > 1) {
+  if (run_is_sound && parallel_of(run).divides_layers()) {
     const auto refuse = [&](const char* option, const char* why) {
       mistakes.add(option, 0, "", fmt::format("{}, but run.parallel is {}: take it away, or let ranks have whole layers", why, run.parallel));
     };
@@ -350,7 +358,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, mistakes);
   const int64_t limit = device.is_emulated() ? 0 : memory_limit(run, device, processes_here);
   if (inputs.model.has_config && device.is_cpu() && !device.is_emulated() && processes == nullptr) {
-    check_weights_fit(run.memory, limit, files.config, compute, mistakes);
+    check_weights_fit(run.memory, limit, files.config, compute, parallel_of(run).tensor().size(), mistakes);
   }
   std::unique_ptr<CheckedProfile> profile;
   if (inputs.model.has_config && !device.is_emulated()) {
@@ -382,20 +390,22 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
   const PackingPolicy policy = packing_policy(run, files.config);
   PipelineLayout layout;
+  const Parallel parallel = parallel_of(run);
   std::vector<TensorShard> shards;
   if (processes != nullptr) {
-    layout = balanced_layout(files.config, jobs, costs, policy, parallel_of(run));
+    layout = balanced_layout(files.config, jobs, costs, policy, parallel.replicas.front());
     processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
                        arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
     use = backbone_use_of(layout, 0, use.positions);
     shards = {use.shard};
   } else {
-    const int64_t count = parallel_of(run).tensor;
-    for (int64_t index = 0; index < count; ++index) shards.push_back({index, count});
+    for (const int64_t degree : parallel.tensor()) {
+      for (int64_t index = 0; index < degree; ++index) shards.push_back({index, degree});
+    }
   }
-  const auto parts = emulated ? emulated_backbone(files.config, compute, *emulated, shards)
-                              : load_backbone(files, compute, device, use, shards, run.memory);
-  const std::shared_ptr<Backbone>& backbone = parts.front();
+  const BackboneParts parts = emulated ? emulated_backbone(files.config, compute, *emulated, shards)
+                                       : load_backbone(files, compute, device, use, shards, run.memory);
+  const std::shared_ptr<Backbone>& backbone = parts.at(parallel.replicas.front().tensor).front();
 
   std::map<std::string, JobProgress> progress;
   for (const auto& job : jobs) {
@@ -430,7 +440,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.policy = policy;
   options.recompute = run.recompute;
   options.ranks = run.ranks;
-  if (parts.size() > 1) options.parts.assign(parts.begin(), parts.end());
+  options.parallel = parallel;
+  options.dispatch = run.dispatch;
+  for (const auto& [degree, own] : parts) options.parts[degree].assign(own.begin(), own.end());
   options.pipeline_order = run.pipeline_order;
   options.device = device;
   options.costs = std::move(costs);
@@ -470,7 +482,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                       .device = device,
                       .recorder = recorder,
                       .allow_rows = [&](int64_t tokens) {
-                        for (const auto& part : parts) part->allow_rows(tokens + arguments.sample_tokens);
+                        for (const auto& [degree, own] : parts) {
+                          for (const auto& part : own) part->allow_rows(tokens + arguments.sample_tokens);
+                        }
                       }});
   control.attach(options);
   Trainer trainer(backbone, std::move(jobs), std::move(options));

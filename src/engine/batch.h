@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "schedule/microbatch.h"
@@ -26,6 +27,13 @@ struct Batch {
       for (size_t i = 1; i < row.learned.size(); ++i) count += row.learned[i] != 0;
     }
     return count;
+  }
+
+  /// Some of its rows.
+  Batch share(std::span<const int32_t> of_rows) const {
+    Batch part{.step = step, .rows = {}};
+    for (const int32_t row : of_rows) part.rows.push_back(rows[static_cast<size_t>(row)]);
+    return part;
   }
 
   BatchShape shape(int32_t job, int64_t lowest_layer) const {

@@ -98,9 +98,11 @@ void Interpreter::run(const StepPlan& plan, std::span<JobRound> rounds) {
   }
 }
 
-void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator, TensorGroup* group) {
+void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator, TensorGroup* group,
+                      GradientExchange* exchange) {
   try {
     join(group);
+    exchange_ = exchange;
     begin(plan.rounds, rounds);
     messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
                                                clock_ != nullptr ? at::Device(at::kCPU) : backbone_->device(), progress.get(),
@@ -132,7 +134,7 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
   for (JobRound& round : rounds) {
     rounds_[{round.job, round.batch->step}] = &round;
     round.loss_sum = 0;
-    round.labelled_tokens = round.batch->labelled_count();
+    round.labelled_tokens = round.labelled_of_whole.value_or(round.batch->labelled_count());
     round.stepped = false;
     round.failure.clear();
     round.emulated = clock_ != nullptr;
@@ -155,6 +157,9 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
       places_.push_back(std::move(place));
     }
   }
+  for (const auto& [step, round] : rounds_) {  // of which this replica has no rows
+    if (round->adapter != nullptr) lowest_stage_.try_emplace(step, layout_.stage_of(round->adapter->lowest_layer()));
+  }
   for (size_t m = 0; m < places_.size(); ++m) {
     for (const JobStep& job : places_[m].jobs) places_[m].is_last.push_back(last.at(job) == m);
   }
@@ -168,10 +173,12 @@ void Interpreter::clear() {
   waited_s_ = waited_now();
   messages_.reset();
   join(nullptr);
+  exchange_ = nullptr;
 }
 
 double Interpreter::waited_now() const {
-  return (messages_ != nullptr ? messages_->waited_s() : 0) + (group_ != nullptr ? group_->waited_s() : 0);
+  return (messages_ != nullptr ? messages_->waited_s() : 0) + (group_ != nullptr ? group_->waited_s() : 0) +
+         (exchange_ != nullptr ? exchange_->waited_s() : 0);
 }
 
 void Interpreter::read_results() {
@@ -204,6 +211,7 @@ void Interpreter::take(const Action& action) {
     case ActionKind::forward: return forward(action);
     case ActionKind::recompute: return recompute(action);
     case ActionKind::backward: return backward(action);
+    case ActionKind::reduce_gradients: return reduce(action);
     case ActionKind::optimizer_step: return step(action);
     case ActionKind::free: return release(action);
     case ActionKind::receive_activation:
@@ -288,7 +296,7 @@ void Interpreter::enter_backward(const Action& action, Live& live) {
     records = message.records.clone();
     messages_->release(ActionKind::receive_error, action.stage, action.microbatch);
   }
-  for (size_t i = 0; i < at.jobs.size(); ++i) {
+  for (size_t i = 0; i < at.jobs.size() && exchange_ == nullptr; ++i) {
     if (!at.is_last[i] || lowest_stage_.at(at.jobs[i]) > action.stage) continue;
     from_above_[{at.jobs[i], action.stage}] =
         records.defined() ? records[static_cast<int64_t>(i)] : record_of(at.jobs[i], above);
@@ -345,7 +353,7 @@ void Interpreter::send_error(const Action& action) {
   const Place& at = place(action);
   std::vector<at::Tensor> records;
   for (size_t i = 0; i < at.jobs.size(); ++i) {
-    const bool is_sent = at.is_last[i] && lowest_stage_.at(at.jobs[i]) < from;
+    const bool is_sent = exchange_ == nullptr && at.is_last[i] && lowest_stage_.at(at.jobs[i]) < from;
     records.push_back(is_sent ? record_of(at.jobs[i], from) : no_record());
   }
   messages_->send(action, live_.at({action.microbatch, from}).state->d_hidden, at::stack(records));
@@ -379,10 +387,30 @@ at::Tensor Interpreter::record_of(const JobStep& step, int32_t stage) {
   return above == from_above_.end() ? record : record + above->second;
 }
 
+void Interpreter::reduce(const Action& action) {
+  const JobStep step{action.job, action.job_step};
+  JobRound& round = *rounds_.at(step);
+  if (round.purpose != RoundPurpose::train) return;
+  at::Tensor loss = at::zeros({}, no_record().options());
+  for (auto& [index, own] : stages_) {
+    if (index < lowest_stage_.at(step)) continue;
+    if (group_ != nullptr) group_->reduce_gradients(*round.adapter, own.layers);
+    if (!own.stage.shape().has_head || round.adapter->setup().shard.index > 0) continue;
+    if (steps_on_host(*round.adapter)) {
+      unread_.read(read_tensor);
+      loss = at::scalar_tensor(round.loss_sum, at::kDouble);
+    } else {
+      loss = unread_.loss_sum(round);
+    }
+  }
+  exchange_->post(step, loss);
+}
+
 const at::Tensor& Interpreter::whole_record(const Action& action) {
   const JobStep step{action.job, action.job_step};
   at::Tensor& record = steps_[step].record;
   if (record.defined()) return record;
+  if (exchange_ != nullptr) return record = exchange_->wait(step) + 0 * known_record({step.job, step.step - 1});
   if (lowest_stage_.at(step) == action.stage) {
     // A step that was not made because something is not finite leaves nothing for the next one to go on from.
     return record = record_of(step, action.stage) + 0 * known_record({step.job, step.step - 1});

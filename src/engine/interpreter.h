@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/gradient_exchange.h"
 #include "engine/job_round.h"
 #include "engine/rank_messages.h"
 #include "engine/stage.h"
@@ -37,7 +38,9 @@ class Interpreter {
   /// If an exception leaves, steps() says which of them were made; gradients are as they were left, and read_results() is to
   /// be called when no rank holds memory of the run any more. Throws what else the communicator throws.
   /// group: of the ranks that divide each of this rank's layers, where the layout's stages are divided; else nullptr.
-  void run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator, TensorGroup* group = nullptr);
+  /// exchange: with the other replicas, where the plan has with_exchanges; else nullptr.
+  void run(const RankPlan& plan, std::span<JobRound> rounds, Communicator& communicator, TensorGroup* group = nullptr,
+           GradientExchange* exchange = nullptr);
 
   /// After a run that broke off: takes results that have not come from the device.
   void read_results();
@@ -55,7 +58,7 @@ class Interpreter {
   Stage& stage() { return stages_.begin()->second.stage; }
   /// Stage::on_operator of all of its stages.
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
-  /// Seconds that the last run waited for messages, and spent in the group's collectives.
+  /// Seconds that the last run waited for messages and other replicas, and spent in the group's collectives.
   double waited_s() const { return waited_s_; }
   /// When the last run on several ranks computed, by std::chrono::steady_clock in seconds; waits left out. With an emulated
   /// backbone: when its device was busy, by the device's clock.
@@ -109,6 +112,7 @@ class Interpreter {
   void receive(const Action& action);
   void send_activation(const Action& action);
   void send_error(const Action& action);
+  void reduce(const Action& action);
   void step(const Action& action);
   void step_stage(JobRound& round, int32_t stage, const at::Tensor& record);
   void make_step(JobRound& round, int32_t stage, const at::Tensor& record);
@@ -140,6 +144,7 @@ class Interpreter {
   std::map<std::pair<JobStep, int32_t>, at::Tensor> from_above_;  ///< records of the stages above a stage
   std::unique_ptr<RankMessages> messages_;
   TensorGroup* group_ = nullptr;
+  GradientExchange* exchange_ = nullptr;
   bool evaluating_ = false;
   double waited_s_ = 0;
   std::vector<SimulatedSpan> spans_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,8 @@ struct JobRound {
   int64_t selection_pass = 0;  ///< purpose select: of which pass (Adapter::begin_selection); batch->step counts within it
   uint64_t dropout_key = 0;    ///< of (job seed, job step)
   OptimizerSettings optimizer;
+  /// Where `batch` is one replica's share of the job's batch, which may be none of it: the labelled tokens of the whole.
+  std::optional<int64_t> labelled_of_whole;
 
   bool emulated = false;        ///< out: time has passed, and nothing was computed: loss, norm and first choices are NaN
   double loss_sum = 0;          ///< out: Σ −log p over labelled tokens, f64, in descending atom order

@@ -8,35 +8,44 @@
 
 #include "adapter/adapter.h"
 #include "engine/job_round.h"
-#include "schedule/pipeline/rank_plan.h"
+#include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
 
-/// What the ranks did in a run, each element of one rank.
+/// What the ranks did in a run, each element of one rank unless it says otherwise.
 struct RankTimes {
   double seconds = 0;         ///< from the first rank's begin to the last one's end
   std::vector<double> waited; ///< for messages
   std::vector<double> idle;   ///< after its own end, for the others
+  std::vector<size_t> first_rank = {0};  ///< of each replica
   std::vector<int64_t> collectives;  ///< all-reduces among the ranks that divide its layers
+  std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin
   std::vector<std::map<std::string, double>> operator_seconds;  ///< by operator; of a device it is the host's time, which says nothing
 };
 
-/// The ranks of a pipeline as a run calls them: threads of this process (rank_threads.h), or processes of which this one is
-/// the first (rank_leader.h). One thread calls.
+/// The ranks of a run as it calls them: those of a pipeline, or of several that are replicas of the model, one replica after the other.
+/// They are threads of this process (rank_threads.h), or processes of which this one is the first (rank_leader.h). One thread calls.
 class RankGroup {
  public:
   virtual ~RankGroup() = default;
 
-  virtual const PipelineLayout& layout() const = 0;
-  int32_t rank_count() const { return layout().rank_count(); }
+  virtual std::span<const PipelineLayout> layouts() const = 0;  ///< of the replicas, at least one
+  const PipelineLayout& layout() const { return layouts().front(); }
+  int32_t rank_count() const { return layout().rank_count(); }  ///< in the first replica's pipeline
   /// Whether ranks have memory of their own: weights of their stages, adapters of their layers.
   virtual bool are_processes() const { return false; }
 
-  /// As Interpreter::run, on all ranks. rounds: with the whole adapters. If an exception leaves, the first one that a rank
+  /// As Interpreter::run, on all ranks. rounds: with the whole adapters and batches. If an exception leaves, the first one that a rank
   /// threw, a job has stepped on all of its stages or on none, and gradients of those that have not are zero. Throws
   /// CommunicationEnded where a rank is gone: then nothing more can be asked of the group.
-  virtual void run(const RankPlan& plan, std::span<JobRound> rounds) = 0;
+  virtual void run(const ReplicaPlans& plans, std::span<JobRound> rounds) = 0;
+  /// Of one replica.
+  void run(RankPlan plan, std::span<JobRound> rounds) {
+    ReplicaPlans plans;
+    plans.replicas.push_back(std::move(plan));
+    run(plans, rounds);
+  }
 
   /// Called after each operator by every rank of this process. Between runs. What it throws breaks the run off.
   virtual void observe(std::function<void(int32_t rank, const Operator&)> after_operator) = 0;
@@ -44,8 +53,8 @@ class RankGroup {
   /// Of the last run.
   virtual const RankTimes& times() const = 0;
 
-  // Ranks that are processes have the parameters of their own layers, ranks that divide layers shards of them: these they step,
-  // and `adapter` has what it had. Threads of a pipeline step the adapter itself.
+  // Ranks that are processes have the parameters of their own layers, ranks that divide layers shards of them, replicas copies:
+  // these they step, and `adapter` has what it had. Threads of the only pipeline step the adapter itself.
 
   /// Before the job's first run, and whenever `adapter` has changed otherwise than by runs: ranks take over values, moments
   /// and structure. Throws MemoryLimitExceeded where it does not fit on a rank.

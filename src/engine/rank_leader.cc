@@ -91,7 +91,9 @@ std::vector<LayerRange> RankLeader::layers_of(int32_t rank) const {
   return cotune::layers_of(layout(), rank);
 }
 
-void RankLeader::run(const RankPlan& plan, std::span<JobRound> rounds) {
+void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
+  COTUNE_CHECK(plans.replicas.size() == 1, "plans of {} replicas for processes of one", plans.replicas.size());
+  const RankPlan& plan = plans.replicas.front();
   COTUNE_CHECK(plan.ranks.size() == static_cast<size_t>(rank_count()), "a plan of {} ranks for {}",
                plan.ranks.size(), rank_count());
   const double longest_s = longest_action_s(plan);

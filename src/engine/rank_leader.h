@@ -22,9 +22,10 @@ class RankLeader : public RankGroup {
   /// know.
   ~RankLeader() override;
 
-  const PipelineLayout& layout() const override { return rank_.layout(); }
+  std::span<const PipelineLayout> layouts() const override { return {&rank_.layout(), 1}; }
   bool are_processes() const override { return true; }
-  void run(const RankPlan& plan, std::span<JobRound> rounds) override;
+  using RankGroup::run;
+  void run(const ReplicaPlans& plans, std::span<JobRound> rounds) override;
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;
   const RankTimes& times() const override { return times_; }
   void share(int32_t job, const Adapter& adapter) override;

@@ -49,4 +49,15 @@ std::vector<JobRound> merged_rounds(size_t top, std::span<const std::vector<JobR
   return merged;
 }
 
+void add_replicas(std::span<const ReplicaResult> replicas, size_t row_count, JobRound& result) {
+  result.loss_sum = 0;
+  result.row_predicted.assign(result.purpose == RoundPurpose::evaluate ? row_count : 0, 1);
+  for (const ReplicaResult& replica : replicas) {
+    result.loss_sum += replica.round->loss_sum;
+    for (size_t i = 0; i < replica.round->row_predicted.size(); ++i) {
+      result.row_predicted[static_cast<size_t>(replica.rows[i])] = replica.round->row_predicted[i];
+    }
+  }
+}
+
 }  // namespace cotune

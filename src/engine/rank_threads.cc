@@ -1,6 +1,7 @@
 #include "engine/rank_threads.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -10,27 +11,50 @@
 
 #include "base/error.h"
 #include "engine/rank_results.h"
+#include "ops/memory.h"
 
 namespace cotune {
+namespace {
 
-RankThreads::RankThreads(std::vector<std::shared_ptr<const Backbone>> backbones, PipelineLayout layout,
-                         int threads)
-    : layout_(std::move(layout)) {
-  const int32_t count = layout_.worker_count();
-  COTUNE_CHECK(static_cast<int32_t>(backbones.size()) == parts(), "{} parts of a backbone for layers in {}", backbones.size(), parts());
-  if (threads == 0) threads = std::max(1, omp_get_max_threads() / count);
-  for (int32_t index = 0; index < count; ++index) {
-    auto rank = std::make_unique<Rank>();
-    rank->part = index % parts();
-    rank->interpreter =
-        std::make_unique<Interpreter>(backbones[static_cast<size_t>(rank->part)], layout_, index / parts());
-    rank->interpreter->observe([this, index, own = rank.get()](const Operator& op, const MicrobatchState&, double seconds) {
-      own->operator_seconds[to_string(op.kind)] += seconds;
-      if (after_operator_) after_operator_(index, op);
-    });
-    ranks_.push_back(std::move(rank));
+/// A device's own exception becomes ours.
+template <typename Call>
+void within_memory(Call call) {
+  try {
+    call();
+  } catch (const c10::OutOfMemoryError& error) {
+    throw MemoryLimitExceeded(error.what_without_backtrace());
   }
-  for (int32_t part = 0; parts() > 1 && part < parts(); ++part) shards_.emplace_back(TensorShard{part, parts()});
+}
+
+}  // namespace
+
+RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
+  int32_t count = 0;
+  for (const ReplicaRanks& replica : replicas) count += replica.layout.worker_count();
+  if (threads == 0) threads = std::max(1, omp_get_max_threads() / count);
+  for (ReplicaRanks& replica : replicas) {
+    const int32_t parts = replica.layout.tensor_parallel();
+    COTUNE_CHECK(static_cast<int32_t>(replica.parts.size()) == parts, "{} parts of a backbone for layers in {}", replica.parts.size(), parts);
+    Replica& own = replicas_.emplace_back();
+    own.first_rank = ranks_.size();
+    own.parts = parts;
+    for (int32_t place = 0; place < replica.layout.worker_count(); ++place) {
+      auto rank = std::make_unique<Rank>();
+      rank->replica = replicas_.size() - 1;
+      rank->part = place % parts;
+      rank->interpreter = std::make_unique<Interpreter>(replica.parts[static_cast<size_t>(rank->part)], replica.layout, place / parts);
+      const auto index = static_cast<int32_t>(ranks_.size());
+      rank->interpreter->observe([this, index, own = rank.get()](const Operator& op, const MicrobatchState&, double seconds) {
+        own->operator_seconds[to_string(op.kind)] += seconds;
+        if (after_operator_) after_operator_(index, op);
+      });
+      ranks_.push_back(std::move(rank));
+    }
+    layouts_.push_back(std::move(replica.layout));
+  }
+  for (Replica& replica : replicas_) {
+    for (int32_t part = 0; has_shards() && part < replica.parts; ++part) replica.shards.emplace_back(TensorShard{part, replica.parts});
+  }
   make_communicators();
   try {
     for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank = *rank, threads] { work(rank, threads); });
@@ -42,41 +66,97 @@ RankThreads::RankThreads(std::vector<std::shared_ptr<const Backbone>> backbones,
 
 RankThreads::~RankThreads() { close(); }
 
-/// In one order: the pipelines by place in a group, then the groups by place in the pipeline.
+/// In one order: replica by replica the pipelines by place in a group, then the groups by place in the pipeline; then all.
 void RankThreads::make_communicators() {
-  for (int32_t part = 0; part < parts(); ++part) {
-    std::vector<std::unique_ptr<Communicator>> pipeline = thread_communicators(layout_.rank_count());
-    for (size_t place = 0; place < pipeline.size(); ++place) {
-      ranks_[place * static_cast<size_t>(parts()) + static_cast<size_t>(part)]->communicator = std::move(pipeline[place]);
+  for (size_t replica = 0; replica < replicas_.size(); ++replica) {
+    const auto rank_at = [&](size_t place, size_t part) -> Rank& {
+      return *ranks_[replicas_[replica].first_rank + place * static_cast<size_t>(replicas_[replica].parts) + part];
+    };
+    const int32_t parts = replicas_[replica].parts, places = layouts_[replica].rank_count();
+    for (int32_t part = 0; part < parts; ++part) {
+      std::vector<std::unique_ptr<Communicator>> pipeline = thread_communicators(places);
+      for (size_t place = 0; place < pipeline.size(); ++place) rank_at(place, static_cast<size_t>(part)).communicator = std::move(pipeline[place]);
+    }
+    for (int32_t place = 0; parts > 1 && place < places; ++place) {
+      std::vector<std::unique_ptr<Communicator>> group = thread_communicators(parts);
+      for (size_t part = 0; part < group.size(); ++part) rank_at(static_cast<size_t>(place), part).group_communicator = std::move(group[part]);
     }
   }
-  if (parts() == 1) return;
-  for (int32_t place = 0; place < layout_.rank_count(); ++place) {
-    std::vector<std::unique_ptr<Communicator>> group = thread_communicators(parts());
-    for (size_t part = 0; part < group.size(); ++part) {
-      ranks_[static_cast<size_t>(place * parts()) + part]->group_communicator = std::move(group[part]);
-    }
-  }
+  if (replicas_.size() == 1) return;
+  std::vector<std::unique_ptr<Communicator>> all = thread_communicators(static_cast<int32_t>(ranks_.size()));
+  for (size_t rank = 0; rank < all.size(); ++rank) ranks_[rank]->exchange_communicator = std::move(all[rank]);
 }
 
 void RankThreads::share(int32_t job, const Adapter& adapter) {
-  for (JobShards& part : shards_) part.share(job, adapter);
+  exchanges_.erase(job);
+  within_memory([&] {
+    for (Replica& replica : replicas_) {
+      for (JobShards& part : replica.shards) part.share(job, adapter);
+    }
+  });
 }
 
 void RankThreads::forget(int32_t job) {
-  for (JobShards& part : shards_) part.forget(job);
+  exchanges_.erase(job);
+  for (Replica& replica : replicas_) {
+    for (JobShards& part : replica.shards) part.forget(job);
+  }
 }
 
 void RankThreads::gather(int32_t job, Adapter& adapter) {
-  if (shards_.empty()) return;
-  for (const JobShards& part : shards_) part.gather(job, adapter);
+  if (!has_shards()) return;
+  for (const JobShards& part : replicas_.front().shards) part.gather(job, adapter);
   adapter.refresh();
 }
 
-/// As this rank runs them: with its shards.
-std::vector<JobRound> RankThreads::rounds_of(const Rank& rank, std::span<const JobRound> rounds) const {
-  if (shards_.empty()) return {rounds.begin(), rounds.end()};
-  return shards_[static_cast<size_t>(rank.part)].rounds_of(rounds);
+/// The ranks' own: with their shards and their replica's rows.
+void RankThreads::deal_rounds(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
+  std::vector<std::vector<JobRound>> dealt(replicas_.size(), {rounds.begin(), rounds.end()});
+  for (size_t replica = 0; replicas_.size() > 1 && replica < replicas_.size(); ++replica) {
+    std::list<Batch>& batches = replicas_[replica].batches;
+    batches.clear();
+    for (JobRound& round : dealt[replica]) {
+      round.labelled_of_whole = round.batch->labelled_count();
+      round.batch = &batches.emplace_back(round.batch->share(plans.rows[replica].at({round.job, round.batch->step})));
+    }
+  }
+  for (const auto& rank : ranks_) {
+    const std::vector<JobRound>& own = dealt[rank->replica];
+    rank->rounds = has_shards() ? shards_of(*rank).rounds_of(own) : own;
+    rank->operator_seconds.clear();
+  }
+}
+
+const JobExchange& RankThreads::exchange_of_job(int32_t job) {
+  const auto found = exchanges_.find(job);
+  if (found != exchanges_.end()) return found->second;
+  std::vector<HeldAdapter> held;
+  for (const auto& rank : ranks_) {
+    HeldAdapter& own = held.emplace_back();
+    own.replica = static_cast<int32_t>(rank->replica);
+    own.adapter = &shards_of(*rank).at(job);
+    const PipelineLayout& layout = layouts_[rank->replica];
+    const size_t place = (held.size() - 1 - replicas_[rank->replica].first_rank) / static_cast<size_t>(replicas_[rank->replica].parts);
+    for (size_t stage = 0; stage < layout.stages.size(); ++stage) {
+      if (layout.stage_rank[stage] != static_cast<int32_t>(place)) continue;
+      own.layers.push_back({layout.stages[stage].first_layer, layout.stages[stage].last_layer});
+    }
+  }
+  return exchanges_[job] = exchange_of(held);
+}
+
+void RankThreads::deal_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
+  std::map<JobStep, size_t> place;
+  for (size_t i = 0; i < rounds.size(); ++i) place[{rounds[i].job, rounds[i].batch->step}] = i;
+  for (const auto& rank : ranks_) rank->exchanges.clear();
+  for (const JobStep& step : plans.exchanges) {
+    if (rounds[place.at(step)].purpose != RoundPurpose::train) continue;
+    const JobExchange& exchange = exchange_of_job(step.job);
+    for (const int32_t rank : exchange.ranks) {
+      Rank& own = *ranks_[static_cast<size_t>(rank)];
+      own.exchanges.push_back({step, &exchange, own.rounds[place.at(step)].adapter});
+    }
+  }
 }
 
 /// Of the rounds that train or select: the adapters that ranks compute with.
@@ -84,10 +164,12 @@ template <typename Each>
 void RankThreads::for_each_adapter(std::span<JobRound> rounds, Each each) {
   for (JobRound& round : rounds) {
     if (round.adapter == nullptr) continue;
-    if (shards_.empty()) {
+    if (!has_shards()) {
       each(round, *round.adapter);
-    } else {
-      for (const JobShards& part : shards_) each(round, part.at(round.job));
+      continue;
+    }
+    for (Replica& replica : replicas_) {
+      for (const JobShards& part : replica.shards) each(round, part.at(round.job));
     }
   }
 }
@@ -123,41 +205,56 @@ void RankThreads::work(Rank& rank, int threads) {
   }
 }
 
+/// Of several errors the first one counts: the others follow from it.
+void RankThreads::give_up(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (first_error_ == nullptr) first_error_ = std::move(error);
+  }
+  for (const auto& rank : ranks_) {
+    for (Communicator* each : {rank->communicator.get(), rank->group_communicator.get(), rank->exchange_communicator.get()}) {
+      if (each != nullptr) each->abort();
+    }
+  }
+}
+
 void RankThreads::run_on(Rank& rank) {
+  std::optional<GradientExchange> exchange;
   try {
     std::optional<TensorGroup> group;
     if (rank.group_communicator != nullptr) group.emplace(*rank.group_communicator);
-    rank.interpreter->run(*plan_, rank.rounds, *rank.communicator, group ? &*group : nullptr);
+    if (rank.exchange_communicator != nullptr) {
+      exchange.emplace(*rank.exchange_communicator, rank.exchanges, [this](std::exception_ptr error) { give_up(std::move(error)); });
+    }
+    rank.interpreter->run(plans_->replicas[rank.replica], rank.rounds, *rank.communicator, group ? &*group : nullptr,
+                          exchange ? &*exchange : nullptr);
     rank.collectives = group ? group->collectives() : 0;
+    rank.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
   } catch (...) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (first_error_ == nullptr) first_error_ = std::current_exception();
-    }
-    for (const auto& other : ranks_) {
-      other->communicator->abort();
-      if (other->group_communicator != nullptr) other->group_communicator->abort();
-    }
+    give_up(std::current_exception());
   }
   rank.ended_s = rank.interpreter->ended_s() - begin_s_;
 }
 
-void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
-  COTUNE_CHECK(static_cast<int32_t>(plan.ranks.size()) == layout_.rank_count(), "a plan of {} ranks for {}", plan.ranks.size(),
-               layout_.rank_count());
-  for (const auto& rank : ranks_) {
-    rank->rounds = rounds_of(*rank, rounds);
-    rank->operator_seconds.clear();
+void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
+  COTUNE_CHECK(plans.replicas.size() == replicas_.size(), "plans of {} replicas for {}", plans.replicas.size(), replicas_.size());
+  for (size_t replica = 0; replica < replicas_.size(); ++replica) {
+    const size_t lists = plans.replicas[replica].ranks.size();
+    COTUNE_CHECK(static_cast<int32_t>(lists) == layouts_[replica].rank_count(), "a plan of {} ranks for {}", lists, layouts_[replica].rank_count());
   }
-  if (parts() > 1) {
-    for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
-      if (round.purpose == RoundPurpose::select) shard.begin_selection(round.selection_pass);
+  deal_rounds(plans, rounds);
+  deal_exchanges(plans, rounds);
+  if (has_shards()) {
+    within_memory([&] {
+      for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
+        if (round.purpose == RoundPurpose::select) shard.begin_selection(round.selection_pass);
+      });
     });
   }
   begin_s_ = ranks_.front()->interpreter->clock_s();
   {
     std::unique_lock lock(mutex_);
-    plan_ = &plan;
+    plans_ = &plans;
     first_error_ = nullptr;
     working_ = ranks_.size();
     ++run_;
@@ -166,8 +263,8 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   }
   take_times();
   if (first_error_ != nullptr) complete_steps();
-  merge(rounds);
-  if (parts() > 1) {
+  merge(plans, rounds);
+  if (has_shards()) {
     for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
       if (round.purpose == RoundPurpose::select) shard.add_selection_to(*round.adapter);
     });
@@ -180,23 +277,41 @@ void RankThreads::run(const RankPlan& plan, std::span<JobRound> rounds) {
   std::rethrow_exception(first_error_);
 }
 
-void RankThreads::merge(std::span<JobRound> rounds) const {
+/// Of a replica: its stage of the head.
+size_t RankThreads::top_rank(size_t replica) const {
+  return replicas_[replica].first_rank + static_cast<size_t>(layouts_[replica].stage_rank.back() * replicas_[replica].parts);
+}
+
+void RankThreads::merge(const ReplicaPlans& plans, std::span<JobRound> rounds) const {
   std::vector<std::vector<JobRound>> by_rank;
   for (const auto& rank : ranks_) by_rank.push_back(rank->rounds);
-  std::vector<JobRound> merged = merged_rounds(static_cast<size_t>(layout_.stage_rank.back() * parts()), by_rank);
+  std::vector<JobRound> merged = merged_rounds(top_rank(0), by_rank);
   for (size_t i = 0; i < rounds.size(); ++i) {
-    merged[i].adapter = rounds[i].adapter;
-    rounds[i] = std::move(merged[i]);
+    JobRound& result = merged[i];
+    if (replicas_.size() > 1 && result.purpose != RoundPurpose::train) {
+      std::vector<ReplicaResult> results;
+      for (size_t replica = 0; replica < replicas_.size(); ++replica) {
+        results.push_back({&by_rank[top_rank(replica)][i], plans.rows[replica].at({result.job, rounds[i].batch->step})});
+      }
+      add_replicas(results, rounds[i].batch->rows.size(), result);
+    }
+    result.adapter = rounds[i].adapter;
+    result.batch = rounds[i].batch;
+    result.labelled_of_whole.reset();
+    rounds[i] = std::move(result);
   }
 }
 
 void RankThreads::take_times() {
   times_ = {};
+  times_.first_rank.clear();
+  for (const Replica& replica : replicas_) times_.first_rank.push_back(replica.first_rank);
   for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());
     times_.idle.push_back(times_.seconds - rank->ended_s);
     times_.collectives.push_back(rank->collectives);
+    times_.exchanged_bytes.push_back(rank->exchanged_bytes);
     times_.operator_seconds.push_back(rank->operator_seconds);
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
     for (SimulatedSpan& span : spans) {

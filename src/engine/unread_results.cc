@@ -76,7 +76,7 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
   for (const Step& step : steps_) {
     const double norm = std::sqrt(*value++), loss_sum = *value++;
     const bool finite_parameters = std::isfinite(*value++);
-    if (!has_head_) step.round->loss_sum = loss_sum;
+    if (!has_head_ || step.round->labelled_of_whole) step.round->loss_sum = loss_sum;
     conclude_step(*step.round, norm, finite_parameters);
   }
   clear();

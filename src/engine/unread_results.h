@@ -16,7 +16,7 @@ using ReadTensor = std::function<at::Tensor(const at::Tensor&)>;
 /// device, so that the host never waits for it within a job step. One transfer then brings all of them.
 class UnreadResults {
  public:
-  /// has_head: losses are taken here; otherwise a step's record brings them.
+  /// has_head: losses are taken here; otherwise, and where other replicas have losses too, a step's record brings them.
   explicit UnreadResults(bool has_head = true) : has_head_(has_head) {}
 
   /// Takes the losses and misses that a head has left in the record, with the rows they belong to.

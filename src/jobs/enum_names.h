@@ -35,6 +35,8 @@ template <>
 inline constexpr std::array<std::string_view, 3> enum_names<Recompute>{"auto", "never", "always"};
 template <>
 inline constexpr std::array<std::string_view, 5> enum_names<RankOrder>{"auto", "gpipe", "1f1b", "lorapp", "muxtune"};
+template <>
+inline constexpr std::array<std::string_view, 3> enum_names<DispatchRule>{"balanced", "greedy", "even"};
 
 template <typename Enum>
 constexpr std::string_view name_of(Enum value) {

@@ -140,6 +140,9 @@ enum class Recompute { automatic, never, always };
 /// How the ranks of a pipeline take turns (schedule/pipeline/).
 enum class RankOrder { automatic, gpipe, one_f_one_b, lorapp, muxtune };
 
+/// How the rows of a round are dealt to replicas (train/row_dispatch.h).
+enum class DispatchRule { balanced, greedy, even };
+
 /// The run around the jobs. Every field is also an option of `cotune train`.
 struct RunSpec {
   std::string output = "runs/latest";  ///< key `output_dir`
@@ -153,6 +156,7 @@ struct RunSpec {
   Recompute recompute = Recompute::automatic;
   int64_t ranks = 1;                   ///< that the model is divided among
   std::string parallel = "auto";       ///< how: `pp=2,tp=2` (parallel.h), or auto: as the stages of a pipeline
+  DispatchRule dispatch = DispatchRule::balanced;
   RankOrder pipeline_order = RankOrder::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended
   bool portable_kernels = false;       ///< force the ATen path where own kernels exist

@@ -151,6 +151,14 @@ Condition several_ranks() {
           }};
 }
 
+Condition several_replicas() {
+  return {.holds = [](const OptionTarget& target) { return parallel_of(*target.run).replicas.size() > 1; },
+          .summary = "with several replicas",
+          .complaint = [](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to several replicas, such as run.parallel dp=2; run.parallel is {}", key, target.run->parallel);
+          }};
+}
+
 bool has_evaluation_data(const JobSpec& job) { return !job.data.eval.empty() || job.data.eval_fraction > 0; }
 
 Condition needs_evaluation_data() {
@@ -240,10 +248,16 @@ void add_run(std::vector<Option>& table) {
                         "(docs/ranks.md). Does not change what is trained."));
   table.push_back(field(Section::run, "parallel", COTUNE_FIELD(run->parallel), of_type(OptionType::parallel),
                         "How ranks divide the model: `pp=2,tp=2` are two stages of a pipeline, in each of which two ranks divide "
-                        "every layer (tensor parallelism). `auto`: each rank is a stage. Sets `ranks` where that is not given."));
+                        "every layer (tensor parallelism); `dp=2` are two replicas of the model, each of which trains a part of every "
+                        "batch, `dp=2+tp=2` three of two shapes, `dp=2,len=512+tp=2` two of them for rows of at most 512 tokens. "
+                        "`auto`: each rank is a stage. Sets `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
                         "How the ranks take turns; `auto` is what is predicted to be fastest.",
                         {.condition = several_ranks()}));
+  table.push_back(field(Section::run, "dispatch", COTUNE_FIELD(run->dispatch), choice_of<DispatchRule>(),
+                        "Which replica gets which rows of a round: `balanced`, so that the slowest one is done soonest; `greedy`, each "
+                        "length to the replicas that are cheapest for it; `even`, as many to each.",
+                        {.condition = several_replicas()}));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));
   table.push_back(field(Section::run, "layout", COTUNE_FIELD(run->layout), choice_of<Layout>(),

@@ -46,7 +46,10 @@ Json value_schema(const Option& option) {
               {"pattern", "^\\d{4}-\\d{2}-\\d{2}(T\\d{2}:\\d{2}(:\\d{2})?(Z|[+-]\\d{2}:\\d{2})?)?$"}};
     case OptionType::memory:
       return {{"type", "string"}, {"pattern", "^(auto|[0-9.]+ ?(%|[KMGT]i?B))$"}};
-    case OptionType::parallel: return {{"type", "string"}, {"pattern", "^(auto|[pt]p=[1-9][0-9]?(,[pt]p=[1-9][0-9]?)?)$"}};
+    case OptionType::parallel: {
+      const std::string kind = "([ptd]p|len)=[1-9][0-9]*(,([ptd]p|len)=[1-9][0-9]*)*";
+      return {{"type", "string"}, {"pattern", fmt::format("^(auto|{0}([+]{0})*)$", kind)}};
+    }
     case OptionType::choice: {
       Json choices = accepted.choices;
       for (const auto& [alias, choice] : accepted.choice_aliases) choices.push_back(alias);

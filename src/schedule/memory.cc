@@ -364,9 +364,62 @@ void add_resident(const ModelConfig& config, const AdapterShape& adapter, int64_
   estimate.adapters += copies * forms;
 }
 
+MemoryFacts facts_of(const MemoryFacts::Replica& replica, const MemoryFacts& facts) {
+  MemoryFacts own = facts;
+  own.replicas.clear();
+  own.ranks = replica.ranks;
+  own.tensor_parallel = replica.tensor_parallel;
+  return own;
+}
+
+void add(const MemoryEstimate& more, MemoryEstimate& estimate) {
+  estimate.adapters += more.adapters;
+  estimate.gradients += more.gradients;
+  estimate.optimizer += more.optimizer;
+}
+
+/// The whole adapter, and every replica's copy or shards.
+MemoryEstimate resident_on_replicas(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+  const MemoryEstimate whole = resident_bytes(config, job, facts_of({}, facts));
+  MemoryEstimate all = whole;
+  for (const MemoryFacts::Replica& replica : facts.replicas) {
+    add(resident_bytes(config, job, facts_of(replica, facts)), all);
+    if (replica.tensor_parallel == 1) continue;
+    all.adapters -= whole.adapters;  // of one that divides layers it counts the whole, too
+    all.gradients -= whole.gradients;
+    all.optimizer -= whole.optimizer;
+  }
+  return all;
+}
+
+MemoryEstimate predict_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                                const MemoryFacts& facts) {
+  MemoryEstimate all;
+  all.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
+  int64_t largest = 0;
+  for (const JobFootprint& job : jobs) {
+    add(resident_on_replicas(config, job, facts), all);
+    largest = std::max(largest, resident_bytes(config, job, facts_of({}, facts)).gradients);
+  }
+  int64_t holders = 0;  // of a value that no rank's part leaves out
+  for (const MemoryFacts::Replica& replica : facts.replicas) {
+    holders += replica.tensor_parallel;
+    const MemoryEstimate own = predict_memory(config, jobs, policy, facts_of(replica, facts));
+    all.activations += own.activations;
+    all.chain_kv += own.chain_kv;
+    all.workspace += own.workspace;
+    all.logits += own.logits;
+  }
+  // Of every value: what is given and taken, the sum, what goes back and comes back (engine/gradient_exchange.h).
+  const auto givers = static_cast<int64_t>(facts.replicas.size());
+  all.workspace += with_holes((2 * (givers - 1) + 1 + 2 * (holders - 1)) * largest, facts);
+  return all;
+}
+
 }  // namespace
 
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+  if (!facts.replicas.empty()) return resident_on_replicas(config, job, facts);
   const int64_t a = accumulation_size(facts), tensor = facts.tensor_parallel, parts = parts_here(facts);
   MemoryEstimate estimate;
   std::map<int64_t, int64_t> dense_by_layer;
@@ -402,6 +455,7 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts) {
+  if (!facts.replicas.empty()) return predict_replicas(config, jobs, policy, facts);
   const int64_t e = facts.element_size, a = accumulation_size(facts);
   MemoryEstimate estimate;
   estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);

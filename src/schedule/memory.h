@@ -52,6 +52,13 @@ struct MemoryFacts {
   int64_t ranks = 1;              ///< that the model is divided among
   int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline
   int64_t stages() const { return ranks / tensor_parallel; }
+  /// Where there are several replicas of the model: the degrees of each, in place of ranks and tensor_parallel.
+  struct Replica {
+    int64_t ranks = 1;
+    int64_t tensor_parallel = 1;
+    bool operator==(const Replica&) const = default;
+  };
+  std::vector<Replica> replicas;
   std::vector<StageShape> process_stages;  ///< of those ranks, where each is a process of its own: the dearest counts. Empty: all are in this one
   RankOrder rank_order = RankOrder::automatic;
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
@@ -106,6 +113,8 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
 ///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
 ///   ranks) are those of all; where each rank is a process, layers, weights and workspace are those of the dearest stage
+///   replicas take what each would alone, with copies of the adapters beside the whole ones, and copies of the largest
+///   job's gradients for their exchange
 ///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts);

@@ -79,6 +79,7 @@ struct TokenCounts {
   int64_t pad_to_mix = 0;    ///< padded to the longest row of the microbatch
   int64_t pad_to_chunk = 0;  ///< padded to whole chunks
   int64_t processed() const { return real + pad_to_row + pad_to_mix + pad_to_chunk; }
+  TokenCounts& operator+=(const TokenCounts& more);
   bool operator==(const TokenCounts&) const = default;
 };
 

@@ -5,6 +5,14 @@
 
 namespace cotune {
 
+TokenCounts& TokenCounts::operator+=(const TokenCounts& more) {
+  real += more.real;
+  pad_to_row += more.pad_to_row;
+  pad_to_mix += more.pad_to_mix;
+  pad_to_chunk += more.pad_to_chunk;
+  return *this;
+}
+
 std::vector<TokenCounts> count_tokens(const StepPlan& plan) {
   std::map<int32_t, size_t> place;
   for (size_t i = 0; i < plan.batches.size(); ++i) place[plan.batches[i].job] = i;

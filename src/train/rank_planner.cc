@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <list>
 
+#include "base/error.h"
 #include "engine/labelled_rows.h"
 #include "plan/cost/replica_stages.h"
 #include "schedule/memory.h"
@@ -33,25 +35,23 @@ int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter) {
 }  // namespace
 
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                               const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel) {
+                               const DeviceCosts& costs, const PackingPolicy& policy, const ReplicaDegrees& degrees) {
   const std::vector<JobShape> shapes = shapes_of(jobs);
   StageMachine machine = costs.machine;
   machine.recompute = policy.recompute;
   machine.link = link_of_sums(thread_link, machine);
   StagePrices prices(model, shapes, machine);
-  return {.stages = balanced_stages(model, shapes, parallel.pipeline, parallel.tensor, policy.token_budget, prices,
+  return {.stages = balanced_stages(model, shapes, degrees.pipeline, degrees.tensor, policy.token_budget, prices,
                                     std::numeric_limits<int64_t>::max()),
-          .stage_rank = one_stage_per_rank(static_cast<int32_t>(parallel.pipeline))};
+          .stage_rank = one_stage_per_rank(static_cast<int32_t>(degrees.pipeline))};
 }
 
 RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                         const DeviceCosts& costs, PipelineLayout layout, RankOrder order, const Link& link)
-    : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layout_(std::move(layout)) {
-  machine_.link = link_of_sums(link, machine_);
-  options_.order = order;
-  options_.cluster.link = link;
-  options_.bytes_per_token = model_.hidden_size * costs.machine.element_size();
-  options_.most_in_flight = layout_.rank_count();
+                         const DeviceCosts& costs, std::vector<PipelineLayout> layouts, RankPlannerOptions options)
+    : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {
+  machine_.link = link_of_sums(options_.link, machine_);
+  options_.longest_rows.resize(layouts_.size(), 0);
+  optimizer_s_.resize(layouts_.size());
   for (const JobShape& job : jobs_) add_optimizer_step(job);
 }
 
@@ -60,16 +60,20 @@ void RankPlanner::add(const TrainingJob& job) {
   add_optimizer_step(jobs_.back());
 }
 
-/// As if every rank had as many of the job's values. Where ranks divide layers, the sum of gradients that goes before it is its part.
+/// As if every rank of a replica had as many of the job's values. Where ranks divide layers, the sum of gradients that goes before it is
+/// its part.
 void RankPlanner::add_optimizer_step(const JobShape& job) {
   int64_t values = 0, summands = 0;
   for (const AdapterShape& adapter : job.adapters) {
     values += parameter_count(model_, adapter);
     summands += summand_count(model_, adapter);
   }
-  const auto bytes = static_cast<double>(summands / layout_.rank_count() * machine_.element_size());
-  options_.optimizer_s.push_back(optimizer_seconds(values / layout_.worker_count(), job.moment_count, machine_.device) +
-                                 (summands > 0 ? all_reduce_seconds(bytes, layout_.tensor_parallel(), machine_.link) : 0));
+  for (size_t replica = 0; replica < layouts_.size(); ++replica) {
+    const PipelineLayout& layout = layouts_[replica];
+    const auto bytes = static_cast<double>(summands / layout.rank_count() * machine_.element_size());
+    optimizer_s_[replica].push_back(optimizer_seconds(values / layout.worker_count(), job.moment_count, machine_.device) +
+                                    (summands > 0 ? all_reduce_seconds(bytes, layout.tensor_parallel(), machine_.link) : 0));
+  }
 }
 
 StagePrices& RankPlanner::prices(bool recompute) {
@@ -78,7 +82,8 @@ StagePrices& RankPlanner::prices(bool recompute) {
   return prices_.try_emplace(recompute, model_, jobs_, machine).first->second;
 }
 
-RankPlan RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds) {
+RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds) {
+  const PipelineLayout& layout = layouts_[replica];
   struct Shape {
     MicrobatchCounts counts;
     size_t jobs = 0;
@@ -101,11 +106,93 @@ RankPlan RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound
   }
   const auto cost = [&](const StepPlan& plan, size_t microbatch, size_t stage) {
     const Shape& shape = shapes.at(&plan)[microbatch];
-    const PricedStage& priced = prices(plan.policy.recompute).at(layout_.stages[stage], shape.jobs);
+    const PricedStage& priced = prices(plan.policy.recompute).at(layout.stages[stage], shape.jobs);
     const StageSeconds seconds = priced.seconds(shape.counts);
     return StageCost{seconds.forward, seconds.backward, priced.kept_bytes(shape.counts)};
   };
-  return plan_ranks(std::move(plans), layout_, cost, options_);
+  return plan_ranks(std::move(plans), layout, cost,
+                    {.order = options_.order,
+                     .cluster = {.link = options_.link},
+                     .bytes_per_token = model_.hidden_size * machine_.element_size(),
+                     .optimizer_s = optimizer_s_[replica],
+                     .most_in_flight = layout.rank_count()});
+}
+
+Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row) {
+  const PipelineLayout& layout = layouts_[replica];
+  std::vector<double> shares;
+  std::vector<int32_t> all;
+  double tokens = 0;
+  for (const JobShape& job : jobs_) tokens += shares.emplace_back(static_cast<double>(job.batch_size) * job.lengths.mean());
+  for (double& share : shares) share /= tokens;
+  for (size_t job = 0; job < jobs_.size(); ++job) all.push_back(static_cast<int32_t>(job));
+  StagePrices& prices = this->prices(policy.recompute);
+  const size_t number = prices.jobs_number(all);
+  std::vector<const PricedStage*> stages;
+  for (const StageShape& stage : layout.stages) stages.push_back(&prices.at(stage, number));
+  const int64_t limit = options_.longest_rows[replica];
+  return {.tensor_parallel = layout.tensor_parallel(),
+          .pipeline_stages = layout.rank_count(),
+          .chunk_tokens = limit > 0 ? limit : std::max(policy.token_budget, longest_row),
+          // What it takes at most is one thing, what shares a microbatch another.
+          .chunk_seconds = [stages, shares, budget = policy.token_budget](int64_t sequences, int64_t row) {
+            const int64_t together = std::max<int64_t>(1, budget / row);
+            double slowest = 0;
+            for (const PricedStage* stage : stages) slowest = std::max(slowest, stage->seconds(even_microbatch(together, row, shares)).total());
+            return slowest * static_cast<double>(sequences) / static_cast<double>(together);
+          }};
+}
+
+DealtRound RankPlanner::deal(const StepPlan& plan) {
+  int64_t longest = 0;
+  for (const BatchShape& batch : plan.batches) {
+    for (const int64_t tokens : batch.row_lengths) longest = std::max(longest, tokens);
+  }
+  std::vector<Configuration> replicas;
+  for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, plan.policy, longest));
+  return RowDispatcher(std::move(replicas), options_.dispatch).deal(plan.batches);
+}
+
+std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds) {
+  std::vector<DealtRound> dealt;
+  std::vector<PackingPolicy> policies;
+  for (const StepPlan& plan : plans) {
+    dealt.push_back(deal(plan));
+    policies.push_back(plan.policy);
+  }
+  return plan_replicas(dealt, policies, layouts_, [&](size_t replica, std::vector<StepPlan> own) {
+    std::list<Batch> batches;
+    std::vector<JobRound> shares(rounds.begin(), rounds.end());
+    for (JobRound& round : shares) {
+      std::vector<int32_t> rows;
+      for (const DealtRound& each : dealt) {
+        const auto found = each.rows_of({round.job, round.batch->step}, static_cast<int32_t>(replica));
+        rows.insert(rows.end(), found.begin(), found.end());
+      }
+      round.batch = &batches.emplace_back(round.batch->share(rows));
+    }
+    return order(replica, std::move(own), shares);
+  });
+}
+
+std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds) {
+  std::vector<PlannedRun> runs;
+  if (layouts_.size() == 1) {
+    const size_t count = plans.size();
+    runs.emplace_back().plans.replicas.push_back(order(0, std::move(plans), rounds));
+    runs.back().round_count = count;
+    return runs;
+  }
+  if (std::optional<ReplicaPlans> together = plan_at_once(plans, rounds)) {
+    runs.push_back({std::move(*together), plans.size()});
+    return runs;
+  }
+  for (const StepPlan& plan : plans) {
+    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, rounds);
+    COTUNE_CHECK(alone.has_value(), "the exchanges of a single round wait for each other");
+    runs.push_back({std::move(*alone), 1});
+  }
+  return runs;
 }
 
 }  // namespace cotune

@@ -2,14 +2,16 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/job_round.h"
 #include "jobs/parallel.h"
 #include "plan/cost/stage_prices.h"
-#include "schedule/pipeline/rank_plan.h"
+#include "schedule/dealt_round.h"
 #include "train/device_costs.h"
+#include "train/row_dispatch.h"
 
 namespace cotune {
 
@@ -18,33 +20,54 @@ class TrainingJob;
 /// Between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
 inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
 
-/// Divides the model among ranks: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time goes. At most
-/// as many stages as layers.
+/// Divides the model among the ranks of a replica: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time
+/// goes. At most as many stages as layers.
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                               const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel);
+                               const DeviceCosts& costs, const PackingPolicy& policy, const ReplicaDegrees& degrees);
 
-/// Orders the rounds of a run on its ranks by predicted times.
+struct RankPlannerOptions {
+  RankOrder order = RankOrder::automatic;
+  Link link = thread_link;
+  // Of several replicas:
+  DispatchRule dispatch = DispatchRule::balanced;
+  std::vector<int64_t> longest_rows;  ///< that each takes, in tokens; 0: any
+};
+
+/// Plans of replicas that run at once, and how many of the rounds they are.
+struct PlannedRun {
+  ReplicaPlans plans;
+  size_t round_count = 0;
+};
+
+/// Orders the rounds of a run on its ranks by predicted times, and deals their rows to replicas where there are several.
 class RankPlanner {
  public:
+  /// layouts: of the replicas.
   RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs, const DeviceCosts& costs,
-              PipelineLayout layout, RankOrder order, const Link& link);
+              std::vector<PipelineLayout> layouts, RankPlannerOptions options);
 
   /// The run's next job. The model stays divided as it is.
   void add(const TrainingJob& job);
 
-  /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them.
-  RankPlan plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds);
+  /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them. All in one run, unless replicas that overlap
+  /// rounds would wait for each other (with_exchanges): then one after the other.
+  std::vector<PlannedRun> plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds);
 
  private:
   StagePrices& prices(bool recompute);
   void add_optimizer_step(const JobShape& job);
+  RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds);
+  std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds);
+  Configuration configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row);
+  DealtRound deal(const StepPlan& plan);
 
   ModelConfig model_;
   StageMachine machine_;
   std::vector<JobShape> jobs_;   ///< by index in the run
   std::map<bool, StagePrices> prices_;  ///< by whether activations are made again
-  PipelineLayout layout_;
-  RankPlanOptions options_;
+  std::vector<PipelineLayout> layouts_;
+  RankPlannerOptions options_;
+  std::vector<std::vector<double>> optimizer_s_;  ///< by replica and job
 };
 
 }  // namespace cotune

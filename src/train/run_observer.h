@@ -18,7 +18,7 @@
 namespace cotune {
 
 class TrainingJob;
-struct RankPlan;
+struct ReplicaPlans;
 struct RankTimes;
 
 struct StepEvent {
@@ -41,11 +41,13 @@ struct EvaluationEvent {
 /// What one rank of a pipeline did in training rounds.
 struct RankSummary {
   std::string host;           ///< of a rank that is a process; "" of a thread
+  int64_t replica = 0, replicas = 1;        ///< of the model
   int64_t first_layer = 0, last_layer = 0;  ///< last_layer: one past it
   int64_t part = 0, parts = 1;              ///< of each of these layers, where ranks divide them
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
   int64_t all_reduces = 0;    ///< of the rounds, among the ranks that divide its layers
+  int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas
   double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }
 };
 
@@ -87,7 +89,7 @@ class RunObserver {
   /// plan of the same round follows.
   virtual void on_plan(const StepPlan&, std::span<const JobRound>) {}
   /// On ranks, after training rounds that ran at once and before their steps are told of. begin_s: since the run began.
-  virtual void on_ranks(const RankPlan&, const RankTimes&, double /*begin_s*/) {}
+  virtual void on_ranks(const ReplicaPlans&, const RankTimes&, double /*begin_s*/) {}
   virtual void on_step(const StepEvent&) {}
   virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began
   virtual void on_evaluation(const EvaluationEvent&) {}

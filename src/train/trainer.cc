@@ -10,27 +10,24 @@
 namespace cotune {
 namespace {
 
-TokenCounts& operator+=(TokenCounts& sum, const TokenCounts& counts) {
-  sum.real += counts.real;
-  sum.pad_to_row += counts.pad_to_row;
-  sum.pad_to_mix += counts.pad_to_mix;
-  sum.pad_to_chunk += counts.pad_to_chunk;
-  return sum;
-}
-
 /// Before any job is loaded: what is held now stays.
 MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& options) {
   release_unused_memory();
   MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
   facts.ranks = options.ranks;
-  facts.tensor_parallel = std::max<int64_t>(1, static_cast<int64_t>(options.parts.size()));
+  if (options.parallel.replicas.size() == 1) facts.tensor_parallel = options.parallel.replicas.front().tensor;
+  if (options.parallel.replicas.size() > 1) {
+    for (const ReplicaDegrees& replica : options.parallel.replicas) facts.replicas.push_back({replica.ranks(), replica.tensor});
+  }
   facts.rank_order = options.pipeline_order;
   if (options.rank_group != nullptr && options.rank_group->are_processes()) {
     facts.process_stages = options.rank_group->layout().stages;
     facts.tensor_parallel = options.rank_group->layout().tensor_parallel();
   }
-  int64_t weight_bytes = options.parts.empty() ? backbone.weight_bytes() : 0;
-  for (const auto& part : options.parts) weight_bytes += part->weight_bytes();
+  int64_t weight_bytes = options.parts.contains(backbone.shard().count) ? 0 : backbone.weight_bytes();
+  for (const auto& [degree, parts] : options.parts) {
+    for (const auto& part : parts) weight_bytes += part->weight_bytes();
+  }
   facts.weight_bytes = std::max({weight_bytes, memory_usage().held_bytes, options.largest_rank_weight_bytes});
   return facts;
 }
@@ -48,6 +45,8 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
       process_limit_(options_.memory_limit_bytes, options_.device) {
   options_.policy.layer_count = backbone_->config().layer_count;
+  if (options_.parallel.replicas.empty()) options_.parallel.replicas = {{.pipeline = options_.ranks}};
+  COTUNE_CHECK(options_.parallel.ranks() == options_.ranks, "{} ranks, divided among {}", options_.parallel.ranks(), options_.ranks);
   options_.policy.recompute = options_.recompute == Recompute::always;
   if (options_.relief && options_.relief->requested_token_budget == requested_token_budget_) {
     options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,9 +37,11 @@ struct TrainerOptions {
   int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
   std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
   std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
-  /// Where threads divide each layer: all parts of the backbone, of which the trainer's own is the first. ranks is a multiple of
-  /// their number.
-  std::vector<std::shared_ptr<const Backbone>> parts;
+  /// How the ranks divide the model where it is not as the stages of one pipeline. ranks is their number.
+  Parallel parallel{.replicas = {}};
+  /// By degree, where threads divide each layer: all parts of the backbone, of the first replica's degree the trainer's own first.
+  std::map<int64_t, std::vector<std::shared_ptr<const Backbone>>> parts;
+  DispatchRule dispatch = DispatchRule::balanced;  ///< of rows to several replicas
   RankOrder pipeline_order = RankOrder::automatic;
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
   ComputeDevice device;                        ///< where the backbone is
@@ -157,7 +160,10 @@ class Trainer {
   /// far as nothing is due in between, and for about as long as a user is ready to wait after asking for the end. Returns how
   /// many rounds there are then.
   size_t add_rounds_ahead(std::vector<JobRound>& rounds);
-  void run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> rounds);
+  void run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds);
+  void run_on_ranks(const ReplicaPlans& plans, std::span<JobRound> rounds);
+  void count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds);
+  std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
   void count_rank_times(double predicted_s);
   /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
   /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.

@@ -27,7 +27,8 @@ void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
     if (policy.sharing == Sharing::batch_all) policy.sharing = Sharing::hybrid;
     evaluating_ = true;
     try {
-      run_plans({plan_step(shapes, policy)}, rounds);
+      const StepPlan plan = plan_step(shapes, policy);
+      run_plans({&plan, 1}, rounds);
       evaluating_ = false;
       return;
     } catch (const MemoryLimitExceeded& trouble) {

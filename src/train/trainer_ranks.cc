@@ -17,29 +17,41 @@ constexpr int64_t most_rounds_at_once = 16;
 
 void Trainer::start_ranks() {
   const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device);
+  const std::vector<ReplicaDegrees>& degrees = options_.parallel.replicas;
   ranks_ = options_.rank_group;
   if (ranks_ == nullptr) {
-    std::vector<std::shared_ptr<const Backbone>> parts = options_.parts;
-    if (parts.empty()) parts.push_back(backbone_);
-    const auto tensor = static_cast<int64_t>(parts.size());
-    COTUNE_CHECK(options_.ranks % tensor == 0, "{} ranks, of which {} divide each layer", options_.ranks, tensor);
-    const Parallel parallel{.pipeline = options_.ranks / tensor, .tensor = tensor};
-    ranks_ = std::make_shared<RankThreads>(std::move(parts),
-                                           balanced_layout(backbone_->config(), jobs_, costs, options_.policy, parallel));
+    std::vector<ReplicaRanks> replicas;
+    for (const ReplicaDegrees& replica : degrees) {
+      replicas.push_back({balanced_layout(backbone_->config(), jobs_, costs, options_.policy, replica), parts_of(replica.tensor)});
+    }
+    ranks_ = std::make_shared<RankThreads>(std::move(replicas));
   }
-  rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, ranks_->layout(), options_.pipeline_order,
-                                                options_.rank_link.value_or(thread_link));
-  for (const StageShape& stage : ranks_->layout().stages) {
-    for (int64_t part = 0; part < stage.tensor_parallel; ++part) {
-      const size_t rank = summary_.ranks.size();
-      summary_.ranks.push_back({.host = rank < options_.rank_hosts.size() ? options_.rank_hosts[rank] : "",
-                                .first_layer = stage.first_layer,
-                                .last_layer = stage.last_layer,
-                                .part = part,
-                                .parts = stage.tensor_parallel});
+  RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}};
+  for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
+  const std::span<const PipelineLayout> layouts = ranks_->layouts();
+  rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, std::vector(layouts.begin(), layouts.end()), std::move(planning));
+  for (size_t replica = 0; replica < layouts.size(); ++replica) {
+    for (const StageShape& stage : layouts[replica].stages) {
+      for (int64_t part = 0; part < stage.tensor_parallel; ++part) {
+        const size_t rank = summary_.ranks.size();
+        summary_.ranks.push_back({.host = rank < options_.rank_hosts.size() ? options_.rank_hosts[rank] : "",
+                                  .replica = static_cast<int64_t>(replica),
+                                  .replicas = static_cast<int64_t>(layouts.size()),
+                                  .first_layer = stage.first_layer,
+                                  .last_layer = stage.last_layer,
+                                  .part = part,
+                                  .parts = stage.tensor_parallel});
+      }
     }
   }
   ranks_->observe([this](int32_t, const Operator&) { break_off_stopped_evaluation(); });
+}
+
+std::vector<std::shared_ptr<const Backbone>> Trainer::parts_of(int64_t degree) const {
+  const auto found = options_.parts.find(degree);
+  if (found != options_.parts.end()) return found->second;
+  COTUNE_CHECK(degree == backbone_->shard().count && degree == 1, "there are no {} parts of the backbone", degree);
+  return {backbone_};
 }
 
 void Trainer::share_with_ranks(TrainingJob& job) {
@@ -83,7 +95,7 @@ size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
   return rounds.size() / job_count;
 }
 
-void Trainer::run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> rounds) {
+void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) {
     if (device_times_ != nullptr) device_times_->begin();
     interpreter_->run(plans.front(), rounds);
@@ -93,17 +105,40 @@ void Trainer::run_plans(const std::vector<StepPlan>& plans, std::span<JobRound> 
     }
     return;
   }
-  const RankPlan plan = rank_planner_->plan(plans, rounds);
+  for (const PlannedRun& run : rank_planner_->plan({plans.begin(), plans.end()}, rounds)) {
+    size_t jobs = 0;
+    for (const StepPlan& plan : plans.first(run.round_count)) jobs += plan.batches.size();
+    run_on_ranks(run.plans, rounds.first(jobs));
+    // A job that failed goes no further; what is left of the others' rounds comes again.
+    if (std::ranges::any_of(rounds.first(jobs), [](const JobRound& round) { return !round.failure.empty(); })) return;
+    rounds = rounds.subspan(jobs);
+    plans = plans.subspan(run.round_count);
+  }
+}
+
+void Trainer::run_on_ranks(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   const double begin_s = seconds_since_start();
-  ranks_->run(plan, rounds);
+  if (plans.replicas.size() > 1 && !evaluating_) count_tokens_of(plans, rounds);
+  ranks_->run(plans, rounds);
   for (size_t rank = 0; rank < operator_seconds_.size(); ++rank) {
     // A device works while the host goes on: the host's times say nothing of it.
     if (!options_.device.is_cpu()) break;
     for (const auto& [name, seconds] : ranks_->times().operator_seconds[rank]) operator_seconds_[rank][name] += seconds;
   }
   if (evaluating_) return;
-  count_rank_times(plan.predicted.makespan_s);
-  tell([&](RunObserver& observer) { observer.on_ranks(plan, ranks_->times(), begin_s); });
+  count_rank_times(plans.predicted_s());
+  tell([&](RunObserver& observer) { observer.on_ranks(plans, ranks_->times(), begin_s); });
+}
+
+/// As the replicas pack them.
+void Trainer::count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
+  for (const JobRound& round : rounds) round_tokens_[{round.job, round.batch->step}] = {};
+  for (const RankPlan& replica : plans.replicas) {
+    for (const StepPlan& plan : replica.rounds) {
+      const std::vector<TokenCounts> counts = count_tokens(plan);
+      for (size_t b = 0; b < counts.size(); ++b) round_tokens_[{plan.batches[b].job, plan.batches[b].step}] += counts[b];
+    }
+  }
 }
 
 void Trainer::count_rank_times(double predicted_s) {
@@ -113,6 +148,7 @@ void Trainer::count_rank_times(double predicted_s) {
     summary_.ranks[i].seconds += times.seconds;
     summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
     summary_.ranks[i].all_reduces += times.collectives[i];
+    summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
   }
 }
 

@@ -48,6 +48,31 @@ class Ranks(ProgramTest):
         self.train("both", "--resume", "--parallel=pp=2", *exact)
         self.assert_alike("both", "one", 1e-8)
 
+    def test_replicas_leave_what_one_rank_leaves(self):
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        trace = self.path / "trace.json"
+        events = self.train("three", "--parallel=dp=1+pp=2", "--dispatch=even", "--rank-trace", trace, *exact)
+        self.assert_alike("three", "one", 1e-8)
+        ranks = events[-1]["ranks"]
+        self.assertEqual([(rank["replica"], rank["first_layer"]) for rank in ranks], [(0, 0), (1, 0), (1, 1)])
+        for rank in ranks:
+            self.assertGreater(rank["exchanged_bytes"], 0)
+        forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
+        self.assertEqual({event["tid"] for event in forwards}, {0, 1, 2})
+        self.train("unlike", "--parallel=dp=2,len=20+tp=2", "--dispatch=greedy", *exact)
+        self.assert_alike("unlike", "one", 1e-8)
+
+    def test_a_run_goes_on_with_replicas(self):
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",
+                                     "--token-budget=256", "--parallel=dp=2", *exact)
+        self.wait_for(process, lambda event: event["event"] == "checkpoint")
+        self.kill(process)
+        self.train("both", "--resume", "--parallel=dp=2+pp=2", *exact)
+        self.assert_alike("both", "one", 1e-8)
+
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"
         self.train("two", "--ranks=2", "--recompute=always", "--rank-trace", trace)
@@ -80,7 +105,8 @@ class Ranks(ProgramTest):
         self.assertIn("--ranks", done.stderr)
         self.assertIn("the model has 2 layers", done.stderr)
         for wrong, why in (("tp=3", "has 2 heads, 1 kv heads and 96 inner features; accepted are tp 1, 2"),
-                           ("pp=3,tp=2", "the model has 2 layers"), ("tp=two", "degrees such as pp=2,tp=2")):
+                           ("pp=3,tp=2", "the model has 2 layers"), ("tp=two", "degrees such as pp=2,tp=2"),
+                           ("dp=2+tp=3", "accepted are tp 1, 2"), ("dp=2,len=9", "beside some replicas but not all")):
             done = self.train("none", f"--parallel={wrong}", expect=2)
             self.assertIn("--parallel", done.stderr)
             self.assertIn(why, done.stderr)
@@ -90,6 +116,8 @@ class Ranks(ProgramTest):
         self.assertIn("--sample-tokens", done.stderr)
         done = self.train("none", "--pipeline-order=gpipe", expect=2)
         self.assertIn("belongs to several ranks", done.stderr)
+        done = self.train("none", "--parallel=pp=2", "--dispatch=even", expect=2)
+        self.assertIn("belongs to several replicas", done.stderr)
         self.assertFalse((self.path / "none").exists())
 
     def test_check_counts_the_memory_of_all_ranks(self):
@@ -99,6 +127,7 @@ class Ranks(ProgramTest):
             return json.loads(done.stdout)["peak_bytes"]
         self.assertGreater(together("--ranks=2"), together())
         self.assertGreater(together("--parallel=tp=2"), together())
+        self.assertGreater(together("--parallel=dp=2"), together())
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrd
                     {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
 }
 
-void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone) {
+void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, PlanRound plan) {
   const std::vector<RandomJob> jobs = every_method();
   const ModelConfig& config = backbone->config();
   Interpreter alone(backbone);
@@ -155,7 +155,11 @@ void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const
   policy.layer_count = config.layer_count;
   round.plan = plan_step(shapes, policy);
   alone.run(round.plan, expected);
-  ranks.run(plan_round(round.plan, ranks.layout()), rounds);
+  if (plan) {
+    ranks.run(plan(round.plan), rounds);
+  } else {
+    ranks.run(plan_round(round.plan, ranks.layout()), rounds);
+  }
   for (size_t i = 0; i < rounds.size(); ++i) {
     EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
     EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);

@@ -64,8 +64,10 @@ RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrd
 
 // What every group of ranks keeps, whether they are threads or processes. backbone: of the whole model, f64.
 
-/// Losses and first choices of an evaluation of every method and of the base model are those of one rank.
-void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone);
+/// Losses and first choices of an evaluation of every method and of the base model are those of one rank. plan: of the round; where it is
+/// empty, plan_round, of one replica.
+using PlanRound = std::function<ReplicaPlans(const StepPlan& round)>;
+void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, PlanRound plan = {});
 
 /// Rounds that break off on rank `troubled`, after every 23rd of the first operators, have made each job's step on all ranks or on
 /// none; what was not made goes through on its own.

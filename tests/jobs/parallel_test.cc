@@ -8,15 +8,30 @@
 namespace cotune {
 namespace {
 
-TEST(ParallelDegrees, AreOneOrBothInAnyOrder) {
-  EXPECT_EQ(parse_parallel("pp=2,tp=3"), (Parallel{2, 3}));
-  EXPECT_EQ(parse_parallel("tp=3,pp=2"), (Parallel{2, 3}));
-  EXPECT_EQ(parse_parallel("tp=4"), (Parallel{1, 4}));
-  EXPECT_EQ(parse_parallel("pp=64"), (Parallel{64, 1}));
-  for (const char* wrong : {"", "2", "pp", "pp=", "pp=0", "pp=-1", "pp=2,", ",tp=2", "pp=2,pp=2", "dp=2", "pp=2 ,tp=2", "pp=2,tp=2,tp=2",
-                            "tp=65", "pp=8,tp=9", "tp=2x", "tp=99999999999999999999"}) {
+Parallel one(int64_t pipeline, int64_t tensor) { return {.replicas = {{.pipeline = pipeline, .tensor = tensor}}}; }
+
+TEST(ParallelDegrees, AreAnyInAnyOrder) {
+  EXPECT_EQ(parse_parallel("pp=2,tp=3"), one(2, 3));
+  EXPECT_EQ(parse_parallel("tp=3,pp=2"), one(2, 3));
+  EXPECT_EQ(parse_parallel("tp=4"), one(1, 4));
+  EXPECT_EQ(parse_parallel("pp=64"), one(64, 1));
+  for (const char* wrong : {"", "2", "pp", "pp=", "pp=0", "pp=-1", "pp=2,", ",tp=2", "pp=2,pp=2", "pp=2 ,tp=2", "pp=2,tp=2,tp=2",
+                            "tp=65", "pp=8,tp=9", "tp=2x", "tp=99999999999999999999", "dp=2,pp=33", "dp=65", "len=0", "len512", "dp=2,len=512",
+                            "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
     EXPECT_FALSE(parse_parallel(wrong)) << wrong;
   }
+}
+
+TEST(ParallelDegrees, AreThoseOfEveryReplica) {
+  EXPECT_EQ(parse_parallel("dp=2"), (Parallel{.replicas = {{}, {}}}));
+  EXPECT_EQ(parse_parallel("tp=2,dp=2,pp=3"), (Parallel{.replicas = {{3, 2}, {3, 2}}}));
+  const Parallel unlike = *parse_parallel("dp=2,len=512+tp=4+pp=2,tp=2");
+  EXPECT_EQ(unlike, (Parallel{.replicas = {{1, 1, 512}, {1, 1, 512}, {1, 4}, {2, 2}}}));
+  EXPECT_EQ(unlike.ranks(), 10);
+  EXPECT_EQ(unlike.pipeline(), 2);
+  EXPECT_EQ(unlike.tensor(), (std::vector<int64_t>{1, 2, 4}));
+  EXPECT_TRUE(unlike.divides_layers());
+  EXPECT_FALSE(parse_parallel("dp=3+pp=2")->divides_layers());
 }
 
 JobsFile read(const std::string& run) {
@@ -25,12 +40,13 @@ JobsFile read(const std::string& run) {
 }
 
 TEST(ParallelDegrees, SetTheNumberOfRanks) {
-  EXPECT_EQ(parallel_of(read("").run), (Parallel{1, 1}));
-  EXPECT_EQ(parallel_of(read("ranks: 3").run), (Parallel{3, 1}));
+  EXPECT_EQ(parallel_of(read("").run), one(1, 1));
+  EXPECT_EQ(parallel_of(read("ranks: 3").run), one(3, 1));
   EXPECT_EQ(read("parallel: 'pp=2,tp=2'").run.ranks, 4);
+  EXPECT_EQ(read("parallel: 'dp=2+tp=2', dispatch: even").run.ranks, 4);
   EXPECT_EQ(read("ranks: 4, parallel: 'pp=2,tp=2', pipeline_order: gpipe").run.ranks, 4);
   const JobsFile file = read("parallel: 'tp=2', pipeline_order: gpipe");
-  EXPECT_EQ(parallel_of(file.run), (Parallel{1, 2}));
+  EXPECT_EQ(parallel_of(file.run), one(1, 2));
   EXPECT_EQ(parse_jobs_file(to_yaml(file), "again", "/f", {}, Purpose::train).run, file.run);
   for (const char* wrong : {"ranks: 2, parallel: 'pp=2,tp=2'", "ranks: 1, parallel: 'tp=2'"}) {
     try {

@@ -192,6 +192,24 @@ TEST(PredictMemory, DiffPruningCountsItsEntriesAndItsSelection) {
   EXPECT_EQ(resident.optimizer, 20 * 8);
 }
 
+TEST(PredictMemory, OfReplicasIsWhatEachTakesBesideTheWholeAdapters) {
+  const ModelConfig config = smollm2_135m();
+  const PackingPolicy policy{.token_budget = 1024};
+  const std::vector<JobFootprint> jobs = {lora_job(config, 0, 16, 8, 256), lora_job(config, 1, 8, 4, 900)};
+  MemoryFacts one, pair, replicas;
+  pair.ranks = pair.tensor_parallel = 3;
+  replicas.replicas = {{.ranks = 1}, {.ranks = 3, .tensor_parallel = 3}};
+  const MemoryEstimate alone = predict_memory(config, jobs, policy, one), divided = predict_memory(config, jobs, policy, pair);
+  const MemoryEstimate both = predict_memory(config, jobs, policy, replicas);
+  // The divided replica counts whole adapters beside its shards: they are there once, beside the other's copies.
+  EXPECT_EQ(both.adapters, alone.adapters + divided.adapters);
+  EXPECT_EQ(both.optimizer, alone.optimizer + divided.optimizer);
+  EXPECT_EQ(both.activations, alone.activations + divided.activations);
+  EXPECT_EQ(both.logits, alone.logits + divided.logits);
+  EXPECT_GT(both.workspace, alone.workspace + divided.workspace) << "gradients in exchange";
+  EXPECT_EQ(both.weights, alone.weights);
+}
+
 TEST(PredictMemory, GrowsWithEveryJobAndBudget) {
   const ModelConfig config = small_model();
   for (uint64_t seed = 0; seed < 300; ++seed) {

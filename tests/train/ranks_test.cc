@@ -64,8 +64,9 @@ TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
   SmallRun one("one", at::kDouble), four("four", at::kDouble);
   one.trainer(specs, on_ranks(1))->run();
   TrainerOptions options = on_ranks(4);
-  options.parts = small_parts(2);
-  four.backbone = options.parts.front();
+  options.parallel = *parse_parallel("pp=2,tp=2");
+  options.parts[2] = small_parts(2);
+  four.backbone = options.parts[2].front();
   const RunSummary summary = four.trainer(specs, options)->run();
   expect_equal_adapters(four, one, specs);
   ASSERT_EQ(summary.ranks.size(), 4u);
@@ -81,13 +82,53 @@ TEST(RunOnRanks, ThatDivideLayersGoesOnFromItsOwnCheckpoints) {
   std::atomic<bool> stop = false;
   AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 2; });
   TrainerOptions divided = on_ranks(2);
-  divided.parts = small_parts(2);
+  divided.parallel = *parse_parallel("tp=2");
+  divided.parts[2] = small_parts(2);
   divided.stop = &stop;
   divided.observers = {&stopper};
   const std::shared_ptr<const Backbone> backbone = parts.backbone;
-  parts.backbone = divided.parts.front();
+  parts.backbone = divided.parts[2].front();
   parts.trainer(specs, divided)->run();
   parts.backbone = backbone;
+  parts.trainer(specs, on_ranks(1), /*resume=*/true)->run();
+  expect_equal_adapters(parts, whole, specs);
+}
+
+TEST(RunOnRanks, OfSeveralReplicasLeavesTheAdaptersOfOneRank) {
+  std::vector<JobSpec> specs = mixed_jobs(5);
+  specs[0].train.eval_steps = 4;
+  specs[1].train.save_steps = 3;
+  specs[3].train.load_best = true;
+  specs[3].train.eval_steps = 2;
+  SmallRun one("one", at::kDouble);
+  one.trainer(specs, on_ranks(1))->run();
+  for (const auto& [degrees, rule] : {std::pair("dp=2", DispatchRule::balanced), {"dp=2,len=30+pp=2", DispatchRule::greedy},
+                                      {"dp=2+tp=2", DispatchRule::even}}) {
+    SmallRun several("several", at::kDouble);
+    TrainerOptions options = on_ranks(parse_parallel(degrees)->ranks());
+    options.parallel = *parse_parallel(degrees);
+    options.dispatch = rule;
+    if (options.parallel.divides_layers()) options.parts[2] = small_parts(2);
+    const RunSummary summary = several.trainer(specs, options)->run();
+    expect_equal_adapters(several, one, specs);
+    ASSERT_EQ(summary.ranks.size(), static_cast<size_t>(options.ranks)) << degrees;
+    EXPECT_EQ(summary.ranks[1].replica, 1);
+    for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.exchanged_bytes, 0) << degrees;
+    for (const auto& [job, tokens] : summary.tokens) EXPECT_GT(tokens.real, 0);
+  }
+}
+
+TEST(RunOnRanks, OfSeveralReplicasGoesOnFromItsOwnCheckpoints) {
+  const std::vector<JobSpec> specs = mixed_jobs(4);
+  SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
+  whole.trainer(specs, on_ranks(1))->run();
+  std::atomic<bool> stop = false;
+  AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 2; });
+  TrainerOptions replicas = on_ranks(2);
+  replicas.parallel = *parse_parallel("dp=2");
+  replicas.stop = &stop;
+  replicas.observers = {&stopper};
+  parts.trainer(specs, replicas)->run();
   parts.trainer(specs, on_ranks(1), /*resume=*/true)->run();
   expect_equal_adapters(parts, whole, specs);
 }

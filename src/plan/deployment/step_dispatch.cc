@@ -47,29 +47,37 @@ StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
   return filled;
 }
 
-std::vector<std::vector<StepRow>> deal_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets,
-                                            const RowDispatch& dispatch) {
-  std::vector<std::vector<StepRow>> dealt(dispatch.replicas.size());
-  std::vector<std::vector<const StepRow*>> of_bucket(buckets.tokens.size());
-  for (const StepRow& row : rows) of_bucket[bucket_of(buckets, row.tokens)].push_back(&row);
+std::vector<size_t> replicas_of_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets, const RowDispatch& dispatch) {
+  const size_t replicas = dispatch.replicas.size();
+  std::vector<size_t> result(rows.size());
+  std::vector<std::vector<size_t>> of_bucket(buckets.tokens.size());
+  for (size_t row = 0; row < rows.size(); ++row) of_bucket[bucket_of(buckets, rows[row].tokens)].push_back(row);
   for (size_t j = 0; j < of_bucket.size(); ++j) {
-    std::vector<int64_t> given(dealt.size(), 0);
+    std::vector<int64_t> given(replicas, 0);
     int64_t seen = 0;
-    for (const StepRow* row : of_bucket[j]) {
+    for (const size_t row : of_bucket[j]) {
       const double share = static_cast<double>(++seen) / static_cast<double>(of_bucket[j].size());
-      size_t next = dealt.size();
+      size_t next = replicas;
       double most_behind = 0;
-      for (size_t r = 0; r < dealt.size(); ++r) {
+      for (size_t r = 0; r < replicas; ++r) {
         const int64_t due = dispatch.replicas[r].sequences[j];
         if (given[r] >= due) continue;
         const double behind = share * static_cast<double>(due) - static_cast<double>(given[r]);
-        if (next == dealt.size() || behind > most_behind) next = r, most_behind = behind;
+        if (next == replicas || behind > most_behind) next = r, most_behind = behind;
       }
-      COTUNE_CHECK(next < dealt.size(), "the dispatch holds fewer rows of bucket {} than there are", j);
+      COTUNE_CHECK(next < replicas, "the dispatch holds fewer rows of bucket {} than there are", j);
       ++given[next];
-      dealt[next].push_back(*row);
+      result[row] = next;
     }
   }
+  return result;
+}
+
+std::vector<std::vector<StepRow>> deal_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets,
+                                            const RowDispatch& dispatch) {
+  std::vector<std::vector<StepRow>> dealt(dispatch.replicas.size());
+  const std::vector<size_t> replica_of = replicas_of_rows(rows, buckets, dispatch);
+  for (size_t row = 0; row < rows.size(); ++row) dealt[replica_of[row]].push_back(rows[row]);
   for (std::vector<StepRow>& own : dealt) {
     std::stable_sort(own.begin(), own.end(), [](const StepRow& a, const StepRow& b) {
       return std::pair(a.job, a.tokens) < std::pair(b.job, b.tokens);

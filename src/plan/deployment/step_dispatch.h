@@ -24,8 +24,11 @@ struct StepBuckets {
 StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
                         std::span<const Configuration> configurations);
 
-/// The rows of every replica of the dispatch: of each bucket as many as it says. They are taken as they stand, each by the
-/// replica that has had the smallest part of its own, so that each job has its share everywhere. Rows keep their order.
+/// The replica of every row, by its place in the dispatch: of each bucket as many as it says. They are taken as they stand, each by the
+/// replica that has had the smallest part of its own, so that each job has its share everywhere.
+std::vector<size_t> replicas_of_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets, const RowDispatch& dispatch);
+
+/// The rows of every replica, as replicas_of_rows has them, by job, then ascending.
 std::vector<std::vector<StepRow>> deal_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets,
                                             const RowDispatch& dispatch);
 

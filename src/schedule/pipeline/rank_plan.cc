@@ -1,6 +1,7 @@
 #include "schedule/pipeline/rank_plan.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "schedule/pipeline/default_order.h"
@@ -109,6 +110,7 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
                      int64_t bytes_per_token) {
   PipelineWork work;
   int32_t chains = 0;
+  std::map<int32_t, int64_t> last_step;
   for (size_t index = 0; index < rounds.size(); ++index) {
     const StepPlan& round = rounds[index];
     std::vector<StageCost> cost;
@@ -125,8 +127,14 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
                                       [&](const PipelineJob& each) { return each.job == job.job; });
       if (known == work.jobs.end()) work.jobs.push_back(job);
     }
+    std::map<int32_t, int64_t> number;  // of each job's step of this round
+    for (const BatchShape& batch : round.batches) {
+      const auto [known, is_first] = last_step.try_emplace(batch.job, batch.step);
+      number[batch.job] = is_first ? batch.step : ++known->second;
+    }
     int32_t most = -1;
     for (PipelineMicrobatch& microbatch : own.microbatches) {
+      for (JobStep& step : microbatch.jobs) step.step = number.at(step.job);
       microbatch.round = static_cast<int64_t>(index);
       most = std::max(most, microbatch.chain);
       if (microbatch.chain >= 0) microbatch.chain += chains;

@@ -53,7 +53,8 @@ struct RankPlanOptions {
   int32_t most_in_flight = 0;
 };
 
-/// The rounds as the pipeline's schedules see them.
+/// The rounds as the pipeline's schedules see them. Steps of a job that the rounds leave out are not counted: its steps are numbered
+/// one after another, from its first one's number.
 PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
                      int64_t bytes_per_token);
 

@@ -1,0 +1,338 @@
+#include "engine/gradient_exchange.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+#include "engine/optimizer.h"
+#include "kernels/adamw.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+#include "ops/square_sums.h"
+
+namespace cotune {
+namespace {
+
+bool has_layer(const HeldAdapter& rank, int64_t layer) {
+  return std::ranges::any_of(rank.layers, [&](const LayerRange& range) { return range.contains(layer); });
+}
+
+std::vector<int64_t> list_of(const at::Tensor& entries) {
+  const at::Tensor host = entries.to(at::kCPU).contiguous();
+  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
+}
+
+HeldPart part_of(const Parameter& parameter, int64_t length) {
+  HeldPart part{.begin = 0, .end = length};
+  const ShardPlace& place = parameter.place;
+  if (place.entries.defined()) {
+    if (place.entries.numel() == length) return part;
+    part.entries = list_of(place.entries);
+    part.has_entries = true;
+  } else if (place.dimension >= 0) {
+    part.begin = place.begin;
+    part.end = place.begin + parameter.value.size(place.dimension);
+  }
+  return part;
+}
+
+/// The dimension along which some rank's part is cut.
+int64_t cut_dimension(std::span<const HeldAdapter> ranks, size_t index) {
+  for (const HeldAdapter& rank : ranks) {
+    const int64_t dimension = rank.adapter->parameters()[index].place.dimension;
+    if (dimension >= 0) return dimension;
+  }
+  return 0;
+}
+
+HeldParameter held_parameter(std::span<const HeldAdapter> ranks, size_t index) {
+  const Parameter& first = ranks.front().adapter->parameters()[index];
+  HeldParameter held{.dimension = cut_dimension(ranks, index), .parts = {}};
+  held.length = first.place.dimension >= 0 ? first.place.whole_size : first.value.size(held.dimension);
+  for (int64_t each = 0; each < first.value.dim(); ++each) {
+    if (each != held.dimension) held.values_per_index *= first.value.size(each);
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Parameter& parameter = ranks[rank].adapter->parameters()[index];
+    if (!has_layer(ranks[rank], parameter.layer)) continue;
+    held.parts.push_back(part_of(parameter, held.length));
+    held.parts.back().replica = ranks[rank].replica;
+    held.parts.back().rank = static_cast<int32_t>(rank);
+  }
+  return held;
+}
+
+bool holds(const GradientSlice& slice, int32_t rank) {
+  return std::ranges::any_of(slice.holders, [&](const std::vector<int32_t>& own) { return std::ranges::count(own, rank) > 0; });
+}
+
+/// A slice of this rank's gradient.
+class SliceOfGradient {
+ public:
+  SliceOfGradient(const Parameter& parameter, const GradientSlice& slice) : gradient_(parameter.gradient) {
+    const ShardPlace& place = parameter.place;
+    if (!slice.entries.empty()) {
+      entries_ = own_entries(place, slice.entries).to(gradient_.device());
+    } else {
+      const int64_t before = place.dimension >= 0 ? place.begin : 0;
+      view_ = gradient_.narrow(slice.dimension, slice.begin - before, slice.end - slice.begin);
+    }
+  }
+
+  at::Tensor read() const { return entries_.defined() ? gradient_.index_select(0, entries_) : view_.reshape({-1}); }
+  void write(const at::Tensor& flat) {
+    if (entries_.defined()) {
+      gradient_.index_copy_(0, entries_, flat);
+    } else {
+      view_.copy_(flat.view(view_.sizes()));
+    }
+  }
+
+ private:
+  static at::Tensor own_entries(const ShardPlace& place, const std::vector<int64_t>& entries) {
+    std::vector<int64_t> own(entries);
+    if (place.entries.defined()) {
+      const std::vector<int64_t> held = list_of(place.entries);
+      for (int64_t& entry : own) entry = std::ranges::lower_bound(held, entry) - held.begin();
+    } else if (place.dimension >= 0) {
+      for (int64_t& entry : own) entry -= place.begin;
+    }
+    return at::tensor(own, at::kLong);
+  }
+
+  at::Tensor gradient_, view_, entries_;
+};
+
+/// Flat tensors that are filled, or read, slice by slice.
+class FlatValues {
+ public:
+  explicit FlatValues(at::Tensor values) : values_(std::move(values)) {}
+  at::Tensor next(const GradientSlice& slice) {
+    const at::Tensor part = values_.narrow(0, place_, slice.values);
+    place_ += slice.values;
+    return part;
+  }
+
+ private:
+  at::Tensor values_;
+  int64_t place_ = 0;
+};
+
+/// Flat buffers by peer, of the slices that go to it or come from it.
+class PeerBuffers {
+ public:
+  void count(int32_t peer, const GradientSlice& slice) { sizes_[peer] += slice.values; }
+  void make(const at::TensorOptions& options) {
+    for (const auto& [peer, size] : sizes_) {
+      tensors_[peer] = at::empty({size}, options);
+      places_.emplace(peer, FlatValues(tensors_[peer]));
+    }
+  }
+  at::Tensor next(int32_t peer, const GradientSlice& slice) { return places_.at(peer).next(slice); }
+  const std::map<int32_t, at::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::map<int32_t, int64_t> sizes_;
+  std::map<int32_t, at::Tensor> tensors_;
+  std::map<int32_t, FlatValues> places_;
+};
+
+bool is_giver(const GradientSlice& slice, int32_t rank) {
+  return std::ranges::any_of(slice.holders, [&](const std::vector<int32_t>& holders) { return holders.front() == rank; });
+}
+
+/// Every other rank that holds the slice.
+template <typename Each>
+void for_each_other_holder(const GradientSlice& slice, int32_t rank, Each each) {
+  for (const std::vector<int32_t>& holders : slice.holders) {
+    for (const int32_t holder : holders) {
+      if (holder != rank) each(holder);
+    }
+  }
+}
+
+}  // namespace
+
+JobExchange exchange_of(std::span<const HeldAdapter> ranks) {
+  JobExchange result;
+  const Adapter& first = *ranks.front().adapter;
+  std::vector<HeldParameter> held;
+  for (size_t index = 0; index < first.parameters().size(); ++index) held.push_back(held_parameter(ranks, index));
+  result.slices = gradient_slices(held);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const bool reaches = std::ranges::any_of(ranks[rank].layers, [&](const LayerRange& range) { return range.end > first.lowest_layer(); });
+    if (reaches) result.ranks.push_back(static_cast<int32_t>(rank));
+  }
+  return result;
+}
+
+GradientExchange::GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure)
+    : communicator_(communicator), steps_(std::move(steps)), on_failure_(std::move(on_failure)), thread_([this] { run(); }) {}
+
+GradientExchange::~GradientExchange() {
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void GradientExchange::post(const JobStep& step, const at::Tensor& loss) {
+  const std::lock_guard lock(mutex_);
+  posted_[step] = loss;
+  changed_.notify_all();
+}
+
+at::Tensor GradientExchange::wait(const JobStep& step) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failure_ != nullptr || records_.contains(step); });
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const auto found = records_.find(step);
+  if (found == records_.end()) std::rethrow_exception(failure_);
+  return found->second;
+}
+
+void GradientExchange::run() {
+  at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
+  omp_set_num_threads(1);  // the rank's threads compute meanwhile
+  try {
+    for (const Step& step : steps_) {
+      at::Tensor loss;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return closing_ || posted_.contains(step.step); });
+        if (!posted_.contains(step.step)) return;
+        loss = posted_.at(step.step);
+      }
+      const at::Tensor record = exchange(step, loss);
+      const std::lock_guard lock(mutex_);
+      records_[step.step] = record;
+      changed_.notify_all();
+    }
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      failure_ = std::current_exception();
+    }
+    changed_.notify_all();
+    on_failure_(std::current_exception());
+  }
+}
+
+at::Tensor GradientExchange::exchange(const Step& step, const at::Tensor& loss) {
+  try {
+    const MemoryScope scope(MemoryKind::workspace);
+    const at::Tensor squares = add_slices(step);
+    return add_records(step, at::stack({squares, loss.to(squares.device())}));
+  } catch (const c10::OutOfMemoryError& error) {
+    throw MemoryLimitExceeded(error.what_without_backtrace());
+  }
+}
+
+/// Returns Σ g² of the slices that this rank owns: f64 scalar.
+at::Tensor GradientExchange::add_slices(const Step& step) {
+  const int32_t own = communicator_.rank();
+  const std::vector<GradientSlice>& slices = step.exchange->slices;
+  const auto parameter = [&](const GradientSlice& slice) -> const Parameter& { return step.adapter->parameters()[slice.parameter]; };
+  PeerBuffers given, taken, sent_back, returned;
+  int64_t owned = 0;
+  for (const GradientSlice& slice : slices) {
+    if (slice.owner == own) {
+      owned += slice.values;
+      for (const std::vector<int32_t>& holders : slice.holders) {
+        if (holders.front() != own) taken.count(holders.front(), slice);
+      }
+      for_each_other_holder(slice, own, [&](int32_t holder) { sent_back.count(holder, slice); });
+    } else if (holds(slice, own)) {
+      if (is_giver(slice, own)) given.count(slice.owner, slice);
+      returned.count(slice.owner, slice);
+    }
+  }
+  const AdapterSetup& setup = step.adapter->setup();
+  const auto options = at::TensorOptions().dtype(accumulation_dtype(setup.compute)).device(setup.device);
+  for (PeerBuffers* buffers : {&given, &taken, &sent_back, &returned}) buffers->make(options);
+
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  for (const auto& [peer, buffer] : taken.tensors()) transfers.push_back(communicator_.receive(buffer, peer, Channel::activation));
+  std::vector<std::shared_ptr<Transfer>> returns;
+  for (const auto& [peer, buffer] : returned.tensors()) returns.push_back(communicator_.receive(buffer, peer, Channel::error));
+  for (const GradientSlice& slice : slices) {
+    if (slice.owner == own || !is_giver(slice, own)) continue;
+    given.next(slice.owner, slice).copy_(SliceOfGradient(parameter(slice), slice).read());
+  }
+  const auto send = [&](const PeerBuffers& buffers, Channel channel) {
+    for (const auto& [peer, buffer] : buffers.tensors()) {
+      transfers.push_back(communicator_.send(buffer, peer, channel));
+      sent_bytes_ += static_cast<int64_t>(buffer.nbytes());
+    }
+  };
+  const auto wait_for = [](const std::vector<std::shared_ptr<Transfer>>& all) {
+    for (const auto& transfer : all) transfer->wait();
+  };
+  send(given, Channel::activation);
+  wait_for(transfers);
+  transfers.clear();
+
+  const at::Tensor sums = at::empty({owned}, options);
+  FlatValues sum_of(sums);
+  for (const GradientSlice& slice : slices) {
+    if (slice.owner != own) continue;
+    const at::Tensor sum = sum_of.next(slice);
+    SliceOfGradient gradient(parameter(slice), slice);
+    for (size_t replica = 0; replica < slice.holders.size(); ++replica) {
+      const int32_t giver = slice.holders[replica].front();
+      const at::Tensor part = giver == own ? gradient.read() : taken.next(giver, slice);
+      replica == 0 ? sum.copy_(part) : sum.add_(part);
+    }
+    gradient.write(sum);
+    for_each_other_holder(slice, own, [&](int32_t holder) { sent_back.next(holder, slice).copy_(sum); });
+  }
+  send(sent_back, Channel::error);
+  const at::Tensor squares = at::zeros({}, options.dtype(at::kDouble));
+  if (steps_on_host(*step.adapter)) {
+    squares.fill_(kernels::sum_of_squares(sums.const_data_ptr<float>(), owned));
+  } else if (owned > 0) {
+    squares.copy_(sum_of_squares({sums}));
+  }
+  wait_for(returns);
+  for (const GradientSlice& slice : slices) {
+    if (slice.owner != own && holds(slice, own)) SliceOfGradient(parameter(slice), slice).write(returned.next(slice.owner, slice));
+  }
+  wait_for(transfers);
+  return squares;
+}
+
+at::Tensor GradientExchange::add_records(const Step& step, const at::Tensor& own) {
+  const std::vector<int32_t>& ranks = step.exchange->ranks;
+  const int32_t first = ranks.front();
+  at::Tensor record = own.clone();
+  if (communicator_.rank() != first) {
+    const std::shared_ptr<Transfer> whole = communicator_.receive(record, first, Channel::error);
+    communicator_.send(own, first, Channel::activation)->wait();
+    whole->wait();
+    return record;
+  }
+  std::vector<at::Tensor> parts;
+  std::vector<std::shared_ptr<Transfer>> transfers;
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    parts.push_back(at::empty_like(own));
+    transfers.push_back(communicator_.receive(parts.back(), ranks[i], Channel::activation));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    transfers[i]->wait();
+    record += parts[i];
+  }
+  transfers.clear();
+  for (size_t i = 1; i < ranks.size(); ++i) transfers.push_back(communicator_.send(record, ranks[i], Channel::error));
+  for (const auto& transfer : transfers) transfer->wait();
+  return record;
+}
+
+}  // namespace cotune

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "adapter/adapter.h"
+#include "comm/communicator.h"
+#include "schedule/gradient_slices.h"
+#include "schedule/pipeline/pipeline_work.h"
+
+namespace cotune {
+
+/// A rank's adapter, and of which layers it computes the gradients.
+struct HeldAdapter {
+  int32_t replica = 0;
+  const Adapter* adapter = nullptr;  ///< whole, or a shard
+  std::vector<LayerRange> layers;
+};
+
+/// How all ranks exchange the gradients of one job. Valid while its structure stays.
+struct JobExchange {
+  std::vector<GradientSlice> slices;  ///< of Adapter::parameters(), which all adapters have in one order
+  std::vector<int32_t> ranks;         ///< that take part; the first adds up what is known of the step
+};
+
+/// ranks: of all replicas, in the order of their numbers. A rank takes part where it has layers from the job's lowest one up.
+JobExchange exchange_of(std::span<const HeldAdapter> ranks);
+
+/// One rank's end of the exchange of gradients between replicas, for one run: in a thread of its own, so that the rank computes
+/// meanwhile. Steps are exchanged in one order on all ranks:
+///   every rank sends the slices of its gradient to their owners, which add those of all replicas, in the replicas' order,
+///   and send the sums to everyone that holds them;
+///   owners send Σ g² of their slices, and ranks with a head the loss, to the first rank that takes part, which adds them in the
+///   ranks' order and sends the record (optimizer.h) to all. By then everyone has the sums.
+/// So all replicas go on from equal bits. It adds nothing of one job to another's.
+class GradientExchange {
+ public:
+  struct Step {
+    JobStep step;
+    const JobExchange* exchange = nullptr;
+    Adapter* adapter = nullptr;
+  };
+
+  using OnFailure = std::function<void(std::exception_ptr)>;
+
+  /// The communicator is of all replicas' ranks, serves nothing else, and outlives this. steps: in which this rank takes part, in order.
+  /// on_failure: called once, on the thread, with what broke the exchange off: its rank may not come to wait() while others wait for
+  /// it. It may abort communicators.
+  GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure);
+  /// What has not been exchanged must have been given up: the communicator is aborted then.
+  ~GradientExchange();
+  GradientExchange(const GradientExchange&) = delete;
+  GradientExchange& operator=(const GradientExchange&) = delete;
+
+  /// The step's gradients are complete here, and not touched until wait() has returned. loss: f64 scalar; of ranks without a head 0.
+  void post(const JobStep& step, const at::Tensor& loss);
+  /// Gradients are now the job's; returns its record. Throws what broke the exchange off.
+  at::Tensor wait(const JobStep& step);
+
+  double waited_s() const { return waited_s_; }
+  /// Bytes of gradients that this rank has sent.
+  int64_t sent_bytes() const { return sent_bytes_; }
+
+ private:
+  void run();
+  at::Tensor exchange(const Step& step, const at::Tensor& loss);
+  at::Tensor add_slices(const Step& step);
+  at::Tensor add_records(const Step& step, const at::Tensor& own);
+
+  Communicator& communicator_;
+  const std::vector<Step> steps_;
+  const OnFailure on_failure_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<JobStep, at::Tensor> posted_;   ///< losses
+  std::map<JobStep, at::Tensor> records_;
+  std::exception_ptr failure_;
+  bool closing_ = false;
+  double waited_s_ = 0;
+  int64_t sent_bytes_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace cotune

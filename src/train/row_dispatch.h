@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "jobs/job.h"
+#include "plan/deployment/step_dispatch.h"
+#include "schedule/dealt_round.h"
+
+namespace cotune {
+
+/// Deals the rows of rounds to replicas, each a configuration of its own: chunk_tokens is the longest row that it takes, chunk_seconds
+/// what its slowest stage needs for so many rows.
+///   balanced  LobRA Eq. 3 (LB-14) for single replicas (plan/deployment/dispatch_rows.h): the slowest is done soonest
+///   greedy    LB-10: rows go to the replicas that are cheapest for them, those that reach equally far share by time
+///   even      as many rows of each length bucket to every replica that takes them (LB-9)
+/// Pure: equal rounds are dealt alike.
+class RowDispatcher {
+ public:
+  RowDispatcher(std::vector<Configuration> replicas, DispatchRule rule);
+
+  /// Some replica takes every row.
+  DealtRound deal(std::vector<BatchShape> batches) const;
+
+ private:
+  RowDispatch dispatch(const StepBuckets& buckets, std::span<const BucketCosts> costs) const;
+
+  std::vector<Configuration> replicas_;
+  DispatchRule rule_;
+};
+
+}  // namespace cotune
