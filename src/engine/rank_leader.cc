@@ -171,6 +171,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
     times_.waited.push_back(each.waited);
     times_.idle.push_back(times_.seconds - each.seconds);
     times_.collectives.push_back(each.collectives);
+    times_.exchanged_bytes.push_back(0);  // processes are one replica
     times_.spans.push_back(std::move(each.spans));
     times_.operator_seconds.push_back(std::move(each.operator_seconds));
   }

@@ -101,14 +101,16 @@ class ListWriter {
     std::vector<std::pair<size_t, JobStep>> ordered;  // by round
     for (const auto& [step, index] : window_.round) ordered.push_back({index, step});
     std::sort(ordered.begin(), ordered.end());
-    for (const auto& [index, step] : ordered) {
+    for (const std::pair<size_t, JobStep>& each : ordered) {
+      const size_t index = each.first;
+      const JobStep& step = each.second;
       if (!has_part_of(step)) continue;
       const auto found = last_free.find(step);
       if (found != last_free.end()) {
         after_[found->second].push_back(step);
         continue;
       }
-      const auto later = std::find_if(round.begin(), round.end(), [&](size_t each) { return each > index; });
+      const auto later = std::find_if(round.begin(), round.end(), [&](size_t own) { return own > index; });
       (later == round.end() ? at_end_ : before_[static_cast<size_t>(later - round.begin())]).push_back(step);
     }
   }
