@@ -5,6 +5,7 @@
 
 #include "cli/output.h"
 #include "cli/run_prediction.h"
+#include "train/job_events.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -43,11 +44,6 @@ Json prediction_json(const RunPrediction& prediction) {
 }
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-Json marked(Json json, const TrainingJob& job) {
-  if (job.is_emulated()) json["emulated"] = true;
-  return json;
-}
 
 Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr); }
 
@@ -101,13 +97,7 @@ void JsonEvents::on_checkpoint(const TrainingJob& job) {
 }
 
 void JsonEvents::on_job_ended(const TrainingJob& job) {
-  Json json{{"event", "end"},
-            {"job", job.spec().name},
-            {"step", job.state().step},
-            {"status", to_string(job.state().status)},
-            {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
-            {"reason", job.state().failure}};
-  print_event(marked(std::move(json), job));
+  print_event(end_event(job));
 }
 
 void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {

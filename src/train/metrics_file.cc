@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "train/job_events.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -138,14 +139,7 @@ void MetricsFile::on_job_paused(const TrainingJob& job) {
 }
 
 void MetricsFile::on_job_ended(const TrainingJob& job) {
-  Json json{{"event", "end"},
-            {"job", job.spec().name},
-            {"step", job.state().step},
-            {"status", to_string(job.state().status)},
-            {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
-            {"reason", job.state().failure}};
-  if (job.is_emulated()) json["emulated"] = true;
-  write(text_of(json));
+  write(text_of(end_event(job)));
 }
 
 void MetricsFile::on_hybrid_tasks(const PlannedRound& plan) {

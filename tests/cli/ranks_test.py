@@ -38,15 +38,16 @@ class Ranks(ProgramTest):
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
         self.assertEqual({event["tid"] for event in forwards}, {0, 1})
 
-    def test_a_run_goes_on_with_layers_divided(self):
+    def test_a_run_goes_on_divided_in_another_way(self):
         exact = ("--set", "model.dtype=float64")
         self.train("one", *exact)
-        process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",
-                                     "--token-budget=256", "--parallel=tp=2", *exact)
-        self.wait_for(process, lambda event: event["event"] == "checkpoint")
-        self.kill(process)
-        self.train("both", "--resume", "--parallel=pp=2", *exact)
-        self.assert_alike("both", "one", 1e-8)
+        for first, then in (("tp=2", "pp=2"), ("dp=2", "dp=2+pp=2")):
+            process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / first, "--json",
+                                         "--token-budget=256", f"--parallel={first}", *exact)
+            self.wait_for(process, lambda event: event["event"] == "checkpoint")
+            self.kill(process)
+            self.train(first, "--resume", f"--parallel={then}", *exact)
+            self.assert_alike(first, "one", 1e-8)
 
     def test_replicas_leave_what_one_rank_leaves(self):
         exact = ("--set", "model.dtype=float64")
@@ -62,16 +63,6 @@ class Ranks(ProgramTest):
         self.assertEqual({event["tid"] for event in forwards}, {0, 1, 2})
         self.train("unlike", "--parallel=dp=2,len=20+tp=2", "--dispatch=greedy", *exact)
         self.assert_alike("unlike", "one", 1e-8)
-
-    def test_a_run_goes_on_with_replicas(self):
-        exact = ("--set", "model.dtype=float64")
-        self.train("one", *exact)
-        process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",
-                                     "--token-budget=256", "--parallel=dp=2", *exact)
-        self.wait_for(process, lambda event: event["event"] == "checkpoint")
-        self.kill(process)
-        self.train("both", "--resume", "--parallel=dp=2+pp=2", *exact)
-        self.assert_alike("both", "one", 1e-8)
 
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"

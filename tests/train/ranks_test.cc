@@ -75,23 +75,32 @@ TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
   EXPECT_GT(summary.ranks[3].all_reduces, 0);
 }
 
-TEST(RunOnRanks, ThatDivideLayersGoesOnFromItsOwnCheckpoints) {
+/// A run that is stopped as a job has made two steps, and goes on with other options, leaves what one rank leaves.
+void expect_to_go_on(TrainerOptions first, const TrainerOptions& then) {
   const std::vector<JobSpec> specs = mixed_jobs(4);
   SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
   whole.trainer(specs, on_ranks(1))->run();
   std::atomic<bool> stop = false;
   AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 2; });
-  TrainerOptions divided = on_ranks(2);
+  first.stop = &stop;
+  first.observers = {&stopper};
+  const std::shared_ptr<const Backbone> backbone = parts.backbone;
+  if (first.parallel.replicas.size() == 1 && first.parallel.divides_layers()) parts.backbone = first.parts.at(2).front();
+  parts.trainer(specs, first)->run();
+  parts.backbone = backbone;
+  parts.trainer(specs, then, /*resume=*/true)->run();
+  expect_equal_adapters(parts, whole, specs);
+}
+
+TEST(RunOnRanks, GoesOnHoweverTheModelIsDivided) {
+  TrainerOptions divided = on_ranks(2), replicas = on_ranks(2);
   divided.parallel = *parse_parallel("tp=2");
   divided.parts[2] = small_parts(2);
-  divided.stop = &stop;
-  divided.observers = {&stopper};
-  const std::shared_ptr<const Backbone> backbone = parts.backbone;
-  parts.backbone = divided.parts[2].front();
-  parts.trainer(specs, divided)->run();
-  parts.backbone = backbone;
-  parts.trainer(specs, on_ranks(1), /*resume=*/true)->run();
-  expect_equal_adapters(parts, whole, specs);
+  replicas.parallel = *parse_parallel("dp=2");
+  expect_to_go_on(on_ranks(1), on_ranks(2));
+  expect_to_go_on(divided, on_ranks(1));
+  expect_to_go_on(replicas, on_ranks(1));
+  expect_to_go_on(on_ranks(2), replicas);
 }
 
 TEST(RunOnRanks, OfSeveralReplicasLeavesTheAdaptersOfOneRank) {
@@ -116,35 +125,6 @@ TEST(RunOnRanks, OfSeveralReplicasLeavesTheAdaptersOfOneRank) {
     for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.exchanged_bytes, 0) << degrees;
     for (const auto& [job, tokens] : summary.tokens) EXPECT_GT(tokens.real, 0);
   }
-}
-
-TEST(RunOnRanks, OfSeveralReplicasGoesOnFromItsOwnCheckpoints) {
-  const std::vector<JobSpec> specs = mixed_jobs(4);
-  SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
-  whole.trainer(specs, on_ranks(1))->run();
-  std::atomic<bool> stop = false;
-  AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 2; });
-  TrainerOptions replicas = on_ranks(2);
-  replicas.parallel = *parse_parallel("dp=2");
-  replicas.stop = &stop;
-  replicas.observers = {&stopper};
-  parts.trainer(specs, replicas)->run();
-  parts.trainer(specs, on_ranks(1), /*resume=*/true)->run();
-  expect_equal_adapters(parts, whole, specs);
-}
-
-TEST(RunOnRanks, GoesOnFromWhatOneRankHasSaved) {
-  const std::vector<JobSpec> specs = mixed_jobs(6);
-  SmallRun whole("whole", at::kDouble), parts("parts", at::kDouble);
-  whole.trainer(specs, on_ranks(1))->run();
-  std::atomic<bool> stop = false;
-  AtStep stopper([&](const StepEvent& event) { stop = stop || event.job->state().step == 3; });
-  TrainerOptions first = on_ranks(1);
-  first.stop = &stop;
-  first.observers = {&stopper};
-  parts.trainer(specs, first)->run();
-  parts.trainer(specs, on_ranks(2), /*resume=*/true)->run();
-  expect_equal_adapters(parts, whole, specs);
 }
 
 TEST(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {

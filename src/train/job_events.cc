@@ -1,0 +1,24 @@
+#include "train/job_events.h"
+
+#include "train/training_job.h"
+
+namespace cotune {
+
+using Json = nlohmann::ordered_json;
+
+nlohmann::ordered_json end_event(const TrainingJob& job) {
+  return marked({{"event", "end"},
+                 {"job", job.spec().name},
+                 {"step", job.state().step},
+                 {"status", to_string(job.state().status)},
+                 {"adapter_step", job.has_left_adapter() ? Json(job.result().step) : Json(nullptr)},
+                 {"reason", job.state().failure}},
+                job);
+}
+
+nlohmann::ordered_json marked(nlohmann::ordered_json event, const TrainingJob& job) {
+  if (job.is_emulated()) event["emulated"] = true;
+  return event;
+}
+
+}  // namespace cotune
