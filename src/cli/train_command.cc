@@ -9,6 +9,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/backbone_parts.h"
 #include "cli/check_report.h"
 #include "cli/commands.h"
 #include "cli/emulated_run.h"
@@ -18,6 +19,7 @@
 #include "cli/plan_to_follow.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
+#include "cli/rank_checks.h"
 #include "cli/rank_processes.h"
 #include "cli/rank_trace.h"
 #include "cli/resumed_jobs.h"
@@ -128,33 +130,6 @@ RunSummary run_to_the_end(Trainer& trainer) {
   }
 }
 
-/// Parts of the backbone by the degree to which layers are divided.
-using BackboneParts = std::map<int64_t, std::vector<std::shared_ptr<Backbone>>>;
-
-/// One for each of these parts of the layers. asked: the memory limit as the user gave it. check_weights_fit knows what
-/// weights take at least; f32 values take more bf16 parts where they need them.
-BackboneParts load_backbone(const ModelFiles& files, at::ScalarType compute, const ComputeDevice& device, BackboneUse use,
-                            const std::vector<TensorShard>& shards, const std::string& asked) {
-  BackboneParts parts;
-  try {
-    for (const TensorShard& shard : shards) {
-      use.shard = shard;
-      parts[shard.count].push_back(Backbone::load(files, compute, device.device, use));
-    }
-    return parts;
-  } catch (const MemoryLimitExceeded& error) {
-    throw UserError(fmt::format("run.memory: {}: the model alone takes more while it is loaded: {}", asked, error.what()));
-  }
-}
-
-/// The same without weights, for a device that is not there.
-BackboneParts emulated_backbone(const ModelConfig& config, at::ScalarType compute, const EmulatedTimes& times,
-                                const std::vector<TensorShard>& shards) {
-  BackboneParts parts;
-  for (const TensorShard& shard : shards) parts[shard.count].push_back(Backbone::emulated(config, compute, shard, times.device));
-  return parts;
-}
-
 /// Options that mean nothing where nothing is computed, and a launcher, whose processes do not share a clock.
 void check_emulated(const TrainArguments& arguments, const std::map<std::string, OptionPlace>& run_places, const JobsFile& jobs_file,
                     bool is_launched, Diagnostics& mistakes) {
@@ -190,39 +165,6 @@ std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& mode
     mistakes.add("", 0, "", error.what());
     return std::nullopt;
   }
-}
-
-/// Whether the model can be divided among so many ranks, here. launched: processes of a launcher; 0: none.
-void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
-                 int32_t launched, Diagnostics& mistakes) {
-  const auto found = places.find(run.parallel == "auto" ? "run.ranks" : "run.parallel");
-  if (found == places.end()) return;
-  const OptionPlace& place = found->second;
-  const auto add = [&](const std::string& message) { mistakes.add(place.file, place.line, place.field, message); };
-  const Parallel parallel = parallel_of(run);
-  const std::string given = run.parallel == "auto" ? std::to_string(run.ranks) : run.parallel;
-  if (launched > 0 && run.ranks != launched) {
-    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched));
-  }
-  if (launched > 0 && parallel.replicas.size() > 1) {
-    add(fmt::format("is {}, but the ranks are processes of a launcher: only ranks that are threads of one program are several replicas", given));
-  }
-  if (parallel.pipeline() > config.layer_count) {
-    add(fmt::format("is {}, but the model has {} layers: at most one {} for each", given, config.layer_count,
-                    run.parallel == "auto" ? "rank" : "stage"));
-  }
-  if (!std::ranges::all_of(parallel.tensor(), [&](int64_t degree) { return can_be_sharded(config, degree); })) {
-    add(fmt::format("is {}, but the model has {} heads, {} kv heads and {} inner features; accepted are tp {}: they divide heads "
-                    "and inner features, and divide the kv heads or are a multiple of them",
-                    given, config.head_count, config.kv_head_count, config.intermediate_size,
-                    fmt::join(shard_counts(config), ", ")));
-  }
-}
-
-void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
-  if (run.ranks == 1) mistakes.add("--rank-trace", 0, "", "belongs to several ranks; run.ranks is 1");
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder)) mistakes.add("--rank-trace", 0, "", fmt::format("{} is no folder", folder.string()));
 }
 
 std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::ScalarType compute,

@@ -1,0 +1,22 @@
+/// What a run asks of several ranks, held against the model and the launcher before anything starts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "base/diagnostics.h"
+#include "jobs/job.h"
+#include "model/config/model_config.h"
+
+namespace cotune {
+
+/// Adds a mistake where the model cannot be divided among so many ranks, here. launched: processes of a launcher; 0: none.
+void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
+                 int32_t launched, Diagnostics& mistakes);
+
+/// The same where there is nothing to trace, or no folder for the file.
+void check_rank_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);
+
+}  // namespace cotune
