@@ -25,7 +25,7 @@ ProjectionShape projection_shape(const ModelConfig& config, Projection projectio
 }
 
 bool AdapterSetup::holds(int64_t layer) const {
-  return held.empty() || std::any_of(held.begin(), held.end(), [layer](const LayerRange& range) { return range.contains(layer); });
+  return held.empty() || contains(held, layer);
 }
 
 Adapter::Adapter(const ModelConfig& config, AdapterSetup setup)

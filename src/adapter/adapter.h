@@ -88,9 +88,10 @@ class Adapter {
     at::Tensor tensor;
     int64_t layer = 0;  ///< that it belongs to; not read by restore_structure
   };
-  /// Adds a tensor over the ranks that divide the layers; equal bits on all.
-  using SumOverRanks = std::function<void(at::Tensor&)>;
-  /// Returns what was chosen in the layers that are held. sum: of a shard, whose group all end the pass together.
+  /// Adds a tensor of a layer over the ranks that have gathered some of it; equal bits on all.
+  using SumOverRanks = std::function<void(at::Tensor&, int64_t layer)>;
+  /// Returns what was chosen in the layers that are held. sum: where other ranks have gathered too, for other parts of the weights or
+  /// from other rows; they end the pass together.
   virtual std::vector<NamedTensor> end_selection(int64_t pass, const SumOverRanks& sum = {});
 
   /// Not of a shard.

@@ -130,12 +130,14 @@ class DiffPruningAdapter : public Adapter {
 
   /// Of a whole weight, where each rank has gathered that of its part.
   at::Tensor whole_gradient(const DiffSite& site, const SumOverRanks& sum) const {
-    if (setup().shard.is_whole()) return site.dense_gradient;
-    const MemoryScope scope(MemoryKind::gradients);
-    const ProjectionShape shape = projection_shape(model_config(), site.module.projection);
-    at::Tensor whole = at::zeros({shape.in, shape.out}, site.dense_gradient.options());
-    own_part(whole, site.module.projection).copy_(site.dense_gradient);
-    sum(whole);
+    at::Tensor whole = site.dense_gradient;
+    if (!setup().shard.is_whole()) {
+      const MemoryScope scope(MemoryKind::gradients);
+      const ProjectionShape shape = projection_shape(model_config(), site.module.projection);
+      whole = at::zeros({shape.in, shape.out}, site.dense_gradient.options());
+      own_part(whole, site.module.projection).copy_(site.dense_gradient);
+    }
+    if (sum) sum(whole, site.module.layer);
     return whole;
   }
 

@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 
 namespace cotune {
@@ -14,6 +16,9 @@ struct LayerRange {
   int64_t end = std::numeric_limits<int64_t>::max();
   bool contains(int64_t layer) const { return begin <= layer && layer < end; }
 };
+inline bool contains(std::span<const LayerRange> ranges, int64_t layer) {
+  return std::ranges::any_of(ranges, [&](const LayerRange& range) { return range.contains(layer); });
+}
 
 /// Where a parameter of a shard (AdapterSetup::shard) lies in the whole adapter's parameter of that name, and who has the same.
 struct ShardPlace {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.h"
@@ -10,6 +11,7 @@
 #include "jobs/parallel.h"
 #include "ops/memory.h"
 #include "schedule/smaller_rounds.h"
+#include "train/divided_memory.h"
 #include "train/process_memory.h"
 
 namespace cotune {
@@ -69,23 +71,22 @@ void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, con
 
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
-                               int64_t memory_limit_bytes, const std::vector<StageShape>& process_stages,
+                               int64_t memory_limit_bytes, std::span<const PipelineLayout> process_layouts,
                                Diagnostics& mistakes) {
   const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
-  facts.ranks = run.ranks;
   const Parallel parallel = parallel_of(run);
-  if (parallel.replicas.size() == 1) facts.tensor_parallel = parallel.replicas.front().tensor;
-  if (parallel.replicas.size() > 1) {
-    for (const ReplicaDegrees& replica : parallel.replicas) facts.replicas.push_back({replica.ranks(), replica.tensor});
-  }
+  set_division(facts, parallel, process_layouts);
   facts.rank_order = run.pipeline_order;
-  facts.process_stages = process_stages;
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
-  weight_facts.process_stages = process_stages;
   facts.weight_bytes = 0;
-  for (const int64_t degree : parallel.tensor()) {  // each has weights of its own
+  for (const PipelineLayout& layout : process_layouts) {
+    weight_facts.process_stages = layout.stages;
+    weight_facts.tensor_parallel = layout.tensor_parallel();
+    facts.weight_bytes = std::max(facts.weight_bytes, predict_weight_bytes(model.config, weight_facts));
+  }
+  for (const int64_t degree : process_layouts.empty() ? parallel.tensor() : std::vector<int64_t>{}) {  // each has weights of its own
     weight_facts.tensor_parallel = degree;
     facts.weight_bytes += predict_weight_bytes(model.config, weight_facts);
   }

@@ -9,6 +9,7 @@
 #include "device/compute_device.h"
 #include "jobs/job.h"
 #include "model/weights/model_files.h"
+#include "schedule/pipeline/rank_plan.h"
 #include "schedule/step_plan.h"
 #include "train/training_job.h"
 
@@ -43,10 +44,10 @@ struct PredictedMemory {
 
 /// Predicts what admission will (schedule/memory.h), and adds a mistake for every job that can never fit,
 /// with the kind of memory that overflows. The weights count as their type in the file says, which for
-/// float32 products on bf16 parts may be more than they will take. process_stages: MemoryFacts::process_stages.
+/// float32 products on bf16 parts may be more than they will take. process_layouts: as set_division has them.
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
-                               int64_t memory_limit_bytes, const std::vector<StageShape>& process_stages,
+                               int64_t memory_limit_bytes, std::span<const PipelineLayout> process_layouts,
                                Diagnostics& mistakes);
 
 }  // namespace cotune

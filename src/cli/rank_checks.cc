@@ -23,9 +23,6 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   if (launched > 0 && run.ranks != launched) {
     add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched));
   }
-  if (launched > 0 && parallel.replicas.size() > 1) {
-    add(fmt::format("is {}, but the ranks are processes of a launcher: only ranks that are threads of one program are several replicas", given));
-  }
   if (parallel.pipeline() > config.layer_count) {
     add(fmt::format("is {}, but the model has {} layers: at most one {} for each", given, config.layer_count,
                     run.parallel == "auto" ? "rank" : "stage"));

@@ -21,6 +21,7 @@
 #include "engine/rank_commands.h"
 #include "engine/rank_follower.h"
 #include "engine/rank_watch.h"
+#include "schedule/pipeline/rank_place.h"
 #include "ops/memory.h"
 #include "jobs/jobs_file.h"
 #include "ops/backend.h"
@@ -86,12 +87,18 @@ ModelFiles open_model_here(const ModelSpec& spec) {
   return std::move(parts.files);
 }
 
+std::vector<PipelineLayout> layouts_from_json(const Json& json) {
+  std::vector<PipelineLayout> layouts;
+  for (const Json& layout : json) layouts.push_back(layout_from_json(layout));
+  return layouts;
+}
+
 /// A rank other than the first, from its setup on.
 class Follower {
  public:
   Follower(const LaunchedProcess& process, const Json& setup)
       : jobs_file_(parse_jobs_file(setup.at("jobs_file").get<std::string>(), setup_file, {}, {}, Purpose::train)),
-        layout_(layout_from_json(setup.at("layout"))),
+        layouts_(layouts_from_json(setup.at("layouts"))),
         compute_(dtype_of(setup.at("compute_dtype").get<std::string>())),
         device_(choose_device(setup.at("on_cpu").get<bool>() ? "cpu" : "cuda", "run.device", {}, process.local_rank)),
         limit_(0, device_) {
@@ -108,25 +115,25 @@ class Follower {
     files.weights->drop_pages();
     limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
     tensor_limit_ = limit_.apply();
-    backbone_ = Backbone::load(files, compute_, device_.device, backbone_use_of(layout_, process.rank, setup.at("positions").get<int64_t>()));
+    backbone_ = Backbone::load(files, compute_, device_.device, backbone_use_of(layouts_, process.rank, setup.at("positions").get<int64_t>()));
   }
 
   int64_t weight_bytes() const { return std::max(backbone_->weight_bytes(), memory_usage().held_bytes); }
 
   int64_t tensor_limit() const { return tensor_limit_; }
 
-  const PipelineLayout& layout() const { return layout_; }
+  const std::vector<PipelineLayout>& layouts() const { return layouts_; }
 
   /// Returns the exit code.
   int serve(RankLinks links) {
-    RankFollower follower(backbone_, layout_, std::move(links));
+    RankFollower follower(backbone_, layouts_, std::move(links));
     follower.before_work = [this] { limit_.apply(); };
     return follower.serve() ? 0 : 1;
   }
 
  private:
   JobsFile jobs_file_;
-  PipelineLayout layout_;
+  std::vector<PipelineLayout> layouts_;
   at::ScalarType compute_;
   ComputeDevice device_;
   TensorLimit limit_;
@@ -158,20 +165,29 @@ Link slower(const Link& a, const Link& b) {
   return {std::max(a.latency_s, b.latency_s), std::min(a.bytes_per_s, b.bytes_per_s)};
 }
 
-/// With the ranks that it exchanges messages with, then with its neighbours among those that divide its layers: the slowest.
-Link measure_links(Communicator& communicator, const PipelineLayout& layout) {
+/// With the ranks that it exchanges messages with, then with its neighbours among those that divide its layers, then with those of
+/// equal place in the replicas before and after its own: the slowest.
+Link measure_links(Communicator& communicator, std::span<const PipelineLayout> layouts) {
   Link slowest;
-  const int32_t own = communicator.rank(), parts = layout.tensor_parallel();
+  const int32_t rank = communicator.rank();
+  const auto [replica, own] = place_of_rank(layouts, rank);
+  const PipelineLayout& layout = layouts[replica];
+  const int32_t first = rank - own, parts = layout.tensor_parallel();
   const auto measure = [&](int32_t peer) {
-    const LinkSpeed speed = measure_link(communicator, peer, peer > own);
+    const LinkSpeed speed = measure_link(communicator, peer, peer > rank);
     slowest = slower(slowest, {speed.latency_s, speed.bytes_per_s});
   };
   for (const int32_t peer : {own - parts, own + parts}) {
-    if (peer >= 0 && peer < communicator.size()) measure(peer);
+    if (peer >= 0 && peer < layout.worker_count()) measure(first + peer);
   }
   for (const int32_t peer : {own - 1, own + 1}) {
-    if (peer >= 0 && peer < communicator.size() && layout.place_of(peer) == layout.place_of(own)) measure(peer);
+    if (peer >= 0 && peer < layout.worker_count() && layout.place_of(peer) == layout.place_of(own)) measure(first + peer);
   }
+  const auto measure_replica = [&](size_t other) {
+    if (own < layouts[other].worker_count()) measure(first_rank_of(layouts, other) + own);
+  };
+  if (replica > 0) measure_replica(replica - 1);
+  if (replica + 1 < layouts.size()) measure_replica(replica + 1);
   return slowest;
 }
 
@@ -222,9 +238,11 @@ int32_t RankProcesses::on_cores_of(size_t rank) const {
 
 void RankProcesses::set_up(const RankSetup& setup) {
   hang_timeout_s_ = setup.hang_timeout_s;
-  layout_ = setup.layout;
+  layouts_ = setup.layouts;
   std::vector<int32_t> on_this_host, on_these_cores;
   std::vector<bool> on_first_host;
+  Json layouts = Json::array();
+  for (const PipelineLayout& layout : setup.layouts) layouts.push_back(to_json(layout));
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     on_this_host.push_back(on_host_of(rank));
     on_these_cores.push_back(on_cores_of(rank));
@@ -234,7 +252,7 @@ void RankProcesses::set_up(const RankSetup& setup) {
                                       {"compute_dtype", setup.compute_dtype},
                                       {"on_cpu", setup.on_cpu},
                                       {"positions", setup.positions},
-                                      {"layout", to_json(setup.layout)},
+                                      {"layouts", std::move(layouts)},
                                       {"model_fingerprint", setup.model_fingerprint},
                                       {"hang_timeout_s", setup.hang_timeout_s},
                                       {"on_this_host", on_this_host},
@@ -260,7 +278,7 @@ RankLinks RankProcesses::take_links() {
   std::vector<std::string> hosts;
   for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
   broadcast_message(*links_.control, {{"hosts", hosts}});
-  link_ = measure_links(*links_.control, layout_);
+  link_ = measure_links(*links_.control, layouts_);
   for (int32_t rank = 1; rank < process_.size; ++rank) {
     const Json speed = receive_message(*links_.control, rank);
     link_ = slower(link_, {speed.at(0).get<double>(), speed.at(1).get<double>()});
@@ -291,7 +309,7 @@ int follow_first_rank(const LaunchedProcess& process) {
   send_message(*links.control, ready, 0);
   const Json next = receive_broadcast(*links.control);
   if (next.contains("end")) return end(next);
-  const Link link = measure_links(*links.control, follower->layout());
+  const Link link = measure_links(*links.control, follower->layouts());
   send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
   watch(links, process, next.at("hosts").get<std::vector<std::string>>(), setup.at("hang_timeout_s").get<double>());
   return follower->serve(std::move(links));

@@ -21,7 +21,7 @@ struct RankSetup {
   std::string compute_dtype;  ///< as c10::toString has it
   bool on_cpu = true;
   int64_t positions = 0;      ///< BackboneUse::positions
-  PipelineLayout layout;
+  std::vector<PipelineLayout> layouts;  ///< of the replicas
   std::string model_fingerprint;
   double hang_timeout_s = default_hang_timeout_s;  ///< find_hung_rank
 };
@@ -57,14 +57,14 @@ class RankProcesses {
   /// When all have loaded them: the links for the run, watched from now on (rank_watch.h): where a rank is gone or hangs this
   /// process says so, and ends within seconds. Throws what failed on a rank.
   RankLinks take_links();
-  /// Between ranks that exchange messages or sums: the slowest that was measured, by messages of one byte and of 4 MiB.
+  /// Between ranks that exchange messages, sums or gradients: the slowest that was measured, by messages of one byte and of 4 MiB.
   Link measured_link() const { return link_; }
 
  private:
   LaunchedProcess process_;
   std::vector<RankProcess> ranks_;
   RankLinks links_;
-  PipelineLayout layout_;
+  std::vector<PipelineLayout> layouts_;
   Link link_;
   double hang_timeout_s_ = 0;
   bool is_set_up_ = false;  ///< and the others' answers have not been taken

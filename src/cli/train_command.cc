@@ -200,13 +200,12 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
       mistakes.add(error);
     }
   }
-  std::vector<StageShape> process_stages;
+  std::vector<PipelineLayout> process_layouts;
   if (ranks_are_processes) {
-    process_stages = balanced_layout(inputs.model.files.config, report.jobs, costs,
-                                     packing_policy(jobs_file.run, inputs.model.files.config),
-                                     parallel_of(jobs_file.run).replicas.front()).stages;
+    process_layouts = balanced_layouts(inputs.model.files.config, report.jobs, costs,
+                                       packing_policy(jobs_file.run, inputs.model.files.config), parallel_of(jobs_file.run));
   }
-  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_stages, mistakes);
+  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_layouts, mistakes);
 }
 
 /// Hybrid tasks as all jobs together will have them, before memory runs short; nothing under other sharing.
@@ -331,14 +330,14 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   BackboneUse use{.positions = longest_row(inputs.data) + arguments.sample_tokens};
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
   const PackingPolicy policy = packing_policy(run, files.config);
-  PipelineLayout layout;
+  std::vector<PipelineLayout> process_layouts;
   const Parallel parallel = parallel_of(run);
   std::vector<TensorShard> shards;
   if (processes != nullptr) {
-    layout = balanced_layout(files.config, jobs, costs, policy, parallel.replicas.front());
-    processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, layout, record.model_fingerprint,
+    process_layouts = balanced_layouts(files.config, jobs, costs, policy, parallel);
+    processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint,
                        arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
-    use = backbone_use_of(layout, 0, use.positions);
+    use = backbone_use_of(process_layouts, 0, use.positions);
     shards = {use.shard};
   } else {
     for (const int64_t degree : parallel.tensor()) {
@@ -370,7 +369,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   JsonEvents json_events;
   TrainerOptions options;
   if (processes != nullptr) {
-    options.rank_group = std::make_shared<RankLeader>(backbone, layout, processes->take_links());
+    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links());
     options.rank_link = processes->measured_link();
     for (const RankProcess& rank : processes->ranks()) {
       options.rank_hosts.push_back(rank.host);

@@ -33,9 +33,7 @@ int64_t visit_state(const Adapter& adapter, std::span<const LayerRange> layers,
   size_t count = 0;
   int64_t begin = 0;
   for (const Parameter& parameter : adapter.parameters()) {
-    const bool is_own = std::any_of(layers.begin(), layers.end(),
-                                    [&](const LayerRange& range) { return range.contains(parameter.layer); });
-    if (!is_own) continue;
+    if (!contains(layers, parameter.layer)) continue;
     const ParameterPart& part = parts.empty() ? all : parts[count];
     ++count;
     for (const at::Tensor& tensor : {parameter.value, parameter.first_moment, parameter.second_moment}) {
@@ -51,9 +49,10 @@ int64_t visit_state(const Adapter& adapter, std::span<const LayerRange> layers,
 
 }  // namespace
 
-std::vector<ParameterPart> parts_of(const Adapter& adapter) {
+std::vector<ParameterPart> parts_of(const Adapter& adapter, std::span<const LayerRange> layers) {
   std::vector<ParameterPart> parts;
   for (const Parameter& parameter : adapter.parameters()) {
+    if (!contains(layers, parameter.layer)) continue;
     const ShardPlace& place = parameter.place;
     const bool is_cut = place.dimension >= 0;
     parts.push_back(

@@ -19,8 +19,8 @@ struct ParameterPart {
   at::Tensor entries;  ///< or these of its values
 };
 
-/// Of a rank's own adapter: where each of its parameters lies in the whole adapter's of that name.
-std::vector<ParameterPart> parts_of(const Adapter& adapter);
+/// Of a rank's own adapter: where each of its parameters of these layers lies in the whole adapter's of that name.
+std::vector<ParameterPart> parts_of(const Adapter& adapter, std::span<const LayerRange> layers);
 nlohmann::json parts_to_json(std::span<const ParameterPart> parts);
 std::vector<ParameterPart> parts_from_json(const nlohmann::json& parts);
 

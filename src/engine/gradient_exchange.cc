@@ -18,52 +18,40 @@
 namespace cotune {
 namespace {
 
-bool has_layer(const HeldAdapter& rank, int64_t layer) {
-  return std::ranges::any_of(rank.layers, [&](const LayerRange& range) { return range.contains(layer); });
-}
-
 std::vector<int64_t> list_of(const at::Tensor& entries) {
   const at::Tensor host = entries.to(at::kCPU).contiguous();
   return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
 }
 
-HeldPart part_of(const Parameter& parameter, int64_t length) {
-  HeldPart part{.begin = 0, .end = length};
-  const ShardPlace& place = parameter.place;
-  if (place.entries.defined()) {
-    if (place.entries.numel() == length) return part;
-    part.entries = list_of(place.entries);
-    part.has_entries = true;
-  } else if (place.dimension >= 0) {
-    part.begin = place.begin;
-    part.end = place.begin + parameter.value.size(place.dimension);
+/// A rank's part of one parameter.
+struct RankPart {
+  int32_t replica = 0;
+  int32_t rank = 0;
+  const ParameterPart* part = nullptr;
+};
+
+HeldPart held_part(const RankPart& own, int64_t length) {
+  const ParameterPart& part = *own.part;
+  HeldPart held{.replica = own.replica, .rank = own.rank, .begin = 0, .end = length};
+  if (part.entries.defined()) {
+    if (part.entries.numel() == length) return held;
+    held.entries = list_of(part.entries);
+    held.has_entries = true;
+  } else if (part.dimension >= 0) {
+    held.begin = part.begin;
+    held.end = part.begin + part.count;
   }
-  return part;
+  return held;
 }
 
-/// The dimension along which some rank's part is cut.
-int64_t cut_dimension(std::span<const HeldAdapter> ranks, size_t index) {
-  for (const HeldAdapter& rank : ranks) {
-    const int64_t dimension = rank.adapter->parameters()[index].place.dimension;
-    if (dimension >= 0) return dimension;
+HeldParameter held_parameter(const Parameter& parameter, std::span<const RankPart> ranks) {
+  HeldParameter held{.parts = {}};
+  for (const RankPart& rank : ranks) held.dimension = std::max(held.dimension, rank.part->dimension);  // all cut along one, or not at all
+  held.length = parameter.value.size(held.dimension);
+  for (int64_t each = 0; each < parameter.value.dim(); ++each) {
+    if (each != held.dimension) held.values_per_index *= parameter.value.size(each);
   }
-  return 0;
-}
-
-HeldParameter held_parameter(std::span<const HeldAdapter> ranks, size_t index) {
-  const Parameter& first = ranks.front().adapter->parameters()[index];
-  HeldParameter held{.dimension = cut_dimension(ranks, index), .parts = {}};
-  held.length = first.place.dimension >= 0 ? first.place.whole_size : first.value.size(held.dimension);
-  for (int64_t each = 0; each < first.value.dim(); ++each) {
-    if (each != held.dimension) held.values_per_index *= first.value.size(each);
-  }
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Parameter& parameter = ranks[rank].adapter->parameters()[index];
-    if (!has_layer(ranks[rank], parameter.layer)) continue;
-    held.parts.push_back(part_of(parameter, held.length));
-    held.parts.back().replica = ranks[rank].replica;
-    held.parts.back().rank = static_cast<int32_t>(rank);
-  }
+  for (const RankPart& rank : ranks) held.parts.push_back(held_part(rank, held.length));
   return held;
 }
 
@@ -158,17 +146,40 @@ void for_each_other_holder(const GradientSlice& slice, int32_t rank, Each each) 
 
 }  // namespace
 
-JobExchange exchange_of(std::span<const HeldAdapter> ranks) {
+JobExchange exchange_of(const Adapter& whole, std::span<const HeldAdapter> ranks) {
   JobExchange result;
-  const Adapter& first = *ranks.front().adapter;
   std::vector<HeldParameter> held;
-  for (size_t index = 0; index < first.parameters().size(); ++index) held.push_back(held_parameter(ranks, index));
+  std::vector<size_t> next(ranks.size(), 0);  // of each rank's parts
+  for (const Parameter& parameter : whole.parameters()) {
+    std::vector<RankPart> holders;
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      if (!contains(ranks[rank].layers, parameter.layer)) continue;
+      holders.push_back({ranks[rank].replica, static_cast<int32_t>(rank), &ranks[rank].parts.at(next[rank]++)});
+    }
+    held.push_back(held_parameter(parameter, holders));
+  }
   result.slices = gradient_slices(held);
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const bool reaches = std::ranges::any_of(ranks[rank].layers, [&](const LayerRange& range) { return range.end > first.lowest_layer(); });
+    const bool reaches = std::ranges::any_of(ranks[rank].layers, [&](const LayerRange& range) { return range.end > whole.lowest_layer(); });
     if (reaches) result.ranks.push_back(static_cast<int32_t>(rank));
   }
   return result;
+}
+
+JobExchange part_of_exchange(const JobExchange& exchange, const Adapter& whole, int32_t rank, std::span<const LayerRange> layers) {
+  std::vector<size_t> place;
+  size_t count = 0;
+  for (const Parameter& parameter : whole.parameters()) {
+    place.push_back(count);
+    if (contains(layers, parameter.layer)) ++count;
+  }
+  JobExchange part{.slices = {}, .ranks = exchange.ranks};
+  for (const GradientSlice& slice : exchange.slices) {
+    if (!holds(slice, rank)) continue;
+    part.slices.push_back(slice);
+    part.slices.back().parameter = place[slice.parameter];
+  }
+  return part;
 }
 
 GradientExchange::GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure)
@@ -187,6 +198,10 @@ void GradientExchange::post(const JobStep& step, const at::Tensor& loss) {
   const std::lock_guard lock(mutex_);
   posted_[step] = loss;
   changed_.notify_all();
+}
+
+const std::vector<int32_t>& GradientExchange::ranks_of(const JobStep& step) const {
+  return std::ranges::find(steps_, step, &Step::step)->exchange->ranks;
 }
 
 at::Tensor GradientExchange::wait(const JobStep& step) {

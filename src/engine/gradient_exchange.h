@@ -17,26 +17,32 @@
 
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
+#include "engine/adapter_state.h"
 #include "schedule/gradient_slices.h"
 #include "schedule/pipeline/pipeline_work.h"
 
 namespace cotune {
 
-/// A rank's adapter, and of which layers it computes the gradients.
+/// What a rank has of an adapter.
 struct HeldAdapter {
   int32_t replica = 0;
-  const Adapter* adapter = nullptr;  ///< whole, or a shard
-  std::vector<LayerRange> layers;
+  std::vector<LayerRange> layers;    ///< of which it computes the gradients
+  std::vector<ParameterPart> parts;  ///< of the whole adapter's parameters of these layers, in its order
 };
 
-/// How all ranks exchange the gradients of one job. Valid while its structure stays.
+/// How ranks exchange the gradients of one job. Valid while its structure stays.
 struct JobExchange {
-  std::vector<GradientSlice> slices;  ///< of Adapter::parameters(), which all adapters have in one order
+  std::vector<GradientSlice> slices;  ///< of Adapter::parameters()
   std::vector<int32_t> ranks;         ///< that take part; the first adds up what is known of the step
 };
 
-/// ranks: of all replicas, in the order of their numbers. A rank takes part where it has layers from the job's lowest one up.
-JobExchange exchange_of(std::span<const HeldAdapter> ranks);
+/// whole: any adapter with all of the job's parameters at their whole sizes. ranks: of all replicas, in the order of their numbers. A
+/// rank takes part where it has layers from the job's lowest one up. The slices' parameters are the whole adapter's.
+JobExchange exchange_of(const Adapter& whole, std::span<const HeldAdapter> ranks);
+
+/// What a rank needs of it whose adapter has the parameters of its layers alone: the slices that it holds, with the places of their
+/// parameters in that adapter.
+JobExchange part_of_exchange(const JobExchange& exchange, const Adapter& whole, int32_t rank, std::span<const LayerRange> layers);
 
 /// One rank's end of the exchange of gradients between replicas, for one run: in a thread of its own, so that the rank computes
 /// meanwhile. Steps are exchanged in one order on all ranks:
@@ -66,6 +72,8 @@ class GradientExchange {
 
   /// The step's gradients are complete here, and not touched until wait() has returned. loss: f64 scalar; of ranks without a head 0.
   void post(const JobStep& step, const at::Tensor& loss);
+  /// Ranks that take part in a step.
+  const std::vector<int32_t>& ranks_of(const JobStep& step) const;
   /// Gradients are now the job's; returns its record. Throws what broke the exchange off.
   at::Tensor wait(const JobStep& step);
 

@@ -410,7 +410,12 @@ const at::Tensor& Interpreter::whole_record(const Action& action) {
   const JobStep step{action.job, action.job_step};
   at::Tensor& record = steps_[step].record;
   if (record.defined()) return record;
-  if (exchange_ != nullptr) return record = exchange_->wait(step) + 0 * known_record({step.job, step.step - 1});
+  if (exchange_ != nullptr) {
+    if (progress != nullptr) progress->wait_for_ranks(exchange_->ranks_of(step));
+    record = exchange_->wait(step) + 0 * known_record({step.job, step.step - 1});
+    if (progress != nullptr) progress->go_on();
+    return record;
+  }
   if (lowest_stage_.at(step) == action.stage) {
     // A step that was not made because something is not finite leaves nothing for the next one to go on from.
     return record = record_of(step, action.stage) + 0 * known_record({step.job, step.step - 1});

@@ -1,8 +1,15 @@
 #include "engine/process_rank.h"
 
+#include <ATen/ATen.h>
+
+#include <algorithm>
 #include <chrono>
+#include <mutex>
+#include <utility>
 
 #include "base/error.h"
+#include "engine/replica_rounds.h"
+#include "ops/memory.h"
 
 namespace cotune {
 namespace {
@@ -13,23 +20,26 @@ double clock_s() {
 
 }  // namespace
 
-BackboneUse backbone_use_of(const PipelineLayout& layout, int32_t rank, int64_t positions) {
-  BackboneUse use{.positions = positions, .shard = layout.shard_of(rank)};
+BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t rank, int64_t positions) {
+  const auto [replica, worker] = place_of_rank(layouts, rank);
+  const PipelineLayout& layout = layouts[replica];
+  BackboneUse use{.positions = positions, .shard = layout.shard_of(worker)};
   for (size_t i = 0; i < layout.stages.size(); ++i) {
-    if (layout.stage_rank[i] == layout.place_of(rank)) use.stages.push_back(layout.stages[i]);
+    if (layout.stage_rank[i] == layout.place_of(worker)) use.stages.push_back(layout.stages[i]);
   }
   return use;
 }
 
-ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, PipelineLayout layout,
+ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::vector<PipelineLayout> layouts,
                          RankLinks links)
-    : layout_(std::move(layout)),
+    : layouts_(std::move(layouts)),
       links_(std::move(links)),
-      shard_(layout_.shard_of(rank())),
-      layers_(layers_of(layout_, rank())),
-      interpreter_(backbone, layout_, layout_.place_of(rank())) {
-  COTUNE_CHECK(links_.control->size() == layout_.worker_count(), "a group of {} ranks for a layout of {}",
-               links_.control->size(), layout_.worker_count());
+      place_(place_of_rank(layouts_, links_.control->rank())),
+      shard_(layouts_[place_.replica].shard_of(place_.worker)),
+      layers_(layers_of(layouts_[place_.replica], place_.worker)),
+      interpreter_(backbone, layouts_[place_.replica], layouts_[place_.replica].place_of(place_.worker)) {
+  COTUNE_CHECK(links_.control->size() == rank_count_of(layouts_), "a group of {} ranks for layouts of {}",
+               links_.control->size(), rank_count_of(layouts_));
   COTUNE_CHECK(backbone->shard() == shard_, "rank {} has another part of the layers than its weights",
                rank());
   interpreter_.progress = links_.progress;
@@ -40,22 +50,49 @@ ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, Pipeli
   join();
 }
 
-std::exception_ptr ProcessRank::run(const RankPlan& plan, std::vector<JobRound>& rounds,
-                                    double longest_action_s, const std::function<void()>& prepare) {
+void ProcessRank::take_work(const ReplicaPlans& plans, std::span<const JobRound> rounds, Work& work) const {
+  work.plan = plans.replicas[place_.replica];
+  if (layouts_.size() == 1) {
+    work.rounds.assign(rounds.begin(), rounds.end());
+    return;
+  }
+  work.rounds = rounds_of_replica(rounds, plans.rows[place_.replica], work.batches);
+  std::map<JobStep, const JobRound*> own;
+  for (const JobRound& round : work.rounds) own[{round.job, round.batch->step}] = &round;
+  for (const JobStep& step : plans.exchanges) {
+    const JobRound& round = *own.at(step);
+    if (round.purpose != RoundPurpose::train) continue;
+    const JobExchange& exchange = exchanges_.at(step.job);
+    if (std::ranges::binary_search(exchange.ranks, rank())) work.exchanges.push_back({step, &exchange, round.adapter});
+  }
+}
+
+std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const std::function<void()>& prepare) {
   time_ = {};
   has_begun_ = false;
-  std::exception_ptr error;
+  std::mutex mutex;
+  std::exception_ptr error;  // the first one: others follow from it
+  const auto give_up = [&](const std::exception_ptr& reason) {
+    {
+      const std::lock_guard lock(mutex);
+      if (error == nullptr) error = reason;
+    }
+    links_.abort();
+  };
   if (links_.progress != nullptr) links_.progress->begin_run(longest_action_s);
   const double begin_s = clock_s();
   std::optional<TensorGroup> group;
+  std::optional<GradientExchange> exchange;
   if (links_.group != nullptr) group.emplace(*links_.group, links_.progress.get());
   try {
     prepare();
     has_begun_ = true;
-    interpreter_.run(plan, rounds, *links_.messages, group ? &*group : nullptr);
+    if (links_.exchange != nullptr) {
+      exchange.emplace(*links_.exchange, work.exchanges, give_up);
+    }
+    interpreter_.run(work.plan, work.rounds, *links_.messages, group ? &*group : nullptr, exchange ? &*exchange : nullptr);
   } catch (...) {
-    error = std::current_exception();
-    links_.abort();
+    give_up(std::current_exception());
     interpreter_.read_results();
   }
   if (links_.progress != nullptr) links_.progress->end_run();
@@ -63,6 +100,10 @@ std::exception_ptr ProcessRank::run(const RankPlan& plan, std::vector<JobRound>&
   if (!has_begun_) return error;
   time_.waited = interpreter_.waited_s();
   time_.collectives = group ? group->collectives() : 0;
+  if (exchange) {
+    time_.exchanged_bytes = exchange->sent_bytes();
+    exchange.reset();  // its thread ends
+  }
   time_.spans = interpreter_.spans();
   for (SimulatedSpan& span : time_.spans) {
     span.start_s -= begin_s;
@@ -92,11 +133,42 @@ std::vector<Adapter::NamedTensor> ProcessRank::end_selection(Adapter& adapter, i
                                                              const std::function<void()>& prepare) {
   try {
     if (prepare) prepare();
-    return adapter.end_selection(pass, [&](at::Tensor& values) { links_.group->all_reduce(values); });
+    if (links_.exchange == nullptr && links_.group == nullptr) return adapter.end_selection(pass);
+    return adapter.end_selection(pass, [this](at::Tensor& values, int64_t layer) { sum_over_ranks(values, layer); });
   } catch (...) {
     links_.abort();
     throw;
   }
+}
+
+void ProcessRank::sum_over_ranks(at::Tensor& values, int64_t layer) {
+  if (links_.exchange == nullptr) {
+    links_.group->all_reduce(values);
+  } else {
+    sum_over_holders(values, layer);
+  }
+}
+
+/// Of the ranks of all replicas that have the layer the first one adds, in their order.
+void ProcessRank::sum_over_holders(at::Tensor& values, int64_t layer) {
+  std::vector<int32_t> holders;
+  for (int32_t rank = 0; rank < links_.exchange->size(); ++rank) {
+    const auto [replica, worker] = place_of_rank(layouts_, rank);
+    if (contains(layers_of(layouts_[replica], worker), layer)) holders.push_back(rank);
+  }
+  const int32_t first = holders.front();
+  if (rank() != first) {
+    links_.exchange->send(values, first, Channel::activation)->wait();
+    links_.exchange->receive(values, first, Channel::error)->wait();
+    return;
+  }
+  const MemoryScope scope(MemoryKind::gradients);
+  at::Tensor other = at::empty_like(values);
+  for (const int32_t rank : std::span(holders).subspan(1)) {
+    links_.exchange->receive(other, rank, Channel::activation)->wait();
+    values += other;
+  }
+  for (const int32_t rank : std::span(holders).subspan(1)) links_.exchange->send(values, rank, Channel::error)->wait();
 }
 
 }  // namespace cotune

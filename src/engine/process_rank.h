@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,17 +13,19 @@
 #include "engine/interpreter.h"
 #include "engine/rank_links.h"
 #include "engine/rank_results.h"
+#include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
 
-/// What a rank of the layout needs of the model. positions: BackboneUse::positions.
-BackboneUse backbone_use_of(const PipelineLayout& layout, int32_t rank, int64_t positions = 0);
+/// What a rank needs of the model. layouts: of the replicas; positions: BackboneUse::positions.
+BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t rank, int64_t positions = 0);
 
 /// What one rank did in a run.
 struct RankTime {
   double seconds = 0;  ///< from its begin to its end
   double waited = 0;   ///< for messages and in collectives
   int64_t collectives = 0;
+  int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
   std::map<std::string, double> operator_seconds;
 };
@@ -31,12 +34,13 @@ struct RankTime {
 /// links to the others. What rank_leader.h and rank_follower.h have in common.
 class ProcessRank {
  public:
-  /// backbone: with the weights of this rank, at least. Joins the others.
-  ProcessRank(const std::shared_ptr<const Backbone>& backbone, PipelineLayout layout, RankLinks links);
+  /// backbone: with the weights of this rank, at least. layouts: of the replicas. Joins the others.
+  ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::vector<PipelineLayout> layouts, RankLinks links);
 
-  const PipelineLayout& layout() const { return layout_; }
+  std::span<const PipelineLayout> layouts() const { return layouts_; }
   /// Where it stands, and which layers it has of which part.
   int32_t rank() const { return links_.control->rank(); }
+  size_t replica() const { return place_.replica; }
   const TensorShard& shard() const { return shard_; }
   const std::vector<LayerRange>& layers() const { return layers_; }
   Communicator& control() { return *links_.control; }
@@ -44,10 +48,23 @@ class ProcessRank {
   /// Called after each operator, if there is one.
   std::function<void(const Operator&)> after_operator;
 
-  /// What broke the rank's part of a plan off, if anything did: its groups have ended then (join()). prepare:
-  /// called first, may still write plan and rounds.
-  std::exception_ptr run(const RankPlan& plan, std::vector<JobRound>& rounds, double longest_action_s,
-                         const std::function<void()>& prepare);
+  /// A rank's part of a run.
+  struct Work {
+    RankPlan plan;                 ///< of its replica
+    std::vector<JobRound> rounds;  ///< its own: with its adapters, and its replica's rows
+    std::list<Batch> batches;      ///< of these rows, where there are several replicas
+    std::vector<GradientExchange::Step> exchanges;
+  };
+  /// This rank's work in a run of all replicas. rounds: with its adapters, and whole batches.
+  void take_work(const ReplicaPlans& plans, std::span<const JobRound> rounds, Work& work) const;
+  /// What broke its part of a run off, if anything did: its groups have ended then (join()). prepare: called first, may still write
+  /// the work.
+  std::exception_ptr run(Work& work, double longest_action_s, const std::function<void()>& prepare);
+  /// How it exchanges a job's gradients with other replicas; must stand while a job trains whose steps are exchanged.
+  void set_exchange(int32_t job, JobExchange exchange) { exchanges_[job] = std::move(exchange); }
+  bool has_exchange(int32_t job) const { return exchanges_.contains(job); }
+  void forget_exchange(int32_t job) { exchanges_.erase(job); }
+
   /// Of the last run: whether it began to compute, and what came of it.
   bool has_begun() const { return has_begun_; }
   const RankTime& time() const { return time_; }
@@ -62,16 +79,21 @@ class ProcessRank {
                                                   const std::function<void()>& prepare = {});
 
   /// New groups in the place of those that have ended: all ranks call it together.
-  void join() { links_.join(layout_); }
+  void join() { links_.join(layouts_); }
   /// All ranks end.
   void end() { links_.end(); }
 
  private:
-  PipelineLayout layout_;
+  void sum_over_ranks(at::Tensor& values, int64_t layer);
+  void sum_over_holders(at::Tensor& values, int64_t layer);
+
+  std::vector<PipelineLayout> layouts_;
   RankLinks links_;
+  RankPlace place_;
   TensorShard shard_;
   std::vector<LayerRange> layers_;
   Interpreter interpreter_;
+  std::map<int32_t, JobExchange> exchanges_;  ///< by job
   RankTime time_;
   bool has_begun_ = false;
 };

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<const char*, 8> command_names = {"run", "complete", "join", "share", "forget", "gather", "end_selection", "end"};
+constexpr std::array<const char*, 9> command_names = {"run", "exchange", "complete", "join", "share", "forget", "gather", "end_selection", "end"};
 
 template <typename Value>
 Json binary(const Value* values, size_t count) {
@@ -124,6 +124,8 @@ ReceivedRounds rounds_from_json(const Json& rounds) {
   return received;
 }
 
+namespace {
+
 Json plan_to_json(const RankPlan& plan) {
   Json rounds = Json::array(), ranks = Json::array();
   for (StepPlan round : plan.rounds) {
@@ -145,6 +147,60 @@ RankPlan plan_from_json(const Json& json) {
     for (const Json& action : list) actions.push_back(action_from_json(action));
   }
   return plan;
+}
+
+Json rows_to_json(const RowShares& shares) {
+  Json json = Json::array();
+  for (const auto& [step, rows] : shares) json.push_back({step.job, step.step, binary(rows.data(), rows.size())});
+  return json;
+}
+
+RowShares rows_from_json(const Json& json) {
+  RowShares shares;
+  for (const Json& each : json) shares[{each.at(0).get<int32_t>(), each.at(1).get<int64_t>()}] = values_of<int32_t>(each.at(2));
+  return shares;
+}
+
+}  // namespace
+
+Json plans_to_json(const ReplicaPlans& plans) {
+  Json replicas = Json::array(), rows = Json::array(), exchanges = Json::array();
+  for (const RankPlan& plan : plans.replicas) replicas.push_back(plan_to_json(plan));
+  for (const RowShares& shares : plans.rows) rows.push_back(rows_to_json(shares));
+  for (const JobStep& step : plans.exchanges) exchanges.push_back({step.job, step.step});
+  return {{"replicas", std::move(replicas)}, {"rows", std::move(rows)}, {"exchanges", std::move(exchanges)}};
+}
+
+ReplicaPlans plans_from_json(const Json& json) {
+  ReplicaPlans plans;
+  for (const Json& plan : json.at("replicas")) plans.replicas.push_back(plan_from_json(plan));
+  for (const Json& shares : json.at("rows")) plans.rows.push_back(rows_from_json(shares));
+  for (const Json& step : json.at("exchanges")) plans.exchanges.push_back({step.at(0).get<int32_t>(), step.at(1).get<int64_t>()});
+  return plans;
+}
+
+Json exchange_to_json(const JobExchange& exchange) {
+  Json slices = Json::array();
+  for (const GradientSlice& slice : exchange.slices) {
+    slices.push_back({slice.parameter, slice.dimension, slice.begin, slice.end, binary(slice.entries.data(), slice.entries.size()),
+                      slice.values, slice.holders, slice.owner});
+  }
+  return {{"slices", std::move(slices)}, {"ranks", exchange.ranks}};
+}
+
+JobExchange exchange_from_json(const Json& json) {
+  JobExchange exchange{.slices = {}, .ranks = json.at("ranks").get<std::vector<int32_t>>()};
+  for (const Json& slice : json.at("slices")) {
+    exchange.slices.push_back({.parameter = slice.at(0).get<size_t>(),
+                               .dimension = slice.at(1).get<int64_t>(),
+                               .begin = slice.at(2).get<int64_t>(),
+                               .end = slice.at(3).get<int64_t>(),
+                               .entries = values_of<int64_t>(slice.at(4)),
+                               .values = slice.at(5).get<int64_t>(),
+                               .holders = slice.at(6).get<std::vector<std::vector<int32_t>>>(),
+                               .owner = slice.at(7).get<int32_t>()});
+  }
+  return exchange;
 }
 
 Json results_to_json(std::span<const JobRound> rounds) {
@@ -233,6 +289,7 @@ Json time_to_json(const RankTime& time) {
   return {{"seconds", time.seconds},
           {"waited", time.waited},
           {"collectives", time.collectives},
+          {"exchanged_bytes", time.exchanged_bytes},
           {"spans", std::move(spans)},
           {"operator_seconds", time.operator_seconds}};
 }
@@ -241,6 +298,7 @@ RankTime time_from_json(const Json& json) {
   RankTime time{.seconds = json.at("seconds").get<double>(),
                 .waited = json.at("waited").get<double>(),
                 .collectives = json.at("collectives").get<int64_t>(),
+                .exchanged_bytes = json.at("exchanged_bytes").get<int64_t>(),
                 .spans = {},
                 .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
   for (const Json& span : json.at("spans")) {

@@ -13,12 +13,14 @@
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
 #include "engine/process_rank.h"
-#include "schedule/pipeline/rank_plan.h"
+#include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
 
 enum class RankCommand {
-  run,            ///< a plan's part of each rank; answer: results and times
+  run,            ///< plans of all replicas; answer: results and times
+  exchange,       ///< of several replicas: answer: which part of a job's adapter the rank has; then one message to it, with which
+                  ///< slices it exchanges with whom
   complete,       ///< after a run that broke off: steps that some rank has made; answer: results
   join,           ///< new groups for messages and for sums, in the place of those that have ended
   share,          ///< make a job's adapter, with this structure; answer: which part of it the rank has. Its values follow as one
@@ -42,9 +44,12 @@ RankCommand command_of(const nlohmann::json& message);
 nlohmann::json rounds_to_json(std::span<const JobRound> rounds);
 ReceivedRounds rounds_from_json(const nlohmann::json& rounds);
 
-/// Without the plan's own prediction and schedule, which no rank reads.
-nlohmann::json plan_to_json(const RankPlan& plan);
-RankPlan plan_from_json(const nlohmann::json& plan);
+/// Without the plans' own predictions and schedules, which no rank reads.
+nlohmann::json plans_to_json(const ReplicaPlans& plans);
+ReplicaPlans plans_from_json(const nlohmann::json& plans);
+
+nlohmann::json exchange_to_json(const JobExchange& exchange);
+JobExchange exchange_from_json(const nlohmann::json& exchange);
 
 /// What a run has written into rounds, in their order.
 nlohmann::json results_to_json(std::span<const JobRound> rounds);

@@ -10,8 +10,8 @@
 
 namespace cotune {
 
-RankFollower::RankFollower(std::shared_ptr<Backbone> backbone, PipelineLayout layout, RankLinks links)
-    : rank_(backbone, std::move(layout), std::move(links)), backbone_(std::move(backbone)) {}
+RankFollower::RankFollower(std::shared_ptr<Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links)
+    : rank_(backbone, std::move(layouts), std::move(links)), backbone_(std::move(backbone)) {}
 
 bool RankFollower::serve() {
   while (true) {
@@ -31,7 +31,10 @@ void RankFollower::take(RankCommand kind, const Json& command) {
   send_message(rank_.control(), answer, 0);
   if (answer.contains("error")) return;
   if (kind == RankCommand::share) take_state(adapter(command));
-  if (kind == RankCommand::gather) {
+  if (kind == RankCommand::exchange) {
+    rank_.set_exchange(command.at("job").get<int32_t>(), exchange_from_json(receive_message(rank_.control(), 0)));
+  }
+  if (kind == RankCommand::gather && answer.contains("parts")) {
     const at::Tensor state = flat_state(adapter(command), rank_.layers());
     if (state.numel() > 0) rank_.control().send(state, 0, Channel::activation)->wait();
   }
@@ -64,9 +67,13 @@ RankFollower::Json RankFollower::answer_to(RankCommand kind, const Json& command
         return share(command);
       case RankCommand::forget:
         adapters_.erase(command.at("job").get<int32_t>());
+        rank_.forget_exchange(command.at("job").get<int32_t>());
         break;
       case RankCommand::gather:
-        return {{"parts", parts_to_json(parts_of(adapter(command)))}};
+        if (rank_.replica() > 0) break;  // the first replica has the same values
+        return parts_answer(adapter(command));
+      case RankCommand::exchange:
+        return parts_answer(adapter(command));
       case RankCommand::end_selection:
         return end_selection(command);
       case RankCommand::end:
@@ -78,7 +85,12 @@ RankFollower::Json RankFollower::answer_to(RankCommand kind, const Json& command
   return answer;
 }
 
-void RankFollower::take_rounds(const Json& command) {
+RankFollower::Json RankFollower::parts_answer(const Adapter& adapter) const {
+  return {{"parts", parts_to_json(parts_of(adapter, rank_.layers()))}};
+}
+
+void RankFollower::take_work(const Json& command) {
+  const ReplicaPlans plans = plans_from_json(command.at("plans"));
   received_ = rounds_from_json(command.at("rounds"));
   int64_t longest = 0;
   for (size_t i = 0; i < received_.rounds.size(); ++i) {
@@ -87,27 +99,24 @@ void RankFollower::take_rounds(const Json& command) {
     for (const BatchRow& row : round.batch->rows)
       longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   }
+  rank_.take_work(plans, received_.rounds, work_);
   if (before_work) before_work();
   backbone_->allow_rows(longest);  // jobs that joined later may have longer rows than the first ones
-  rank_.begin_selections(received_.rounds);
+  rank_.begin_selections(work_.rounds);
 }
 
 RankFollower::Json RankFollower::run(const Json& command) {
-  RankPlan plan;
-  const std::exception_ptr error =
-      rank_.run(plan, received_.rounds, command.at("longest_action_s").get<double>(), [&] {
-        plan = plan_from_json(command.at("plan"));
-        take_rounds(command);
-      });
+  work_ = {};
+  const std::exception_ptr error = rank_.run(work_, command.at("longest_action_s").get<double>(), [&] { take_work(command); });
   Json answer{{"made", made_to_json(rank_.made_steps())}, {"time", time_to_json(rank_.time())}};
-  if (rank_.has_begun()) answer["results"] = results_to_json(received_.rounds);
+  if (rank_.has_begun()) answer["results"] = results_to_json(work_.rounds);
   if (error != nullptr) answer["error"] = error_to_json(error);
   return answer;
 }
 
 RankFollower::Json RankFollower::complete(const Json& command) {
-  rank_.complete_steps(made_from_json(command.at("made"), backbone_->device()), received_.rounds);
-  return {{"results", results_to_json(received_.rounds)}};
+  rank_.complete_steps(made_from_json(command.at("made"), backbone_->device()), work_.rounds);
+  return {{"results", results_to_json(work_.rounds)}};
 }
 
 RankFollower::Json RankFollower::share(const Json& command) {
@@ -124,7 +133,7 @@ RankFollower::Json RankFollower::share(const Json& command) {
   std::erase_if(structure,
                 [&](const Adapter::NamedTensor& item) { return !adapter->setup().holds(item.layer); });
   adapter->restore_structure(structure, command.at("complete").get<bool>());
-  Json answer{{"parts", parts_to_json(parts_of(*adapter))}};
+  Json answer = parts_answer(*adapter);
   adapters_[job] = std::move(adapter);
   return answer;
 }
@@ -132,7 +141,7 @@ RankFollower::Json RankFollower::share(const Json& command) {
 RankFollower::Json RankFollower::end_selection(const Json& command) {
   const std::vector<Adapter::NamedTensor> chosen =
       rank_.end_selection(adapter(command), command.at("pass").get<int64_t>(), before_work);
-  const bool says = rank_.shard().index == 0;  // the others of its group have chosen the same
+  const bool says = rank_.replica() == 0 && rank_.shard().index == 0;  // the others have chosen the same
   return {{"structure", says ? structure_to_json(chosen) : Json::array()}};
 }
 

@@ -16,7 +16,8 @@ namespace cotune {
 class RankFollower {
  public:
   /// backbone: with the weights of this rank, at least.
-  RankFollower(std::shared_ptr<Backbone> backbone, PipelineLayout layout, RankLinks links);
+  /// layouts: of the replicas.
+  RankFollower(std::shared_ptr<Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links);
 
   /// Called before a run, before an adapter is made and before a selection pass ends.
   std::function<void()> before_work;
@@ -33,8 +34,9 @@ class RankFollower {
   Json run(const Json& command);
   Json complete(const Json& command);
   Json share(const Json& command);
+  Json parts_answer(const Adapter& adapter) const;
   void take_state(Adapter& adapter);
-  void take_rounds(const Json& command);
+  void take_work(const Json& command);
   Json end_selection(const Json& command);
   Adapter& adapter(const Json& command) { return *adapters_.at(command.at("job").get<int32_t>()); }
 
@@ -42,6 +44,7 @@ class RankFollower {
   std::shared_ptr<Backbone> backbone_;
   std::map<int32_t, std::unique_ptr<Adapter>> adapters_;  ///< by job
   ReceivedRounds received_;                               ///< of the last run
+  ProcessRank::Work work_;                                ///< of it
 };
 
 }  // namespace cotune

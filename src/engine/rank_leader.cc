@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "engine/replica_rounds.h"
+#include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
 namespace {
@@ -15,10 +17,12 @@ std::string rank_name(size_t rank) {
   return fmt::format("rank {}", rank);
 }
 
-double longest_action_s(const RankPlan& plan) {
+double longest_action_s(const ReplicaPlans& plans) {
   double longest = 0;
-  for (const SimulatedRank& rank : plan.predicted.ranks) {
-    for (const SimulatedSpan& span : rank.spans) longest = std::max(longest, span.end_s - span.start_s);
+  for (const RankPlan& plan : plans.replicas) {
+    for (const SimulatedRank& rank : plan.predicted.ranks) {
+      for (const SimulatedSpan& span : rank.spans) longest = std::max(longest, span.end_s - span.start_s);
+    }
   }
   return longest;
 }
@@ -29,10 +33,10 @@ bool failed(const nlohmann::json& answer) {
 
 }  // namespace
 
-RankLeader::RankLeader(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, RankLinks links)
-    : device_(backbone->device()), rank_(backbone, std::move(layout), std::move(links)) {
+RankLeader::RankLeader(std::shared_ptr<const Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links)
+    : device_(backbone->device()), rank_(backbone, std::move(layouts), std::move(links)) {
   COTUNE_CHECK(rank_.rank() == 0, "rank {} leads", rank_.rank());
-  if (!rank_.shard().is_whole()) shards_.emplace(rank_.shard(), rank_.layers());
+  if (!rank_.shard().is_whole() || rank_.layouts().size() > 1) shards_.emplace(rank_.shard(), rank_.layers());
 }
 
 RankLeader::~RankLeader() {
@@ -88,28 +92,32 @@ std::vector<RankLeader::Json> RankLeader::answers(std::exception_ptr own) {
 }
 
 std::vector<LayerRange> RankLeader::layers_of(int32_t rank) const {
-  return cotune::layers_of(layout(), rank);
+  const auto [replica, worker] = place_of_rank(layouts(), rank);
+  return cotune::layers_of(layouts()[replica], worker);
 }
 
 void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
-  COTUNE_CHECK(plans.replicas.size() == 1, "plans of {} replicas for processes of one", plans.replicas.size());
-  const RankPlan& plan = plans.replicas.front();
-  COTUNE_CHECK(plan.ranks.size() == static_cast<size_t>(rank_count()), "a plan of {} ranks for {}",
-               plan.ranks.size(), rank_count());
-  const double longest_s = longest_action_s(plan);
+  COTUNE_CHECK(plans.replicas.size() == layouts().size(), "plans of {} replicas for {}", plans.replicas.size(), layouts().size());
+  for (size_t replica = 0; replica < layouts().size(); ++replica) {
+    const size_t lists = plans.replicas[replica].ranks.size();
+    COTUNE_CHECK(lists == static_cast<size_t>(layouts()[replica].rank_count()), "a plan of {} ranks for {}", lists,
+                 layouts()[replica].rank_count());
+  }
+  agree_on_exchanges(plans, rounds);
+  const double longest_s = longest_action_s(plans);
   Json command = to_json(RankCommand::run);
-  command["plan"] = plan_to_json(plan);
+  command["plans"] = plans_to_json(plans);
   command["longest_action_s"] = longest_s;
   command["rounds"] = rounds_to_json(rounds);
   tell(command);
   std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()),
                                              {rounds.begin(), rounds.end()});
-  std::vector<JobRound>& own = by_rank.front();
-  const std::exception_ptr error = rank_.run(plan, own, longest_s, [&] {
-    if (!shards_) return;
-    own = shards_->rounds_of(rounds);
-    rank_.begin_selections(own);
+  ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}};
+  const std::exception_ptr error = rank_.run(work, longest_s, [&] {
+    rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : work.rounds, work);
+    if (shards_) rank_.begin_selections(work.rounds);
   });
+  by_rank.front() = work.rounds;
   const std::vector<Json> answers = answers_of_all();
   for (size_t rank = 1; rank < answers.size(); ++rank) {
     if (answers[rank].contains("results")) take_results(answers[rank].at("results"), by_rank[rank]);
@@ -117,13 +125,45 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   take_times(answers);
   const bool broke_off = error != nullptr || std::any_of(answers.begin(), answers.end(), failed);
   if (broke_off) complete_steps(answers, by_rank);
-  std::vector<JobRound> merged =
-      merged_rounds(static_cast<size_t>(layout().stage_rank.back() * layout().tensor_parallel()), by_rank);
-  for (size_t i = 0; i < rounds.size(); ++i) {
-    merged[i].adapter = rounds[i].adapter;
-    rounds[i] = std::move(merged[i]);
-  }
+  merge_results(layouts(), plans, by_rank, rounds);
   if (broke_off) throw_first_error(answers, error);
+}
+
+void RankLeader::agree_on_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
+  if (plans.exchanges.empty()) return;
+  for (const JobRound& round : rounds) {
+    if (round.purpose == RoundPurpose::train && !rank_.has_exchange(round.job)) agree_on_exchange(round.job, *round.adapter);
+  }
+}
+
+void RankLeader::agree_on_exchange(int32_t job, const Adapter& whole) {
+  Json command = to_json(RankCommand::exchange);
+  command["job"] = job;
+  tell(command);
+  const std::vector<Json> answers = answers_of_all();
+  is_answered_ = false;
+  std::exception_ptr error;
+  JobExchange exchange;
+  try {
+    throw_first_error(answers, nullptr);
+    std::vector<HeldAdapter> held;
+    for (int32_t rank = 0; rank < rank_.control().size(); ++rank) {
+      const std::vector<LayerRange> layers = layers_of(rank);
+      held.push_back({static_cast<int32_t>(place_of_rank(layouts(), rank).replica), layers,
+                      rank == 0 ? parts_of(shards_->at(job), layers)
+                                : parts_from_json(answers[static_cast<size_t>(rank)].at("parts"))});
+    }
+    exchange = exchange_of(whole, held);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
+    if (failed(answers[static_cast<size_t>(rank)])) continue;
+    send_message(rank_.control(), exchange_to_json(part_of_exchange(exchange, whole, rank, layers_of(rank))), rank);
+  }
+  is_answered_ = true;
+  if (error != nullptr) std::rethrow_exception(error);
+  rank_.set_exchange(job, part_of_exchange(exchange, whole, 0, layers_of(0)));
 }
 
 void RankLeader::complete_steps(const std::vector<Json>& answers,
@@ -166,12 +206,16 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
   for (size_t rank = 1; rank < answers.size(); ++rank) {
     all.push_back(answers[rank].contains("time") ? time_from_json(answers[rank].at("time")) : RankTime{});
   }
+  times_.first_rank.clear();
+  for (size_t replica = 0; replica < layouts().size(); ++replica) {
+    times_.first_rank.push_back(static_cast<size_t>(first_rank_of(layouts(), replica)));
+  }
   for (const RankTime& each : all) times_.seconds = std::max(times_.seconds, each.seconds);
   for (RankTime& each : all) {
     times_.waited.push_back(each.waited);
     times_.idle.push_back(times_.seconds - each.seconds);
     times_.collectives.push_back(each.collectives);
-    times_.exchanged_bytes.push_back(0);  // processes are one replica
+    times_.exchanged_bytes.push_back(each.exchanged_bytes);
     times_.spans.push_back(std::move(each.spans));
     times_.operator_seconds.push_back(std::move(each.operator_seconds));
   }
@@ -184,6 +228,7 @@ void RankLeader::observe(std::function<void(int32_t rank, const Operator&)> afte
 }
 
 void RankLeader::share(int32_t job, const Adapter& adapter) {
+  rank_.forget_exchange(job);
   const std::vector<Adapter::NamedTensor> structure = adapter.structure();
   Json command = to_json(RankCommand::share);
   command["job"] = job;
@@ -219,6 +264,7 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
 }
 
 void RankLeader::forget(int32_t job) {
+  rank_.forget_exchange(job);
   if (shards_) shards_->forget(job);
   Json command = to_json(RankCommand::forget);
   command["job"] = job;
@@ -235,7 +281,7 @@ void RankLeader::gather(int32_t job, Adapter& adapter) {
   std::exception_ptr error;  // what the others send is taken in any case
   for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
     const Json& answer = answers[static_cast<size_t>(rank)];
-    if (failed(answer)) continue;
+    if (!answer.contains("parts")) continue;  // of another replica, which has the same values; or failed
     const std::vector<LayerRange> layers = layers_of(rank);
     const std::vector<ParameterPart> parts = parts_from_json(answer.at("parts"));
     const at::Tensor state = flat_state_like(adapter, layers, parts);
@@ -255,6 +301,7 @@ void RankLeader::gather(int32_t job, Adapter& adapter) {
 }
 
 void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {
+  rank_.forget_exchange(job);
   Json command = to_json(RankCommand::end_selection);
   command["job"] = job;
   command["pass"] = pass;

@@ -17,12 +17,13 @@ namespace cotune {
 class RankLeader : public RankGroup {
  public:
   /// backbone: with the weights of this rank's stages, at least.
-  RankLeader(std::shared_ptr<const Backbone> backbone, PipelineLayout layout, RankLinks links);
+  /// layouts: of the replicas.
+  RankLeader(std::shared_ptr<const Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links);
   /// Ends the others' work; where a command was broken off, by ending the group. If it has ended already they
   /// know.
   ~RankLeader() override;
 
-  std::span<const PipelineLayout> layouts() const override { return {&rank_.layout(), 1}; }
+  std::span<const PipelineLayout> layouts() const override { return rank_.layouts(); }
   bool are_processes() const override { return true; }
   using RankGroup::run;
   void run(const ReplicaPlans& plans, std::span<JobRound> rounds) override;
@@ -46,10 +47,12 @@ class RankLeader : public RankGroup {
   void join_anew();
   void take_times(const std::vector<Json>& answers);
   std::vector<LayerRange> layers_of(int32_t rank) const;
+  void agree_on_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds);
+  void agree_on_exchange(int32_t job, const Adapter& whole);
 
   at::Device device_;
   ProcessRank rank_;
-  std::optional<JobShards> shards_;  ///< with which this rank computes, where it has but a part of its layers
+  std::optional<JobShards> shards_;  ///< with which this rank computes, where it has but a part of its layers or of the rows
   RankTimes times_;
   bool is_answered_ = true;  ///< all that the others were told
 };

@@ -2,37 +2,53 @@
 
 #include <numeric>
 
-namespace cotune {
+#include "schedule/pipeline/rank_place.h"
 
-RankLinks::RankLinks(NewGroup make, int32_t rank_count) : new_group(std::move(make)) {
-  std::vector<int32_t> all(static_cast<size_t>(rank_count));
+namespace cotune {
+namespace {
+
+std::vector<int32_t> all_ranks(int32_t count) {
+  std::vector<int32_t> all(static_cast<size_t>(count));
   std::iota(all.begin(), all.end(), 0);
-  control = new_group(all);
+  return all;
 }
 
-void RankLinks::join(const PipelineLayout& layout) {
+}  // namespace
+
+RankLinks::RankLinks(NewGroup make, int32_t rank_count) : new_group(std::move(make)) {
+  control = new_group(all_ranks(rank_count));
+}
+
+void RankLinks::join(std::span<const PipelineLayout> layouts) {
   messages.reset();
   group.reset();
-  const int32_t own = control->rank();
+  exchange.reset();
+  const auto [replica, own] = place_of_rank(layouts, control->rank());
+  const int32_t first = first_rank_of(layouts, replica);
+  const PipelineLayout& layout = layouts[replica];
   std::vector<int32_t> pipeline, part;
-  for (int32_t rank = 0; rank < control->size(); ++rank) {
-    if (layout.shard_of(rank) == layout.shard_of(own)) pipeline.push_back(rank);
-    if (layout.place_of(rank) == layout.place_of(own)) part.push_back(rank);
+  for (int32_t worker = 0; worker < layout.worker_count(); ++worker) {
+    if (layout.shard_of(worker) == layout.shard_of(own)) pipeline.push_back(first + worker);
+    if (layout.place_of(worker) == layout.place_of(own)) part.push_back(first + worker);
   }
   messages = new_group(pipeline);
   if (part.size() > 1) group = new_group(part);
+  if (layouts.size() > 1) exchange = new_group(all_ranks(control->size()));
   if (progress != nullptr) progress->join(std::move(pipeline), std::move(part));
 }
 
 void RankLinks::abort() noexcept {
   messages->abort();
-  if (group != nullptr) group->abort();
+  for (Communicator* each : {group.get(), exchange.get()}) {
+    if (each != nullptr) each->abort();
+  }
 }
 
 void RankLinks::end() {
   if (before_end) before_end();
-  if (group != nullptr) group->barrier();
-  if (messages != nullptr) messages->barrier();
+  for (Communicator* each : {group.get(), messages.get(), exchange.get()}) {
+    if (each != nullptr) each->barrier();
+  }
   control->barrier();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -21,15 +22,16 @@ struct RankLinks {
   std::unique_ptr<Communicator>
       messages;  ///< of rounds, with its peers in the pipeline, of equal place in their groups
   std::unique_ptr<Communicator> group;     ///< with those that divide its layers; nullptr where nobody does
+  std::unique_ptr<Communicator> exchange;  ///< of all, for gradients; nullptr where there is one replica
   std::shared_ptr<RankProgress> progress;  ///< told how far this rank is; may be nullptr
   std::function<void()> before_end;        ///< called before the first link closes in order; may be empty
 
   /// With the control group alone.
   RankLinks(NewGroup make, int32_t rank_count);
 
-  /// Makes messages and group, as the layout has them; again where they have ended.
-  void join(const PipelineLayout& layout);
-  /// Ends both.
+  /// Makes these groups, as the replicas' layouts have them; again where they have ended.
+  void join(std::span<const PipelineLayout> layouts);
+  /// Ends them.
   void abort() noexcept;
   /// This rank has no more to do, and neither have the others.
   void end();

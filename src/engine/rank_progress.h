@@ -42,6 +42,10 @@ class RankProgress {
   void wait_for_group() {
     change([&](State& state) { state.waits_for = group_; });
   }
+  /// For what these ranks know of the gradients.
+  void wait_for_ranks(std::vector<int32_t> ranks) {
+    change([&](State& state) { state.waits_for = std::move(ranks); });
+  }
   void go_on() {
     change([](State& state) { state.waits_for.clear(); });
   }

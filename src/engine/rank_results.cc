@@ -37,27 +37,4 @@ void clear_gradients(Adapter& adapter) {
   for (Parameter& parameter : adapter.parameters()) parameter.gradient.zero_();
 }
 
-std::vector<JobRound> merged_rounds(size_t top, std::span<const std::vector<JobRound>> by_rank) {
-  std::vector<JobRound> merged = by_rank[top];
-  for (size_t i = 0; i < merged.size(); ++i) {
-    for (const std::vector<JobRound>& own : by_rank) {
-      if (!merged[i].failure.empty() || own[i].failure.empty()) continue;
-      merged[i].failure = own[i].failure;
-      merged[i].stepped = false;
-    }
-  }
-  return merged;
-}
-
-void add_replicas(std::span<const ReplicaResult> replicas, size_t row_count, JobRound& result) {
-  result.loss_sum = 0;
-  result.row_predicted.assign(result.purpose == RoundPurpose::evaluate ? row_count : 0, 1);
-  for (const ReplicaResult& replica : replicas) {
-    result.loss_sum += replica.round->loss_sum;
-    for (size_t i = 0; i < replica.round->row_predicted.size(); ++i) {
-      result.row_predicted[static_cast<size_t>(replica.rows[i])] = replica.round->row_predicted[i];
-    }
-  }
-}
-
 }  // namespace cotune

@@ -25,16 +25,4 @@ void complete_steps(Interpreter& interpreter, const MadeSteps& made, std::span<J
 void clear_gradients(std::span<JobRound> rounds);
 void clear_gradients(Adapter& adapter);
 
-/// What is known of every round. by_rank: each rank's rounds, in one order. top: the rank of the uppermost stage, which makes
-/// every job's steps and has the head: it knows the loss and the norm; any rank may know of a failure.
-std::vector<JobRound> merged_rounds(size_t top, std::span<const std::vector<JobRound>> by_rank);
-
-/// What a replica knows of a round without an optimizer step, and which rows of the batch it had.
-struct ReplicaResult {
-  const JobRound* round = nullptr;
-  std::span<const int32_t> rows;
-};
-/// Writes the sum of the replicas' losses, in their order, and every row's first choices.
-void add_replicas(std::span<const ReplicaResult> replicas, size_t row_count, JobRound& result);
-
 }  // namespace cotune

@@ -11,7 +11,9 @@
 
 #include "base/error.h"
 #include "engine/rank_results.h"
+#include "engine/replica_rounds.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
 namespace {
@@ -115,10 +117,7 @@ void RankThreads::deal_rounds(const ReplicaPlans& plans, std::span<const JobRoun
   for (size_t replica = 0; replicas_.size() > 1 && replica < replicas_.size(); ++replica) {
     std::list<Batch>& batches = replicas_[replica].batches;
     batches.clear();
-    for (JobRound& round : dealt[replica]) {
-      round.labelled_of_whole = round.batch->labelled_count();
-      round.batch = &batches.emplace_back(round.batch->share(plans.rows[replica].at({round.job, round.batch->step})));
-    }
+    dealt[replica] = rounds_of_replica(rounds, plans.rows[replica], batches);
   }
   for (const auto& rank : ranks_) {
     const std::vector<JobRound>& own = dealt[rank->replica];
@@ -127,22 +126,16 @@ void RankThreads::deal_rounds(const ReplicaPlans& plans, std::span<const JobRoun
   }
 }
 
-const JobExchange& RankThreads::exchange_of_job(int32_t job) {
+const JobExchange& RankThreads::exchange_of_job(int32_t job, const Adapter& whole) {
   const auto found = exchanges_.find(job);
   if (found != exchanges_.end()) return found->second;
   std::vector<HeldAdapter> held;
-  for (const auto& rank : ranks_) {
-    HeldAdapter& own = held.emplace_back();
-    own.replica = static_cast<int32_t>(rank->replica);
-    own.adapter = &shards_of(*rank).at(job);
-    const PipelineLayout& layout = layouts_[rank->replica];
-    const size_t place = (held.size() - 1 - replicas_[rank->replica].first_rank) / static_cast<size_t>(replicas_[rank->replica].parts);
-    for (size_t stage = 0; stage < layout.stages.size(); ++stage) {
-      if (layout.stage_rank[stage] != static_cast<int32_t>(place)) continue;
-      own.layers.push_back({layout.stages[stage].first_layer, layout.stages[stage].last_layer});
-    }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const RankPlace place = place_of_rank(layouts_, static_cast<int32_t>(rank));
+    const std::vector<LayerRange> layers = layers_of(layouts_[place.replica], place.worker);
+    held.push_back({static_cast<int32_t>(place.replica), layers, parts_of(shards_of(*ranks_[rank]).at(job), layers)});
   }
-  return exchanges_[job] = exchange_of(held);
+  return exchanges_[job] = exchange_of(whole, held);
 }
 
 void RankThreads::deal_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
@@ -150,8 +143,9 @@ void RankThreads::deal_exchanges(const ReplicaPlans& plans, std::span<const JobR
   for (size_t i = 0; i < rounds.size(); ++i) place[{rounds[i].job, rounds[i].batch->step}] = i;
   for (const auto& rank : ranks_) rank->exchanges.clear();
   for (const JobStep& step : plans.exchanges) {
-    if (rounds[place.at(step)].purpose != RoundPurpose::train) continue;
-    const JobExchange& exchange = exchange_of_job(step.job);
+    const JobRound& round = rounds[place.at(step)];
+    if (round.purpose != RoundPurpose::train) continue;
+    const JobExchange& exchange = exchange_of_job(step.job, *round.adapter);
     for (const int32_t rank : exchange.ranks) {
       Rank& own = *ranks_[static_cast<size_t>(rank)];
       own.exchanges.push_back({step, &exchange, own.rounds[place.at(step)].adapter});
@@ -263,7 +257,7 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   }
   take_times();
   if (first_error_ != nullptr) complete_steps();
-  merge(plans, rounds);
+  merge_results(layouts_, plans, rounds_by_rank(), rounds);
   if (has_shards()) {
     for_each_adapter(rounds, [](JobRound& round, Adapter& shard) {
       if (round.purpose == RoundPurpose::select) shard.add_selection_to(*round.adapter);
@@ -277,29 +271,10 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   std::rethrow_exception(first_error_);
 }
 
-/// Of a replica: its stage of the head.
-size_t RankThreads::top_rank(size_t replica) const {
-  return replicas_[replica].first_rank + static_cast<size_t>(layouts_[replica].stage_rank.back() * replicas_[replica].parts);
-}
-
-void RankThreads::merge(const ReplicaPlans& plans, std::span<JobRound> rounds) const {
-  std::vector<std::vector<JobRound>> by_rank;
-  for (const auto& rank : ranks_) by_rank.push_back(rank->rounds);
-  std::vector<JobRound> merged = merged_rounds(top_rank(0), by_rank);
-  for (size_t i = 0; i < rounds.size(); ++i) {
-    JobRound& result = merged[i];
-    if (replicas_.size() > 1 && result.purpose != RoundPurpose::train) {
-      std::vector<ReplicaResult> results;
-      for (size_t replica = 0; replica < replicas_.size(); ++replica) {
-        results.push_back({&by_rank[top_rank(replica)][i], plans.rows[replica].at({result.job, rounds[i].batch->step})});
-      }
-      add_replicas(results, rounds[i].batch->rows.size(), result);
-    }
-    result.adapter = rounds[i].adapter;
-    result.batch = rounds[i].batch;
-    result.labelled_of_whole.reset();
-    rounds[i] = std::move(result);
-  }
+std::vector<std::vector<JobRound>> RankThreads::rounds_by_rank() const {
+  std::vector<std::vector<JobRound>> all;
+  for (const auto& rank : ranks_) all.push_back(rank->rounds);
+  return all;
 }
 
 void RankThreads::take_times() {

@@ -78,16 +78,15 @@ class RankThreads : public RankGroup {
   void work(Rank& rank, int threads);
   void run_on(Rank& rank);
   void give_up(std::exception_ptr error);
-  void merge(const ReplicaPlans& plans, std::span<JobRound> rounds) const;
+  std::vector<std::vector<JobRound>> rounds_by_rank() const;
   void take_times();
   void complete_steps();
   void make_communicators();
-  size_t top_rank(size_t replica) const;
   const JobShards& shards_of(const Rank& rank) const { return replicas_[rank.replica].shards[static_cast<size_t>(rank.part)]; }
   bool has_shards() const { return layouts_.size() > 1 || replicas_.front().parts > 1; }
   void deal_rounds(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   void deal_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds);
-  const JobExchange& exchange_of_job(int32_t job);
+  const JobExchange& exchange_of_job(int32_t job, const Adapter& whole);
   template <typename Each>
   void for_each_adapter(std::span<JobRound> rounds, Each each);
 

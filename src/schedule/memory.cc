@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "model/config/tensor_shard.h"
+#include "schedule/replica_memory.h"
 
 namespace cotune {
 namespace {
@@ -64,10 +65,6 @@ int64_t largest_forms(const ModelConfig& config, std::span<const JobFootprint> j
     }
   }
   return largest;
-}
-
-int64_t with_holes(int64_t bytes, const MemoryFacts& facts) {
-  return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * facts.fragmentation));
 }
 
 /// The stages of which one is a process's, if it has not the whole model.
@@ -302,6 +299,10 @@ WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const P
   return worst;
 }
 
+int64_t MemoryFacts::with_holes(int64_t bytes) const {
+  return static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * fragmentation));
+}
+
 int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter) {
   const ProjectionSize size = projection_size(config, adapter.projection);
   switch (adapter.method) {
@@ -364,62 +365,10 @@ void add_resident(const ModelConfig& config, const AdapterShape& adapter, int64_
   estimate.adapters += copies * forms;
 }
 
-MemoryFacts facts_of(const MemoryFacts::Replica& replica, const MemoryFacts& facts) {
-  MemoryFacts own = facts;
-  own.replicas.clear();
-  own.ranks = replica.ranks;
-  own.tensor_parallel = replica.tensor_parallel;
-  return own;
-}
-
-void add(const MemoryEstimate& more, MemoryEstimate& estimate) {
-  estimate.adapters += more.adapters;
-  estimate.gradients += more.gradients;
-  estimate.optimizer += more.optimizer;
-}
-
-/// The whole adapter, and every replica's copy or shards.
-MemoryEstimate resident_on_replicas(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
-  const MemoryEstimate whole = resident_bytes(config, job, facts_of({}, facts));
-  MemoryEstimate all = whole;
-  for (const MemoryFacts::Replica& replica : facts.replicas) {
-    add(resident_bytes(config, job, facts_of(replica, facts)), all);
-    if (replica.tensor_parallel == 1) continue;
-    all.adapters -= whole.adapters;  // of one that divides layers it counts the whole, too
-    all.gradients -= whole.gradients;
-    all.optimizer -= whole.optimizer;
-  }
-  return all;
-}
-
-MemoryEstimate predict_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
-                                const MemoryFacts& facts) {
-  MemoryEstimate all;
-  all.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
-  int64_t largest = 0;
-  for (const JobFootprint& job : jobs) {
-    add(resident_on_replicas(config, job, facts), all);
-    largest = std::max(largest, resident_bytes(config, job, facts_of({}, facts)).gradients);
-  }
-  int64_t holders = 0;  // of a value that no rank's part leaves out
-  for (const MemoryFacts::Replica& replica : facts.replicas) {
-    holders += replica.tensor_parallel;
-    const MemoryEstimate own = predict_memory(config, jobs, policy, facts_of(replica, facts));
-    all.activations += own.activations;
-    all.chain_kv += own.chain_kv;
-    all.workspace += own.workspace;
-    all.logits += own.logits;
-  }
-  // Of every value: what is given and taken, the sum, what goes back and comes back (engine/gradient_exchange.h).
-  const auto givers = static_cast<int64_t>(facts.replicas.size());
-  all.workspace += with_holes((2 * (givers - 1) + 1 + 2 * (holders - 1)) * largest, facts);
-  return all;
-}
-
 }  // namespace
 
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
-  if (!facts.replicas.empty()) return resident_on_replicas(config, job, facts);
+  if (!facts.replicas.empty()) return resident_bytes_of_replicas(config, job, facts);
   const int64_t a = accumulation_size(facts), tensor = facts.tensor_parallel, parts = parts_here(facts);
   MemoryEstimate estimate;
   std::map<int64_t, int64_t> dense_by_layer;
@@ -455,7 +404,7 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts) {
-  if (!facts.replicas.empty()) return predict_replicas(config, jobs, policy, facts);
+  if (!facts.replicas.empty()) return predict_memory_of_replicas(config, jobs, policy, facts);
   const int64_t e = facts.element_size, a = accumulation_size(facts);
   MemoryEstimate estimate;
   estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
@@ -503,17 +452,16 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   }
   const int64_t head_bytes = facts.head_workspace_bytes / 3 * 4;
   const int64_t head_rows = tensor * std::max<int64_t>(row_grid, head_bytes / (config.vocabulary_size * e));
-  estimate.activations = with_holes(estimate.activations, facts);
-  estimate.chain_kv = with_holes(estimate.chain_kv, facts);
+  estimate.activations = facts.with_holes(estimate.activations);
+  estimate.chain_kv = facts.with_holes(estimate.chain_kv);
   const int64_t ranks_here = facts.process_stages.empty() ? facts.ranks : 1;
   const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.stages() - 1);
   int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
   if (tensor > 1) messages += ranks_here * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
-  estimate.workspace = with_holes(
-      ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages,
-      facts);
+  estimate.workspace = facts.with_holes(
+      ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages);
   const int64_t logit_bytes = facts.packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
-  estimate.logits = with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes, facts);
+  estimate.logits = facts.with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes);
   return estimate;
 }
 

@@ -52,16 +52,19 @@ struct MemoryFacts {
   int64_t ranks = 1;              ///< that the model is divided among
   int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline
   int64_t stages() const { return ranks / tensor_parallel; }
-  /// Where there are several replicas of the model: the degrees of each, in place of ranks and tensor_parallel.
+  std::vector<StageShape> process_stages;  ///< of those ranks, where each is a process of its own: the dearest counts. Empty: all are in this one
+  /// Where there are several replicas of the model: of each, in place of ranks, tensor_parallel and process_stages.
   struct Replica {
     int64_t ranks = 1;
     int64_t tensor_parallel = 1;
+    std::vector<StageShape> process_stages;
     bool operator==(const Replica&) const = default;
   };
   std::vector<Replica> replicas;
-  std::vector<StageShape> process_stages;  ///< of those ranks, where each is a process of its own: the dearest counts. Empty: all are in this one
+  bool ranks_are_processes() const { return !process_stages.empty() || (!replicas.empty() && !replicas.front().process_stages.empty()); }
   RankOrder rank_order = RankOrder::automatic;
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
+  int64_t with_holes(int64_t bytes) const;
 };
 
 /// The largest microbatch, the most tokens alive at once and the longest chain that plan_step can make of batches of

@@ -46,6 +46,13 @@ PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::un
           .stage_rank = one_stage_per_rank(static_cast<int32_t>(degrees.pipeline))};
 }
 
+std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
+                                             const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel) {
+  std::vector<PipelineLayout> layouts;
+  for (const ReplicaDegrees& replica : parallel.replicas) layouts.push_back(balanced_layout(model, jobs, costs, policy, replica));
+  return layouts;
+}
+
 RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
                          const DeviceCosts& costs, std::vector<PipelineLayout> layouts, RankPlannerOptions options)
     : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {

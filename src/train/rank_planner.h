@@ -25,6 +25,10 @@ inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
                                const DeviceCosts& costs, const PackingPolicy& policy, const ReplicaDegrees& degrees);
 
+/// Of all replicas.
+std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
+                                             const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel);
+
 struct RankPlannerOptions {
   RankOrder order = RankOrder::automatic;
   Link link = thread_link;

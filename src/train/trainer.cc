@@ -6,24 +6,23 @@
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
+#include "train/divided_memory.h"
 
 namespace cotune {
 namespace {
+
+TrainerOptions with_division(TrainerOptions options) {
+  if (options.parallel.replicas.empty()) options.parallel.replicas = {{.pipeline = options.ranks}};
+  return options;
+}
 
 /// Before any job is loaded: what is held now stays.
 MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& options) {
   release_unused_memory();
   MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
-  facts.ranks = options.ranks;
-  if (options.parallel.replicas.size() == 1) facts.tensor_parallel = options.parallel.replicas.front().tensor;
-  if (options.parallel.replicas.size() > 1) {
-    for (const ReplicaDegrees& replica : options.parallel.replicas) facts.replicas.push_back({replica.ranks(), replica.tensor});
-  }
+  const bool are_processes = options.rank_group != nullptr && options.rank_group->are_processes();
+  set_division(facts, options.parallel, are_processes ? options.rank_group->layouts() : std::span<const PipelineLayout>{});
   facts.rank_order = options.pipeline_order;
-  if (options.rank_group != nullptr && options.rank_group->are_processes()) {
-    facts.process_stages = options.rank_group->layout().stages;
-    facts.tensor_parallel = options.rank_group->layout().tensor_parallel();
-  }
   int64_t weight_bytes = options.parts.contains(backbone.shard().count) ? 0 : backbone.weight_bytes();
   for (const auto& [degree, parts] : options.parts) {
     for (const auto& part : parts) weight_bytes += part->weight_bytes();
@@ -38,14 +37,13 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
                  TrainerOptions options)
     : backbone_(std::move(backbone)),
       jobs_(std::move(jobs)),
-      options_(std::move(options)),
+      options_(with_division(std::move(options))),
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
       learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
       process_limit_(options_.memory_limit_bytes, options_.device) {
   options_.policy.layer_count = backbone_->config().layer_count;
-  if (options_.parallel.replicas.empty()) options_.parallel.replicas = {{.pipeline = options_.ranks}};
   COTUNE_CHECK(options_.parallel.ranks() == options_.ranks, "{} ranks, divided among {}", options_.parallel.ranks(), options_.ranks);
   options_.policy.recompute = options_.recompute == Recompute::always;
   if (options_.relief && options_.relief->requested_token_budget == requested_token_budget_) {

@@ -81,6 +81,26 @@ class RankProcesses(ProgramTest):
             self.assertGreater(rank["all_reduces"], 0)
         self.assert_like_one_rank("four", *EXACT, bound=1e-8)
 
+    def test_processes_that_are_replicas_leave_what_one_rank_leaves(self):
+        written = self.end_all(self.train("unlike", "--parallel=dp=1+pp=2", "--dispatch=even", *EXACT, size=3))
+        self.assertEqual([errors for _, errors in written[1:]], [""] * 2)
+        ranks = json.loads(written[0][0].splitlines()[-1])["ranks"]
+        self.assertEqual([rank["replica"] for rank in ranks], [0, 1, 1])
+        for rank in ranks:
+            self.assertGreater(rank["exchanged_bytes"], 0)
+        self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
+
+    def test_a_killed_replica_ends_all_and_the_run_goes_on_without_it(self):
+        ranks = self.train("killed", "--parallel=dp=2", *EXACT)
+        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+        ranks[1].send_signal(signal.SIGKILL)
+        ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+        if ranks[1].returncode == 0:
+            self.skipTest("the run had ended before it could be killed")
+        self.assertEqual(ranks[0].returncode, 1, ended)
+        self.end_all(self.train("killed", "--resume", "--parallel=dp=2", *EXACT))
+        self.assert_like_one_rank("killed", *EXACT, bound=1e-8)
+
     def test_processes_under_torchrun_itself_divide_layers(self):
         program = ROOT / ".deps" / "venv" / "bin" / "torchrun"
         torchrun_here = str(program) if program.exists() else shutil.which("torchrun")

@@ -62,7 +62,7 @@ std::vector<ExchangingRank> random_ranks(Dice& dice, const Adapter& whole, int64
       for (int64_t part = 0; part < degree; ++part) {
         ExchangingRank& rank = ranks.emplace_back();
         rank.shard = make_adapter_shard(whole, {part, degree});
-        rank.held = {.replica = replica, .adapter = rank.shard.get(), .layers = {layers}};
+        rank.held = {.replica = replica, .layers = {layers}, .parts = parts_of(*rank.shard, {{layers}})};
         rank.has_head = stage + 1 == stages && part == 0;
       }
     }
@@ -98,7 +98,7 @@ TEST_F(ExchangedGradients, AreThoseOfAFlatBufferToTheBitOnRandomLayouts) {
           own.gradient.copy_(part_at(of_replica[static_cast<size_t>(rank.held.replica)][i], own.place, own.gradient));
         }
       }
-      const JobExchange exchange = exchange_of(held);
+      const JobExchange exchange = exchange_of(whole, held);
       std::vector<std::unique_ptr<Communicator>> communicators = thread_communicators(static_cast<int32_t>(ranks.size()));
       std::vector<at::Tensor> records(ranks.size());
       std::vector<int64_t> sent(ranks.size(), 0);

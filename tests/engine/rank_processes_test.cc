@@ -1,120 +1,26 @@
 // Ranks with weights, adapters and memory of their own, as processes have them; here each is a thread, and shares nothing.
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <thread>
 
 #include "adapter/adapter_shard.h"
 #include "engine/adapter_state.h"
 #include "engine/memory_facts.h"
-#include "engine/rank_follower.h"
-#include "engine/rank_leader.h"
+#include "engine/process_ranks.h"
 #include "engine/rank_rounds.h"
 #include "ops/memory.h"
 #include "schedule/adapter_shape.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/gpipe.h"
+#include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
 namespace {
 
 using namespace testing;
-
-/// Groups of threads that are made when the first of their ranks asks.
-class ThreadGroups {
- public:
-  explicit ThreadGroups(int32_t size) : size_(size), asked_(static_cast<size_t>(size), 0) {}
-
-  RankLinks links(int32_t rank) {
-    const auto new_group = [this, rank](const std::vector<int32_t>& ranks) {
-      const std::lock_guard lock(mutex_);
-      std::vector<std::unique_ptr<Communicator>>& group = groups_[{asked_[static_cast<size_t>(rank)]++, ranks}];
-      if (group.empty()) group = thread_communicators(static_cast<int32_t>(ranks.size()));
-      return std::move(group[static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin())]);
-    };
-    return RankLinks(new_group, size_);
-  }
-
- private:
-  int32_t size_;
-  std::mutex mutex_;
-  std::vector<size_t> asked_;  ///< how often, by rank
-  std::map<std::pair<size_t, std::vector<int32_t>>, std::vector<std::unique_ptr<Communicator>>> groups_;
-};
-
-/// What random_backbone gives, as far as a rank needs it.
-std::shared_ptr<Backbone> backbone_of(const ModelConfig& config, const PipelineLayout& layout, int32_t rank,
-                                      at::ScalarType compute = at::kDouble) {
-  return Backbone::load(random_model(config, 5), compute, at::kCPU, backbone_use_of(layout, rank));
-}
-
-/// The calling thread computes by itself, and not with others that would wait for cores of other ranks.
-void compute_alone() {
-  at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
-  omp_set_num_threads(1);
-}
-
-/// A leader in this thread, and its followers.
-class Processes {
- public:
-  /// before_work: of the followers.
-  Processes(const ModelConfig& config, const PipelineLayout& layout, std::function<void(int32_t rank)> before_work = {},
-            at::ScalarType compute = at::kDouble)
-      : threads_before_(omp_get_max_threads()), groups_(layout.worker_count()), ended_(static_cast<size_t>(layout.worker_count())) {
-    for (int32_t rank = 1; rank < layout.worker_count(); ++rank) {
-      threads_.emplace_back([=, this] {
-        compute_alone();
-        RankFollower follower(backbone_of(config, layout, rank, compute), layout, groups_.links(rank));
-        if (before_work) follower.before_work = [=] { before_work(rank); };
-        try {
-          follower.serve();
-        } catch (const std::exception& error) {
-          ended_[static_cast<size_t>(rank)] = error.what();
-        }
-      });
-    }
-    compute_alone();
-    leader_ = std::make_unique<RankLeader>(backbone_of(config, layout, 0, compute), layout, groups_.links(0));
-  }
-  ~Processes() {
-    end();
-    omp_set_num_threads(threads_before_);
-  }
-
-  RankLeader& leader() { return *leader_; }
-  LifeEvents events() {
-    return {.begins = [this](JobLife& life, int32_t job) { leader_->share(job, life.adapter()); },
-            .selected = [this](JobLife& life, int32_t job, int64_t pass) { leader_->end_selection(job, life.adapter(), pass); },
-            .ends =
-                [this](JobLife& life, int32_t job) {
-                  leader_->gather(job, life.adapter());
-                  leader_->forget(job);
-                }};
-  }
-  /// Why followers ended, by rank; "" where they were told to.
-  const std::vector<std::string>& end() {
-    leader_.reset();
-    for (std::thread& thread : threads_) {
-      if (thread.joinable()) thread.join();
-    }
-    return ended_;
-  }
-
- private:
-  int threads_before_;
-  ThreadGroups groups_;
-  std::vector<std::string> ended_;
-  std::vector<std::thread> threads_;
-  std::unique_ptr<RankLeader> leader_;
-};
 
 class RanksAsProcesses : public ::testing::Test {
  protected:
@@ -149,7 +55,7 @@ TEST_F(RanksAsProcesses, HoldTheWeightsAndAdaptersOfTheirLayersAlone) {
   const PipelineLayout layout = even_layout(config, 2);
   int64_t weights = 0;
   for (int32_t rank = 0; rank < 2; ++rank) {
-    const auto part = backbone_of(config, layout, rank);
+    const auto part = backbone_of_rank(config, {{layout}}, rank);
     EXPECT_LT(part->weight_bytes(), backbone->weight_bytes());
     weights += part->weight_bytes();
   }
@@ -352,7 +258,7 @@ TEST(RanksAsProcessesThatDivideLayers, HoldTheWeightsAndAdaptersOfTheirPartsAlon
   const ModelConfig config = eight_heads(4);
   const PipelineLayout layout = even_layout(config, 2, 1, 2);
   int64_t weights = 0;
-  for (int32_t rank = 0; rank < 4; ++rank) weights += backbone_of(config, layout, rank)->weight_bytes();
+  for (int32_t rank = 0; rank < 4; ++rank) weights += backbone_of_rank(config, {{layout}}, rank)->weight_bytes();
   // Norms are on both ranks of a stage, rotary tables on all, and the embedding, which is tied to the head, on both stages.
   const auto whole = random_backbone(config, at::kDouble, at::kCPU);
   const auto rotary = static_cast<int64_t>(whole->rotary().cosine.nbytes() + whole->rotary().sine.nbytes());
@@ -369,7 +275,7 @@ TEST(RanksAsProcessesThatDivideLayers, HoldTheWeightsAndAdaptersOfTheirPartsAlon
       for (const Parameter& parameter : part->parameters()) {
         if (rank % 2 == 1 && parameter.place.dimension < 0) twice += parameter.value.numel();
       }
-      const std::vector<ParameterPart> parts = parts_from_json(parts_to_json(parts_of(*part)));
+      const std::vector<ParameterPart> parts = parts_from_json(parts_to_json(parts_of(*part, layers)));
       EXPECT_TRUE(at::equal(flat_state(*part, layers), flat_state(*adapter, layers, parts))) << job.name;
     }
     EXPECT_EQ(parameters, adapter->parameter_count() + twice) << job.name;
@@ -430,7 +336,7 @@ TEST(RanksAsProcessesThatDivideLayers, TakeTheMemoryThatIsPredicted) {
   }
   int64_t largest = 0;
   for (int32_t rank = 0; rank < 2; ++rank) {
-    const auto part = backbone_of(config, layout, rank, at::kFloat);
+    const auto part = backbone_of_rank(config, {{layout}}, rank, at::kFloat);
     largest = std::max(largest, part->weight_bytes() - static_cast<int64_t>(part->rotary().cosine.nbytes() + part->rotary().sine.nbytes()));
   }
   const int64_t weights = predict_weight_bytes(config, facts);

@@ -2,12 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
-#include <stdexcept>
 
-#include "base/random.h"
-#include "engine/rank_rounds.h"
+#include "engine/dealt_rounds.h"
 #include "engine/rank_threads.h"
-#include "schedule/dealt_round.h"
 
 namespace cotune {
 namespace {
@@ -28,15 +25,6 @@ class Replicas : public ::testing::Test {
     jobs[3].optimizer.momentum = 0.9;
   }
 
-  static ModelConfig eight_heads() {
-    ModelConfig config = kernel_friendly_config(4);
-    config.head_count = 8;
-    config.kv_head_count = 2;
-    config.head_dim = 16;
-    config.vocabulary_size = 251;
-    return config;
-  }
-
   std::unique_ptr<RankThreads> ranks_of(const std::vector<Shape>& shapes) {
     std::vector<ReplicaRanks> replicas;
     for (const Shape& shape : shapes) {
@@ -52,47 +40,19 @@ class Replicas : public ::testing::Test {
     return std::make_unique<RankThreads>(std::move(replicas), 1);
   }
 
-  /// Every row goes to a replica of its own choice; some batches go to one alone.
-  static DealtRound dealt(const StepPlan& round, uint64_t key, size_t replicas) {
-    DealtRound result{.batches = round.batches, .replica_of = {}};
-    for (const BatchShape& batch : round.batches) {
-      std::vector<int32_t>& own = result.replica_of.emplace_back();
-      const uint64_t of_batch = key + 1000 * static_cast<uint64_t>(batch.job) + 100000 * static_cast<uint64_t>(batch.step);
-      for (size_t row = 0; row < batch.row_lengths.size(); ++row) {
-        own.push_back(static_cast<int32_t>(uniform_below(of_batch, uniform_below(of_batch, 99, 3) == 0 ? 0 : row, replicas)));
-      }
-    }
-    return result;
-  }
-
-  static std::optional<ReplicaPlans> plans_of(std::span<const StepPlan> rounds, const RankGroup& ranks, uint64_t key,
-                                              RankOrder order = RankOrder::automatic) {
-    std::vector<DealtRound> dealt_rounds;
-    std::vector<PackingPolicy> policies;
-    for (const StepPlan& round : rounds) {
-      dealt_rounds.push_back(dealt(round, key, ranks.layouts().size()));
-      policies.push_back(round.policy);
-    }
-    return plan_replicas(dealt_rounds, policies, ranks.layouts(), [&](size_t replica, std::vector<StepPlan> own) {
-      const PipelineLayout& layout = ranks.layouts()[replica];
-      return plan_ranks(std::move(own), layout, one_unit,
-                        {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
-    });
-  }
-
   std::vector<at::Tensor> train_on(RankThreads& ranks, uint64_t key, const PackingPolicy& policy) {
     LifeEvents events;
     events.begins = [&](JobLife& life, int32_t job) { ranks.share(job, life.adapter()); };
     events.selected = [&](JobLife& life, int32_t job, int64_t pass) { ranks.end_selection(job, life.adapter(), pass); };
     events.ends = [&](JobLife& life, int32_t job) { ranks.gather(job, life.adapter()); };
     return train(jobs, *whole, policy, [&](Round& round) {
-      const auto plans = plans_of({&round.plan, 1}, ranks, key);
+      const auto plans = deal_at_random({&round.plan, 1}, ranks, key);
       ASSERT_TRUE(plans.has_value());
       ranks.run(*plans, round.rounds);
     }, events);
   }
 
-  const ModelConfig config = eight_heads();
+  const ModelConfig config = eight_heads(4, 2);
   const std::shared_ptr<const Backbone> whole = random_backbone(config, at::kDouble, at::kCPU);
   std::map<int64_t, std::vector<std::shared_ptr<const Backbone>>> parts_;
   std::vector<RandomJob> jobs = every_method();
@@ -117,7 +77,7 @@ TEST_F(Replicas, HaveEqualBits) {
   std::vector<RandomJob> few(jobs.begin(), jobs.begin() + 2);
   Rounds together = rounds_of(few, config, small_microbatches(), 3);
   for (size_t i = 0; i < few.size(); ++i) ranks->share(static_cast<int32_t>(i), *together.adapters[i]);
-  const auto plans = plans_of(together.plans, *ranks, 7);
+  const auto plans = deal_at_random(together.plans, *ranks, 7);
   ASSERT_TRUE(plans.has_value());
   ranks->run(*plans, together.rounds);
   for (const JobRound& round : together.rounds) EXPECT_TRUE(round.stepped) << round.failure;
@@ -140,7 +100,7 @@ TEST_F(Replicas, TrainTheSameWithoutAFlushBetweenRounds) {
   for (const RankOrder order : {RankOrder::automatic, RankOrder::lorapp, RankOrder::gpipe, RankOrder::muxtune}) {
     const auto ranks = ranks_of({{.stages = 2}, {}, {.stages = 2}});
     Rounds together = rounds_of(jobs, config, small_microbatches(), steps);
-    const auto plans = plans_of(together.plans, *ranks, 3 + static_cast<uint64_t>(order), order);
+    const auto plans = deal_at_random(together.plans, *ranks, 3 + static_cast<uint64_t>(order), order);
     if (!plans) continue;
     ++planned;
     for (size_t i = 0; i < jobs.size(); ++i) ranks->share(static_cast<int32_t>(i), *together.adapters[i]);
@@ -166,7 +126,7 @@ TEST_F(Replicas, LeaveAJobAloneFromTheStepOnThatIsNotFinite) {
   together.adapters[1]->parameters().front().value.fill_(std::numeric_limits<double>::infinity());
   together.adapters[1]->refresh();
   for (int32_t job = 0; job < 2; ++job) ranks->share(job, *together.adapters[static_cast<size_t>(job)]);
-  const auto plans = plans_of(together.plans, *ranks, 5);
+  const auto plans = deal_at_random(together.plans, *ranks, 5);
   ASSERT_TRUE(plans.has_value());
   ranks->run(*plans, together.rounds);
   for (const size_t round : {0, 2}) EXPECT_TRUE(together.rounds[round].stepped) << together.rounds[round].failure;
@@ -179,61 +139,15 @@ TEST_F(Replicas, LeaveAJobAloneFromTheStepOnThatIsNotFinite) {
 TEST_F(Replicas, EvaluateAsOneRankDoes) {
   const auto ranks = ranks_of({{}, {.stages = 2}, {.tensor = 2}});
   expect_evaluation_of_one_rank(*ranks, whole, [&](const StepPlan& round) {
-    ReplicaPlans plans = *plans_of({&round, 1}, *ranks, 11);
+    ReplicaPlans plans = *deal_at_random({&round, 1}, *ranks, 11);
     plans.exchanges.clear();
     return plans;
   });
 }
 
 TEST_F(Replicas, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
-  // Two steps of each job without a flush: what has not been made when a rank breaks off goes through on its own.
-  std::vector<RandomJob> few{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), bottleneck_job("b", 2, 8, Activation::relu, {90, 12})};
-  for (RandomJob& job : few) job.steps = 2;
-  const std::vector<at::Tensor> expected = train_on_one(few, whole, small_microbatches());
   const auto ranks = ranks_of({{}, {.stages = 2}});
-  size_t broken_off = 0, partly = 0;
-  for (int64_t limit = 5; limit < 120; limit += 9) {
-    Rounds together = rounds_of(few, config, small_microbatches(), 2);
-    for (int32_t job = 0; job < 2; ++job) ranks->share(job, *together.adapters[static_cast<size_t>(job)]);
-    int64_t count = 0;
-    ranks->observe([&](int32_t rank, const Operator&) {
-      if (rank == 1 && ++count == limit) throw std::domain_error("trouble");
-    });
-    try {
-      ranks->run(*plans_of(together.plans, *ranks, 13), together.rounds);
-    } catch (const std::domain_error&) {
-      ++broken_off;
-    }
-    ranks->observe({});
-    size_t made = 0;
-    for (size_t first = 0; first < together.rounds.size(); first += few.size()) {
-      std::vector<JobRound> rest;
-      std::vector<BatchShape> shapes;
-      for (size_t i = first; i < first + few.size(); ++i) {
-        made += together.rounds[i].stepped;
-        if (together.rounds[i].stepped) continue;
-        EXPECT_EQ(together.rounds[i].failure, "");
-        rest.push_back(together.rounds[i]);
-        shapes.push_back(rest.back().batch->shape(rest.back().job, 0));
-      }
-      if (rest.empty()) continue;
-      PackingPolicy policy = small_microbatches();
-      policy.layer_count = config.layer_count;
-      const StepPlan plan = plan_step(shapes, policy);
-      ranks->run(*plans_of({&plan, 1}, *ranks, 14), rest);
-      for (const JobRound& round : rest) together.rounds[first + static_cast<size_t>(round.job)] = round;
-    }
-    partly += made > 0 && made < together.rounds.size();
-    std::vector<at::Tensor> trained;
-    for (size_t i = 0; i < few.size(); ++i) {
-      ranks->gather(static_cast<int32_t>(i), *together.adapters[i]);
-      for (size_t step = 0; step < 2; ++step) trained.push_back(at::scalar_tensor(together.rounds[step * few.size() + i].loss(), at::kDouble));
-      for (const at::Tensor& value : values_of(*together.adapters[i])) trained.push_back(value);
-    }
-    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "broken off after " << limit << " operators";
-  }
-  EXPECT_GT(broken_off, 2u);
-  EXPECT_GT(partly, 0u);
+  expect_dealt_steps_everywhere_or_nowhere(*ranks, whole, 1);
 }
 
 TEST_F(Replicas, SendNoMoreThanTheLeast) {
@@ -241,7 +155,7 @@ TEST_F(Replicas, SendNoMoreThanTheLeast) {
   const auto ranks = ranks_of({{.tensor = 2}, {}, {.stages = 2}});
   Rounds together = rounds_of(one, config, small_microbatches(), 1);
   ranks->share(0, *together.adapters.front());
-  const auto plans = plans_of(together.plans, *ranks, 17);
+  const auto plans = deal_at_random(together.plans, *ranks, 17);
   ranks->run(*plans, together.rounds);
   // Per value: two gifts and two returns; what every rank of the divided replica has returns once more.
   int64_t least = 0;

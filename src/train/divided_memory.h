@@ -1,0 +1,14 @@
+#pragma once
+
+#include <span>
+
+#include "jobs/parallel.h"
+#include "schedule/memory.h"
+#include "schedule/pipeline/rank_plan.h"
+
+namespace cotune {
+
+/// What predictions of memory know of how the model is divided. process_layouts: of the replicas, where ranks are processes; else none.
+void set_division(MemoryFacts& facts, const Parallel& parallel, std::span<const PipelineLayout> process_layouts);
+
+}  // namespace cotune

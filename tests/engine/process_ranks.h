@@ -1,0 +1,61 @@
+/// Ranks with weights, adapters and memory of their own, as processes have them; here each is a thread, and shares nothing.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/rank_leader.h"
+#include "engine/rank_rounds.h"
+
+namespace cotune::testing {
+
+/// Groups of threads that are made when the first of their ranks asks.
+class ThreadGroups {
+ public:
+  explicit ThreadGroups(int32_t size) : size_(size), asked_(static_cast<size_t>(size), 0) {}
+  RankLinks links(int32_t rank);
+
+ private:
+  int32_t size_;
+  std::mutex mutex_;
+  std::vector<size_t> asked_;  ///< how often, by rank
+  std::map<std::pair<size_t, std::vector<int32_t>>, std::vector<std::unique_ptr<Communicator>>> groups_;
+};
+
+/// What random_backbone gives, as far as a rank needs it. layouts: of the replicas.
+std::shared_ptr<Backbone> backbone_of_rank(const ModelConfig& config, std::span<const PipelineLayout> layouts, int32_t rank,
+                                           at::ScalarType compute = at::kDouble);
+
+/// A leader in this thread, and its followers.
+class Processes {
+ public:
+  /// before_work: of the followers.
+  Processes(const ModelConfig& config, const PipelineLayout& layout, std::function<void(int32_t rank)> before_work = {},
+            at::ScalarType compute = at::kDouble)
+      : Processes(config, std::vector{layout}, std::move(before_work), compute) {}
+  /// Of replicas with these layouts.
+  Processes(const ModelConfig& config, const std::vector<PipelineLayout>& layouts, std::function<void(int32_t rank)> before_work = {},
+            at::ScalarType compute = at::kDouble);
+  ~Processes();
+
+  RankLeader& leader() { return *leader_; }
+  LifeEvents events();
+  /// Why followers ended, by rank; "" where they were told to.
+  const std::vector<std::string>& end();
+
+ private:
+  int threads_before_;
+  ThreadGroups groups_;
+  std::vector<std::string> ended_;
+  std::vector<std::thread> threads_;
+  std::unique_ptr<RankLeader> leader_;
+};
+
+}  // namespace cotune::testing
