@@ -14,6 +14,7 @@
 #include "engine/rank_links.h"
 #include "engine/rank_results.h"
 #include "schedule/pipeline/rank_place.h"
+#include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
 

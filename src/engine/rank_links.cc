@@ -1,5 +1,6 @@
 #include "engine/rank_links.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "schedule/pipeline/rank_place.h"
@@ -32,7 +33,9 @@ void RankLinks::join(std::span<const PipelineLayout> layouts) {
     if (layout.place_of(worker) == layout.place_of(own)) part.push_back(first + worker);
   }
   messages = new_group(pipeline);
-  if (part.size() > 1) group = new_group(part);
+  const bool some_divide = std::ranges::any_of(layouts, [](const PipelineLayout& each) { return each.tensor_parallel() > 1; });
+  if (some_divide) group = new_group(part);  // all ranks ask for as many groups
+  if (part.size() == 1) group.reset();
   if (layouts.size() > 1) exchange = new_group(all_ranks(control->size()));
   if (progress != nullptr) progress->join(std::move(pipeline), std::move(part));
 }
