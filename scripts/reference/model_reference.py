@@ -169,10 +169,19 @@ def write_gguf_blocks(path):
     rng = numpy.random.default_rng(7)
     values = (rng.standard_normal((4, 96)) * numpy.array([[0.01], [1.0], [30.0], [0.0]])).astype(numpy.float32)
     out = {"values": values}
-    for kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"):
+    for kind in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
         which = getattr(gguf.GGMLQuantizationType, kind)
         blocks = gguf.quants.quantize(values, which)
         out[f"{kind}.blocks"] = numpy.frombuffer(numpy.ascontiguousarray(blocks).tobytes(), dtype=numpy.uint8).copy()
+        out[f"{kind}.values"] = numpy.ascontiguousarray(gguf.quants.dequantize(blocks, which)).astype(numpy.float32)
+    # The package reads K-quants and does not write them: any bytes are blocks, where the f16 scales among them are finite.
+    scales = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+    for kind, places in scales.items():
+        which = getattr(gguf.GGMLQuantizationType, kind)
+        blocks = rng.integers(0, 256, (12, gguf.GGML_QUANT_SIZES[which][1]), dtype=numpy.uint8)
+        for place in places:
+            blocks[:, place:place + 2] = rng.standard_normal((12, 1)).astype(numpy.float16).view(numpy.uint8)
+        out[f"{kind}.blocks"] = blocks.reshape(-1).copy()
         out[f"{kind}.values"] = numpy.ascontiguousarray(gguf.quants.dequantize(blocks, which)).astype(numpy.float32)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(out, path)

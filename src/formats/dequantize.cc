@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "formats/dequantize_k.h"
 #include "formats/gguf_types.h"
 
 namespace cotune {
@@ -39,6 +40,35 @@ void dequantize_q4_1(const std::byte* block, float* values) {
     const int byte = std::to_integer<int>(block[4 + i]);
     values[i] = scale * static_cast<float>(byte & 15) + minimum;
     values[i + kBlock / 2] = scale * static_cast<float>(byte >> 4) + minimum;
+  }
+}
+
+/// The fifth bits are bits of a word: value i's is bit i.
+uint32_t load_u32(const std::byte* bytes) {
+  uint32_t value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+void dequantize_q5_0(const std::byte* block, float* values) {
+  const float scale = float_from_f16(load_u16(block));
+  const uint32_t fifth = load_u32(block + 2);
+  for (int64_t i = 0; i < kBlock / 2; ++i) {
+    const int byte = std::to_integer<int>(block[6 + i]);
+    const int low = static_cast<int>(fifth >> i & 1) << 4, high = static_cast<int>(fifth >> (i + kBlock / 2) & 1) << 4;
+    values[i] = scale * static_cast<float>(((byte & 15) | low) - 16);
+    values[i + kBlock / 2] = scale * static_cast<float>(((byte >> 4) | high) - 16);
+  }
+}
+
+void dequantize_q5_1(const std::byte* block, float* values) {
+  const float scale = float_from_f16(load_u16(block)), minimum = float_from_f16(load_u16(block + 2));
+  const uint32_t fifth = load_u32(block + 4);
+  for (int64_t i = 0; i < kBlock / 2; ++i) {
+    const int byte = std::to_integer<int>(block[8 + i]);
+    const int low = static_cast<int>(fifth >> i & 1) << 4, high = static_cast<int>(fifth >> (i + kBlock / 2) & 1) << 4;
+    values[i] = scale * static_cast<float>((byte & 15) | low) + minimum;
+    values[i + kBlock / 2] = scale * static_cast<float>((byte >> 4) | high) + minimum;
   }
 }
 
@@ -82,13 +112,20 @@ bool can_dequantize(GgufType type) {
     case GgufType::Q8_0:
     case GgufType::Q4_0:
     case GgufType::Q4_1:
+    case GgufType::Q5_0:
+    case GgufType::Q5_1:
+    case GgufType::Q2_K:
+    case GgufType::Q3_K:
+    case GgufType::Q4_K:
+    case GgufType::Q5_K:
+    case GgufType::Q6_K:
       return true;
   }
   return false;
 }
 
 std::string dequantizable_types() {
-  return "F32, F16, BF16, Q8_0, Q4_0, Q4_1";
+  return "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K";
 }
 
 GgufBlock gguf_block(GgufType type) {
@@ -120,6 +157,20 @@ void dequantize(GgufType type, std::span<const std::byte> blocks, std::span<floa
       return for_each_block<dequantize_q4_0>(blocks.data(), count, block, values.data());
     case GgufType::Q4_1:
       return for_each_block<dequantize_q4_1>(blocks.data(), count, block, values.data());
+    case GgufType::Q5_0:
+      return for_each_block<dequantize_q5_0>(blocks.data(), count, block, values.data());
+    case GgufType::Q5_1:
+      return for_each_block<dequantize_q5_1>(blocks.data(), count, block, values.data());
+    case GgufType::Q2_K:
+      return for_each_block<dequantize_q2_k>(blocks.data(), count, block, values.data());
+    case GgufType::Q3_K:
+      return for_each_block<dequantize_q3_k>(blocks.data(), count, block, values.data());
+    case GgufType::Q4_K:
+      return for_each_block<dequantize_q4_k>(blocks.data(), count, block, values.data());
+    case GgufType::Q5_K:
+      return for_each_block<dequantize_q5_k>(blocks.data(), count, block, values.data());
+    case GgufType::Q6_K:
+      return for_each_block<dequantize_q6_k>(blocks.data(), count, block, values.data());
   }
 }
 

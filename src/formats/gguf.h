@@ -23,9 +23,12 @@ using GgufValue =
                  std::vector<double>, std::vector<bool>, std::vector<std::string>>;
 
 /// The tensor types of ggml, by their numbers in the file.
-enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
+enum class GgufType : uint32_t {
+  F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8,
+  Q2_K = 10, Q3_K = 11, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30
+};
 
-/// "Q4_1"; also for types that cannot be dequantised ("Q6_K"), and "type 99" for an unknown number.
+/// "Q4_1"; also for types that cannot be dequantised ("IQ4_NL"), and "type 99" for an unknown number.
 std::string gguf_type_name(GgufType type);
 
 struct GgufTensor {

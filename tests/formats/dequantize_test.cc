@@ -35,7 +35,11 @@ TEST_P(DequantizeType, EqualsThePythonPackageToTheBit) {
 INSTANTIATE_TEST_SUITE_P(AllTypes, DequantizeType,
                          ::testing::Values(Case{"F32", GgufType::F32}, Case{"F16", GgufType::F16},
                                            Case{"BF16", GgufType::BF16}, Case{"Q8_0", GgufType::Q8_0},
-                                           Case{"Q4_0", GgufType::Q4_0}, Case{"Q4_1", GgufType::Q4_1}),
+                                           Case{"Q4_0", GgufType::Q4_0}, Case{"Q4_1", GgufType::Q4_1},
+                                           Case{"Q5_0", GgufType::Q5_0}, Case{"Q5_1", GgufType::Q5_1},
+                                           Case{"Q2_K", GgufType::Q2_K}, Case{"Q3_K", GgufType::Q3_K},
+                                           Case{"Q4_K", GgufType::Q4_K}, Case{"Q5_K", GgufType::Q5_K},
+                                           Case{"Q6_K", GgufType::Q6_K}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(FloatFromF16, ConvertsZerosSubnormalsInfinitiesAndNan) {
@@ -58,13 +62,13 @@ TEST(FloatFromF16, IsMonotonicOverAllPositiveNumbers) {
 TEST(Dequantize, RefusesOtherTypesNamingTensorTypeAndTheAccepted) {
   GgufTensor tensor;
   tensor.name = "blk.0.ffn_down.weight";
-  tensor.type = static_cast<GgufType>(14);
+  tensor.type = static_cast<GgufType>(20);
   EXPECT_THAT(user_error_of([&] { require_dequantizable(tensor, "x.gguf"); }),
-              AllOf(HasSubstr("x.gguf"), HasSubstr("blk.0.ffn_down.weight"), HasSubstr("Q6_K"),
+              AllOf(HasSubstr("x.gguf"), HasSubstr("blk.0.ffn_down.weight"), HasSubstr("IQ4_NL"),
                     HasSubstr(dequantizable_types())));
   tensor.type = GgufType::Q4_1;
   EXPECT_EQ(user_error_of([&] { require_dequantizable(tensor, "x.gguf"); }), "");
-  EXPECT_THAT(user_error_of([&] { gguf_block(static_cast<GgufType>(12)); }), HasSubstr("Q4_K"));
+  EXPECT_THAT(user_error_of([&] { gguf_block(static_cast<GgufType>(23)); }), HasSubstr("IQ4_XS"));
 }
 
 TEST(Dequantize, ChecksSizes) {
