@@ -15,6 +15,7 @@
 #include "formats/safetensors.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
+#include "jobs/hub_cache.h"
 #include "jobs/target_modules.h"
 #include "model/weights/data_type_conversion.h"
 #include "ops/memory.h"
@@ -203,7 +204,9 @@ std::string adapter_config_bytes(const Adapter& adapter, const std::string& base
   Json config;
   config["peft_type"] = peft_type(spec.method);
   config["task_type"] = "CAUSAL_LM";
-  config["base_model_name_or_path"] = base_model;
+  const std::optional<HubName> name = hub_name_of(base_model);
+  config["base_model_name_or_path"] = name ? name->repository : base_model;
+  if (name) config["revision"] = name->revision;
   config["inference_mode"] = true;
   const Json targets = target_names(adapter);
   config["target_modules"] = targets;

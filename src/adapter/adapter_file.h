@@ -13,7 +13,8 @@ namespace cotune {
 inline constexpr const char* adapter_config_file = "adapter_config.json";
 inline constexpr const char* adapter_model_file = "adapter_model.safetensors";
 
-/// Bytes of the two files. base_model: `base_model_name_or_path`.
+/// Bytes of the two files. base_model: the model's path, `base_model_name_or_path`; a folder of the Hugging Face cache is written
+/// as the model's name, with its commit as `revision`.
 std::string adapter_config_bytes(const Adapter& adapter, const std::string& base_model);
 std::string adapter_model_bytes(const Adapter& adapter);
 

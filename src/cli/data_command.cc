@@ -38,10 +38,21 @@ void show_example(const Dataset& dataset, int64_t index, const ModelText& text, 
   fmt::print("\n");
 }
 
+/// What weights make of an epoch.
+void show_shares(const JobSpec& job, const Dataset& train) {
+  if (!has_weights(job.data) || train.empty()) return;
+  const std::vector<int64_t> sizes = share_sizes(batch_order(job, train));
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    fmt::print("  {} of the {} examples of an epoch are from {} (weight {}), which holds {}\n", sizes[i], train.size(), job.data.train[i].path,
+               job.data.train[i].weight, train.source_size(i));
+  }
+}
+
 void show_job(const JobSpec& job, const JobData& data, const DataArguments& arguments,
               const ModelText& text) {
   fmt::print("job {}\n", job.name);
   for (const FileReport& file : data.files) fmt::print("  {}\n", file.to_string());
+  show_shares(job, data.train);
   fmt::print("  train:    {}\n", lengths_of(data.train).to_string());
   if (!data.eval.empty()) fmt::print("  held out: {}\n", lengths_of(data.eval).to_string());
   if (arguments.eval && data.eval.empty()) fmt::print("  holds out no examples\n");

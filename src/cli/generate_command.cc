@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
+#include "cli/model_of_adapter.h"
 #include "cli/model_text.h"
 #include "cli/number_checks.h"
 #include "cli/run_setup.h"
@@ -76,18 +77,6 @@ SamplingSettings sampling_of(const GenerateArguments& arguments) {
   return settings;
 }
 
-fs::path model_path(const GenerateArguments& arguments, const fs::path& adapter_folder) {
-  if (!arguments.model.empty()) return arguments.model;
-  if (adapter_folder.empty()) throw_user_error("--model: is needed: a Hugging Face folder or a GGUF file");
-  const std::string recorded = recorded_base_model(adapter_folder);
-  if (recorded.empty() || !fs::exists(recorded)) {
-    throw_user_error("--model: is needed: the adapter in {} {}", adapter_folder.string(),
-                     recorded.empty() ? "does not say which model it is for"
-                                      : fmt::format("is for `{}`, which is no file or folder here", recorded));
-  }
-  return recorded;
-}
-
 std::string without_final_newline(std::string text) {
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
@@ -121,7 +110,7 @@ class Answerer {
         device_(choose_device(arguments.device, "--device")),
         sampling_(sampling_of(arguments)),
         adapter_folder_(arguments.adapter.empty() ? fs::path() : find_adapter_folder(arguments.adapter)),
-        files_(open_model(model_path(arguments, adapter_folder_))),
+        files_(open_model(model_of_adapter(arguments.model, adapter_folder_))),
         text_(files_) {
     if (!device_.notice.empty()) fmt::print(stderr, "{}\n", device_.notice);
     if (text_.chat_template() == nullptr && (arguments.chat || arguments.system)) {
@@ -323,8 +312,8 @@ void add_generate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "generate", "Complete a text or chat, with the base model or an adapter. The answer goes to standard output as it "
                   "comes");
-  command->add_option("--model", to.model, "Hugging Face folder or GGUF file; default: the one that the adapter names");
-  command->add_option("--adapter", to.adapter, "Adapter folder; a job's folder or a run's folder with one job will do");
+  command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do");
   CLI::Option* prompt = command->add_option("--prompt", to.prompt, "The prompt");
   CLI::Option* file =
       command->add_option("--prompt-file", to.prompt_file,

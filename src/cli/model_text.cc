@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/gguf.h"
+#include "jobs/hub_cache.h"
 
 namespace cotune {
 namespace {
@@ -70,7 +71,7 @@ std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::pa
 }
 
 ModelFiles model_without_weights(const ModelSpec& spec) {
-  const std::string& source = spec.path.empty() ? spec.config : spec.path;
+  const std::string source = path_or_snapshot(spec.path.empty() ? spec.config : spec.path).string();
   ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
   std::filesystem::path folder = source;
   if (folder.filename() == "config.json") folder = folder.parent_path();
@@ -83,7 +84,17 @@ ModelFiles model_without_weights(const ModelSpec& spec) {
 }
 
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {
-  if (!spec.path.empty()) return open_model(spec.path, mistakes);
+  if (!spec.path.empty()) {
+    const size_t before = mistakes.size();
+    const std::filesystem::path path = path_or_snapshot(spec.path);
+    ModelParts parts = open_model(path, mistakes);
+    const std::optional<HubName> name = hub_name_of(path);
+    if (name && mistakes.size() > before) {
+      mistakes.add(path.string(), 0, "", fmt::format("is of the Hugging Face cache, which may hold a part of the model only: `{}` fetches the rest",
+                                                 hub_download_command(*name)));
+    }
+    return parts;
+  }
   try {
     return {random_model(find_model_config(spec.config), spec.seed), true, true, true};
   } catch (const UserError& error) {

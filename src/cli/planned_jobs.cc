@@ -11,7 +11,7 @@
 namespace cotune {
 namespace {
 
-/// Lengths of the tokenised examples of data.train.
+/// Lengths of the tokenised examples that an epoch takes of data.train.
 ReadLengths length_reader(const ModelFiles& files, std::map<std::string, double>& truncated_shares) {
   auto text = std::make_shared<ModelText>(files);
   return [text, config = files.config, &truncated_shares](const JobSpec& job) {
@@ -19,11 +19,10 @@ ReadLengths length_reader(const ModelFiles& files, std::map<std::string, double>
     const JobData data = read_data(job, *text, config, diagnostics);
     diagnostics.throw_if_any();
     std::vector<int64_t> lengths;
-    for (int64_t i = 0; i < data.train.size(); ++i)
-      lengths.push_back(static_cast<int64_t>(data.train.tokens(i).size()));
-    if (!lengths.empty()) {
-      truncated_shares[job.name] = static_cast<double>(data.files.front().truncated) / static_cast<double>(lengths.size());
-    }
+    for (const int64_t example : epoch_order(batch_order(job, data.train), 0)) lengths.push_back(data.train.length(example));
+    int64_t truncated = 0;
+    for (size_t i = 0; i < job.data.train.size(); ++i) truncated += data.files[i].truncated;
+    if (!lengths.empty()) truncated_shares[job.name] = static_cast<double>(truncated) / static_cast<double>(lengths.size());
     return histogram_of(lengths);
   };
 }

@@ -17,6 +17,7 @@
 #include "cli/profile_fingerprint.h"
 #include "cli/run_setup.h"
 #include "engine/operator_profiler.h"
+#include "jobs/hub_cache.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "plan/cost/measured_times.h"
@@ -39,10 +40,10 @@ constexpr int fewest_sweeps = 3;
 
 /// A checkpoint; or a shape alone, whose weights are then random: times do not depend on them.
 ModelSpec model_spec(const ProfileArguments& arguments) {
-  const std::filesystem::path path = arguments.model;
+  const std::filesystem::path path = path_or_snapshot(arguments.model);
   const bool has_weights = std::filesystem::is_directory(path) || path.extension() == ".gguf";
   ModelSpec spec;
-  (has_weights ? spec.path : spec.config) = arguments.model;
+  (has_weights ? spec.path : spec.config) = path.string();
   spec.dtype = arguments.dtype;
   return spec;
 }

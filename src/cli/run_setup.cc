@@ -22,19 +22,21 @@ void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnos
   constexpr int64_t most = 3;
   int64_t count = 0;
   int last = 0;
+  std::string last_file;
   for (int64_t i = 0; i < dataset.size(); ++i) {
     const std::span<const int32_t> tokens = dataset.tokens(i);
     const auto foreign = std::find_if(tokens.begin(), tokens.end(),
                                       [&](int32_t token) { return token >= config.vocabulary_size; });
     if (foreign == tokens.end()) continue;
     last = dataset.line(i);
+    last_file = dataset.source(i);
     if (++count > most) continue;
-    mistakes.add(dataset.source(), last, "",
+    mistakes.add(last_file, last, "",
                  fmt::format("holds token {}, but the model's vocabulary has {} tokens", *foreign,
                              config.vocabulary_size));
   }
   if (count > most) {
-    mistakes.add(dataset.source(), last, "",
+    mistakes.add(last_file, last, "",
                  fmt::format("and {} more such lines, this is the last", count - most));
   }
 }
@@ -51,11 +53,11 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
     });
   };
   const OptionPlace chat_template = job.place_of("data.chat_template");
-  const bool has_chats = holds({DataFormat::messages});
+  const bool has_chats = holds({DataFormat::messages, DataFormat::sharegpt});
   if (!job.data.chat_template.empty() && !chat_template.is_default && !has_chats) {
-    add(chat_template, "has no effect: the job's data hold no `messages`", mistakes);
+    add(chat_template, "has no effect: the job's data hold no chats (`messages` or `conversations`)", mistakes);
   }
-  const bool has_prompts = holds({DataFormat::messages, DataFormat::completion, DataFormat::alpaca});
+  const bool has_prompts = holds({DataFormat::messages, DataFormat::sharegpt, DataFormat::completion, DataFormat::alpaca});
   if (job.data.train_on_prompt && !has_prompts) {
     add(job.place_of("data.train_on_prompt"),
         "has no effect: the job's data hold no prompts; `text` is learned as a whole, `labels` say it of `tokens`", mistakes);
@@ -65,7 +67,7 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
         fmt::format("{:g} holds out none of the {} examples of {}: give a larger share, or a file of "
                     "held-out examples "
                     "(data.eval)",
-                    job.data.eval_fraction, data.train.size(), job.data.train),
+                    job.data.eval_fraction, data.train.size(), names_of_train_files(job.data)),
         mistakes);
   }
 }
@@ -130,7 +132,7 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
   check_vocabulary(data.eval, config, mistakes);
   if (mistakes.size() > before || job.data.train.empty()) return data;
   if (data.train.empty()) {
-    mistakes.add(job.data.train, 0, "", fmt::format("job `{}` has no example left to train on", job.name));
+    mistakes.add(names_of_train_files(job.data), 0, "", fmt::format("job `{}` has no example left to train on", job.name));
   }
   check_use(job, data, mistakes);
   return data;

@@ -18,6 +18,19 @@ void Dataset::add(const Example& example) {
   lines_.push_back(example.line);
 }
 
+void Dataset::begin_source(std::string name) { sources_.push_back({std::move(name), size()}); }
+
+const std::string& Dataset::source(int64_t index) const {
+  static const std::string none;
+  const auto next = std::find_if(sources_.begin(), sources_.end(), [index](const Source& source) { return source.begin > index; });
+  return next == sources_.begin() ? none : std::prev(next)->name;
+}
+
+int64_t Dataset::source_size(size_t source) const {
+  COTUNE_CHECK(source < sources_.size());
+  return (source + 1 < sources_.size() ? sources_[source + 1].begin : size()) - sources_[source].begin;
+}
+
 std::span<const int32_t> Dataset::tokens(int64_t index) const {
   COTUNE_CHECK(index >= 0 && index < size(), "example {} of {}", index, size());
   const auto i = static_cast<size_t>(index);
@@ -33,14 +46,27 @@ std::span<const uint8_t> Dataset::learned(int64_t index) const {
 Example Dataset::example(int64_t index) const {
   const auto ids = tokens(index);
   const auto labels = learned(index);
-  return {{ids.begin(), ids.end()}, {labels.begin(), labels.end()}, source_, line(index)};
+  return {{ids.begin(), ids.end()}, {labels.begin(), labels.end()}, source(index), line(index)};
 }
 
 std::string Dataset::content_hash() const {
   const auto bytes = [](const auto& values) {
     return std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
   };
-  return checksum(checksum(bytes(ends_)) + checksum(bytes(tokens_)) + checksum(bytes(learned_)));
+  std::string borders;
+  for (size_t i = 1; i < sources_.size(); ++i) borders += fmt::format(" {}", sources_[i].begin);
+  return checksum(checksum(bytes(ends_)) + checksum(bytes(tokens_)) + checksum(bytes(learned_)) + borders);
+}
+
+BatchOrder batch_order(const JobSpec& job, const Dataset& train) {
+  BatchOrder order{train.size(), job.train.batch_size, job.train.seed, job.train.shuffle};
+  if (!has_weights(job.data)) return order;
+  COTUNE_CHECK(train.source_count() == job.data.train.size());
+  for (size_t i = 0; i < job.data.train.size(); ++i) {
+    const int64_t count = train.source_size(i);
+    order.shares.push_back({count, count > 0 ? job.data.train[i].weight : 0});
+  }
+  return order;
 }
 
 std::string content_hash(const JobData& data) {

@@ -1,14 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/data_file.h"
 #include "data/dataset.h"
 #include "data/example_builder.h"
 #include "data/jsonl.h"
@@ -80,32 +77,32 @@ DataFormat checked_format(const nlohmann::ordered_json& record, int line, const 
 /// Calls use(record, format, line) for every record until it returns false; what it throws is the record's
 /// mistake.
 template <typename Use>
-FileReport for_each_record(std::istream& stream, const std::string& name, const DataSpec& spec,
+FileReport for_each_record(RecordLines& lines, const std::string& name, const DataSpec& spec,
                            Diagnostics& diagnostics, Use use) {
   FileReport report;
   report.file = name;
   report.format = spec.format;
   Mistakes mistakes(name, diagnostics);
   bool more = true;
-  for (JsonlReader reader(stream); more && reader.next();) {
+  while (more && lines.next()) {
     ++report.records;
-    report.repaired += reader.repaired();
+    report.repaired += lines.repaired();
     try {
-      if (reader.too_long()) {
+      if (lines.too_long()) {
         throw RecordError("",
-                          fmt::format("the line is longer than {} MiB", JsonlReader::max_line_bytes >> 20));
+                          fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
       }
-      if (report.records == 1 && reader.text().starts_with('[')) {
+      if (report.records == 1 && lines.text().starts_with('[')) {
         more = false;  // every other line would be a mistake too
         throw RecordError("", "expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one");
       }
-      const nlohmann::ordered_json record = parse_json_line(reader.text());
-      const DataFormat format = checked_format(record, reader.line(), spec, report);
-      more = use(record, format, reader.line(), report);
+      const nlohmann::ordered_json record = parse_json_line(lines.text());
+      const DataFormat format = checked_format(record, lines.line(), spec, report);
+      more = use(record, format, lines.line(), report);
     } catch (const RecordError& error) {
-      mistakes.add(reader.line(), error.field(), error.what());
+      mistakes.add(lines.line(), error.field(), error.what());
     } catch (const std::runtime_error& error) {
-      mistakes.add(reader.line(), "", error.what());
+      mistakes.add(lines.line(), "", error.what());
     }
   }
   mistakes.finish();
@@ -114,20 +111,16 @@ FileReport for_each_record(std::istream& stream, const std::string& name, const 
   return report;
 }
 
-/// Calls use(stream) with the opened file, or adds why it cannot be read.
+/// Calls use(lines) with the opened file, or adds why it cannot be read.
 template <typename Use>
 void with_file(const std::string& path, Diagnostics& diagnostics, Use use) {
-  std::error_code unknown;
-  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
-    return diagnostics.add(path, 0, "", "is not a regular file");
+  try {
+    DataFile file(path, record_fields());
+    use(file.lines());
+    if (file.is_broken()) diagnostics.add(path, 0, "", "cannot read the file to its end");
+  } catch (const UserError& error) {
+    diagnostics.add(path, 0, "", error.what());
   }
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream || (stream.peek(), stream.bad())) {
-    return diagnostics.add(path, 0, "", fmt::format("cannot open: {}", std::strerror(errno)));
-  }
-  stream.clear();
-  use(stream);
-  if (stream.bad()) diagnostics.add(path, 0, "", "cannot read the file to its end");
 }
 
 /// Of the file of held-out examples every one counts.
@@ -139,7 +132,7 @@ DataSpec eval_spec(const DataSpec& spec) {
 
 }  // namespace
 
-FileReport read_examples(std::istream& stream, const std::string& name, const DataSpec& spec,
+FileReport read_examples(RecordLines& lines, const std::string& name, const DataSpec& spec,
                          const TextEncoder& encoder, const ChatTemplate* chat_template,
                          int64_t context_length, Dataset& train, Dataset* eval, Diagnostics& diagnostics) {
   int64_t max_length = spec.max_length;
@@ -166,7 +159,7 @@ FileReport read_examples(std::istream& stream, const std::string& name, const Da
     (held_out ? *eval : train).add(example);
     return spec.max_examples <= 0 || kept < spec.max_examples;
   };
-  const FileReport report = for_each_record(stream, name, spec, diagnostics, keep);
+  const FileReport report = for_each_record(lines, name, spec, diagnostics, keep);
   if (kept == 0 && report.records > 0 && report.malformed == 0) {
     diagnostics.add(name, 0, "", "no example is left: " + report.to_string().substr(name.size() + 2));
   }
@@ -176,34 +169,35 @@ FileReport read_examples(std::istream& stream, const std::string& name, const Da
 void check_records(const DataSpec& spec, Diagnostics& diagnostics) {
   const auto check = [&](const std::string& path, const DataSpec& by) {
     if (path.empty()) return;
-    with_file(path, diagnostics, [&](std::istream& stream) {
+    with_file(path, diagnostics, [&](RecordLines& lines) {
       int64_t kept = 0;
-      for_each_record(stream, path, by, diagnostics,
+      for_each_record(lines, path, by, diagnostics,
                       [&](const nlohmann::ordered_json& record, DataFormat format, int, FileReport&) {
                         ExampleBuilder::check(record, format);
                         return by.max_examples <= 0 || ++kept < by.max_examples;
                       });
     });
   };
-  check(spec.train, spec);
+  for (const TrainFile& file : spec.train) check(file.path, spec);
   check(spec.eval, eval_spec(spec));
 }
 
 JobData read_job_data(const DataSpec& spec, const TextEncoder& encoder, const ChatTemplate* chat_template,
                       int64_t context_length, Diagnostics& diagnostics) {
   if (!spec.eval.empty() && spec.eval_fraction > 0) {
-    diagnostics.add(spec.train, 0, "data", "eval and eval_fraction are both given; give one of them");
+    diagnostics.add(names_of_train_files(spec), 0, "data", "eval and eval_fraction are both given; give one of them");
   }
-  JobData data{Dataset(spec.train), Dataset(spec.eval.empty() ? spec.train : spec.eval), {}};
+  JobData data;
   const auto read = [&](const std::string& path, const DataSpec& by, Dataset& train, Dataset* eval) {
-    if (path.empty()) return;
-    with_file(path, diagnostics, [&](std::istream& stream) {
+    train.begin_source(path);
+    if (eval != nullptr) eval->begin_source(path);
+    with_file(path, diagnostics, [&](RecordLines& lines) {
       data.files.push_back(
-          read_examples(stream, path, by, encoder, chat_template, context_length, train, eval, diagnostics));
+          read_examples(lines, path, by, encoder, chat_template, context_length, train, eval, diagnostics));
     });
   };
-  read(spec.train, spec, data.train, spec.eval.empty() ? &data.eval : nullptr);
-  read(spec.eval, eval_spec(spec), data.eval, nullptr);
+  for (const TrainFile& file : spec.train) read(file.path, spec, data.train, spec.eval.empty() ? &data.eval : nullptr);
+  if (!spec.eval.empty()) read(spec.eval, eval_spec(spec), data.eval, nullptr);
   return data;
 }
 

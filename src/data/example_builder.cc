@@ -6,18 +6,12 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/sharegpt.h"
 
 namespace cotune {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string type_of(const ordered_json& value) {
-  if (value.is_string()) return fmt::format("a string");
-  if (value.is_number()) return fmt::format("the number {}", value.dump());
-  if (value.is_boolean() || value.is_null()) return value.dump();
-  return value.is_array() ? "a list" : "an object";
-}
 
 const std::string& string_field(const ordered_json& record, const char* name) {
   const auto found = record.find(name);
@@ -44,6 +38,16 @@ std::string alpaca_input(const ordered_json& record) {
   return found == record.end() || found->is_null() ? "" : string_field(record, "input");
 }
 
+void check_tool_calls(const ordered_json& calls, const std::string& place) {
+  if (!calls.is_array()) throw RecordError(place, fmt::format("expected a list of calls, found {}", type_of(calls)));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const ordered_json& call = calls[i].is_object() && calls[i].contains("function") ? calls[i]["function"] : calls[i];
+    if (call.is_object() && call.contains("name") && call["name"].is_string()) continue;
+    throw RecordError(fmt::format("{}[{}]", place, i),
+                      "expected {\"type\": \"function\", \"function\": {\"name\": …, \"arguments\": …}}");
+  }
+}
+
 void check_message(const ordered_json& message, const std::string& place) {
   static constexpr std::array<std::string_view, 7> roles = {"system", "developer",    "user",     "assistant",
                                                             "tool",   "tool_results", "ipython"};
@@ -57,6 +61,7 @@ void check_message(const ordered_json& message, const std::string& place) {
   }
   const auto content = message.find("content");
   const bool has_calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
+  if (has_calls) check_tool_calls(message["tool_calls"], place + ".tool_calls");
   if (content == message.end() || content->is_null()) {
     if (!has_calls) {
       throw RecordError(place + ".content", content == message.end() ? "missing; expected a string"
@@ -71,6 +76,19 @@ void check_message(const ordered_json& message, const std::string& place) {
   }
 }
 
+/// Null where there are none.
+ordered_json tools_of(const ordered_json& record) {
+  const auto found = record.find("tools");
+  if (found == record.end() || found->is_null()) return nullptr;
+  if (found->is_array()) return *found;
+  if (found->is_string()) {
+    const auto& text = found->get_ref<const std::string&>();
+    ordered_json tools = text.empty() ? ordered_json::array() : ordered_json::parse(text, nullptr, false);
+    if (tools.is_array()) return tools.empty() ? ordered_json() : tools;
+  }
+  throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
+}
+
 void check_chat(const ordered_json& record) {
   const auto messages = record.find("messages");
   if (messages == record.end()) throw RecordError("messages", "missing; expected a list of messages");
@@ -79,10 +97,7 @@ void check_chat(const ordered_json& record) {
                                               messages->is_array() ? "an empty one" : type_of(*messages)));
   }
   for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], fmt::format("messages[{}]", i));
-  const auto tools = record.find("tools");
-  if (tools != record.end() && !tools->is_null() && !tools->is_array()) {
-    throw RecordError("tools", fmt::format("expected a list, found {}", type_of(*tools)));
-  }
+  tools_of(record);
 }
 
 bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
@@ -157,6 +172,7 @@ void encode_training_text(const TrainingText& text, const TextEncoder& encoder, 
 DataFormat format_of(const ordered_json& record) {
   if (!record.is_object()) return DataFormat::automatic;
   if (record.contains("messages")) return DataFormat::messages;
+  if (record.contains("conversations")) return DataFormat::sharegpt;
   if (record.contains("prompt") && record.contains("completion")) return DataFormat::completion;
   if (record.contains("instruction") && record.contains("output")) return DataFormat::alpaca;
   if (record.contains("text")) return DataFormat::text;
@@ -167,13 +183,20 @@ DataFormat format_of(const ordered_json& record) {
 std::string_view format_fields(DataFormat format) {
   switch (format) {
     case DataFormat::messages: return "messages";
+    case DataFormat::sharegpt: return "conversations";
     case DataFormat::completion: return "prompt and completion";
     case DataFormat::alpaca: return "instruction, input (optional) and output";
     case DataFormat::text: return "text";
     case DataFormat::tokens: return "input_ids and labels";
     case DataFormat::automatic: break;
   }
-  return "messages; or prompt and completion; or instruction, input (optional) and output; or text; or input_ids and labels";
+  return "messages; or conversations; or prompt and completion; or instruction, input (optional) and output; or text; or input_ids and labels";
+}
+
+const std::vector<std::string>& record_fields() {
+  static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "prompt",    "completion",
+                                                  "instruction", "input",      "output", "text",  "input_ids", "labels"};
+  return fields;
 }
 
 ExampleBuilder::ExampleBuilder(const TextEncoder& encoder, const ChatTemplate* chat_template, bool train_on_prompt)
@@ -185,6 +208,9 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
   switch (format) {
     case DataFormat::messages:
       example = build_chat(record);
+      break;
+    case DataFormat::sharegpt:
+      example = build_chat(messages_of_sharegpt(record));
       break;
     case DataFormat::completion:
       example = build_completion(string_field(record, "prompt"), string_field(record, "completion"));
@@ -209,6 +235,7 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
 void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
   switch (format) {
     case DataFormat::messages: return check_chat(record);
+    case DataFormat::sharegpt: return check_chat(messages_of_sharegpt(record));
     case DataFormat::completion:
       string_field(record, "prompt");
       string_field(record, "completion");
@@ -226,16 +253,13 @@ void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
 
 Example ExampleBuilder::build_chat(const ordered_json& record) const {
   check_chat(record);
-  const auto messages = record.find("messages"), tools = record.find("tools");
-  const bool has_tools = tools != record.end() && !tools->is_null();
   if (!chat_template_) {
     throw RecordError("messages", "the model has no chat template; set data.chat_template, or use another format");
   }
   Example example;
   try {
-    const ordered_json no_tools;
-    encode_training_text(chat_template_->for_training(*messages, has_tools ? *tools : no_tools, encoder_, train_on_prompt_),
-                         encoder_, example);
+    encode_training_text(chat_template_->for_training(record["messages"], tools_of(record), encoder_, train_on_prompt_), encoder_,
+                         example);
   } catch (const UserError& error) {
     throw RecordError("messages", error.what());
   }
@@ -310,6 +334,7 @@ uint64_t ExampleBuilder::content_key(const ordered_json& record, DataFormat form
     }
     key = mix_key(key, key_of(text));
   };
+  if (format == DataFormat::sharegpt) return content_key(messages_of_sharegpt(record), DataFormat::messages);
   if (format == DataFormat::messages) {
     for (const ordered_json& message : record["messages"]) {
       for (const char* name : {"role", "content", "tool_calls"}) mix(message, name);

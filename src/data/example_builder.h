@@ -1,7 +1,8 @@
 /// One JSON record → one Example.
 ///
 /// messages    [{role, content, weight?, tool_calls?, …}], with `tools` beside it: the chat template's text and learned
-///             spans (chat_template.h).
+///             spans (chat_template.h). `tools` may also be the JSON text of the list, as columns of Parquet files hold it.
+/// sharegpt    {conversations: [{from, value}]}: as messages (sharegpt.h).
 /// completion  {prompt, completion}: prefix + tokens(prompt) + tokens(completion) + eos, the last two learned. Prompt and
 ///             completion are tokenised apart, as in use, where the prompt is all that the model is given: no token
 ///             straddles them, and joining them may give other tokens.
@@ -19,29 +20,22 @@
 
 #include <nlohmann/json.hpp>
 #include <span>
-#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "data/chat_template.h"
 #include "data/example.h"
+#include "data/record_error.h"
 #include "jobs/job.h"
 
 namespace cotune {
 
-/// A mistake in one record.
-class RecordError : public std::runtime_error {
- public:
-  RecordError(std::string field, const std::string& message) : std::runtime_error(message), field_(std::move(field)) {}
-  const std::string& field() const { return field_; }
-
- private:
-  std::string field_;
-};
-
-/// The format that a record's fields say: messages, completion, alpaca or text; automatic when they say none.
+/// The format that a record's fields say; automatic when they say none.
 DataFormat format_of(const nlohmann::ordered_json& record);
 /// `messages`, `prompt and completion`, …: for messages to users.
 std::string_view format_fields(DataFormat format);
+/// Every field that some format reads; others are ignored.
+const std::vector<std::string>& record_fields();
 
 class ExampleBuilder {
  public:

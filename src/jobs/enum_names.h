@@ -21,8 +21,8 @@ inline constexpr std::array<std::string_view, 2> enum_names<OptimizerKind>{"adam
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<ScheduleKind>{"constant", "linear", "cosine"};
 template <>
-inline constexpr std::array<std::string_view, 6> enum_names<DataFormat>{"auto", "messages", "completion", "alpaca",
-                                                                        "text", "tokens"};
+inline constexpr std::array<std::string_view, 7> enum_names<DataFormat>{"auto", "messages", "sharegpt", "completion",
+                                                                        "alpaca", "text", "tokens"};
 template <>
 inline constexpr std::array<std::string_view, 4> enum_names<Truncation>{"right", "left", "drop", "error"};
 template <>

@@ -15,7 +15,7 @@ enum class AdapterMethod { lora, bottleneck, diff_pruning };
 enum class Activation { relu, gelu, silu, tanh };
 enum class OptimizerKind { adamw, sgd };
 enum class ScheduleKind { constant, linear, cosine };
-enum class DataFormat { automatic, messages, completion, alpaca, text, tokens };
+enum class DataFormat { automatic, messages, sharegpt, completion, alpaca, text, tokens };
 enum class Truncation { right, left, drop, error };
 enum class Shuffle { epoch, none };
 
@@ -42,19 +42,33 @@ struct LengthsSpec {
   bool operator==(const LengthsSpec&) const = default;
 };
 
+/// A file of training examples.
+struct TrainFile {
+  std::string path;
+  double weight = 0;  ///< its share of an epoch, among the weights of all; 0 in all files: as many as it holds
+  bool operator==(const TrainFile&) const = default;
+};
+
+/// Data files are JSONL, plain or compressed, or Parquet.
 struct DataSpec {
-  std::string train;              ///< JSONL file
-  std::string eval;               ///< JSONL file; empty: none, or a part of train (eval_fraction)
+  std::vector<TrainFile> train;
+  std::string eval;               ///< file; empty: none, or a part of train (eval_fraction)
   double eval_fraction = 0;       ///< [0, 0.5]: share of train held out, chosen by a hash of each example's text
   DataFormat format = DataFormat::automatic;
   std::string chat_template;      ///< file with a Jinja template; empty: the model's own
   int64_t max_length = 0;         ///< tokens per example; 0: the model's context length
   Truncation truncation = Truncation::right;
   bool train_on_prompt = false;   ///< label prompt tokens too
-  int64_t max_examples = 0;       ///< 0: all
+  int64_t max_examples = 0;       ///< of each file of train; 0: all
   LengthsSpec lengths;            ///< plan, simulate and emulated devices only: example lengths instead of data
   bool operator==(const DataSpec&) const = default;
 };
+
+/// Whether its files have weights: all have, or none has.
+inline bool has_weights(const DataSpec& data) { return !data.train.empty() && data.train.front().weight > 0; }
+
+/// `a.jsonl, b.jsonl`: for messages.
+std::string names_of_train_files(const DataSpec& data);
 
 /// The adapter. Names follow PEFT's LoraConfig where PEFT has them.
 struct AdapterSpec {

@@ -157,6 +157,7 @@ class OverrideReader {
       case OptionType::lengths:
       case OptionType::whole_by_module:
       case OptionType::number_by_module: literal = false; break;
+      case OptionType::files:
       case OptionType::modules: literal = !value_.starts_with('['); break;
       default: break;
     }

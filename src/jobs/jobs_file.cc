@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "jobs/emulated_file.h"
+#include "jobs/hub_cache.h"
 #include "jobs/job_layers.h"
 #include "jobs/merge_options.h"
 #include "jobs/option_value.h"
@@ -185,31 +186,51 @@ class JobsFileBuilder {
     static const std::set<std::string> separate = {"data.train", "data.eval", "adapter.init_from"};
     std::vector<const Option*> missing;
     for (auto& [option, given] : merged) {
-      const OptionType type = option->accepted.type;
       if (given.is_mistaken) continue;
-      std::string* place = std::get_if<std::string>(&given.value);
-      if (place != nullptr && option->accepted.may_be_emulated) resolve_emulated(given, *place);
-      if (auto* lengths = std::get_if<LengthsSpec>(&given.value)) place = &lengths->histogram;
-      const bool may_be_path =
-          type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
-      if (!may_be_path || place == nullptr || place->empty()) continue;
-      std::string& text = *place;
-      const bool is_path =
-          type == OptionType::path || text.find('/') != std::string::npos || text.ends_with(".json");
-      if (!is_path) continue;
-      const fs::path base = given.file == file_ ? folder_ : working_directory_;
-      const fs::path full = (base / text).lexically_normal();
-      std::error_code unreadable;
-      if (look_for_inputs_ && !fs::exists(full, unreadable)) {
-        mistakes_.add(given, fmt::format("no such file or folder: {}", full.string()));
-        if (separate.contains(option->path())) {
-          missing.push_back(option);
-          missing_inputs_.insert(given.field);
-        }
+      bool found = true;
+      for (std::string* path : paths_in(*option, given)) found = resolve_path(*option, given, *path) && found;
+      if (!found && separate.contains(option->path())) {
+        missing.push_back(option);
+        missing_inputs_.insert(given.field);
       }
-      text = full.string();
     }
     return missing;
+  }
+
+  /// The parts of a value that name files or folders.
+  std::vector<std::string*> paths_in(const Option& option, GivenOption& given) {
+    const OptionType type = option.accepted.type;
+    std::vector<std::string*> paths;
+    if (auto* files = std::get_if<std::vector<TrainFile>>(&given.value)) {
+      for (TrainFile& file : *files) paths.push_back(&file.path);
+      return paths;
+    }
+    auto* text = std::get_if<std::string>(&given.value);
+    if (text != nullptr && option.accepted.may_be_emulated) resolve_emulated(given, *text);
+    if (auto* lengths = std::get_if<LengthsSpec>(&given.value)) text = &lengths->histogram;
+    const bool may_be_path = type == OptionType::path || type == OptionType::name_or_path || type == OptionType::lengths;
+    if (!may_be_path || text == nullptr || text->empty()) return paths;
+    const bool is_path = type == OptionType::path || text->find('/') != std::string::npos || text->ends_with(".json");
+    if (is_path) paths.push_back(text);
+    return paths;
+  }
+
+  /// False, with the mistake reported, where it is looked for and does not exist.
+  bool resolve_path(const Option& option, const GivenOption& given, std::string& text) {
+    const fs::path full = ((given.file == file_ ? folder_ : working_directory_) / text).lexically_normal();
+    std::error_code unreadable;
+    const bool found = !look_for_inputs_ || fs::exists(full, unreadable);
+    if (!found) {
+      const std::optional<HubName> name = option.accepted.may_be_hub_name ? parse_hub_name(text) : std::nullopt;
+      if (const auto snapshot = name ? find_in_hub_cache(*name) : std::nullopt) {
+        text = fs::absolute(*snapshot).string();
+        return true;
+      }
+      const std::string hint = option.accepted.may_be_hub_name ? hub_cache_hint(text) : "";
+      mistakes_.add(given, fmt::format("no such file or folder: {}{}", full.string(), hint));
+    }
+    text = full.string();
+    return found;
   }
 
   void resolve_emulated(const GivenOption& given, std::string& text) {

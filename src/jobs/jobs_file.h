@@ -25,7 +25,8 @@ enum class Purpose { train, plan, join };
 ///   any other value is taken literally. `--token-budget=512` is `run.token_budget=512` under the name that
 ///   messages give it.
 /// In the result, paths of inputs (model, data, adapters, templates) are absolute: relative ones are resolved
-/// against the jobs file's folder, relative ones from `overrides` against the working directory. `run.output`
+/// against the jobs file's folder, relative ones from `overrides` against the working directory. Models and adapters that are
+/// not there are looked for by their name in the Hugging Face cache, and become the folder there. `run.output`
 /// stays as written, relative to the working directory. Inputs that do not exist are mistakes. Throws
 /// UserError with one line per mistake: file, line, field, what was found, what is accepted.
 JobsFile read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,

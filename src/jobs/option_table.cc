@@ -53,6 +53,7 @@ Accepted device() {
   accepted.may_be_emulated = true;
   return accepted;
 }
+Accepted hub_name_or(OptionType type) { return {.type = type, .may_be_hub_name = true}; }
 template <typename Enum>
 Accepted choice_of(ChoiceAliases aliases = {}) {
   return choice({enum_names<Enum>.begin(), enum_names<Enum>.end()}, std::move(aliases));
@@ -209,8 +210,9 @@ Condition random_weights() {
 #define COTUNE_FIELD(member) [](const OptionTarget& target) -> auto& { return target.member; }
 
 void add_model(std::vector<Option>& table) {
-  table.push_back(field(Section::model, "path", COTUNE_FIELD(model->path), of_type(OptionType::path),
-                        "Folder of a Hugging Face model, or a GGUF file.",
+  table.push_back(field(Section::model, "path", COTUNE_FIELD(model->path), hub_name_or(OptionType::path),
+                        "Folder of a Hugging Face model, a GGUF file, or the name of a model in the Hugging Face cache: `organisation/name`, with "
+                        "`@revision` for another than `main` (see *Names instead of paths*). A file or folder of that name wins.",
                         {.aliases = {"base_model", "model_name_or_path"},
                          .root_aliases = {"base_model"},
                          .group = "model",
@@ -287,21 +289,22 @@ void add_job(std::vector<Option>& table) {
 }
 
 void add_data(std::vector<Option>& table) {
-  table.push_back(field(Section::data, "train", COTUNE_FIELD(job->data.train), of_type(OptionType::path),
-                        "JSONL file of training examples.",
+  table.push_back(field(Section::data, "train", COTUNE_FIELD(job->data.train), {.type = OptionType::files, .low = 0, .high = 1e9, .low_open = true},
+                        "File of training examples: JSONL, also compressed, or Parquet. Several as a list, `[a.jsonl, b.jsonl]`, or with their "
+                        "shares of an epoch: `[{path: a.jsonl, weight: 3}, {path: b.jsonl, weight: 1}]`.",
                         {.required = true, .group = "examples", .alternative = "train"}));
   table.push_back(field(Section::data, "lengths", COTUNE_FIELD(job->data.lengths),
                         {.type = OptionType::lengths, .low = 1, .high = double(most_tokens)},
                         "Example lengths in tokens in place of data, for `cotune plan`, `cotune simulate` and an emulated device.",
                         {.group = "examples", .alternative = "lengths"}));
   table.push_back(field(Section::data, "eval", COTUNE_FIELD(job->data.eval), of_type(OptionType::path),
-                        "JSONL file of held-out examples.", {.group = "evaluation", .alternative = "eval"}));
+                        "File of held-out examples.", {.group = "evaluation", .alternative = "eval"}));
   table.push_back(field(Section::data, "eval_fraction", COTUNE_FIELD(job->data.eval_fraction), between(0, 0.5),
                         "Share of `train` to hold out, chosen by a hash of each example's text, whatever the seed.",
                         {.aliases = {"val_set_size"}, .group = "evaluation", .alternative = "eval_fraction"}));
   table.push_back(field(Section::data, "format", COTUNE_FIELD(job->data.format),
                         choice_of<DataFormat>({{"chat", "messages"}}),
-                        "What every line holds (docs/data-formats.md); `auto`: what the file's first line does."));
+                        "What every record holds (docs/data-formats.md); `auto`: what each file's first one does."));
   table.push_back(field(Section::data, "chat_template", COTUNE_FIELD(job->data.chat_template),
                         of_type(OptionType::path), "File with a Jinja template in place of the model's own."));
   table.push_back(field(Section::data, "max_length", COTUNE_FIELD(job->data.max_length), whole(0, most_tokens),
@@ -313,7 +316,7 @@ void add_data(std::vector<Option>& table) {
                         of_type(OptionType::boolean), "Learn the prompt's tokens too.",
                         {.aliases = {"train_on_inputs"}}));
   table.push_back(field(Section::data, "max_examples", COTUNE_FIELD(job->data.max_examples), whole(0, most_steps),
-                        "Take only the first so many examples of `train`; 0: all."));
+                        "Take only the first so many examples of each file of `train`; 0: all."));
 }
 
 void add_adapter(std::vector<Option>& table) {
@@ -323,8 +326,8 @@ void add_adapter(std::vector<Option>& table) {
                         choice_of<AdapterMethod>({{"LORA", "lora"}}), "The kind of adapter.",
                         {.aliases = {"peft_type"}}));
   table.push_back(field(Section::adapter, "init_from", COTUNE_FIELD(job->adapter.init_from),
-                        of_type(OptionType::path),
-                        "Existing adapter to start from: its folder, or the folder of a job of an earlier run. It must "
+                        hub_name_or(OptionType::path),
+                        "Existing adapter to start from: its folder, the folder of a job of an earlier run, or its name in the Hugging Face cache. It must "
                         "have the job's modules, ranks and alphas.",
                         {.aliases = {"lora_model_dir"}}));
   table.push_back(field(Section::adapter, "target_modules", COTUNE_FIELD(job->adapter.target_modules), modules,

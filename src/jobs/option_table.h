@@ -31,6 +31,7 @@ enum class OptionType {
   identifier,    ///< [A-Za-z0-9._-]+, not starting with '.', at most 100 characters
   time,          ///< ISO 8601: 2026-01-31, 2026-01-31T18:00, with seconds and Z or +02:00
   path,          ///< file or folder
+  files,         ///< std::vector<TrainFile>: a path, or a list of paths and of maps with path and weight
   name_or_path,  ///< a name, or a path when it holds a '/' or ends in .json
   memory,        ///< memory_size.h
   parallel,      ///< auto, or parallel.h
@@ -56,11 +57,12 @@ struct Accepted {
   std::vector<std::string> choices;
   std::vector<std::pair<std::string, std::string>> choice_aliases;  ///< other spelling → choice
   bool may_be_emulated = false;  ///< `emulated:FILE` is a choice, too (emulated_file.h)
+  bool may_be_hub_name = false;  ///< a path that does not exist may be the name of a repository in the Hugging Face cache (hub_cache.h)
 };
 
 /// A value as the table's readers and writers pass it on; a choice is its name.
 using OptionValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<std::string>,
-                                 std::vector<int64_t>, LengthsSpec, ModulePattern<int64_t>, ModulePattern<double>>;
+                                 std::vector<int64_t>, std::vector<TrainFile>, LengthsSpec, ModulePattern<int64_t>, ModulePattern<double>>;
 
 /// The objects that options write to. `job` is null while model and run are read.
 struct OptionTarget {

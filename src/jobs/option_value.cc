@@ -97,6 +97,7 @@ class ValueReader {
       case OptionType::modules: return read_modules(node);
       case OptionType::wholes: return read_wholes(node);
       case OptionType::lengths: return read_lengths(node);
+      case OptionType::files: return read_files(node);
       case OptionType::whole_by_module: return read_by_module<int64_t>(node);
       case OptionType::number_by_module: return read_by_module<double>(node);
       default: break;
@@ -226,6 +227,47 @@ class ValueReader {
     return OptionValue(LengthsSpec{.counts = {counts.begin(), counts.end()}});
   }
 
+  std::variant<OptionValue, ValueMistake> read_files(const YAML::Node& node) const {
+    const auto is_path = [](const YAML::Node& item) {
+      return item.IsScalar() && !item.Scalar().empty() && !has_control_characters(item.Scalar());
+    };
+    if (is_path(node)) return OptionValue(std::vector<TrainFile>{{node.Scalar()}});
+    if (!node.IsSequence()) return unacceptable(node);
+    if (node.size() == 0) return unacceptable("an empty list");
+    std::vector<TrainFile> files;
+    for (const YAML::Node& item : node) {
+      TrainFile& file = files.emplace_back();
+      if (is_path(item)) {
+        file.path = item.Scalar();
+        continue;
+      }
+      if (!item.IsMap()) return unacceptable("a list with " + found_text(item, false) + " in it");
+      for (const auto& entry : item) {
+        const std::string key = entry.first.IsScalar() ? entry.first.Scalar() : "";
+        if (key == "path" && is_path(entry.second)) {
+          file.path = entry.second.Scalar();
+        } else if (key == "weight") {
+          const std::optional<double> weight =
+              entry.second.IsScalar() && !is_quoted(entry.second, false) ? parse_number<double>(entry.second.Scalar()) : std::nullopt;
+          if (!weight || !is_within(option_.accepted, *weight)) {
+            return ValueMistake{fmt::format("a weight must be {}, got {}", range_text(option_.accepted, "a number"),
+                                            found_text(entry.second, false))};
+          }
+          file.weight = *weight;
+        } else {
+          return unacceptable(key == "path" ? "a path that is " + found_text(entry.second, false) : "the key " + found_text(entry.first, true));
+        }
+      }
+      if (file.path.empty()) return unacceptable("an entry without `path`");
+    }
+    const auto weighted = std::count_if(files.begin(), files.end(), [](const TrainFile& file) { return file.weight > 0; });
+    if (weighted != 0 && weighted != std::ssize(files)) {
+      const auto without = std::find_if(files.begin(), files.end(), [](const TrainFile& file) { return file.weight == 0; });
+      return ValueMistake{fmt::format("`{}` has no weight, others have: give one to each file or to none", shown(without->path))};
+    }
+    return OptionValue(std::move(files));
+  }
+
   template <typename Number>
   std::variant<OptionValue, ValueMistake> read_by_module(const YAML::Node& node) const {
     if (!node.IsMap()) return unacceptable(node);
@@ -265,7 +307,8 @@ std::string accepted_text(const Option& option) {
     case OptionType::text: return "a text";
     case OptionType::identifier: return "1 to 100 letters, digits, `.`, `_` and `-`, not starting with `.`";
     case OptionType::time: return "a time such as 2026-01-31 or 2026-01-31T18:00:00Z";
-    case OptionType::path: return "a path";
+    case OptionType::path: return accepted.may_be_hub_name ? "a path or a Hugging Face name" : "a path";
+    case OptionType::files: return "a path, or a list of paths or of {path: …, weight: …}";
     case OptionType::name_or_path: return "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
     case OptionType::parallel:
@@ -324,6 +367,12 @@ std::string to_yaml_text(const OptionValue& value) {
           if (held.counts.empty()) return held.histogram.empty() ? "[]" : quote_yaml(held.histogram);
           return "{" + join(held.counts, [](const auto& item) { return fmt::format("{}: {}", item.first, item.second); }) +
                  "}";
+        } else if constexpr (std::is_same_v<Held, std::vector<TrainFile>>) {
+          if (held.size() == 1 && held[0].weight == 0) return quote_yaml(held[0].path);
+          return "[" + join(held, [](const TrainFile& file) {
+                   const std::string path = quote_yaml(file.path);
+                   return file.weight == 0 ? path : fmt::format("{{path: {}, weight: {}}}", path, file.weight);
+                 }) + "]";
         } else if constexpr (std::is_same_v<Held, std::vector<int64_t>>) {
           return "[" + join(held, [](int64_t item) { return fmt::format("{}", item); }) + "]";
         } else {

@@ -20,6 +20,10 @@ Json to_json(const OptionValue& value) {
       [](const auto& held) {
         if constexpr (std::is_same_v<std::decay_t<decltype(held)>, LengthsSpec>) {
           return held.histogram.empty() ? Json(held.counts) : Json(held.histogram);
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::vector<TrainFile>>) {
+          Json files = Json::array();
+          for (const TrainFile& file : held) files.push_back({{"path", file.path}, {"weight", file.weight}});
+          return files;
         } else {
           return Json(held);
         }
@@ -71,6 +75,14 @@ Json value_schema(const Option& option) {
                  {"additionalProperties", {{"type", "integer"}, {"minimum", 1}}},
                  {"minProperties", 1}},
                 text}}};
+    case OptionType::files: {
+      const Json path = {{"type", {"string", "number"}}, {"minLength", 1}};
+      const Json entry = {{"type", "object"},
+                          {"properties", {{"path", path}, {"weight", number_schema(accepted, false)}}},
+                          {"required", {"path"}},
+                          {"additionalProperties", false}};
+      return {{"anyOf", {path, {{"type", "array"}, {"items", {{"anyOf", {path, entry}}}}, {"minItems", 1}}}}};
+    }
     case OptionType::whole_by_module:
       return {{"type", "object"}, {"additionalProperties", number_schema(accepted, true)}, {"minProperties", 1}};
     case OptionType::number_by_module:

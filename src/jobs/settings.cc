@@ -14,7 +14,8 @@ JobSpec result_settings(const JobSpec& job) {
   result.tenant.clear();
   result.priority = 0;
   result.deadline.clear();
-  result.data.train.clear();
+  for (TrainFile& file : result.data.train) file.path.clear();
+  if (!has_weights(result.data)) result.data.train.clear();
   result.data.eval.clear();
   result.data.chat_template.clear();
   result.train.save_steps = 0;

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
+#include "jobs/hub_cache.h"
 #include "train/checkpoint.h"
 
 namespace cotune {
@@ -86,10 +87,11 @@ std::optional<fs::path> adapter_of_job(const fs::path& job) {
 
 }  // namespace
 
-fs::path find_adapter_folder(const fs::path& path) {
+fs::path find_adapter_folder(const fs::path& given) {
+  const fs::path path = path_or_snapshot(given);
   if (!fs::is_directory(path)) {
     throw_user_error("{}: {}; a folder with {} is needed", path.string(),
-                     fs::exists(path) ? "is no folder" : "does not exist", adapter_config_file);
+                     fs::exists(path) ? "is no folder" : "does not exist" + hub_cache_hint(path), adapter_config_file);
   }
   if (holds_adapter(path)) return path;
   if (const auto adapter = adapter_of_job(path)) return *adapter;
@@ -120,8 +122,12 @@ std::string recorded_base_model(const fs::path& adapter_folder) {
   const fs::path file = adapter_folder / adapter_config_file;
   try {
     const auto config = nlohmann::json::parse(read_file(file));
-    const auto found = config.find("base_model_name_or_path");
-    return found == config.end() || found->is_null() ? std::string() : found->get<std::string>();
+    const auto text = [&config](const char* key) {
+      const auto found = config.find(key);
+      return found == config.end() || found->is_null() ? std::string() : found->get<std::string>();
+    };
+    const std::string model = text("base_model_name_or_path"), revision = text("revision");
+    return revision.empty() || !parse_hub_name(model) || fs::exists(model) ? model : model + "@" + revision;
   } catch (const nlohmann::json::exception& error) {
     throw_user_error("{}: is not an adapter configuration: {}", file.string(), error.what());
   }

@@ -11,12 +11,13 @@
 namespace cotune {
 
 /// The folder with adapter_config.json that a path means: an adapter folder itself; a job's folder
-/// (RUN/jobs/NAME: its finished adapter, else its best checkpoint, else its latest); or a run's folder with
-/// one job. Throws UserError that lists the jobs of a run with several, and says what is accepted for
+/// (RUN/jobs/NAME: its finished adapter, else its best checkpoint, else its latest); a run's folder with
+/// one job; or, where no such path exists, the adapter's name in the Hugging Face cache (jobs/hub_cache.h). Throws UserError that lists the jobs of a run with several, and says what is accepted for
 /// anything else.
 std::filesystem::path find_adapter_folder(const std::filesystem::path& path);
 
-/// `base_model_name_or_path` of an adapter folder; "" where it says nothing. Throws UserError.
+/// `base_model_name_or_path` of an adapter folder, a Hugging Face name with `@revision` where the folder says one; "" where it says
+/// nothing. Throws UserError.
 std::string recorded_base_model(const std::filesystem::path& adapter_folder);
 
 /// The adapter for use without training: no optimizer state. Throws UserError as read_adapter_setup and

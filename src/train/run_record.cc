@@ -109,7 +109,7 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
     const bool known = old_data != before.data_hashes.end() && new_data != now.data_hashes.end();
     if (!known || old_data->second != new_data->second) {
       lines.push_back(fmt::format("jobs.{}.data: {} does not give the examples that the job began with", job.name,
-                                  job.data.train));
+                                  names_of_train_files(job.data)));
     }
   }
   for (const JobSpec& job : before.configuration.jobs) {

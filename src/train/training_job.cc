@@ -28,7 +28,7 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
       base_model_(std::move(base_model)),
       folder_(std::move(folder)),
       config_(config),
-      order_({data_.train.size(), spec_.train.batch_size, spec_.train.seed, spec_.train.shuffle}) {
+      order_(batch_order(spec_, data_.train)) {
   setup_.spec = spec_.adapter;
   setup_.modules = resolve_target_modules(spec_, config.layer_count);
   setup_.seed = spec_.train.seed;
@@ -74,7 +74,7 @@ void TrainingJob::resume() {
   }
   if (loaded.data_hash != state_.data_hash) {
     throw_user_error("{}: job `{}` was trained on other data than {} holds now", newest->string(), spec_.name,
-                     spec_.data.train);
+                     names_of_train_files(spec_.data));
   }
   state_ = loaded;
   saved_step_ = state_.step;
@@ -89,7 +89,7 @@ Batch TrainingJob::make_batch(const Dataset& dataset, const std::vector<int64_t>
     const std::span<const uint8_t> learned = dataset.learned(example);
     for (const int32_t token : tokens) {
       if (token >= 0 && token < vocabulary_size_) continue;
-      throw_user_error("{}:{}: holds token {}, but the model's vocabulary has {} tokens", dataset.source(),
+      throw_user_error("{}:{}: holds token {}, but the model's vocabulary has {} tokens", dataset.source(example),
                        dataset.line(example), token, vocabulary_size_);
     }
     batch.rows.push_back({{tokens.begin(), tokens.end()}, {learned.begin(), learned.end()}, static_cast<uint64_t>(example)});
@@ -298,7 +298,7 @@ JobFootprint TrainingJob::footprint() const {
 JobShape TrainingJob::shape() const {
   const JobFootprint own = footprint();
   std::vector<int64_t> lengths;
-  for (int64_t i = 0; i < data_.train.size(); ++i) lengths.push_back(data_.train.length(i));
+  for (const int64_t example : epoch_order(order_.order(), 0)) lengths.push_back(data_.train.length(example));
   return {.name = spec_.name,
           .batch_size = own.row_count,
           .lengths = histogram_of(lengths),

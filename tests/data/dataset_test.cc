@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "data/batch_order.h"
 #include "data/example_encoder.h"
+#include "data/jsonl.h"
+#include "data/sharegpt.h"
 
 namespace cotune {
 namespace {
@@ -28,13 +30,14 @@ struct Reading {
   std::string mistake(size_t index) const { return diagnostics.items().at(index).to_string(); }
 };
 
-Reading read(const std::string& lines, const DataSpec& spec = {}, int64_t context_length = 0) {
+Reading read(const std::string& text, const DataSpec& spec = {}, int64_t context_length = 0) {
   static const ChatTemplate chat(
       "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", "chatml", {});
   Reading reading;
-  std::istringstream stream(lines);
-  reading.report = read_examples(stream, "f", spec, ExampleEncoder(), &chat, context_length, reading.train,
+  std::istringstream stream(text);
+  JsonlReader lines(stream);
+  reading.report = read_examples(lines, "f", spec, ExampleEncoder(), &chat, context_length, reading.train,
                                  &reading.eval, reading.diagnostics);
   return reading;
 }
@@ -182,11 +185,82 @@ TEST(Dataset, HashFollowsTokensLabelsAndBorders) {
   EXPECT_NE(hash("{\"prompt\":\"ac\",\"completion\":\"d\"}"), hash("{\"prompt\":\"a\",\"completion\":\"cd\"}"));
 }
 
+const char* const sharegpt_call =
+    R"({"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"{\"name\":\"f\",\"arguments\":{\"x\":1}}"},)"
+    R"({"from":"observation","value":"1"},{"from":"gpt","value":"a"}],"system":"S","tools":"[{\"name\":\"f\"}]"})";
+
+TEST(Dataset, ReadsShareGptAsMessages) {
+  EXPECT_EQ(read(R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]})").text(0),
+            read(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})").text(0));
+  EXPECT_EQ(read(R"({"conversations":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":1}],"system":"S"})").text(0),
+            read(R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})").text(0));
+  EXPECT_EQ(read(R"({"conversations":[{"from":"user","value":"q"},{"from":"gpt","value":"b","weight":0},{"from":"chatgpt","value":"a"}]})").text(0),
+            "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n<|im_start|>assistant\n⟦a<|im_end|>⟧\n");
+  EXPECT_EQ(messages_of_sharegpt(nlohmann::ordered_json::parse(sharegpt_call)).dump(),
+            R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"q"},{"role":"assistant","content":"",)"
+            R"("tool_calls":[{"type":"function","function":{"name":"f","arguments":{"x":1}}}]},{"role":"tool","content":"1"},)"
+            R"({"role":"assistant","content":"a"}],"tools":"[{\"name\":\"f\"}]"})");
+}
+
+TEST(Dataset, NamesWhatIsWrongInShareGpt) {
+  const auto mistake = [](const std::string& conversations) { return read("{\"conversations\":" + conversations + "}").mistake(0); };
+  EXPECT_THAT(mistake("[]"), HasSubstr("conversations: expected a list of at least one turn, found an empty one"));
+  EXPECT_THAT(mistake(R"([{"from":"alien","value":"x"}])"), HasSubstr("conversations[0].from: expected one of human, user, gpt,"));
+  EXPECT_THAT(mistake(R"([{"from":"human","value":3}])"), HasSubstr("conversations[0].value: expected a string, found the number 3"));
+  EXPECT_THAT(mistake(R"([{"from":"function_call","value":"f 1"}])"), HasSubstr("conversations[0].value: expected the JSON text of a call"));
+  EXPECT_THAT(mistake(R"([{"value":"x"}])"), HasSubstr("conversations[0].from: missing; expected a string"));
+}
+
+TEST(Dataset, TakesToolsAsAListOrItsJsonText) {
+  const auto text = [](const std::string& tools) {
+    static const ChatTemplate chat("{{ tools|tojson }}{% for m in messages %}<{{ m.content }}>{% endfor %}", "tools", {});
+    std::istringstream stream(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"tools":)" + tools + "}");
+    JsonlReader lines(stream);
+    Reading reading;
+    reading.report = read_examples(lines, "f", {}, ExampleEncoder(), &chat, 0, reading.train, nullptr, reading.diagnostics);
+    return reading.diagnostics.empty() ? reading.text(0) : reading.mistake(0);
+  };
+  EXPECT_THAT(text(R"([{"name":"f"}])"), HasSubstr(R"([{"name": "f"}]<q>)"));
+  EXPECT_EQ(text(R"("[{\"name\":\"f\"}]")"), text(R"([{"name":"f"}])"));
+  EXPECT_EQ(text(R"("")"), text("null"));
+  EXPECT_THAT(text(R"("f x")"), HasSubstr("f:1: tools: expected a list, or the JSON text of one, found a string"));
+}
+
+TEST(Dataset, NamesWrongToolCalls) {
+  const auto mistake = [](const std::string& calls) {
+    return read(R"({"messages":[{"role":"assistant","tool_calls":)" + calls + "}]}").mistake(0);
+  };
+  EXPECT_THAT(mistake(R"("f")"), HasSubstr("messages[0].tool_calls: expected a list of calls, found a string"));
+  EXPECT_THAT(mistake(R"([{"function":"f"}])"), HasSubstr("messages[0].tool_calls[0]: expected {\"type\": \"function\""));
+}
+
+TEST(Dataset, KeepsWhichFileAnExampleIsFrom) {
+  Dataset dataset("a");
+  dataset.add({{1, 2}, {0, 1}, "", 1});
+  dataset.begin_source("empty");
+  dataset.begin_source("b");
+  const std::string two_files = [&] {
+    Dataset copy = dataset;
+    copy.add({{3, 4}, {0, 1}, "", 1});
+    return copy.content_hash();
+  }();
+  dataset.add({{3, 4}, {0, 1}, "", 1});
+  EXPECT_EQ(dataset.source(0), "a");
+  EXPECT_EQ(dataset.source(1), "b");
+  EXPECT_EQ(dataset.source_size(0), 1);
+  EXPECT_EQ(dataset.source_size(1), 0);
+  EXPECT_EQ(dataset.content_hash(), two_files);
+  Dataset one("c");
+  one.add({{1, 2}, {0, 1}, "", 1});
+  one.add({{3, 4}, {0, 1}, "", 2});
+  EXPECT_NE(one.content_hash(), two_files);
+}
+
 TEST(Dataset, ReadsFilesAndRefusesWhatCannotBeRead) {
   const std::string path = testing::TempDir() + "cotune_dataset_test.jsonl";
   std::ofstream(path) << "{\"text\":\"x\"}\n";
   DataSpec spec;
-  spec.train = path;
+  spec.train = {{path}};
   spec.eval = path;
   Diagnostics diagnostics;
   const JobData data = read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics);
@@ -226,6 +300,45 @@ TEST(BatchOrder, EveryEpochTakesEachExampleOnce) {
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(epoch_order({10, 4, 8, Shuffle::epoch}, 0), epochs[0]);
   EXPECT_EQ(epoch_order({10, 5, 7, Shuffle::epoch}, 0), epochs[0]);
+}
+
+BatchOrder weighted(std::vector<ExampleShare> shares, Shuffle shuffle = Shuffle::epoch, uint64_t seed = 7) {
+  BatchOrder order{0, 4, seed, shuffle, shares};
+  for (const ExampleShare& share : shares) order.example_count += share.example_count;
+  return order;
+}
+
+TEST(BatchOrder, WeightsSayHowManyExamplesOfEachFileAnEpochTakes) {
+  EXPECT_THAT(share_sizes(weighted({{90, 1}, {10, 1}})), ElementsAre(50, 50));
+  EXPECT_THAT(share_sizes(weighted({{90, 3}, {11, 1}})), ElementsAre(76, 25));
+  EXPECT_THAT(share_sizes(weighted({{5, 1}, {5, 1}, {1, 1}})), ElementsAre(4, 4, 3));
+  EXPECT_THAT(share_sizes(weighted({{5, 1e9}, {5, 1e-9}, {0, 0}})), ElementsAre(9, 1, 0));
+  EXPECT_THAT(share_sizes(weighted({{2, 1e-9}, {1, 1e9}})), ElementsAre(1, 2));
+}
+
+TEST(BatchOrder, WeightedFilesGoThroughAllTheirExamplesBeforeAnyComesAgain) {
+  const BatchOrder order = weighted({{7, 3}, {5, 1}});  // 9 and 3 of 12
+  std::vector<int64_t> large, small;
+  for (int64_t epoch = 0; epoch < 35; ++epoch) {
+    const std::vector<int64_t> examples = epoch_order(order, epoch);
+    EXPECT_EQ(examples.size(), 12u);
+    EXPECT_EQ(std::count_if(examples.begin(), examples.end(), [](int64_t e) { return e >= 7; }), 3);
+    for (const int64_t example : examples) (example < 7 ? large : small).push_back(example);
+  }
+  for (int64_t example = 0; example < 12; ++example) {  // 35·9/7 and 35·3/5 times, whatever the seed
+    const std::vector<int64_t>& seen = example < 7 ? large : small;
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), example), example < 7 ? 45 : 21);
+  }
+  EXPECT_NE(epoch_order(order, 0), epoch_order(order, 1));
+  EXPECT_NE(epoch_order(order, 0), epoch_order(weighted({{7, 3}, {5, 1}}, Shuffle::epoch, 8), 0));
+  BatchSequence sequence(order);
+  for (int64_t step = 0; step < 12; ++step) EXPECT_EQ(sequence.batch(step), batch_examples(order, step));
+}
+
+TEST(BatchOrder, WithoutShufflingWeightedFilesAlternateEvenly) {
+  const BatchOrder order = weighted({{4, 2}, {5, 1}}, Shuffle::none);
+  EXPECT_THAT(epoch_order(order, 0), ElementsAre(0, 4, 1, 2, 5, 3, 0, 6, 1));
+  EXPECT_THAT(epoch_order(order, 1), ElementsAre(2, 7, 3, 0, 8, 1, 2, 4, 3));
 }
 
 TEST(BatchOrder, WithoutShufflingFollowsTheFile) {

@@ -2,11 +2,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <sstream>
 #include <string>
 
 #include "base/error.h"
+#include "data/compressed_stream.h"
 #include "data/dataset.h"
+#include "data/jsonl.h"
 
 namespace {
 
@@ -46,9 +49,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   spec.max_length = data[0] / 4;
   spec.eval_fraction = 0.3;
   std::istringstream stream(std::string(reinterpret_cast<const char*>(data + 1), size - 1));
+  const cotune::Compression compression = cotune::compression_of(stream);
+  std::unique_ptr<std::istream> content;
+  if (compression != cotune::Compression::none) content = cotune::decompress(stream, compression, {1 << 16, 20});
+  cotune::JsonlReader lines(content ? *content : stream);
   cotune::Dataset train, eval;
   cotune::Diagnostics diagnostics;
-  cotune::read_examples(stream, "fuzz", spec, encoder, &chat, 64, train, &eval, diagnostics);
+  try {
+    cotune::read_examples(lines, "fuzz", spec, encoder, &chat, 64, train, &eval, diagnostics);
+  } catch (const cotune::UserError&) {  // the compressed data are damaged
+  }
   for (const cotune::Dataset* dataset : {&train, &eval}) {
     for (int64_t i = 0; i < dataset->size(); ++i) {
       const cotune::Example example = dataset->example(i);

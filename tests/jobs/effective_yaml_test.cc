@@ -24,7 +24,7 @@ class RandomSpecs {
       fill({&file.model, &file.run, &job}, {Section::job, Section::data, Section::adapter, Section::train});
       job.name = "job-" + std::to_string(i);
       if (job.train.steps == 0 && job.train.epochs == 0) job.train.epochs = 1;
-      if (job.data.train.empty() && job.data.lengths.empty()) job.data.train = "/t";
+      if (job.data.train.empty() && job.data.lengths.empty()) job.data.train = {{"/t"}};
       file.jobs.push_back(job);
     }
     file.run.chunk_size = std::min(file.run.chunk_size, file.run.token_budget);
@@ -87,6 +87,12 @@ class RandomSpecs {
       case OptionType::identifier: return "x" + std::to_string(below(1000)) + ".a-b_C";
       case OptionType::time: return std::string("2026-01-31T18:00:30+02:00");
       case OptionType::path: return std::filesystem::path("/" + text()).lexically_normal().string() + "x";
+      case OptionType::files:
+        switch (below(3)) {
+          case 0: return std::vector<TrainFile>{{"/a b.jsonl"}};
+          case 1: return std::vector<TrainFile>{{"/x.jsonl"}, {"/y: #.jsonl"}};
+          default: return std::vector<TrainFile>{{"/x.jsonl", 0.25 + static_cast<double>(below(9))}, {"/漢.jsonl", 1e-3}};
+        }
       case OptionType::name_or_path: return std::string(below(2) ? "llama-7b" : "/x/c.json");
       case OptionType::memory: return std::string(below(2) ? "8GiB" : "62.5%");
       case OptionType::parallel: return std::string("auto");  // degrees go with a number of ranks

@@ -29,7 +29,7 @@ TEST(JobsFile, OfOneJobWithPathsAloneHasAllDefaults) {
   const JobsFile file = parse(head + "jobs:\n  - name: a\n    data: {train: t.jsonl}\n");
   JobSpec expected;
   expected.name = "a";
-  expected.data.train = "/folder/t.jsonl";
+  expected.data.train = {{"/folder/t.jsonl"}};
   expected.train.epochs = 1;
   EXPECT_EQ(file.jobs, std::vector{expected});
   EXPECT_EQ(file.jobs[0].line, 4);
@@ -44,7 +44,7 @@ TEST(JobsFile, ResolvesPathsAgainstItsFolderAndThoseOfSetAgainstTheWorkingFolder
       "jobs: [{name: a, data: {train: d/t.jsonl, eval: /abs/e.jsonl, chat_template: c.jinja}, adapter: {init_from: x}}]",
       {"jobs[0].data.eval=e.jsonl"});
   EXPECT_EQ(file.model.path, "/m");
-  EXPECT_EQ(file.jobs[0].data.train, "/folder/d/t.jsonl");
+  EXPECT_EQ(file.jobs[0].data.train, (std::vector<TrainFile>{{"/folder/d/t.jsonl"}}));
   EXPECT_EQ(file.jobs[0].data.chat_template, "/folder/c.jinja");
   EXPECT_EQ(file.jobs[0].adapter.init_from, "/folder/x");
   EXPECT_EQ(file.jobs[0].data.eval, (std::filesystem::current_path() / "e.jsonl").string());
@@ -243,7 +243,7 @@ TEST(JobsFile, ThatJoinsARunMayLeaveTheModelOutAndComesAsText) {
   Diagnostics mistakes;
   const JobsFileReading joining = read_jobs_text(text, {"jobs.a.data.eval=e.jsonl"}, Purpose::join, mistakes);
   EXPECT_TRUE(mistakes.empty());
-  EXPECT_EQ(joining.jobs_file.jobs.at(0).data.train, (folder / "t.jsonl").string());
+  EXPECT_EQ(joining.jobs_file.jobs.at(0).data.train, (std::vector<TrainFile>{{(folder / "t.jsonl").string()}}));
   EXPECT_EQ(joining.jobs_file.jobs.at(0).data.eval, (elsewhere / "e.jsonl").string());
   EXPECT_TRUE(joining.model_places.empty());
   read_jobs_text(text, {"jobs.a.data.eval=t.jsonl", "model.weights=none"}, Purpose::join, mistakes);

@@ -68,7 +68,7 @@ class FailingJob : public ::testing::Test {
 };
 
 void break_token(Dataset& dataset, int64_t broken_row) {
-  Dataset broken(dataset.source());
+  Dataset broken(dataset.source(0));
   for (int64_t row = 0; row < dataset.size(); ++row) {
     Example example = dataset.example(row);
     if (row == broken_row) example.tokens.back() = 5000;

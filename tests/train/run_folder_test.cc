@@ -147,7 +147,7 @@ TEST(RunRecord, ListsEveryDifferenceThatChangesAResult) {
 TEST(RunRecord, LetsPlacesAndThePackingChange) {
   RunRecord before = record_of(two_jobs), now = record_of(two_jobs, "run: {token_budget: 512, sharing: separate, threads: 1}\n");
   for (JobSpec& job : now.configuration.jobs) {
-    job.data.train = "/elsewhere/" + job.name;
+    job.data.train = {{"/elsewhere/" + job.name}};
     job.priority = 7;
     job.train.save_steps = 3;
   }

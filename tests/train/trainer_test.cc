@@ -209,7 +209,7 @@ TEST(Trainer, LeavesReportsAndHasLoadedTheBestEvaluatedAdapterAtTheEnd) {
 
 /// Held-out rows of other tokens than those that are learned: every step makes them less likely.
 void hold_out_other_tokens(const JobSpec&, JobData& data) {
-  Dataset other(data.eval.source());
+  Dataset other(data.eval.source(0));
   for (int64_t row = 0; row < data.eval.size(); ++row) {
     Example example = data.eval.example(row);
     for (int32_t& token : example.tokens) token += 100;

@@ -72,8 +72,8 @@ ModelConfig model_config_from_gguf(const GgufFile& file);
 ModelConfig model_preset(std::string_view name);
 std::vector<std::string> model_preset_names();
 
-/// What `model: {config: …}` names: a preset, a config.json, a folder with one, or a GGUF file. Throws
-/// UserError.
+/// What `model: {config: …}` names: a preset, a config.json, a folder with one, a GGUF file, or a model in the Hugging Face cache
+/// (jobs/hub_cache.h). Throws UserError.
 ModelConfig find_model_config(const std::string& preset_or_path);
 
 /// Values in all tensors of the model; a tied head counts once.

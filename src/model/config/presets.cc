@@ -3,6 +3,8 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/file.h"
+#include "jobs/hub_cache.h"
 #include "model/config/model_config.h"
 
 namespace cotune {
@@ -82,7 +84,7 @@ ModelConfig model_preset(std::string_view name) {
 }
 
 ModelConfig find_model_config(const std::string& preset_or_path) {
-  const std::filesystem::path path(preset_or_path);
+  const std::filesystem::path path = path_or_snapshot(preset_or_path);
   if (std::filesystem::is_directory(path)) {
     const std::filesystem::path file = path / "config.json";
     return parse_model_config(read_file(file), file.string());
@@ -91,7 +93,7 @@ ModelConfig find_model_config(const std::string& preset_or_path) {
     if (path.extension() == ".gguf") return model_config_from_gguf(GgufFile(path));
     return parse_model_config(read_file(path), path.string());
   }
-  if (path.has_parent_path()) throw_user_error("{}: no such file or folder", preset_or_path);
+  if (path.has_parent_path()) throw_user_error("{}: no such file or folder{}", preset_or_path, hub_cache_hint(path));
   return model_preset(preset_or_path);
 }
 

@@ -1,0 +1,44 @@
+#include "data/data_file.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include "base/error.h"
+#include "data/compressed_stream.h"
+#include "data/jsonl.h"
+#include "data/parquet_rows.h"
+
+namespace cotune {
+namespace {
+
+bool is_parquet(std::istream& stream) {
+  std::array<char, 4> bytes{};
+  stream.read(bytes.data(), bytes.size());
+  const bool found = stream.gcount() == 4 && std::string_view(bytes.data(), bytes.size()) == "PAR1";
+  stream.clear();
+  stream.seekg(0);
+  return found;
+}
+
+}  // namespace
+
+DataFile::DataFile(const std::filesystem::path& path, const std::vector<std::string>& fields) {
+  std::error_code unknown;
+  if (std::filesystem::exists(path, unknown) && !std::filesystem::is_regular_file(path, unknown)) {
+    throw_user_error("is not a regular file");
+  }
+  stream_.open(path, std::ios::binary);
+  if (!stream_ || (stream_.peek(), stream_.bad())) throw_user_error("cannot open: {}", std::strerror(errno));
+  stream_.clear();
+  if (is_parquet(stream_)) {
+    lines_ = open_parquet(path, fields);
+    return;
+  }
+  const Compression compression = compression_of(stream_);
+  if (compression != Compression::none) content_ = decompress(stream_, compression);
+  lines_ = std::make_unique<JsonlReader>(content_ ? *content_ : stream_);
+}
+
+}  // namespace cotune

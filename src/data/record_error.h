@@ -1,0 +1,22 @@
+/// A mistake in one record of a data file.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+namespace cotune {
+
+class RecordError : public std::runtime_error {
+ public:
+  RecordError(std::string field, const std::string& message) : std::runtime_error(message), field_(std::move(field)) {}
+  const std::string& field() const { return field_; }
+
+ private:
+  std::string field_;
+};
+
+/// What a value is, for messages: `a string`, `the number 3`, `null`, `a list`, `an object`.
+std::string type_of(const nlohmann::ordered_json& value);
+
+}  // namespace cotune

@@ -1,0 +1,28 @@
+/// Records of a data file, one JSON text after the other.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace cotune {
+
+class RecordLines {
+ public:
+  static constexpr size_t max_line_bytes = size_t{64} << 20;
+
+  virtual ~RecordLines() = default;
+  /// Moves to the next record; false at the end. Throws UserError where the file cannot be read on.
+  virtual bool next() = 0;
+  const std::string& text() const { return text_; }
+  int line() const { return line_; }            ///< from 1; of Parquet the row
+  bool too_long() const { return too_long_; }   ///< longer than max_line_bytes: text() holds its beginning
+  bool repaired() const { return repaired_; }   ///< some bytes were not UTF-8
+
+ protected:
+  std::string text_;
+  int line_ = 0;
+  bool too_long_ = false;
+  bool repaired_ = false;
+};
+
+}  // namespace cotune

@@ -1,0 +1,150 @@
+#include "jobs/hub_cache.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view folder_prefix = "models--", separator = "--", snapshots_folder = "snapshots";
+constexpr size_t longest_part = 96;
+constexpr size_t longest_reference = 256;
+
+bool is_word_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+bool is_name_part(std::string_view part) {
+  return !part.empty() && part.size() <= longest_part && is_word_character(part.front()) && is_word_character(part.back()) &&
+         std::all_of(part.begin(), part.end(), [](char c) { return is_word_character(c) || c == '-' || c == '.'; });
+}
+
+bool is_revision(std::string_view text) {
+  return !text.empty() && text.find("..") == std::string_view::npos && !text.starts_with('/') &&
+         std::all_of(text.begin(), text.end(), [](char c) { return is_word_character(c) || std::string_view("-./+").find(c) != std::string_view::npos; });
+}
+
+bool is_commit(std::string_view text) {
+  return text.size() == 40 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) || (c >= 'a' && c <= 'f'); });
+}
+
+std::string environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? "" : value;
+}
+
+/// With `~` at the beginning and `$NAME`, `${NAME}` anywhere replaced; unknown variables stay.
+std::string expanded(std::string text) {
+  if (text == "~" || text.starts_with("~/")) text.replace(0, 1, environment("HOME"));
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    const bool braces = text.compare(at, 2, "${") == 0;
+    const size_t begin = at + (braces ? 2 : 1);
+    size_t end = begin;
+    while (text[at] == '$' && end < text.size() && is_word_character(text[end])) ++end;
+    const bool closed = !braces || (end < text.size() && text[end] == '}');
+    const std::string name = text[at] == '$' && closed ? text.substr(begin, end - begin) : "";
+    if (name.empty() || std::getenv(name.c_str()) == nullptr) {
+      result += text[at++];
+    } else {
+      result += environment(name);
+      at = end + (braces ? 1 : 0);
+    }
+  }
+  return result;
+}
+
+fs::path folder_of(const HubName& name, const fs::path& cache) {
+  std::string folder(folder_prefix);
+  for (const char c : name.repository) folder += c == '/' ? std::string(separator) : std::string(1, c);
+  return cache / folder;
+}
+
+std::string commit_of(const HubName& name, const fs::path& folder) {
+  if (is_commit(name.revision)) return name.revision;
+  const fs::path reference = folder / "refs" / name.revision;
+  std::error_code unreadable;
+  if (!fs::is_regular_file(reference, unreadable) || fs::file_size(reference, unreadable) > longest_reference) return "";
+  std::string commit = read_file(reference);
+  while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
+  return commit.find('/') == std::string::npos && commit != ".." ? commit : "";
+}
+
+}  // namespace
+
+std::optional<HubName> parse_hub_name(std::string_view text) {
+  HubName name;
+  if (const size_t at = text.find('@'); at != std::string_view::npos) {
+    name.revision = text.substr(at + 1);
+    if (!is_revision(name.revision)) return std::nullopt;
+    text = text.substr(0, at);
+  }
+  const size_t slash = text.find('/');
+  const bool is_sound = slash == std::string_view::npos ? is_name_part(text)
+                                                        : is_name_part(text.substr(0, slash)) && is_name_part(text.substr(slash + 1));
+  if (!is_sound || text.find("--") != std::string_view::npos || text.find("..") != std::string_view::npos || text.ends_with(".git")) {
+    return std::nullopt;
+  }
+  name.repository = text;
+  return name;
+}
+
+fs::path hub_cache_folder() {
+  for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) {
+    if (const std::string folder = environment(variable); !folder.empty()) return expanded(folder);
+  }
+  if (const std::string home = environment("HF_HOME"); !home.empty()) return fs::path(expanded(home)) / "hub";
+  const std::string user_cache = environment("XDG_CACHE_HOME");
+  return fs::path(expanded(user_cache.empty() ? "~/.cache" : user_cache)) / "huggingface" / "hub";
+}
+
+std::optional<fs::path> find_in_hub_cache(const HubName& name, const fs::path& cache) {
+  const fs::path folder = folder_of(name, cache);
+  const std::string commit = commit_of(name, folder);
+  std::error_code unreadable;
+  if (commit.empty() || !fs::is_directory(folder / snapshots_folder / commit, unreadable)) return std::nullopt;
+  return folder / snapshots_folder / commit;
+}
+
+std::string hub_download_command(const HubName& name) {
+  return fmt::format("hf download {}{}", name.repository, name.revision == "main" ? "" : " --revision " + name.revision);
+}
+
+std::string hub_cache_complaint(const HubName& name, const fs::path& cache) {
+  const fs::path folder = folder_of(name, cache);
+  std::error_code unreadable;
+  std::string found = "does not exist";
+  if (fs::exists(folder, unreadable)) found = fmt::format("holds no revision {}", name.revision);
+  return fmt::format("it is not in the Hugging Face cache either ({} {}); `{}` fetches it", folder.string(), found,
+                     hub_download_command(name));
+}
+
+fs::path path_or_snapshot(const fs::path& path) {
+  std::error_code unreadable;
+  if (fs::exists(path, unreadable)) return path;
+  const std::optional<HubName> name = parse_hub_name(path.string());
+  return name ? find_in_hub_cache(*name).value_or(path) : path;
+}
+
+std::string hub_cache_hint(const fs::path& path) {
+  const std::optional<HubName> name = parse_hub_name(path.string());
+  return name ? "; " + hub_cache_complaint(*name) : "";
+}
+
+std::optional<HubName> hub_name_of(const fs::path& folder) {
+  const fs::path clean = (folder / "").lexically_normal().parent_path();
+  if (clean.parent_path().filename() != snapshots_folder || !is_commit(clean.filename().string())) return std::nullopt;
+  std::string repository = clean.parent_path().parent_path().filename().string();
+  if (!repository.starts_with(folder_prefix)) return std::nullopt;
+  repository.erase(0, folder_prefix.size());
+  if (const size_t border = repository.find(separator); border != std::string::npos) repository.replace(border, separator.size(), "/");
+  return HubName{repository, clean.filename().string()};
+}
+
+}  // namespace cotune

@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""What data files may be: compressed JSONL, ShareGPT, tool calls, several files with weights, Parquet. transformers and pyarrow judge
+where they are installed.
+
+    COTUNE=build/cotune .deps/venv/bin/python tests/cli/data_files_test.py [UNITTEST OPTIONS]
+"""
+import gzip
+import json
+import re
+import unittest
+
+from program import ProgramTest
+from tiny_models import ROOT, copy_model
+
+try:
+    import pyarrow
+    import pyarrow.parquet
+except ImportError:
+    pyarrow = None
+try:
+    import transformers
+except ImportError:
+    transformers = None
+
+TEXTS = [{"text": f"example {i}"} for i in range(6)]
+CALL = {"id": "call12345", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern", "days": 2}}}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "of a city", "parameters": {
+    "type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}, "required": ["city"]}}}]
+TOOL_CHAT = [{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "", "tool_calls": [CALL]},
+             {"role": "tool", "name": "weather", "tool_call_id": "call12345", "content": "sun"}, {"role": "assistant", "content": "No."}]
+
+
+def lines(records):
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+class DataFiles(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        config = copy_model(self.path / "model") / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 8192}))
+        (self.path / "plain.jsonl").write_bytes(lines(TEXTS))
+
+    def write_jobs(self, data, more=""):
+        path = self.path / "data.yaml"
+        path.write_text(f"cotune: 1\nmodel: {{path: model, dtype: float32}}\njobs:\n  - {{name: one, data: {{{data}}}{more}}}\n")
+        return path
+
+    def shown(self, data, *options, **more):
+        return self.run_program("data", self.write_jobs(data), *options, **more).stdout
+
+    def examples(self, data, *options):
+        """The examples that `cotune data` shows, without the lines that name their files."""
+        text = self.shown(data, "--count", "100", *options)
+        return [part.split("\n", 1)[1].strip("\n") for part in re.split(r"^--- ", text, flags=re.M)[1:]]
+
+    def refused(self, data):
+        return self.run_program("data", self.write_jobs(data), expect=2).stderr
+
+    def test_compressed_files_hold_what_plain_ones_do(self):
+        plain = self.examples("train: plain.jsonl")
+        (self.path / "a.jsonl.gz").write_bytes(gzip.compress(lines(TEXTS)))
+        self.assertEqual(self.examples("train: a.jsonl.gz"), plain)
+        (self.path / "no-ending").write_bytes(gzip.compress(lines(TEXTS[:3])) + gzip.compress(lines(TEXTS[3:])))
+        self.assertEqual(self.examples("train: no-ending"), plain)
+        (self.path / "plain.gz").write_bytes(lines(TEXTS))  # the bytes count, not the name
+        self.assertEqual(self.examples("train: plain.gz"), plain)
+        self.assertIn(f"--- {self.path}/a.jsonl.gz:2: ", self.shown("train: a.jsonl.gz"))
+        if pyarrow is not None:
+            with pyarrow.output_stream(str(self.path / "a.zst"), compression="zstd") as stream:
+                stream.write(lines(TEXTS))
+            self.assertEqual(self.examples("train: a.zst"), plain)
+
+    def test_damaged_and_truncated_files_are_named(self):
+        whole = gzip.compress(lines(TEXTS * 1000))
+        (self.path / "cut.gz").write_bytes(whole[:len(whole) // 2])
+        self.assertRegex(self.refused("train: cut.gz"), r"cut\.gz: the gzip data end early, after \d+ bytes of content: the file was cut off")
+        (self.path / "bad.gz").write_bytes(whole[:200] + bytes(100) + whole[300:])
+        self.assertIn("bad.gz: damaged gzip data", self.refused("train: bad.gz"))
+        (self.path / "mistake.gz").write_bytes(gzip.compress(lines(TEXTS) + b"{\n"))
+        self.assertIn("mistake.gz:7: column 2: not JSON", self.refused("train: mistake.gz"))
+
+    def test_sharegpt_is_learned_as_messages_are(self):
+        chat = [{"from": "system", "value": "S"}, {"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]
+        messages = [{"role": role, "content": turn["value"]} for role, turn in zip(("system", "user", "assistant"), chat)]
+        (self.path / "chats.jsonl").write_bytes(lines([{"messages": messages}]))
+        (self.path / "sharegpt.jsonl").write_bytes(lines([{"conversations": chat}, {"conversations": chat[1:], "system": "S"}]))
+        self.assertEqual(self.examples("train: sharegpt.jsonl"), self.examples("train: chats.jsonl") * 2)
+        self.assertIn("⟦2\n⟧", self.examples("train: sharegpt.jsonl, format: sharegpt")[0])
+
+    @unittest.skipIf(transformers is None, "transformers renders the reference")
+    def test_tool_calls_render_as_transformers_does_and_their_replies_are_not_learned(self):
+        from transformers.utils.chat_template_utils import render_jinja_template
+        (self.path / "tools.jsonl").write_bytes(lines([{"messages": TOOL_CHAT, "tools": TOOLS}, {"messages": TOOL_CHAT, "tools": json.dumps(TOOLS)}]))
+        for name, bos in (("qwen25", ""), ("llama31", "<|begin_of_text|>"), ("mistral_v3", "<s>")):
+            source = (ROOT / f"tests/data/templates/{name}.jinja").read_text()
+            date = "{%- set date_string = '26 Jul 2024' %}" if "strftime_now" in source else ""
+            (self.path / "template.jinja").write_text(f"{{%- set bos_token = '{bos}' %}}{{%- set eos_token = '</s>' %}}{date}" + source)
+            wanted = render_jinja_template([TOOL_CHAT], tools=TOOLS, chat_template=(self.path / "template.jinja").read_text())[0][0]
+            shown = self.examples("train: tools.jsonl, chat_template: template.jinja")
+            self.assertEqual(shown[0], shown[1])
+            self.assertEqual(shown[0].replace("⟦", "").replace("⟧", "").strip("\n"), wanted.strip("\n"), name)
+            learned = re.findall("⟦([^⟧]*)⟧", shown[0])
+            self.assertEqual(len(learned), 2, shown[0])
+            self.assertIn('"name": "weather"', learned[0])
+            self.assertIn("No.", learned[1])
+            self.assertNotIn("sun", "".join(learned))
+
+    def test_function_calls_of_sharegpt_are_tool_calls(self):
+        conversation = [{"from": "human", "value": "Rain?"}, {"from": "function_call", "value": json.dumps(CALL["function"])},
+                        {"from": "observation", "value": "sun"}, {"from": "gpt", "value": "No."}]
+        call = {"type": "function", "function": CALL["function"]}
+        messages = [TOOL_CHAT[0], {"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": "sun"}, TOOL_CHAT[3]]
+        (self.path / "sharegpt.jsonl").write_bytes(lines([{"conversations": conversation, "tools": json.dumps(TOOLS)}]))
+        (self.path / "chats.jsonl").write_bytes(lines([{"messages": messages, "tools": TOOLS}]))
+        template = f"chat_template: {ROOT}/tests/data/templates/qwen25.jinja"
+        self.assertEqual(self.examples(f"train: sharegpt.jsonl, {template}"), self.examples(f"train: chats.jsonl, {template}"))
+
+    def test_several_files_are_one_after_the_other(self):
+        (self.path / "more.jsonl").write_bytes(lines([{"prompt": "p", "completion": "c"}]))
+        text = self.shown("train: [plain.jsonl, {path: more.jsonl}]", "--count", "7")
+        self.assertIn("train:    7 examples", text)
+        self.assertIn(f"--- {self.path}/plain.jsonl:6: ", text)
+        self.assertIn(f"--- {self.path}/more.jsonl:1: ", text)
+        self.assertIn("train:    3 examples", self.shown("train: [plain.jsonl, more.jsonl], max_examples: 2"))
+
+    def test_weights_are_shown_and_mistakes_in_them_named(self):
+        (self.path / "more.jsonl").write_bytes(lines(TEXTS[:2]))
+        text = self.shown("train: [{path: plain.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]")
+        self.assertIn(f"2 of the 8 examples of an epoch are from {self.path}/plain.jsonl (weight 1), which holds 6", text)
+        self.assertIn(f"6 of the 8 examples of an epoch are from {self.path}/more.jsonl (weight 3), which holds 2", text)
+        self.assertIn("data.yaml:4: jobs[0].data.train: `more.jsonl` has no weight, others have",
+                      self.refused("train: [{path: plain.jsonl, weight: 1}, more.jsonl]"))
+        self.assertIn("a weight must be a number above 0 and at most 1000000000, got 0",
+                      self.refused("train: [{path: plain.jsonl, weight: 0}]"))
+        self.assertIn("must be a path, or a list of paths or of {path: …, weight: …}, got the key file",
+                      self.refused("train: [{file: plain.jsonl}]"))
+        self.assertIn(f"jobs[0].data.train: no such file or folder: {self.path}/none.jsonl",
+                      self.refused("train: [plain.jsonl, none.jsonl]"))
+
+    def train(self, data, run, *options, steps=9, expect=0):
+        jobs = self.write_jobs(data, f", adapter: {{r: 4}}, train: {{batch_size: 2, steps: {steps}, lr: 1e-2, save_steps: 2}}")
+        return self.run_program("train", jobs, "--output-dir", self.path / run, *options, expect=expect)
+
+    def test_a_weighted_job_goes_on_as_if_it_had_never_stopped(self):
+        (self.path / "more.jsonl").write_bytes(lines(TEXTS[:2]))
+        data = "train: [{path: plain.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]"
+        self.train(data, "whole")
+        options = ("--output-dir", self.path / "stopped", "--json")
+        process = self.start_program("train", self.path / "data.yaml", *options)
+        self.wait_for(process, lambda event: event["event"] == "step" and event["step"] == 5)
+        self.kill(process)
+        self.run_program("train", self.path / "data.yaml", *options, "--resume")
+        self.assertEqual(self.adapter("whole", "one"), self.adapter("stopped", "one"))
+        changed = (self.path / "data.yaml").read_text().replace("weight: 3", "weight: 2")
+        (self.path / "data.yaml").write_text(changed)
+        errors = self.run_program("train", self.path / "data.yaml", *options, "--resume", expect=2).stderr
+        self.assertIn("jobs.one.data.train: ", errors)
+
+    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    def test_parquet_rows_are_read_as_the_same_records_of_jsonl(self):
+        records = {
+            "texts": TEXTS,
+            "chats": [{"messages": TOOL_CHAT, "tools": json.dumps(TOOLS)}, {"messages": TOOL_CHAT[:1] + TOOL_CHAT[3:], "tools": None}],
+            "conversations": [{"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "ä"}], "id": 3}],
+            "tokens": [{"input_ids": [49, 43, 50], "labels": [-100, -100, 50]}] * 3,
+            "alpaca": [{"instruction": "Add.", "input": None, "output": "2"}, {"instruction": "Add.", "input": "1 1", "output": "2"}],
+        }
+        for name, rows in records.items():
+            (self.path / f"{name}.jsonl").write_bytes(lines(rows))
+            table = pyarrow.Table.from_pylist(rows)
+            for compression in ("none", "snappy", "zstd", "gzip"):
+                pyarrow.parquet.write_table(table, self.path / f"{name}.parquet", compression=compression, row_group_size=2)
+                self.assertEqual(self.examples(f"train: {name}.parquet"), self.examples(f"train: {name}.jsonl"), name)
+        self.assertIn(f"--- {self.path}/tokens.parquet:3: ", self.shown("train: tokens.parquet"))
+        large = pyarrow.table({"text": pyarrow.array(["a", "b"] * 1000).dictionary_encode(), "image": pyarrow.array([b"x"] * 2000)})
+        pyarrow.parquet.write_table(large, self.path / "large")
+        self.assertIn("train:    2000 examples", self.shown("train: large"))
+
+    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    def test_parquet_files_that_cannot_be_learned_are_named(self):
+        pyarrow.parquet.write_table(pyarrow.table({"question": ["a"], "answer": ["b"]}), self.path / "other.parquet")
+        self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer")
+        pyarrow.parquet.write_table(pyarrow.table({"text": [b"bytes"]}), self.path / "bytes.parquet")
+        self.assertIn("bytes.parquet: column `text` holds binary, which is no text, number or list of them", self.refused("train: bytes.parquet"))
+        pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a", None], "completion": ["b", "c"]}), self.path / "null.parquet")
+        self.assertIn("null.parquet:2: expected the fields prompt and completion", self.refused("train: null.parquet"))
+        whole = (self.path / "null.parquet").read_bytes()
+        (self.path / "cut.parquet").write_bytes(whole[:len(whole) // 2])
+        self.assertIn("cut.parquet: cannot be read as Parquet: ", self.refused("train: cut.parquet"))
+
+    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    def test_parquet_trains_as_jsonl_does(self):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(TEXTS), self.path / "texts.parquet")
+        self.train("train: plain.jsonl", "jsonl")
+        self.train("train: texts.parquet", "parquet")
+        self.assertEqual(self.adapter("jsonl", "one"), self.adapter("parquet", "one"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Models and adapters by their Hugging Face name, from a cache as huggingface_hub lays it out, which judges where it is installed.
+
+    COTUNE=build/cotune .deps/venv/bin/python tests/cli/hub_test.py [UNITTEST OPTIONS]
+"""
+import json
+import os
+import pathlib
+import shutil
+import unittest
+
+from program import ProgramTest
+from tiny_models import copy_model
+
+try:
+    import huggingface_hub
+except ImportError:
+    huggingface_hub = None
+
+COMMITS = {"main": "1" * 40, "v2": "2" * 40}
+
+
+class Hub(ProgramTest):
+    def setUp(self):
+        super().setUp()
+        self.cache = self.path / "hub"
+        self.environment = {**os.environ, "HF_HUB_CACHE": str(self.cache)}
+        (self.path / "text.jsonl").write_text('{"text": "abcdef"}\n' * 4)
+
+    def publish(self, name, folder, revision="main"):
+        """Files under blobs/, linked to from the snapshot, as the hub's client leaves them."""
+        repository = self.cache / ("models--" + name.replace("/", "--"))
+        snapshot = repository / "snapshots" / COMMITS[revision]
+        for part in (repository / "blobs", repository / "refs", snapshot):
+            part.mkdir(parents=True, exist_ok=True)
+        for number, file in enumerate(sorted(folder.iterdir())):
+            blob = repository / "blobs" / f"{revision}{number}"
+            shutil.copy(file, blob)
+            (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
+        (repository / "refs" / revision).write_text(COMMITS[revision])
+        if huggingface_hub is not None:
+            found = huggingface_hub.snapshot_download(name, revision=revision, cache_dir=self.cache, local_files_only=True)
+            self.assertEqual(pathlib.Path(found), snapshot)
+        return snapshot
+
+    def jobs(self, model, adapter="r: 4"):
+        path = self.path / "hub.yaml"
+        path.write_text(f"cotune: 1\nmodel: {{path: {model}, dtype: float32}}\njobs:\n  - {{name: one, data: {{train: text.jsonl}}, "
+                        f"adapter: {{{adapter}}}, train: {{steps: 2}}}}\n")
+        return path
+
+    def cotune(self, *arguments, **options):
+        return self.run_program(*arguments, env=self.environment, **options)
+
+    def trained(self, model, *options):
+        run = self.path / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        self.cotune("train", self.jobs(model), "--output-dir", run, *options)
+        return run / "jobs" / "one" / "adapter"
+
+    def test_trains_a_model_by_its_name_and_records_name_and_commit(self):
+        copy_model(self.path / "files")
+        self.publish("org/tiny", self.path / "files")
+        config = json.loads((self.trained("org/tiny") / "adapter_config.json").read_text())
+        self.assertEqual(config["base_model_name_or_path"], "org/tiny")
+        self.assertEqual(config["revision"], COMMITS["main"])
+
+    def test_a_revision_chooses_and_a_folder_of_that_name_wins(self):
+        copy_model(self.path / "files")
+        self.publish("org/tiny", self.path / "files", "v2")
+        self.assertEqual(json.loads((self.trained("org/tiny@v2") / "adapter_config.json").read_text())["revision"], COMMITS["v2"])
+        (self.path / "org").mkdir()
+        copy_model(self.path / "org/tiny@v2")
+        config = json.loads((self.trained("org/tiny@v2") / "adapter_config.json").read_text())
+        self.assertEqual(config["base_model_name_or_path"], str(self.path / "org/tiny@v2"))
+
+    def test_an_absent_model_is_named_with_the_folder_and_the_command(self):
+        errors = self.cotune("train", self.jobs("org/tiny@v2"), "--check", expect=2).stderr
+        self.assertIn(f"hub.yaml:2: model.path: no such file or folder: {self.path}/org/tiny@v2; it is not in the Hugging Face cache "
+                      f"either ({self.cache}/models--org--tiny does not exist); `hf download org/tiny --revision v2` fetches it", errors)
+        errors = self.cotune("generate", "--model", "org/tiny", "--prompt", "x", expect=2).stderr
+        self.assertIn("`hf download org/tiny` fetches it", errors)
+        errors = self.cotune("generate", "--model", "org/tiny", "--adapter", "org/adapter", "--prompt", "x", expect=2).stderr
+        self.assertIn("org/adapter: does not exist; it is not in the Hugging Face cache either", errors)
+
+    def test_a_model_that_was_fetched_in_part_is_told_how_to_get_the_rest(self):
+        copy_model(self.path / "files")
+        (self.path / "files/model.safetensors").unlink()
+        self.publish("org/tiny", self.path / "files")
+        errors = self.cotune("train", self.jobs("org/tiny"), "--check", expect=2).stderr
+        self.assertIn("is of the Hugging Face cache, which may hold a part of the model only: `hf download org/tiny", errors)
+
+    def test_adapters_are_found_by_name_wherever_they_are_named(self):
+        copy_model(self.path / "files")
+        self.publish("org/tiny", self.path / "files")
+        adapter = self.trained("org/tiny")
+        self.publish("me/adapter", adapter)
+        options = ("--prompt", "abc", "--max-new-tokens", "8", "--json")
+        by_path = json.loads(self.cotune("generate", "--adapter", adapter, *options).stdout)
+        by_name = json.loads(self.cotune("generate", "--adapter", "me/adapter", *options).stdout)  # its model by name, too
+        self.assertEqual(by_path["tokens"], by_name["tokens"])
+        started = self.jobs("org/tiny", "r: 4, init_from: me/adapter")
+        self.cotune("train", started, "--check", "--output-dir", self.path / "second")
+
+    def test_profiles_and_plans_take_names(self):
+        copy_model(self.path / "files")
+        self.publish("org/tiny", self.path / "files")
+        errors = self.cotune("profile", "org/none", "--output", self.path / "p.json", expect=2).stderr
+        self.assertIn("`hf download org/none` fetches it", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
