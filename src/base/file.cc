@@ -14,13 +14,12 @@
 #include <cstring>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/bus_error.h"
 #include "base/error.h"
 
 namespace cotune {
 namespace {
-
-constexpr std::string_view temporary_suffix = ".part";
 
 class Descriptor {
  public:
@@ -107,37 +106,9 @@ std::function<void()>& file_change_watch() {
 }
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes) {
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}{}", ::getpid(), temporary_suffix);
-  const auto changing = [] {
-    if (file_change_watch()) file_change_watch()();
-  };
-  changing();
-  try {
-    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) throw_system_error("create", temporary);
-    changing();
-    while (!bytes.empty()) {
-      const ssize_t count = ::write(file.get(), bytes.data(), bytes.size());
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) throw_system_error("write", path);
-      bytes.remove_prefix(static_cast<size_t>(count));
-    }
-    if (::fsync(file.get()) != 0) throw_system_error("write", path);
-    changing();
-    if (::rename(temporary.c_str(), path.c_str()) != 0) throw_system_error("replace", path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  changing();
-  sync_folder(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
-}
-
-bool is_temporary_file(const std::filesystem::path& path) {
-  const std::filesystem::path stem = path.stem();  // NAME.PID
-  const std::string pid = stem.extension().string();
-  return path.extension() == temporary_suffix && pid.size() > 1 && pid.find_first_not_of("0123456789", 1) == pid.npos;
+  AtomicFile file(path);
+  file.append(bytes);
+  file.commit();
 }
 
 void sync_folder(const std::filesystem::path& folder) {

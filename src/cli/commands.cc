@@ -73,6 +73,8 @@ int run_subcommand(int argc, char** argv) {
   add_job_command(app);
   add_data_command(app);
   add_generate_command(app);
+  add_merge_command(app);
+  add_export_command(app);
   add_plan_command(app);
   add_simulate_command(app);
   add_profile_command(app);

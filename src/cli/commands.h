@@ -18,6 +18,8 @@ void add_train_command(CLI::App& app);
 void add_job_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_merge_command(CLI::App& app);
+void add_export_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_simulate_command(CLI::App& app);
 void add_profile_command(CLI::App& app);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "formats/safetensors_writer.h"
 
 namespace cotune {
 namespace {
@@ -187,37 +188,18 @@ const TensorView& SafetensorsFile::at(std::string_view name) const {
 
 std::string safetensors_bytes(std::span<const NamedTensor> tensors,
                               const std::map<std::string, std::string>& metadata) {
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
-    const size_t a_bytes = element_bytes(a->tensor.dtype), b_bytes = element_bytes(b->tensor.dtype);
-    return a_bytes != b_bytes ? a_bytes > b_bytes : a->name < b->name;
-  });
-
-  Json header = Json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  size_t position = 0;
-  for (const NamedTensor* tensor : order) {
-    const TensorView& view = tensor->tensor;
-    size_t bytes = element_bytes(view.dtype);
-    for (const int64_t extent : view.shape) bytes *= static_cast<size_t>(extent);
-    COTUNE_CHECK(bytes == view.bytes.size(), "{}: shape needs {} bytes, got {}", tensor->name, bytes,
-                 view.bytes.size());
-    COTUNE_CHECK(!header.contains(tensor->name), "{} occurs twice", tensor->name);
-    header[tensor->name] = {{"dtype", safetensors_name(view.dtype)},
-                            {"shape", view.shape},
-                            {"data_offsets", {position, position + bytes}}};
-    position += bytes;
+  std::vector<TensorPlan> plans;
+  std::map<std::string, std::span<const std::byte>> bytes;
+  for (const auto& [name, view] : tensors) {
+    const TensorPlan& plan = plans.emplace_back(TensorPlan{name, view.dtype, view.shape});
+    COTUNE_CHECK(plan.byte_count() == view.bytes.size(), "{}: shape needs {} bytes, got {}", name, plan.byte_count(), view.bytes.size());
+    bytes[name] = view.bytes;
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-
-  std::string out;
-  out.reserve(8 + text.size() + position);
-  for (int i = 0; i < 8; ++i) out.push_back(static_cast<char>(text.size() >> (8 * i) & 0xff));
-  out += text;
-  for (const NamedTensor* tensor : order) {
-    out.append(reinterpret_cast<const char*>(tensor->tensor.bytes.data()), tensor->tensor.bytes.size());
+  plans = in_file_order(std::move(plans));
+  std::string out = safetensors_header(plans, metadata);
+  for (const TensorPlan& plan : plans) {
+    const std::span<const std::byte> tensor = bytes.at(plan.name);
+    out.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());
   }
   return out;
 }

@@ -3,8 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
-
+#include "adapter/weight_changes.h"
 #include "engine/model_logits.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
@@ -13,37 +12,16 @@
 namespace cotune::testing {
 namespace {
 
-/// The weights of a model with an additive adapter's changes: W + scale·(A·B)ᵀ, W + Δᵀ; formed in f64, rounded once.
+/// The weights of a model with an adapter's changes, formed in f64, rounded once.
 class MergedWeights : public WeightSource {
  public:
-  MergedWeights(std::shared_ptr<const WeightSource> base, const Adapter& adapter) : base_(std::move(base)) {
-    const std::vector<Adapter::NamedTensor> structure = adapter.structure();
-    size_t site = 0;
-    for (const AdaptedModule& module : adapter.setup().modules) {
-      const ProjectionShape shape = adapter.projection_shape_of(module.projection);
-      at::Tensor& change = changes_[module_name(module.layer, module.projection) + ".weight"];
-      if (adapter.method() == AdapterMethod::lora) {
-        const at::Tensor a = exact(adapter.parameters()[2 * site].value),
-                         b = exact(adapter.parameters()[2 * site + 1].value);
-        const auto r = static_cast<double>(module.r);
-        change = module.alpha / (adapter.setup().spec.use_rslora ? std::sqrt(r) : r) * at::mm(b.t(), a);
-      } else {
-        change = at::zeros({shape.out, shape.in}, at::kDouble);
-        const at::Tensor rows = on_host(structure[2 * site].tensor), offsets = on_host(structure[2 * site + 1].tensor),
-                         values = on_host(adapter.parameters()[site].value);
-        for (int64_t column = 0; column < shape.out; ++column) {
-          for (int64_t i = offsets[column].item<int64_t>(); i < offsets[column + 1].item<int64_t>(); ++i) {
-            change[column][rows[i].item<int64_t>()] = values[i].item<double>();
-          }
-        }
-      }
-      ++site;
-    }
-  }
+  MergedWeights(std::shared_ptr<const WeightSource> base, const Adapter& adapter) : base_(std::move(base)), changes_(adapter) {}
   at::Tensor load(const std::string& name, at::ScalarType dtype) const override {
-    const auto found = changes_.find(name);
-    if (found == changes_.end()) return base_->load(name, dtype);
-    return (base_->load(name, at::kDouble) + found->second).to(dtype).contiguous();
+    if (!changes_.changes(name)) return base_->load(name, dtype);
+    const at::Tensor weight = base_->load(name, at::kDouble);
+    const int64_t half = weight.size(0) / 2;
+    const at::Tensor change = at::cat({changes_.rows(name, 0, half), changes_.rows(name, half, weight.size(0) - half)});
+    return (weight + change).to(dtype).contiguous();
   }
   at::ScalarType stored_dtype(const std::string& name) const override { return base_->stored_dtype(name); }
   std::string content_hash() const override { return "merged into " + base_->content_hash(); }
@@ -51,7 +29,7 @@ class MergedWeights : public WeightSource {
 
  private:
   std::shared_ptr<const WeightSource> base_;
-  std::map<std::string, at::Tensor> changes_;
+  WeightChanges changes_;
 };
 
 TEST(MergedWeights, GiveTheLogitsOfTheAdapterBesideThem) {

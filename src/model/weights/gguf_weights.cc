@@ -19,13 +19,6 @@
 namespace cotune {
 namespace {
 
-/// Where row `row` of the canonical tensor is in the file (families.h, GgufRows).
-int64_t stored_row(GgufRows rows, int64_t row, int64_t head_dim) {
-  if (rows == GgufRows::same) return row;
-  const int64_t head = row / head_dim, within = row % head_dim, half = head_dim / 2;
-  return head * head_dim + 2 * (within % half) + within / half;
-}
-
 class GgufWeights final : public WeightSource {
  public:
   GgufWeights(std::shared_ptr<const GgufFile> file, const ModelConfig& config)
@@ -76,7 +69,7 @@ class GgufWeights final : public WeightSource {
       for_each_row_range(rows, columns, [&](int64_t begin, int64_t end) {
         std::vector<float> buffer(static_cast<size_t>(columns));
         for (int64_t row = begin; row < end; ++row) {
-          const int64_t source = stored_row(tensor.gguf_rows, row, head_dim_);
+          const int64_t source = gguf_row(tensor.gguf_rows, row, head_dim_);
           dequantize(
               blocks.type,
               blocks.bytes.subspan(static_cast<size_t>(source * row_bytes), static_cast<size_t>(row_bytes)),
@@ -162,6 +155,12 @@ void check(const GgufFile& file, const ModelConfig& config) {
 }
 
 }  // namespace
+
+int64_t gguf_row(GgufRows rows, int64_t row, int64_t head_dim) {
+  if (rows == GgufRows::same) return row;
+  const int64_t head = row / head_dim, within = row % head_dim, half = head_dim / 2;
+  return head * head_dim + 2 * (within % half) + within / half;
+}
 
 std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file,
                                                       const ModelConfig& config) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "formats/gguf.h"
+#include "model/config/families.h"
 #include "model/weights/model_files.h"
 
 namespace cotune {
@@ -13,5 +14,8 @@ namespace cotune {
 /// configuration holds.
 std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file,
                                                       const ModelConfig& config);
+
+/// Where row `row` of the canonical tensor is in the file (families.h, GgufRows).
+int64_t gguf_row(GgufRows rows, int64_t row, int64_t head_dim);
 
 }  // namespace cotune

@@ -1,0 +1,50 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "base/file.h"
+#include "base/quantity_text.h"
+#include "cli/commands.h"
+#include "cli/model_of_adapter.h"
+#include "cli/model_text.h"
+#include "train/adapter_folder.h"
+#include "train/gguf_adapter.h"
+
+namespace cotune {
+namespace {
+
+struct ExportArguments {
+  std::string model, adapter, output, type = "f32";
+};
+
+void export_adapter(const ExportArguments& arguments) {
+  const std::filesystem::path folder = find_adapter_folder(arguments.adapter);
+  ModelSpec spec;
+  spec.path = model_of_adapter(arguments.model, folder).string();
+  const ModelFiles model = model_without_weights(spec);
+  const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kFloat, at::kCPU);
+  const GgufType type = arguments.type == "f16" ? GgufType::F16 : GgufType::F32;
+  const std::string bytes = gguf_adapter_bytes(*adapter, type, std::filesystem::path(arguments.output).stem().string());
+  write_file_atomically(arguments.output, bytes);
+  fmt::print("{}: LoRA for {} modules of {}, {}\n", arguments.output, adapter->setup().modules.size(), spec.path,
+             bytes_text(static_cast<int64_t>(bytes.size())));
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app) {
+  auto arguments = std::make_shared<ExportArguments>();
+  ExportArguments& to = *arguments;
+  CLI::App* command = app.add_subcommand("export", "Write a LoRA adapter as a GGUF file for llama.cpp");
+  command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do")
+      ->required();
+  command->add_option("--output", to.output, "The file to write, NAME.gguf")->required()->check([](const std::string& text) {
+    return text.ends_with(".gguf") ? "" : "must end in .gguf, the one format there is, got " + text;
+  });
+  command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command->add_option("--type", to.type, "Type of the values: f32, or f16")->check(CLI::IsMember({"f32", "f16"}))->capture_default_str();
+  command->callback([arguments] { export_adapter(*arguments); });
+}
+
+}  // namespace cotune

@@ -1,0 +1,139 @@
+#include "train/merged_model.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "formats/safetensors_writer.h"
+#include "model/config/families.h"
+#include "model/weights/data_type_conversion.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+constexpr int64_t block_values = int64_t{4} << 20;
+constexpr const char *config_file = "config.json", *index_file = "model.safetensors.index.json";
+
+DataType data_type_of(at::ScalarType type) {
+  for (const DataType candidate : {DataType::f64, DataType::f32, DataType::f16, DataType::bf16}) {
+    if (scalar_type_of(candidate) == type) return candidate;
+  }
+  COTUNE_CHECK(false, "{} is no dtype of weights", c10::toString(type));
+  return DataType::f32;
+}
+
+/// The weights of each file, in the model's order.
+std::vector<std::vector<TensorPlan>> plan_files(const ModelFiles& model, const MergeSettings& settings) {
+  std::vector<std::vector<TensorPlan>> files(1);
+  size_t bytes = 0;
+  for (const ModelTensor& tensor : model_tensors(model.config)) {
+    const at::ScalarType dtype = settings.dtype.value_or(model.weights->stored_dtype(tensor.name));
+    TensorPlan plan{tensor.name, data_type_of(dtype), tensor.shape};
+    if (!files.back().empty() && bytes + plan.byte_count() > static_cast<size_t>(settings.max_file_bytes)) {
+      files.emplace_back();
+      bytes = 0;
+    }
+    bytes += plan.byte_count();
+    files.back().push_back(std::move(plan));
+  }
+  return files;
+}
+
+void append(SafetensorsWriter& writer, const at::Tensor& values) {
+  const at::Tensor dense = values.contiguous();
+  writer.append({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
+}
+
+/// One tensor, block of rows after block.
+void write_tensor(SafetensorsWriter& writer, const TensorPlan& plan, const ModelFiles& model, const WeightChanges& changes) {
+  const at::ScalarType dtype = scalar_type_of(plan.dtype);
+  const at::Tensor stored = model.load(plan.name, model.weights->stored_dtype(plan.name));
+  const int64_t rows = plan.shape.front(), columns = stored.numel() / std::max<int64_t>(1, rows);
+  const int64_t block = std::max<int64_t>(1, block_values / std::max<int64_t>(1, columns));
+  for (int64_t begin = 0; begin < rows; begin += block) {
+    const int64_t count = std::min(block, rows - begin);
+    at::Tensor part = stored.narrow(0, begin, count);
+    if (changes.changes(plan.name)) part = part.to(at::kDouble) + changes.rows(plan.name, begin, count);
+    const at::Tensor rounded = part.to(dtype);
+    if (changes.changes(plan.name) && !at::isfinite(rounded).all().item<bool>()) {
+      throw_user_error("{}: holds values that {} cannot hold, or that are not finite", plan.name, safetensors_name(plan.dtype));
+    }
+    append(writer, rounded);
+  }
+}
+
+/// config.json with the dtype of the weights.
+std::string merged_config(const fs::path& folder, const MergeSettings& settings) {
+  ordered_json config = ordered_json::parse(read_file(folder / config_file));
+  if (settings.dtype) {
+    const std::string name = *settings.dtype == at::kBFloat16 ? "bfloat16" : *settings.dtype == at::kHalf ? "float16"
+                             : *settings.dtype == at::kDouble ? "float64" : "float32";
+    config.erase(config.contains("dtype") ? "torch_dtype" : "dtype");
+    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name;
+  }
+  return config.dump(2) + "\n";
+}
+
+/// What else belongs to a model: its tokenizer, templates, generation settings, licence.
+void copy_other_files(const fs::path& from, const fs::path& to) {
+  static const std::set<std::string> kinds = {".json", ".jinja", ".txt", ".model", ".tiktoken"};
+  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
+    if (!entry.is_regular_file() || name == config_file || name.ends_with(".index.json")) continue;
+    if (is_licence || kinds.contains(entry.path().extension().string())) write_file_atomically(to / name, read_file(entry.path()));
+  }
+}
+
+void prepare(const fs::path& output, const fs::path& model) {
+  if (!fs::is_directory(model)) {
+    throw_user_error("{}: merging needs a Hugging Face folder; scripts/gguf-to-hf makes one of a GGUF file", model.string());
+  }
+  std::error_code error;
+  fs::create_directories(output, error);
+  if (error) throw_user_error("{}: cannot make the folder: {}", output.string(), error.message());
+  if (!fs::is_empty(output)) throw_user_error("{}: holds files; choose another folder, or empty it", output.string());
+}
+
+}  // namespace
+
+MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& changes, const fs::path& output,
+                               const MergeSettings& settings, const std::function<void(int64_t, int64_t)>& progress) {
+  prepare(output, model.path);
+  const std::vector<std::vector<TensorPlan>> files = plan_files(model, settings);
+  MergeReport report;
+  report.files = std::ssize(files);
+  for (const auto& file : files) {
+    for (const TensorPlan& plan : file) report.bytes += static_cast<int64_t>(plan.byte_count());
+  }
+  ordered_json index = {{"metadata", {{"total_size", report.bytes}}}, {"weight_map", ordered_json::object()}};
+  int64_t done = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    SafetensorsWriter writer(output / name, files[i], {{"format", "pt"}});
+    for (const TensorPlan& plan : writer.tensors()) {
+      write_tensor(writer, plan, model, changes);
+      model.weights->drop_pages();
+      index["weight_map"][plan.name] = name;
+      report.changed += changes.changes(plan.name) ? 1 : 0;
+      ++report.tensors;
+      progress(done += static_cast<int64_t>(plan.byte_count()), report.bytes);
+    }
+    writer.commit();
+  }
+  COTUNE_CHECK(report.changed == static_cast<int64_t>(changes.count()), "{} of {} changes belong to the model", report.changed, changes.count());
+  if (files.size() > 1) write_file_atomically(output / index_file, index.dump(2) + "\n");
+  copy_other_files(model.path, output);
+  write_file_atomically(output / config_file, merged_config(model.path, settings));
+  return report;
+}
+
+}  // namespace cotune

@@ -1,0 +1,32 @@
+/// A model and an adapter as one model: a Hugging Face folder that transformers loads.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "adapter/weight_changes.h"
+#include "model/weights/model_files.h"
+
+namespace cotune {
+
+struct MergeSettings {
+  std::optional<at::ScalarType> dtype;  ///< of every weight; without it each as it is stored
+  int64_t max_file_bytes = 5'000'000'000;
+};
+
+struct MergeReport {
+  int64_t changed = 0, tensors = 0, bytes = 0, files = 0;
+};
+
+/// Writes the model's weights with the changes added (in f64, rounded once), config.json and whatever else the folder says of
+/// tokenizer and generation. One file of weights, or several with an index where they would exceed max_file_bytes; config.json comes
+/// last, so that what an interrupted merge leaves is no model.
+///
+/// In memory are a block of rows of one tensor, and the adapter. progress(done, all): bytes of weights.
+/// Throws UserError where the model is no Hugging Face folder, where `output` holds files, and where a changed weight does not fit
+/// into its dtype.
+MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& changes, const std::filesystem::path& output,
+                               const MergeSettings& settings, const std::function<void(int64_t, int64_t)>& progress);
+
+}  // namespace cotune
