@@ -25,6 +25,14 @@ std::string seconds_text(double seconds, bool unicode) {
   return three_digits(seconds) + " s";
 }
 
+std::string duration_text(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  const auto whole = static_cast<int64_t>(std::lround(std::max(0.0, seconds)));
+  if (whole < 60) return fmt::format("{}s", whole);
+  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
+  return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
+}
+
 std::string bytes_text(int64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   constexpr std::array<const char*, 4> units = {"KiB", "MiB", "GiB", "TiB"};

@@ -71,6 +71,8 @@ int run_subcommand(int argc, char** argv) {
   app.require_subcommand(1);
   add_train_command(app);
   add_job_command(app);
+  add_status_command(app);
+  add_watch_command(app);
   add_data_command(app);
   add_generate_command(app);
   add_merge_command(app);

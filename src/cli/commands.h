@@ -16,6 +16,8 @@ int& exit_code();
 /// One file per subcommand: each adds itself to the app with its options and its callback.
 void add_train_command(CLI::App& app);
 void add_job_command(CLI::App& app);
+void add_status_command(CLI::App& app);
+void add_watch_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_merge_command(CLI::App& app);

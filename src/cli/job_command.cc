@@ -7,10 +7,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/quantity_text.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "control/client.h"
+#include "watch/job_outcome.h"
 
 namespace cotune {
 namespace {
@@ -41,24 +43,6 @@ void print_jobs(const std::vector<JobReport>& jobs) {
   }
 }
 
-std::string kept(const JobReport& job) {
-  return job.checkpoint.empty() ? "no checkpoint was made" : "checkpoint " + job.checkpoint;
-}
-
-/// What has become of a job that was asked for.
-std::string outcome(const JobReport& job, ControlAction action) {
-  switch (action) {
-    case ControlAction::cancel: return fmt::format("{}: cancelled at step {}; {}", job.name, job.step, kept(job));
-    case ControlAction::pause: return fmt::format("{}: paused at step {}; {}", job.name, job.step, kept(job));
-    case ControlAction::priority: return fmt::format("{}: priority {}", job.name, job.priority);
-    default: break;
-  }
-  if (job.status == "waiting") return fmt::format("{}: waits: {}", job.name, job.reason);
-  if (job.status != "running") return fmt::format("{}: {}{}", job.name, job.status, job.reason.empty() ? "" : ": " + job.reason);
-  return job.step > 0 ? fmt::format("{}: goes on at step {} of {}", job.name, job.step, job.steps)
-                      : fmt::format("{}: starts; {} steps", job.name, job.steps);
-}
-
 void print_run(const RunReport& run) {
   std::string jobs;
   for (const auto& [status, count] : run.jobs) jobs += fmt::format("{}{} {}", jobs.empty() ? "" : ", ", count, status);
@@ -71,7 +55,7 @@ void print_reply(const ControlReply& reply, ControlAction action) {
   if (action == ControlAction::drain) print_line("it saves every job and ends; `cotune train … --resume` goes on");
   if (!reply.jobs) return;
   if (action == ControlAction::list) return print_jobs(*reply.jobs);
-  for (const JobReport& job : *reply.jobs) print_line(outcome(job, action));
+  for (const JobReport& job : *reply.jobs) print_line(job_outcome(job, action));
 }
 
 void read_jobs_text(const std::string& file, ControlRequest::JobsText& add) {

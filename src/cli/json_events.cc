@@ -50,12 +50,7 @@ Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr);
 }  // namespace
 
 void JsonEvents::on_job_started(const TrainingJob& job) {
-  print_event(Json{{"event", "start"},
-                   {"job", job.spec().name},
-                   {"step", job.state().step},
-                   {"steps", job.total_steps()},
-                   {"examples", job.data().train.size()},
-                   {"held_out", job.data().eval.size()}});
+  print_event(start_event(job));
 }
 
 void JsonEvents::on_job_waiting(const TrainingJob& job) {
@@ -108,13 +103,7 @@ void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {
 
 void JsonEvents::on_notice(const std::string& text) { print_event(Json{{"event", "notice"}, {"text", text}}); }
 
-void print_sample_event(const SampleAnswer& sample) {
-  print_event(Json{{"event", "sample"},
-                   {"job", sample.job->spec().name},
-                   {"step", sample.step},
-                   {"prompt", sample.prompt},
-                   {"answer", sample.out_of_memory ? Json(nullptr) : Json(sample.answer)}});
-}
+void JsonEvents::on_sample(const SampleEvent& event) { print_event(sample_event(event)); }
 
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
                          const RunPrediction& prediction) {

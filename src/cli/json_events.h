@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "cli/sample_answers.h"
 #include "train/run_observer.h"
 
 namespace cotune {
@@ -19,13 +18,12 @@ class JsonEvents : public RunObserver {
   void on_selection(const TrainingJob& job) override;
   void on_step(const StepEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;
+  void on_sample(const SampleEvent& event) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;
 };
-
-void print_sample_event(const SampleAnswer& sample);
 
 /// The summary as one JSON object (fields in docs/training.md).
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/quantity_text.h"
 #include "cli/output.h"
 #include "cli/plan_lines.h"
 #include "train/training_job.h"
@@ -16,6 +17,19 @@ constexpr size_t widest_name = 16;
 
 /// Seconds between two blocks: seldom enough that a long run's log stays short.
 double block_interval(double seconds) { return std::clamp(seconds / 20, 5.0, 60.0); }
+
+/// Text on one line, so that a sample is one line of the log.
+std::string on_one_line(std::string text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (static_cast<unsigned char>(c) >= 0x20) {
+      line += c;
+    }
+  }
+  return line;
+}
 
 }  // namespace
 
@@ -29,23 +43,22 @@ std::string name_column(const std::string& name, size_t width) {
   return name.size() <= width ? fmt::format("{:<{}}", name, width) : name.substr(0, width - 2) + "..";
 }
 
-std::string duration_text(double seconds) {
-  if (!std::isfinite(seconds)) return "?";
-  const auto whole = static_cast<int64_t>(std::lround(std::max(0.0, seconds)));
-  if (whole < 60) return fmt::format("{}s", whole);
-  if (whole < 3600) return fmt::format("{}m{:02}s", whole / 60, whole % 60);
-  return fmt::format("{}h{:02}m", whole / 3600, whole % 3600 / 60);
-}
-
 std::string accuracy_text(double accuracy) {
   return std::isnan(accuracy) ? "" : fmt::format("{:.1f}%", 100 * accuracy);
 }
 
 ProgressLines::ProgressLines(const std::vector<std::string>& names, int64_t total_steps)
-    : name_width_(name_column_width(names)), step_width_(std::to_string(total_steps).size()) {}
+    : name_width_(name_column_width(names)),
+      step_width_(std::to_string(total_steps).size()),
+      print_([](const std::string& text) { print_line(text); }) {}
+
+void ProgressLines::print_with(std::function<void(const std::string&)> print, std::function<bool()> shows_steps) {
+  print_ = std::move(print);
+  shows_steps_ = std::move(shows_steps);
+}
 
 void ProgressLines::line(const TrainingJob& job, const std::string& text) const {
-  print_line(fmt::format("{}  {}", name_column(job.spec().name, name_width_), text));
+  print_(fmt::format("{}  {}", name_column(job.spec().name, name_width_), text));
 }
 
 void ProgressLines::make_room_for(const TrainingJob& job) {
@@ -89,6 +102,7 @@ void ProgressLines::on_step(const StepEvent& event) {
 
 void ProgressLines::on_round_ended(double seconds) {
   const auto is_last = [](const auto& item) { return item.second.job->done(); };
+  if (!shows_steps_()) return;
   const bool due = last_block_s_ < 0 || seconds - last_block_s_ >= block_interval(seconds);
   if (!due && std::none_of(newest_.begin(), newest_.end(), is_last)) return;
   for (const auto& item : newest_) {
@@ -114,7 +128,7 @@ void ProgressLines::total_line() const {
   double left = 0, rate = 0;
   for (const auto& [job, tokens] : tokens_left_) left += tokens;
   for (const auto& [job, event] : newest_) rate += event.tokens_per_second;
-  print_line(fmt::format("{}  {:<{}} {:>6.0f} tok/s {:>6} left", name_column("together", name_width_),
+  print_(fmt::format("{}  {:<{}} {:>6.0f} tok/s {:>6} left", name_column("together", name_width_),
                          fmt::format("{} jobs", newest_.size()), 2 * step_width_ + 27, rate, duration_text(left / rate)));
 }
 
@@ -124,6 +138,15 @@ void ProgressLines::on_evaluation(const EvaluationEvent& event) {
   line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
                                event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
                                event.best || event.job->state().step == 0 ? "" : ", not the best"));
+}
+
+void ProgressLines::on_sample(const SampleEvent& event) {
+  const TrainingJob& job = *event.job;
+  std::string when = event.step == 0 ? "before training" : "after training";
+  if (event.step > 0 && event.step != job.state().step) when += fmt::format(" (step {})", event.step);
+  if (event.out_of_memory) return line(job, fmt::format("no memory is left for a sample {}", when));
+  line(job, fmt::format("asked {}: {}", when, on_one_line(event.prompt)));
+  line(job, fmt::format("answers: {}", on_one_line(event.answer)));
 }
 
 void ProgressLines::on_job_ended(const TrainingJob& job) {
@@ -139,9 +162,9 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
 }
 
 void ProgressLines::on_hybrid_tasks(const PlannedRound& plan) {
-  for (const std::string& text : plan_lines(plan)) print_line(text);
+  for (const std::string& text : plan_lines(plan)) print_(text);
 }
 
-void ProgressLines::on_notice(const std::string& text) { print_line(text); }
+void ProgressLines::on_notice(const std::string& text) { print_(text); }
 
 }  // namespace cotune

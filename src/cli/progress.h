@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -10,12 +11,16 @@
 
 namespace cotune {
 
-/// Lines for people on standard output, at most 80 columns: a block with a line per job and one for all of them
-/// every few seconds, evaluations, starts and ends.
+/// Lines for people, at most 80 columns: a block with a line per job and one for all of them every few seconds, evaluations, starts,
+/// ends and sample answers.
 class ProgressLines : public RunObserver {
  public:
   /// total_steps: the most steps of any job; names and it set the widths of the columns, which jobs that come later widen.
   ProgressLines(const std::vector<std::string>& names, int64_t total_steps);
+
+  /// Where lines go: to standard output (output.h), unless this is called. shows_steps: false while something else shows how far jobs
+  /// are; the blocks are then left out.
+  void print_with(std::function<void(const std::string&)> print, std::function<bool()> shows_steps);
 
   void on_job_started(const TrainingJob& job) override;
   void on_job_waiting(const TrainingJob& job) override;
@@ -24,10 +29,10 @@ class ProgressLines : public RunObserver {
   void on_step(const StepEvent& event) override;
   void on_round_ended(double seconds) override;
   void on_evaluation(const EvaluationEvent& event) override;
+  void on_sample(const SampleEvent& event) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;
-  size_t name_width() const { return name_width_; }
 
  private:
   void make_room_for(const TrainingJob& job);
@@ -36,6 +41,8 @@ class ProgressLines : public RunObserver {
   void total_line() const;
 
   size_t name_width_, step_width_;
+  std::function<void(const std::string&)> print_;
+  std::function<bool()> shows_steps_ = [] { return true; };
   std::map<int32_t, StepEvent> newest_;    ///< per live job, its step since the last block
   std::map<int32_t, double> tokens_left_;  ///< per live job, at its mean tokens a step
   std::set<int32_t> selecting_;            ///< jobs whose selection has been told of
@@ -46,7 +53,6 @@ class ProgressLines : public RunObserver {
 size_t name_column_width(const std::vector<std::string>& names);
 std::string name_column(const std::string& name, size_t width);
 
-std::string duration_text(double seconds);
 std::string accuracy_text(double accuracy);  ///< "87.3%"; "" for NaN
 
 }  // namespace cotune

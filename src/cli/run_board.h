@@ -4,26 +4,33 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "control/protocol.h"
 #include "train/run_observer.h"
+#include "watch/trend.h"
 
 namespace cotune {
 
 /// What a run and its jobs are at, for readers on other threads: they never wait for a round.
 class RunBoard : public RunObserver {
  public:
-  RunBoard(std::filesystem::path folder, bool stay) : folder_(std::move(folder)), stay_(stay) {}
+  /// memory: whose it is, and its limit.
+  RunBoard(std::filesystem::path folder, bool stay, MemoryView memory)
+      : folder_(std::move(folder)), stay_(stay), memory_(std::move(memory)) {}
 
   // From any thread.
   RunReport run() const;
   std::vector<JobReport> jobs() const;  ///< in the order in which they came
   std::set<std::string> names() const;
+  RunView view() const;
 
   // On the run's thread.
   void show(const TrainingJob& job, bool added);
+  /// How a job's loss went before this process took it up.
+  void show_losses(const TrainingJob& job, std::span<const double> losses);
   JobReport job(const TrainingJob& job) const;
   void set_idle(bool idle);
   void set_stopping();  ///< from any thread
@@ -33,19 +40,28 @@ class RunBoard : public RunObserver {
   void on_job_paused(const TrainingJob& job) override { update(job); }
   void on_step(const StepEvent& event) override;
   void on_round_ended(double seconds) override;
+  void on_usage(const UsageEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override { update(*event.job); }
   void on_checkpoint(const TrainingJob& job) override { update(job); }
   void on_job_ended(const TrainingJob& job) override { update(job); }
 
  private:
+  struct Shown {
+    JobReport report;
+    double learning_rate = JobReport::unknown;
+    Trend losses;
+  };
+
   void update(const TrainingJob& job);
+  RunReport report() const;  ///< under the lock
   /// What changes while the job lives; under the lock.
   static void fill(JobReport& report, const TrainingJob& job);
 
   std::filesystem::path folder_;
   bool stay_;
   mutable std::mutex mutex_;
-  std::map<int32_t, JobReport> jobs_;
+  std::map<int32_t, Shown> jobs_;
+  MemoryView memory_;
   int64_t rounds_ = 0;
   double seconds_ = 0;
   bool idle_ = false, stopping_ = false;

@@ -61,7 +61,8 @@ int64_t longest_row(const std::vector<JobData>& data) {
 RunControl::RunControl(ControlledRun run)
     : run_(std::move(run)),
       stays_(run_.run.jobs_file.run.stay),
-      board_(std::filesystem::absolute(run_.folder).lexically_normal(), stays_),
+      board_(std::filesystem::absolute(run_.folder).lexically_normal(), stays_,
+             {.device = run_.device.is_cpu() ? "cpu" : run_.device.name, .limit_bytes = run_.memory_limit_bytes}),
       event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (event_.get() < 0) throw SystemError("cannot make an event");
 }
@@ -80,7 +81,12 @@ void RunControl::attach(TrainerOptions& options) {
 
 void RunControl::open(const Trainer& trainer) {
   const std::set<std::string>& added = run_.recorder.record().changes.added;
-  for (const auto& job : trainer.jobs()) board_.show(*job, added.contains(job->spec().name));
+  for (const auto& job : trainer.jobs()) {
+    board_.show(*job, added.contains(job->spec().name));
+    if (const auto losses = losses_before_.find(job->spec().name); losses != losses_before_.end()) {
+      board_.show_losses(*job, losses->second);
+    }
+  }
   try {
     server_ = std::make_unique<ControlServer>(run_.folder, [this](ControlRequest request, ControlServer::Answer answer) {
       take(std::move(request), std::move(answer));
@@ -115,6 +121,7 @@ void RunControl::take(ControlRequest request, ControlServer::Answer answer) {
   ControlReply reply;
   switch (request.action) {
     case ControlAction::list: reply.jobs = board_.jobs(); break;
+    case ControlAction::view: reply.view = board_.view(); break;
     case ControlAction::drain:
       drained_ = true;
       board_.set_stopping();

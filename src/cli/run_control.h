@@ -27,6 +27,7 @@ struct ControlledRun {
   at::ScalarType compute = at::kFloat;
   const ComputeDevice& device;
   RunRecorder& recorder;
+  int64_t memory_limit_bytes = 0;
   /// Called before jobs join whose rows have up to so many tokens; on the run's thread. May throw MemoryLimitExceeded.
   std::function<void(int64_t tokens)> allow_rows;
 };
@@ -45,6 +46,13 @@ class RunControl {
   /// Has the run ask here what is to be done. This must outlive the trainer that is made with the options.
   void attach(TrainerOptions& options);
 
+  /// For a screen of this process, on any thread: what the request `view` gives, and what is asked for as through the socket.
+  RunView view() const { return board_.view(); }
+  void take(ControlRequest request, ControlServer::Answer answer);
+
+  /// How a job's loss went before this process took it up: by name. Before open().
+  void show_losses(std::map<std::string, std::vector<double>> losses) { losses_before_ = std::move(losses); }
+
   /// Listens at the run's socket. Where that cannot be made: says so on standard error, and the run goes on without; throws
   /// SystemError for a run that waits for jobs, which nobody could give it.
   void open(const Trainer& trainer);
@@ -58,7 +66,6 @@ class RunControl {
     std::optional<JoiningJobs> joining;  ///< of add: read
   };
 
-  void take(ControlRequest request, ControlServer::Answer answer);
   /// Puts it where it is done, or answers that the run has ended.
   void enqueue(std::deque<Asked>& queue, Asked asked);
   void read_joining_jobs_of_requests();
@@ -74,6 +81,7 @@ class RunControl {
   ControlledRun run_;
   bool stays_;
   RunBoard board_;
+  std::map<std::string, std::vector<double>> losses_before_;
   std::atomic<bool> drained_{false};
   Descriptor event_;                ///< something was asked
   std::mutex mutex_;

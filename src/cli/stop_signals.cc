@@ -12,6 +12,7 @@ namespace cotune {
 namespace {
 
 std::atomic<bool> finishing{false}, requested{false};
+std::atomic<void (*)()> before_sudden_end{nullptr};
 /// Made once, before any signal is caught.
 int event = -1;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
@@ -36,6 +37,7 @@ extern "C" void on_stop_signal(int number) {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   if (requested.exchange(true)) {
+    if (void (*call)() = before_sudden_end) call();
     std::signal(number, SIG_DFL);
     std::raise(number);  // delivered when this handler returns
     return;
@@ -59,6 +61,8 @@ void catch_stop_signals() {
 void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
   removed_when_stopped = new std::vector<std::string>(paths.begin(), paths.end());
 }
+
+void call_before_sudden_end(void (*call)()) { before_sudden_end = call; }
 
 void leave_stopping_to_the_first_rank() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);

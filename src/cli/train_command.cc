@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/emulated_run.h"
 #include "cli/json_events.h"
+#include "cli/live_run.h"
 #include "cli/memory_check.h"
 #include "cli/output.h"
 #include "cli/plan_to_follow.h"
@@ -54,7 +55,7 @@ struct TrainArguments {
   std::vector<std::string> overrides;
   std::string profile, plan, rank_trace;
   int64_t sample_tokens = 0;
-  bool check = false, json = false, resume = false, overwrite = false;
+  bool check = false, json = false, plain = false, resume = false, overwrite = false;
   std::optional<double> hang_timeout_s;
   bool is_restart = false;  ///< a launcher has started the run again
 };
@@ -404,10 +405,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
   std::unique_ptr<SampleAnswers> samples;
   if (arguments.sample_tokens > 0) {
-    const auto tell = [&](const SampleAnswer& sample) {
-      arguments.json ? print_sample_event(sample) : print_sample(sample, lines.name_width());
-    };
-    samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens, tell);
+    samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens, options.observers);
     options.observers.push_back(samples.get());
   }
   options.stop = &stop_requested();
@@ -422,15 +420,20 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                       .compute = compute,
                       .device = device,
                       .recorder = recorder,
+                      .memory_limit_bytes = limit,
                       .allow_rows = [&](int64_t tokens) {
                         for (const auto& [degree, own] : parts) {
                           for (const auto& part : own) part->allow_rows(tokens + arguments.sample_tokens);
                         }
                       }});
+  if (arguments.resume) control.show_losses(logged_losses(folder.path()));
   control.attach(options);
   Trainer trainer(backbone, std::move(jobs), std::move(options));
   control.open(trainer);
+  const bool is_live = !arguments.json && !arguments.plain && has_live_terminal();
+  const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, lines) : nullptr;
   const RunSummary summary = run_to_the_end(trainer);
+  if (live != nullptr) live->end();
   control.close();
 
   std::vector<const TrainingJob*> all;
@@ -490,6 +493,7 @@ void add_train_command(CLI::App& app) {
                    "Seconds without progress after which a launched process counts as hung, and all end (30; docs/ranks.md)")
       ->check(CLI::Range(1.0, 86400.0));
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
+  command->add_flag("--plain", arguments->plain, "Lines in place of the live view, on a terminal too (docs/watching.md)");
   CLI::Option* resume =
       command->add_flag("--resume", arguments->resume, "Go on with the run in the output folder");
   command->add_flag("--overwrite", arguments->overwrite, "Start again in an output folder that holds a run")

@@ -36,6 +36,8 @@ ControlReply ControlClient::ask(const ControlRequest& request, std::string* line
   return read;
 }
 
+void ControlClient::hang_up() { ::shutdown(connection_.get(), SHUT_RDWR); }
+
 std::string ControlClient::read_line() {
   size_t searched = 0;
   while (true) {

@@ -18,6 +18,9 @@ class ControlClient {
   /// SystemError where the run ends before it has answered, UserError for a reply of another version.
   ControlReply ask(const ControlRequest& request, std::string* line = nullptr);
 
+  /// Has a request that another thread waits for fail, and every further one.
+  void hang_up();
+
  private:
   std::string read_line();
 

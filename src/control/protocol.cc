@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;                 // read: finds fields fast, however many there are
 using OrderedJson = nlohmann::ordered_json;  // written
 
-constexpr std::array<std::string_view, 8> action_names = {"status", "list",   "add",      "cancel",
+constexpr std::array<std::string_view, 9> action_names = {"status", "list",   "view",     "add",  "cancel",
                                                           "pause",  "resume", "priority", "drain"};
 constexpr std::array<std::string_view, 7> code_names = {"bad_request", "too_long", "unknown_job", "conflict",
                                                         "refused",     "ended",    "failed"};
@@ -229,6 +229,55 @@ RunReport run_from(const Json& json, Fail fail) {
   return run;
 }
 
+OrderedJson to_json(const JobView& job) {
+  OrderedJson json = to_json(job.report);
+  json["learning_rate"] = number_json(job.learning_rate);
+  json["losses"] = OrderedJson::array();
+  for (const double loss : job.losses) json["losses"].push_back(number_json(loss));
+  return json;
+}
+
+template <typename Fail>
+JobView job_view_from(const Json& json, Fail fail) {
+  JobView job{.report = job_from(json, fail)};
+  Fields fields(json, fail);
+  job.learning_rate = fields.number("learning_rate");
+  for (const Json& loss : fields.list("losses")) {
+    if (!loss.is_number() && !loss.is_null()) fail(fmt::format("`losses` must be a list of numbers, got {} in it", shown(loss)));
+    job.losses.push_back(loss.is_null() ? JobReport::unknown : loss.get<double>());
+  }
+  return job;
+}
+
+OrderedJson to_json(const RunView& view) {
+  OrderedJson jobs = OrderedJson::array();
+  for (const JobView& job : view.jobs) jobs.push_back(to_json(job));
+  return {{"run", to_json(view.run)},
+          {"jobs", std::move(jobs)},
+          {"memory",
+           {{"device", view.memory.device},
+            {"used_bytes", view.memory.used_bytes},
+            {"peak_bytes", view.memory.peak_bytes},
+            {"limit_bytes", view.memory.limit_bytes}}},
+          {"tokens_per_second", number_json(view.tokens_per_second)},
+          {"seconds_left", number_json(view.seconds_left)}};
+}
+
+template <typename Fail>
+RunView view_from(const Json& json, Fail fail) {
+  Fields fields(json, fail);
+  RunView view{.run = run_from(fields.at("run"), fail)};
+  for (const Json& job : fields.list("jobs")) view.jobs.push_back(job_view_from(job, fail));
+  Fields memory(fields.at("memory"), fail);
+  view.memory = {.device = memory.text("device"),
+                 .used_bytes = memory.whole("used_bytes", 0, any_whole),
+                 .peak_bytes = memory.whole("peak_bytes", 0, any_whole),
+                 .limit_bytes = memory.whole("limit_bytes", 0, any_whole)};
+  view.tokens_per_second = fields.number("tokens_per_second");
+  view.seconds_left = fields.number("seconds_left");
+  return view;
+}
+
 OrderedJson to_json(const ControlError& error) {
   OrderedJson json{{"code", to_string(error.code)}, {"message", error.message}};
   if (error.code != ControlErrorCode::refused) return json;
@@ -304,6 +353,7 @@ ControlRequest parse_request(std::string_view line) {
     switch (request.action) {
       case ControlAction::status:
       case ControlAction::list:
+      case ControlAction::view:
       case ControlAction::drain: break;
       case ControlAction::add: request.add = read_add(fields, fail); break;
       case ControlAction::priority:
@@ -336,6 +386,7 @@ ControlReply parse_reply(std::string_view line) {
       reply.jobs.emplace();
       for (const Json& job : fields.list("jobs")) reply.jobs->push_back(job_from(job, fail));
     }
+    if (fields.present("view")) reply.view = view_from(fields.at("view"), fail);
     return reply;
   } catch (const Json::exception& error) {
     throw UserError(fmt::format("reply: is not JSON: {}", error.what()));
@@ -349,6 +400,7 @@ std::string to_line(const ControlRequest& request) {
   switch (request.action) {
     case ControlAction::status:
     case ControlAction::list:
+    case ControlAction::view:
     case ControlAction::drain: break;
     case ControlAction::priority: json["priority"] = request.priority; [[fallthrough]];
     case ControlAction::cancel:
@@ -375,6 +427,7 @@ std::string to_line(const ControlReply& reply, const std::string& id) {
     json["jobs"] = OrderedJson::array();
     for (const JobReport& job : *reply.jobs) json["jobs"].push_back(to_json(job));
   }
+  if (reply.view) json["view"] = to_json(*reply.view);
   return dump(json);
 }
 

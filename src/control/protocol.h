@@ -3,21 +3,20 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "control/run_view.h"
 
 namespace cotune {
 
 /// Every request and reply names it; another version is refused.
 inline constexpr int control_version = 1;
 
-enum class ControlAction { status, list, add, cancel, pause, resume, priority, drain };
+enum class ControlAction { status, list, view, add, cancel, pause, resume, priority, drain };
 std::string_view to_string(ControlAction action);
 
 struct ControlRequest {
@@ -68,38 +67,13 @@ class BadRequest : public UserError {
   std::string id_;
 };
 
-/// One job as it stands. NaN: not known yet.
-struct JobReport {
-  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
-  std::string name, tenant;
-  std::string status;      ///< waiting, running, paused, finished, stopped_early, failed, refused, cancelled
-  int64_t priority = 0;
-  std::string deadline;    ///< as the jobs file has it
-  bool added = false;      ///< while the run went on
-  int64_t step = 0, steps = 0;
-  double loss = unknown, eval_loss = unknown;
-  double tokens_per_second = unknown, seconds_left = unknown;  ///< while it runs
-  std::string reason;      ///< why it waits, or failed
-  std::string checkpoint;  ///< folder of the newest one; "": none
-  std::string adapter;     ///< folder of the result; "": none yet
-};
-
-/// The run as it stands.
-struct RunReport {
-  int64_t pid = 0;
-  std::string folder;
-  std::string phase;   ///< training, idle (nothing to do: it waits for jobs), stopping
-  bool stay = false;   ///< waits for further jobs when all have ended
-  int64_t rounds = 0;  ///< of training
-  double seconds = 0;  ///< since the run began
-  std::map<std::string, int64_t> jobs;  ///< how many, by status
-};
-
-/// Either an error, or what was asked for: jobs (list: all; else those that were changed), or the run (status, drain).
+/// Either an error, or what was asked for: jobs (list: all; else those that were changed), the run (status, drain), or all that a
+/// screen shows (view).
 struct ControlReply {
   std::optional<ControlError> error;
   std::optional<RunReport> run;
   std::optional<std::vector<JobReport>> jobs;
+  std::optional<RunView> view;
 };
 
 /// Throws BadRequest, which names the field and what is accepted.

@@ -11,7 +11,6 @@
 #include <cstring>
 #include <utility>
 
-#include "base/error.h"
 
 namespace cotune {
 namespace {
@@ -101,9 +100,9 @@ Descriptor connect_to(const fs::path& run) {
   if (status == 0) return connection;
   const int reason = errno;
   if (reason == ENOENT || reason == ECONNREFUSED) {
-    throw_user_error("{}: nobody listens: no process trains in this folder, or it is still loading its model. "
-                     "`cotune train JOBS_FILE --resume --output-dir {}` goes on with a run that has stopped",
-                     file.string(), run.string());
+    throw NobodyListens(fmt::format("{}: nobody listens: no process trains in this folder, or it is still loading its model. "
+                                    "`cotune train JOBS_FILE --resume --output-dir {}` goes on with a run that has stopped",
+                                    file.string(), run.string()));
   }
   throw_user_error("{}: cannot connect: {}", file.string(), std::strerror(reason));
 }

@@ -4,6 +4,8 @@
 
 #include <filesystem>
 
+#include "base/error.h"
+
 namespace cotune {
 
 /// A file descriptor that is closed with this.
@@ -26,7 +28,13 @@ std::filesystem::path control_socket(const std::filesystem::path& run);
 /// call it only while holding the run's folder. The file is there once it can be connected to. Not blocking. Throws SystemError naming the file.
 Descriptor listen_at(const std::filesystem::path& run);
 
-/// Blocking. Throws UserError where nobody listens, with what to do about it, or where the socket is another user's.
+/// Nobody listens at a run's socket.
+class NobodyListens : public UserError {
+ public:
+  using UserError::UserError;
+};
+
+/// Blocking. Throws NobodyListens, with what to do about it; UserError where the socket is another user's.
 Descriptor connect_to(const std::filesystem::path& run);
 
 }  // namespace cotune

@@ -1,15 +1,8 @@
 #include "train/metrics_file.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "train/job_events.h"
 #include "train/training_job.h"
@@ -35,9 +28,12 @@ bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, 
     const Json json = Json::parse(line);
     const auto event = json.at("event").get<std::string>();
     if (event == "notice" || event == "plan") return true;
+    if (event == "usage") return json.at("steps").get<int64_t>() <= steps_of(jobs);
     const auto job = json.at("job").get<std::string>();
     const auto step = json.at("step").get<int64_t>();
     const JobProgress& progress = jobs.at(job);
+    // A job that goes on after its first step says the one answer again that comes at its end.
+    if (event == "sample") return step == 0 && progress.step > 0;
     if (event == "end" || step > (event == "evaluation" ? progress.last_eval_step : progress.step)) return false;
     if (event == "checkpoint") noted[job] = step;
     return true;
@@ -48,11 +44,13 @@ bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, 
   }
 }
 
-[[noreturn]] void throw_system_error(const std::filesystem::path& path, const char* action) {
-  throw SystemError(fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(errno)));
-}
-
 }  // namespace
+
+int64_t steps_of(const std::map<std::string, JobProgress>& jobs) {
+  int64_t steps = 0;
+  for (const auto& [name, progress] : jobs) steps += progress.step;
+  return steps;
+}
 
 void trim_metrics(const std::filesystem::path& path, const std::map<std::string, JobProgress>& jobs) {
   if (!std::filesystem::exists(path)) return;
@@ -70,31 +68,9 @@ void trim_metrics(const std::filesystem::path& path, const std::map<std::string,
   write_file_atomically(path, after);
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, bool append)
-    : path_(path),
-      descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0644)) {
-  if (descriptor_ < 0) throw_system_error(path_, "open");
-}
+void MetricsFile::write(const std::string& line) { file_.write(line + "\n"); }
 
-MetricsFile::~MetricsFile() { ::close(descriptor_); }
-
-void MetricsFile::write(std::string line) {
-  line += '\n';
-  for (std::string_view rest = line; !rest.empty();) {
-    const ssize_t count = ::write(descriptor_, rest.data(), rest.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int reason = errno;
-      const off_t end = ::lseek(descriptor_, 0, SEEK_CUR);
-      const auto written = static_cast<off_t>(line.size() - rest.size());
-      // A full disk leaves no half line where it lets files be shortened.
-      if (written > 0 && end >= written) [[maybe_unused]] const int shortened = ::ftruncate(descriptor_, end - written);
-      errno = reason;
-      throw_system_error(path_, "write");
-    }
-    rest.remove_prefix(static_cast<size_t>(count));
-  }
-}
+void MetricsFile::on_job_started(const TrainingJob& job) { write(text_of(start_event(job))); }
 
 void MetricsFile::on_step(const StepEvent& event) {
   Json json;
@@ -113,6 +89,20 @@ void MetricsFile::on_step(const StepEvent& event) {
   write(text_of(json));
 }
 
+void MetricsFile::on_usage(const UsageEvent& event) {
+  Json json;
+  json["event"] = "usage";
+  json["steps"] = event.steps;
+  json["resident_bytes"] = event.resident_bytes;
+  json["tensor_bytes"] = event.tensor_bytes;
+  if (event.device_memory) json["device_bytes"] = event.device_memory->held_bytes;
+  json["tokens_per_second"] = event.tokens_per_second;
+  json["seconds"] = event.seconds;
+  write(text_of(json));
+}
+
+void MetricsFile::on_sample(const SampleEvent& event) { write(text_of(sample_event(event))); }
+
 void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   Json json;
   json["event"] = "evaluation";
@@ -126,9 +116,7 @@ void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   write(text_of(json));
 }
 
-void MetricsFile::on_saving(const TrainingJob&) {
-  if (::fdatasync(descriptor_) != 0 && errno != EINVAL) throw_system_error(path_, "write");
-}
+void MetricsFile::on_saving(const TrainingJob&) { file_.sync(); }
 
 void MetricsFile::on_checkpoint(const TrainingJob& job) {
   write(checkpoint_line(job.spec().name, job.state().step));

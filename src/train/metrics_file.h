@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "base/appended_file.h"
 #include "train/run_observer.h"
 
 namespace cotune {
@@ -14,6 +15,9 @@ struct JobProgress {
   int64_t step = 0;
   int64_t last_eval_step = -1;
 };
+
+/// Steps that all of them had made.
+int64_t steps_of(const std::map<std::string, JobProgress>& jobs);
 
 /// Takes back what the file says of jobs beyond their checkpoints, and ends and half a line of a run that was killed: they
 /// are written again as the jobs go on, so that no event stands twice. Lines that stay keep their order and bytes. The
@@ -25,13 +29,13 @@ void trim_metrics(const std::filesystem::path& path, const std::map<std::string,
 class MetricsFile : public RunObserver {
  public:
   /// append: a resumed run goes on in the file. Throws SystemError when it cannot be opened.
-  MetricsFile(const std::filesystem::path& path, bool append);
-  ~MetricsFile() override;
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  MetricsFile(const std::filesystem::path& path, bool append) : file_(path, append) {}
 
   void on_step(const StepEvent& event) override;
+  void on_job_started(const TrainingJob& job) override;
+  void on_usage(const UsageEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;
+  void on_sample(const SampleEvent& event) override;
   void on_saving(const TrainingJob& job) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_paused(const TrainingJob& job) override;
@@ -40,10 +44,9 @@ class MetricsFile : public RunObserver {
   void on_notice(const std::string& text) override;
 
  private:
-  void write(std::string line);
+  void write(const std::string& line);
 
-  std::filesystem::path path_;
-  int descriptor_ = -1;
+  AppendedFile file_;
 };
 
 }  // namespace cotune

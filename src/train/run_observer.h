@@ -38,6 +38,24 @@ struct EvaluationEvent {
   double seconds = 0;
 };
 
+/// A job's greedy answer to its first held-out example, or to its first example where none is held out.
+struct SampleEvent {
+  const TrainingJob* job = nullptr;
+  int64_t step = 0;            ///< after which the adapter was as it answers; 0: before training
+  std::string prompt, answer;
+  bool out_of_memory = false;  ///< no answer: no memory was left for one
+};
+
+/// What the process takes, told after a round: of the first one, then at most once a second, less often in long runs.
+struct UsageEvent {
+  double seconds = 0;               ///< since the run began
+  int64_t steps = 0;                ///< that all jobs together have made, those before the run was resumed included
+  int64_t resident_bytes = 0;       ///< of the process
+  int64_t tensor_bytes = 0;         ///< of tensors on the host: alive, and kept for reuse
+  std::optional<DeviceMemory> device_memory;
+  double tokens_per_second = 0;     ///< of all jobs, real tokens, since the event before, evaluations included
+};
+
 /// What one rank of a pipeline did in training rounds.
 struct RankSummary {
   std::string host;           ///< of a rank that is a process; "" of a thread
@@ -92,7 +110,9 @@ class RunObserver {
   virtual void on_ranks(const ReplicaPlans&, const RankTimes&, double /*begin_s*/) {}
   virtual void on_step(const StepEvent&) {}
   virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began
+  virtual void on_usage(const UsageEvent&) {}
   virtual void on_evaluation(const EvaluationEvent&) {}
+  virtual void on_sample(const SampleEvent&) {}
   virtual void on_saving(const TrainingJob&) {}      ///< before a checkpoint: what was told must be on disk
   virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}

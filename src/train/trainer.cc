@@ -228,6 +228,7 @@ void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {
   }
   tell([&](RunObserver& observer) { observer.on_round_ended(seconds_since_start()); });
   if (real_tokens == 0) return;
+  tokens_since_usage_ += real_tokens;
   if (summary_.rounds > 0) {
     summary_.seconds_training += round_seconds_;
   } else {
@@ -235,6 +236,22 @@ void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.program_start).count();
   }
   ++summary_.rounds;
+  tell_of_usage();
+}
+
+void Trainer::tell_of_usage() {
+  const double now = seconds_since_start();
+  const double interval = std::clamp(now / 1000, 1.0, 60.0);
+  if (summary_.rounds > 1 && now - last_usage_s_ < interval) return;
+  UsageEvent usage{.seconds = now,
+                   .resident_bytes = resident_bytes(),
+                   .tensor_bytes = memory_usage().held_bytes,
+                   .tokens_per_second = static_cast<double>(tokens_since_usage_) / (now - last_usage_s_)};
+  for (const auto& job : jobs_) usage.steps += job->state().step;
+  if (!options_.device.is_cpu()) usage.device_memory = options_.device.memory();
+  tell([&](RunObserver& observer) { observer.on_usage(usage); });
+  last_usage_s_ = now;
+  tokens_since_usage_ = 0;
 }
 
 int64_t Trainer::count_step(const TrainingJob& current, const JobRound& round) {

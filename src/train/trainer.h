@@ -138,6 +138,8 @@ class Trainer {
   void finish_rounds(std::span<const JobRound> rounds, DueWork& due);
   /// Counts and tells of a step that was made; returns its real tokens.
   int64_t count_step(const TrainingJob& current, const JobRound& round);
+  /// Where it is time to.
+  void tell_of_usage();
   /// The policy in use, with the hybrid tasks of the jobs that are resident now (trainer_plan.cc). Tells of them when jobs or
   /// policy have changed since.
   PackingPolicy round_policy();
@@ -215,6 +217,8 @@ class Trainer {
   std::map<int32_t, double> recent_rate_;  ///< per job, real tokens per second
   std::map<JobStep, TokenCounts> round_tokens_;  ///< of the rounds at hand
   double round_seconds_ = 0;               ///< of the last one
+  double last_usage_s_ = 0;                ///< when it was told of last
+  int64_t tokens_since_usage_ = 0;
   bool evaluating_ = false;
   std::chrono::steady_clock::time_point start_;
 };

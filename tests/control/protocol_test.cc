@@ -27,6 +27,7 @@ std::vector<ControlRequest> requests_of_every_kind() {
   return {{.action = ControlAction::status},
           {.action = ControlAction::list, .id = "\"first\""},
           add,
+          {.action = ControlAction::view},
           {.action = ControlAction::cancel, .job = "a"},
           {.action = ControlAction::pause, .job = "a.b-c_d"},
           {.action = ControlAction::resume, .job = "ä"},
@@ -49,7 +50,7 @@ TEST(ControlRequests, AreRefusedWithTheFieldWhatWasFoundAndWhatIsAccepted) {
   EXPECT_THAT(refusal(R"({"request":"list"})"), HasSubstr("`cotune` is missing"));
   EXPECT_THAT(refusal(R"({"cotune":2,"request":"list"})"), HasSubstr("`cotune` must be 1, the version of the protocol"));
   EXPECT_THAT(refusal(R"({"cotune":1})"), HasSubstr("`request` is missing"));
-  EXPECT_THAT(refusal(R"({"cotune":1,"request":"kill"})"), HasSubstr("must be one of status, list, add"));
+  EXPECT_THAT(refusal(R"({"cotune":1,"request":"kill"})"), HasSubstr("must be one of status, list, view, add"));
   EXPECT_THAT(refusal(R"({"cotune":1,"request":"pause"})"), HasSubstr("`job` is missing"));
   EXPECT_THAT(refusal(R"({"cotune":1,"request":"pause","job":7})"), HasSubstr("`job` must be a text, got 7"));
   EXPECT_THAT(refusal(R"({"cotune":1,"request":"list","jobs":[]})"), HasSubstr(R"("jobs"` is no field of this; accepted: cotune, id, request)"));
@@ -93,6 +94,17 @@ TEST(ControlReplies, ComeBackFromTheirLines) {
   ControlReply of_run;
   of_run.run = RunReport{.pid = 7, .folder = "/run", .phase = "idle", .stay = true, .rounds = 3, .seconds = 0.5, .jobs = {{"finished", 2}}};
   EXPECT_EQ(to_line(parse_reply(to_line(of_run, "")), ""), to_line(of_run, ""));
+
+  ControlReply of_view;
+  of_view.view = RunView{.run = *of_run.run,
+                         .jobs = {{.report = job, .learning_rate = 1e-4, .losses = {2, 1.5, 1.25}}},
+                         .memory = {.device = "cpu", .used_bytes = 5, .peak_bytes = 6, .limit_bytes = 7},
+                         .tokens_per_second = 100};
+  const ControlReply view = parse_reply(to_line(of_view, ""));
+  ASSERT_TRUE(view.view && view.view->jobs.size() == 1);
+  EXPECT_EQ(view.view->jobs[0].losses, (std::vector<double>{2, 1.5, 1.25}));
+  EXPECT_TRUE(std::isnan(view.view->seconds_left));
+  EXPECT_EQ(to_line(view, ""), to_line(of_view, ""));
 
   ControlReply refused;
   refused.error = ControlError{ControlErrorCode::refused, "two\nlines", {{"jobs.yaml", 3, "jobs[0].name", "is taken"}}};

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <atomic>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/run_view_source.h"
+#include "control/client.h"
+#include "watch/live_view.h"
+#include "watch/run_log.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Asks a run for one thing after another, on a thread of its own: a reply comes when the run has done it.
+class Asker {
+ public:
+  using Answer = std::function<void(const ControlReply&)>;
+
+  explicit Asker(const fs::path& run) : client_(run), thread_([this] { ask_all(); }) {}
+  ~Asker() {
+    {
+      const std::lock_guard lock(mutex_);
+      ends_ = true;
+    }
+    changed_.notify_all();
+    client_.hang_up();
+    thread_.join();
+  }
+  Asker(const Asker&) = delete;
+  Asker& operator=(const Asker&) = delete;
+
+  void ask(ControlRequest request, Answer answer) {
+    const std::lock_guard lock(mutex_);
+    asked_.emplace_back(std::move(request), std::move(answer));
+    changed_.notify_all();
+  }
+
+ private:
+  void ask_all() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return ends_ || !asked_.empty(); });
+      if (ends_) return;
+      const auto [request, answer] = std::move(asked_.front());
+      asked_.pop_front();
+      lock.unlock();
+      ControlReply reply;
+      try {
+        reply = client_.ask(request);
+      } catch (const std::exception& error) {
+        reply.error = ControlError{ControlErrorCode::ended, error.what(), {}};
+      }
+      answer(reply);
+      lock.lock();
+    }
+  }
+
+  ControlClient client_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::pair<ControlRequest, Answer>> asked_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+/// The run does not answer, and the view waits for it.
+extern "C" void on_second_signal(int number) {
+  give_terminal_back();
+  std::signal(number, SIG_DFL);
+  std::raise(number);
+}
+
+std::atomic<LiveView*> watched{nullptr};
+
+extern "C" void on_end_signal(int number) {
+  if (LiveView* view = watched) view->ask_to_end();
+  std::signal(number, on_second_signal);
+}
+
+/// Returns when the user has enough or the run has ended: whether the run goes on.
+bool watch(const fs::path& run) {
+  ControlClient client(run);
+  Asker asker(run);
+  bool goes_on = true;
+  const auto view_now = [&]() -> std::optional<RunView> {
+    ControlRequest request;
+    request.action = ControlAction::view;
+    try {
+      const ControlReply reply = client.ask(request);
+      if (reply.error) throw UserError(reply.error->message);
+      return reply.view;
+    } catch (const SystemError&) {
+      goes_on = false;
+      return std::nullopt;
+    }
+  };
+  const auto ask = [&](ControlRequest request, Asker::Answer answer) { asker.ask(std::move(request), std::move(answer)); };
+  LiveView view({.view = view_now, .ask = ask}, "leave", "leaves", [](const std::string& line) { print_line(line); });
+  watched = &view;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, on_end_signal);
+  view.wait();
+  watched = nullptr;
+  return goes_on;
+}
+
+int watch_run(const fs::path& run) {
+  if (!has_live_terminal()) {
+    throw_user_error("standard output is no terminal to draw on: `cotune status --run {}` prints how the run stands", run.string());
+  }
+  bool goes_on = true;
+  try {
+    goes_on = watch(run);
+  } catch (const NobodyListens&) {
+    goes_on = false;
+  }
+  // Its process writes the summary when its socket has gone.
+  for (int i = 0; !goes_on && i < 100 && is_being_trained(run); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  print_view(current_view(run));
+  return output_failed() ? 1 : 0;
+}
+
+}  // namespace
+
+void add_watch_command(CLI::App& app) {
+  auto run = std::make_shared<std::string>("runs/latest");
+  CLI::App* command = app.add_subcommand("watch", "The live view of a run that goes on, keys included (docs/watching.md)");
+  command->add_option("--run", *run, "The run's folder (runs/latest)");
+  command->callback([run] { exit_code() = watch_run(*run); });
+}
+
+}  // namespace cotune

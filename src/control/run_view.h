@@ -1,0 +1,63 @@
+/// A run as a screen shows it: one value, whoever draws it. It comes from the run itself, over its control socket (the request
+/// `view`), or from the files of a run that has ended (watch/run_log.h).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace cotune {
+
+/// One job as it stands. NaN: not known yet.
+struct JobReport {
+  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+  std::string name, tenant;
+  std::string status;      ///< waiting, running, paused, finished, stopped_early, failed, refused, cancelled;
+                           ///< of a run without a process also stopped: it goes on with --resume
+  int64_t priority = 0;
+  std::string deadline;    ///< as the jobs file has it
+  bool added = false;      ///< while the run went on
+  int64_t step = 0, steps = 0;  ///< steps: 0 where only the log of an old run could say
+  double loss = unknown, eval_loss = unknown;
+  double tokens_per_second = unknown, seconds_left = unknown;  ///< while it runs
+  std::string reason;      ///< why it waits, or failed
+  std::string checkpoint;  ///< folder of the newest one; "": none
+  std::string adapter;     ///< folder of the result; "": none yet
+};
+
+/// The run as it stands.
+struct RunReport {
+  int64_t pid = 0;     ///< 0: no process trains in the folder
+  std::string folder;
+  std::string phase;   ///< training, idle (nothing to do: it waits for jobs), stopping; of a run without a process: ended, interrupted
+                       ///< (saved, --resume goes on), killed; loading: a process holds the folder and does not listen yet
+  bool stay = false;   ///< waits for further jobs when all have ended
+  int64_t rounds = 0;  ///< of training
+  double seconds = 0;  ///< since the run began
+  std::map<std::string, int64_t> jobs;  ///< how many, by status
+};
+
+struct JobView {
+  JobReport report;
+  double learning_rate = JobReport::unknown;
+  std::vector<double> losses;  ///< the course of the loss, oldest first: means of equally many steps (watch/trend.h)
+};
+
+struct MemoryView {
+  std::string device = "cpu";  ///< whose memory it is: the process's, or that of a device by its name
+  int64_t used_bytes = 0;      ///< 0: not known
+  int64_t peak_bytes = 0;
+  int64_t limit_bytes = 0;     ///< that the run holds, or that the device has; 0: none
+};
+
+struct RunView {
+  RunReport run;
+  std::vector<JobView> jobs;   ///< in the order in which they came
+  MemoryView memory;
+  double tokens_per_second = JobReport::unknown;  ///< of all jobs, while they train; of a run that has ended: over all its training
+  double seconds_left = JobReport::unknown;       ///< until the last job has ended
+};
+
+}  // namespace cotune

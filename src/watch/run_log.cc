@@ -1,0 +1,262 @@
+#include "watch/run_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "control/socket.h"
+#include "jobs/jobs_file.h"
+#include "watch/trend.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+double number(const Json& json, const char* field) {
+  const auto found = json.find(field);
+  return found == json.end() || found->is_null() ? JobReport::unknown : found->get<double>();
+}
+
+std::string text(const Json& json, const char* field) {
+  const auto found = json.find(field);
+  return found == json.end() || found->is_null() ? "" : found->get<std::string>();
+}
+
+/// Times of a run that was resumed begin again: what came before is added.
+class Clock {
+ public:
+  double at(double seconds) {
+    if (seconds < last_) before_ += last_;
+    last_ = seconds;
+    return before_ + seconds;
+  }
+
+ private:
+  double before_ = 0, last_ = 0;
+};
+
+void add_step(LoggedJob& job, const Json& json, double seconds) {
+  job.step = json.at("step").get<int64_t>();
+  job.status = "running";
+  job.made.push_back({.step = job.step,
+                      .loss = number(json, "loss"),
+                      .learning_rate = number(json, "learning_rate"),
+                      .gradient_norm = number(json, "gradient_norm"),
+                      .real_tokens = json.value("real_tokens", int64_t{0}),
+                      .seconds = seconds});
+}
+
+void add_evaluation(LoggedJob& job, const Json& json, double seconds) {
+  job.evaluations.push_back({.step = json.at("step").get<int64_t>(),
+                             .loss = number(json, "loss"),
+                             .accuracy = number(json, "accuracy"),
+                             .best = json.value("best", false),
+                             .seconds = seconds});
+  const LoggedEvaluation& evaluation = job.evaluations.back();
+  job.eval_loss = evaluation.loss;
+  job.eval_accuracy = evaluation.accuracy;
+  if (evaluation.step > 0) return;
+  job.start_eval_loss = evaluation.loss;
+  job.start_eval_accuracy = evaluation.accuracy;
+}
+
+void add_event(RunLog& log, const Json& json, Clock& clock) {
+  const auto event = json.at("event").get<std::string>();
+  if (event == "notice") {
+    log.notices.push_back(text(json, "text"));
+    return;
+  }
+  if (event == "plan") return;
+  if (json.contains("seconds")) log.seconds = std::max(log.seconds, clock.at(json.at("seconds").get<double>()));
+  if (event == "usage") {
+    log.usage.push_back({.seconds = log.seconds,
+                         .resident_bytes = json.value("resident_bytes", int64_t{0}),
+                         .tensor_bytes = json.value("tensor_bytes", int64_t{0}),
+                         .tokens_per_second = number(json, "tokens_per_second")});
+    if (json.contains("device_bytes")) log.usage.back().device_bytes = json.at("device_bytes").get<int64_t>();
+    return;
+  }
+  const auto name = json.at("job").get<std::string>();
+  const auto found = std::find_if(log.jobs.begin(), log.jobs.end(), [&](const LoggedJob& job) { return job.spec.name == name; });
+  if (found == log.jobs.end()) return;
+  LoggedJob& job = *found;
+  if (event == "start") {
+    job.status = "running";
+    job.step = json.at("step").get<int64_t>();
+    job.steps = json.at("steps").get<int64_t>();
+  } else if (event == "step") {
+    add_step(job, json, log.seconds);
+  } else if (event == "evaluation") {
+    add_evaluation(job, json, log.seconds);
+  } else if (event == "sample") {
+    LoggedSample sample{.step = json.at("step").get<int64_t>(), .prompt = text(json, "prompt"), .answer = {}};
+    if (json.contains("answer") && !json.at("answer").is_null()) sample.answer = json.at("answer").get<std::string>();
+    job.samples.push_back(std::move(sample));
+  } else if (event == "pause") {
+    job.status = "paused";
+  } else if (event == "end") {
+    job.status = json.at("status").get<std::string>();
+    job.step = json.at("step").get<int64_t>();
+    job.reason = text(json, "reason");
+    if (json.contains("adapter_step") && !json.at("adapter_step").is_null()) job.adapter_step = json.at("adapter_step").get<int64_t>();
+  }
+}
+
+void read_summary(RunLog& log, const std::string& content) {
+  const Json json = Json::parse(content);
+  LoggedSummary summary{.interrupted = json.value("interrupted", false),
+                        .seconds = number(json, "seconds"),
+                        .seconds_training = number(json, "seconds_training"),
+                        .seconds_evaluating = number(json, "seconds_evaluating"),
+                        .tokens_per_second = number(json, "tokens_per_second"),
+                        .rounds = json.value("rounds", int64_t{0}),
+                        .real_tokens = json.value("real_tokens", int64_t{0}),
+                        .labelled_tokens = json.value("labelled_tokens", int64_t{0}),
+                        .peak_resident_bytes = json.value("peak_rss_bytes", int64_t{0}),
+                        .device = text(json, "device")};
+  if (json.contains("device_memory")) {
+    summary.peak_device_bytes = json.at("device_memory").value("peak_held_bytes", int64_t{0});
+    summary.device_bytes = json.at("device_memory").value("total_bytes", int64_t{0});
+  }
+  for (const Json& each : json.at("jobs")) {
+    const auto name = each.at("name").get<std::string>();
+    for (LoggedJob& job : log.jobs) {
+      if (job.spec.name != name) continue;
+      job.status = each.at("status").get<std::string>();
+      job.step = each.at("step").get<int64_t>();
+      job.reason = text(each, "reason");
+      job.start_eval_loss = number(each, "start_eval_loss");
+      job.start_eval_accuracy = number(each, "start_eval_accuracy");
+      job.eval_loss = number(each, "eval_loss");
+      job.eval_accuracy = number(each, "eval_accuracy");
+      if (each.contains("adapter_step") && !each.at("adapter_step").is_null()) job.adapter_step = each.at("adapter_step").get<int64_t>();
+    }
+  }
+  log.summary = std::move(summary);
+}
+
+/// Calls read; what the JSON library says is the user's mistake, with the file's name.
+template <typename Read>
+void reading(const std::string& place, Read read) {
+  try {
+    read();
+  } catch (const Json::exception& error) {
+    throw_user_error("{}: is not as `cotune train` writes it: {}", place, error.what());
+  }
+}
+
+std::string newest_checkpoint(const fs::path& job) {
+  std::error_code unknown;
+  if (!fs::exists(job / "latest", unknown)) return "";
+  std::string name = read_file(job / "latest");
+  while (!name.empty() && (name.back() == '\n' || name.back() == '\r')) name.pop_back();
+  return fs::exists(job / name, unknown) ? (job / name).string() : "";
+}
+
+}  // namespace
+
+void add_metrics(RunLog& log, std::string_view text, const std::string& file_name) {
+  Clock clock;
+  int64_t line_number = 0;
+  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+    ++line_number;
+    const std::string_view line = text.substr(begin, end - begin);
+    reading(fmt::format("{}:{}", file_name, line_number), [&] { add_event(log, Json::parse(line), clock); });
+  }
+}
+
+RunLog read_run_log(const fs::path& folder) {
+  const fs::path run_file = folder / "run.json", metrics = folder / "metrics.jsonl", summary = folder / "summary.json";
+  std::error_code unknown;
+  if (!fs::exists(run_file, unknown)) {
+    throw_user_error("{}: holds no run: run.json is missing. --run names the output folder of `cotune train` (default runs/latest)",
+                     folder.string());
+  }
+  RunLog log;
+  log.folder = fs::absolute(folder).lexically_normal();
+  if (!log.folder.has_filename()) log.folder = log.folder.parent_path();
+  reading(run_file.string(), [&] {
+    const Json json = Json::parse(read_file(run_file));
+    log.configuration = json.at("configuration").get<std::string>();
+    log.compute_dtype = text(json, "compute_dtype");
+    log.instruction_set = text(json, "instruction_set");
+    log.memory_limit_bytes = json.value("memory_limit_bytes", int64_t{0});
+    log.emulated = json.contains("emulated");
+  });
+  const JobsFile configuration = parse_jobs_file(log.configuration, run_file.string() + ": configuration", {}, {}, Purpose::train);
+  log.model = configuration.model.path.empty() ? configuration.model.config : configuration.model.path;
+  for (const JobSpec& spec : configuration.jobs) {
+    log.jobs.push_back({.spec = spec, .status = "waiting"});
+    log.jobs.back().steps = spec.train.steps;
+  }
+  if (fs::exists(metrics, unknown)) add_metrics(log, read_file(metrics), metrics.string());
+  if (fs::exists(summary, unknown)) reading(summary.string(), [&] { read_summary(log, read_file(summary)); });
+  return log;
+}
+
+bool is_being_trained(const fs::path& folder) {
+  const fs::path file = folder / "lock", summary = folder / "summary.json";
+  const Descriptor lock(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (lock.get() < 0 || ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return false;
+  std::error_code unknown;  // who takes the folder writes the lock, and the summary at the end
+  return !fs::exists(summary, unknown) || fs::last_write_time(file, unknown) > fs::last_write_time(summary, unknown);
+}
+
+RunView view_of(const RunLog& log, bool is_being_trained) {
+  RunView view;
+  view.run.folder = log.folder.string();
+  view.run.seconds = log.seconds;
+  view.memory.limit_bytes = log.memory_limit_bytes;
+  view.run.phase = is_being_trained ? "loading" : !log.summary ? "killed" : log.summary->interrupted ? "interrupted" : "ended";
+  if (log.summary) {
+    const LoggedSummary& summary = *log.summary;
+    view.run.rounds = summary.rounds;
+    view.run.seconds = summary.seconds;
+    view.tokens_per_second = summary.tokens_per_second;
+    const bool on_device = summary.peak_device_bytes > 0;
+    if (on_device) view.memory = {.device = summary.device, .limit_bytes = summary.device_bytes};
+    view.memory.peak_bytes = on_device ? summary.peak_device_bytes : summary.peak_resident_bytes;
+  }
+  for (const LoggedUsage& usage : log.usage) {
+    if (!log.summary) view.memory.peak_bytes = std::max(view.memory.peak_bytes, usage.device_bytes.value_or(usage.resident_bytes));
+  }
+  for (const LoggedJob& logged : log.jobs) {
+    JobView job;
+    JobReport& report = job.report;
+    report.name = logged.spec.name;
+    report.tenant = logged.spec.tenant;
+    report.priority = logged.spec.priority;
+    report.deadline = logged.spec.deadline;
+    report.status = logged.status;
+    if (!is_being_trained && report.status == "running") report.status = "stopped";
+    report.step = logged.step;
+    report.steps = logged.steps;
+    report.eval_loss = logged.eval_loss;
+    report.reason = logged.reason;
+    if (!logged.made.empty()) {
+      report.loss = logged.made.back().loss;
+      job.learning_rate = logged.made.back().learning_rate;
+    }
+    Trend trend;
+    for (const LoggedStep& step : logged.made) trend.add(step.loss);
+    job.losses = trend.points();
+    const fs::path folder = log.folder / "jobs" / report.name;
+    report.checkpoint = newest_checkpoint(folder);
+    std::error_code unknown;
+    if (fs::exists(folder / "adapter", unknown)) report.adapter = (folder / "adapter").string();
+    ++view.run.jobs[report.status];
+    view.jobs.push_back(std::move(job));
+  }
+  return view;
+}
+
+}  // namespace cotune

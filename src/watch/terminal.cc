@@ -1,0 +1,175 @@
+#include "watch/terminal.h"
+
+#include <fcntl.h>
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+constexpr std::string_view enter_screen = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
+constexpr std::string_view leave_screen = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
+
+// What handlers of signals read: plain values, written while `alive` is false or by the handler itself.
+std::atomic<bool> alive{false}, shown{false};
+bool keys_are_ours = false;
+termios before{}, ours{};
+int error_before = -1;                       // standard error's terminal; -1: it goes elsewhere
+std::array<int, 2> error_pipe = {-1, -1};
+constexpr std::array<int, 6> deadly = {SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGQUIT, SIGSYS};
+std::array<struct sigaction, deadly.size()> deadly_before;
+struct sigaction stop_before;
+
+void write_all(int descriptor, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(descriptor, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+}
+
+bool in_foreground() { return ::tcgetpgrp(STDOUT_FILENO) == ::getpgrp(); }
+
+void hide() {
+  if (!shown.exchange(false)) return;
+  write_all(STDOUT_FILENO, leave_screen);
+  if (keys_are_ours) ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
+}
+
+void show() {
+  if (shown || !in_foreground()) return;
+  if (keys_are_ours) ::tcsetattr(STDIN_FILENO, TCSANOW, &ours);
+  write_all(STDOUT_FILENO, enter_screen);
+  shown = true;
+}
+
+extern "C" void on_deadly_signal(int number) {
+  give_terminal_back();
+  for (size_t i = 0; i < deadly.size(); ++i) {
+    if (deadly[i] == number) ::sigaction(number, &deadly_before[i], nullptr);
+  }
+  std::raise(number);
+}
+
+extern "C" void on_stop_key(int) {
+  const int reason = errno;
+  hide();
+  std::raise(SIGSTOP);  // the screen comes back when it is drawn in the foreground
+  errno = reason;
+}
+
+void keep_standard_error() {
+  if (!::isatty(STDERR_FILENO)) return;
+  if (::pipe2(error_pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) return;  // nobody waits for who reads it
+  error_before = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (error_before < 0 || ::dup2(error_pipe[1], STDERR_FILENO) < 0) {
+    if (error_before >= 0) ::close(error_before);
+    error_before = -1;
+    for (int& end : error_pipe) ::close(std::exchange(end, -1));
+  }
+}
+
+}  // namespace
+
+bool has_live_terminal() {
+  const char* kind = std::getenv("TERM");
+  return ::isatty(STDOUT_FILENO) && kind != nullptr && *kind != '\0' && std::strcmp(kind, "dumb") != 0 && in_foreground();
+}
+
+bool wants_colour() {
+  const char* wish = std::getenv("NO_COLOR");
+  return wish == nullptr || *wish == '\0';
+}
+
+bool shows_unicode() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {  // the first that is set counts
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    return ::strcasestr(value, "utf-8") != nullptr || ::strcasestr(value, "utf8") != nullptr;
+  }
+  return false;
+}
+
+std::pair<size_t, size_t> terminal_size() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {80, 24};
+  return {size.ws_col, size.ws_row};
+}
+
+Terminal::Terminal() {
+  COTUNE_CHECK(!alive, "there is one terminal");
+  keys_are_ours = ::isatty(STDIN_FILENO) && ::tcgetattr(STDIN_FILENO, &before) == 0 && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+  ours = before;
+  ours.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+  ours.c_cc[VMIN] = 0;
+  ours.c_cc[VTIME] = 0;
+  keep_standard_error();
+  alive = true;
+  struct sigaction action{};
+  action.sa_handler = on_deadly_signal;
+  for (size_t i = 0; i < deadly.size(); ++i) ::sigaction(deadly[i], &action, &deadly_before[i]);
+  action.sa_handler = on_stop_key;
+  ::sigaction(SIGTSTP, &action, &stop_before);
+  [[maybe_unused]] static const int at_exit = std::atexit(give_terminal_back);
+}
+
+Terminal::~Terminal() {
+  give_terminal_back();
+  for (size_t i = 0; i < deadly.size(); ++i) ::sigaction(deadly[i], &deadly_before[i], nullptr);
+  ::sigaction(SIGTSTP, &stop_before, nullptr);
+  if (error_before >= 0) ::close(std::exchange(error_before, -1));
+  for (int& end : error_pipe) {
+    if (end >= 0) ::close(std::exchange(end, -1));
+  }
+}
+
+bool Terminal::has_keys() const { return keys_are_ours; }
+
+Terminal::Screen Terminal::screen() {
+  const bool was_shown = shown;
+  if (alive) show();
+  return !shown ? Screen::away : was_shown ? Screen::held : Screen::anew;
+}
+
+void Terminal::draw(std::string_view bytes) {
+  if (shown) write_all(STDOUT_FILENO, bytes);
+}
+
+std::string Terminal::keys() {
+  if (!keys_are_ours || !shown) return "";
+  char bytes[256];
+  const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
+  return count > 0 ? std::string(bytes, static_cast<size_t>(count)) : "";
+}
+
+std::string Terminal::messages() {
+  std::string text;
+  char bytes[4096];
+  ssize_t count = 0;
+  while (error_before >= 0 && (count = ::read(error_pipe[0], bytes, sizeof bytes)) > 0) text.append(bytes, static_cast<size_t>(count));
+  return text;
+}
+
+void give_terminal_back() {
+  if (!alive.exchange(false)) return;
+  hide();
+  if (error_before < 0) return;
+  ::dup2(error_before, STDERR_FILENO);
+  char bytes[4096];
+  ssize_t count = 0;
+  while ((count = ::read(error_pipe[0], bytes, sizeof bytes)) > 0) write_all(error_before, {bytes, static_cast<size_t>(count)});
+}
+
+}  // namespace cotune

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace cotune {
+
+/// Whether standard output is a terminal that a live view can be drawn on: one that knows how to move its cursor, and whose
+/// foreground this process is in.
+bool has_live_terminal();
+
+/// Colours as the environment wishes (NO_COLOR), and characters beyond ASCII as the locale has them.
+bool wants_colour();
+bool shows_unicode();
+
+/// (columns, rows) of standard output; 80 and 24 where it does not say.
+std::pair<size_t, size_t> terminal_size();
+
+/// The terminal of standard output as a screen to draw on: the alternate screen, without a cursor, and keys as they are pressed,
+/// without an echo, where standard input is the same terminal. Ctrl-C, Ctrl-\ and Ctrl-Z keep their meaning. While it lives, what is
+/// written to standard error of the same terminal is kept (messages()).
+///
+/// However the process ends but by SIGKILL, the terminal is as before: by the destructor, by exit(), by a signal that kills, by
+/// Ctrl-Z, after which `fg` brings the screen back. One at a time.
+class Terminal {
+ public:
+  Terminal();
+  ~Terminal();
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  bool has_keys() const;
+  enum class Screen {
+    away,  ///< this process is in the background
+    anew,  ///< ours, and empty: at the start, and after `fg`
+    held   ///< ours, as it was drawn
+  };
+  /// Takes the screen where it can be had.
+  Screen screen();
+  /// Nothing happens where the screen is away.
+  void draw(std::string_view bytes);
+  /// What was typed since the last call; "" where there is nothing.
+  std::string keys();
+  /// What was written to standard error since the last call.
+  std::string messages();
+};
+
+/// Gives the terminal back at once, where a Terminal lives. May be called by a handler of signals.
+void give_terminal_back();
+
+}  // namespace cotune

@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""The live view of `cotune train` and `cotune watch` in a pseudo-terminal, and `cotune status`.
+
+    COTUNE=build/cotune python3 tests/cli/live_view_test.py [UNITTEST OPTIONS]
+"""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import termios
+import unittest
+
+from program import ProgramTest
+from terminal_screen import TerminalProgram
+
+ENDLESS = 1_000_000  # steps
+JOBS = ("plain", "bottleneck", "sparse")
+
+
+class LiveViewTest(ProgramTest):
+    def terminal(self, *arguments, **options):
+        program = TerminalProgram(self.command(*arguments), **options)
+        self.addCleanup(program.close)
+        return program
+
+    def train(self, *arguments, steps=ENDLESS, jobs=JOBS, **options):
+        return self.terminal("train", self.jobs_file(steps=steps, save_steps=0, jobs=jobs), "--output-dir", self.path / "run",
+                             "--threads=1", *arguments, **options)
+
+    def row(self, program, job):
+        """The job's row of the table; "" where there is none."""
+        return next((line for line in program.screen.lines() if re.match(rf"[ ▶>] {job} ", line)), "")
+
+    def wait_for_row(self, program, job, *words):
+        program.wait_for(lambda screen: screen.is_alternate and all(word in self.row(program, job) for word in words))
+
+    def select(self, program, job):
+        while not self.row(program, job).startswith("▶"):
+            before = program.screen.text()
+            program.press("j")
+            program.wait_for(lambda screen: screen.text() != before)
+
+
+class OfTraining(LiveViewTest):
+    def test_every_job_has_a_row_that_fits_the_window_also_when_its_size_changes(self):
+        program = self.train()
+        for job in JOBS:
+            self.wait_for_row(program, job, "running", f"/{ENDLESS}")
+        program.wait_for_text("trend", "held out", "tok/s", "memory ", "3 running", "▁")
+        self.assertLessEqual(max(map(len, program.screen.lines())), 100)
+        program.resize(46, 12)
+        program.wait_for(lambda screen: max(map(len, screen.lines())) <= 46 and "trend" not in screen.text() and "plain" in screen.text())
+        program.resize(20, 5)
+        program.wait_for(lambda screen: max(map(len, screen.lines())) <= 20 and "plain" in screen.text())
+        program.resize(130, 30)
+        program.wait_for_text("trend", "lr", "j k choose")
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+        self.assertIn("stopping: every job is saved first", program.screen.normal)  # said on standard error meanwhile
+        self.assertRegex(program.screen.normal, r"plain +starts: 1000000 steps")
+        self.assertIn("Stopped and saved in", program.screen.normal)
+        self.assertTrue((self.path / "run/summary.json").exists())
+
+    def test_keys_pause_resume_and_cancel_the_chosen_job(self):
+        program = self.train()
+        self.wait_for_row(program, "bottleneck", "running", f"/{ENDLESS}")
+        self.assertTrue(self.row(program, "plain").startswith("▶"))
+        program.press("\x1b[B")  # the arrow down
+        program.wait_for(lambda _: self.row(program, "bottleneck").startswith("▶"))
+        program.press("p")
+        self.wait_for_row(program, "bottleneck", "paused")
+        program.wait_for_text("bottleneck: paused at step")
+        program.press("p")
+        program.wait_for_text("is paused already")
+        program.press("r")
+        self.wait_for_row(program, "bottleneck", "running")
+        program.press("\x1bOA")  # the arrow up, as other terminals send it
+        program.wait_for(lambda _: self.row(program, "plain").startswith("▶"))
+        program.press("c")
+        program.wait_for_text("cancel plain?")
+        program.press("n")
+        program.wait_for_text("j k choose")
+        self.assertIn("running", self.row(program, "plain"))
+        program.press("cy")
+        self.wait_for_row(program, "plain", "cancelled")
+        program.press("q")
+        program.wait_for(lambda screen: not screen.is_alternate and re.search(r"bottleneck +\d+/1000000 +loss", screen.normal))
+        self.assertIn("cancelled at step", program.screen.normal)
+        self.assertEqual(termios.tcgetattr(program.slave), program.attributes)
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+
+    def test_at_the_end_the_terminal_is_as_before_and_has_the_events_and_the_report(self):
+        program = self.train(steps=3)
+        self.assertEqual(program.end(), 0)
+        for text in ("finished at step 3", "held-out loss", "Done in", "time by operator"):
+            self.assertIn(text, program.screen.normal)
+
+    def test_signals_that_kill_give_the_terminal_back(self):
+        for number in (signal.SIGABRT, signal.SIGQUIT, signal.SIGSEGV):
+            with self.subTest(number):
+                program = self.train("--overwrite")
+                self.wait_for_row(program, "plain", "running")
+                program.process.send_signal(number)
+                self.assertEqual(program.end(), -number)
+        program = self.train("--overwrite")
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        program.process.send_signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 130)
+
+    def test_an_error_gives_the_terminal_back_and_is_told(self):
+        program = self.train()
+        program.wait_for(lambda _: re.search(rf" [1-9]\d*/{ENDLESS}", self.row(program, "plain")))
+        shutil.rmtree(self.path / "run" / "jobs")
+        (self.path / "run" / "jobs").write_text("no folder")
+        program.press("p")
+        self.assertEqual(program.end(), 1)
+        self.assertIn("The run ends here", program.screen.normal)
+
+    def test_stopped_by_the_terminal_it_gives_the_screen_back_until_it_goes_on(self):
+        program = self.train()
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        program.press("\x1a")
+        _, status = os.waitpid(program.process.pid, os.WUNTRACED)
+        self.assertTrue(os.WIFSTOPPED(status))
+        program.wait_for(lambda screen: not screen.is_alternate and screen.cursor_shown)
+        self.assertEqual(termios.tcgetattr(program.slave), program.attributes)
+        program.process.send_signal(signal.SIGCONT)
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+
+    def test_lines_are_printed_where_they_are_asked_for_and_where_no_screen_is(self):
+        for arguments, environment in ((("--plain",), {}), ((), {"TERM": "dumb"}), (("--json",), {})):
+            with self.subTest(arguments=arguments, environment=environment):
+                program = self.train("--overwrite", *arguments, steps=2, **environment)
+                self.assertEqual(program.end(), 0)
+                self.assertIn('"event": "step"'.replace(" ", "") if arguments == ("--json",) else "loss", program.screen.normal)
+                self.assertNotIn("\x1b", program.screen.normal)
+        piped = self.run_program("train", self.path / "jobs.yaml", "--output-dir", self.path / "run", "--overwrite").stdout
+        self.assertNotIn("\x1b", piped)
+
+    def test_without_colour_or_unicode_where_the_environment_says_so(self):
+        program = self.train(jobs=("plain",), NO_COLOR="1", LC_ALL="C")
+        program.wait_for(lambda screen: "> plain" in screen.text() and f"/{ENDLESS}" in screen.text())
+        self.assertTrue(program.screen.text().isascii())
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+
+
+class FromAnotherTerminal(LiveViewTest):
+    def start_quietly(self, *arguments, steps=ENDLESS):
+        process = subprocess.Popen(self.command("train", self.jobs_file(steps=steps, save_steps=0), "--output-dir", self.path / "run",
+                                                "--threads=1", *arguments),
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.running.append(process)
+        self.wait_until(lambda: (self.path / "run/control.sock").exists())
+        return process
+
+    def wait_until(self, holds):
+        while not holds():
+            os.sched_yield()
+
+    def status(self, *arguments):
+        return self.run_program("status", "--run", self.path / "run", *arguments).stdout
+
+    def view(self):
+        return json.loads(self.status("--json"))["view"]
+
+    def test_watch_shows_the_run_and_takes_keys(self):
+        process = self.start_quietly()
+        program = self.terminal("watch", "--run", self.path / "run")
+        self.wait_for_row(program, "sparse", "running", f"/{ENDLESS}")
+        self.select(program, "sparse")
+        program.press("p")
+        self.wait_for_row(program, "sparse", "paused")
+        program.wait_for_text("sparse: paused at step")
+        statuses = {job["name"]: job["status"] for job in self.view()["jobs"]}
+        self.assertEqual(statuses, {"plain": "running", "bottleneck": "running", "sparse": "paused"})
+        program.press("q")
+        self.assertEqual(program.end(), 0)
+        self.assertIn("2 running, 1 paused", program.screen.normal)
+        self.assertIsNone(process.poll())
+
+        program = self.terminal("watch", "--run", self.path / "run")
+        self.wait_for_row(program, "plain", "running")
+        program.press("\x03")  # leaves the view, not the run
+        self.assertEqual(program.end(), 0)
+        self.assertIsNone(process.poll())
+
+        program = self.terminal("watch", "--run", self.path / "run")
+        self.wait_for_row(program, "plain", "running")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 0)
+        self.assertIn("stopped and saved; --resume goes on with it", program.screen.normal)
+        self.assertEqual(process.wait(), 130)
+
+    def test_status_says_of_every_run_how_it_stands(self):
+        self.assertIn("holds no run", self.run_program("status", "--run", self.path, expect=2).stderr)
+        process = self.start_quietly()
+        self.wait_until(lambda: self.view()["run"]["rounds"] > 2)
+        text = self.status()
+        self.assertRegex(text, r"^cotune · training · \d+ rounds in")
+        self.assertRegex(text, rf"  plain +running +\d+/{ENDLESS} +\d\.\d{{4}}")
+        self.assertNotIn("\x1b", text)
+        plain = self.view()["jobs"][0]
+        self.assertGreater(len(plain["losses"]), 1)
+        self.assertGreater(plain["learning_rate"], 0)
+        self.assertGreater(self.view()["memory"]["used_bytes"], 0)
+
+        process.kill()
+        process.wait()
+        self.assertRegex(self.status(), "not running, and it did not end; --resume goes on with it")
+        killed = self.view()
+        self.assertEqual((killed["run"]["pid"], killed["run"]["phase"]), (0, "killed"))
+        self.assertEqual({job["status"] for job in killed["jobs"]}, {"stopped"})
+        self.assertGreaterEqual(killed["jobs"][0]["step"], plain["step"])
+        self.assertEqual(killed["jobs"][0]["steps"], ENDLESS)
+
+        self.run_program("train", self.jobs_file(steps=5, save_steps=0), "--output-dir", self.path / "run", "--overwrite")
+        ended = self.view()
+        self.assertEqual((ended["run"]["phase"], ended["run"]["jobs"]), ("ended", {"finished": 3}))
+        self.assertEqual([job["step"] for job in ended["jobs"]], [5, 5, 5])
+        self.assertTrue(ended["jobs"][0]["adapter"].endswith("run/jobs/plain/adapter"))
+        self.assertEqual(self.terminal("watch", "--run", self.path / "run").end(), 0)
+        self.assertIn("no terminal", self.run_program("watch", "--run", self.path / "run", expect=2).stderr)
+
+    def test_a_resumed_run_shows_the_losses_from_before(self):
+        jobs = self.jobs_file(steps=ENDLESS, save_steps=2)
+        process = self.start_program("train", jobs, "--json", "--output-dir", self.path / "run", "--threads=1")
+        self.wait_for(process, lambda event: event["event"] == "step" and event["step"] == 40)
+        process.send_signal(signal.SIGTERM)
+        self.end(process, expect=130)
+        made = {job["name"]: job["step"] for job in self.view()["jobs"]}
+        process = subprocess.Popen(self.command("train", jobs, "--resume", "--output-dir", self.path / "run"), stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096)
+        self.running.append(process)  # waits for its reader
+        self.wait_until(lambda: (self.path / "run/control.sock").exists())
+        for job in self.view()["jobs"]:
+            self.assertGreaterEqual(job["step"], made[job["name"]])
+            self.assertGreaterEqual(len(job["losses"]), 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,149 @@
+"""A pseudo-terminal with a program in it, and its screen: what the few escape sequences that cotune writes make of it."""
+import codecs
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+
+from program import LIMIT_S
+
+SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
+
+
+class Screen:
+    """The normal screen as the lines that were written, the alternate one as a grid."""
+
+    def __init__(self, columns, rows):
+        self.columns, self.rows = columns, rows
+        self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
+        self.row = self.column = 0
+        self.pending = ""
+
+    def feed(self, text):
+        text = self.pending + text
+        self.pending = ""
+        position = 0
+        while position < len(text):
+            character = text[position]
+            if character == "\x1b":
+                match = SEQUENCE.match(text, position)
+                if match is None:
+                    assert len(text) - position < 12, repr(text[position:position + 20])
+                    self.pending = text[position:]
+                    return
+                self.sequence(*match.groups())
+                position = match.end()
+                continue
+            position += 1
+            if not self.is_alternate:
+                self.normal += character
+            elif character == "\r":
+                self.column = 0
+            elif character == "\n":
+                self.row = min(self.row + 1, self.rows - 1)
+            else:
+                assert character >= " ", repr(character)
+                self.alternate[self.row, min(self.column, self.columns - 1)] = character
+                self.column += 1
+
+    def sequence(self, numbers, kind):
+        if kind in "hl":
+            on = kind == "h"
+            if numbers == "?1049":
+                self.is_alternate, self.alternate, self.row, self.column = on, {}, 0, 0
+            elif numbers == "?25":
+                self.cursor_shown = on
+            elif numbers == "?7":
+                self.wraps = on
+            else:
+                raise AssertionError(numbers)
+        elif kind == "H":
+            assert numbers == ""
+            self.row = self.column = 0
+        elif kind == "J":
+            assert numbers == "2"
+            self.alternate = {}
+        elif kind == "K":
+            for column in range(self.column, 1000):
+                self.alternate.pop((self.row, column), None)
+        else:
+            assert kind == "m", (numbers, kind)
+
+    def lines(self):
+        """Of the alternate screen, without spaces at their ends."""
+        width = max((column for _, column in self.alternate), default=-1) + 1
+        return ["".join(self.alternate.get((row, column), " ") for column in range(width)).rstrip() for row in range(self.rows)]
+
+    def text(self):
+        return "\n".join(self.lines())
+
+
+class TerminalProgram:
+    def __init__(self, command, columns=100, rows=24, **environment):
+        self.master, self.slave = pty.openpty()
+        self.screen, self.decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")()
+        self.resize(columns, rows, tell=False)
+        self.attributes = termios.tcgetattr(self.slave)
+
+        def take_terminal():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+        self.process = subprocess.Popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=take_terminal,
+                                        env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment})
+
+    def resize(self, columns, rows, tell=True):
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.screen.columns, self.screen.rows = columns, rows
+
+    def read(self, timeout=0.05):
+        """Whether there was something."""
+        if not select.select([self.master], [], [], timeout)[0]:
+            return False
+        self.screen.feed(self.decoder.decode(os.read(self.master, 1 << 16)))
+        return True
+
+    def wait_for(self, holds):
+        """Reads until holds(screen)."""
+        end = time.monotonic() + LIMIT_S
+        while not holds(self.screen):
+            self.read()
+            if self.process.poll() is not None:
+                while self.read():
+                    pass
+                assert holds(self.screen), (self.process.returncode, self.screen.normal[-2000:], self.screen.text())
+                return
+            assert time.monotonic() < end, (self.screen.normal[-2000:], self.screen.text())
+
+    def wait_for_text(self, *texts):
+        self.wait_for(lambda screen: screen.is_alternate and all(text in screen.text() for text in texts))
+
+    def press(self, keys):
+        os.write(self.master, keys.encode())
+
+    def end(self):
+        """Reads until the program has ended; its exit status. The terminal must be as it was."""
+        end = time.monotonic() + LIMIT_S
+        while self.process.poll() is None:
+            self.read()
+            assert time.monotonic() < end, (self.screen.normal[-2000:], self.screen.text())
+        while self.read():
+            pass
+        screen = self.screen
+        assert (screen.is_alternate, screen.cursor_shown, screen.wraps) == (False, True, True), screen.text()
+        assert termios.tcgetattr(self.slave) == self.attributes
+        return self.process.returncode
+
+    def close(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)

@@ -1,0 +1,106 @@
+#include "watch/run_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const char* const configuration =
+    "cotune: 1\nmodel: {config: smollm2-135m, weights: random}\njobs:\n"
+    "  - {name: sql, data: {train: a.jsonl}, adapter: {method: lora}, train: {steps: 4}}\n"
+    "  - {name: chat, data: {train: b.jsonl}, adapter: {method: lora}}\n";
+
+class RunFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder = std::filesystem::temp_directory_path() / ("cotune-run-log-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    write("run.json", nlohmann::json{{"configuration", configuration}, {"compute_dtype", "float"}, {"memory_limit_bytes", 1000}}.dump());
+  }
+  void TearDown() override { std::filesystem::remove_all(folder); }
+  void write(const char* name, const std::string& text) { std::ofstream(folder / name) << text; }
+  std::string mistake() {
+    try {
+      read_run_log(folder);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "read";
+  }
+  std::filesystem::path folder;
+};
+
+const char* const metrics =
+    R"({"event":"start","job":"sql","step":0,"steps":4,"examples":9,"held_out":1})" "\n"
+    R"({"event":"evaluation","job":"sql","step":0,"loss":3.0,"accuracy":0.0,"best":false,"seconds":0.5})" "\n"
+    R"({"event":"step","job":"sql","step":1,"loss":2.0,"learning_rate":0.1,"gradient_norm":1.0,"real_tokens":10,"seconds":1.0})" "\n"
+    R"({"event":"usage","steps":1,"resident_bytes":700,"tensor_bytes":500,"tokens_per_second":10.0,"seconds":1.0})" "\n"
+    R"({"event":"sample","job":"sql","step":0,"prompt":"a","answer":null})" "\n"
+    R"({"event":"plan","cause":"start"})" "\n"
+    R"({"event":"step","job":"gone","step":1,"loss":2.0,"seconds":1.0})" "\n"
+    R"({"event":"notice","text":"memory ran short"})" "\n"
+    R"({"event":"start","job":"sql","step":1,"steps":4,"examples":9,"held_out":1})" "\n"  // resumed: seconds begin again
+    R"({"event":"step","job":"sql","step":2,"loss":1.5,"learning_rate":0.1,"gradient_norm":null,"real_tokens":10,"seconds":0.25})" "\n"
+    R"({"event":"step","job":"sql","step":3,"lo)";
+
+TEST_F(RunFiles, OfARunThatWasKilledSayHowFarItWas) {
+  write("metrics.jsonl", metrics);
+  const RunLog log = read_run_log(folder);
+  ASSERT_EQ(log.jobs.size(), 2u);
+  const LoggedJob& sql = log.jobs[0];
+  ASSERT_EQ(sql.made.size(), 2u);
+  EXPECT_EQ(sql.made[1].loss, 1.5);
+  EXPECT_TRUE(std::isnan(sql.made[1].gradient_norm));
+  EXPECT_EQ(sql.made[1].seconds, 1.25);
+  EXPECT_EQ(log.usage.size(), 1u);
+  EXPECT_FALSE(sql.samples.at(0).answer);
+  EXPECT_THAT(log.notices, ElementsAre("memory ran short"));
+  const RunView view = view_of(log, false);
+  EXPECT_EQ(view.run.phase, "killed");
+  EXPECT_EQ(view.jobs[0].report.status, "stopped");
+  EXPECT_EQ(view.jobs[0].report.step, 2);
+  EXPECT_EQ(view.jobs[0].report.steps, 4);
+  EXPECT_EQ(view.jobs[0].report.eval_loss, 3.0);
+  EXPECT_THAT(view.jobs[0].losses, ElementsAre(2.0, 1.5));
+  EXPECT_EQ(view.jobs[1].report.status, "waiting");
+  EXPECT_EQ(view.memory.peak_bytes, 700);
+  EXPECT_EQ(view_of(log, true).run.phase, "loading");
+}
+
+TEST_F(RunFiles, OfARunThatHasEndedSayHow) {
+  write("metrics.jsonl", metrics);
+  write("summary.json", R"({"interrupted":false,"seconds":2.0,"rounds":4,"tokens_per_second":40.0,"peak_rss_bytes":900,"device":"cpu",)"
+                        R"("jobs":[{"name":"sql","status":"failed","step":4,"reason":"loss is not finite","eval_loss":null,"adapter_step":null}]})");
+  const RunView view = view_of(read_run_log(folder), false);
+  EXPECT_EQ(view.run.phase, "ended");
+  EXPECT_EQ(view.run.rounds, 4);
+  EXPECT_EQ(view.tokens_per_second, 40);
+  EXPECT_EQ(view.memory.peak_bytes, 900);
+  EXPECT_EQ(view.jobs[0].report.status, "failed");
+  EXPECT_EQ(view.jobs[0].report.reason, "loss is not finite");
+}
+
+TEST_F(RunFiles, ThatAreNoneAreRefusedByNameAndLine) {
+  write("metrics.jsonl", "{\"event\":\"step\",\"job\":\"sql\",\"step\":1,\"loss\":2.0,\"seconds\":1}\n{\"event\":3}\n");
+  EXPECT_THAT(mistake(), HasSubstr("metrics.jsonl:2: is not as `cotune train` writes it"));
+  write("metrics.jsonl", "");
+  write("summary.json", "{}");
+  EXPECT_THAT(mistake(), HasSubstr("summary.json: is not as"));
+  write("run.json", "[]");
+  EXPECT_THAT(mistake(), HasSubstr("run.json: is not as"));
+  std::filesystem::remove(folder / "run.json");
+  EXPECT_THAT(mistake(), HasSubstr("holds no run: run.json is missing"));
+}
+
+}  // namespace
+}  // namespace cotune

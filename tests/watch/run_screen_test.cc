@@ -1,0 +1,121 @@
+#include "watch/run_screen.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "watch/screen_text.h"
+
+namespace cotune {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunView a_run(int jobs) {
+  RunView view;
+  view.run = {.pid = 7, .folder = "/data/runs/latest", .phase = "training", .rounds = 12, .seconds = 75, .jobs = {{"running", jobs - 1}, {"waiting", 1}}};
+  view.memory = {.used_bytes = int64_t{3} << 30, .peak_bytes = int64_t{4} << 30, .limit_bytes = int64_t{8} << 30};
+  view.tokens_per_second = 1234;
+  view.seconds_left = 100;
+  for (int i = 0; i < jobs; ++i) {
+    JobView job;
+    job.report = {.name = "job-" + std::to_string(i), .status = "running", .step = 120, .steps = 400, .loss = 0.8123, .eval_loss = 0.9,
+                  .tokens_per_second = 320, .seconds_left = 100};
+    job.learning_rate = 1e-4;
+    job.losses = {4, 3, 2, 1};
+    view.jobs.push_back(job);
+  }
+  JobReport& waiting = view.jobs.back().report;
+  waiting = {.name = "waiting", .status = "waiting", .steps = 50, .reason = "needs 1.20 GiB, and 800 MiB are free beside the jobs that run"};
+  view.jobs.back().losses.clear();
+  view.jobs.back().learning_rate = JobReport::unknown;
+  return view;
+}
+
+std::string text_of(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+TEST(RunScreen, ShowsEveryJobTotalsMemoryAndWhyJobsWait) {
+  EXPECT_EQ(text_of(run_screen(a_run(2), {.columns = 100})),
+            "cotune · training · 12 rounds in 1m15s · /data/runs/latest\n"
+            "1 running, 1 waiting · 120 of 450 steps · 1234 tok/s · 1m40s left\n"
+            "memory █████████░░░░░░░░░░░░░░░ 3.00 GiB of 8.00 GiB · peak 4.00 GiB\n"
+            "\n"
+            "  job      state       step    loss  trend     held out        lr  tok/s   left\n"
+            "  job-0    running  120/400  0.8123  █▆▃▁        0.9000  1.00e-04    320  1m40s\n"
+            "  waiting  waiting     0/50                                                    \n"
+            "waiting waits: needs 1.20 GiB, and 800 MiB are free beside the jobs that run\n");
+}
+
+TEST(RunScreen, HasExactlyTheRowsAndAtMostTheColumnsOfAnyWindow) {
+  for (const int jobs : {1, 2, 5, 40}) {
+    RunView view = a_run(jobs);
+    view.jobs.front().report.name = std::string(100, 'n');
+    view.run.folder = "/a/日本語/folder/" + std::string(200, 'x');
+    for (size_t columns = 1; columns < 140; columns += columns < 20 ? 1 : 7) {
+      for (size_t rows = 1; rows < 60; rows += rows < 12 ? 1 : 9) {
+        const ScreenState state{.selected = "job-3", .events = {"an event", std::string(300, 'e')}, .footer = "q leave"};
+        const std::vector<std::string> lines = run_screen(view, {.columns = columns, .rows = rows}, state);
+        ASSERT_EQ(lines.size(), rows) << columns;
+        for (const std::string& line : lines) ASSERT_LE(columns_of(line), columns) << rows << ": " << line;
+      }
+    }
+  }
+}
+
+TEST(RunScreen, OfANarrowWindowLeavesOutWhatMattersLeast) {
+  const std::string wide = text_of(run_screen(a_run(3), {.columns = 90})), narrow = text_of(run_screen(a_run(3), {.columns = 40}));
+  EXPECT_THAT(wide, HasSubstr("trend"));
+  EXPECT_THAT(narrow, Not(HasSubstr("trend")));
+  EXPECT_THAT(narrow, Not(HasSubstr("tok/s  ")));
+  for (const char* kept : {"job-0", "running", "120/400", "0.8123"}) EXPECT_THAT(narrow, HasSubstr(kept));
+}
+
+TEST(RunScreen, OfManyJobsShowsThoseAroundTheSelectedOne) {
+  const RunView view = a_run(40);
+  const std::string text = text_of(run_screen(view, {.columns = 80, .rows = 20}, {.selected = "job-25", .footer = "keys"}));
+  EXPECT_THAT(text, HasSubstr("▶ job-25"));
+  EXPECT_THAT(text, Not(HasSubstr("job-2 ")));
+  EXPECT_THAT(text, HasSubstr("more above"));
+  EXPECT_THAT(text, HasSubstr("waits: "));
+}
+
+TEST(RunScreen, TakesNothingFromANameOrAReasonButItsText) {
+  RunView view = a_run(2);
+  view.jobs[1].report.reason = "\x1b[2J\x1b]0;title\x07 no\nlines";
+  for (const std::string& line : run_screen(view, {.columns = 80, .rows = 24})) {
+    EXPECT_EQ(line.find_first_of("\x1b\x07\n"), std::string::npos) << line;
+  }
+}
+
+TEST(RunScreen, ColoursTakeNoColumns) {
+  RunView view = a_run(2);
+  const auto plain = run_screen(view, {.columns = 80, .rows = 24}, {.selected = "job-0"});
+  auto coloured = run_screen(view, {.columns = 80, .rows = 24, .colour = true}, {.selected = "job-0"});
+  EXPECT_NE(coloured, plain);
+  for (std::string& line : coloured) {
+    for (size_t at = 0; (at = line.find('\x1b')) != std::string::npos;) line.erase(at, line.find('m', at) - at + 1);
+  }
+  EXPECT_EQ(coloured, plain);
+}
+
+TEST(RunScreen, InASCIIHasNoOtherCharacters) {
+  for (const std::string& line : run_screen(a_run(3), {.columns = 60, .rows = 20, .unicode = false}, {.selected = "job-0", .footer = "q"})) {
+    for (const char c : line) EXPECT_LT(static_cast<unsigned char>(c), 0x80) << line;
+  }
+}
+
+TEST(Neighbour, StaysWithinTheJobs) {
+  const RunView view = a_run(3);
+  EXPECT_EQ(neighbour(view, "", 1), "job-0");
+  EXPECT_EQ(neighbour(view, "job-0", -1), "job-0");
+  EXPECT_EQ(neighbour(view, "job-0", 1), "job-1");
+  EXPECT_EQ(neighbour(view, "waiting", 1), "waiting");
+  EXPECT_EQ(neighbour({}, "job-0", 1), "");
+}
+
+}  // namespace
+}  // namespace cotune
