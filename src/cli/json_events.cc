@@ -139,14 +139,18 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     json["ranks_predicted_seconds"] = summary.ranks_predicted_seconds;
   }
   for (const RankSummary& rank : summary.ranks) {
+    Json layers = Json::array();
+    for (const LayerRange& range : rank.layers) layers.push_back({range.begin, range.end - 1});
     json["ranks"].push_back({{"host", rank.host},
-                             {"first_layer", rank.first_layer},
-                             {"last_layer", rank.last_layer - 1},
+                             {"layers", std::move(layers)},
+                             {"first_layer", rank.layers.front().begin},
+                             {"last_layer", rank.layers.back().end - 1},
                              {"part", rank.part},
                              {"parts", rank.parts},
                              {"all_reduces", rank.all_reduces},
                              {"replica", rank.replica},
                              {"exchanged_bytes", rank.exchanged_bytes},
+                             {"peak_bytes", rank.peak_bytes > 0 ? Json(rank.peak_bytes) : Json()},
                              {"seconds", rank.seconds},
                              {"waited_seconds", rank.waited_seconds}});
   }

@@ -82,7 +82,7 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
   facts.weight_bytes = 0;
   for (const PipelineLayout& layout : process_layouts) {
-    weight_facts.process_stages = layout.stages;
+    weight_facts.process_stages = shapes_of_ranks(layout);
     weight_facts.tensor_parallel = layout.tensor_parallel();
     facts.weight_bytes = std::max(facts.weight_bytes, predict_weight_bytes(model.config, weight_facts));
   }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "jobs/enum_names.h"
+#include "jobs/parallel.h"
 #include "plan/followed_plan.h"
 #include "plan/plan_json.h"
 
@@ -27,6 +28,7 @@ class Contradictions {
 
  private:
   static std::string text_of(int64_t value) { return std::to_string(value); }
+  static std::string text_of(const std::string& value) { return value; }
   template <typename Enum>
   static std::string text_of(Enum value) {
     return std::string(name_of(value));
@@ -39,36 +41,56 @@ class Contradictions {
 
 }  // namespace
 
-std::optional<FollowedTasks> follow_plan(const std::string& file, JobsFile& jobs_file, size_t job_count,
-                                         const std::map<std::string, OptionPlace>& run_places, const ModelConfig* model,
-                                         const std::string& dtype, Diagnostics& mistakes) {
-  FollowingRun following{.model = model, .dtype = dtype};
-  for (size_t i = 0; i < job_count; ++i) following.jobs.push_back(jobs_file.jobs[i].name);
-  const size_t before = mistakes.size();
-  FollowedPlan plan;
+std::optional<FollowedRun> follow_plan(const std::string& file, JobsFile& jobs_file, size_t job_count,
+                                       const std::map<std::string, OptionPlace>& run_places, const ModelConfig* model,
+                                       const std::string& dtype, Diagnostics& mistakes) {
   try {
-    plan = follow(read_plan(file), following, file, mistakes);
+    return follow_plan(read_plan(file), file, jobs_file, job_count, run_places, model, dtype, mistakes);
   } catch (const UserError& error) {
     mistakes.add(error);
+    return std::nullopt;
   }
+}
+
+std::optional<FollowedRun> follow_plan(const Plan& planned, const std::string& name, JobsFile& jobs_file, size_t job_count,
+                                       const std::map<std::string, OptionPlace>& run_places, const ModelConfig* model,
+                                       const std::string& dtype, Diagnostics& mistakes) {
+  FollowingRun following{.jobs = {}, .model = model, .dtype = dtype};
+  for (size_t i = 0; i < job_count; ++i) following.jobs.push_back(jobs_file.jobs[i].name);
+  const size_t before = mistakes.size();
+  const FollowedPlan plan = follow(planned, following, name, mistakes);
   if (mistakes.size() > before) return std::nullopt;
 
   RunSpec run = jobs_file.run;
-  Contradictions contradictions(file, run_places, mistakes);
+  const Parallel parallel = plan.parallel();
+  const bool is_divided = parallel.ranks() > 1;
+  Contradictions contradictions(name, run_places, mistakes);
+  if (run.parallel == parallel_as_planned || parallel_of(run) != parallel) contradictions.check("run.parallel", run.parallel, to_string(parallel));
+  contradictions.check("run.ranks", run.ranks, parallel.ranks());
+  if (is_divided) contradictions.check("run.pipeline_order", run.pipeline_order, plan.order);
   contradictions.check("run.sharing", run.sharing, plan.sharing);
   contradictions.check("run.layout", run.layout, plan.layout);
-  contradictions.check("run.token_budget", run.token_budget, plan.token_budget);
+  contradictions.check("run.token_budget", run.token_budget, plan.token_budget());
   if (plan.layout == Layout::chunked) contradictions.check("run.chunk_size", run.chunk_size, plan.chunk_size);
   if (plan.recompute == Recompute::always) contradictions.check("run.recompute", run.recompute, plan.recompute);
   if (mistakes.size() > before) return std::nullopt;
+  run.ranks = parallel.ranks();
+  run.parallel = is_divided ? to_string(parallel) : std::string(parallel_as_stages);
+  if (is_divided) run.pipeline_order = plan.order;
   run.sharing = plan.sharing;
   run.layout = plan.layout;
-  run.token_budget = plan.token_budget;
+  run.token_budget = plan.token_budget();
   if (plan.layout == Layout::chunked) run.chunk_size = plan.chunk_size;
   if (plan.recompute == Recompute::always) run.recompute = plan.recompute;
   jobs_file.run = run;
-  if (plan.sharing != Sharing::hybrid) return std::nullopt;
-  return FollowedTasks{plan.hybrid_tasks, file};
+
+  FollowedRun followed;
+  if (plan.sharing == Sharing::hybrid) followed.tasks = FollowedTasks{plan.replicas.front().hybrid_tasks, name};
+  for (const FollowedReplica& replica : plan.replicas) {
+    followed.layouts.push_back(replica.layout);
+    if (plan.replicas.size() > 1) followed.packing.push_back({replica.token_budget, replica.hybrid_tasks});
+  }
+  return followed;
 }
 
 }  // namespace cotune

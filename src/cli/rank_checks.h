@@ -12,9 +12,10 @@
 
 namespace cotune {
 
-/// Adds a mistake where the model cannot be divided among so many ranks, here. launched: processes of a launcher; 0: none.
+/// Adds a mistake where the model cannot be divided among so many ranks, here. launched: processes of a launcher; 0: none. plan: the
+/// file that the division is of; "": none.
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
-                 int32_t launched, Diagnostics& mistakes);
+                 int32_t launched, const std::string& plan, Diagnostics& mistakes);
 
 /// The same where there is nothing to trace, or no folder for the file.
 void check_rank_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);

@@ -228,6 +228,14 @@ int32_t RankProcesses::on_host_of(size_t rank) const {
   return static_cast<int32_t>(std::count_if(ranks_.begin(), ranks_.end(), is_there));
 }
 
+int32_t RankProcesses::host_count() const {
+  const int32_t each = on_host_of(0);
+  for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+    if (on_host_of(rank) != each) return 1;
+  }
+  return static_cast<int32_t>(ranks_.size()) / each;
+}
+
 int32_t RankProcesses::on_cores_of(size_t rank) const {
   const RankProcess& own = ranks_[rank];
   return static_cast<int32_t>(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& other) {

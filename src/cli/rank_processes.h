@@ -50,6 +50,8 @@ class RankProcesses {
   const std::vector<RankProcess>& ranks() const { return ranks_; }
   /// How many of them are on a rank's machine, it included; and how many of these may compute on some of its cores.
   int32_t on_host_of(size_t rank) const;
+  /// Hosts, where all have as many; else 1.
+  int32_t host_count() const;
   int32_t on_cores_of(size_t rank) const;
 
   /// They begin to load their stages.

@@ -112,14 +112,22 @@ void print_operators(const RunSummary& summary, size_t width) {
   if (operators.size() > most) row(fmt::format("{} others", operators.size() - most), rest);
 }
 
+/// `0-7,16-23`.
+std::string layers_text(const std::vector<LayerRange>& layers) {
+  std::string text;
+  for (const LayerRange& range : layers) text += fmt::format("{}{}-{}", text.empty() ? "" : ",", range.begin, range.end - 1);
+  return text;
+}
+
 void print_ranks(const RunSummary& summary, size_t width) {
   if (summary.ranks.empty() || summary.rounds == 0) return;
   print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>8}", name_column("ranks", width), "layers", "busy", "waiting"));
   for (size_t i = 0; i < summary.ranks.size(); ++i) {
     const RankSummary& rank = summary.ranks[i];
     print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
-                           fmt::format("{}-{}", rank.first_layer, rank.last_layer - 1), 100 * rank.busy_share(),
+                           layers_text(rank.layers), 100 * rank.busy_share(),
                            100 * (1 - rank.busy_share())) +
+               (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20)) : "") +
                (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
                (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
   }

@@ -18,6 +18,7 @@
 #include "cli/memory_check.h"
 #include "cli/output.h"
 #include "cli/plan_to_follow.h"
+#include "cli/planned_division.h"
 #include "cli/profile_fingerprint.h"
 #include "cli/progress.h"
 #include "cli/rank_checks.h"
@@ -140,6 +141,7 @@ void check_emulated(const TrainArguments& arguments, const std::map<std::string,
   if (arguments.check) refuse("--check", "says what a run takes of this machine's memory");
   if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
   if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
+  if (jobs_file.run.parallel == parallel_as_planned) refuse("run.parallel", "is auto, for which the planner would choose among divisions of this machine; accepted are stages, and degrees");
   if (parallel_of(jobs_file.run).replicas.size() > 1) refuse("run.parallel", "replicas exchange gradients, of which an emulated rank has none; accepted is one replica");
   check_emulated_run(run_places, mistakes);
   for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
@@ -178,10 +180,40 @@ std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::Scala
   return jobs;
 }
 
+/// run.parallel auto: what the planner chooses becomes run.parallel, and is told. Returns the layouts of its replicas; none where it
+/// finds nothing for all ranks, which are then stages.
+std::vector<PipelineLayout> divide_as_planned(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
+                                              const DeviceCosts& costs, const RankProcesses* processes) {
+  RunSpec& run = inputs.jobs_file.run;
+  const std::optional<PlannedDivision> division =
+      plan_division({.jobs_file = inputs.jobs_file,
+                     .model = inputs.model.files.config,
+                     .data = inputs.data,
+                     .costs = costs,
+                     .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
+                     .hosts = processes != nullptr ? processes->host_count() : 1,
+                     .dtype = costs.machine.dtype,
+                     .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty()});
+  if (!division) {
+    if (run.ranks > inputs.model.files.config.layer_count) {
+      throw_user_error("run.parallel: is auto, and nothing that takes all {} ranks fits; they cannot be stages of {} layers either", run.ranks,
+                       inputs.model.files.config.layer_count);
+    }
+    run.parallel = parallel_as_stages;
+    fmt::print(stderr, "run.parallel: the planner finds nothing that takes all {} ranks: they are stages of a pipeline\n", run.ranks);
+    return {};
+  }
+  run.parallel = to_string(division->parallel);
+  fmt::print(stderr, "run.parallel: {}, for which {:.3g} s a round are predicted{}\n", run.parallel, division->seconds,
+             division->compared_with.empty() ? "" : "; next is " + division->compared_with);
+  return division->layouts;
+}
+
 /// What only a start in this folder would find out about inputs without a mistake: whether every job can ever
 /// fit, and whether the run that is there can go on with them.
 void check_start(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-                 const DeviceCosts& costs, bool ranks_are_processes, CheckReport& report, Diagnostics& mistakes) {
+                 const DeviceCosts& costs, const std::vector<PipelineLayout>& layouts, bool ranks_are_processes, CheckReport& report,
+                 Diagnostics& mistakes) {
   const JobsFile& jobs_file = inputs.jobs_file;
   const at::ScalarType compute = compute_dtype(jobs_file.model, device);
   const fs::path folder = jobs_file.run.output;
@@ -202,7 +234,8 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
     }
   }
   std::vector<PipelineLayout> process_layouts;
-  if (ranks_are_processes) {
+  if (ranks_are_processes) process_layouts = layouts;
+  if (ranks_are_processes && layouts.empty()) {
     process_layouts = balanced_layouts(inputs.model.files.config, report.jobs, costs,
                                        packing_policy(jobs_file.run, inputs.model.files.config), parallel_of(jobs_file.run));
   }
@@ -223,10 +256,11 @@ std::optional<PlannedRound> plan_of_all(const std::vector<std::unique_ptr<Traini
 
 /// `--check`: everything that a start would refuse, and nothing written.
 int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-          const DeviceCosts& costs, RoundPlanner planner, bool ranks_are_processes, Diagnostics& mistakes) {
+          const DeviceCosts& costs, RoundPlanner planner, const std::vector<PipelineLayout>& layouts, bool ranks_are_processes,
+          Diagnostics& mistakes) {
   CheckReport report;
   try {
-    if (mistakes.empty()) check_start(inputs, arguments, device, limit, costs, ranks_are_processes, report, mistakes);
+    if (mistakes.empty()) check_start(inputs, arguments, device, limit, costs, layouts, ranks_are_processes, report, mistakes);
     if (mistakes.empty()) report.plan = plan_of_all(report.jobs, inputs, planner);
   } catch (const UserError& error) {
     mistakes.add(error);
@@ -284,10 +318,16 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (emulated) device.name = emulated->device->name;
   }
   const at::ScalarType compute = emulated ? torch_dtype(emulated->dtype) : compute_dtype(jobs_file.model, device);
-  std::optional<FollowedTasks> followed;
+  std::optional<FollowedRun> followed;
   if (!arguments.plan.empty() && run_is_sound) {
-    followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, run_places, inputs.model.has_config ? &files.config : nullptr,
+    const Parallel asked = parallel_of(run);
+    std::map<std::string, OptionPlace> places = run_places;
+    if (processes != nullptr) places.erase("run.ranks");  // the launcher's; check_ranks compares it
+    followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, places, inputs.model.has_config ? &files.config : nullptr,
                            dtype_name(compute), mistakes);
+    if (device.is_emulated() && parallel_of(run) != asked) {
+      mistakes.add("--plan", 0, "", fmt::format("is for ranks {}, and run.device is emulated: give them by run.parallel too", run.parallel));
+    }
   }
   if (run_is_sound && parallel_of(run).divides_layers()) {
     const auto refuse = [&](const char* option, const char* why) {
@@ -297,7 +337,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (!arguments.profile.empty()) refuse("--profile", "profiles are of whole layers");
   }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
-  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, mistakes);
+  if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, arguments.plan, mistakes);
   const int64_t limit = device.is_emulated() ? 0 : memory_limit(run, device, processes_here);
   if (inputs.model.has_config && device.is_cpu() && !device.is_emulated() && processes == nullptr) {
     check_weights_fit(run.memory, limit, files.config, compute, parallel_of(run).tensor().size(), mistakes);
@@ -310,9 +350,16 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
       mistakes.add("", 0, "", error.what());
     }
   }
-  DeviceCosts costs = emulated ? emulated->costs : profile ? measured_costs(compute, device, profile->times, arguments.profile) : roofline_costs(compute, device);
+  const int64_t sharing_ranks = !device.is_cpu() ? 1 : processes != nullptr ? processes->on_cores_of(0) : run.ranks;
+  DeviceCosts costs = emulated  ? emulated->costs
+                      : profile ? measured_costs(compute, device, profile->times, arguments.profile, sharing_ranks)
+                                : roofline_costs(compute, device, sharing_ranks);
+  std::vector<PipelineLayout> layouts = followed ? followed->layouts : std::vector<PipelineLayout>{};
+  if (run.parallel == parallel_as_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {
+    layouts = divide_as_planned(inputs, arguments, device, limit, costs, processes);
+  }
   if (arguments.check) {
-    return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed), processes != nullptr, mistakes);
+    return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), layouts, processes != nullptr, mistakes);
   }
   mistakes.throw_if_any();
   survive_closed_pipes();
@@ -335,7 +382,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const Parallel parallel = parallel_of(run);
   std::vector<TensorShard> shards;
   if (processes != nullptr) {
-    process_layouts = balanced_layouts(files.config, jobs, costs, policy, parallel);
+    process_layouts = !layouts.empty() ? layouts : balanced_layouts(files.config, jobs, costs, policy, parallel);
     processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint,
                        arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
     use = backbone_use_of(process_layouts, 0, use.positions);
@@ -388,7 +435,11 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.pipeline_order = run.pipeline_order;
   options.device = device;
   options.costs = std::move(costs);
-  options.followed = std::move(followed);
+  if (followed) {
+    options.followed = std::move(followed->tasks);
+    options.packing = std::move(followed->packing);
+  }
+  options.layouts = std::move(layouts);
   options.memory_limit_bytes = limit;
   options.relief = record.relief;
   RunRecorder recorder(folder, record);
@@ -485,7 +536,7 @@ void add_train_command(CLI::App& app) {
                     "Find everything that a start would refuse, data and memory included, without training");
   command->add_option("--profile", arguments->profile, "A profile of this device (cotune profile): predicts the time of rounds");
   command->add_option("--plan", arguments->plan,
-                      "Follow this plan (cotune plan --output): its hybrid tasks, sharing, layout and token budget");
+                      "Follow this plan (cotune plan --output): its replicas and stages, order, hybrid tasks, sharing, layout and token budget");
   command->add_option("--rank-trace", arguments->rank_trace,
                       "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
   command

@@ -182,8 +182,12 @@ JobExchange part_of_exchange(const JobExchange& exchange, const Adapter& whole, 
   return part;
 }
 
-GradientExchange::GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure)
-    : communicator_(communicator), steps_(std::move(steps)), on_failure_(std::move(on_failure)), thread_([this] { run(); }) {}
+GradientExchange::GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure, OnProgress on_progress)
+    : communicator_(communicator),
+      steps_(std::move(steps)),
+      on_failure_(std::move(on_failure)),
+      on_progress_(std::move(on_progress)),
+      thread_([this] { run(); }) {}
 
 GradientExchange::~GradientExchange() {
   {
@@ -251,6 +255,15 @@ at::Tensor GradientExchange::exchange(const Step& step, const at::Tensor& loss) 
   }
 }
 
+/// Lets go of them.
+void GradientExchange::wait_for(std::vector<std::shared_ptr<Transfer>>& transfers) {
+  for (const auto& transfer : transfers) {
+    transfer->wait();
+    if (on_progress_) on_progress_();
+  }
+  transfers.clear();
+}
+
 /// Returns Σ g² of the slices that this rank owns: f64 scalar.
 at::Tensor GradientExchange::add_slices(const Step& step) {
   const int32_t own = communicator_.rank();
@@ -288,12 +301,8 @@ at::Tensor GradientExchange::add_slices(const Step& step) {
       sent_bytes_ += static_cast<int64_t>(buffer.nbytes());
     }
   };
-  const auto wait_for = [](const std::vector<std::shared_ptr<Transfer>>& all) {
-    for (const auto& transfer : all) transfer->wait();
-  };
   send(given, Channel::activation);
   wait_for(transfers);
-  transfers.clear();
 
   const at::Tensor sums = at::empty({owned}, options);
   FlatValues sum_of(sums);

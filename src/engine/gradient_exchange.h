@@ -60,11 +60,12 @@ class GradientExchange {
   };
 
   using OnFailure = std::function<void(std::exception_ptr)>;
+  using OnProgress = std::function<void()>;
 
   /// The communicator is of all replicas' ranks, serves nothing else, and outlives this. steps: in which this rank takes part, in order.
   /// on_failure: called once, on the thread, with what broke the exchange off: its rank may not come to wait() while others wait for
-  /// it. It may abort communicators.
-  GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure);
+  /// it. It may abort communicators. on_progress: called on the thread when a message has come or gone; may be empty.
+  GradientExchange(Communicator& communicator, std::vector<Step> steps, OnFailure on_failure, OnProgress on_progress = {});
   /// What has not been exchanged must have been given up: the communicator is aborted then.
   ~GradientExchange();
   GradientExchange(const GradientExchange&) = delete;
@@ -85,11 +86,13 @@ class GradientExchange {
   void run();
   at::Tensor exchange(const Step& step, const at::Tensor& loss);
   at::Tensor add_slices(const Step& step);
+  void wait_for(std::vector<std::shared_ptr<Transfer>>& transfers);
   at::Tensor add_records(const Step& step, const at::Tensor& own);
 
   Communicator& communicator_;
   const std::vector<Step> steps_;
   const OnFailure on_failure_;
+  const OnProgress on_progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<JobStep, at::Tensor> posted_;   ///< losses

@@ -88,7 +88,9 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
     prepare();
     has_begun_ = true;
     if (links_.exchange != nullptr) {
-      exchange.emplace(*links_.exchange, work.exchanges, give_up);
+      exchange.emplace(*links_.exchange, work.exchanges, give_up, [progress = links_.progress] {
+        if (progress != nullptr) progress->advance();
+      });
     }
     interpreter_.run(work.plan, work.rounds, *links_.messages, group ? &*group : nullptr, exchange ? &*exchange : nullptr);
   } catch (...) {
@@ -97,6 +99,7 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   }
   if (links_.progress != nullptr) links_.progress->end_run();
   time_.seconds = clock_s() - begin_s;
+  time_.peak_bytes = memory_usage().peak_held_bytes;
   if (!has_begun_) return error;
   time_.waited = interpreter_.waited_s();
   time_.collectives = group ? group->collectives() : 0;

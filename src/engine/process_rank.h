@@ -27,6 +27,7 @@ struct RankTime {
   double waited = 0;   ///< for messages and in collectives
   int64_t collectives = 0;
   int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
+  int64_t peak_bytes = 0;       ///< that its tensors have held, so far
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
   std::map<std::string, double> operator_seconds;
 };

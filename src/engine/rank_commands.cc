@@ -290,6 +290,7 @@ Json time_to_json(const RankTime& time) {
           {"waited", time.waited},
           {"collectives", time.collectives},
           {"exchanged_bytes", time.exchanged_bytes},
+          {"peak_bytes", time.peak_bytes},
           {"spans", std::move(spans)},
           {"operator_seconds", time.operator_seconds}};
 }
@@ -299,6 +300,7 @@ RankTime time_from_json(const Json& json) {
                 .waited = json.at("waited").get<double>(),
                 .collectives = json.at("collectives").get<int64_t>(),
                 .exchanged_bytes = json.at("exchanged_bytes").get<int64_t>(),
+                .peak_bytes = json.at("peak_bytes").get<int64_t>(),
                 .spans = {},
                 .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
   for (const Json& span : json.at("spans")) {

@@ -18,7 +18,7 @@ std::string rank_name(size_t rank) {
 }
 
 double longest_action_s(const ReplicaPlans& plans) {
-  double longest = 0;
+  double longest = plans.longest_exchange_s;
   for (const RankPlan& plan : plans.replicas) {
     for (const SimulatedRank& rank : plan.predicted.ranks) {
       for (const SimulatedSpan& span : rank.spans) longest = std::max(longest, span.end_s - span.start_s);
@@ -110,8 +110,9 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   command["longest_action_s"] = longest_s;
   command["rounds"] = rounds_to_json(rounds);
   tell(command);
-  std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()),
-                                             {rounds.begin(), rounds.end()});
+  std::vector<JobRound> nothing_known(rounds.begin(), rounds.end());
+  for (JobRound& round : nothing_known) round.row_predicted.clear();  // of an attempt before
+  std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()), nothing_known);
   ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}};
   const std::exception_ptr error = rank_.run(work, longest_s, [&] {
     rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : work.rounds, work);
@@ -216,6 +217,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
     times_.idle.push_back(times_.seconds - each.seconds);
     times_.collectives.push_back(each.collectives);
     times_.exchanged_bytes.push_back(each.exchanged_bytes);
+    times_.peak_bytes.push_back(each.peak_bytes);
     times_.spans.push_back(std::move(each.spans));
     times_.operator_seconds.push_back(std::move(each.operator_seconds));
   }

@@ -46,6 +46,10 @@ class RankProgress {
   void wait_for_ranks(std::vector<int32_t> ranks) {
     change([&](State& state) { state.waits_for = std::move(ranks); });
   }
+  /// Something else of this rank has gone on meanwhile: an exchange of gradients.
+  void advance() {
+    change([](State&) {});
+  }
   void go_on() {
     change([](State& state) { state.waits_for.clear(); });
   }

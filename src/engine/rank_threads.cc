@@ -287,6 +287,7 @@ void RankThreads::take_times() {
     times_.idle.push_back(times_.seconds - rank->ended_s);
     times_.collectives.push_back(rank->collectives);
     times_.exchanged_bytes.push_back(rank->exchanged_bytes);
+    times_.peak_bytes.push_back(0);
     times_.operator_seconds.push_back(rank->operator_seconds);
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
     for (SimulatedSpan& span : spans) {

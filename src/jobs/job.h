@@ -169,7 +169,7 @@ struct RunSpec {
   Layout layout = Layout::ragged;
   Recompute recompute = Recompute::automatic;
   int64_t ranks = 1;                   ///< that the model is divided among
-  std::string parallel = "auto";       ///< how: `pp=2,tp=2` (parallel.h), or auto: as the stages of a pipeline
+  std::string parallel = "stages";     ///< how: `pp=2,tp=2` (parallel.h); stages: as those of a pipeline; auto: as the planner chooses
   DispatchRule dispatch = DispatchRule::balanced;
   RankOrder pipeline_order = RankOrder::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended

@@ -153,7 +153,10 @@ Condition several_ranks() {
 }
 
 Condition several_replicas() {
-  return {.holds = [](const OptionTarget& target) { return parallel_of(*target.run).replicas.size() > 1; },
+  return {.holds =
+              [](const OptionTarget& target) {
+                return parallel_of(*target.run).replicas.size() > 1 || (target.run->parallel == parallel_as_planned && target.run->ranks > 1);
+              },
           .summary = "with several replicas",
           .complaint = [](const std::string& key, const OptionTarget& target) {
             return fmt::format("`{}` belongs to several replicas, such as run.parallel dp=2; run.parallel is {}", key, target.run->parallel);
@@ -252,9 +255,11 @@ void add_run(std::vector<Option>& table) {
                         "How ranks divide the model: `pp=2,tp=2` are two stages of a pipeline, in each of which two ranks divide "
                         "every layer (tensor parallelism); `dp=2` are two replicas of the model, each of which trains a part of every "
                         "batch, `dp=2+tp=2` three of two shapes, `dp=2,len=512+tp=2` two of them for rows of at most 512 tokens. "
-                        "`auto`: each rank is a stage. Sets `ranks` where that is not given."));
+                        "`pp=2,vp=3`: each of two ranks has three stages. `stages`: each of `ranks` is a stage. `auto`: what the planner "
+                        "predicts to be fastest on `ranks`. Degrees set `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
-                        "How the ranks take turns; `auto` is what is predicted to be fastest.",
+                        "How the ranks take turns; `auto` is what is predicted to be fastest, or interleaved 1F1B where ranks have several "
+                        "stages (`vp`), beside which `gpipe` alone can be asked for.",
                         {.condition = several_ranks()}));
   table.push_back(field(Section::run, "dispatch", COTUNE_FIELD(run->dispatch), choice_of<DispatchRule>(),
                         "Which replica gets which rows of a round: `balanced`, so that the slowest one is done soonest; `greedy`, each "

@@ -155,7 +155,7 @@ class ValueReader {
     if (option_.accepted.type == OptionType::identifier) good = good && is_identifier(text);
     if (option_.accepted.type == OptionType::time) good = good && parse_deadline(text).has_value();
     if (option_.accepted.type == OptionType::memory) good = good && parse_memory_size(text).has_value();
-    if (option_.accepted.type == OptionType::parallel) good = good && (text == "auto" || parse_parallel(text));
+    if (option_.accepted.type == OptionType::parallel) good = good && (text == parallel_as_stages || text == parallel_as_planned || parse_parallel(text));
     if (!good) return unacceptable(node);
     return OptionValue(text);
   }
@@ -312,7 +312,7 @@ std::string accepted_text(const Option& option) {
     case OptionType::name_or_path: return "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
     case OptionType::parallel:
-      return fmt::format("auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all", most_ranks);
+      return fmt::format("stages, auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all, and vp=2 beside pp", most_ranks);
     case OptionType::choice:
       return fmt::format("one of {}{}", fmt::join(accepted.choices, ", "), accepted.may_be_emulated ? ", emulated:FILE" : "");
     case OptionType::boolean: return "true or false";

@@ -28,6 +28,7 @@ std::optional<std::vector<ReplicaDegrees>> parse_replicas(std::string_view text)
   int64_t count = 1;
   const std::map<std::string_view, std::pair<int64_t*, int64_t>> fields{{"pp=", {&degrees.pipeline, most_ranks}},
                                                                         {"tp=", {&degrees.tensor, most_ranks}},
+                                                                        {"vp=", {&degrees.stages_per_rank, most_ranks}},
                                                                         {"dp=", {&count, most_ranks}},
                                                                         {"len", {&degrees.longest_row, std::numeric_limits<int32_t>::max()}}};
   std::vector<std::string_view> seen;
@@ -46,6 +47,7 @@ std::optional<std::vector<ReplicaDegrees>> parse_replicas(std::string_view text)
     const auto [parsed, error] = std::from_chars(part.data(), end, *value);
     if (error != std::errc{} || parsed != end || *value < 1 || *value > most) return std::nullopt;
   }
+  if (degrees.stages_per_rank > 1 && degrees.pipeline == 1) return std::nullopt;
   return std::vector<ReplicaDegrees>(static_cast<size_t>(count), degrees);
 }
 
@@ -57,10 +59,10 @@ int64_t Parallel::ranks() const {
   return count;
 }
 
-int64_t Parallel::pipeline() const {
-  int64_t longest = 1;
-  for (const ReplicaDegrees& replica : replicas) longest = std::max(longest, replica.pipeline);
-  return longest;
+int64_t Parallel::stages() const {
+  int64_t most = 1;
+  for (const ReplicaDegrees& replica : replicas) most = std::max(most, replica.stages());
+  return most;
 }
 
 std::vector<int64_t> Parallel::tensor() const {
@@ -83,11 +85,26 @@ std::optional<Parallel> parse_parallel(std::string_view text) {
   return takes_any ? std::optional(parallel) : std::nullopt;
 }
 
+bool names_degrees(const RunSpec& run) { return run.parallel != parallel_as_stages && run.parallel != parallel_as_planned; }
+
 Parallel parallel_of(const RunSpec& run) {
-  if (run.parallel == "auto") return {.replicas = {{.pipeline = run.ranks}}};
+  if (!names_degrees(run)) return {.replicas = {{.pipeline = run.ranks}}};
   const std::optional<Parallel> parallel = parse_parallel(run.parallel);
   COTUNE_CHECK(parallel.has_value(), "run.parallel is `{}`", run.parallel);
   return *parallel;
+}
+
+std::string to_string(const Parallel& parallel) {
+  std::string text;
+  for (size_t i = 0; i < parallel.replicas.size();) {
+    const ReplicaDegrees& degrees = parallel.replicas[i];
+    size_t count = 0;
+    while (i < parallel.replicas.size() && parallel.replicas[i] == degrees) ++i, ++count;
+    text += fmt::format("{}dp={},{}", text.empty() ? "" : "+", count, to_string(degrees));
+    if (degrees.stages_per_rank > 1) text += fmt::format(",vp={}", degrees.stages_per_rank);
+    if (degrees.longest_row > 0) text += fmt::format(",len={}", degrees.longest_row);
+  }
+  return text;
 }
 
 std::string to_string(const ReplicaDegrees& degrees) { return fmt::format("pp={},tp={}", degrees.pipeline, degrees.tensor); }

@@ -51,8 +51,8 @@ Json value_schema(const Option& option) {
     case OptionType::memory:
       return {{"type", "string"}, {"pattern", "^(auto|[0-9.]+ ?(%|[KMGT]i?B))$"}};
     case OptionType::parallel: {
-      const std::string kind = "([ptd]p|len)=[1-9][0-9]*(,([ptd]p|len)=[1-9][0-9]*)*";
-      return {{"type", "string"}, {"pattern", fmt::format("^(auto|{0}([+]{0})*)$", kind)}};
+      const std::string kind = "([ptdv]p|len)=[1-9][0-9]*(,([ptdv]p|len)=[1-9][0-9]*)*";
+      return {{"type", "string"}, {"pattern", fmt::format("^(stages|auto|{0}([+]{0})*)$", kind)}};
     }
     case OptionType::choice: {
       Json choices = accepted.choices;

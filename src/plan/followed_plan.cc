@@ -7,6 +7,7 @@
 #include <set>
 
 #include "schedule/microbatch.h"
+#include "schedule/pipeline/pipeline_work.h"
 
 namespace cotune {
 namespace {
@@ -16,67 +17,136 @@ std::vector<std::string> sorted(std::vector<std::string> names) {
   return names;
 }
 
+RankOrder order_of(PipelineOrder order) {
+  switch (order) {
+    case PipelineOrder::gpipe: return RankOrder::gpipe;
+    case PipelineOrder::one_f_one_b: return RankOrder::one_f_one_b;
+    case PipelineOrder::interleaved:
+    case PipelineOrder::automatic:
+    case PipelineOrder::split: return RankOrder::automatic;
+  }
+  return RankOrder::automatic;
+}
+
+/// Reports what is wrong with a plan at its fields.
+class Follower {
+ public:
+  Follower(const Plan& plan, const FollowingRun& run, const std::string& file, Diagnostics& mistakes)
+      : plan_(plan), run_(run), file_(file), mistakes_(mistakes), same_jobs_(sorted(plan.jobs) == sorted(run.jobs)) {}
+
+  FollowedPlan follow() {
+    check_plan();
+    FollowedPlan followed{.sharing = plan_.sharing,
+                          .layout = plan_.layout,
+                          .chunk_size = plan_.chunk_size,
+                          .order = order_of(plan_.order),
+                          .recompute = plan_.recompute,
+                          .replicas = {}};
+    int64_t most = 0;
+    for (const PlannedReplica& replica : plan_.replicas) most = std::max(most, replica.token_budget);
+    for (size_t i = 0; i < plan_.replicas.size(); ++i) followed.replicas.push_back(follow(i, most));
+    return followed;
+  }
+
+ private:
+  void refuse(const std::string& field, const std::string& message) { mistakes_.add(file_, 0, field, message); }
+
+  void check_plan() {
+    if (!same_jobs_) {
+      refuse("jobs", fmt::format("must be the jobs of the jobs file, {}; got {}", fmt::join(run_.jobs, ", "),
+                                 fmt::join(plan_.jobs, ", ")));
+    }
+    if (run_.model != nullptr && plan_.model_hash != hash_of(*run_.model)) {
+      refuse("model", fmt::format("must be {}, the hash of this run's model; got {}: the plan is another model's",
+                                  hash_of(*run_.model), plan_.model_hash));
+    }
+    if (!run_.dtype.empty() && plan_.dtype != run_.dtype) {
+      refuse("dtype", fmt::format("must be {}, which this run computes in; got {} (model.dtype sets both)", run_.dtype,
+                                  plan_.dtype));
+    }
+    int64_t devices = 0;
+    for (const PlannedReplica& replica : plan_.replicas) devices += replica.devices();
+    if (devices > most_ranks) refuse("replicas", fmt::format("must have at most {} devices together, which is what `cotune train` takes; got {}", most_ranks, devices));
+    if (const std::string reason = reason_not_to_follow(plan_); !reason.empty()) refuse("replicas", reason);
+  }
+
+  FollowedReplica follow(size_t index, int64_t most_tokens) {
+    const PlannedReplica& planned = plan_.replicas[index];
+    const auto field = [&](const char* name) { return fmt::format("replicas[{}].{}", index, name); };
+    FollowedReplica replica{.degrees = {.pipeline = planned.pipeline_stages(),
+                                        .tensor = planned.tensor_parallel,
+                                        .longest_row = planned.token_budget < most_tokens ? planned.token_budget : 0,
+                                        .stages_per_rank = planned.chunks()},
+                            .layout = {.stages = planned.layer_runs(),
+                                       .stage_rank = interleaved_stages(static_cast<int32_t>(planned.pipeline_stages()),
+                                                                        static_cast<int32_t>(planned.chunks()))},
+                            .token_budget = planned.token_budget,
+                            .hybrid_tasks = {}};
+    const int64_t last = replica.layout.stages.back().last_layer;
+    if (run_.model != nullptr && last != run_.model->layer_count) {
+      refuse(field("stages"), fmt::format("must end at {}, the model's layers; got {}", run_.model->layer_count, last));
+    }
+    const int64_t least = plan_.layout == Layout::chunked ? std::max(atom_tokens, plan_.chunk_size) : atom_tokens;
+    if (planned.token_budget < least) refuse(field("token_budget"), fmt::format("must be at least {}, got {}", least, planned.token_budget));
+    if (plan_.sharing == Sharing::hybrid && same_jobs_) replica.hybrid_tasks = tasks_of(planned, field("hybrid_tasks"));
+    return replica;
+  }
+
+  HybridTasks tasks_of(const PlannedReplica& planned, const std::string& field) {
+    HybridTasks tasks;
+    std::set<int32_t> named;
+    for (const std::vector<int32_t>& task : planned.hybrid_tasks) {
+      std::vector<int32_t>& places = tasks.emplace_back();
+      for (const int32_t job : task) {
+        named.insert(job);
+        const auto place = std::find(run_.jobs.begin(), run_.jobs.end(), plan_.jobs[static_cast<size_t>(job)]);
+        places.push_back(static_cast<int32_t>(place - run_.jobs.begin()));
+      }
+      std::sort(places.begin(), places.end());
+    }
+    for (size_t job = 0; job < plan_.jobs.size(); ++job) {
+      if (named.contains(static_cast<int32_t>(job))) continue;
+      if (plan_.replicas.size() > 1) {  // of which this one has no rows
+        const auto place = std::find(run_.jobs.begin(), run_.jobs.end(), plan_.jobs[job]);
+        tasks.push_back({static_cast<int32_t>(place - run_.jobs.begin())});
+      } else {
+        refuse(field, fmt::format("must hold every job; job {} ({}) is in none", job, plan_.jobs[job]));
+      }
+    }
+    return tasks;
+  }
+
+  const Plan& plan_;
+  const FollowingRun& run_;
+  const std::string& file_;
+  Diagnostics& mistakes_;
+  const bool same_jobs_;
+};
+
 }  // namespace
 
+Parallel FollowedPlan::parallel() const {
+  Parallel all{.replicas = {}};
+  for (const FollowedReplica& replica : replicas) all.replicas.push_back(replica.degrees);
+  return all;
+}
+
+int64_t FollowedPlan::token_budget() const {
+  int64_t most = 0;
+  for (const FollowedReplica& replica : replicas) most = std::max(most, replica.token_budget);
+  return most;
+}
+
+std::string reason_not_to_follow(const Plan& plan) {
+  for (const PlannedReplica& replica : plan.replicas) {
+    if (replica.shards > 1) return "must each have the frozen weights; these share them, which `cotune train` does not do";
+    if (replica.least_microbatches > 1) return "must pack by the token budget; order split, which cuts steps into more microbatches, is simulated only";
+  }
+  return {};
+}
+
 FollowedPlan follow(const Plan& plan, const FollowingRun& run, const std::string& file, Diagnostics& mistakes) {
-  const auto refuse = [&](const std::string& field, const std::string& message) {
-    mistakes.add(file, 0, field, message);
-  };
-  const bool same_jobs = sorted(plan.jobs) == sorted(run.jobs);
-  if (!same_jobs) {
-    refuse("jobs", fmt::format("must be the jobs of the jobs file, {}; got {}", fmt::join(run.jobs, ", "),
-                               fmt::join(plan.jobs, ", ")));
-  }
-  if (run.model != nullptr && plan.model_hash != hash_of(*run.model)) {
-    refuse("model", fmt::format("must be {}, the hash of this run's model; got {}: the plan is another model's",
-                                hash_of(*run.model), plan.model_hash));
-  }
-  if (!run.dtype.empty() && plan.dtype != run.dtype) {
-    refuse("dtype", fmt::format("must be {}, which this run computes in; got {} (model.dtype sets both)", run.dtype,
-                                plan.dtype));
-  }
-  if (plan.replicas.size() != 1) {
-    refuse("replicas", fmt::format("must be one: `cotune train` has one device; got {}", plan.replicas.size()));
-    return {};
-  }
-  const PlannedReplica& replica = plan.replicas.front();
-  if (replica.tensor_parallel != 1) {
-    refuse("replicas[0].tensor_parallel",
-           fmt::format("must be 1: `cotune train` has one device; got {}", replica.tensor_parallel));
-  }
-  if (replica.pipeline_stages() != 1) {
-    refuse("replicas[0].stages",
-           fmt::format("must be one: `cotune train` has one device; got {}", replica.pipeline_stages()));
-  } else if (run.model != nullptr && replica.stages.front().shape.last_layer != run.model->layer_count) {
-    refuse("replicas[0].stages[0].layers",
-           fmt::format("must end at {}, the model's layers; got {}", run.model->layer_count,
-                       replica.stages.front().shape.last_layer));
-  }
-  const int64_t least = plan.layout == Layout::chunked ? std::max(atom_tokens, plan.chunk_size) : atom_tokens;
-  if (replica.token_budget < least) {
-    refuse("replicas[0].token_budget", fmt::format("must be at least {}, got {}", least, replica.token_budget));
-  }
-  FollowedPlan followed{.sharing = plan.sharing,
-                        .layout = plan.layout,
-                        .chunk_size = plan.chunk_size,
-                        .token_budget = replica.token_budget,
-                        .recompute = plan.recompute};
-  if (plan.sharing != Sharing::hybrid || !same_jobs) return followed;
-  std::set<int32_t> named;
-  for (const std::vector<int32_t>& task : replica.hybrid_tasks) {
-    std::vector<int32_t>& places = followed.hybrid_tasks.emplace_back();
-    for (const int32_t job : task) {
-      named.insert(job);
-      const auto place = std::find(run.jobs.begin(), run.jobs.end(), plan.jobs[static_cast<size_t>(job)]);
-      places.push_back(static_cast<int32_t>(place - run.jobs.begin()));
-    }
-    std::sort(places.begin(), places.end());
-  }
-  for (size_t job = 0; job < plan.jobs.size(); ++job) {
-    if (named.contains(static_cast<int32_t>(job))) continue;
-    refuse("replicas[0].hybrid_tasks", fmt::format("must hold every job; job {} ({}) is in none", job, plan.jobs[job]));
-  }
-  return followed;
+  return Follower(plan, run, file, mistakes).follow();
 }
 
 }  // namespace cotune

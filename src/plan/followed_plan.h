@@ -1,4 +1,4 @@
-/// What a run on one device takes from a plan that was made before (`cotune plan --output`), and whether it is this
+/// What a run takes from a plan that was made before (`cotune plan --output`) or for it (`--parallel auto`), and whether it is this
 /// run's.
 #pragma once
 
@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "jobs/parallel.h"
 #include "plan/fusion/fusion.h"
 #include "plan/plan.h"
+#include "schedule/pipeline/rank_plan.h"
 
 namespace cotune {
 
@@ -19,20 +21,34 @@ struct FollowingRun {
   std::string dtype;                   ///< that it computes in; "": not known
 };
 
+struct FollowedReplica {
+  ReplicaDegrees degrees;    ///< longest_row: its token budget, where another replica takes more
+  PipelineLayout layout;
+  int64_t token_budget = 1024;
+  HybridTasks hybrid_tasks;  ///< sharing hybrid: places in FollowingRun::jobs, each once, ascending in a task
+  bool operator==(const FollowedReplica&) const = default;
+};
+
 struct FollowedPlan {
   Sharing sharing = Sharing::hybrid;
   Layout layout = Layout::ragged;
   int64_t chunk_size = 64;
-  int64_t token_budget = 1024;
+  RankOrder order = RankOrder::automatic;
   Recompute recompute = Recompute::never;
-  HybridTasks hybrid_tasks;  ///< sharing hybrid: places in FollowingRun::jobs, each once, ascending in a task
+  std::vector<FollowedReplica> replicas;
   bool operator==(const FollowedPlan&) const = default;
+
+  Parallel parallel() const;
+  int64_t token_budget() const;  ///< of the replica that takes most
 };
 
+/// What keeps a run from following a plan of that kind, whatever its jobs and model: replicas that share frozen weights, or microbatches
+/// cut for few jobs (order split). "": nothing.
+std::string reason_not_to_follow(const Plan& plan);
+
 /// Adds a mistake with file, field, what was found and what is accepted for each way in which the plan is not for this
-/// run: other jobs (their order does not matter), another model or dtype, more than one replica, stage or
-/// tensor-parallel rank, jobs that stand in no hybrid task, a token budget below an atom or a chunk. The result then
-/// means nothing.
+/// run: reason_not_to_follow, other jobs (their order does not matter), another model or dtype, more than most_ranks devices, in a plan of one replica jobs that
+/// stand in no hybrid task (of several replicas those have no rows there), a token budget below an atom or a chunk. The result then means nothing.
 FollowedPlan follow(const Plan& plan, const FollowingRun& run, const std::string& file, Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -28,16 +28,15 @@ std::vector<int32_t> DealtRound::rows_of(const JobStep& step, int32_t replica) c
   return rows;
 }
 
-std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, std::span<const PackingPolicy> policies,
+std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, const PolicyOf& policy_of,
                                           std::span<const PipelineLayout> layouts, const PlanReplica& plan_replica) {
-  COTUNE_CHECK(rounds.size() == policies.size(), "{} policies for {} rounds", policies.size(), rounds.size());
   ReplicaPlans plans;
   for (size_t replica = 0; replica < layouts.size(); ++replica) {
     const auto index = static_cast<int32_t>(replica);
     std::vector<StepPlan> own;
     for (size_t i = 0; i < rounds.size(); ++i) {
       const std::vector<BatchShape> share = rounds[i].share(index);
-      if (!share.empty()) own.push_back(plan_step(share, policies[i]));
+      if (!share.empty()) own.push_back(plan_step(share, policy_of(replica, i)));
     }
     plans.replicas.push_back(own.empty() ? idle_plan(layouts[replica]) : plan_replica(replica, std::move(own)));
     RowShares& rows = plans.rows.emplace_back();

@@ -24,9 +24,12 @@ struct DealtRound {
 /// Orders a replica's rounds, at least one, as plan_ranks does.
 using PlanReplica = std::function<RankPlan(size_t replica, std::vector<StepPlan> rounds)>;
 
-/// Plans for every replica: plan_step of its share of each round, under that round's policy, ordered by `plan_replica`; then
+/// How a replica packs its share of a round.
+using PolicyOf = std::function<PackingPolicy(size_t replica, size_t round)>;
+
+/// Plans for every replica: plan_step of its share of each round, under its policy, ordered by `plan_replica`; then
 /// with_exchanges. Nothing where that finds no order.
-std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, std::span<const PackingPolicy> policies,
+std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, const PolicyOf& policy_of,
                                           std::span<const PipelineLayout> layouts, const PlanReplica& plan_replica);
 
 /// Of a replica that has nothing to do.

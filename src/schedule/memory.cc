@@ -189,6 +189,8 @@ int64_t method_workspace_per_token(const ModelConfig& config, AdapterMethod meth
 int64_t alive_on_ranks(const WorstCase& lead, int64_t everything, const MemoryFacts& facts) {
   if (facts.stages() == 1) return lead.alive_tokens;
   if (facts.rank_order == RankOrder::gpipe) return std::max(lead.alive_tokens, everything);
+  // Interleaved 1F1B: rank 0 of p with v stages takes 2(p - 1) + (v - 1)p + 1 forwards of one stage ahead, less than 2p microbatches.
+  if (facts.interleaves) return std::max(lead.alive_tokens, std::min(2 * facts.stages() * lead.alive_tokens, everything));
   const int64_t at_once = facts.rank_order == RankOrder::one_f_one_b ? lead.alive_tokens : lead.microbatch_tokens;
   return std::max(lead.alive_tokens, std::min(facts.stages() * at_once, everything));
 }

@@ -63,6 +63,7 @@ struct MemoryFacts {
   std::vector<Replica> replicas;
   bool ranks_are_processes() const { return !process_stages.empty() || (!replicas.empty() && !replicas.front().process_stages.empty()); }
   RankOrder rank_order = RankOrder::automatic;
+  bool interleaves = false;       ///< ranks of a pipeline have several stages each
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
   int64_t with_holes(int64_t bytes) const;
 };

@@ -32,7 +32,7 @@ std::string preset_of(const ComputeDevice& device) {
 
 }  // namespace
 
-DeviceCosts roofline_costs(at::ScalarType compute, const ComputeDevice& device) {
+DeviceCosts roofline_costs(at::ScalarType compute, const ComputeDevice& device, int64_t ranks) {
   DeviceCosts costs;
   std::string preset = device.is_cpu() ? "cpu" : preset_of(device);
   std::string without;
@@ -43,13 +43,16 @@ DeviceCosts roofline_costs(at::ScalarType compute, const ComputeDevice& device) 
   costs.machine.device = device_preset(preset);
   // There are no rates for float64, which is for tests: its products take as float32's.
   costs.machine.dtype = compute == at::kBFloat16 ? "bfloat16" : "float32";
-  costs.source = fmt::format("the roofline of preset {}{}", preset, without);
+  const auto share = static_cast<double>(ranks);
+  for (auto& [dtype, rate] : costs.machine.device.flops) rate /= share;
+  costs.machine.device.memory_bandwidth /= share;
+  costs.source = fmt::format("the roofline of preset {}{}{}", preset, without, ranks > 1 ? fmt::format(", which {} ranks share", ranks) : "");
   return costs;
 }
 
 DeviceCosts measured_costs(at::ScalarType compute, const ComputeDevice& device, const MeasuredTimes& measured,
-                           const std::string& file) {
-  DeviceCosts costs = roofline_costs(compute, device);
+                           const std::string& file, int64_t ranks) {
+  DeviceCosts costs = roofline_costs(compute, device, ranks);
   costs.machine.measured = &measured;
   costs.source = file;
   return costs;

@@ -1,18 +1,35 @@
 #include "train/divided_memory.h"
 
+#include <algorithm>
+
 namespace cotune {
+
+std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
+  std::vector<StageShape> ranks(static_cast<size_t>(layout.rank_count()));
+  for (size_t s = 0; s < layout.stages.size(); ++s) {
+    const StageShape& stage = layout.stages[s];
+    StageShape& rank = ranks[static_cast<size_t>(layout.stage_rank[s])];
+    if (rank.last_layer == 0) rank.first_layer = rank.last_layer = stage.first_layer;
+    rank.last_layer += stage.last_layer - stage.first_layer;
+    rank.has_embedding = rank.has_embedding || stage.has_embedding;
+    rank.has_head = rank.has_head || stage.has_head;
+    rank.tensor_parallel = stage.tensor_parallel;
+  }
+  return ranks;
+}
 
 void set_division(MemoryFacts& facts, const Parallel& parallel, std::span<const PipelineLayout> process_layouts) {
   facts.ranks = parallel.ranks();
+  facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });
   if (parallel.replicas.size() == 1) {
     facts.tensor_parallel = parallel.replicas.front().tensor;
-    if (!process_layouts.empty()) facts.process_stages = process_layouts.front().stages;
+    if (!process_layouts.empty()) facts.process_stages = shapes_of_ranks(process_layouts.front());
     return;
   }
   for (size_t i = 0; i < parallel.replicas.size(); ++i) {
     const ReplicaDegrees& degrees = parallel.replicas[i];
     facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}});
-    if (!process_layouts.empty()) facts.replicas.back().process_stages = process_layouts[i].stages;
+    if (!process_layouts.empty()) facts.replicas.back().process_stages = shapes_of_ranks(process_layouts[i]);
   }
 }
 

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "jobs/parallel.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/rank_plan.h"
 
 namespace cotune {
+
+/// What each rank of a pipeline takes, as if its stages were one: as many layers from its first one on.
+std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout);
 
 /// What predictions of memory know of how the model is divided. process_layouts: of the replicas, where ranks are processes; else none.
 void set_division(MemoryFacts& facts, const Parallel& parallel, std::span<const PipelineLayout> process_layouts);

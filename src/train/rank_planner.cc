@@ -41,9 +41,9 @@ PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::un
   machine.recompute = policy.recompute;
   machine.link = link_of_sums(thread_link, machine);
   StagePrices prices(model, shapes, machine);
-  return {.stages = balanced_stages(model, shapes, degrees.pipeline, degrees.tensor, policy.token_budget, prices,
+  return {.stages = balanced_stages(model, shapes, degrees.stages(), degrees.tensor, policy.token_budget, prices,
                                     std::numeric_limits<int64_t>::max()),
-          .stage_rank = one_stage_per_rank(static_cast<int32_t>(degrees.pipeline))};
+          .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank))};
 }
 
 std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
@@ -142,12 +142,22 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
           .pipeline_stages = layout.rank_count(),
           .chunk_tokens = limit > 0 ? limit : std::max(policy.token_budget, longest_row),
           // What it takes at most is one thing, what shares a microbatch another.
-          .chunk_seconds = [stages, shares, budget = policy.token_budget](int64_t sequences, int64_t row) {
+          .chunk_seconds = [stages, shares, stage_rank = layout.stage_rank, budget = policy.token_budget](int64_t sequences, int64_t row) {
             const int64_t together = std::max<int64_t>(1, budget / row);
+            std::map<int32_t, double> of_rank;
+            for (size_t s = 0; s < stages.size(); ++s) of_rank[stage_rank[s]] += stages[s]->seconds(even_microbatch(together, row, shares)).total();
             double slowest = 0;
-            for (const PricedStage* stage : stages) slowest = std::max(slowest, stage->seconds(even_microbatch(together, row, shares)).total());
+            for (const auto& [rank, seconds] : of_rank) slowest = std::max(slowest, seconds);
             return slowest * static_cast<double>(sequences) / static_cast<double>(together);
           }};
+}
+
+PackingPolicy RankPlanner::policy_of(size_t replica, PackingPolicy policy) const {
+  if (options_.packing.empty()) return policy;
+  const ReplicaPacking& own = options_.packing[replica];
+  if (own.token_budget > 0) policy.token_budget = std::min(policy.token_budget, own.token_budget);
+  if (!own.hybrid_tasks.empty()) policy.hybrid_tasks = own.hybrid_tasks;
+  return policy;
 }
 
 DealtRound RankPlanner::deal(const StepPlan& plan) {
@@ -156,18 +166,15 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
     for (const int64_t tokens : batch.row_lengths) longest = std::max(longest, tokens);
   }
   std::vector<Configuration> replicas;
-  for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, plan.policy, longest));
+  for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, policy_of(replica, plan.policy), longest));
   return RowDispatcher(std::move(replicas), options_.dispatch).deal(plan.batches);
 }
 
 std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds) {
   std::vector<DealtRound> dealt;
-  std::vector<PackingPolicy> policies;
-  for (const StepPlan& plan : plans) {
-    dealt.push_back(deal(plan));
-    policies.push_back(plan.policy);
-  }
-  return plan_replicas(dealt, policies, layouts_, [&](size_t replica, std::vector<StepPlan> own) {
+  for (const StepPlan& plan : plans) dealt.push_back(deal(plan));
+  const auto policy = [&](size_t replica, size_t round) { return policy_of(replica, plans[round].policy); };
+  std::optional<ReplicaPlans> planned = plan_replicas(dealt, policy, layouts_, [&](size_t replica, std::vector<StepPlan> own) {
     std::list<Batch> batches;
     std::vector<JobRound> shares(rounds.begin(), rounds.end());
     for (JobRound& round : shares) {
@@ -180,6 +187,20 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
     }
     return order(replica, std::move(own), shares);
   });
+  if (planned) planned->longest_exchange_s = longest_exchange_s();
+  return planned;
+}
+
+/// As if one rank sent and received all gradients of the job that has most.
+double RankPlanner::longest_exchange_s() const {
+  double longest = 0;
+  for (const JobShape& job : jobs_) {
+    int64_t values = 0;
+    for (const AdapterShape& adapter : job.adapters) values += parameter_count(model_, adapter);
+    const auto bytes = static_cast<double>(values * std::max<int64_t>(4, machine_.element_size()));
+    longest = std::max(longest, options_.link.latency_s + 2 * bytes / options_.link.bytes_per_s);
+  }
+  return longest;
 }
 
 std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds) {

@@ -29,12 +29,20 @@ PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::un
 std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
                                              const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel);
 
+/// How one replica packs its rows otherwise than the round.
+struct ReplicaPacking {
+  int64_t token_budget = 0;  ///< at most; 0: the round's
+  std::vector<std::vector<int32_t>> hybrid_tasks;  ///< sharing hybrid: PackingPolicy::hybrid_tasks; empty: the round's
+  bool operator==(const ReplicaPacking&) const = default;
+};
+
 struct RankPlannerOptions {
   RankOrder order = RankOrder::automatic;
   Link link = thread_link;
   // Of several replicas:
   DispatchRule dispatch = DispatchRule::balanced;
   std::vector<int64_t> longest_rows;  ///< that each takes, in tokens; 0: any
+  std::vector<ReplicaPacking> packing;  ///< of each; empty: all as the round
 };
 
 /// Plans of replicas that run at once, and how many of the rounds they are.
@@ -64,6 +72,8 @@ class RankPlanner {
   std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds);
   Configuration configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row);
   DealtRound deal(const StepPlan& plan);
+  double longest_exchange_s() const;
+  PackingPolicy policy_of(size_t replica, PackingPolicy policy) const;
 
   ModelConfig model_;
   StageMachine machine_;

@@ -60,12 +60,13 @@ struct UsageEvent {
 struct RankSummary {
   std::string host;           ///< of a rank that is a process; "" of a thread
   int64_t replica = 0, replicas = 1;        ///< of the model
-  int64_t first_layer = 0, last_layer = 0;  ///< last_layer: one past it
+  std::vector<LayerRange> layers;           ///< of its stages
   int64_t part = 0, parts = 1;              ///< of each of these layers, where ranks divide them
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
   int64_t all_reduces = 0;    ///< of the rounds, among the ranks that divide its layers
   int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas
+  int64_t peak_bytes = 0;     ///< that tensors of a rank with memory of its own have held; 0 of a thread
   double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }
 };
 

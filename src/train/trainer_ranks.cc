@@ -2,8 +2,10 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/rank_results.h"
 #include "engine/rank_threads.h"
 #include "jobs/parallel.h"
+#include "schedule/pipeline/rank_place.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -16,33 +18,33 @@ constexpr int64_t most_rounds_at_once = 16;
 }  // namespace
 
 void Trainer::start_ranks() {
-  const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device);
+  const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device, options_.ranks);
   const std::vector<ReplicaDegrees>& degrees = options_.parallel.replicas;
   ranks_ = options_.rank_group;
   if (ranks_ == nullptr) {
+    std::vector<PipelineLayout> layouts = options_.layouts;
+    if (layouts.empty()) layouts = balanced_layouts(backbone_->config(), jobs_, costs, options_.policy, options_.parallel);
     std::vector<ReplicaRanks> replicas;
-    for (const ReplicaDegrees& replica : degrees) {
-      replicas.push_back({balanced_layout(backbone_->config(), jobs_, costs, options_.policy, replica), parts_of(replica.tensor)});
+    for (PipelineLayout& layout : layouts) {
+      const int64_t degree = layout.tensor_parallel();
+      replicas.push_back({std::move(layout), parts_of(degree)});
     }
     ranks_ = std::make_shared<RankThreads>(std::move(replicas));
   }
-  RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}};
+  RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
   rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, std::vector(layouts.begin(), layouts.end()), std::move(planning));
-  for (size_t replica = 0; replica < layouts.size(); ++replica) {
-    for (const StageShape& stage : layouts[replica].stages) {
-      for (int64_t part = 0; part < stage.tensor_parallel; ++part) {
-        const size_t rank = summary_.ranks.size();
-        summary_.ranks.push_back({.host = rank < options_.rank_hosts.size() ? options_.rank_hosts[rank] : "",
-                                  .replica = static_cast<int64_t>(replica),
-                                  .replicas = static_cast<int64_t>(layouts.size()),
-                                  .first_layer = stage.first_layer,
-                                  .last_layer = stage.last_layer,
-                                  .part = part,
-                                  .parts = stage.tensor_parallel});
-      }
-    }
+  for (int32_t rank = 0; rank < rank_count_of(layouts); ++rank) {
+    const auto [replica, worker] = place_of_rank(layouts, rank);
+    const TensorShard shard = layouts[replica].shard_of(worker);
+    const auto index = static_cast<size_t>(rank);
+    summary_.ranks.push_back({.host = index < options_.rank_hosts.size() ? options_.rank_hosts[index] : "",
+                              .replica = static_cast<int64_t>(replica),
+                              .replicas = static_cast<int64_t>(layouts.size()),
+                              .layers = layers_of(layouts[replica], worker),
+                              .part = shard.index,
+                              .parts = shard.count});
   }
   ranks_->observe([this](int32_t, const Operator&) { break_off_stopped_evaluation(); });
 }
@@ -144,11 +146,13 @@ void Trainer::count_tokens_of(const ReplicaPlans& plans, std::span<const JobRoun
 void Trainer::count_rank_times(double predicted_s) {
   summary_.ranks_predicted_seconds += predicted_s;
   const RankTimes& times = ranks_->times();
+  COTUNE_CHECK(times.waited.size() == summary_.ranks.size(), "times of {} ranks for {}", times.waited.size(), summary_.ranks.size());
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
     summary_.ranks[i].seconds += times.seconds;
     summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
     summary_.ranks[i].all_reduces += times.collectives[i];
     summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
+    summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
   }
 }
 

@@ -88,6 +88,7 @@ class RankProcesses(ProgramTest):
         self.assertEqual([rank["replica"] for rank in ranks], [0, 1, 1])
         for rank in ranks:
             self.assertGreater(rank["exchanged_bytes"], 0)
+            self.assertGreater(rank["peak_bytes"], 0)
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 
     def test_a_killed_replica_ends_all_and_the_run_goes_on_without_it(self):

@@ -64,6 +64,31 @@ class Ranks(ProgramTest):
         self.train("unlike", "--parallel=dp=2,len=20+tp=2", "--dispatch=greedy", *exact)
         self.assert_alike("unlike", "one", 1e-8)
 
+    def test_ranks_may_have_several_stages_each(self):
+        done = self.train("three", "--parallel=pp=2,vp=2", expect=2)
+        self.assertIn("--parallel: is pp=2,vp=2, but the model has 2 layers: at most one stage for each", done.stderr)
+        done = self.train("three", "--parallel=pp=2,vp=2", "--pipeline-order=lorapp", expect=2)
+        self.assertIn("run.pipeline_order lorapp wants one stage a rank; accepted with several are auto (interleaved 1F1B) and gpipe", done.stderr)
+        config = json.loads((self.path / "config.json").read_text())
+        (self.path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        for name, parallel, layers in (("two", "pp=2,vp=2", [[[0, 0], [2, 2]], [[1, 1], [3, 3]]]),
+                                       ("three", "pp=2,vp=2+tp=2", [[[0, 0], [2, 2]], [[1, 1], [3, 3]], [[0, 3]], [[0, 3]]])):
+            with self.subTest(parallel):
+                ranks = self.train(name, f"--parallel={parallel}", *exact)[-1]["ranks"]
+                self.assertEqual([rank["layers"] for rank in ranks], layers)
+                self.assert_alike(name, "one", 1e-8)
+
+    def test_the_planner_chooses_how_ranks_divide_the_model(self):
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        done = self.run_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "auto", "--json", "--token-budget=256",
+                                "--ranks=2", "--parallel=auto", *exact)
+        self.assertRegex(done.stderr, r"run.parallel: dp=\d,pp=\d,tp=\d.*, for which \S+ s a round are predicted; next is dp=")
+        self.assertEqual(len(json.loads(done.stdout.splitlines()[-1])["ranks"]), 2)
+        self.assert_alike("auto", "one", 1e-8)
+
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"
         self.train("two", "--ranks=2", "--recompute=always", "--rank-trace", trace)

@@ -47,12 +47,9 @@ void go_on(RankGroup& ranks, size_t job_count, Rounds& together, const ModelConf
 
 std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, const RankGroup& ranks, uint64_t key, RankOrder order) {
   std::vector<DealtRound> dealt_rounds;
-  std::vector<PackingPolicy> policies;
-  for (const StepPlan& round : rounds) {
-    dealt_rounds.push_back(dealt(round, key, ranks.layouts().size()));
-    policies.push_back(round.policy);
-  }
-  return plan_replicas(dealt_rounds, policies, ranks.layouts(), [&](size_t replica, std::vector<StepPlan> own) {
+  for (const StepPlan& round : rounds) dealt_rounds.push_back(dealt(round, key, ranks.layouts().size()));
+  const auto policy = [&](size_t, size_t round) { return rounds[round].policy; };
+  return plan_replicas(dealt_rounds, policy, ranks.layouts(), [&](size_t replica, std::vector<StepPlan> own) {
     const PipelineLayout& layout = ranks.layouts()[replica];
     return plan_ranks(std::move(own), layout, one_unit,
                       {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});

@@ -43,6 +43,8 @@ TEST_F(RanksAsThreads, TrainTheAdaptersOfOneRankWhateverTheirNumberAndOrder) {
   PackingPolicy recomputed = small_microbatches;
   recomputed.recompute = true;
   expect_equal(two, RankOrder::automatic, recomputed);
+  RankThreads two_stages_each(backbone, even_layout(config, 2, 2), 1);
+  expect_equal(two_stages_each, RankOrder::automatic, small_microbatches);
 }
 
 TEST_F(RanksAsThreads, OfOneRankAndOfSeveralStagesEachTrainTheSame) {

@@ -15,9 +15,10 @@ TEST(ParallelDegrees, AreAnyInAnyOrder) {
   EXPECT_EQ(parse_parallel("tp=3,pp=2"), one(2, 3));
   EXPECT_EQ(parse_parallel("tp=4"), one(1, 4));
   EXPECT_EQ(parse_parallel("pp=64"), one(64, 1));
+  EXPECT_EQ(parse_parallel("vp=3,pp=2"), (Parallel{.replicas = {{.pipeline = 2, .stages_per_rank = 3}}}));
   for (const char* wrong : {"", "2", "pp", "pp=", "pp=0", "pp=-1", "pp=2,", ",tp=2", "pp=2,pp=2", "pp=2 ,tp=2", "pp=2,tp=2,tp=2",
                             "tp=65", "pp=8,tp=9", "tp=2x", "tp=99999999999999999999", "dp=2,pp=33", "dp=65", "len=0", "len512", "dp=2,len=512",
-                            "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
+                            "vp=2", "pp=2,vp=0", "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
     EXPECT_FALSE(parse_parallel(wrong)) << wrong;
   }
 }
@@ -28,7 +29,7 @@ TEST(ParallelDegrees, AreThoseOfEveryReplica) {
   const Parallel unlike = *parse_parallel("dp=2,len=512+tp=4+pp=2,tp=2");
   EXPECT_EQ(unlike, (Parallel{.replicas = {{1, 1, 512}, {1, 1, 512}, {1, 4}, {2, 2}}}));
   EXPECT_EQ(unlike.ranks(), 10);
-  EXPECT_EQ(unlike.pipeline(), 2);
+  EXPECT_EQ(unlike.stages(), 2);
   EXPECT_EQ(unlike.tensor(), (std::vector<int64_t>{1, 2, 4}));
   EXPECT_TRUE(unlike.divides_layers());
   EXPECT_FALSE(parse_parallel("dp=3+pp=2")->divides_layers());
@@ -37,6 +38,13 @@ TEST(ParallelDegrees, AreThoseOfEveryReplica) {
 JobsFile read(const std::string& run) {
   return parse_jobs_file("cotune: 1\nmodel: {path: /m}\nrun: {" + run + "}\njobs: [{name: a, data: {train: t}}]\n", "j", "/f", {},
                          Purpose::train);
+}
+
+TEST(ParallelDegrees, AreReadAsTheyAreWritten) {
+  for (const char* text : {"pp=2,tp=3", "dp=2,len=512+tp=4+pp=2,tp=2,vp=3", "dp=3"}) {
+    const Parallel parallel = *parse_parallel(text);
+    EXPECT_EQ(parse_parallel(to_string(parallel)), parallel) << to_string(parallel);
+  }
 }
 
 TEST(ParallelDegrees, SetTheNumberOfRanks) {

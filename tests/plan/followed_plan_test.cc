@@ -42,10 +42,37 @@ TEST(FollowedPlan, IsWhatThePlanSaysWithTheJobsOfTheRun) {
   const FollowedPlan expected{.sharing = Sharing::hybrid,
                               .layout = Layout::chunked,
                               .chunk_size = 32,
-                              .token_budget = 512,
                               .recompute = Recompute::always,
-                              .hybrid_tasks = {{0, 2}, {1}}};
+                              .replicas = {{.degrees = {},
+                                            .layout = one_rank(model),
+                                            .token_budget = 512,
+                                            .hybrid_tasks = {{0, 2}, {1}}}}};
   EXPECT_EQ(followed, expected);
+  EXPECT_EQ(followed.token_budget(), 512);
+  EXPECT_EQ(followed.parallel().ranks(), 1);
+}
+
+/// Two stages that two ranks divide, interleaved; and a replica of one rank for short rows.
+TEST(FollowedPlan, HasReplicasOfAnyShape) {
+  Plan plan = plan_of_three();
+  plan.order = PipelineOrder::interleaved;
+  PlannedReplica small = plan.replicas.front();
+  small.token_budget = 256;
+  small.hybrid_tasks = {{0, 1}};  // has no rows of b
+  PlannedReplica& wide = plan.replicas.front();
+  wide.tensor_parallel = 2;
+  const auto stage = [](int64_t first, int64_t last, bool embedding, bool head) { return StageShape{first, last, embedding, head, 2}; };
+  wide.stages = {{.shape = stage(0, 1, true, false), .further = {stage(2, 2, false, false)}},
+                 {.shape = stage(1, 2, false, false), .further = {stage(2, 3, false, true)}}};
+  plan.replicas.push_back(small);
+  Diagnostics mistakes;
+  const FollowedPlan followed = follow(plan, run, "plan.json", mistakes);
+  EXPECT_TRUE(mistakes.empty());
+  EXPECT_EQ(to_string(followed.parallel()), "dp=1,pp=2,tp=2,vp=2+dp=1,pp=1,tp=1,len=256");
+  EXPECT_EQ(followed.order, RankOrder::automatic);
+  EXPECT_EQ(followed.replicas[0].layout.stage_rank, (std::vector<int32_t>{0, 1, 0, 1}));
+  EXPECT_EQ(followed.replicas[0].layout.stages[3], stage(2, 3, false, true));
+  EXPECT_EQ(followed.replicas[1].hybrid_tasks, (HybridTasks{{0, 2}, {1}}));
 }
 
 TEST(FollowedPlan, IsRefusedWhereItIsNotThisRuns) {
@@ -61,18 +88,15 @@ TEST(FollowedPlan, IsRefusedWhereItIsNotThisRuns) {
               ElementsAre(HasSubstr("plan.json: dtype: must be bfloat16, which this run computes in; got float32")));
   EXPECT_TRUE(mistakes_in(plan, {{"a", "b", "c"}, nullptr, ""}).empty()) << "what is not known is not compared";
 
-  plan.replicas.push_back(plan.replicas.front());
-  EXPECT_THAT(mistakes_in(plan), ElementsAre("plan.json: replicas: must be one: `cotune train` has one device; got 2"));
+  plan.replicas[0].shards = 2;
+  EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas: must each have the frozen weights")));
   plan = plan_of_three();
-  plan.replicas[0].tensor_parallel = 2;
-  EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas[0].tensor_parallel: must be 1")));
-  plan = plan_of_three();
-  plan.replicas[0].stages.push_back(plan.replicas[0].stages[0]);
-  EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas[0].stages: must be one")));
+  plan.replicas[0].least_microbatches = 2;
+  EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas: must pack by the token budget")));
   plan = plan_of_three();
   plan.replicas[0].stages[0].shape.last_layer = 2;
   EXPECT_THAT(mistakes_in(plan),
-              ElementsAre("plan.json: replicas[0].stages[0].layers: must end at 3, the model's layers; got 2"));
+              ElementsAre("plan.json: replicas[0].stages: must end at 3, the model's layers; got 2"));
   plan = plan_of_three();
   plan.replicas[0].token_budget = 255;
   EXPECT_THAT(mistakes_in(plan), ElementsAre("plan.json: replicas[0].token_budget: must be at least 256, got 255"));

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/gpipe.h"
+#include "schedule/pipeline/interleaved.h"
 #include "schedule/pipeline/list_scheduling.h"
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/structured_template.h"
@@ -37,8 +38,11 @@ std::vector<int64_t> kept_bytes_limits(const PipelineWork& work, int32_t most) {
 
 ComputeOrder order_of(const PipelineWork& work, const RankPlanOptions& options) {
   const std::vector<int64_t> limits = kept_bytes_limits(work, options.most_in_flight);
+  const bool interleaves = work.stage_rank != one_stage_per_rank(work.rank_count);
   switch (options.order) {
-    case RankOrder::automatic: return choose_order(work, options.cluster, limits, most_exchanges).order;
+    case RankOrder::automatic:
+      if (interleaves) return interleaved_one_f_one_b(work, BatchBoundary::continuous);
+      return choose_order(work, options.cluster, limits, most_exchanges).order;
     case RankOrder::gpipe: return gpipe(work);
     case RankOrder::one_f_one_b: return one_f_one_b(work, BatchBoundary::flush);
     case RankOrder::lorapp: return list_schedule(work, options.cluster, {.kept_bytes_limit = limits});

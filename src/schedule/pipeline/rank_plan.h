@@ -65,7 +65,8 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster = {});
 
-/// The same in the order that the options ask for.
+/// The same in the order that the options ask for; `automatic` is continuous interleaved 1F1B where ranks have several stages, which keeps
+/// less than 2P microbatches on P ranks.
 RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
                     const RankPlanOptions& options);
 

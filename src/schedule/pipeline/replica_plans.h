@@ -28,6 +28,8 @@ struct ReplicaPlans {
   /// in evaluations.
   std::vector<JobStep> exchanges;
 
+  double longest_exchange_s = 0;     ///< predicted, of one job's gradients
+
   double predicted_s() const;  ///< of the slowest replica
 };
 

@@ -52,8 +52,10 @@ StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
 }
 
 std::optional<ReplicaPlans> plan_of(const std::vector<DealtRound>& rounds, const std::vector<PipelineLayout>& layouts, RankOrder order) {
-  const std::vector<PackingPolicy> policies(rounds.size(), {.sharing = Sharing::temporal, .token_budget = 512, .layer_count = test_layer_count});
-  return plan_replicas(rounds, policies, layouts, [&](size_t replica, std::vector<StepPlan> own) {
+  const auto policy = [](size_t, size_t) {
+    return PackingPolicy{.sharing = Sharing::temporal, .token_budget = 512, .layer_count = test_layer_count};
+  };
+  return plan_replicas(rounds, policy, layouts, [&](size_t replica, std::vector<StepPlan> own) {
     return plan_ranks(std::move(own), layouts[replica], by_tokens, {.order = order, .cluster = {}, .most_in_flight = layouts[replica].rank_count()});
   });
 }
