@@ -73,6 +73,7 @@ int run_subcommand(int argc, char** argv) {
   add_job_command(app);
   add_status_command(app);
   add_watch_command(app);
+  add_report_command(app);
   add_data_command(app);
   add_generate_command(app);
   add_merge_command(app);

@@ -18,6 +18,7 @@ void add_train_command(CLI::App& app);
 void add_job_command(CLI::App& app);
 void add_status_command(CLI::App& app);
 void add_watch_command(CLI::App& app);
+void add_report_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_merge_command(CLI::App& app);

@@ -44,6 +44,7 @@
 #include "train/emulated_times.h"
 #include "train/metrics_file.h"
 #include "train/run_folder.h"
+#include "train/tensorboard_log.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -405,7 +406,10 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
 
   finish_before_stopping();
   folder.begin(record);
-  if (arguments.resume) trim_metrics(folder.metrics_file(), progress);
+  if (arguments.resume) {
+    trim_metrics(folder.metrics_file(), progress);
+    trim_tensorboard(folder.tensorboard_folder(), progress);
+  }
   MetricsFile metrics(folder.metrics_file(), arguments.resume);
   std::vector<std::string> names;
   int64_t most_steps = 0;
@@ -452,6 +456,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   } else {
     options.observers.push_back(&lines);
   }
+  TensorBoardLog tensorboard(folder.tensorboard_folder());
+  if (run.tensorboard) options.observers.push_back(&tensorboard);
   RankTrace rank_trace(arguments.rank_trace);
   if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
   std::unique_ptr<SampleAnswers> samples;

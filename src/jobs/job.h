@@ -173,6 +173,7 @@ struct RunSpec {
   DispatchRule dispatch = DispatchRule::balanced;
   RankOrder pipeline_order = RankOrder::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended
+  bool tensorboard = false;            ///< write event files for TensorBoard
   bool portable_kernels = false;       ///< force the ATen path where own kernels exist
   bool operator==(const RunSpec&) const = default;
 };

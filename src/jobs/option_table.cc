@@ -276,6 +276,8 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "stay", COTUNE_FIELD(run->stay), of_type(OptionType::boolean),
                         "When every job has ended, wait for further ones (`cotune job add`) until drained or stopped "
                         "(docs/control.md)."));
+  table.push_back(field(Section::run, "tensorboard", COTUNE_FIELD(run->tensorboard), of_type(OptionType::boolean),
+                        "Write event files that TensorBoard opens, below `tensorboard/` in the output folder (docs/watching.md)."));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
                         of_type(OptionType::boolean), "Do without the kernels made for this CPU or GPU."));
 }

@@ -8,12 +8,13 @@ namespace cotune {
 using Json = nlohmann::ordered_json;
 
 nlohmann::ordered_json start_event(const TrainingJob& job) {
-  return {{"event", "start"},
-          {"job", job.spec().name},
-          {"step", job.state().step},
-          {"steps", job.total_steps()},
-          {"examples", job.data().train.size()},
-          {"held_out", job.data().eval.size()}};
+  return marked({{"event", "start"},
+                 {"job", job.spec().name},
+                 {"step", job.state().step},
+                 {"steps", job.total_steps()},
+                 {"examples", job.data().train.size()},
+                 {"held_out", job.data().eval.size()}},
+                job);
 }
 
 nlohmann::ordered_json sample_event(const SampleEvent& sample) {

@@ -204,7 +204,10 @@ void RunFolder::begin(const RunRecord& record) {
   }
   // The summary first: it says that a run has ended. run.json last: until it is written, the folder holds the old run.
   remove_or_throw(path_ / "summary.json");
-  if (start_ == Start::overwrite) remove_or_throw(path_ / "jobs");
+  if (start_ == Start::overwrite) {
+    remove_or_throw(path_ / "jobs");
+    remove_or_throw(tensorboard_folder());
+  }
   make_folders(path_ / "jobs");
   for (const JobSpec& job : record.configuration.jobs) remove_leftovers(job_folder(job.name));
   std::vector<fs::path> unfinished;

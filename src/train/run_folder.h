@@ -35,12 +35,13 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path job_folder(const std::string& name) const { return path_ / "jobs" / name; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path tensorboard_folder() const { return path_ / "tensorboard"; }
 
   /// The run that the folder holds; nothing unless it was taken to resume. Throws UserError when run.json is
   /// damaged.
   std::optional<RunRecord> record() const;
 
-  /// The first change: removes the old run's jobs (overwrite), what interrupted writes left, and the old
+  /// The first change: removes the old run's jobs and what TensorBoard reads of it (overwrite), what interrupted writes left, and the old
   /// summary, then writes run.json. Throws UserError, before that, where a job's folder names a checkpoint that
   /// is not there; SystemError.
   void begin(const RunRecord& record);

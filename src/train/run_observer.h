@@ -54,6 +54,7 @@ struct UsageEvent {
   int64_t tensor_bytes = 0;         ///< of tensors on the host: alive, and kept for reuse
   std::optional<DeviceMemory> device_memory;
   double tokens_per_second = 0;     ///< of all jobs, real tokens, since the event before, evaluations included
+  bool emulated = false;            ///< nothing was computed
 };
 
 /// What one rank of a pipeline did in training rounds.

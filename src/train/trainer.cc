@@ -246,7 +246,8 @@ void Trainer::tell_of_usage() {
   UsageEvent usage{.seconds = now,
                    .resident_bytes = resident_bytes(),
                    .tensor_bytes = memory_usage().held_bytes,
-                   .tokens_per_second = static_cast<double>(tokens_since_usage_) / (now - last_usage_s_)};
+                   .tokens_per_second = static_cast<double>(tokens_since_usage_) / (now - last_usage_s_),
+                   .emulated = options_.device.is_emulated()};
   for (const auto& job : jobs_) usage.steps += job->state().step;
   if (!options_.device.is_cpu()) usage.device_memory = options_.device.memory();
   tell([&](RunObserver& observer) { observer.on_usage(usage); });

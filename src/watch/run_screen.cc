@@ -109,7 +109,8 @@ std::vector<Column> columns_for(const RunView& view, const ScreenStyle& style) {
 }
 
 std::string cell(const Column& column, const JobView& job, const ScreenStyle& style) {
-  if (column.rank == trend_rank) return in_columns(sparkline(job.losses, column.width, style.unicode), column.width, Align::left, style.unicode);
+  if (column.rank == trend_rank)
+    return in_columns(sparkline(job.losses, column.width, style.unicode), column.width, Align::left, style.unicode);
   return in_columns(column.text(job), column.width, column.align, style.unicode);
 }
 
@@ -119,7 +120,11 @@ std::string row(const std::vector<Column>& columns, const JobView& job, bool is_
     if (i > 0) line += "  ";
     const std::string text = cell(columns[i], job, style);
     const bool names = columns[i].rank == name_rank;
-    line += coloured(text, columns[i].rank == state_rank ? colour_of(job.report.status) : names && is_selected ? Colour::bold : Colour::none, style);
+    line += coloured(text,
+                     columns[i].rank == state_rank ? colour_of(job.report.status)
+                     : names && is_selected        ? Colour::bold
+                                                   : Colour::none,
+                     style);
   }
   return line;
 }
@@ -278,7 +283,8 @@ std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& styl
     }
     lines.resize(last);
   }
-  if (!state.footer.empty()) lines.push_back(coloured(in_columns(printable(state.footer), style.columns, Align::left, style.unicode), Colour::reversed, style));
+  if (!state.footer.empty())
+    lines.push_back(coloured(in_columns(printable(state.footer), style.columns, Align::left, style.unicode), Colour::reversed, style));
   return lines;
 }
 

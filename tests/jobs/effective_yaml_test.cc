@@ -149,6 +149,7 @@ run:
   layout: ragged
   recompute: auto
   stay: false
+  tensorboard: false
   portable_kernels: false
 jobs:
   - name: a

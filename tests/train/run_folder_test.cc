@@ -161,10 +161,11 @@ TEST_F(RunFolderTest, MetricsGoOnFromTheCheckpoints) {
   const auto line = [](const std::string& event, const std::string& job, int step) {
     return "{\"event\":\"" + event + "\",\"job\":\"" + job + "\",\"step\":" + std::to_string(step) + "}\n";
   };
-  const std::string kept = line("evaluation", "a", 0) + line("step", "a", 1) + line("step", "a", 2) +
+  const auto usage = [](int steps) { return "{\"event\":\"usage\",\"steps\":" + std::to_string(steps) + "}\n"; };
+  const std::string kept = line("start", "a", 0) + line("sample", "a", 0) + usage(3) + line("evaluation", "a", 0) + line("step", "a", 1) + line("step", "a", 2) +
                            "{\"event\":\"notice\",\"text\":\"memory\"}\n" + line("evaluation", "a", 2) + line("step", "b", 1) +
                            line("checkpoint", "b", 1);
-  const std::string dropped = line("step", "a", 3) + line("evaluation", "b", 1) + line("checkpoint", "a", 3) +
+  const std::string dropped = usage(4) + line("sample", "a", 2) + line("sample", "d", 0) + line("step", "a", 3) + line("evaluation", "b", 1) + line("checkpoint", "a", 3) +
                               line("end", "a", 2) + line("step", "c", 1) + "{\"event\":\"step\",\"jo";
   write_file_atomically(file, kept + dropped);
   trim_metrics(file, {{"a", {2, 2}}, {"b", {1, -1}}, {"d", {0, -1}}});

@@ -1,0 +1,156 @@
+#include "watch/line_chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "base/quantity_text.h"
+#include "data/unicode.h"
+
+namespace cotune {
+namespace {
+
+constexpr double width = 560, height = 240, left = 62, right = 14, top = 30, bottom = 34;
+constexpr size_t most_points = 400;
+constexpr double largest = 1e15;  // beyond it neighbouring ticks would be the same number
+
+struct Range {
+  double low = INFINITY, high = -INFINITY;
+  void take(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  bool empty() const { return low > high; }
+  /// To a length that numbers of this size tell apart.
+  void widen() {
+    const double size = std::max(std::abs(low), std::abs(high));
+    if (high - low <= size * 1e-6) high = low + (size == 0 ? 1 : size * 0.1);
+  }
+};
+
+std::vector<ChartPoint> finite(const std::vector<ChartPoint>& points) {
+  std::vector<ChartPoint> kept;
+  std::copy_if(points.begin(), points.end(), std::back_inserter(kept),
+               [](const ChartPoint& point) { return std::abs(point.x) < largest && std::abs(point.y) < largest; });
+  return kept;
+}
+
+std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
+  if (points.size() <= most_points) return points;
+  std::vector<ChartPoint> means(most_points);
+  for (size_t i = 0; i < most_points; ++i) {
+    const size_t begin = i * points.size() / most_points, end = (i + 1) * points.size() / most_points;
+    for (size_t k = begin; k < end; ++k) {
+      means[i].x += points[k].x / static_cast<double>(end - begin);
+      means[i].y += points[k].y / static_cast<double>(end - begin);
+    }
+  }
+  return means;
+}
+
+std::string value_text(double value, Scale scale) {
+  if (scale == Scale::bytes) return bytes_text(static_cast<int64_t>(value));
+  if (scale == Scale::seconds) return duration_text(value);
+  if (std::abs(value) >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
+  if (std::abs(value) >= 1e4) return fmt::format("{:.4g}k", value / 1e3);
+  return fmt::format("{:.4g}", value);
+}
+
+/// At most about `count` steps of a round number: of powers of ten, of two for bytes, of minutes and hours for seconds.
+double tick_of(double range, int count, Scale scale) {
+  const double rough = range / count;
+  if (scale == Scale::seconds) {
+    for (const double step : {1., 2., 5., 10., 15., 30., 60., 120., 300., 600., 900., 1800., 3600., 7200., 14400., 21600., 43200.}) {
+      if (rough <= step) return step;
+    }
+  }
+  if (scale == Scale::bytes) return std::exp2(std::ceil(std::log2(rough)));
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double step : {1.0, 2.0, 5.0}) {
+    if (rough <= step * power * 1.0001) return step * power;
+  }
+  return 10 * power;
+}
+
+}  // namespace
+
+std::string html_text(std::string_view text, bool with_lines) {
+  const std::string valid = replace_invalid_utf8(text);
+  std::string safe;
+  for (const char c : valid) {
+    const bool controls = static_cast<unsigned char>(c) < 0x20 || c == 0x7F;
+    switch (c) {
+      case '&': safe += "&amp;"; break;
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      case '"': safe += "&quot;"; break;
+      case '\'': safe += "&#39;"; break;
+      default: safe += controls && !(with_lines && (c == '\n' || c == '\t')) ? ' ' : c;
+    }
+  }
+  return safe;
+}
+
+std::string to_svg(const LineChart& chart) {
+  std::vector<Curve> curves = chart.curves;
+  Range x, y;
+  for (Curve& curve : curves) {
+    curve.points = thinned(finite(curve.points));
+    for (const ChartPoint& point : curve.points) {
+      x.take(point.x);
+      y.take(point.y);
+    }
+  }
+  std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"", width, height, html_text(chart.title));
+  const std::string title = fmt::format("<text class=\"title\" x=\"{}\" y=\"16\">{}</text>", left, html_text(chart.title));
+  if (y.empty()) {
+    return svg + fmt::format(">{}<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">nothing was recorded</text></svg>\n", title, width / 2,
+                             height / 2);
+  }
+  if (chart.from_zero) y.low = std::min(y.low, 0.0);
+  x.widen();
+  y.widen();
+  const double y_tick = tick_of(y.high - y.low, 4, chart.y_scale), x_tick = tick_of(x.high - x.low, 6, chart.x_scale);
+  y.low = std::floor(y.low / y_tick + 1e-9) * y_tick;
+  y.high = std::ceil(y.high / y_tick - 1e-9) * y_tick;
+  const auto at_x = [&](double value) { return left + (value - x.low) / (x.high - x.low) * (width - left - right); };
+  const auto at_y = [&](double value) { return height - bottom - (value - y.low) / (y.high - y.low) * (height - top - bottom); };
+  svg += fmt::format(" data-x=\"{},{},{}\" data-y=\"{},{},{}\">{}", x.low, x.high, static_cast<int>(chart.x_scale), y.low, y.high,
+                     static_cast<int>(chart.y_scale), title);
+  for (int64_t i = 0, count = std::lround((y.high - y.low) / y_tick); i <= count; ++i) {
+    const double tick = y.low + static_cast<double>(i) * y_tick;
+    svg += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/><text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>",
+                       left, at_y(tick), width - right, left - 6, at_y(tick) + 4,
+                       value_text(std::abs(tick) < y_tick / 1e6 ? 0 : tick, chart.y_scale));
+  }
+  const double first = std::ceil(x.low / x_tick) * x_tick;
+  for (int64_t i = 0, count = static_cast<int64_t>((x.high - first) / x_tick + 1e-6); i <= count; ++i) {
+    const double tick = first + static_cast<double>(i) * x_tick;
+    const bool at_edge = at_x(tick) > width - right - 20;
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>", at_edge ? width - 4 : at_x(tick),
+                       height - bottom + 15, at_edge ? "end" : "middle", value_text(tick, chart.x_scale));
+  }
+  svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", width - right, height - 4, html_text(chart.x_name));
+  std::stable_sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.faint > b.faint; });
+  double legend = width - right;
+  for (const Curve& curve : curves) {
+    const std::string of = fmt::format("class=\"c{}{}\"", curve.colour % 8, curve.faint ? " faint" : "");
+    std::string points;
+    for (const ChartPoint& point : curve.points) points += fmt::format("{:.1f},{:.1f} ", at_x(point.x), at_y(point.y));
+    if (curve.points.size() > 1) svg += fmt::format("<polyline {} data-name=\"{}\" points=\"{}\"/>", of, html_text(curve.name), points);
+    for (const ChartPoint& point : curve.points) {
+      if (!curve.with_marks && curve.points.size() > 1) break;
+      svg += fmt::format("<circle {} r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\"><title>{}: {} at {}</title></circle>", of, at_x(point.x),
+                         at_y(point.y), html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale));
+    }
+    if (!chart.with_legend || curve.faint || curve.points.empty()) continue;
+    svg += fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve.colour % 8, legend,
+                       html_text(curve.name));
+    legend -= 12 + 6.6 * static_cast<double>(curve.name.size());
+  }
+  return svg + "<path class=\"cursor\"/><text class=\"readout\"></text></svg>\n";
+}
+
+}  // namespace cotune

@@ -1,0 +1,42 @@
+/// Curves as inline SVG for a page of HTML.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace cotune {
+
+/// Text as HTML and SVG show it, in elements and in quoted attributes: the five characters that mean something there are escaped,
+/// control characters become spaces, ill-formed bytes U+FFFD. With lines: line ends and tabs stay.
+std::string html_text(std::string_view text, bool with_lines = false);
+
+struct ChartPoint {
+  double x = 0, y = 0;  ///< left out where one is not finite, or beyond 10^15
+};
+
+struct Curve {
+  std::string name;
+  size_t colour = 0;        ///< of the page's palette (run_page.cc); any number
+  bool with_marks = false;  ///< a mark at every point
+  bool faint = false;       ///< behind the others
+  std::vector<ChartPoint> points;  ///< by ascending x
+};
+
+/// How the numbers of an axis are shown.
+enum class Scale { plain, bytes, seconds };
+
+struct LineChart {
+  std::string title;
+  std::string x_name;
+  Scale x_scale = Scale::plain, y_scale = Scale::plain;
+  bool from_zero = false;  ///< the y axis begins there
+  bool with_legend = false;
+  std::vector<Curve> curves;
+};
+
+/// Curves of many points are drawn through the means of equally many neighbours. A chart without a point says so.
+std::string to_svg(const LineChart& chart);
+
+}  // namespace cotune

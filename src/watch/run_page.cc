@@ -1,0 +1,217 @@
+#include "watch/run_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/quantity_text.h"
+#include "watch/line_chart.h"
+
+namespace cotune {
+namespace {
+
+// Colour-blind safe (Okabe and Ito 2008).
+constexpr const char* style = R"(
+:root{color-scheme:light dark;--ink:#1c2430;--soft:#5c6672;--line:#dde2e8;--card:#fff;--page:#f5f6f8}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#9aa4b0;--line:#343c47;--card:#1d232b;--page:#14181e}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0 auto;max-width:1240px;padding:24px}
+h1{font-size:22px;margin:0}h2{font-size:17px;margin:32px 0 12px}p,.soft{color:var(--soft);margin:4px 0}
+.tiles,.charts{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));margin-top:16px}
+.charts{grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr))}
+.tile,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:0}
+.tile b{display:block;font-size:19px;font-weight:600}.tile span{color:var(--soft);font-size:13px}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
+th{color:var(--soft);font-weight:500;text-align:left}th,td{padding:6px 12px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.bad{color:#c0392b}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;font:13px/1.45 ui-monospace,monospace}
+.samples{display:grid;grid-template-columns:1fr 1fr;gap:12px}@media(max-width:700px){.samples{grid-template-columns:1fr}}
+svg{display:block;width:100%;height:auto}
+svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13px;font-weight:600;fill:var(--ink)}
+.grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}
+.cursor{stroke:var(--soft);stroke-dasharray:3}
+polyline.c0{stroke:#0072b2}polyline.c1{stroke:#d55e00}polyline.c2{stroke:#009e73}polyline.c3{stroke:#cc79a7}
+polyline.c4{stroke:#e69f00}polyline.c5{stroke:#56b4e9}polyline.c6{stroke:#8a6d3b}polyline.c7{stroke:#777}
+circle.c0,svg .key.c0{fill:#0072b2}circle.c1,svg .key.c1{fill:#d55e00}circle.c2,svg .key.c2{fill:#009e73}circle.c3,svg .key.c3{fill:#cc79a7}
+circle.c4,svg .key.c4{fill:#e69f00}circle.c5,svg .key.c5{fill:#56b4e9}circle.c6,svg .key.c6{fill:#8a6d3b}circle.c7,svg .key.c7{fill:#777}
+)";
+
+/// Shows the values of the curves where the pointer is.
+constexpr const char* script = R"(
+const text=(v,s)=>{if(s==1){let u=['B','KiB','MiB','GiB','TiB'],i=0;while(v>=1024&&i<4){v/=1024;i++}return v.toPrecision(3)+' '+u[i]}
+if(s==2){v=Math.round(v);return v<60?v+'s':v<3600?(v/60|0)+'m'+v%60+'s':(v/3600|0)+'h'+(v%3600/60|0)+'m'}return +v.toPrecision(5)+''};
+for(const svg of document.querySelectorAll('svg[data-x]')){
+const [x0,x1,xs]=svg.dataset.x.split(',').map(Number),[y0,y1,ys]=svg.dataset.y.split(',').map(Number),L=62,R=546,T=30,B=206;
+const cursor=svg.querySelector('.cursor'),readout=svg.querySelector('.readout');
+const lines=[...svg.querySelectorAll('polyline')].map(p=>({name:p.dataset.name,
+at:p.getAttribute('points').trim().split(' ').map(q=>q.split(',').map(Number))}));
+svg.onmouseleave=()=>{cursor.removeAttribute('d');readout.textContent=''};
+svg.onmousemove=e=>{const box=svg.getBoundingClientRect(),x=(e.clientX-box.left)/box.width*560;if(x<L||x>R)return svg.onmouseleave();
+const near=lines.map(l=>[l.name,l.at.reduce((a,b)=>Math.abs(b[0]-x)<Math.abs(a[0]-x)?b:a)]);if(!near.length)return;
+cursor.setAttribute('d','M'+near[0][1][0]+' '+T+'V'+B);
+readout.textContent=text(x0+(near[0][1][0]-L)/(R-L)*(x1-x0),xs)+': '+near.map(([n,p])=>n+' '+text(y0+(B-p[1])/(B-T)*(y1-y0),ys)).join(', ');
+readout.setAttribute('x',L+4);readout.setAttribute('y',T+10)}}
+)";
+
+std::string words(const std::string& status) { return status == "stopped_early" ? "stopped early" : status; }
+
+std::string loss_text(double loss) { return std::isnan(loss) ? "" : fmt::format("{:.4f}", loss); }
+std::string share_text(double share) { return std::isnan(share) ? "" : fmt::format("{:.1f}%", 100 * share); }
+
+std::string from_to(const std::string& before, const std::string& after) {
+  return before.empty() || before == after ? after : before + " → " + after;
+}
+
+std::string tile(const std::string& value, const std::string& name) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", html_text(value), html_text(name));
+}
+
+std::string state_of(const RunLog& log) {
+  if (!log.summary) return "goes on, or was killed";
+  if (log.summary->interrupted) return "stopped and saved";
+  return "ended";
+}
+
+std::string tiles(const RunLog& log) {
+  int64_t steps = 0, peak = 0;
+  for (const LoggedJob& job : log.jobs) steps += job.step;
+  for (const LoggedUsage& usage : log.usage) peak = std::max(peak, usage.device_bytes.value_or(usage.resident_bytes));
+  std::string html = "<div class=\"tiles\">\n" + tile(state_of(log), "the run");
+  html += tile(std::to_string(log.jobs.size()), "jobs") + tile(std::to_string(steps), "optimizer steps");
+  html += tile(duration_text(log.summary && log.seconds <= log.summary->seconds ? log.summary->seconds : log.seconds), "time");
+  if (log.summary) {
+    peak = log.summary->peak_device_bytes > 0 ? log.summary->peak_device_bytes : log.summary->peak_resident_bytes;
+    if (!std::isnan(log.summary->tokens_per_second))
+      html += tile(fmt::format("{:.0f}", log.summary->tokens_per_second), "tokens/s in training");
+  }
+  if (peak > 0)
+    html += tile(bytes_text(peak), log.memory_limit_bytes > 0 ? "peak memory of " + bytes_text(log.memory_limit_bytes) : "peak memory");
+  return html + "</div>\n";
+}
+
+std::string job_table(const RunLog& log) {
+  std::string html =
+      "<h2>Jobs</h2>\n<div class=\"card wide\"><table>\n<tr><th>job</th><th>state</th><th class=\"n\">steps</th>"
+      "<th class=\"n\">held-out loss</th><th class=\"n\">rows right</th><th class=\"n\">last loss</th><th class=\"n\">adapter of "
+      "step</th></tr>\n";
+  for (const LoggedJob& job : log.jobs) {
+    const bool bad = job.status == "failed" || job.status == "refused";
+    html += fmt::format(
+        "<tr><td>{}</td><td{}>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "<td class=\"n\">{}</td></tr>\n",
+        html_text(job.spec.name), bad ? " class=\"bad\"" : "", html_text(words(job.status)),
+        job.reason.empty() ? "" : ": " + html_text(job.reason),
+        job.steps > 0 ? fmt::format("{} of {}", job.step, job.steps) : std::to_string(job.step),
+        from_to(loss_text(job.start_eval_loss), loss_text(job.eval_loss)),
+        from_to(share_text(job.start_eval_accuracy), share_text(job.eval_accuracy)),
+        job.made.empty() ? "" : loss_text(job.made.back().loss), job.adapter_step ? std::to_string(*job.adapter_step) : "");
+  }
+  return html + "</table></div>\n";
+}
+
+std::vector<ChartPoint> losses(const LoggedJob& job) {
+  std::vector<ChartPoint> points;
+  for (const LoggedStep& step : job.made) points.push_back({static_cast<double>(step.step), step.loss});
+  return points;
+}
+
+/// Means over a window that is a fifteenth of the curve.
+std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points) {
+  const auto count = static_cast<std::ptrdiff_t>(points.size()), reach = count / 30;
+  std::vector<ChartPoint> means;
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    double sum = 0;
+    const std::ptrdiff_t begin = std::max<std::ptrdiff_t>(0, i - reach), end = std::min(count, i + reach + 1);
+    for (std::ptrdiff_t k = begin; k < end; ++k) sum += points[static_cast<size_t>(k)].y;
+    means.push_back({points[static_cast<size_t>(i)].x, sum / static_cast<double>(end - begin)});
+  }
+  return means;
+}
+
+std::string loss_charts(const RunLog& log) {
+  std::string html = "<h2>Losses</h2>\n<div class=\"charts\">\n";
+  constexpr size_t most_keys = 6;  // that find room above a chart
+  LineChart together{.title = "all jobs", .x_name = "step", .with_legend = log.jobs.size() <= most_keys};
+  for (size_t i = 0; i < log.jobs.size(); ++i) {
+    const LoggedJob& job = log.jobs[i];
+    Curve each{.name = "loss", .colour = 0, .faint = true, .points = losses(job)};
+    Curve mean{.name = "smoothed", .colour = 0, .points = smoothed(each.points)};
+    Curve held_out{.name = "held out", .colour = 1, .with_marks = true};
+    for (const LoggedEvaluation& evaluation : job.evaluations)
+      held_out.points.push_back({static_cast<double>(evaluation.step), evaluation.loss});
+    together.curves.push_back({.name = job.spec.name, .colour = i, .points = mean.points});
+    const LineChart chart{.title = job.spec.name, .x_name = "step", .with_legend = true, .curves = {each, held_out, mean}};
+    html += "<div class=\"card\">" + to_svg(chart) + "</div>\n";
+  }
+  if (log.jobs.size() > 1) html += "<div class=\"card\">" + to_svg(together) + "</div>\n";
+  return html + "</div>\n";
+}
+
+std::string usage_charts(const RunLog& log) {
+  if (log.usage.empty()) return "";
+  LineChart rate{.title = "throughput, tokens/s", .x_name = "time", .x_scale = Scale::seconds, .from_zero = true};
+  LineChart memory{
+      .title = "memory", .x_name = "time", .x_scale = Scale::seconds, .y_scale = Scale::bytes, .from_zero = true, .with_legend = true};
+  Curve tokens{.name = "tokens/s", .colour = 2}, process{.name = "process", .colour = 0}, tensors{.name = "tensors", .colour = 1};
+  Curve device{.name = "device", .colour = 3};
+  for (const LoggedUsage& usage : log.usage) {
+    tokens.points.push_back({usage.seconds, usage.tokens_per_second});
+    process.points.push_back({usage.seconds, static_cast<double>(usage.resident_bytes)});
+    tensors.points.push_back({usage.seconds, static_cast<double>(usage.tensor_bytes)});
+    if (usage.device_bytes) device.points.push_back({usage.seconds, static_cast<double>(*usage.device_bytes)});
+  }
+  rate.curves = {tokens};
+  memory.curves = {process, tensors, device};
+  return "<h2>Throughput and memory</h2>\n<div class=\"charts\"><div class=\"card\">" + to_svg(rate) + "</div><div class=\"card\">" +
+         to_svg(memory) + "</div></div>\n";
+}
+
+std::string sample_card(const LoggedSample& sample) {
+  const std::string when = sample.step == 0 ? "before training" : fmt::format("after step {}", sample.step);
+  const std::string answer =
+      sample.answer ? "<pre>" + html_text(*sample.answer, true) + "</pre>" : "<p>no memory was left for an answer</p>";
+  return fmt::format("<div class=\"card\"><p>answers {}</p>{}</div>\n", when, answer);
+}
+
+std::string samples(const RunLog& log) {
+  std::string html;
+  for (const LoggedJob& job : log.jobs) {
+    if (job.samples.empty()) continue;
+    html += fmt::format("<div class=\"card\"><p>{} is asked</p><pre>{}</pre></div>\n<div class=\"samples\">\n", html_text(job.spec.name),
+                        html_text(job.samples.front().prompt, true));
+    for (const LoggedSample& sample : job.samples) html += sample_card(sample);
+    html += "</div>\n";
+  }
+  return html.empty() ? "" : "<h2>Answers before and after</h2>\n<div style=\"display:grid;gap:12px\">\n" + html + "</div>\n";
+}
+
+std::string notices(const RunLog& log) {
+  if (log.notices.empty()) return "";
+  std::string html = "<h2>Notices</h2>\n<div class=\"card\"><ul>\n";
+  for (const std::string& notice : log.notices) html += "<li>" + html_text(notice) + "</li>\n";
+  return html + "</ul></div>\n";
+}
+
+}  // namespace
+
+std::string run_page(const RunLog& log) {
+  const std::string name = html_text(log.folder.filename().string());
+  std::string html = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src "
+      "'unsafe-inline'\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width\">\n"
+      "<title>{} – cotune</title>\n<style>{}</style></head><body>\n<h1>{}</h1>\n",
+      name, style, name);
+  html += fmt::format(
+      "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(log.compute_dtype),
+      html_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
+  if (log.emulated) html += "<p class=\"bad\">Emulated: nothing was computed; times are predicted, and there are no losses.</p>\n";
+  html += tiles(log) + job_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
+  html += "<h2>Configuration</h2>\n<details class=\"card\"><summary>the effective jobs file</summary><pre>" +
+          html_text(log.configuration, true) + "</pre></details>\n";
+  return html + "<script>" + script + "</script>\n</body></html>\n";
+}
+
+}  // namespace cotune

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""cotune report: a run as one page of HTML.
+
+    COTUNE=build/cotune python3 tests/cli/report_test.py [UNITTEST OPTIONS]
+"""
+import html.parser
+import json
+import re
+import unittest
+
+from program import ProgramTest
+
+WITHOUT_END = {"meta"}
+HOSTILE = "</pre><script>alert(1)</script>&\"'\x1b[2J"
+
+
+class Page(html.parser.HTMLParser):
+    """Elements, every one of which must be ended, and the text that is seen."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.elements, self.text = [], [], ""
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in WITHOUT_END:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] not in ("script", "style"):
+            self.text += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+class Report(ProgramTest):
+    def page(self, *arguments):
+        said = self.run_program("report", "--run", self.path / "run", *arguments).stdout
+        file = re.fullmatch(r"wrote (.+)\n", said)[1]
+        with open(file, encoding="utf-8") as text:
+            page = text.read()
+        self.assertEqual(re.findall(r"https?:|//|url\(|@import", page.replace("<!DOCTYPE html>", "")), [])
+        parsed = Page(page)
+        for name in ("src", "href", "onerror", "onload"):
+            self.assertEqual([attributes for _, attributes in parsed.elements if name in attributes], [])
+        self.assertEqual([len(parsed.all(tag)) for tag in ("script", "style", "link", "img", "iframe")], [1, 1, 0, 0, 0])
+        self.assertIn("default-src 'none'", parsed.all("meta")[1]["content"])
+        return parsed
+
+    def test_of_a_run_has_its_jobs_curves_and_configuration(self):
+        self.run_program("train", self.jobs_file(steps=6, train=", eval_steps: 3"), "--output-dir", self.path / "run")
+        page = self.page()
+        titles = [attributes["aria-label"] for attributes in page.all("svg")]
+        self.assertEqual(titles, ["plain", "bottleneck", "sparse", "all jobs", "throughput, tokens/s", "memory"])
+        for text in ("finished", "6 of 6", "18", "optimizer steps", "held-out loss", "target_modules"):
+            self.assertIn(text, page.text)
+        losses = [attributes for attributes in page.all("polyline") if attributes["data-name"] == "loss"]
+        self.assertEqual([len(curve["points"].split()) for curve in losses], [6, 6, 6])
+        self.assertEqual(len(page.all("circle")) >= 9, True)  # evaluations at 0, 3 and 6
+        for curve in page.all("polyline"):
+            for point in curve["points"].split():
+                x, y = map(float, point.split(","))
+                self.assertTrue(62 <= x <= 546 and 30 <= y <= 206, point)
+        other = self.page("--output", self.path / "other.html")
+        self.assertEqual(other.text, page.text)
+
+    def test_escapes_everything_that_comes_from_users_and_models(self):
+        run = self.path / "run"
+        self.run_program("train", self.jobs_file(steps=2, jobs=["plain"]), "--output-dir", run)
+        record = json.loads((run / "run.json").read_text())
+        record["compute_dtype"] = record["instruction_set"] = HOSTILE
+        record["configuration"] = record["configuration"].replace("tenant:", "# " + HOSTILE + "\n    tenant:", 1) + "# " + HOSTILE.replace("\x1b", "") + "\n"
+        (run / "run.json").write_text(json.dumps(record))
+        with open(run / "metrics.jsonl", "a") as metrics:
+            for event in ({"event": "notice", "text": HOSTILE}, {"event": "sample", "job": "plain", "step": 0, "prompt": HOSTILE, "answer": None},
+                          {"event": "sample", "job": "plain", "step": 2, "prompt": HOSTILE, "answer": HOSTILE}):
+                metrics.write(json.dumps(event) + "\n")
+        summary = json.loads((run / "summary.json").read_text())
+        summary["jobs"][0].update(status=HOSTILE, reason=HOSTILE)
+        (run / "summary.json").write_text(json.dumps(summary))
+        page = self.page()
+        self.assertGreaterEqual(page.text.count("<script>alert(1)</script>"), 7)
+        self.assertNotIn("\x1b", page.text)
+        self.assertIn("no memory was left for an answer", page.text)
+
+    def test_of_a_run_without_a_step_or_an_end_says_so(self):
+        run = self.path / "run"
+        self.run_program("train", self.jobs_file(steps=2, jobs=["plain"]), "--output-dir", run)
+        (run / "metrics.jsonl").write_text("")
+        (run / "summary.json").unlink()
+        page = self.page()
+        self.assertIn("nothing was recorded", page.text)
+        self.assertIn("goes on, or was killed", page.text)
+        self.assertIn("holds no run", self.run_program("report", "--run", self.path, expect=2).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,51 @@
+#include "watch/line_chart.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace cotune {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(HtmlText, MeansItsCharactersAndNothingElse) {
+  EXPECT_EQ(html_text("<a href=\"x\">'&'</a>"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;&#39;&lt;/a&gt;");
+  EXPECT_EQ(html_text("a\nb\x1b\x7f"), "a b  ");
+  EXPECT_EQ(html_text("a\n\tb\r", true), "a\n\tb ");
+  EXPECT_EQ(html_text("\xff" "größe"), "\uFFFDgröße");
+}
+
+TEST(LineChart, LeavesOutPointsThatAreNotFinite) {
+  const LineChart chart{.title = "loss", .curves = {{.name = "a", .points = {{0, 1}, {1, NAN}, {2, INFINITY}, {3, 2}}}}};
+  const std::string svg = to_svg(chart);
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
+  EXPECT_THAT(svg, HasSubstr("<polyline class=\"c0\" data-name=\"a\" points=\"62.0,206.0 546.0,30.0 \"/>"));
+}
+
+TEST(LineChart, OfNothingSaysSo) {
+  EXPECT_THAT(to_svg({.title = "<t>"}), HasSubstr("nothing was recorded"));
+  EXPECT_THAT(to_svg({.title = "<t>", .curves = {{.points = {{0, NAN}}}}}), HasSubstr("&lt;t&gt;"));
+}
+
+TEST(LineChart, OfASinglePointOrEqualValuesIsDrawn) {
+  for (const double value : {0.0, 5.0, -3.0, 1e12, 1e-12, 1e-300}) {
+    const std::string svg =
+        to_svg({.title = "t", .curves = {{.name = "a", .points = {{1, value}}}, {.name = "b", .points = {{1, value}, {2, value}}}}});
+    EXPECT_THAT(svg, Not(HasSubstr("nan")));
+    EXPECT_THAT(svg, HasSubstr("<circle"));
+    EXPECT_LT(svg.size(), 6000u);
+  }
+}
+
+TEST(LineChart, OfManyPointsStaysSmall) {
+  Curve curve{.name = "a"};
+  for (int i = 0; i < 100'000; ++i) curve.points.push_back({static_cast<double>(i), std::sin(i * 1e-3)});
+  EXPECT_LT(to_svg({.title = "t", .curves = {curve}}).size(), 10'000u);
+}
+
+}  // namespace
+}  // namespace cotune
