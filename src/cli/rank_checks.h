@@ -19,5 +19,7 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
 
 /// The same where there is nothing to trace, or no folder for the file.
 void check_rank_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);
+/// The same of the trace of one rank.
+void check_run_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -30,6 +30,7 @@
 #include "cli/run_recorder.h"
 #include "cli/run_report.h"
 #include "cli/run_setup.h"
+#include "cli/run_trace.h"
 #include "cli/sample_answers.h"
 #include "cli/stop_signals.h"
 #include "engine/backbone.h"
@@ -55,7 +56,7 @@ namespace fs = std::filesystem;
 struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
-  std::string profile, plan, rank_trace;
+  std::string profile, plan, rank_trace, trace;
   int64_t sample_tokens = 0;
   bool check = false, json = false, plain = false, resume = false, overwrite = false;
   std::optional<double> hang_timeout_s;
@@ -338,6 +339,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (!arguments.profile.empty()) refuse("--profile", "profiles are of whole layers");
   }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
+  if (!arguments.trace.empty() && run_is_sound) check_run_trace(arguments.trace, run, mistakes);
   if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, arguments.plan, mistakes);
   const int64_t limit = device.is_emulated() ? 0 : memory_limit(run, device, processes_here);
   if (inputs.model.has_config && device.is_cpu() && !device.is_emulated() && processes == nullptr) {
@@ -460,6 +462,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (run.tensorboard) options.observers.push_back(&tensorboard);
   RankTrace rank_trace(arguments.rank_trace);
   if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
+  RunTrace trace(arguments.trace);
+  if (!arguments.trace.empty()) options.observers.push_back(&trace);
   std::unique_ptr<SampleAnswers> samples;
   if (arguments.sample_tokens > 0) {
     samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens, options.observers);
@@ -545,6 +549,8 @@ void add_train_command(CLI::App& app) {
                       "Follow this plan (cotune plan --output): its replicas and stages, order, hybrid tasks, sharing, layout and token budget");
   command->add_option("--rank-trace", arguments->rank_trace,
                       "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
+  command->add_option("--trace", arguments->trace,
+                      "Write rounds, microbatches, optimizer steps, evaluations and checkpoints, for ui.perfetto.dev (docs/watching.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
                    "Seconds without progress after which a launched process counts as hung, and all end (30; docs/ranks.md)")

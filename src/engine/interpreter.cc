@@ -198,7 +198,7 @@ void Interpreter::run_actions(std::span<const Action> actions) {
       if (progress != nullptr && messages_ != nullptr) progress->begin(action);
       take(action);
       if (clock_ != nullptr && computes(action.kind)) clock_->settle();
-      if (messages_ == nullptr || !computes(action.kind)) continue;
+      if (!computes(action.kind)) continue;
       spans_.push_back({index, begin_s + waited_now() - waited_s, now_s()});
     }
   } catch (const c10::OutOfMemoryError& error) {

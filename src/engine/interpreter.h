@@ -60,7 +60,7 @@ class Interpreter {
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
   /// Seconds that the last run waited for messages and other replicas, and spent in the group's collectives.
   double waited_s() const { return waited_s_; }
-  /// When the last run on several ranks computed, by std::chrono::steady_clock in seconds; waits left out. With an emulated
+  /// When the last run computed which action, by std::chrono::steady_clock in seconds; waits left out. With an emulated
   /// backbone: when its device was busy, by the device's clock.
   const std::vector<SimulatedSpan>& spans() const { return spans_; }
 

@@ -20,6 +20,7 @@ namespace cotune {
 class TrainingJob;
 struct ReplicaPlans;
 struct RankTimes;
+struct SimulatedSpan;
 
 struct StepEvent {
   const TrainingJob* job = nullptr;
@@ -110,6 +111,9 @@ class RunObserver {
   virtual void on_plan(const StepPlan&, std::span<const JobRound>) {}
   /// On ranks, after training rounds that ran at once and before their steps are told of. begin_s: since the run began.
   virtual void on_ranks(const ReplicaPlans&, const RankTimes&, double /*begin_s*/) {}
+  /// Where there is one rank, after a plan was computed: when which of its actions (on a GPU: was handed to it), by
+  /// std::chrono::steady_clock in seconds; with an emulated device by the device's clock. is_evaluation: its forward actions alone.
+  virtual void on_computed(const StepPlan&, std::span<const SimulatedSpan>, bool /*is_evaluation*/) {}
   virtual void on_step(const StepEvent&) {}
   virtual void on_round_ended(double /*seconds*/) {}  ///< after the steps of a round; seconds since the run began
   virtual void on_usage(const UsageEvent&) {}

@@ -101,6 +101,7 @@ void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rou
   if (ranks_ == nullptr) {
     if (device_times_ != nullptr) device_times_->begin();
     interpreter_->run(plans.front(), rounds);
+    tell([&](RunObserver& observer) { observer.on_computed(plans.front(), interpreter_->spans(), evaluating_); });
     if (device_times_ != nullptr) {
       device_times_->mark(rest_of_round);
       device_times_->collect([this](const std::string& name, double seconds) { operator_seconds_.front()[name] += seconds; });
