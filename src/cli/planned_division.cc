@@ -1,7 +1,5 @@
 #include "cli/planned_division.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <map>
 
@@ -82,14 +80,8 @@ std::optional<PlannedDivision> plan_division(const DivisionQuestion& question) {
   std::ranges::stable_sort(possible, {}, [](const Alternative* each) { return each->predicted.seconds; });
   if (possible.empty()) return std::nullopt;
   const FollowedPlan best = followed(possible.front()->plans.front(), question);
-  PlannedDivision division{.parallel = best.parallel(), .layouts = {}, .seconds = possible.front()->predicted.seconds, .compared_with = {}};
+  PlannedDivision division{.parallel = best.parallel(), .layouts = {}, .seconds = possible.front()->predicted.seconds};
   for (const FollowedReplica& replica : best.replicas) division.layouts.push_back(replica.layout);
-  for (const Alternative* other : possible) {
-    const Parallel parallel = followed(other->plans.front(), question).parallel();
-    if (parallel == division.parallel) continue;
-    division.compared_with = fmt::format("{} ({:.3g} s)", to_string(parallel), other->predicted.seconds);
-    break;
-  }
   return division;
 }
 

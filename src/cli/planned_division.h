@@ -31,7 +31,6 @@ struct PlannedDivision {
   Parallel parallel;
   std::vector<PipelineLayout> layouts;  ///< of its replicas
   double seconds = 0;                   ///< predicted, of a step of every job
-  std::string compared_with;            ///< the next best: `pp=2,tp=1 (1.93 s)`; "": none
 };
 
 /// The division of all run.ranks ranks for which make_plan predicts the shortest step of all jobs, under the run's sharing, layout and

@@ -206,8 +206,7 @@ std::vector<PipelineLayout> divide_as_planned(RunInputs& inputs, const TrainArgu
     return {};
   }
   run.parallel = to_string(division->parallel);
-  fmt::print(stderr, "run.parallel: {}, for which {:.3g} s a round are predicted{}\n", run.parallel, division->seconds,
-             division->compared_with.empty() ? "" : "; next is " + division->compared_with);
+  fmt::print(stderr, "run.parallel: {}, for which {:.3g} s a round are predicted\n", run.parallel, division->seconds);
   return division->layouts;
 }
 

@@ -85,7 +85,7 @@ class Ranks(ProgramTest):
         self.train("one", *exact)
         done = self.run_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "auto", "--json", "--token-budget=256",
                                 "--ranks=2", "--parallel=auto", *exact)
-        self.assertRegex(done.stderr, r"run.parallel: dp=\d,pp=\d,tp=\d.*, for which \S+ s a round are predicted; next is dp=")
+        self.assertRegex(done.stderr, r"run.parallel: dp=\d,pp=\d,tp=\d.*, for which \S+ s a round are predicted")
         self.assertEqual(len(json.loads(done.stdout.splitlines()[-1])["ranks"]), 2)
         self.assert_alike("auto", "one", 1e-8)
 

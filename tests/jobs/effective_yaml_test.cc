@@ -144,7 +144,7 @@ run:
   token_budget: 1024
   threads: 0
   ranks: 1
-  parallel: auto
+  parallel: stages
   sharing: hybrid
   layout: ragged
   recompute: auto

@@ -21,9 +21,9 @@ StepPlan trained(const Plan& plan, const std::vector<StepRow>& rows) {
   for (const auto& [job, own] : lengths) batches.push_back({.job = job, .row_lengths = own});
   return plan_step(batches, {.sharing = followed.sharing,
                              .layout = followed.layout,
-                             .token_budget = followed.token_budget,
+                             .token_budget = followed.token_budget(),
                              .chunk_size = followed.chunk_size,
-                             .hybrid_tasks = followed.hybrid_tasks});
+                             .hybrid_tasks = followed.replicas.front().hybrid_tasks});
 }
 
 TEST(PlanThenTrain, SharingMeansTheSameMicrobatches) {

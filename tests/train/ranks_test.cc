@@ -42,7 +42,7 @@ TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   EXPECT_EQ(plans.most, 4) << "rounds without a flush";
   expect_equal_adapters(two, one, specs);
   ASSERT_EQ(summary.ranks.size(), 2u);
-  EXPECT_EQ(summary.ranks.front().last_layer, summary.ranks.back().first_layer);
+  EXPECT_EQ(summary.ranks.front().layers.back().end, summary.ranks.back().layers.front().begin);
   for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
 }
 
@@ -71,7 +71,7 @@ TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
   expect_equal_adapters(four, one, specs);
   ASSERT_EQ(summary.ranks.size(), 4u);
   EXPECT_EQ(summary.ranks[1].part, 1);
-  EXPECT_EQ(summary.ranks[2].first_layer, 1);
+  EXPECT_EQ(summary.ranks[2].layers.front().begin, 1);
   EXPECT_GT(summary.ranks[3].all_reduces, 0);
 }
 
