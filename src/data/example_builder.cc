@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/jsonl.h"
 #include "data/sharegpt.h"
 
 namespace cotune {
@@ -76,6 +77,14 @@ void check_message(const ordered_json& message, const std::string& place) {
   }
 }
 
+ordered_json tools_in(const std::string& text) {
+  try {
+    return parse_json_line(text);
+  } catch (const std::runtime_error& error) {
+    throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found a string: {}", error.what()));
+  }
+}
+
 /// Null where there are none.
 ordered_json tools_of(const ordered_json& record) {
   const auto found = record.find("tools");
@@ -83,8 +92,9 @@ ordered_json tools_of(const ordered_json& record) {
   if (found->is_array()) return *found;
   if (found->is_string()) {
     const auto& text = found->get_ref<const std::string&>();
-    ordered_json tools = text.empty() ? ordered_json::array() : ordered_json::parse(text, nullptr, false);
-    if (tools.is_array()) return tools.empty() ? ordered_json() : tools;
+    if (text.empty()) return nullptr;
+    ordered_json tools = tools_in(text);
+    if (tools.is_array()) return tools.empty() ? ordered_json() : std::move(tools);
   }
   throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
 }

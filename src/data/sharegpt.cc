@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
+#include "data/jsonl.h"
 #include "data/record_error.h"
 
 namespace cotune {
@@ -41,15 +43,21 @@ std::string role_of(const ordered_json& turn, const char* key, const std::string
 }
 
 ordered_json tool_calls_of(const std::string& text, const std::string& field) {
-  const ordered_json parsed = ordered_json::parse(text, nullptr, false);
-  const ordered_json calls = parsed.is_object() ? ordered_json::array({parsed}) : parsed;
+  static constexpr const char* expected = "expected the JSON text of a call {\"name\": …, \"arguments\": …} or of a list of calls";
+  ordered_json calls;
+  try {
+    calls = parse_json_line(text);
+  } catch (const std::runtime_error& error) {
+    throw RecordError(field, fmt::format("{}: {}", expected, error.what()));
+  }
+  if (calls.is_object()) calls = ordered_json::array({std::move(calls)});
   ordered_json result = ordered_json::array();
   bool sound = calls.is_array() && !calls.empty();
   for (size_t i = 0; sound && i < calls.size(); ++i) {
     sound = calls[i].is_object() && calls[i].contains("name") && calls[i]["name"].is_string() && calls[i].contains("arguments");
-    if (sound) result.push_back({{"type", "function"}, {"function", calls[i]}});
+    if (sound) result.push_back({{"type", "function"}, {"function", std::move(calls[i])}});
   }
-  if (!sound) throw RecordError(field, "expected the JSON text of a call {\"name\": …, \"arguments\": …} or of a list of calls");
+  if (!sound) throw RecordError(field, expected);
   return result;
 }
 

@@ -226,6 +226,18 @@ TEST(Dataset, TakesToolsAsAListOrItsJsonText) {
   EXPECT_THAT(text(R"("f x")"), HasSubstr("f:1: tools: expected a list, or the JSON text of one, found a string"));
 }
 
+TEST(Dataset, RefusesDeepNestingInJsonTextsWithinRecords) {
+  const std::string deep(200'000, '['), messages = R"("messages":[{"role":"assistant","content":"a"}])";
+  EXPECT_THAT(read("{" + messages + R"(,"tools":")" + deep + "\"}").mistake(0),
+              HasSubstr("f:1: tools: expected a list, or the JSON text of one, found a string: column 65: JSON nested deeper than 64 levels"));
+  EXPECT_THAT(read(R"({"conversations":[{"from":"function_call","value":")" + deep + "\"}]}").mistake(0),
+              HasSubstr("f:1: conversations[0].value: expected the JSON text of a call {\"name\": …, \"arguments\": …} or of a list of "
+                        "calls: column 65: JSON nested deeper than 64 levels"));
+  const std::string call = R"([{\"name\":\"f\",\"arguments\":)" + deep + std::string(deep.size(), ']') + "}]";
+  EXPECT_THAT(read(R"({"conversations":[{"from":"function_call","value":")" + call + "\"}]}").mistake(0), HasSubstr("nested deeper than 64"));
+  EXPECT_THAT(read(R"({"conversations":[{"from":"gpt","value":"a"}],"tools":")" + deep + "\"}").mistake(0), HasSubstr("f:1: tools: "));
+}
+
 TEST(Dataset, NamesWrongToolCalls) {
   const auto mistake = [](const std::string& calls) {
     return read(R"({"messages":[{"role":"assistant","tool_calls":)" + calls + "}]}").mistake(0);
