@@ -71,10 +71,6 @@ ordered_json messages_of_sharegpt(const ordered_json& record) {
                       fmt::format("expected a list of at least one turn, found {}", turns->is_array() ? "an empty one" : type_of(*turns)));
   }
   ordered_json messages = ordered_json::array();
-  if (const auto system = record.find("system"); system != record.end() && !system->is_null()) {
-    if (!system->is_string()) throw RecordError("system", fmt::format("expected a string, found {}", type_of(*system)));
-    if (!system->get_ref<const std::string&>().empty()) messages.push_back({{"role", "system"}, {"content", *system}});
-  }
   for (size_t i = 0; i < turns->size(); ++i) {
     const ordered_json& turn = (*turns)[i];
     const std::string place = fmt::format("conversations[{}]", i);
@@ -97,6 +93,13 @@ ordered_json messages_of_sharegpt(const ordered_json& record) {
       if (turn.contains(kept) && !turn[kept].is_null()) message[kept] = turn[kept];
     }
     messages.push_back(std::move(message));
+  }
+  if (const auto system = record.find("system"); system != record.end() && !system->is_null()) {
+    if (!system->is_string()) throw RecordError("system", fmt::format("expected a string, found {}", type_of(*system)));
+    const bool is_said = messages[0]["role"] == "system";
+    if (!is_said && !system->get_ref<const std::string&>().empty()) {
+      messages.insert(messages.begin(), ordered_json{{"role", "system"}, {"content", *system}});
+    }
   }
   ordered_json result = {{"messages", std::move(messages)}};
   if (record.contains("tools")) result["tools"] = record["tools"];

@@ -202,6 +202,16 @@ TEST(Dataset, ReadsShareGptAsMessages) {
             R"({"role":"assistant","content":"a"}],"tools":"[{\"name\":\"f\"}]"})");
 }
 
+TEST(Dataset, ASystemTurnOfShareGptWinsOverTheColumn) {
+  const auto messages = [](const std::string& turns) {
+    return messages_of_sharegpt(nlohmann::ordered_json::parse(R"({"conversations":[)" + turns + R"(],"system":"column"})"))["messages"].dump();
+  };
+  const std::string answer = R"({"from":"gpt","value":"a"})", learned = R"({"role":"assistant","content":"a"}])";
+  EXPECT_EQ(messages(R"({"from":"system","value":"turn"},)" + answer), R"([{"role":"system","content":"turn"},)" + learned);
+  EXPECT_EQ(messages(R"({"role":"system","content":"turn"},)" + answer), R"([{"role":"system","content":"turn"},)" + learned);
+  EXPECT_EQ(messages(answer), R"([{"role":"system","content":"column"},)" + learned);
+}
+
 TEST(Dataset, NamesWhatIsWrongInShareGpt) {
   const auto mistake = [](const std::string& conversations) { return read("{\"conversations\":" + conversations + "}").mistake(0); };
   EXPECT_THAT(mistake("[]"), HasSubstr("conversations: expected a list of at least one turn, found an empty one"));
