@@ -32,33 +32,41 @@ std::vector<int64_t> taken_of_share(const BatchOrder& order, size_t share, int64
   return taken;
 }
 
-std::vector<int64_t> order_by_shares(const BatchOrder& order, int64_t epoch) {
-  const std::vector<int64_t> sizes = share_sizes(order);
+/// Which share each place of an epoch is for: shuffled, or each share spread evenly.
+std::vector<size_t> shares_of_places(const BatchOrder& order, const std::vector<int64_t>& sizes, int64_t epoch) {
   struct Place {
     double position;
-    int64_t example;
+    size_t share;
   };
   std::vector<Place> places;
-  int64_t first = 0;
   for (size_t share = 0; share < sizes.size(); ++share) {
-    if (sizes[share] > 0) {
-      const std::vector<int64_t> taken = taken_of_share(order, share, first, sizes[share], epoch);
-      for (size_t i = 0; i < taken.size(); ++i) {
-        places.push_back({(static_cast<double>(i) + 0.5) / static_cast<double>(taken.size()), taken[i]});
-      }
+    for (int64_t i = 0; i < sizes[share]; ++i) {
+      places.push_back({(static_cast<double>(i) + 0.5) / static_cast<double>(sizes[share]), share});
     }
-    first += order.shares[share].example_count;
   }
-  COTUNE_CHECK(first == order.example_count && std::ssize(places) == order.example_count);
+  std::vector<size_t> shares;
   if (order.shuffle == Shuffle::epoch) {
     const uint64_t key = mix_key(mix_key(order.seed, key_of("epoch order")), static_cast<uint64_t>(epoch));
-    std::vector<int64_t> examples;
-    for (const int64_t place : permutation(key, order.example_count)) examples.push_back(places[static_cast<size_t>(place)].example);
-    return examples;
+    for (const int64_t place : permutation(key, std::ssize(places))) shares.push_back(places[static_cast<size_t>(place)].share);
+    return shares;
   }
   std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.position < b.position; });
+  for (const Place& place : places) shares.push_back(place.share);
+  return shares;
+}
+
+std::vector<int64_t> order_by_shares(const BatchOrder& order, int64_t epoch) {
+  const std::vector<int64_t> sizes = share_sizes(order);
+  std::vector<std::vector<int64_t>> taken(sizes.size());
+  int64_t first = 0;
+  for (size_t share = 0; share < sizes.size(); ++share) {
+    if (sizes[share] > 0) taken[share] = taken_of_share(order, share, first, sizes[share], epoch);
+    first += order.shares[share].example_count;
+  }
   std::vector<int64_t> examples;
-  for (const Place& place : places) examples.push_back(place.example);
+  std::vector<size_t> next(sizes.size(), 0);
+  for (const size_t share : shares_of_places(order, sizes, epoch)) examples.push_back(taken[share][next[share]++]);
+  COTUNE_CHECK(first == order.example_count && std::ssize(examples) == order.example_count);
   return examples;
 }
 

@@ -18,7 +18,7 @@ struct ExampleShare {
 
 /// Without shares an epoch takes every example once. With them it takes as many examples as there are, each file's share of them in
 /// proportion to its weight (at least one). Each file's examples are taken in an order of their own, from one epoch on to the next,
-/// and anew in another order when all were taken.
+/// and anew in another order when all were taken: none comes again before all of its file came once. Which file is next is shuffled.
 struct BatchOrder {
   int64_t example_count = 0;  ///< > 0
   int64_t batch_size = 1;     ///< > 0

@@ -339,19 +339,42 @@ TEST(BatchOrder, WeightsSayHowManyExamplesOfEachFileAnEpochTakes) {
 }
 
 TEST(BatchOrder, WeightedFilesGoThroughAllTheirExamplesBeforeAnyComesAgain) {
-  const BatchOrder order = weighted({{7, 3}, {5, 1}});  // 9 and 3 of 12
-  std::vector<int64_t> large, small;
-  for (int64_t epoch = 0; epoch < 35; ++epoch) {
-    const std::vector<int64_t> examples = epoch_order(order, epoch);
-    EXPECT_EQ(examples.size(), 12u);
-    EXPECT_EQ(std::count_if(examples.begin(), examples.end(), [](int64_t e) { return e >= 7; }), 3);
-    for (const int64_t example : examples) (example < 7 ? large : small).push_back(example);
+  const std::vector<ExampleShare> shares = {{7, 3}, {5, 1}, {23, 9}, {0, 0}, {1, 2}};
+  for (const Shuffle shuffle : {Shuffle::epoch, Shuffle::none}) {
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      const BatchOrder order = weighted(shares, shuffle, seed);
+      const std::vector<int64_t> sizes = share_sizes(order);
+      std::vector<std::vector<int64_t>> of_file(shares.size());
+      for (int64_t epoch = 0; epoch < 35; ++epoch) {
+        std::vector<int64_t> counts(shares.size(), 0);
+        for (const int64_t example : epoch_order(order, epoch)) {
+          size_t file = 0;
+          for (int64_t end = shares[0].example_count; example >= end; end += shares[file].example_count) ++file;
+          of_file[file].push_back(example);
+          ++counts[file];
+        }
+        ASSERT_EQ(counts, sizes) << epoch;
+      }
+      for (size_t file = 0; file < shares.size(); ++file) {
+        for (size_t begin = 0; begin < of_file[file].size(); begin += static_cast<size_t>(shares[file].example_count)) {
+          const size_t end = std::min(begin + static_cast<size_t>(shares[file].example_count), of_file[file].size());
+          const std::set<int64_t> pass(of_file[file].begin() + static_cast<int64_t>(begin), of_file[file].begin() + static_cast<int64_t>(end));
+          ASSERT_EQ(pass.size(), end - begin) << "seed " << seed << ", file " << file << ", from " << begin;
+        }
+      }
+    }
   }
-  for (int64_t example = 0; example < 12; ++example) {  // 35·9/7 and 35·3/5 times, whatever the seed
-    const std::vector<int64_t>& seen = example < 7 ? large : small;
-    EXPECT_EQ(std::count(seen.begin(), seen.end(), example), example < 7 ? 45 : 21);
-  }
+}
+
+TEST(BatchOrder, WeightedFilesAreShuffledAnewInEveryEpochAndBySeed) {
+  const BatchOrder order = weighted({{7, 3}, {5, 1}});
+  const auto files = [](const BatchOrder& of, int64_t epoch) {
+    std::vector<bool> second;
+    for (const int64_t example : epoch_order(of, epoch)) second.push_back(example >= 7);
+    return second;
+  };
   EXPECT_NE(epoch_order(order, 0), epoch_order(order, 1));
+  EXPECT_NE(files(order, 0), files(order, 1));
   EXPECT_NE(epoch_order(order, 0), epoch_order(weighted({{7, 3}, {5, 1}}, Shuffle::epoch, 8), 0));
   BatchSequence sequence(order);
   for (int64_t step = 0; step < 12; ++step) EXPECT_EQ(sequence.batch(step), batch_examples(order, step));
