@@ -27,6 +27,11 @@ at::Tensor in_file_rows(const at::Tensor& value, GgufRows rows, int64_t head_dim
   return result;
 }
 
+/// llama.cpp takes an alpha of zero for none, and scales by 1.
+double file_alpha(const AdapterSetup& setup) {
+  return static_cast<float>(setup.spec.alpha) != 0 ? setup.spec.alpha : static_cast<double>(setup.modules.front().r);
+}
+
 }  // namespace
 
 std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std::string& name) {
@@ -48,11 +53,12 @@ std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std:
     values.push_back(stored);
     tensors.push_back({tensor_name, type, stored.sizes().vec(), {static_cast<const std::byte*>(stored.const_data_ptr()), stored.nbytes()}});
   };
+  const double alpha = file_alpha(adapter.setup());
   size_t site = 0;
   for (const AdaptedModule& module : adapter.setup().modules) {
     const ModelTensor& weight = by_name.at(module_name(module.layer, module.projection) + ".weight");
     const auto r = static_cast<double>(module.r);
-    const double missing = module.alpha / (spec.use_rslora ? std::sqrt(r) : r) / (spec.alpha / r);
+    const double missing = module.alpha / (spec.use_rslora ? std::sqrt(r) : r) / (alpha / r);
     const at::Tensor a = adapter.parameters()[2 * site].value.to(at::kCPU);
     at::Tensor b = adapter.parameters()[2 * site + 1].value.to(at::kCPU).t();
     if (missing != 1) b = b.to(at::kDouble) * missing;
@@ -65,7 +71,7 @@ std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std:
                                        {"general.name", name},
                                        {"general.file_type", uint32_t{type == GgufType::F16 ? 1u : 0u}},
                                        {"adapter.type", "lora"},
-                                       {"adapter.lora.alpha", static_cast<float>(spec.alpha)}};
+                                       {"adapter.lora.alpha", static_cast<float>(alpha)}};
   return gguf_bytes(pairs, tensors);
 }
 

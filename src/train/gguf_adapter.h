@@ -15,6 +15,7 @@ namespace cotune {
 ///
 /// llama.cpp scales by alpha/r with one alpha for all. It is the adapter's own where every module says that; where some module's
 /// scale is another (alpha_pattern, rsLoRA), its lora_b is multiplied by what is missing.
+/// For an alpha of 0, which llama.cpp takes for none, the file says the first module's r, and lora_b holds the scale.
 /// Throws UserError for a method that is not LoRA.
 std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std::string& name);
 
