@@ -21,6 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr int64_t block_values = int64_t{4} << 20;
 constexpr const char *config_file = "config.json", *index_file = "model.safetensors.index.json";
+constexpr const char* template_folder = "additional_chat_templates";
 
 DataType data_type_of(at::ScalarType type) {
   for (const DataType candidate : {DataType::f64, DataType::f32, DataType::f16, DataType::bf16}) {
@@ -54,8 +55,9 @@ void append(SafetensorsWriter& writer, const at::Tensor& values) {
 
 /// One tensor, block of rows after block.
 void write_tensor(SafetensorsWriter& writer, const TensorPlan& plan, const ModelFiles& model, const WeightChanges& changes) {
-  const at::ScalarType dtype = scalar_type_of(plan.dtype);
-  const at::Tensor stored = model.load(plan.name, model.weights->stored_dtype(plan.name));
+  const at::ScalarType dtype = scalar_type_of(plan.dtype), stored_dtype = model.weights->stored_dtype(plan.name);
+  const at::Tensor stored = model.load(plan.name, stored_dtype);
+  const bool is_copy = !changes.changes(plan.name) && dtype == stored_dtype;
   const int64_t rows = plan.shape.front(), columns = stored.numel() / std::max<int64_t>(1, rows);
   const int64_t block = std::max<int64_t>(1, block_values / std::max<int64_t>(1, columns));
   for (int64_t begin = 0; begin < rows; begin += block) {
@@ -63,7 +65,7 @@ void write_tensor(SafetensorsWriter& writer, const TensorPlan& plan, const Model
     at::Tensor part = stored.narrow(0, begin, count);
     if (changes.changes(plan.name)) part = part.to(at::kDouble) + changes.rows(plan.name, begin, count);
     const at::Tensor rounded = part.to(dtype);
-    if (changes.changes(plan.name) && !at::isfinite(rounded).all().item<bool>()) {
+    if (!is_copy && !at::isfinite(rounded).all().item<bool>()) {
       throw_user_error("{}: holds values that {} cannot hold, or that are not finite", plan.name, safetensors_name(plan.dtype));
     }
     append(writer, rounded);
@@ -82,14 +84,20 @@ std::string merged_config(const fs::path& folder, const MergeSettings& settings)
   return config.dump(2) + "\n";
 }
 
-/// What else belongs to a model: its tokenizer, templates, generation settings, licence.
+bool is_weights(const fs::path& file) {
+  static const std::set<std::string> kinds = {".safetensors", ".bin", ".gguf", ".ggml", ".pth", ".pt", ".ckpt", ".onnx", ".onnx_data",
+                                              ".h5", ".msgpack", ".ot", ".tflite", ".npz"};
+  return kinds.contains(file.extension().string()) || file.filename().string().ends_with(".index.json");
+}
+
+/// What else belongs to a model: its tokenizer, templates, generation settings, code, licence. Not an adapter_config.json, by which
+/// transformers would take the model for an adapter.
 void copy_other_files(const fs::path& from, const fs::path& to) {
-  static const std::set<std::string> kinds = {".json", ".jinja", ".txt", ".model", ".tiktoken"};
+  static const std::set<std::string> left_out = {config_file, "adapter_config.json"};
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename().string();
-    const bool is_licence = name.starts_with("LICENSE") || name.starts_with("NOTICE");
-    if (!entry.is_regular_file() || name == config_file || name.ends_with(".index.json")) continue;
-    if (is_licence || kinds.contains(entry.path().extension().string())) write_file_atomically(to / name, read_file(entry.path()));
+    if (!entry.is_regular_file() || name.starts_with('.') || left_out.contains(name) || is_weights(entry.path())) continue;
+    write_file_atomically(to / name, read_file(entry.path()));
   }
 }
 
@@ -132,6 +140,10 @@ MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& cha
   COTUNE_CHECK(report.changed == static_cast<int64_t>(changes.count()), "{} of {} changes belong to the model", report.changed, changes.count());
   if (files.size() > 1) write_file_atomically(output / index_file, index.dump(2) + "\n");
   copy_other_files(model.path, output);
+  if (fs::is_directory(model.path / template_folder)) {
+    fs::create_directory(output / template_folder);
+    copy_other_files(model.path / template_folder, output / template_folder);
+  }
   write_file_atomically(output / config_file, merged_config(model.path, settings));
   return report;
 }

@@ -19,13 +19,14 @@ struct MergeReport {
   int64_t changed = 0, tensors = 0, bytes = 0, files = 0;
 };
 
-/// Writes the model's weights with the changes added (in f64, rounded once), config.json and whatever else the folder says of
-/// tokenizer and generation. One file of weights, or several with an index where they would exceed max_file_bytes; config.json comes
-/// last, so that what an interrupted merge leaves is no model.
+/// Writes the model's weights with the changes added (in f64, then rounded; to bf16 and f16 by way of f32), config.json and whatever
+/// else the folder holds: every file but hidden ones and weights, and of its folders additional_chat_templates. One file of weights,
+/// or several with an index where they would exceed max_file_bytes; config.json comes last, so that what an interrupted merge leaves is
+/// no model.
 ///
 /// In memory are a block of rows of one tensor, and the adapter. progress(done, all): bytes of weights.
-/// Throws UserError where the model is no Hugging Face folder, where `output` holds files, and where a changed weight does not fit
-/// into its dtype.
+/// Throws UserError where the model is no Hugging Face folder, where `output` holds files, and where a weight that is changed or
+/// converted does not fit into its dtype.
 MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& changes, const std::filesystem::path& output,
                                const MergeSettings& settings, const std::function<void(int64_t, int64_t)>& progress);
 
