@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
@@ -14,18 +16,30 @@
 namespace cotune {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct ExportArguments {
   std::string model, adapter, output, type = "f32";
+  bool overwrite = false;
 };
 
+void check_output(const fs::path& output, const fs::path& model, bool overwrite) {
+  if (!fs::exists(output)) return;
+  std::error_code unknown;
+  if (fs::equivalent(output, model, unknown)) throw_user_error("--output: {}: is the model itself; choose another file", output.string());
+  if (fs::is_directory(output)) throw_user_error("--output: {}: is a folder; choose a file", output.string());
+  if (!overwrite) throw_user_error("--output: {}: exists; choose another file, or replace it with --overwrite", output.string());
+}
+
 void export_adapter(const ExportArguments& arguments) {
-  const std::filesystem::path folder = find_adapter_folder(arguments.adapter);
+  const fs::path folder = find_adapter_folder(arguments.adapter);
   ModelSpec spec;
   spec.path = model_of_adapter(arguments.model, folder).string();
+  check_output(arguments.output, spec.path, arguments.overwrite);
   const ModelFiles model = model_without_weights(spec);
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kFloat, at::kCPU);
   const GgufType type = arguments.type == "f16" ? GgufType::F16 : GgufType::F32;
-  const std::string bytes = gguf_adapter_bytes(*adapter, type, std::filesystem::path(arguments.output).stem().string());
+  const std::string bytes = gguf_adapter_bytes(*adapter, type, fs::path(arguments.output).stem().string());
   write_file_atomically(arguments.output, bytes);
   fmt::print("{}: LoRA for {} modules of {}, {}\n", arguments.output, adapter->setup().modules.size(), spec.path,
              bytes_text(static_cast<int64_t>(bytes.size())));
@@ -42,6 +56,7 @@ void add_export_command(CLI::App& app) {
   command->add_option("--output", to.output, "The file to write, NAME.gguf")->required()->check([](const std::string& text) {
     return text.ends_with(".gguf") ? "" : "must end in .gguf, the one format there is, got " + text;
   });
+  command->add_flag("--overwrite", to.overwrite, "Replace --output where it exists; the model itself is never replaced");
   command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
   command->add_option("--type", to.type, "Type of the values: f32, or f16")->check(CLI::IsMember({"f32", "f16"}))->capture_default_str();
   command->callback([arguments] { export_adapter(*arguments); });

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""cotune merge and cotune export: transformers, PEFT and the package gguf judge what is written, where they are installed.
+"""cotune merge and cotune export. Where they are installed, transformers, PEFT and the package gguf judge what is written.
 
     COTUNE=build/cotune .deps/venv/bin/python tests/cli/merge_test.py [UNITTEST OPTIONS]
 """
 import json
 import shutil
+import struct
 import unittest
 
 from program import ProgramTest
-from tiny_models import copy_model
+from tiny_models import MODELS, copy_model
 
 try:
     import gguf
@@ -30,27 +31,136 @@ ADAPTERS = {
 PROMPT = "abcdefgh"
 
 
-@unittest.skipIf(transformers is None, "transformers, peft and gguf judge: scripts/install-dependencies --comparisons")
-class Merge(ProgramTest):
+def read_tensor_place(file, name):
+    """Where a tensor's bytes begin and end in a safetensors file."""
+    data = file.read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    return tuple(8 + size + offset for offset in json.loads(data[8:8 + size])[name]["data_offsets"])
+
+
+class MergeTest(ProgramTest):
     def setUp(self):
         super().setUp()
         (self.path / "text.jsonl").write_text('{"text": "abcdefgh hgfedcba"}\n{"text": "0123456789"}\n' * 4)
 
-    def trained(self, family="smollm2", jobs=("lora",), **sizes):
-        model = copy_model(self.path / "model", family)
-        if sizes:
-            config = transformers.AutoConfig.from_pretrained(model, **sizes)
-            config.head_dim = config.hidden_size // config.num_attention_heads
-            transformers.AutoModelForCausalLM.from_config(config).save_pretrained(model)
+    def train(self, jobs=("lora",)):
         text = "cotune: 1\nmodel: {path: model, dtype: float32}\ndefaults: {data: {train: text.jsonl}, train: {steps: 6, batch_size: 4, lr: 3e-2}}\njobs:\n"
         path = self.path / "jobs.yaml"
         path.write_text(text + "".join(f"  - {{name: {job}, adapter: {ADAPTERS[job]}}}\n" for job in jobs))
         self.run_program("train", path, "--output-dir", self.path / "run")
         return {job: self.path / "run" / "jobs" / job / "adapter" for job in jobs}
 
+    def trained(self, family="smollm2", jobs=("lora",)):
+        copy_model(self.path / "model", family)
+        return self.train(jobs)
+
     def merge(self, adapter, *options, name="merged", expect=0):
         return self.run_program("merge", "--adapter", adapter, "--output", self.path / name, *options, expect=expect)
 
+    def export(self, adapter, *options, name="adapter.gguf", expect=0):
+        return self.run_program("export", "--adapter", adapter, "--output", self.path / name, *options, expect=expect)
+
+    def with_config(self, adapter, name, **changes):
+        """A copy of the adapter whose adapter_config.json says otherwise."""
+        shutil.copytree(adapter, self.path / name)
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        (self.path / name / "adapter_config.json").write_text(json.dumps({**config, **changes}))
+        return self.path / name
+
+
+class Merge(MergeTest):
+    def test_a_merged_folder_is_a_model_with_its_tokenizer_that_answers_as_the_adapter_does(self):
+        adapter = self.trained()["lora"]
+        text = self.merge(adapter, "--dtype", "float32").stdout
+        self.assertRegex(text, r"merged: \d+ weights in one file, 14 of them changed by .*adapter; ")
+        self.assertEqual((self.path / "merged/tokenizer.json").read_bytes(), (self.path / "model/tokenizer.json").read_bytes())
+        options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
+        beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
+        merged = json.loads(self.run_program("generate", "--model", self.path / "merged", *options).stdout)
+        self.assertEqual(merged["text"], beside["text"])
+        base = json.loads(self.run_program("generate", "--model", self.path / "model", *options).stdout)
+        self.assertNotEqual(merged["text"], base["text"])
+
+    def test_what_cannot_be_merged_is_refused_with_the_reason(self):
+        adapters = self.trained(jobs=("lora", "bottleneck"))
+        errors = self.merge(adapters["bottleneck"], expect=2).stderr
+        self.assertIn("an adapter of method bottleneck cannot be merged: its non-linear layers stand behind the projections", errors)
+        self.assertFalse((self.path / "merged").exists())
+        (self.path / "full").mkdir()
+        (self.path / "full/file").write_text("x")
+        self.assertIn("full: holds files; choose another folder, or empty it", self.merge(adapters["lora"], name="full", expect=2).stderr)
+        dora = self.with_config(adapters["lora"], "dora", use_dora=True)
+        self.assertIn("use_dora: is not supported", self.merge(dora, expect=2).stderr)
+        self.assertIn("must be an amount such as 5GB", self.merge(adapters["lora"], "--max-file-size", "60%", expect=2).stderr)
+        self.assertIn("llama.cpp applies LoRA only", self.export(adapters["bottleneck"], expect=2).stderr)
+        self.assertIn("must end in .gguf", self.export(adapters["lora"], name="x.bin", expect=2).stderr)
+
+    def test_unchanged_weights_that_their_new_type_cannot_hold_are_refused_as_changed_ones_are(self):
+        adapter = self.trained()["lora"]
+        weights = self.path / "model/model.safetensors"
+        begin, _ = read_tensor_place(weights, "model.norm.weight")
+        data = bytearray(weights.read_bytes())
+        data[begin:begin + 4] = struct.pack("<f", 1e6)
+        weights.write_bytes(data)
+        errors = self.merge(adapter, "--dtype", "float16", name="half", expect=2).stderr
+        self.assertIn("model.norm.weight: holds values that F16 cannot hold, or that are not finite", errors)
+        self.assertFalse((self.path / "half/config.json").exists())
+        self.merge(adapter, "--dtype", "bfloat16", name="brain")
+        begin, _ = read_tensor_place(self.path / "brain/model.safetensors", "model.norm.weight")
+        written = (self.path / "brain/model.safetensors").read_bytes()[begin:begin + 2]
+        self.assertEqual(struct.unpack("<f", b"\0\0" + written)[0], 999424)  # 1e6 in bfloat16
+
+    def test_everything_of_the_model_but_its_weights_is_copied(self):
+        adapter = self.trained()["lora"]
+        model, merged = self.path / "model", self.path / "merged"
+        kept = {"README.md", "modeling_own.py", "LICENSE", "USE_POLICY", "spiece.model", "vocab.json", "merges.txt", "chat_template.jinja",
+                "additional_chat_templates/tool_use.jinja"}
+        left_out = {"pytorch_model-00001-of-00002.bin", "pytorch_model.bin.index.json", "model.gguf", "consolidated.00.pth", "model.onnx",
+                    "second.safetensors", "tf_model.h5", "adapter_config.json", ".gitattributes", "original/params.json"}
+        for name in kept | left_out:
+            (model / name).parent.mkdir(exist_ok=True)
+            (model / name).write_text(f"[{json.dumps(name)}]")
+        self.merge(adapter)
+        files = {str(file.relative_to(merged)) for file in merged.rglob("*") if file.is_file()}
+        ours = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+        self.assertEqual(files, kept | ours)
+        for name in kept:
+            self.assertEqual((merged / name).read_bytes(), (model / name).read_bytes(), name)
+
+    def test_export_replaces_a_file_only_when_told_and_never_the_model(self):
+        adapter = self.trained()["lora"]
+        file = self.path / "adapter.gguf"
+        self.assertRegex(self.export(adapter).stdout, r"adapter\.gguf: LoRA for 14 modules of .*model, \d")
+        written = file.read_bytes()
+        self.assertEqual(written[:4], b"GGUF")
+        file.write_text("mine")
+        errors = self.export(adapter, expect=2).stderr
+        self.assertIn("--output: " + str(file) + ": exists; choose another file, or replace it with --overwrite", errors)
+        self.assertEqual(file.read_text(), "mine")
+        self.export(adapter, "--overwrite")
+        self.assertEqual(file.read_bytes(), written)
+        (self.path / "folder.gguf").mkdir()
+        self.assertIn("folder.gguf: is a folder; choose a file", self.export(adapter, "--overwrite", name="folder.gguf", expect=2).stderr)
+
+        model = self.path / "base.gguf"
+        shutil.copy(MODELS / "gguf_llama/model.gguf", model)
+        (self.path / "link.gguf").symlink_to(model)
+        for name in ("base.gguf", "link.gguf"):
+            for options in ((), ("--overwrite",)):
+                errors = self.export(adapter, "--model", model, *options, name=name, expect=2).stderr
+                self.assertIn(f"{name}: is the model itself; choose another file", errors)
+        self.assertEqual(model.read_bytes(), (MODELS / "gguf_llama/model.gguf").read_bytes())
+
+    def test_an_alpha_of_zero_is_not_written_as_none(self):
+        adapter = self.with_config(self.trained()["lora"], "none", lora_alpha=0, alpha_pattern={"down_proj": 3})
+        self.export(adapter)
+        data = (self.path / "adapter.gguf").read_bytes()
+        kind, alpha = struct.unpack_from("<If", data, data.index(b"adapter.lora.alpha") + len(b"adapter.lora.alpha"))
+        self.assertEqual((kind, alpha), (6, 4))  # f32; r
+
+
+@unittest.skipIf(transformers is None, "transformers, peft and gguf judge: scripts/install-dependencies --comparisons")
+class JudgedMerge(MergeTest):
     @staticmethod
     def logits(model):
         with torch.no_grad():
@@ -94,19 +204,12 @@ class Merge(ProgramTest):
         for weight in set(after) - changed:
             self.assertTrue(torch.equal(after[weight], before[weight].double()), weight)
 
-    def test_a_merged_folder_is_a_model_with_its_tokenizer_that_answers_as_the_adapter_does(self):
-        adapter = self.trained()["lora"]
-        text = self.merge(adapter, "--dtype", "float32").stdout
-        self.assertRegex(text, r"merged: \d+ weights in one file, 14 of them changed by .*adapter; ")
-        self.assertEqual((self.path / "merged/tokenizer.json").read_bytes(), (self.path / "model/tokenizer.json").read_bytes())
-        options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
-        beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
-        merged = json.loads(self.run_program("generate", "--model", self.path / "merged", *options).stdout)
-        self.assertEqual(merged["text"], beside["text"])
-        self.assertTrue(transformers.AutoTokenizer.from_pretrained(self.path / "merged").chat_template)
-
     def test_large_models_are_written_in_several_files_with_an_index(self):
-        adapter = self.trained(hidden_size=144, intermediate_size=512)["lora"]
+        model = copy_model(self.path / "model")
+        config = transformers.AutoConfig.from_pretrained(model, hidden_size=144, intermediate_size=512)
+        config.head_dim = config.hidden_size // config.num_attention_heads
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(model)
+        adapter = self.train()["lora"]
         self.merge(adapter, "--dtype", "float32", name="one")
         self.assertRegex(self.merge(adapter, "--dtype", "float32", "--max-file-size", "1MiB", name="several").stdout, r"weights in [2-5] files")
         one, several = self.path / "one", self.path / "several"
@@ -128,23 +231,26 @@ class Merge(ProgramTest):
         self.assertEqual(json.loads((self.path / "exact/config.json").read_text()).get("dtype",
                          json.loads((self.path / "exact/config.json").read_text()).get("torch_dtype")), "float64")
 
-    def test_what_cannot_be_merged_is_refused_with_the_reason(self):
-        adapters = self.trained(jobs=("lora", "bottleneck"))
-        errors = self.merge(adapters["bottleneck"], expect=2).stderr
-        self.assertIn("an adapter of method bottleneck cannot be merged: its non-linear layers stand behind the projections", errors)
-        self.assertFalse((self.path / "merged").exists())
-        (self.path / "full").mkdir()
-        (self.path / "full/file").write_text("x")
-        self.assertIn("full: holds files; choose another folder, or empty it", self.merge(adapters["lora"], name="full", expect=2).stderr)
-        config = json.loads((adapters["lora"] / "adapter_config.json").read_text())
-        shutil.copytree(adapters["lora"], self.path / "dora")
-        (self.path / "dora/adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
-        self.assertIn("use_dora: is not supported", self.merge(self.path / "dora", expect=2).stderr)
-        self.assertIn("must be an amount such as 5GB", self.merge(adapters["lora"], "--max-file-size", "60%", expect=2).stderr)
-        errors = self.run_program("export", "--adapter", adapters["bottleneck"], "--output", self.path / "x.gguf", expect=2).stderr
-        self.assertIn("llama.cpp applies LoRA only", errors)
-        errors = self.run_program("export", "--adapter", adapters["lora"], "--output", self.path / "x.bin", expect=2).stderr
-        self.assertIn("must end in .gguf", errors)
+    def test_transformers_loads_the_tokenizer_of_a_merged_folder(self):
+        self.merge(self.trained()["lora"])
+        self.assertTrue(transformers.AutoTokenizer.from_pretrained(self.path / "merged").chat_template)
+
+    def test_gguf_of_an_alpha_of_zero_holds_the_scales_in_lora_b(self):
+        adapter = self.with_config(self.trained()["lora"], "none", lora_alpha=0, alpha_pattern={"down_proj": 3})
+        self.export(adapter)
+        reader = gguf.GGUFReader(self.path / "adapter.gguf")
+        self.assertEqual(reader.get_field("adapter.lora.alpha").contents(), 4)
+        values = load_file(adapter / "adapter_model.safetensors")
+        for tensor in reader.tensors:
+            if not tensor.name.endswith("lora_b"):
+                continue
+            layer = tensor.name.split(".")[1]
+            if "ffn_down" in tensor.name:
+                b = values[f"base_model.model.model.layers.{layer}.mlp.down_proj.lora_B.weight"].double().numpy()
+                self.assertTrue(numpy.array_equal(tensor.data, (b * 0.75).astype(numpy.float32)), tensor.name)
+                self.assertGreater(abs(b).max(), 0)
+            else:
+                self.assertFalse(numpy.any(tensor.data), tensor.name)
 
     def test_gguf_holds_the_adapter_as_llama_cpp_reads_it(self):
         for family, architecture in (("smollm2", "llama"), ("qwen2", "qwen2"), ("mistral", "llama")):
@@ -153,7 +259,7 @@ class Merge(ProgramTest):
             heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
             names = gguf.get_tensor_name_map(getattr(gguf.MODEL_ARCH, architecture.upper()), config["num_hidden_layers"])
             for job, adapter in adapters.items():
-                file = self.path / f"{job}.gguf"
+                file = self.path / f"{family}-{job}.gguf"
                 self.run_program("export", "--adapter", adapter, "--output", file)
                 reader = gguf.GGUFReader(file)
                 field = lambda key: reader.get_field(key).contents()
@@ -179,7 +285,7 @@ class Merge(ProgramTest):
                             count = heads[kind]
                             value = value.reshape(count, 2, value.shape[0] // count // 2, rank).swapaxes(1, 2).reshape(value.shape)
                     self.assertTrue(numpy.array_equal(data, value.astype(numpy.float32)), (family, job, name))
-                self.run_program("export", "--adapter", adapter, "--output", file, "--type", "f16")
+                self.run_program("export", "--adapter", adapter, "--output", file, "--type", "f16", "--overwrite")
                 halves = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
                 for name, tensor in halves.items():
                     self.assertTrue(numpy.array_equal(tensor.data, numpy.array(written[name].data).astype(numpy.float16)), name)
