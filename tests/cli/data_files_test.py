@@ -157,6 +157,22 @@ class DataFiles(ProgramTest):
         errors = self.run_program("train", self.path / "data.yaml", *options, "--resume", expect=2).stderr
         self.assertIn("jobs.one.data.train: ", errors)
 
+    def test_committed_parquet_files_are_read_as_the_same_records_of_jsonl(self):
+        for name, count in (("chats", 2), ("conversations", 1), ("tokens", 5)):
+            file = ROOT / "tests/data/parquet" / name
+            shown = self.examples(f"train: {file}.parquet")
+            self.assertEqual(len(shown), count)
+            self.assertEqual(shown, self.examples(f"train: {file}.jsonl"), name)
+            self.assertIn(f"--- {file}.parquet:{count}: ", self.shown(f"train: {file}.parquet", "--count", "9"))
+        whole = (ROOT / "tests/data/parquet/tokens.parquet").read_bytes()
+        (self.path / "cut.parquet").write_bytes(whole[:len(whole) // 2])
+        self.assertIn("cut.parquet: cannot be read as Parquet: ", self.refused("train: cut.parquet"))
+
+    def test_a_committed_parquet_file_trains_as_jsonl_does(self):
+        for kind in ("jsonl", "parquet"):
+            self.train(f"train: {ROOT}/tests/data/parquet/tokens.{kind}", kind)
+        self.assertEqual(self.adapter("jsonl", "one"), self.adapter("parquet", "one"))
+
     @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
     def test_parquet_rows_are_read_as_the_same_records_of_jsonl(self):
         records = {

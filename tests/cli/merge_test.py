@@ -44,7 +44,8 @@ class MergeTest(ProgramTest):
         (self.path / "text.jsonl").write_text('{"text": "abcdefgh hgfedcba"}\n{"text": "0123456789"}\n' * 4)
 
     def train(self, jobs=("lora",)):
-        text = "cotune: 1\nmodel: {path: model, dtype: float32}\ndefaults: {data: {train: text.jsonl}, train: {steps: 6, batch_size: 4, lr: 3e-2}}\njobs:\n"
+        text = ("cotune: 1\nmodel: {path: model, dtype: float32}\n"
+                "defaults: {data: {train: text.jsonl}, train: {steps: 6, batch_size: 4, lr: 3e-2}}\njobs:\n")
         path = self.path / "jobs.yaml"
         path.write_text(text + "".join(f"  - {{name: {job}, adapter: {ADAPTERS[job]}}}\n" for job in jobs))
         self.run_program("train", path, "--output-dir", self.path / "run")
