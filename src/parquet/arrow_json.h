@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -16,7 +17,11 @@ namespace cotune {
 /// and dictionaries of them. Else the part of the type that has none.
 std::string type_without_json(const arrow::DataType& type);
 
-/// The value at `row`. Members of structs that are null are left out.
-nlohmann::ordered_json json_of(const arrow::Array& array, int64_t row);
+/// A row's JSON would be longer than a line may be.
+struct RowTooLong {};
+
+/// The value at `row`. Members of structs that are null are left out. left_bytes: how long its text may be; lowered by a
+/// lower bound of the length while the value is formed. Throws RowTooLong where too little is left, before more is formed.
+nlohmann::ordered_json json_of(const arrow::Array& array, int64_t row, size_t& left_bytes);
 
 }  // namespace cotune

@@ -7,6 +7,8 @@
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
 #include <parquet/exception.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
 
 #include <algorithm>
 
@@ -17,7 +19,7 @@
 namespace cotune {
 namespace {
 
-constexpr int64_t rows_at_once = 256;
+constexpr int64_t most_rows_at_once = 256, bytes_at_once = int64_t{16} << 20;
 
 /// Arrow's reasons may have several lines.
 [[noreturn]] void refuse(std::string reason) {
@@ -40,16 +42,36 @@ void add_leaves(const parquet::arrow::SchemaField& field, std::vector<int>& leav
   for (const auto& child : field.children) add_leaves(child, leaves);
 }
 
+/// So that a row group's rows of usual length are about bytes_at_once.
+int64_t rows_at_once(const parquet::FileMetaData& file, const std::vector<int>& leaves) {
+  int64_t rows = most_rows_at_once;
+  for (int i = 0; i < file.num_row_groups(); ++i) {
+    const auto group = file.RowGroup(i);
+    double bytes = 1;
+    for (const int leaf : leaves) bytes += static_cast<double>(group->ColumnChunk(leaf)->total_uncompressed_size());
+    const double fitting = static_cast<double>(bytes_at_once) * static_cast<double>(group->num_rows()) / std::max(1.0, bytes);
+    if (fitting < static_cast<double>(rows)) rows = std::max<int64_t>(1, static_cast<int64_t>(fitting));
+  }
+  return rows;
+}
+
+/// Texts that repeat stay in the dictionary in which the file has them.
+void keep_dictionaries(const parquet::SchemaDescriptor& schema, parquet::ArrowReaderProperties& properties) {
+  for (int i = 0; i < schema.num_columns(); ++i) {
+    if (schema.Column(i)->physical_type() == parquet::Type::BYTE_ARRAY) properties.set_read_dictionary(i, true);
+  }
+}
+
 class ParquetRows : public RecordLines {
  public:
   ParquetRows(const std::filesystem::path& path, const std::vector<std::string>& fields) {
     parquet::ArrowReaderProperties properties;
-    properties.set_batch_size(rows_at_once);
     properties.set_pre_buffer(false);
     parquet::arrow::FileReaderBuilder builder;
     parquet::ReaderProperties by_pages;
     by_pages.enable_buffered_stream();
     check(builder.Open(value_of(arrow::io::ReadableFile::Open(path.string())), by_pages));
+    keep_dictionaries(*builder.raw_reader()->metadata()->schema(), properties);
     file_ = value_of(builder.properties(properties)->Build());
     std::vector<int> leaves;
     std::vector<std::string> columns;
@@ -67,6 +89,7 @@ class ParquetRows : public RecordLines {
     }
     std::vector<int> groups(static_cast<size_t>(file_->num_row_groups()));
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);
+    file_->set_batch_size(rows_at_once(*file_->parquet_reader()->metadata(), leaves));
     batches_ = value_of(file_->GetRecordBatchReader(groups, leaves));
   }
 
@@ -76,18 +99,29 @@ class ParquetRows : public RecordLines {
       check(batches_->ReadNext(&batch_));
       if (batch_ == nullptr) return false;
     }
-    nlohmann::ordered_json record = nlohmann::ordered_json::object();
-    for (int i = 0; i < batch_->num_columns(); ++i) {
-      const arrow::Array& column = *batch_->column(i);
-      if (!column.IsNull(row_)) record[batch_->schema()->field(i)->name()] = json_of(column, row_);
+    try {
+      set_text(record());
+    } catch (const RowTooLong&) {
+      text_.clear();
+      repaired_ = false;
+      too_long_ = true;
     }
     ++row_;
     ++line_;
-    set_text(record);
     return true;
   }
 
  private:
+  nlohmann::ordered_json record() const {
+    size_t left_bytes = max_line_bytes;
+    nlohmann::ordered_json record = nlohmann::ordered_json::object();
+    for (int i = 0; i < batch_->num_columns(); ++i) {
+      const arrow::Array& column = *batch_->column(i);
+      if (!column.IsNull(row_)) record[batch_->schema()->field(i)->name()] = json_of(column, row_, left_bytes);
+    }
+    return record;
+  }
+
   void set_text(const nlohmann::ordered_json& record) {
     using Handling = nlohmann::ordered_json::error_handler_t;
     try {

@@ -6,10 +6,11 @@ where they are installed.
 """
 import gzip
 import json
+import os
 import re
 import unittest
 
-from program import ProgramTest
+from program import PROGRAM, ProgramTest
 from tiny_models import ROOT, copy_model
 
 try:
@@ -204,6 +205,40 @@ class DataFiles(ProgramTest):
         whole = (self.path / "null.parquet").read_bytes()
         (self.path / "cut.parquet").write_bytes(whole[:len(whole) // 2])
         self.assertIn("cut.parquet: cannot be read as Parquet: ", self.refused("train: cut.parquet"))
+
+    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    def test_parquet_rows_longer_than_a_line_may_be_are_named(self):
+        offsets = pyarrow.array([0, 4, 20_000_004, 20_000_008], pyarrow.int32())
+        tokens = pyarrow.ListArray.from_arrays(offsets, pyarrow.nulls(20_000_008, pyarrow.int8()).fill_null(1))
+        pyarrow.parquet.write_table(pyarrow.table({"input_ids": tokens, "labels": tokens}), self.path / "long.parquet", compression="zstd")
+        self.assertIn("long.parquet:2: the line is longer than 64 MiB", self.refused("train: long.parquet"))
+
+    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    def test_a_text_that_parquet_repeats_is_in_memory_once(self):
+        texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1] * 600, pyarrow.int32()), pyarrow.array(["a" * (8 << 20), "b"]))
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), self.path / "texts.parquet", compression="zstd", store_schema=False)
+        jobs = self.write_jobs("train: texts.parquet, max_examples: 2, max_length: 64")
+        program = os.posix_spawn(PROGRAM, self.command("data", jobs, "--count", "0"), os.environ,
+                                 file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])
+        _, status, usage = os.wait4(program, 0)
+        self.assertEqual(status, 0)
+        self.assertLess(usage.ru_maxrss, 1 << 20)  # KiB; 256 rows as plain texts are 1 GiB, and more while they are read
+
+    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    def test_maps_of_texts_are_read_from_parquet(self):
+        arguments = pyarrow.array([[("city", "Bern")]] * 2, pyarrow.map_(pyarrow.string(), pyarrow.string()))
+        call = pyarrow.StructArray.from_arrays([pyarrow.array(["weather"] * 2), arguments], ["name", "arguments"])
+        chats = pyarrow.array([[("user", "Rain?"), ("assistant", "No.")]] * 2,
+                              pyarrow.list_(pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.string())])))
+        tools = pyarrow.ListArray.from_arrays([0, 1, 2], call)
+        pyarrow.parquet.write_table(pyarrow.table({"messages": chats, "tools": tools}), self.path / "maps.parquet")
+        messages = [{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "No."}]
+        record = {"messages": messages, "tools": [{"name": "weather", "arguments": {"city": "Bern"}}]}
+        (self.path / "maps.jsonl").write_bytes(lines([record] * 2))
+        template = f"chat_template: {ROOT}/tests/data/templates/qwen25.jinja"
+        shown = self.examples(f"train: maps.parquet, {template}")
+        self.assertIn("Bern", shown[0])
+        self.assertEqual(shown, self.examples(f"train: maps.jsonl, {template}"))
 
     @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
     def test_parquet_trains_as_jsonl_does(self):
