@@ -197,6 +197,9 @@ std::string safetensors_bytes(std::span<const NamedTensor> tensors,
   }
   plans = in_file_order(std::move(plans));
   std::string out = safetensors_header(plans, metadata);
+  size_t size = out.size();
+  for (const TensorPlan& plan : plans) size += plan.byte_count();
+  out.reserve(size);
   for (const TensorPlan& plan : plans) {
     const std::span<const std::byte> tensor = bytes.at(plan.name);
     out.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());
