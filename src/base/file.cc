@@ -17,6 +17,7 @@
 #include "base/atomic_file.h"
 #include "base/bus_error.h"
 #include "base/error.h"
+#include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
@@ -68,10 +69,13 @@ extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
   for (const MapEntry& entry : map_entries) {
     const std::byte* begin = entry.begin;
     if (begin == nullptr || begin == reserved || address < begin || address >= begin + entry.size) continue;
-    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, entry.message, std::strlen(entry.message));
+    before_sudden_end();
+    write_to_standard_error(entry.message);
     ::_exit(1);
   }
-  std::signal(number, SIG_DFL);  // the read fails again when this returns
+  before_sudden_end();
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // delivered when this returns
 }
 
 [[noreturn]] void throw_system_error(const char* action, const std::filesystem::path& path) {

@@ -15,6 +15,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/sudden_end.h"
 
 namespace cotune {
 
@@ -87,18 +88,18 @@ int run_subcommand(int argc, char** argv) {
   } catch (const CLI::ExtrasError& error) {
     const std::string unexpected = unexpected_arguments(app);
     if (unexpected.empty()) return app.exit(error) == 0 ? 0 : 2;
-    fmt::print(stderr, "{}--help lists the options\n", unexpected);
+    write_to_standard_error(unexpected + "--help lists the options\n");
     return 2;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const UserError& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    write_to_standard_error(fmt::format("{}\n", error.what()));
     return 2;
   } catch (const InternalError& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    write_to_standard_error(fmt::format("{}\n", error.what()));
     return 3;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    write_to_standard_error(fmt::format("{}\n", error.what()));
     return 1;
   }
   return exit_code();
@@ -111,7 +112,7 @@ int run_command_line(int argc, char** argv) {
   std::cout.flush();
   if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (code != 0) return code;
-  fmt::print(stderr, "standard output: cannot be written: {}\n", std::strerror(errno));
+  write_to_standard_error(fmt::format("standard output: cannot be written: {}\n", std::strerror(errno)));
   return 1;
 }
 

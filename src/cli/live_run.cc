@@ -3,13 +3,11 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/run_control.h"
-#include "cli/stop_signals.h"
 #include "watch/run_log.h"
 
 namespace cotune {
 
 std::unique_ptr<LiveView> live_view_of_this_run(RunControl& control, ProgressLines& lines) {
-  call_before_sudden_end(give_terminal_back);
   LiveSource source{.view = [&control] { return control.view(); },
                     .ask = [&control](ControlRequest request, auto answer) { control.take(std::move(request), std::move(answer)); }};
   auto view = std::make_unique<LiveView>(std::move(source), "lines instead", "saves and stops",

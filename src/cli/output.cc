@@ -5,9 +5,10 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <string>
+
+#include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
@@ -29,7 +30,7 @@ void print_line(std::string_view text) {
     ended = true;
     failed = errno != EPIPE;
     if (failed) {
-      fmt::print(stderr, "standard output: cannot be written: {}; the run goes on without\n", std::strerror(errno));
+      write_to_standard_error(fmt::format("standard output: cannot be written: {}; the run goes on without\n", std::strerror(errno)));
     }
     return;
   }

@@ -14,6 +14,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/sudden_end.h"
 #include "cli/memory_check.h"
 #include "cli/model_text.h"
 #include "cli/stop_signals.h"
@@ -145,7 +146,8 @@ class Follower {
 /// Says what is wrong with the ranks. The run's thread usually ends by itself then, since its messages do; if it does not, the
 /// process ends without it.
 void end_soon(const std::string& trouble) {
-  fmt::print(stderr, "{}\n", trouble);
+  before_sudden_end();
+  write_to_standard_error(trouble + "\n");
   std::thread([] {
     std::this_thread::sleep_for(std::chrono::seconds(2));
     ::_exit(1);

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <utility>
 
 #include "base/error.h"
+#include "base/sudden_end.h"
 #include "cli/run_setup.h"
 #include "cli/stop_signals.h"
 #include "ops/memory.h"
@@ -93,7 +93,7 @@ void RunControl::open(const Trainer& trainer) {
     });
   } catch (const SystemError& error) {
     if (stays_) throw;
-    fmt::print(stderr, "{}; the run goes on without `cotune job`\n", error.what());
+    write_to_standard_error(fmt::format("{}; the run goes on without `cotune job`\n", error.what()));
     return;
   }
   reader_ = std::thread([this] { read_joining_jobs_of_requests(); });

@@ -6,23 +6,19 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
-#include <string_view>
+
+#include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
 
 std::atomic<bool> finishing{false}, requested{false};
-std::atomic<void (*)()> before_sudden_end{nullptr};
 /// Made once, before any signal is caught.
 int event = -1;
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
 
 /// Set once and never freed: the handler reads it.
 std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
-
-void say(std::string_view text) {
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
-}
 
 extern "C" void on_stop_signal(int number) {
   if (!finishing) {
@@ -31,18 +27,18 @@ extern "C" void on_stop_signal(int number) {
         if (::unlink(path.c_str()) != 0) ::rmdir(path.c_str());
       }
     }
-    say("stopped before training began; nothing was changed\n");
+    write_to_standard_error("stopped before training began; nothing was changed\n");
     ::_exit(130);
   }
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   if (requested.exchange(true)) {
-    if (void (*call)() = before_sudden_end) call();
+    before_sudden_end();
     std::signal(number, SIG_DFL);
     std::raise(number);  // delivered when this handler returns
     return;
   }
-  say("stopping: every job is saved first; a second signal stops at once\n");
+  write_to_standard_error("stopping: every job is saved first; a second signal stops at once\n");
 }
 
 }  // namespace
@@ -61,8 +57,6 @@ void catch_stop_signals() {
 void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
   removed_when_stopped = new std::vector<std::string>(paths.begin(), paths.end());
 }
-
-void call_before_sudden_end(void (*call)()) { before_sudden_end = call; }
 
 void leave_stopping_to_the_first_rank() {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);

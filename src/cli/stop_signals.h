@@ -17,9 +17,6 @@ void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 /// From here on the first signal sets stop_requested(), and a second one ends the program as the signal does by default.
 void finish_before_stopping();
 
-/// Called in the handler of a signal that ends the program at once, before it does.
-void call_before_sudden_end(void (*call)());
-
 /// Of a rank other than the first: launchers signal every process, and the first one ends the others when all is saved.
 void leave_stopping_to_the_first_rank();
 

@@ -490,7 +490,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   control.attach(options);
   Trainer trainer(backbone, std::move(jobs), std::move(options));
   control.open(trainer);
-  const bool is_live = !arguments.json && !arguments.plain && has_live_terminal();
+  const bool is_live = !arguments.json && !arguments.plain && processes == nullptr && has_live_terminal();
   const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, lines) : nullptr;
   const RunSummary summary = run_to_the_end(trainer);
   if (live != nullptr) live->end();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/sudden_end.h"
 #include "watch/job_outcome.h"
 
 namespace cotune {
@@ -75,10 +76,14 @@ void LiveView::close() {
   const std::string left = terminal_->messages();
   terminal_.reset();
   const std::lock_guard lock(mutex_);
-  if (print_) {
-    for (const std::string& line : lines_) print_(line);
+  try {
+    if (print_) {
+      for (const std::string& line : lines_) print_(line);
+    }
+  } catch (const std::exception& error) {
+    write_to_standard_error(fmt::format("{}\n", error.what()));
   }
-  if (!left.empty()) fmt::print(stderr, "{}", left);
+  write_to_standard_error(left);
   lines_.clear();
   open_ = false;
   closed_.notify_all();

@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <langinfo.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -12,8 +14,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
+#include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
@@ -23,11 +27,13 @@ constexpr std::string_view leave_screen = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 // What handlers of signals read: plain values, written while `alive` is false or by the handler itself.
 std::atomic<bool> alive{false}, shown{false};
-bool keys_are_ours = false;
+bool keys_are_ours = false, was_away = false;
 termios before{}, ours{};
 int error_before = -1;                       // standard error's terminal; -1: it goes elsewhere
 std::array<int, 2> error_pipe = {-1, -1};
-constexpr std::array<int, 6> deadly = {SIGSEGV, SIGABRT, SIGFPE, SIGILL, SIGQUIT, SIGSYS};
+// Those whose default is to kill, without the ones that the program catches itself: SIGINT, SIGTERM, SIGHUP, SIGBUS.
+constexpr std::array<int, 16> deadly = {SIGSEGV, SIGABRT,   SIGFPE,  SIGILL,  SIGQUIT, SIGSYS, SIGTRAP,   SIGXCPU,
+                                        SIGALRM, SIGVTALRM, SIGPROF, SIGUSR1, SIGUSR2, SIGIO,  SIGSTKFLT, SIGPWR};
 std::array<struct sigaction, deadly.size()> deadly_before;
 struct sigaction stop_before;
 
@@ -42,17 +48,37 @@ void write_all(int descriptor, std::string_view bytes) {
 
 bool in_foreground() { return ::tcgetpgrp(STDOUT_FILENO) == ::getpgrp(); }
 
+/// While it lives, use of a terminal in whose background this process has come to be fails, or works, but stops nobody.
+class NotStopped {
+ public:
+  NotStopped() {
+    sigset_t of_background;
+    ::sigemptyset(&of_background);
+    ::sigaddset(&of_background, SIGTTIN);
+    ::sigaddset(&of_background, SIGTTOU);
+    ::pthread_sigmask(SIG_BLOCK, &of_background, &mask_);
+  }
+  ~NotStopped() { ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr); }
+  NotStopped(const NotStopped&) = delete;
+  NotStopped& operator=(const NotStopped&) = delete;
+
+ private:
+  sigset_t mask_;
+};
+
 void hide() {
   if (!shown.exchange(false)) return;
+  const NotStopped here;
   write_all(STDOUT_FILENO, leave_screen);
-  if (keys_are_ours) ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
+  if (keys_are_ours && in_foreground()) ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
 }
 
+/// In the foreground.
 void show() {
-  if (shown || !in_foreground()) return;
+  if (shown.exchange(true)) return;
+  const NotStopped here;
   if (keys_are_ours) ::tcsetattr(STDIN_FILENO, TCSANOW, &ours);
   write_all(STDOUT_FILENO, enter_screen);
-  shown = true;
 }
 
 extern "C" void on_deadly_signal(int number) {
@@ -63,10 +89,27 @@ extern "C" void on_deadly_signal(int number) {
   std::raise(number);
 }
 
+extern "C" void on_stop_key(int);
+
+void catch_stop_key(struct sigaction* former) {
+  struct sigaction action{};
+  action.sa_handler = on_stop_key;
+  ::sigaction(SIGTSTP, &action, former);
+}
+
+/// Stops as without us: not at all in a process group that no shell could set going again, or where the signal is ignored. The screen
+/// comes back when it is drawn in the foreground.
 extern "C" void on_stop_key(int) {
   const int reason = errno;
   hide();
-  std::raise(SIGSTOP);  // the screen comes back when it is drawn in the foreground
+  ::sigaction(SIGTSTP, &stop_before, nullptr);
+  std::raise(SIGTSTP);
+  sigset_t stop, mask;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::pthread_sigmask(SIG_UNBLOCK, &stop, &mask);
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  if (alive) catch_stop_key(nullptr);
   errno = reason;
 }
 
@@ -83,9 +126,15 @@ void keep_standard_error() {
 
 }  // namespace
 
-bool has_live_terminal() {
+bool has_drawing_terminal() {
   const char* kind = std::getenv("TERM");
-  return ::isatty(STDOUT_FILENO) && kind != nullptr && *kind != '\0' && std::strcmp(kind, "dumb") != 0 && in_foreground();
+  return ::isatty(STDOUT_FILENO) && kind != nullptr && *kind != '\0' && std::strcmp(kind, "dumb") != 0;
+}
+
+bool has_live_terminal() {
+  struct stat input{}, output{};
+  return has_drawing_terminal() && in_foreground() && ::isatty(STDIN_FILENO) && ::fstat(STDIN_FILENO, &input) == 0 &&
+         ::fstat(STDOUT_FILENO, &output) == 0 && input.st_rdev == output.st_rdev;
 }
 
 bool wants_colour() {
@@ -110,7 +159,7 @@ std::pair<size_t, size_t> terminal_size() {
 
 Terminal::Terminal() {
   COTUNE_CHECK(!alive, "there is one terminal");
-  keys_are_ours = ::isatty(STDIN_FILENO) && ::tcgetattr(STDIN_FILENO, &before) == 0 && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+  keys_are_ours = ::tcgetattr(STDIN_FILENO, &before) == 0;
   ours = before;
   ours.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   ours.c_cc[VMIN] = 0;
@@ -119,9 +168,12 @@ Terminal::Terminal() {
   alive = true;
   struct sigaction action{};
   action.sa_handler = on_deadly_signal;
-  for (size_t i = 0; i < deadly.size(); ++i) ::sigaction(deadly[i], &action, &deadly_before[i]);
-  action.sa_handler = on_stop_key;
-  ::sigaction(SIGTSTP, &action, &stop_before);
+  for (size_t i = 0; i < deadly.size(); ++i) {
+    ::sigaction(deadly[i], &action, &deadly_before[i]);
+    if (deadly_before[i].sa_handler == SIG_IGN) ::sigaction(deadly[i], &deadly_before[i], nullptr);
+  }
+  catch_stop_key(&stop_before);
+  call_before_sudden_end(give_terminal_back);
   [[maybe_unused]] static const int at_exit = std::atexit(give_terminal_back);
 }
 
@@ -138,17 +190,24 @@ Terminal::~Terminal() {
 bool Terminal::has_keys() const { return keys_are_ours; }
 
 Terminal::Screen Terminal::screen() {
+  if (!in_foreground()) {
+    was_away = true;
+    return Screen::away;
+  }
+  if (std::exchange(was_away, false)) shown = false;  // whoever had the terminal meanwhile has made it theirs
   const bool was_shown = shown;
   if (alive) show();
   return !shown ? Screen::away : was_shown ? Screen::held : Screen::anew;
 }
 
 void Terminal::draw(std::string_view bytes) {
-  if (shown) write_all(STDOUT_FILENO, bytes);
+  const NotStopped here;
+  if (shown && in_foreground()) write_all(STDOUT_FILENO, bytes);
 }
 
 std::string Terminal::keys() {
-  if (!keys_are_ours || !shown) return "";
+  const NotStopped here;
+  if (!keys_are_ours || !shown || !in_foreground()) return "";
   char bytes[256];
   const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
   return count > 0 ? std::string(bytes, static_cast<size_t>(count)) : "";

@@ -7,8 +7,10 @@
 
 namespace cotune {
 
-/// Whether standard output is a terminal that a live view can be drawn on: one that knows how to move its cursor, and whose
-/// foreground this process is in.
+/// Whether standard output is a terminal that knows colours and how to move its cursor.
+bool has_drawing_terminal();
+
+/// Whether a live view can be drawn on it: standard input is the same terminal, and this process is in its foreground.
 bool has_live_terminal();
 
 /// Colours as the environment wishes (NO_COLOR), and characters beyond ASCII as the locale has them.
@@ -19,11 +21,12 @@ bool shows_unicode();
 std::pair<size_t, size_t> terminal_size();
 
 /// The terminal of standard output as a screen to draw on: the alternate screen, without a cursor, and keys as they are pressed,
-/// without an echo, where standard input is the same terminal. Ctrl-C, Ctrl-\ and Ctrl-Z keep their meaning. While it lives, what is
-/// written to standard error of the same terminal is kept (messages()).
+/// without an echo; where has_live_terminal(). Ctrl-C, Ctrl-\ and Ctrl-Z keep their meaning. While it lives, what is written to
+/// standard error of a terminal is kept (messages()).
 ///
 /// However the process ends but by SIGKILL, the terminal is as before: by the destructor, by exit(), by a signal that kills, by
-/// Ctrl-Z, after which `fg` brings the screen back. One at a time.
+/// whoever calls before_sudden_end(), by Ctrl-Z, after which `fg` brings the screen back. In the background it is left alone. One at a
+/// time.
 class Terminal {
  public:
   Terminal();

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
+
 #include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
@@ -68,6 +72,42 @@ TEST(FileDeathTest, TruncatedWhileItIsMappedIsNamed) {
         std::exit(first == 'x' ? 3 : 4);
       },
       ::testing::ExitedWithCode(1), "shrinks.bin: cannot be read any more");
+}
+
+TEST(FileDeathTest, WhatIsToBePutInOrderIsSoBeforeTheMessageOfATruncatedOne) {
+  const auto path = scratch_folder() / "ends.bin";
+  write_file_atomically(path, std::string(10000, 'x'));
+  EXPECT_EXIT(
+      {
+        report_bus_errors();
+        call_before_sudden_end([] { write_to_standard_error("in order; "); });
+        const MappedFile file(path);
+        std::filesystem::resize_file(path, 0);
+        const volatile char first = file.text()[0];
+        std::exit(first == 'x' ? 3 : 4);
+      },
+      ::testing::ExitedWithCode(1), "in order; .*ends.bin: cannot be read any more");
+}
+
+TEST(SuddenEndDeathTest, ABusErrorOfSomethingElseKillsAsEver) {
+  EXPECT_EXIT(
+      {
+        report_bus_errors();
+        call_before_sudden_end([] { write_to_standard_error("in order"); });
+        std::raise(SIGBUS);
+        std::exit(3);
+      },
+      ::testing::KilledBySignal(SIGBUS), "in order");
+}
+
+TEST(SuddenEndDeathTest, AStandardErrorThatHasGoneIsNoFailure) {
+  EXPECT_EXIT(
+      {
+        ::close(STDERR_FILENO);
+        write_to_standard_error("nobody");
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Diagnostics, AreReportedTogetherInLineOrder) {

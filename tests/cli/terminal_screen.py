@@ -8,6 +8,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 
@@ -22,7 +23,7 @@ class Screen:
     def __init__(self, columns, rows):
         self.columns, self.rows = columns, rows
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
-        self.row = self.column = 0
+        self.row = self.column = self.times_taken = 0
         self.pending = ""
 
     def feed(self, text):
@@ -57,6 +58,7 @@ class Screen:
             on = kind == "h"
             if numbers == "?1049":
                 self.is_alternate, self.alternate, self.row, self.column = on, {}, 0, 0
+                self.times_taken += on
             elif numbers == "?25":
                 self.cursor_shown = on
             elif numbers == "?7":
@@ -84,8 +86,32 @@ class Screen:
         return "\n".join(self.lines())
 
 
+# Runs a program in a process group of its own as a shell does: when it has stopped it takes the terminal, and a line has it go on.
+SHELL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+child = os.fork()
+if child == 0:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[1], sys.argv[1:])
+while True:
+    _, status = os.waitpid(child, os.WUNTRACED)
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    print("stopped", flush=True)
+    sys.stdin.readline()
+    os.tcsetpgrp(0, child)
+    os.killpg(child, signal.SIGCONT)
+"""
+
+
 class TerminalProgram:
-    def __init__(self, command, columns=100, rows=24, **environment):
+    """The program is the leader of the terminal's session, unless a shell is."""
+
+    def __init__(self, command, columns=100, rows=24, in_shell=False, standard_input=None, **environment):
         self.master, self.slave = pty.openpty()
         self.screen, self.decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")()
         self.resize(columns, rows, tell=False)
@@ -93,10 +119,13 @@ class TerminalProgram:
 
         def take_terminal():
             os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            fcntl.ioctl(1, termios.TIOCSCTTY, 0)
             signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-        self.process = subprocess.Popen(command, stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=take_terminal,
+        if in_shell:
+            command = [sys.executable, "-c", SHELL, *command]
+        self.process = subprocess.Popen(command, stdin=standard_input or self.slave, stdout=self.slave, stderr=self.slave,
+                                        preexec_fn=take_terminal,
                                         env={**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment})
 
     def resize(self, columns, rows, tell=True):
@@ -145,5 +174,11 @@ class TerminalProgram:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self.master)
+        self.hang_up()
         os.close(self.slave)
+
+    def hang_up(self):
+        """As closing the window does."""
+        if self.master >= 0:
+            os.close(self.master)
+        self.master = -1
