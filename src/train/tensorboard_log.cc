@@ -78,8 +78,12 @@ double TensorBoardLog::tensorboard_time() {
 }
 
 AppendedFile& TensorBoardLog::file_of(const std::string& run, int64_t step) {
-  std::unique_ptr<AppendedFile>& file = files_[run];
-  if (file != nullptr) return *file;
+  EventFile& file = files_[run];
+  if (file.open != nullptr) return *file.open;
+  if (!file.path.empty()) {
+    file.open = std::make_unique<AppendedFile>(file.path, true);
+    return *file.open;
+  }
   const fs::path folder = folder_ / run;
   std::error_code error;
   fs::create_directories(folder, error);
@@ -89,13 +93,14 @@ AppendedFile& TensorBoardLog::file_of(const std::string& run, int64_t step) {
   ::gethostname(host, sizeof host - 1);
   const std::vector<fs::path> before = event_files(folder);
   const double now = time_of_day_();
-  file = std::make_unique<AppendedFile>(
-      folder / fmt::format("{}{:010d}.{}.{:04d}", file_prefix, static_cast<int64_t>(now), host, before.size()), false);
+  const fs::path path = folder / fmt::format("{}{:010d}.{}.{:04d}", file_prefix, static_cast<int64_t>(now), host, before.size());
+  file.open = std::make_unique<AppendedFile>(path, false);
   std::string begin =
       to_record({.wall_time = now, .step = 0, .file_version = tensorboard_file_version, .session_start = false, .values = {}});
   if (!before.empty()) begin += to_record({.wall_time = now, .step = step, .file_version = "", .session_start = true, .values = {}});
-  file->write(begin);
-  return *file;
+  file.open->write(begin);
+  file.path = path;
+  return *file.open;
 }
 
 void TensorBoardLog::write(const std::string& run, int64_t step, std::vector<TensorBoardValue> values) {
@@ -105,6 +110,15 @@ void TensorBoardLog::write(const std::string& run, int64_t step, std::vector<Ten
       to_record({.wall_time = time_of_day_(), .step = step, .file_version = "", .session_start = false, .values = std::move(values)}));
 }
 
+void TensorBoardLog::write(const TrainingJob& job, int64_t step, std::vector<TensorBoardValue> values) {
+  write(job.spec().name, step, std::move(values));
+  if (has_ended(job.state().status)) on_job_ended(job);  // a sample answer, say
+}
+
+void TensorBoardLog::on_job_paused(const TrainingJob& job) { files_[job.spec().name].open.reset(); }
+
+void TensorBoardLog::on_job_ended(const TrainingJob& job) { files_[job.spec().name].open.reset(); }
+
 void TensorBoardLog::on_job_started(const TrainingJob& job) { first_steps_.try_emplace(job.spec().name, job.state().step + 1); }
 
 void TensorBoardLog::on_step(const StepEvent& event) {
@@ -113,7 +127,7 @@ void TensorBoardLog::on_step(const StepEvent& event) {
   values.push_back(scalar("train/learning_rate", event.learning_rate));
   values.push_back(scalar("train/epoch", event.job->state().epoch));
   values.push_back(scalar("train/tokens_per_second", event.tokens_per_second));
-  write(event.job->spec().name, event.job->state().step, std::move(values));
+  write(*event.job, event.job->state().step, std::move(values));
 }
 
 void TensorBoardLog::on_usage(const UsageEvent& event) {
@@ -126,12 +140,12 @@ void TensorBoardLog::on_usage(const UsageEvent& event) {
 
 void TensorBoardLog::on_evaluation(const EvaluationEvent& event) {
   if (event.job->is_emulated()) return;
-  write(event.job->spec().name, event.job->state().step, {scalar("eval/loss", event.loss), scalar("eval/accuracy", event.accuracy)});
+  write(*event.job, event.job->state().step, {scalar("eval/loss", event.loss), scalar("eval/accuracy", event.accuracy)});
 }
 
 void TensorBoardLog::on_sample(const SampleEvent& event) {
   const std::string answer = event.out_of_memory ? "*no memory was left for an answer*" : as_written(event.answer);
-  write(event.job->spec().name, event.step,
+  write(*event.job, event.step,
         {{.tag = "sample/text_summary",
           .scalar = {},
           .text = fmt::format("**asked**\n\n{}\n\n**answers**\n\n{}", as_written(event.prompt), answer)}});

@@ -31,16 +31,24 @@ class TensorBoardLog : public RunObserver {
   void on_usage(const UsageEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;
   void on_sample(const SampleEvent& event) override;
+  void on_job_paused(const TrainingJob& job) override;
+  void on_job_ended(const TrainingJob& job) override;
 
  private:
+  /// One that is not open is opened again by what is written next: only jobs that run take a descriptor.
+  struct EventFile {
+    std::filesystem::path path;
+    std::unique_ptr<AppendedFile> open;
+  };
   static double tensorboard_time();
   /// run: "" for the folder itself. step: from which on a reader forgets what it has read of earlier files.
   AppendedFile& file_of(const std::string& run, int64_t step);
   void write(const std::string& run, int64_t step, std::vector<TensorBoardValue> values);
+  void write(const TrainingJob& job, int64_t step, std::vector<TensorBoardValue> values);
 
   std::filesystem::path folder_;
   std::function<double()> time_of_day_;
-  std::map<std::string, std::unique_ptr<AppendedFile>> files_;
+  std::map<std::string, EventFile> files_;
   std::map<std::string, int64_t> first_steps_;  ///< by job, the first step of this process
 };
 

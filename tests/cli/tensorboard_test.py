@@ -7,6 +7,7 @@ TensorBoard is looked for in .deps/venv (scripts/install-dependencies --comparis
 """
 import json
 import math
+import os
 import pathlib
 import signal
 import struct
@@ -142,14 +143,23 @@ class TensorBoardTest(ProgramTest):
         asked = [event for event in self.metrics("run") if event["event"] == "sample"]
         self.assertEqual([(event["step"], event["prompt"]) for event in asked], [(0, "a<b>"), (2, "a<b>")])
 
+    def test_only_jobs_that_run_hold_their_files_open(self):
+        process = self.start_program("train", self.jobs_file(steps=1_000_000, save_steps=0), "--output-dir", self.path / "run", "--json",
+                                     "--tensorboard", "--set", "jobs.plain.train.steps=2")
+        self.wait_for(process, lambda event: event["event"] == "step" and event["step"] == 4)
+        files = [os.readlink(file) for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()]
+        folders = {pathlib.Path(file).parent.name for file in files if "events.out.tfevents" in file}
+        self.assertEqual(folders, {"tensorboard", "bottleneck", "sparse"})
+        self.kill(process)
+        self.assertEqual([step for step, _ in self.logged()["plain"]["train/loss"]], [1, 2])
+
     def test_a_run_that_was_killed_and_resumed_has_every_point_once(self):
-        jobs = self.jobs_file(steps=20, save_steps=4, train=", eval_steps: 5")
+        jobs = self.jobs_file(steps=60, save_steps=4, train=", eval_steps: 5")
         for end in (7, 14):
             resume = ("--resume",) if end > 7 else ()
             process = self.start_program("train", jobs, "--output-dir", self.path / "run", "--json", "--tensorboard", *resume)
             self.wait_for(process, lambda event: event["event"] == "step" and event["step"] >= end)
-            if self.kill(process) == 0:
-                return
+            self.assertEqual(self.kill(process), -signal.SIGKILL)  # its pipe holds far fewer steps than are left
             files = sorted((self.path / "run" / "tensorboard" / "plain").iterdir())
             with open(files[-1], "ab") as file:  # as if it had been killed in the middle of a record
                 file.write(b"\x20\0\0\0\0\0\0\0half")
@@ -159,7 +169,7 @@ class TensorBoardTest(ProgramTest):
         starts = [event for event, _ in events(files[-1]) if 7 in event]
         self.assertEqual([(dict(fields(event[7])), event[2] % 4) for event in starts], [({1: 1}, 1)])  # from the step after a checkpoint
         logged = self.logged()
-        self.assertEqual([step for step, _ in logged["plain"]["train/loss"]], list(range(1, 21)))
+        self.assertEqual([step for step, _ in logged["plain"]["train/loss"]], list(range(1, 61)))
         self.assert_as_metrics(logged)
         steps = [step for step, _ in logged["."]["tokens_per_second"]]
         self.assertEqual(steps, sorted(set(steps)))
