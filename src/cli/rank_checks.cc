@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cli/trace_file.h"
 #include "jobs/enum_names.h"
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
@@ -44,23 +45,14 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   }
 }
 
-namespace {
-
-void check_folder_of(const char* option, const fs::path& file, Diagnostics& mistakes) {
-  const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
-  if (!fs::is_directory(folder)) mistakes.add(option, 0, "", fmt::format("{} is no folder", folder.string()));
-}
-
-}  // namespace
-
 void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
   if (run.ranks == 1) mistakes.add("--rank-trace", 0, "", "belongs to several ranks, and run.ranks is 1: --trace is of one");
-  check_folder_of("--rank-trace", file, mistakes);
+  check_trace_file("--rank-trace", file, mistakes);
 }
 
 void check_run_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
   if (run.ranks > 1) mistakes.add("--trace", 0, "", fmt::format("is of one rank, and run.ranks is {}: --rank-trace is of several", run.ranks));
-  check_folder_of("--trace", file, mistakes);
+  check_trace_file("--trace", file, mistakes);
 }
 
 }  // namespace cotune

@@ -1,6 +1,6 @@
 #include "cli/rank_trace.h"
 
-#include "base/file.h"
+#include "cli/trace_file.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -68,7 +68,7 @@ void RankTrace::on_run_ended(const RunSummary& summary) {
     runs.push_back({.schedule = &each.planned, .simulation = &each.predicted, .name = "planned", .process = 0, .first_rank = each.first_rank, .start_s = each.begin_s});
     runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = done, .process = 1, .first_rank = each.first_rank, .start_s = each.begin_s});
   }
-  write_file_atomically(file_, render_trace(runs));
+  write_trace_file(file_, render_trace(runs));
 }
 
 }  // namespace cotune

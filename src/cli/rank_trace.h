@@ -18,7 +18,7 @@ class RankTrace : public RunObserver {
   explicit RankTrace(std::filesystem::path file) : file_(std::move(file)) {}
 
   void on_ranks(const ReplicaPlans& plans, const RankTimes& times, double begin_s) override;
-  /// Writes the file. Throws SystemError.
+  /// Writes the file, as write_trace_file does.
   void on_run_ended(const RunSummary& summary) override;
 
  private:

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/file.h"
+#include "cli/trace_file.h"
 #include "schedule/pipeline/simulate.h"
 #include "train/training_job.h"
 
@@ -99,7 +99,7 @@ void RunTrace::on_run_ended(const RunSummary& summary) {
     events.push_back(std::move(event));
   }
   const Json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-  write_file_atomically(file_, trace.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_trace_file(file_, trace.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace cotune

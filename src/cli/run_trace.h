@@ -23,7 +23,7 @@ class RunTrace : public RunObserver {
   void on_computed(const StepPlan& plan, std::span<const SimulatedSpan> spans, bool is_evaluation) override;
   void on_saving(const TrainingJob& job) override;
   void on_checkpoint(const TrainingJob& job) override;
-  /// Writes the file. Throws SystemError.
+  /// Writes the file, as write_trace_file does.
   void on_run_ended(const RunSummary& summary) override;
 
  private:

@@ -4,6 +4,7 @@
     COTUNE=build/cotune python3 tests/cli/trace_test.py [UNITTEST OPTIONS]
 """
 import json
+import os
 import unittest
 
 from program import METHODS, ProgramTest
@@ -43,6 +44,27 @@ class Trace(ProgramTest):
                                 expect=2).stderr
         self.assertIn("--trace: is of one rank, and run.ranks is 2", said)
         self.assertIn("missing is no folder", said)
+        (self.path / "folder").mkdir()
+        os.mkfifo(self.path / "pipe")
+        for option, ranks in (("--trace", 1), ("--rank-trace", 2)):
+            for name, trouble in (("folder", "is a folder; accepted is a file"), ("pipe", "is no regular file")):
+                said = self.run_program("train", jobs, "--output-dir", self.path / "run", option, self.path / name, f"--ranks={ranks}",
+                                        expect=2).stderr
+                self.assertIn(f"{option}: {self.path / name} {trouble}", said)
+        self.assertFalse((self.path / "run").exists())
+
+    def test_that_cannot_be_written_in_the_end_is_told_and_the_run_is_complete(self):
+        for option, ranks in (("--trace", 1), ("--rank-trace", 2)):
+            with self.subTest(option):
+                folder, run = self.path / "traces", self.path / f"run{ranks}"
+                folder.mkdir()
+                process = self.start_program("train", self.jobs_file(), "--output-dir", run, "--json", option, folder / "trace.json",
+                                             f"--ranks={ranks}")
+                self.wait_for(process, lambda event: event["event"] == "step")
+                folder.rmdir()
+                _, errors = self.end(process, expect=0)
+                self.assertIn("the run is complete without the trace", errors)
+                self.assertFalse(json.loads((run / "summary.json").read_text())["interrupted"])
 
 
 if __name__ == "__main__":
