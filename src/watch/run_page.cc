@@ -8,6 +8,7 @@
 
 #include "base/quantity_text.h"
 #include "watch/line_chart.h"
+#include "watch/smoothed_curve.h"
 
 namespace cotune {
 namespace {
@@ -114,19 +115,6 @@ std::vector<ChartPoint> losses(const LoggedJob& job) {
   std::vector<ChartPoint> points;
   for (const LoggedStep& step : job.made) points.push_back({static_cast<double>(step.step), step.loss});
   return points;
-}
-
-/// Means over a window that is a fifteenth of the curve.
-std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points) {
-  const auto count = static_cast<std::ptrdiff_t>(points.size()), reach = count / 30;
-  std::vector<ChartPoint> means;
-  for (std::ptrdiff_t i = 0; i < count; ++i) {
-    double sum = 0;
-    const std::ptrdiff_t begin = std::max<std::ptrdiff_t>(0, i - reach), end = std::min(count, i + reach + 1);
-    for (std::ptrdiff_t k = begin; k < end; ++k) sum += points[static_cast<size_t>(k)].y;
-    means.push_back({points[static_cast<size_t>(i)].x, sum / static_cast<double>(end - begin)});
-  }
-  return means;
 }
 
 std::string loss_charts(const RunLog& log) {
