@@ -12,24 +12,29 @@
 namespace cotune {
 
 RunView current_view(const std::filesystem::path& run) {
+  bool is_silent = false;
   try {
     ControlClient client(run);
     ControlRequest request;
     request.action = ControlAction::view;
-    const ControlReply reply = client.ask(request);
-    if (reply.error) throw UserError(reply.error->message);
-    if (reply.view) return *reply.view;
+    const std::optional<ControlReply> reply = client.ask_within(most_seconds_to_answer, request);
+    if (reply && reply->error) throw UserError(reply->error->message);
+    if (reply && reply->view) return *reply->view;
+    is_silent = !reply;
   } catch (const NobodyListens&) {
   } catch (const SystemError&) {  // it has ended just now
   }
-  return view_of(read_run_log(run), is_being_trained(run));
+  const bool goes_on = is_being_trained(run);
+  RunView view = view_of(read_run_log(run), goes_on);
+  if (is_silent && goes_on) view.run.phase = "unresponsive";
+  return view;
 }
 
 void print_view(const RunView& view) {
   constexpr size_t widest = 120;
   const bool on_terminal = ::isatty(STDOUT_FILENO);
   const ScreenStyle style{.columns = on_terminal ? terminal_size().first : widest,
-                          .colour = on_terminal && has_live_terminal() && wants_colour(),
+                          .colour = has_drawing_terminal() && wants_colour(),
                           .unicode = shows_unicode()};
   for (const std::string& line : run_screen(view, style)) print_line(line.substr(0, line.find_last_not_of(' ') + 1));
 }

@@ -1,12 +1,17 @@
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 
 #include "control/run_view.h"
 
 namespace cotune {
 
-/// The run in a folder: as its process tells it, or, where no process listens, as its files have it. Throws UserError: it holds no run.
+/// So long a run may take to answer, which does so without waiting for a round, until it counts as unresponsive.
+constexpr std::chrono::seconds most_seconds_to_answer{2};
+
+/// The run in a folder: as its process tells it, or, where none listens or answers, as its files have it. Throws UserError: it holds no
+/// run.
 RunView current_view(const std::filesystem::path& run);
 
 /// As lines on standard output, as wide as its terminal where it is one, else at most 120 columns.

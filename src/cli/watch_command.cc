@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
@@ -92,16 +93,29 @@ extern "C" void on_end_signal(int number) {
 
 /// Returns when the user has enough or the run has ended: whether the run goes on.
 bool watch(const fs::path& run) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds between_keys{200};
   ControlClient client(run);
   Asker asker(run);
   bool goes_on = true;
+  RunView newest;
+  newest.run.folder = run.string();
+  newest.run.phase = "unresponsive";
+  Clock::time_point answered = Clock::now();
   const auto view_now = [&]() -> std::optional<RunView> {
     ControlRequest request;
     request.action = ControlAction::view;
     try {
-      const ControlReply reply = client.ask(request);
-      if (reply.error) throw UserError(reply.error->message);
-      return reply.view;
+      const std::optional<ControlReply> reply = client.ask_within(between_keys, request);
+      if (reply && reply->error) throw UserError(reply->error->message);
+      if (reply && !reply->view) return std::nullopt;
+      if (reply) {
+        newest = *reply->view;
+        answered = Clock::now();
+      } else if (Clock::now() - answered > most_seconds_to_answer) {
+        newest.run.phase = "unresponsive";
+      }
+      return newest;
     } catch (const SystemError&) {
       goes_on = false;
       return std::nullopt;
@@ -118,7 +132,7 @@ bool watch(const fs::path& run) {
 
 int watch_run(const fs::path& run) {
   if (!has_live_terminal()) {
-    throw_user_error("standard output is no terminal to draw on: `cotune status --run {}` prints how the run stands", run.string());
+    throw_user_error("standard input and output are no terminal to draw on: `cotune status --run {}` prints how the run stands", run.string());
   }
   bool goes_on = true;
   try {

@@ -1,8 +1,10 @@
 #include "control/client.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -23,6 +25,24 @@ namespace {
 ControlClient::ControlClient(std::filesystem::path run) : run_(std::move(run)), connection_(connect_to(run_)) {}
 
 ControlReply ControlClient::ask(const ControlRequest& request, std::string* line) {
+  send(request);
+  std::string reply;
+  read_line(reply);
+  ControlReply read = parse_reply(reply);
+  if (line != nullptr) *line = std::move(reply);
+  return read;
+}
+
+std::optional<ControlReply> ControlClient::ask_within(std::chrono::milliseconds patience, const ControlRequest& request) {
+  if (!is_owed_) send(request);
+  is_owed_ = true;
+  std::string reply;
+  if (!read_line(reply, std::chrono::steady_clock::now() + patience)) return std::nullopt;
+  is_owed_ = false;
+  return parse_reply(reply);
+}
+
+void ControlClient::send(const ControlRequest& request) {
   const std::string text = to_line(request) + "\n";
   for (size_t sent = 0; sent < text.size();) {
     const ssize_t count = ::send(connection_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
@@ -30,24 +50,27 @@ ControlReply ControlClient::ask(const ControlRequest& request, std::string* line
     if (count < 0) break;  // why it was closed may stand in a reply
     sent += static_cast<size_t>(count);
   }
-  std::string reply = read_line();
-  ControlReply read = parse_reply(reply);
-  if (line != nullptr) *line = std::move(reply);
-  return read;
 }
 
 void ControlClient::hang_up() { ::shutdown(connection_.get(), SHUT_RDWR); }
 
-std::string ControlClient::read_line() {
+bool ControlClient::read_line(std::string& line, std::optional<std::chrono::steady_clock::time_point> deadline) {
   size_t searched = 0;
   while (true) {
     const size_t end = input_.find('\n', searched);
     if (end != std::string::npos) {
-      std::string line = input_.substr(0, end);
+      line = input_.substr(0, end);
       input_.erase(0, end + 1);
-      return line;
+      return true;
     }
     searched = input_.size();
+    if (deadline) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now()).count();
+      pollfd event{connection_.get(), POLLIN, 0};
+      const int ready = ::poll(&event, 1, static_cast<int>(std::max<int64_t>(0, left)));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready == 0) return false;
+    }
     char bytes[1 << 16];
     const ssize_t count = ::recv(connection_.get(), bytes, sizeof bytes, 0);
     if (count < 0 && errno == EINTR) continue;

@@ -32,7 +32,7 @@ struct RunReport {
   int64_t pid = 0;     ///< 0: no process trains in the folder
   std::string folder;
   std::string phase;   ///< training, idle (nothing to do: it waits for jobs), stopping; of a run without a process: ended, interrupted
-                       ///< (saved, --resume goes on), killed; loading: a process holds the folder and does not listen yet
+                       ///< (saved, --resume goes on), killed; loading: a process holds the folder and does not listen yet; unresponsive: it listens and does not answer
   bool stay = false;   ///< waits for further jobs when all have ended
   int64_t rounds = 0;  ///< of training
   double seconds = 0;  ///< since the run began
@@ -57,7 +57,7 @@ struct RunView {
   std::vector<JobView> jobs;   ///< in the order in which they came
   MemoryView memory;
   double tokens_per_second = JobReport::unknown;  ///< of all jobs, while they train; of a run that has ended: over all its training
-  double seconds_left = JobReport::unknown;       ///< until the last job has ended
+  double seconds_left = JobReport::unknown;       ///< until the last of the jobs that run has ended
 };
 
 }  // namespace cotune

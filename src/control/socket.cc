@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -93,12 +94,16 @@ Descriptor connect_to(const fs::path& run) {
   const SocketAddress address = address_of(run, socket_name);
   Descriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connection.get() < 0) throw_cannot(run, "make a socket");
+  const timeval patience{.tv_sec = 2, .tv_usec = 0}, endless{};
+  ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   int status = 0;
   do {
     status = ::connect(connection.get(), address.get(), sizeof address.address);
   } while (status != 0 && errno == EINTR);
-  if (status == 0) return connection;
   const int reason = errno;
+  ::setsockopt(connection.get(), SOL_SOCKET, SO_SNDTIMEO, &endless, sizeof endless);
+  if (status == 0) return connection;
+  if (reason == EAGAIN) throw SystemError(fmt::format("{}: the run's process does not answer", file.string()));
   if (reason == ENOENT || reason == ECONNREFUSED) {
     throw NobodyListens(fmt::format("{}: nobody listens: no process trains in this folder, or it is still loading its model. "
                                     "`cotune train JOBS_FILE --resume --output-dir {}` goes on with a run that has stopped",

@@ -34,7 +34,8 @@ class NobodyListens : public UserError {
   using UserError::UserError;
 };
 
-/// Blocking. Throws NobodyListens, with what to do about it; UserError where the socket is another user's.
+/// Blocking, but for connecting, which takes two seconds at most. Throws NobodyListens, with what to do about it; SystemError where so
+/// many wait already that the run accepts no more; UserError where the socket is another user's.
 Descriptor connect_to(const std::filesystem::path& run);
 
 }  // namespace cotune

@@ -142,6 +142,7 @@ std::string phase_text(const RunReport& run) {
   const std::string resume = "; --resume goes on with it";
   if (run.phase == "interrupted") return "stopped and saved" + resume;
   if (run.phase == "killed") return "not running, and it did not end" + resume;
+  if (run.phase == "unresponsive") return "its process does not answer";
   if (run.phase == "loading") return "a process is loading the model";
   if (run.phase == "idle") return "waits for jobs";
   if (run.phase == "stopping") return "saves every job and stops";
@@ -176,11 +177,13 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
     steps += job.report.steps;
   }
   std::vector<std::string> lines;
+  const auto waiting = run.jobs.find("waiting"), paused = run.jobs.find("paused");
+  const bool others_wait = waiting != run.jobs.end() || paused != run.jobs.end();
   const std::string rounds = run.rounds > 0 ? fmt::format("{} rounds in {}", run.rounds, duration_text(run.seconds)) : "";
   lines.push_back(joined({"cotune", phase_text(run), rounds, printable(run.folder)}, style));
   lines.push_back(joined({counts.empty() ? "no jobs" : counts, steps > 0 ? fmt::format("{} of {} steps", step, steps) : "",
                           number_or_nothing(view.tokens_per_second, "{:.0f} tok/s"),
-                          std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + " left"},
+                          std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + (others_wait ? " left of those that run" : " left")},
                          style));
   const MemoryView& memory = view.memory;
   const int64_t shown_bytes = memory.used_bytes > 0 ? memory.used_bytes : memory.peak_bytes;

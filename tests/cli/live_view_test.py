@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import termios
+import time
 import unittest
 
-from program import ProgramTest
+from program import LIMIT_S, ProgramTest
 from terminal_screen import TerminalProgram
 
 ENDLESS = 1_000_000  # steps
@@ -99,7 +100,7 @@ class OfTraining(LiveViewTest):
             self.assertIn(text, program.screen.normal)
 
     def test_signals_that_kill_give_the_terminal_back(self):
-        for number in (signal.SIGABRT, signal.SIGQUIT, signal.SIGSEGV):
+        for number in (signal.SIGABRT, signal.SIGQUIT, signal.SIGSEGV, signal.SIGBUS, signal.SIGALRM, signal.SIGUSR1):
             with self.subTest(number):
                 program = self.train("--overwrite")
                 self.wait_for_row(program, "plain", "running")
@@ -120,17 +121,32 @@ class OfTraining(LiveViewTest):
         self.assertIn("The run ends here", program.screen.normal)
 
     def test_stopped_by_the_terminal_it_gives_the_screen_back_until_it_goes_on(self):
-        program = self.train()
-        self.wait_for_row(program, "plain", f"/{ENDLESS}")
-        program.press("\x1a")
-        _, status = os.waitpid(program.process.pid, os.WUNTRACED)
-        self.assertTrue(os.WIFSTOPPED(status))
-        program.wait_for(lambda screen: not screen.is_alternate and screen.cursor_shown)
-        self.assertEqual(termios.tcgetattr(program.slave), program.attributes)
-        program.process.send_signal(signal.SIGCONT)
+        program = self.train(in_shell=True)
+        for stops in (1, 2):
+            self.wait_for_row(program, "plain", f"/{ENDLESS}")
+            program.press("\x1a")
+            program.wait_for(lambda screen: not screen.is_alternate and screen.cursor_shown and screen.normal.count("stopped") == stops)
+            self.assertEqual(termios.tcgetattr(program.slave), program.attributes)
+            program.press("fg\n")
         self.wait_for_row(program, "plain", f"/{ENDLESS}")
         program.press("\x03")
         self.assertEqual(program.end(), 130)
+
+    def test_without_a_shell_that_could_have_it_go_on_it_does_not_stop(self):
+        program = self.train()
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        program.press("\x1a")
+        program.wait_for(lambda screen: screen.is_alternate and screen.times_taken == 2)
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+
+    def test_when_the_terminal_is_closed_every_job_is_saved(self):
+        program = self.train()
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        program.hang_up()
+        self.assertIn(program.process.wait(LIMIT_S), (1, 130))
+        self.assertTrue(json.loads((self.path / "run/summary.json").read_text())["interrupted"])
 
     def test_lines_are_printed_where_they_are_asked_for_and_where_no_screen_is(self):
         for arguments, environment in ((("--plain",), {}), ((), {"TERM": "dumb"}), (("--json",), {})):
@@ -139,6 +155,9 @@ class OfTraining(LiveViewTest):
                 self.assertEqual(program.end(), 0)
                 self.assertIn('"event": "step"'.replace(" ", "") if arguments == ("--json",) else "loss", program.screen.normal)
                 self.assertNotIn("\x1b", program.screen.normal)
+        program = self.train("--overwrite", steps=2, standard_input=subprocess.DEVNULL)  # no keys
+        self.assertEqual(program.end(), 0)
+        self.assertNotIn("\x1b", program.screen.normal)
         piped = self.run_program("train", self.path / "jobs.yaml", "--output-dir", self.path / "run", "--overwrite").stdout
         self.assertNotIn("\x1b", piped)
 
@@ -154,14 +173,26 @@ class FromAnotherTerminal(LiveViewTest):
     def start_quietly(self, *arguments, steps=ENDLESS):
         process = subprocess.Popen(self.command("train", self.jobs_file(steps=steps, save_steps=0), "--output-dir", self.path / "run",
                                                 "--threads=1", *arguments),
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors())
         self.running.append(process)
-        self.wait_until(lambda: (self.path / "run/control.sock").exists())
+        self.wait_for_socket(process)
         return process
 
-    def wait_until(self, holds):
+    def wait_for_socket(self, process):
+        self.wait_until(process, lambda: (self.path / "run/control.sock").exists())
+
+    def wait_until(self, process, holds):
+        end = time.monotonic() + LIMIT_S
         while not holds():
-            os.sched_yield()
+            if process.poll() is not None or time.monotonic() > end:
+                process.kill()
+                self.fail((process.wait(), (self.path / "errors").read_text()))
+            time.sleep(0.01)
+
+    def errors(self):
+        file = open(self.path / "errors", "w")
+        self.addCleanup(file.close)
+        return file
 
     def status(self, *arguments):
         return self.run_program("status", "--run", self.path / "run", *arguments).stdout
@@ -200,7 +231,7 @@ class FromAnotherTerminal(LiveViewTest):
     def test_status_says_of_every_run_how_it_stands(self):
         self.assertIn("holds no run", self.run_program("status", "--run", self.path, expect=2).stderr)
         process = self.start_quietly()
-        self.wait_until(lambda: self.view()["run"]["rounds"] > 2)
+        self.wait_until(process, lambda: self.view()["run"]["rounds"] > 2)
         text = self.status()
         self.assertRegex(text, r"^cotune · training · \d+ rounds in")
         self.assertRegex(text, rf"  plain +running +\d+/{ENDLESS} +\d\.\d{{4}}")
@@ -227,6 +258,26 @@ class FromAnotherTerminal(LiveViewTest):
         self.assertEqual(self.terminal("watch", "--run", self.path / "run").end(), 0)
         self.assertIn("no terminal", self.run_program("watch", "--run", self.path / "run", expect=2).stderr)
 
+    def test_a_run_that_does_not_answer_is_told_of_and_can_be_left(self):
+        process = self.start_quietly()
+        self.wait_until(process, lambda: self.view()["run"]["rounds"] > 2)
+        program = self.terminal("watch", "--run", self.path / "run")
+        self.wait_for_row(program, "plain", "running")
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        program.wait_for_text("its process does not answer", "plain")
+        program.press("j")
+        program.wait_for(lambda _: self.row(program, "bottleneck").startswith("▶"))
+        self.assertRegex(self.status(), r"^cotune · its process does not answer(.|\n)*  plain +running")
+        self.assertEqual(self.view()["run"]["phase"], "unresponsive")
+        process.send_signal(signal.SIGCONT)
+        program.wait_for_text("training")
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        program.press("q")
+        self.assertEqual(program.end(), 0)
+        self.assertIn("its process does not answer", program.screen.normal)
+
     def test_a_resumed_run_shows_the_losses_from_before(self):
         jobs = self.jobs_file(steps=ENDLESS, save_steps=2)
         process = self.start_program("train", jobs, "--json", "--output-dir", self.path / "run", "--threads=1")
@@ -235,9 +286,9 @@ class FromAnotherTerminal(LiveViewTest):
         self.end(process, expect=130)
         made = {job["name"]: job["step"] for job in self.view()["jobs"]}
         process = subprocess.Popen(self.command("train", jobs, "--resume", "--output-dir", self.path / "run"), stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096)
+                                   stdout=subprocess.PIPE, stderr=self.errors(), pipesize=4096)
         self.running.append(process)  # waits for its reader
-        self.wait_until(lambda: (self.path / "run/control.sock").exists())
+        self.wait_for_socket(process)
         for job in self.view()["jobs"]:
             self.assertGreaterEqual(job["step"], made[job["name"]])
             self.assertGreaterEqual(len(job["losses"]), 20)

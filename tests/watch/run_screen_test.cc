@@ -41,7 +41,7 @@ std::string text_of(const std::vector<std::string>& lines) {
 TEST(RunScreen, ShowsEveryJobTotalsMemoryAndWhyJobsWait) {
   EXPECT_EQ(text_of(run_screen(a_run(2), {.columns = 100})),
             "cotune · training · 12 rounds in 1m15s · /data/runs/latest\n"
-            "1 running, 1 waiting · 120 of 450 steps · 1234 tok/s · 1m40s left\n"
+            "1 running, 1 waiting · 120 of 450 steps · 1234 tok/s · 1m40s left of those that run\n"
             "memory █████████░░░░░░░░░░░░░░░ 3.00 GiB of 8.00 GiB · peak 4.00 GiB\n"
             "\n"
             "  job      state       step    loss  trend     held out        lr  tok/s   left\n"
