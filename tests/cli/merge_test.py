@@ -177,7 +177,7 @@ class JudgedMerge(MergeTest):
                 self.merge(adapter, "--dtype", "float32", name=job)
                 beside = self.logits(peft.PeftModel.from_pretrained(self.load(self.path / "model"), adapter))
                 merged = self.logits(self.load(self.path / job))
-                torch.testing.assert_close(merged, beside, rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(merged, beside, rtol=1e-4, atol=1e-4)
                 self.assertGreater((merged - self.logits(self.load(self.path / "model"))).abs().max().item(), 1e-2)
                 shutil.rmtree(self.path / job)
             shutil.rmtree(self.path / "model")
