@@ -1,9 +1,13 @@
 #include "cli/planned_division.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <map>
 
 #include "base/diagnostics.h"
+#include "base/error.h"
 #include "plan/followed_plan.h"
 #include "plan/make_plan.h"
 
@@ -83,6 +87,22 @@ std::optional<PlannedDivision> plan_division(const DivisionQuestion& question) {
   PlannedDivision division{.parallel = best.parallel(), .layouts = {}, .seconds = possible.front()->predicted.seconds};
   for (const FollowedReplica& replica : best.replicas) division.layouts.push_back(replica.layout);
   return division;
+}
+
+std::vector<PipelineLayout> divide_as_planned(RunSpec& run, const DivisionQuestion& question) {
+  const std::optional<PlannedDivision> division = plan_division(question);
+  if (division) {
+    run.parallel = to_string(division->parallel);
+    fmt::print(stderr, "run.parallel: {}, for which {:.3g} s a round are predicted\n", run.parallel, division->seconds);
+    return division->layouts;
+  }
+  if (run.ranks > question.model.layer_count) {
+    throw_user_error("run.parallel: is auto, and nothing that takes all {} ranks fits; they cannot be stages of {} layers either", run.ranks,
+                     question.model.layer_count);
+  }
+  run.parallel = parallel_as_stages;
+  fmt::print(stderr, "run.parallel: the planner finds nothing that takes all {} ranks: they are stages of a pipeline\n", run.ranks);
+  return {};
 }
 
 }  // namespace cotune

@@ -38,4 +38,8 @@ struct PlannedDivision {
 /// job_shapes do.
 std::optional<PlannedDivision> plan_division(const DivisionQuestion& question);
 
+/// What plan_division chooses becomes run.parallel, and is told on standard error. Returns the layouts; none where nothing takes all
+/// ranks and fits: they are then stages. Throws UserError where the model has too few layers for that. run: the question's.
+std::vector<PipelineLayout> divide_as_planned(RunSpec& run, const DivisionQuestion& question);
+
 }  // namespace cotune

@@ -182,34 +182,6 @@ std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::Scala
   return jobs;
 }
 
-/// run.parallel auto: what the planner chooses becomes run.parallel, and is told. Returns the layouts of its replicas; none where it
-/// finds nothing for all ranks, which are then stages.
-std::vector<PipelineLayout> divide_as_planned(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-                                              const DeviceCosts& costs, const RankProcesses* processes) {
-  RunSpec& run = inputs.jobs_file.run;
-  const std::optional<PlannedDivision> division =
-      plan_division({.jobs_file = inputs.jobs_file,
-                     .model = inputs.model.files.config,
-                     .data = inputs.data,
-                     .costs = costs,
-                     .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
-                     .hosts = processes != nullptr ? processes->host_count() : 1,
-                     .dtype = costs.machine.dtype,
-                     .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty()});
-  if (!division) {
-    if (run.ranks > inputs.model.files.config.layer_count) {
-      throw_user_error("run.parallel: is auto, and nothing that takes all {} ranks fits; they cannot be stages of {} layers either", run.ranks,
-                       inputs.model.files.config.layer_count);
-    }
-    run.parallel = parallel_as_stages;
-    fmt::print(stderr, "run.parallel: the planner finds nothing that takes all {} ranks: they are stages of a pipeline\n", run.ranks);
-    return {};
-  }
-  run.parallel = to_string(division->parallel);
-  fmt::print(stderr, "run.parallel: {}, for which {:.3g} s a round are predicted\n", run.parallel, division->seconds);
-  return division->layouts;
-}
-
 /// What only a start in this folder would find out about inputs without a mistake: whether every job can ever
 /// fit, and whether the run that is there can go on with them.
 void check_start(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
@@ -358,7 +330,15 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                                 : roofline_costs(compute, device, sharing_ranks);
   std::vector<PipelineLayout> layouts = followed ? followed->layouts : std::vector<PipelineLayout>{};
   if (run.parallel == parallel_as_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {
-    layouts = divide_as_planned(inputs, arguments, device, limit, costs, processes);
+    layouts = divide_as_planned(inputs.jobs_file.run,
+                                {.jobs_file = jobs_file,
+                                 .model = files.config,
+                                 .data = inputs.data,
+                                 .costs = costs,
+                                 .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
+                                 .hosts = processes != nullptr ? processes->host_count() : 1,
+                                 .dtype = costs.machine.dtype,
+                                 .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty()});
   }
   if (arguments.check) {
     return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), layouts, processes != nullptr, mistakes);

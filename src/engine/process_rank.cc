@@ -36,7 +36,7 @@ ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::v
       links_(std::move(links)),
       place_(place_of_rank(layouts_, links_.control->rank())),
       shard_(layouts_[place_.replica].shard_of(place_.worker)),
-      layers_(layers_of(layouts_[place_.replica], place_.worker)),
+      layers_(layers_of(layouts_, rank())),
       interpreter_(backbone, layouts_[place_.replica], layouts_[place_.replica].place_of(place_.worker)) {
   COTUNE_CHECK(links_.control->size() == rank_count_of(layouts_), "a group of {} ranks for layouts of {}",
                links_.control->size(), rank_count_of(layouts_));
@@ -156,8 +156,7 @@ void ProcessRank::sum_over_ranks(at::Tensor& values, int64_t layer) {
 void ProcessRank::sum_over_holders(at::Tensor& values, int64_t layer) {
   std::vector<int32_t> holders;
   for (int32_t rank = 0; rank < links_.exchange->size(); ++rank) {
-    const auto [replica, worker] = place_of_rank(layouts_, rank);
-    if (contains(layers_of(layouts_[replica], worker), layer)) holders.push_back(rank);
+    if (contains(layers_of(layouts_, rank), layer)) holders.push_back(rank);
   }
   const int32_t first = holders.front();
   if (rank() != first) {

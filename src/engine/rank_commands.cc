@@ -171,10 +171,12 @@ Json plans_to_json(const ReplicaPlans& plans) {
   return {{"replicas", std::move(replicas)}, {"rows", std::move(rows)}, {"exchanges", std::move(exchanges)}};
 }
 
-ReplicaPlans plans_from_json(const Json& json) {
+ReplicaPlans plans_from_json(const Json& json, size_t replica) {
   ReplicaPlans plans;
-  for (const Json& plan : json.at("replicas")) plans.replicas.push_back(plan_from_json(plan));
-  for (const Json& shares : json.at("rows")) plans.rows.push_back(rows_from_json(shares));
+  plans.replicas.resize(json.at("replicas").size());
+  plans.replicas.at(replica) = plan_from_json(json.at("replicas").at(replica));
+  plans.rows.resize(json.at("rows").size());
+  if (!plans.rows.empty()) plans.rows.at(replica) = rows_from_json(json.at("rows").at(replica));
   for (const Json& step : json.at("exchanges")) plans.exchanges.push_back({step.at(0).get<int32_t>(), step.at(1).get<int64_t>()});
   return plans;
 }

@@ -46,7 +46,8 @@ ReceivedRounds rounds_from_json(const nlohmann::json& rounds);
 
 /// Without the plans' own predictions and schedules, which no rank reads.
 nlohmann::json plans_to_json(const ReplicaPlans& plans);
-ReplicaPlans plans_from_json(const nlohmann::json& plans);
+/// With the plan and the rows of one replica; those of the others are empty.
+ReplicaPlans plans_from_json(const nlohmann::json& plans, size_t replica);
 
 nlohmann::json exchange_to_json(const JobExchange& exchange);
 JobExchange exchange_from_json(const nlohmann::json& exchange);

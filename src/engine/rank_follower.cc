@@ -90,7 +90,7 @@ RankFollower::Json RankFollower::parts_answer(const Adapter& adapter) const {
 }
 
 void RankFollower::take_work(const Json& command) {
-  const ReplicaPlans plans = plans_from_json(command.at("plans"));
+  const ReplicaPlans plans = plans_from_json(command.at("plans"), rank_.replica());
   received_ = rounds_from_json(command.at("rounds"));
   int64_t longest = 0;
   for (size_t i = 0; i < received_.rounds.size(); ++i) {

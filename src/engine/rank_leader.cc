@@ -91,11 +91,6 @@ std::vector<RankLeader::Json> RankLeader::answers(std::exception_ptr own) {
   return all;
 }
 
-std::vector<LayerRange> RankLeader::layers_of(int32_t rank) const {
-  const auto [replica, worker] = place_of_rank(layouts(), rank);
-  return cotune::layers_of(layouts()[replica], worker);
-}
-
 void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   COTUNE_CHECK(plans.replicas.size() == layouts().size(), "plans of {} replicas for {}", plans.replicas.size(), layouts().size());
   for (size_t replica = 0; replica < layouts().size(); ++replica) {
@@ -115,7 +110,7 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()), nothing_known);
   ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}};
   const std::exception_ptr error = rank_.run(work, longest_s, [&] {
-    rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : work.rounds, work);
+    rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : std::vector<JobRound>(rounds.begin(), rounds.end()), work);
     if (shards_) rank_.begin_selections(work.rounds);
   });
   by_rank.front() = work.rounds;

@@ -46,7 +46,7 @@ class RankLeader : public RankGroup {
   void complete_steps(const std::vector<Json>& answers, std::vector<std::vector<JobRound>>& by_rank);
   void join_anew();
   void take_times(const std::vector<Json>& answers);
-  std::vector<LayerRange> layers_of(int32_t rank) const;
+  std::vector<LayerRange> layers_of(int32_t rank) const { return cotune::layers_of(layouts(), rank); }
   void agree_on_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   void agree_on_exchange(int32_t job, const Adapter& whole);
 

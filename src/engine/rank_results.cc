@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "schedule/pipeline/rank_place.h"
+
 namespace cotune {
 
 std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank) {
@@ -10,6 +12,11 @@ std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank) {
     if (layout.stage_rank[i] == layout.place_of(rank)) layers.push_back({layout.stages[i].first_layer, layout.stages[i].last_layer});
   }
   return layers;
+}
+
+std::vector<LayerRange> layers_of(std::span<const PipelineLayout> layouts, int32_t rank) {
+  const auto [replica, worker] = place_of_rank(layouts, rank);
+  return layers_of(layouts[replica], worker);
 }
 
 MadeSteps made_steps(const Interpreter& interpreter) {

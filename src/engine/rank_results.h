@@ -11,6 +11,8 @@ namespace cotune {
 
 /// The layers of the stages of one of layout.worker_count() ranks.
 std::vector<LayerRange> layers_of(const PipelineLayout& layout, int32_t rank);
+/// The same of a rank over all replicas.
+std::vector<LayerRange> layers_of(std::span<const PipelineLayout> layouts, int32_t rank);
 
 /// Steps that some rank has made on some of its stages, with their whole records (optimizer.h).
 using MadeSteps = std::map<JobStep, at::Tensor>;

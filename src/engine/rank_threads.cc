@@ -38,7 +38,6 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
     const int32_t parts = replica.layout.tensor_parallel();
     COTUNE_CHECK(static_cast<int32_t>(replica.parts.size()) == parts, "{} parts of a backbone for layers in {}", replica.parts.size(), parts);
     Replica& own = replicas_.emplace_back();
-    own.first_rank = ranks_.size();
     own.parts = parts;
     for (int32_t place = 0; place < replica.layout.worker_count(); ++place) {
       auto rank = std::make_unique<Rank>();
@@ -72,7 +71,7 @@ RankThreads::~RankThreads() { close(); }
 void RankThreads::make_communicators() {
   for (size_t replica = 0; replica < replicas_.size(); ++replica) {
     const auto rank_at = [&](size_t place, size_t part) -> Rank& {
-      return *ranks_[replicas_[replica].first_rank + place * static_cast<size_t>(replicas_[replica].parts) + part];
+      return *ranks_[static_cast<size_t>(first_rank_of(layouts_, replica)) + place * static_cast<size_t>(replicas_[replica].parts) + part];
     };
     const int32_t parts = replicas_[replica].parts, places = layouts_[replica].rank_count();
     for (int32_t part = 0; part < parts; ++part) {
@@ -130,10 +129,9 @@ const JobExchange& RankThreads::exchange_of_job(int32_t job, const Adapter& whol
   const auto found = exchanges_.find(job);
   if (found != exchanges_.end()) return found->second;
   std::vector<HeldAdapter> held;
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const RankPlace place = place_of_rank(layouts_, static_cast<int32_t>(rank));
-    const std::vector<LayerRange> layers = layers_of(layouts_[place.replica], place.worker);
-    held.push_back({static_cast<int32_t>(place.replica), layers, parts_of(shards_of(*ranks_[rank]).at(job), layers)});
+  for (const auto& rank : ranks_) {
+    const std::vector<LayerRange> layers = layers_of(layouts_, static_cast<int32_t>(held.size()));
+    held.push_back({static_cast<int32_t>(rank->replica), layers, parts_of(shards_of(*rank).at(job), layers)});
   }
   return exchanges_[job] = exchange_of(whole, held);
 }
@@ -280,7 +278,9 @@ std::vector<std::vector<JobRound>> RankThreads::rounds_by_rank() const {
 void RankThreads::take_times() {
   times_ = {};
   times_.first_rank.clear();
-  for (const Replica& replica : replicas_) times_.first_rank.push_back(replica.first_rank);
+  for (size_t replica = 0; replica < replicas_.size(); ++replica) {
+    times_.first_rank.push_back(static_cast<size_t>(first_rank_of(layouts_, replica)));
+  }
   for (const auto& rank : ranks_) times_.seconds = std::max(times_.seconds, rank->ended_s);
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());

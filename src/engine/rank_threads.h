@@ -54,7 +54,6 @@ class RankThreads : public RankGroup {
 
  private:
   struct Replica {
-    size_t first_rank = 0;
     int32_t parts = 1;
     std::vector<JobShards> shards;     ///< by place in a group; none where ranks step the adapter itself
     std::list<Batch> batches;          ///< its rows of the rounds at hand

@@ -5,7 +5,7 @@
 namespace cotune {
 
 std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
-  std::vector<StageShape> ranks(static_cast<size_t>(layout.rank_count()));
+  std::vector<StageShape> ranks(static_cast<size_t>(layout.rank_count()), {.has_embedding = false, .has_head = false});
   for (size_t s = 0; s < layout.stages.size(); ++s) {
     const StageShape& stage = layout.stages[s];
     StageShape& rank = ranks[static_cast<size_t>(layout.stage_rank[s])];
@@ -18,7 +18,8 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
   return ranks;
 }
 
-void set_division(MemoryFacts& facts, const Parallel& parallel, std::span<const PipelineLayout> process_layouts) {
+void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, std::span<const PipelineLayout> process_layouts) {
+  facts.rank_order = order;
   facts.ranks = parallel.ranks();
   facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });
   if (parallel.replicas.size() == 1) {

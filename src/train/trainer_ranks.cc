@@ -42,7 +42,7 @@ void Trainer::start_ranks() {
     summary_.ranks.push_back({.host = index < options_.rank_hosts.size() ? options_.rank_hosts[index] : "",
                               .replica = static_cast<int64_t>(replica),
                               .replicas = static_cast<int64_t>(layouts.size()),
-                              .layers = layers_of(layouts[replica], worker),
+                              .layers = layers_of(layouts, rank),
                               .part = shard.index,
                               .parts = shard.count});
   }

@@ -91,17 +91,6 @@ class RankProcesses(ProgramTest):
             self.assertGreater(rank["peak_bytes"], 0)
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 
-    def test_a_killed_replica_ends_all_and_the_run_goes_on_without_it(self):
-        ranks = self.train("killed", "--parallel=dp=2", *EXACT)
-        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
-        ranks[1].send_signal(signal.SIGKILL)
-        ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-        if ranks[1].returncode == 0:
-            self.skipTest("the run had ended before it could be killed")
-        self.assertEqual(ranks[0].returncode, 1, ended)
-        self.end_all(self.train("killed", "--resume", "--parallel=dp=2", *EXACT))
-        self.assert_like_one_rank("killed", *EXACT, bound=1e-8)
-
     def test_processes_under_torchrun_itself_divide_layers(self):
         program = ROOT / ".deps" / "venv" / "bin" / "torchrun"
         torchrun_here = str(program) if program.exists() else shutil.which("torchrun")
@@ -114,16 +103,18 @@ class RankProcesses(ProgramTest):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assert_like_one_rank("two", *EXACT, bound=1e-8)
 
-    def test_a_killed_part_ends_all_and_the_run_goes_on_divided_otherwise(self):
-        ranks = self.train("killed", "--parallel=tp=2", *EXACT)
-        self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
-        ranks[1].send_signal(signal.SIGKILL)
-        ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-        if ranks[1].returncode == 0:
-            self.skipTest("the run had ended before it could be killed")
-        self.assertEqual(ranks[0].returncode, 1, ended)
-        self.end_all(self.train("killed", "--resume", *EXACT))  # two stages
-        self.assert_like_one_rank("killed", *EXACT, bound=1e-8)
+    def test_a_killed_part_or_replica_ends_all_and_the_run_goes_on(self):
+        for parallel, then in (("tp=2", "pp=2"), ("dp=2", "dp=2")):
+            with self.subTest(parallel):
+                ranks = self.train(parallel, f"--parallel={parallel}", *EXACT)
+                self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+                ranks[1].send_signal(signal.SIGKILL)
+                ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+                if ranks[1].returncode == 0:
+                    self.skipTest("the run had ended before it could be killed")
+                self.assertEqual(ranks[0].returncode, 1, ended)
+                self.end_all(self.train(parallel, "--resume", f"--parallel={then}", *EXACT))
+                self.assert_like_one_rank(parallel, *EXACT, bound=1e-8)
 
     def test_a_mistake_is_told_once_and_ends_all(self):
         (first, second) = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--set", "run.layout=zigzag")

@@ -80,12 +80,12 @@ TEST_F(HubCache, TheEnvironmentSaysWhereItIs) {
     }
     return values;
   }();
-  setenv("HOME", "/home/x", 1);
-  EXPECT_EQ(hub_cache_folder(), "/home/x/.cache/huggingface/hub");
+  setenv("HOME", "/people/x", 1);
+  EXPECT_EQ(hub_cache_folder(), "/people/x/.cache/huggingface/hub");
   setenv("XDG_CACHE_HOME", "/caches", 1);
   EXPECT_EQ(hub_cache_folder(), "/caches/huggingface/hub");
   setenv("HF_HOME", "~/hf", 1);
-  EXPECT_EQ(hub_cache_folder(), "/home/x/hf/hub");
+  EXPECT_EQ(hub_cache_folder(), "/people/x/hf/hub");
   setenv("HUGGINGFACE_HUB_CACHE", "/old", 1);
   EXPECT_EQ(hub_cache_folder(), "/old");
   setenv("HF_HUB_CACHE", "${XDG_CACHE_HOME}/$NONE/new", 1);
