@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,14 +25,38 @@ void report_change() {
   if (file_change_watch()) file_change_watch()();
 }
 
+/// Locks the open file for its writer: false where it has another one, or was renamed or removed meanwhile. File systems without locks
+/// have none.
+bool is_ours_alone(int descriptor, const std::filesystem::path& path) {
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  struct stat opened{}, named{};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)), temporary_(path_) {
-  temporary_ += fmt::format(".{}{}", ::getpid(), temporary_suffix);
+AtomicFile::AtomicFile(std::filesystem::path path, uint32_t mode) : path_(std::move(path)) {
   report_change();
-  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) fail("create", temporary_);
+  open(mode);
   report_change();
+}
+
+void AtomicFile::open(uint32_t mode) {
+  for (int attempt = 0;; ++attempt) {
+    temporary_ = path_;
+    if (attempt > 0) temporary_ += fmt::format(".{}", attempt);  // of another thread, or of a process of another container
+    temporary_ += fmt::format(".{}{}", ::getpid(), temporary_suffix);
+    descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, mode);
+    if (descriptor_ < 0) fail("create", temporary_);
+    if (is_ours_alone(descriptor_, temporary_)) break;
+    ::close(descriptor_);
+  }
+  struct stat status{};
+  if (::fstat(descriptor_, &status) == 0 && status.st_size > 0 && ::ftruncate(descriptor_, 0) != 0) {  // left by one that was killed
+    ::close(descriptor_);
+    fail("shorten", temporary_);
+  }
 }
 
 AtomicFile::~AtomicFile() {
@@ -48,6 +74,16 @@ void AtomicFile::append(std::string_view bytes) {
   }
 }
 
+void AtomicFile::overwrite(int64_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(descriptor_, bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail("write", path_);
+    bytes.remove_prefix(static_cast<size_t>(count));
+    offset += count;
+  }
+}
+
 void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0) fail("write", path_);
   report_change();
@@ -56,6 +92,14 @@ void AtomicFile::commit() {
   descriptor_ = -1;
   report_change();
   sync_folder(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+bool remove_abandoned(const std::filesystem::path& temporary) {
+  const int descriptor = ::open(temporary.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (descriptor < 0) return false;
+  const bool removed = ::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && ::unlink(temporary.c_str()) == 0;
+  ::close(descriptor);
+  return removed;
 }
 
 bool is_temporary_file(const std::filesystem::path& path) {

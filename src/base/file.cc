@@ -42,7 +42,7 @@ struct MapEntry {
   size_t size = 0;
   char message[1024] = {};
 };
-MapEntry map_entries[64];  // a model has fewer files; more are not named
+MapEntry map_entries[256];  // a run has fewer files; more are not named
 const std::byte* const reserved = reinterpret_cast<const std::byte*>(&map_entries);
 
 void enter_map(const std::byte* data, size_t size, const std::filesystem::path& path) {

@@ -76,6 +76,7 @@ int run_subcommand(int argc, char** argv) {
   add_watch_command(app);
   add_report_command(app);
   add_data_command(app);
+  add_cache_command(app);
   add_generate_command(app);
   add_merge_command(app);
   add_export_command(app);

@@ -52,6 +52,7 @@ void show_job(const JobSpec& job, const JobData& data, const DataArguments& argu
               const ModelText& text) {
   fmt::print("job {}\n", job.name);
   for (const FileReport& file : data.files) fmt::print("  {}\n", file.to_string());
+  if (!data.cache_file.empty()) fmt::print("  tokenized {}: {}\n", data.was_cached ? "before" : "now", data.cache_file);
   show_shares(job, data.train);
   fmt::print("  train:    {}\n", lengths_of(data.train).to_string());
   if (!data.eval.empty()) fmt::print("  held out: {}\n", lengths_of(data.eval).to_string());
@@ -82,16 +83,17 @@ void show_data(const DataArguments& arguments) {
   Diagnostics mistakes;
   JobsFileReading reading =
       read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
-  refuse_unread(reading.run_places, {}, "data", mistakes);
+  refuse_unread(reading.run_places, {"run.data_cache", "run.data_cache_gib", "run.threads"}, "data", mistakes);
   check_preset(reading, mistakes);
   ModelParts model;
   if (reading.model) model = find_model(reading.jobs_file.model, mistakes);
   mistakes.throw_if_any();
   const ModelText text(model.files);
+  const DataReading data_reading(reading.jobs_file.run);
   bool holds_out = false;
   const std::vector<const JobSpec*> jobs = chosen_jobs(reading.jobs_file, arguments.job);
   for (const JobSpec* job : jobs) {
-    const JobData data = read_data(*job, text, model.files.config, mistakes);
+    const JobData data = read_data(*job, text, model.files.config, data_reading, mistakes);
     holds_out = holds_out || !data.eval.empty();
     show_job(*job, data, arguments, text);
   }

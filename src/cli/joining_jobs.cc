@@ -65,7 +65,7 @@ JoiningJobs read_joining_jobs(const JobsText& text, const std::vector<std::strin
     if (is_emulated) check_emulated_job(job, mistakes);
   }
   JoiningJobs joining;
-  joining.data = read_jobs(reading, &run.files.config, &run.text, mistakes);
+  joining.data = read_jobs(reading, &run.files.config, &run.text, run.data, mistakes);
   joining.specs = std::move(reading.jobs_file.jobs);
   return joining;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "cli/data_reading.h"
 #include "cli/model_text.h"
 #include "data/dataset.h"
 #include "jobs/jobs_file.h"
@@ -18,6 +19,7 @@ struct RunToJoin {
   const JobsFile& jobs_file;   ///< its model and run sections, as they are in effect
   const ModelFiles& files;
   const ModelText& text;
+  DataReading data;  ///< DataReading::in_background
 };
 
 /// Jobs with their examples as tokens.

@@ -17,6 +17,7 @@ class NoTokenizer : public TextEncoder {
   std::string token_bytes(int32_t id) const override { return "<" + std::to_string(id) + ">"; }
   std::vector<int32_t> prefix() const override { refuse(); }
   std::optional<int32_t> eos_id() const override { refuse(); }
+  std::string hash() const override { return "none"; }
 
  private:
   [[noreturn]] void refuse() const {

@@ -12,11 +12,11 @@ namespace cotune {
 namespace {
 
 /// Lengths of the tokenised examples that an epoch takes of data.train.
-ReadLengths length_reader(const ModelFiles& files, std::map<std::string, double>& truncated_shares) {
+ReadLengths length_reader(const ModelFiles& files, const RunSpec& run, std::map<std::string, double>& truncated_shares) {
   auto text = std::make_shared<ModelText>(files);
-  return [text, config = files.config, &truncated_shares](const JobSpec& job) {
+  return [text, reading = DataReading(run), config = files.config, &truncated_shares](const JobSpec& job) {
     Diagnostics diagnostics;
-    const JobData data = read_data(job, *text, config, diagnostics);
+    const JobData data = read_data(job, *text, config, reading, diagnostics);
     diagnostics.throw_if_any();
     std::vector<int64_t> lengths;
     for (const int64_t example : epoch_order(batch_order(job, data.train), 0)) lengths.push_back(data.train.length(example));
@@ -35,7 +35,7 @@ PlannedJobs planned_jobs(const JobsFile& jobs_file) {
                                       [](const JobSpec& job) { return job.data.lengths.empty(); });
   std::map<std::string, double> truncated_shares;  // by job
   PlannedJobs planned{files.config, job_shapes(jobs_file.jobs, files.config,
-                                               reads_data ? length_reader(files, truncated_shares) : ReadLengths(nullptr))};
+                                               reads_data ? length_reader(files, jobs_file.run, truncated_shares) : ReadLengths(nullptr))};
   for (JobShape& job : planned.jobs) {
     const auto read = truncated_shares.find(job.name);
     if (read != truncated_shares.end()) job.truncated_share = read->second;

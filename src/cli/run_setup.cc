@@ -8,7 +8,9 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/emulated_run.h"
+#include "data/dataset_reader.h"
 #include "jobs/emulated_file.h"
+#include "jobs/hub_cache.h"
 #include "jobs/target_modules.h"
 #include "kernels/isa.h"
 #include "train/adapter_folder.h"
@@ -19,6 +21,7 @@ namespace {
 
 /// Names the first tokens that the model does not have, one for each example, and counts the other examples.
 void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnostics& mistakes) {
+  if (dataset.largest_token() < config.vocabulary_size) return;
   constexpr int64_t most = 3;
   int64_t count = 0;
   int last = 0;
@@ -113,7 +116,7 @@ JobData read_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics&
 
 }  // namespace
 
-JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,
+JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
                   Diagnostics& mistakes) {
   const size_t before = mistakes.size();
   std::unique_ptr<ChatTemplate> own;
@@ -127,7 +130,7 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
     }
   }
   const ChatTemplate* chat_template = own != nullptr ? own.get() : text.chat_template();
-  JobData data = read_job_data(job.data, text.encoder(), chat_template, config.context_length, mistakes);
+  JobData data = reading.read({job.data, text.encoder(), chat_template, config.context_length}, mistakes);
   check_vocabulary(data.train, config, mistakes);
   check_vocabulary(data.eval, config, mistakes);
   if (mistakes.size() > before || job.data.train.empty()) return data;
@@ -141,7 +144,7 @@ JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& 
 void check_preset(JobsFileReading& reading, Diagnostics& mistakes) {
   const std::string& name = reading.jobs_file.model.config;
   const std::filesystem::path path(name);
-  if (!reading.model || name.empty() || path.has_parent_path() || std::filesystem::exists(path)) return;
+  if (!reading.model || name.empty() || path.has_parent_path() || std::filesystem::exists(path_or_snapshot(path))) return;
   try {
     model_preset(name);
   } catch (const UserError& error) {
@@ -151,18 +154,19 @@ void check_preset(JobsFileReading& reading, Diagnostics& mistakes) {
   }
 }
 
-RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes) {
+RunInputs read_inputs(JobsFileReading reading, const DataReading& data, Diagnostics& mistakes) {
   check_preset(reading, mistakes);
   RunInputs inputs;
   if (reading.model) inputs.model = find_model_for(reading.jobs_file, mistakes);
   if (inputs.model.has_config) inputs.text = read_text(inputs.model, mistakes);
-  inputs.data = read_jobs(reading, inputs.model.has_config ? &inputs.model.files.config : nullptr, inputs.text.get(), mistakes);
+  inputs.data = read_jobs(reading, inputs.model.has_config ? &inputs.model.files.config : nullptr, inputs.text.get(), data,
+                          mistakes);
   inputs.jobs_file = std::move(reading.jobs_file);
   return inputs;
 }
 
 std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig* config, const ModelText* text,
-                               Diagnostics& mistakes) {
+                               const DataReading& reader, Diagnostics& mistakes) {
   std::vector<JobData> all;
   for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
     const JobSpec& job = reading.jobs_file.jobs[i];
@@ -172,7 +176,7 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
     if (!job.data.lengths.empty()) {
       if (config != nullptr) data = read_lengths(job, *config, mistakes);
     } else if (text != nullptr) {
-      data = read_data(job, *text, *config, mistakes);
+      data = read_data(job, *text, *config, reader, mistakes);
     } else {
       check_records(job.data, mistakes);
     }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/data_reading.h"
 #include "cli/model_text.h"
 #include "device/compute_device.h"
 #include "jobs/job.h"
@@ -20,17 +21,17 @@ struct RunInputs {
   std::vector<JobData> data;        ///< of every job
 };
 
-/// A model.config that is neither a file nor a preset is a mistake at its place, and then no model that is looked for.
+/// A model.config that is neither a file, nor in the Hugging Face cache, nor a preset is a mistake at its place, and then no model that is looked for.
 void check_preset(JobsFileReading& reading, Diagnostics& mistakes);
 
 /// Reads model, adapters and data of a jobs file and adds every mistake to `mistakes`. What is mistaken does
 /// not keep the rest from being looked at: without a tokenizer, data are checked as far as their fields.
-RunInputs read_inputs(JobsFileReading reading, Diagnostics& mistakes);
+RunInputs read_inputs(JobsFileReading reading, const DataReading& data, Diagnostics& mistakes);
 
 /// Its part for the jobs: checks their adapters, and reads the data of each. text: null where it cannot be read. config: null
 /// where it is not known.
 std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig* config, const ModelText* text,
-                               Diagnostics& mistakes);
+                               const DataReading& data, Diagnostics& mistakes);
 
 /// The run's job of that index. Throws as TrainingJob does.
 std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData data, const std::filesystem::path& run_folder,
@@ -38,7 +39,7 @@ std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData
 
 /// The job's data as tokens, with every mistake of every file in `mistakes`, and options of the job that
 /// would have no effect on them. A job without held-out rows has an empty `eval`.
-JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config,
+JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
                   Diagnostics& mistakes);
 
 /// Of bfloat16, float32 or float64.

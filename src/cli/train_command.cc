@@ -271,7 +271,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const size_t own_jobs = reading.jobs_file.jobs.size();
   if (arguments.resume && reading.run) take_up_job_changes(reading, mistakes);
   const std::map<std::string, OptionPlace> run_places = reading.run_places;
-  RunInputs inputs = read_inputs(std::move(reading), mistakes);
+  const DataReading data_reading(reading.jobs_file.run);
+  RunInputs inputs = read_inputs(std::move(reading), data_reading, mistakes);
   const JobsFile& jobs_file = inputs.jobs_file;
   const RunSpec& run = jobs_file.run;
   const ModelFiles& files = inputs.model.files;
@@ -345,6 +346,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   }
   mistakes.throw_if_any();
   survive_closed_pipes();
+  if (const std::string reused = reuse_text(inputs.data); !reused.empty() && !arguments.json) print_line(reused);
 
   RunFolder folder(run.output, start_of(arguments));
   remove_when_stopped(folder.made());
@@ -456,7 +458,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     return to_yaml(alone);
   };
   RunControl control({.folder = folder.path(),
-                      .run = {jobs_file, files, *inputs.text},
+                      .run = {jobs_file, files, *inputs.text, data_reading.in_background()},
                       .compute = compute,
                       .device = device,
                       .recorder = recorder,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace cotune {
 namespace {
@@ -81,7 +82,11 @@ ordered_json first_messages(const ordered_json& messages, size_t count) {
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens)
-    : template_(source, std::move(name)), special_tokens_(std::move(special_tokens)) {}
+    : template_(source, std::move(name)), special_tokens_(std::move(special_tokens)) {
+  std::string parts(checksum(source));
+  for (const auto& [variable, token] : special_tokens_) parts += checksum(variable) + checksum(token);
+  hash_ = checksum(parts);
+}
 
 jinja::Text ChatTemplate::render(const ordered_json& messages, const RenderOptions& options) const {
   std::vector<jinja::Value> list;

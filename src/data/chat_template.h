@@ -66,6 +66,8 @@ class ChatTemplate {
                             const TextEncoder& encoder, bool whole = false) const;
 
   const std::string& name() const { return template_.name(); }
+  /// Checksum of the template's source and of the special tokens: templates with an equal one render equal texts.
+  const std::string& hash() const { return hash_; }
 
  private:
   ByteRange learned_range(const nlohmann::ordered_json& messages, size_t index, const nlohmann::ordered_json& tools,
@@ -73,6 +75,7 @@ class ChatTemplate {
 
   jinja::Template template_;
   std::map<std::string, std::string> special_tokens_;
+  std::string hash_;
 };
 
 }  // namespace cotune

@@ -1,5 +1,6 @@
 #include "data/data_file.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -32,6 +33,7 @@ DataFile::DataFile(const std::filesystem::path& path, const std::vector<std::str
   stream_.open(path, std::ios::binary);
   if (!stream_ || (stream_.peek(), stream_.bad())) throw_user_error("cannot open: {}", std::strerror(errno));
   stream_.clear();
+  bytes_ = std::filesystem::file_size(path, unknown);
   if (is_parquet(stream_)) {
     lines_ = open_parquet(path, fields);
     return;
@@ -39,6 +41,13 @@ DataFile::DataFile(const std::filesystem::path& path, const std::vector<std::str
   const Compression compression = compression_of(stream_);
   if (compression != Compression::none) content_ = decompress(stream_, compression);
   lines_ = std::make_unique<JsonlReader>(content_ ? *content_ : stream_);
+}
+
+double DataFile::part_read() {
+  const double of_rows = lines_->part_read();
+  if (of_rows >= 0 || bytes_ == 0) return of_rows;
+  const std::streamoff at = stream_.rdbuf()->pubseekoff(0, std::ios::cur, std::ios::in);  // also at the end, where tellg() fails
+  return at < 0 ? 1 : std::min(1.0, static_cast<double>(at) / static_cast<double>(bytes_));
 }
 
 }  // namespace cotune

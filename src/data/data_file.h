@@ -1,6 +1,7 @@
 /// A file of records on disk, whatever it is stored as.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -19,11 +20,14 @@ class DataFile {
 
   /// Its next() throws UserError where the file cannot be read on.
   RecordLines& lines() { return *lines_; }
+  /// How much of the file has been read, [0, 1]; of Parquet, of its rows.
+  double part_read();
   /// Reading ended because of the disk, not at the end of the file.
   bool is_broken() const { return stream_.bad(); }
 
  private:
   std::ifstream stream_;
+  uint64_t bytes_ = 0;
   std::unique_ptr<std::istream> content_;
   std::unique_ptr<RecordLines> lines_;
 };

@@ -3,22 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
-#include "base/file.h"
 
 namespace cotune {
 
-void Dataset::add(const Example& example) {
-  COTUNE_CHECK(example.tokens.size() == example.learned.size());
-  tokens_.insert(tokens_.end(), example.tokens.begin(), example.tokens.end());
-  learned_.insert(learned_.end(), example.learned.begin(), example.learned.end());
-  learned_count_ += std::count(example.learned.begin(), example.learned.end(), uint8_t{1});
-  ends_.push_back(tokens_.size());
-  lines_.push_back(example.line);
+void append_words(const Example& example, std::vector<int32_t>& words) {
+  words.insert(words.end(), example.tokens.begin(), example.tokens.end());
+  const size_t flags = words.size();
+  words.resize(flags + (example.learned.size() + 3) / 4);
+  if (!example.learned.empty()) std::memcpy(words.data() + flags, example.learned.data(), example.learned.size());
 }
 
-void Dataset::begin_source(std::string name) { sources_.push_back({std::move(name), size()}); }
+void Dataset::add(const Example& example) {
+  COTUNE_CHECK(!mapped_ && example.tokens.size() == example.learned.size());
+  entries_.push_back({words_.size(), static_cast<uint32_t>(example.tokens.size()), example.line});
+  append_words(example, words_);
+  token_count_ += std::ssize(example.tokens);
+  learned_count_ += std::count(example.learned.begin(), example.learned.end(), uint8_t{1});
+  for (const int32_t token : example.tokens) largest_token_ = std::max(largest_token_, token);
+}
+
+void Dataset::begin_source(std::string name) {
+  COTUNE_CHECK(!mapped_);
+  sources_.push_back({std::move(name), size()});
+}
 
 const std::string& Dataset::source(int64_t index) const {
   static const std::string none;
@@ -31,16 +41,19 @@ int64_t Dataset::source_size(size_t source) const {
   return (source + 1 < sources_.size() ? sources_[source + 1].begin : size()) - sources_[source].begin;
 }
 
-std::span<const int32_t> Dataset::tokens(int64_t index) const {
+const ExampleEntry& Dataset::entry(int64_t index) const {
   COTUNE_CHECK(index >= 0 && index < size(), "example {} of {}", index, size());
-  const auto i = static_cast<size_t>(index);
-  const size_t begin = i == 0 ? 0 : ends_[i - 1];
-  return std::span(tokens_).subspan(begin, ends_[i] - begin);
+  return entries()[static_cast<size_t>(index)];
+}
+
+std::span<const int32_t> Dataset::tokens(int64_t index) const {
+  const ExampleEntry& place = entry(index);
+  return words().subspan(place.begin, place.length);
 }
 
 std::span<const uint8_t> Dataset::learned(int64_t index) const {
-  const std::span<const int32_t> example = tokens(index);
-  return std::span(learned_).subspan(static_cast<size_t>(example.data() - tokens_.data()), example.size());
+  const ExampleEntry& place = entry(index);
+  return {reinterpret_cast<const uint8_t*>(words().data() + place.begin + place.length), place.length};
 }
 
 Example Dataset::example(int64_t index) const {
@@ -50,13 +63,34 @@ Example Dataset::example(int64_t index) const {
 }
 
 std::string Dataset::content_hash() const {
-  const auto bytes = [](const auto& values) {
-    return std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
-  };
-  std::string borders;
-  for (size_t i = 1; i < sources_.size(); ++i) borders += fmt::format(" {}", sources_[i].begin);
-  return checksum(checksum(bytes(ends_)) + checksum(bytes(tokens_)) + checksum(bytes(learned_)) + borders);
+  if (mapped_) return mapped_->totals.content_hash;
+  DatasetChecksum sum;
+  size_t source = 0;
+  for (int64_t i = 0; i <= size(); ++i) {
+    for (; source < sources_.size() && sources_[source].begin == i; ++source) sum.begin_source();
+    if (i < size()) sum.add(tokens(i), learned(i));
+  }
+  return sum.text();
 }
+
+void Dataset::drop_pages() const {
+  if (mapped_) mapped_->file->drop_pages();
+}
+
+void DatasetChecksum::begin_source() {
+  if (has_source_) borders_ += fmt::format(" {}", example_count_);
+  has_source_ = true;
+}
+
+void DatasetChecksum::add(std::span<const int32_t> tokens, std::span<const uint8_t> learned) {
+  token_count_ += tokens.size();
+  ++example_count_;
+  ends_.add(std::as_bytes(std::span(&token_count_, 1)));
+  tokens_.add(std::as_bytes(tokens));
+  learned_.add(std::as_bytes(learned));
+}
+
+std::string DatasetChecksum::text() const { return checksum(ends_.text() + tokens_.text() + learned_.text() + borders_); }
 
 BatchOrder batch_order(const JobSpec& job, const Dataset& train) {
   BatchOrder order{train.size(), job.train.batch_size, job.train.seed, job.train.shuffle};
@@ -81,6 +115,7 @@ LengthReport lengths_of(const Dataset& dataset) {
   if (dataset.empty()) return report;
   std::vector<int64_t> lengths;
   for (int64_t i = 0; i < dataset.size(); ++i) lengths.push_back(dataset.length(i));
+  dataset.drop_pages();
   std::sort(lengths.begin(), lengths.end());
   const auto rank = [&](int64_t percent) {
     return lengths[static_cast<size_t>((percent * dataset.size() + 99) / 100 - 1)];

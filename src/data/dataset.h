@@ -1,58 +1,113 @@
-/// A job's examples: read from its files, truncated, split into train and eval, kept as tokens only.
+/// A job's examples as tokens, and what reading them gave (dataset_reader.h).
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/diagnostics.h"
+#include "base/file.h"
+#include "base/running_checksum.h"
 #include "data/batch_order.h"
-#include "data/chat_template.h"
 #include "data/example.h"
-#include "data/record_lines.h"
 #include "jobs/job.h"
 
 namespace cotune {
 
-/// Examples in flat arrays: 5 bytes per token and 12 per example. Those of one file stand together.
+/// Where an example stands among the words of its set: its tokens, one a word, then a byte per token (1: learned), the last word
+/// filled up with zeros.
+struct ExampleEntry {
+  uint64_t begin = 0;   ///< in words
+  uint32_t length = 0;  ///< in tokens
+  int32_t line = 0;
+  uint64_t word_count() const { return length + (uint64_t{length} + 3) / 4; }
+};
+static_assert(sizeof(ExampleEntry) == 16);
+
+/// What the training data of a set are, beside the examples themselves.
+struct DatasetTotals {
+  int64_t tokens = 0, learned = 0;
+  int32_t largest_token = -1;
+  std::string content_hash;
+};
+
+/// Examples that lie in a mapped file (dataset_file.h), which lives as long as one of them.
+struct MappedExamples {
+  std::shared_ptr<const MappedFile> file;
+  std::span<const int32_t> words;
+  std::span<const ExampleEntry> entries;
+  DatasetTotals totals;
+};
+
+/// Examples, in memory or in a mapped file: 5 bytes per token and 16 per example. Those of one source stand together. Copies of a
+/// mapped one share the file.
 class Dataset {
  public:
+  struct Source {
+    std::string name;   ///< of the file, for messages
+    int64_t begin = 0;  ///< its first example
+  };
+
   Dataset() = default;
   explicit Dataset(std::string source) { begin_source(std::move(source)); }
+  Dataset(MappedExamples mapped, std::vector<Source> sources) : sources_(std::move(sources)), mapped_(std::move(mapped)) {}
 
-  /// The file of the examples that are added from now on.
+  /// The file of the examples that are added from now on. Only in memory, like add().
   void begin_source(std::string name);
   void add(const Example& example);
-  int64_t size() const { return static_cast<int64_t>(lines_.size()); }
-  bool empty() const { return lines_.empty(); }
+  int64_t size() const { return static_cast<int64_t>(entries().size()); }
+  bool empty() const { return entries().empty(); }
   std::span<const int32_t> tokens(int64_t index) const;
   std::span<const uint8_t> learned(int64_t index) const;
-  int line(int64_t index) const { return lines_[static_cast<size_t>(index)]; }
-  int64_t length(int64_t index) const { return static_cast<int64_t>(tokens(index).size()); }
+  int line(int64_t index) const { return entry(index).line; }
+  int64_t length(int64_t index) const { return entry(index).length; }
   const std::string& source(int64_t index) const;
   size_t source_count() const { return sources_.size(); }
   int64_t source_size(size_t source) const;  ///< its examples
   Example example(int64_t index) const;
 
-  int64_t token_count() const { return static_cast<int64_t>(tokens_.size()); }
-  int64_t learned_count() const { return learned_count_; }
+  int64_t token_count() const { return mapped_ ? mapped_->totals.tokens : token_count_; }
+  int64_t learned_count() const { return mapped_ ? mapped_->totals.learned : learned_count_; }
+  int32_t largest_token() const { return mapped_ ? mapped_->totals.largest_token : largest_token_; }  ///< -1: none
   /// Checksum over every example's length, tokens and labels, in order, and over where files begin if there are several: equal
-  /// for equal training data wherever it was read from. 32 hexadecimal digits.
+  /// for equal training data wherever it was read from, and wherever it lies. 32 hexadecimal digits.
   std::string content_hash() const;
 
+  /// Lets go of the pages of a mapped file that were read (MappedFile::drop_pages): no memory of the process is what a set has on disk.
+  void drop_pages() const;
+
  private:
-  struct Source {
-    std::string name;
-    int64_t begin = 0;
-  };
+  std::span<const ExampleEntry> entries() const { return mapped_ ? mapped_->entries : std::span<const ExampleEntry>(entries_); }
+  std::span<const int32_t> words() const { return mapped_ ? mapped_->words : std::span<const int32_t>(words_); }
+  const ExampleEntry& entry(int64_t index) const;
+
   std::vector<Source> sources_;
-  std::vector<int32_t> tokens_;
-  std::vector<uint8_t> learned_;
-  std::vector<uint64_t> ends_;  ///< of each example in tokens_
-  std::vector<int> lines_;
-  int64_t learned_count_ = 0;
+  std::optional<MappedExamples> mapped_;  ///< else the examples are these
+  std::vector<int32_t> words_;
+  std::vector<ExampleEntry> entries_;
+  int64_t token_count_ = 0, learned_count_ = 0;
+  int32_t largest_token_ = -1;
 };
+
+/// Dataset::content_hash of examples that come one after the other.
+class DatasetChecksum {
+ public:
+  void begin_source();
+  void add(std::span<const int32_t> tokens, std::span<const uint8_t> learned);
+  std::string text() const;
+
+ private:
+  RunningChecksum ends_, tokens_, learned_;
+  uint64_t token_count_ = 0, example_count_ = 0;
+  std::string borders_;
+  bool has_source_ = false;
+};
+
+/// The example's words, as ExampleEntry describes them, behind those that are there.
+void append_words(const Example& example, std::vector<int32_t>& words);
 
 /// What became of the lines of one file.
 struct FileReport {
@@ -66,6 +121,7 @@ struct FileReport {
   int64_t dropped_long = 0;       ///< truncation: drop
   int64_t dropped_unlearned = 0;  ///< no learned token (left)
   std::string to_string() const;
+  bool operator==(const FileReport&) const = default;
 };
 
 /// Lengths in tokens; the median and the 95th percentile are nearest ranks.
@@ -80,6 +136,8 @@ struct JobData {
   Dataset train;
   Dataset eval;                    ///< empty when the job has none
   std::vector<FileReport> files;   ///< the train files, then the eval file if there is one
+  std::string cache_file;          ///< that holds the examples; empty: they are in memory
+  bool was_cached = false;         ///< it was there before: nothing was tokenized
 };
 
 /// How the job's training examples follow one another.
@@ -91,27 +149,5 @@ std::string content_hash(const JobData& data);
 /// Cuts an example to `max_length` tokens (0: no limit). `right` keeps the beginning, `left` the end (its first token is
 /// then not learned: nothing predicts it). Returns false when the example is to be dropped. `error` throws UserError.
 bool truncate_example(Example& example, int64_t max_length, Truncation truncation);
-
-/// Reads spec.train and spec.eval record by record; only tokens are kept.
-///
-/// Length: spec.max_length, or context_length where that is 0 or smaller (0: no limit).
-/// Split: with eval_fraction, an example of the train file goes to eval when a hash of its text falls below that share:
-///   the same in every run and for every seed, and duplicates stay together. max_examples keeps the first so many
-///   examples of each train file, before the split.
-/// Format: spec.format, or what the first record of each file says by its fields.
-/// Mistakes go to `diagnostics` with file, line, field, what was found and what is accepted: up to 20 per file,
-///   up to 3 with the same message, then their number. So do a file that cannot be read or holds no examples, and eval together with eval_fraction. The data
-///   returned then lacks the malformed lines. An empty spec.train is skipped.
-/// `chat_template` may be null. The pointers are not kept.
-JobData read_job_data(const DataSpec& spec, const TextEncoder& encoder, const ChatTemplate* chat_template,
-                      int64_t context_length, Diagnostics& diagnostics);
-
-/// Mistakes in the files that need no model to be seen: what is not JSON, other fields, formats that change.
-void check_records(const DataSpec& spec, Diagnostics& diagnostics);
-
-/// One file's records into `train` and `eval`, as above; `name` stands in messages. Pure but for the lines.
-FileReport read_examples(RecordLines& lines, const std::string& name, const DataSpec& spec,
-                         const TextEncoder& encoder, const ChatTemplate* chat_template, int64_t context_length,
-                         Dataset& train, Dataset* eval, Diagnostics& diagnostics);
 
 }  // namespace cotune

@@ -1,14 +1,19 @@
+#include "data/dataset_reader.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
+#include <limits>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "base/random.h"
 #include "data/data_file.h"
-#include "data/dataset.h"
 #include "data/example_builder.h"
 #include "data/jsonl.h"
+#include "data/ordered_work.h"
 
 namespace cotune {
 namespace {
@@ -74,49 +79,175 @@ DataFormat checked_format(const nlohmann::ordered_json& record, int line, const 
   return report.format;
 }
 
-/// Calls use(record, format, line) for every record until it returns false; what it throws is the record's
-/// mistake.
-template <typename Use>
-FileReport for_each_record(RecordLines& lines, const std::string& name, const DataSpec& spec,
-                           Diagnostics& diagnostics, Use use) {
-  FileReport report;
-  report.file = name;
-  report.format = spec.format;
-  Mistakes mistakes(name, diagnostics);
-  bool more = true;
-  while (more && lines.next()) {
-    ++report.records;
-    report.repaired += lines.repaired();
+struct RawRecord {
+  std::string text;
+  int line = 0;
+  bool too_long = false, repaired = false;
+};
+
+/// What became of a record: what was made of it, or its mistake.
+template <typename Made>
+struct Outcome {
+  int line = 0;
+  bool repaired = false;
+  std::optional<Made> made;
+  std::string field, mistake;
+};
+
+/// Records that one thread takes at once, and together with what waits for all threads.
+constexpr size_t most_chunk_records = 256, most_chunk_bytes = size_t{256} << 10;
+constexpr size_t most_chunks_per_thread = 4, most_waiting_bytes = size_t{32} << 20;
+
+struct Chunk {
+  std::vector<RawRecord> records;
+  size_t bytes = 0;
+};
+
+/// Goes through the records of one file. make(record, format) is called on several threads, and what it throws is the record's
+/// mistake; take(made, report) in the order of the file, until it returns false.
+template <typename Made>
+class RecordWalk {
+ public:
+  using Make = std::function<Made(const nlohmann::ordered_json& record, DataFormat format)>;
+  using Take = std::function<bool(Made&& made, int line, FileReport& report)>;
+
+  RecordWalk(RecordLines& lines, const std::string& name, const DataSpec& spec, Diagnostics& diagnostics, Make make, Take take)
+      : lines_(lines), name_(name), spec_(spec), diagnostics_(diagnostics), mistakes_(name, diagnostics), make_(std::move(make)),
+        take_(std::move(take)) {
+    report_.file = name;
+    report_.format = spec.format;
+  }
+
+  /// step: called now and then.
+  FileReport go(int threads, const std::function<void(const FileReport&)>& step) {
+    size_t bytes = 0;
+    const auto is_small = [&] {
+      return static_cast<size_t>(report_.records) < most_chunk_records && bytes < most_chunk_bytes;
+    };
+    while (more_ && (threads <= 1 || is_small() || report_.format == DataFormat::automatic)) {  // the first records say the format
+      if (!lines_.next()) return finish();
+      const RawRecord record = this_record();
+      bytes += record.text.size();
+      if (report_.records == 0 && !record.too_long && record.text.starts_with('[')) {
+        take(list_of_records(record));
+        more_ = false;  // every other line would be a mistake too
+        break;
+      }
+      take(outcome_of(record, report_));
+      if (static_cast<size_t>(report_.records) % most_chunk_records == 0) step(report_);
+    }
+    if (more_) go_on_in_parallel(threads, step);
+    return finish();
+  }
+
+ private:
+  RawRecord this_record() const { return {lines_.text(), lines_.line(), lines_.too_long(), lines_.repaired()}; }
+
+  static Outcome<Made> list_of_records(const RawRecord& raw) {
+    return {.line = raw.line, .repaired = raw.repaired, .made = {}, .field = {},
+            .mistake = "expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one"};
+  }
+
+  void go_on_in_parallel(int threads, const std::function<void(const FileReport&)>& step) {
+    const FileReport known = report_;  // the format does not change any more
+    OrderedWork<Chunk, std::vector<Outcome<Made>>> work(threads, [this, &known](Chunk& chunk) {
+      std::vector<Outcome<Made>> outcomes;
+      FileReport own = known;
+      for (const RawRecord& record : chunk.records) outcomes.push_back(outcome_of(record, own));
+      chunk.records = {};
+      return outcomes;
+    });
+    std::deque<size_t> waiting;  // bytes
+    size_t waiting_bytes = 0;
+    std::exception_ptr failure;
+    bool at_end = false;
+    while (more_ && (!at_end || work.count() > 0)) {
+      const bool has_room = work.count() < most_chunks_per_thread * static_cast<size_t>(threads) && waiting_bytes < most_waiting_bytes;
+      if (!at_end && has_room) {
+        Chunk chunk;
+        try {
+          at_end = !read(chunk);
+        } catch (...) {  // comes after the mistakes of the records before it
+          failure = std::current_exception();
+          at_end = true;
+        }
+        waiting.push_back(chunk.bytes);
+        waiting_bytes += chunk.bytes;
+        work.give(std::move(chunk));
+        continue;
+      }
+      for (Outcome<Made>& outcome : work.take()) {
+        if (more_) take(std::move(outcome));
+      }
+      waiting_bytes -= waiting.front();
+      waiting.pop_front();
+      step(report_);
+    }
+    if (more_ && failure) std::rethrow_exception(failure);
+  }
+
+  /// False at the end of the file.
+  bool read(Chunk& chunk) {
+    while (chunk.records.size() < most_chunk_records && chunk.bytes < most_chunk_bytes) {
+      if (!lines_.next()) return false;
+      chunk.records.push_back(this_record());
+      chunk.bytes += chunk.records.back().text.size();
+    }
+    return true;
+  }
+
+  Outcome<Made> outcome_of(const RawRecord& raw, FileReport& report) const {
+    Outcome<Made> outcome{.line = raw.line, .repaired = raw.repaired, .made = {}, .field = {}, .mistake = {}};
     try {
-      if (lines.too_long()) {
-        throw RecordError("",
-                          fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
+      if (raw.too_long) {
+        throw RecordError("", fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
       }
-      if (report.records == 1 && lines.text().starts_with('[')) {
-        more = false;  // every other line would be a mistake too
-        throw RecordError("", "expected an object on each line (JSONL), found a list; `jq -c '.[]'` makes lines of one");
-      }
-      const nlohmann::ordered_json record = parse_json_line(lines.text());
-      const DataFormat format = checked_format(record, lines.line(), spec, report);
-      more = use(record, format, lines.line(), report);
+      const nlohmann::ordered_json record = parse_json_line(raw.text);
+      const DataFormat format = checked_format(record, raw.line, spec_, report);
+      outcome.made = make_(record, format);
     } catch (const RecordError& error) {
-      mistakes.add(lines.line(), error.field(), error.what());
+      outcome.field = error.field();
+      outcome.mistake = error.what();
     } catch (const std::runtime_error& error) {
-      mistakes.add(lines.line(), "", error.what());
+      outcome.mistake = error.what();
+    }
+    return outcome;
+  }
+
+  void take(Outcome<Made> outcome) {
+    ++report_.records;
+    report_.repaired += outcome.repaired;
+    if (outcome.made) {
+      more_ = take_(std::move(*outcome.made), outcome.line, report_);
+    } else {
+      mistakes_.add(outcome.line, outcome.field, outcome.mistake);
     }
   }
-  mistakes.finish();
-  report.malformed = mistakes.count();
-  if (report.records == 0) diagnostics.add(name, 0, "", "the file holds no examples");
-  return report;
-}
 
-/// Calls use(lines) with the opened file, or adds why it cannot be read.
+  FileReport finish() {
+    mistakes_.finish();
+    report_.malformed = mistakes_.count();
+    if (report_.records == 0) diagnostics_.add(name_, 0, "", "the file holds no examples");
+    return report_;
+  }
+
+  RecordLines& lines_;
+  const std::string& name_;
+  const DataSpec& spec_;
+  Diagnostics& diagnostics_;
+  Mistakes mistakes_;
+  Make make_;
+  Take take_;
+  FileReport report_;
+  bool more_ = true;
+};
+
+/// Calls use(file) with the opened file, or adds why it cannot be read.
 template <typename Use>
 void with_file(const std::string& path, Diagnostics& diagnostics, Use use) {
   try {
     DataFile file(path, record_fields());
-    use(file.lines());
+    use(file);
     if (file.is_broken()) diagnostics.add(path, 0, "", "cannot read the file to its end");
   } catch (const UserError& error) {
     diagnostics.add(path, 0, "", error.what());
@@ -130,74 +261,114 @@ DataSpec eval_spec(const DataSpec& spec) {
   return whole;
 }
 
-}  // namespace
+/// What one record gives.
+struct MadeExample {
+  Example example;
+  bool is_too_long = false, was_truncated = false, has_learned = false, is_held_out = false;
+};
 
-FileReport read_examples(RecordLines& lines, const std::string& name, const DataSpec& spec,
-                         const TextEncoder& encoder, const ChatTemplate* chat_template,
-                         int64_t context_length, Dataset& train, Dataset* eval, Diagnostics& diagnostics) {
-  int64_t max_length = spec.max_length;
-  if (max_length <= 0 || (context_length > 0 && context_length < max_length)) max_length = context_length;
-  const ExampleBuilder builder(encoder, chat_template, spec.train_on_prompt);
-  int64_t kept = 0;
-  const auto keep = [&](const nlohmann::ordered_json& record, DataFormat format, int line,
-                        FileReport& report) {
-    Example example = builder.build(record, format);
-    example.line = line;
-    const size_t whole = example.tokens.size();
-    if (!truncate_example(example, max_length, spec.truncation)) {
+/// One file's examples to `part`, or, where it holds out, to both.
+FileReport read_part(RecordLines& lines, const std::string& name, const DataRequest& request, DataPart part, bool holds_out,
+                     ExampleSink& sink, Diagnostics& diagnostics, const ReadingOptions& options,
+                     const std::function<double()>& part_read) {
+  const DataSpec& spec = request.spec;
+  const int64_t max_length = longest_example(request);
+  const ExampleBuilder builder(request.encoder, request.chat_template, spec.train_on_prompt);
+  const auto make = [&](const nlohmann::ordered_json& record, DataFormat format) {
+    MadeExample made;
+    made.example = builder.build(record, format);
+    const size_t whole = made.example.tokens.size();
+    made.is_too_long = !truncate_example(made.example, max_length, spec.truncation);
+    made.was_truncated = made.example.tokens.size() < whole;
+    const std::vector<uint8_t>& learned = made.example.learned;
+    made.has_learned = std::find(learned.begin(), learned.end(), uint8_t{1}) != learned.end();
+    made.is_held_out = holds_out && uniform(ExampleBuilder::content_key(record, format), 0) < spec.eval_fraction;
+    return made;
+  };
+  int64_t kept = 0, tokens = 0;
+  const auto take = [&](MadeExample&& made, int line, FileReport& report) {
+    if (made.is_too_long) {
       ++report.dropped_long;
       return true;
     }
-    report.truncated += example.tokens.size() < whole;
-    if (std::find(example.learned.begin(), example.learned.end(), uint8_t{1}) == example.learned.end()) {
+    report.truncated += made.was_truncated;
+    if (!made.has_learned) {
       ++report.dropped_unlearned;
       return true;
     }
     ++kept;
-    const bool held_out = eval && spec.eval_fraction > 0 &&
-                          uniform(ExampleBuilder::content_key(record, format), 0) < spec.eval_fraction;
-    (held_out ? *eval : train).add(example);
+    tokens += std::ssize(made.example.tokens);
+    made.example.line = line;
+    sink.add(made.is_held_out ? DataPart::eval : part, made.example);
     return spec.max_examples <= 0 || kept < spec.max_examples;
   };
-  const FileReport report = for_each_record(lines, name, spec, diagnostics, keep);
+  RecordWalk<MadeExample> walk(lines, name, spec, diagnostics, make, take);
+  const FileReport report = walk.go(options.threads, [&](const FileReport& so_far) {
+    if (options.progress) options.progress({name, part_read ? part_read() : -1, so_far.records, tokens});
+  });
   if (kept == 0 && report.records > 0 && report.malformed == 0) {
     diagnostics.add(name, 0, "", "no example is left: " + report.to_string().substr(name.size() + 2));
   }
   return report;
 }
 
+}  // namespace
+
+int64_t longest_example(const DataRequest& request) {
+  const int64_t asked = request.spec.max_length, context = request.context_length;
+  return asked <= 0 || (context > 0 && context < asked) ? std::max<int64_t>(0, context) : asked;
+}
+
+FileReport read_records(RecordLines& lines, const std::string& name, const DataRequest& request, bool holds_out, ExampleSink& sink,
+                        Diagnostics& diagnostics, const ReadingOptions& options, const std::function<double()>& part_read) {
+  return read_part(lines, name, request, DataPart::train, holds_out, sink, diagnostics, options, part_read);
+}
+
 void check_records(const DataSpec& spec, Diagnostics& diagnostics) {
+  struct Nothing {};
   const auto check = [&](const std::string& path, const DataSpec& by) {
     if (path.empty()) return;
-    with_file(path, diagnostics, [&](RecordLines& lines) {
+    with_file(path, diagnostics, [&](DataFile& file) {
       int64_t kept = 0;
-      for_each_record(lines, path, by, diagnostics,
-                      [&](const nlohmann::ordered_json& record, DataFormat format, int, FileReport&) {
-                        ExampleBuilder::check(record, format);
-                        return by.max_examples <= 0 || ++kept < by.max_examples;
-                      });
+      RecordWalk<Nothing> walk(
+          file.lines(), path, by, diagnostics,
+          [](const nlohmann::ordered_json& record, DataFormat format) {
+            ExampleBuilder::check(record, format);
+            return Nothing{};
+          },
+          [&](Nothing, int, FileReport&) { return by.max_examples <= 0 || ++kept < by.max_examples; });
+      walk.go(1, [](const FileReport&) {});
     });
   };
   for (const TrainFile& file : spec.train) check(file.path, spec);
   check(spec.eval, eval_spec(spec));
 }
 
-JobData read_job_data(const DataSpec& spec, const TextEncoder& encoder, const ChatTemplate* chat_template,
-                      int64_t context_length, Diagnostics& diagnostics) {
+std::vector<FileReport> read_examples(const DataRequest& request, ExampleSink& sink, Diagnostics& diagnostics,
+                                      const ReadingOptions& options) {
+  const DataSpec& spec = request.spec;
   if (!spec.eval.empty() && spec.eval_fraction > 0) {
     diagnostics.add(names_of_train_files(spec), 0, "data", "eval and eval_fraction are both given; give one of them");
   }
-  JobData data;
-  const auto read = [&](const std::string& path, const DataSpec& by, Dataset& train, Dataset* eval) {
-    train.begin_source(path);
-    if (eval != nullptr) eval->begin_source(path);
-    with_file(path, diagnostics, [&](RecordLines& lines) {
-      data.files.push_back(
-          read_examples(lines, path, by, encoder, chat_template, context_length, train, eval, diagnostics));
+  std::vector<FileReport> reports;
+  const auto read = [&](const std::string& path, const DataSpec& by, DataPart part) {
+    sink.begin_source(part, path);
+    if (part == DataPart::train && spec.eval.empty()) sink.begin_source(DataPart::eval, path);
+    with_file(path, diagnostics, [&](DataFile& file) {
+      const DataRequest one{by, request.encoder, request.chat_template, request.context_length};
+      reports.push_back(read_part(file.lines(), path, one, part, spec.eval.empty() && spec.eval_fraction > 0, sink, diagnostics, options,
+                                  [&file] { return file.part_read(); }));
     });
   };
-  for (const TrainFile& file : spec.train) read(file.path, spec, data.train, spec.eval.empty() ? &data.eval : nullptr);
-  if (!spec.eval.empty()) read(spec.eval, eval_spec(spec), data.eval, nullptr);
+  for (const TrainFile& file : spec.train) read(file.path, spec, DataPart::train);
+  if (!spec.eval.empty()) read(spec.eval, eval_spec(spec), DataPart::eval);
+  return reports;
+}
+
+JobData read_job_data(const DataRequest& request, Diagnostics& diagnostics, const ReadingOptions& options) {
+  JobData data;
+  ExamplesInMemory sink(data.train, data.eval);
+  data.files = read_examples(request, sink, diagnostics, options);
   return data;
 }
 

@@ -19,7 +19,7 @@ std::unique_ptr<RecordLines> open_parquet(const std::filesystem::path& path, con
 /// What the plugin exports, and the version of it that both sides were compiled with.
 inline constexpr const char* parquet_plugin_symbol = "cotune_parquet_rows";
 inline constexpr const char* parquet_interface_symbol = "cotune_parquet_interface";
-#define COTUNE_PARQUET_INTERFACE "1"
+#define COTUNE_PARQUET_INTERFACE "2"
 using ParquetRowsFunction = RecordLines*(const std::filesystem::path& path, const std::vector<std::string>& fields);
 
 }  // namespace cotune

@@ -13,6 +13,8 @@ class RecordLines {
   virtual ~RecordLines() = default;
   /// Moves to the next record; false at the end. Throws UserError where the file cannot be read on.
   virtual bool next() = 0;
+  /// How many of all records there have been, [0, 1]; -1: their number is not known before the end.
+  virtual double part_read() const { return -1; }
   const std::string& text() const { return text_; }
   int line() const { return line_; }            ///< from 1; of Parquet the row
   bool too_long() const { return too_long_; }   ///< longer than max_line_bytes: text() holds its beginning

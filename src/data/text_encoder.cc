@@ -1,5 +1,7 @@
 #include "data/text_encoder.h"
 
+#include <fmt/format.h>
+
 #include "data/pre_tokenizer.h"
 #include "data/unicode.h"
 
@@ -15,6 +17,8 @@ TokenizerEncoder::TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int
     added_.add(token, token.content);
   }
 }
+
+std::string TokenizerEncoder::hash() const { return fmt::format("{} {}", tokenizer_.hash(), eos_id_.value_or(-1)); }
 
 std::vector<int32_t> TokenizerEncoder::encode_plain(std::string_view text) const {
   return tokenizer_.encode_plain(text);

@@ -35,6 +35,8 @@ class TextEncoder {
   virtual std::vector<int32_t> prefix() const = 0;
   /// The end-of-text token that a completion or plain text ends with.
   virtual std::optional<int32_t> eos_id() const = 0;
+  /// Encoders with an equal one give equal tokens for every text, in every run of the program.
+  virtual std::string hash() const = 0;
 };
 
 /// A Tokenizer as encoder. Added tokens are found by their text alone: their options to swallow white space around
@@ -49,6 +51,7 @@ class TokenizerEncoder : public TextEncoder {
   std::string token_bytes(int32_t id) const override;
   std::vector<int32_t> prefix() const override { return tokenizer_.prefix_ids(); }
   std::optional<int32_t> eos_id() const override { return eos_id_; }
+  std::string hash() const override;
 
  private:
   const Tokenizer& tokenizer_;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/running_checksum.h"
 #include "data/tokenizer_parts.h"
 #include "data/unicode.h"
 
@@ -32,6 +33,24 @@ void encode_normalized(const TokenizerParts& parts, std::string_view raw, bool a
                    at_text_start && stretch.begin == 0, true, out);
     }
   }
+}
+
+std::string hash_of(const GgufVocabulary& vocabulary) {
+  RunningChecksum sum;
+  const auto add_text = [&](const std::string& text) {
+    const uint64_t size = text.size();
+    sum.add(std::as_bytes(std::span(&size, 1)));
+    sum.add(std::as_bytes(std::span(text)));
+  };
+  add_text(fmt::format("{} {} {} {} {} {} {} {} {}", vocabulary.tokens.size(), vocabulary.token_types.size(), vocabulary.bos, vocabulary.eos,
+                       vocabulary.pad, vocabulary.unk, vocabulary.add_bos ? static_cast<int>(*vocabulary.add_bos) : -1, vocabulary.add_eos,
+                       vocabulary.add_space_prefix));
+  add_text(vocabulary.model);
+  add_text(vocabulary.pre);
+  for (const std::string& token : vocabulary.tokens) add_text(token);
+  for (const std::string& merge : vocabulary.merges) add_text(merge);
+  sum.add(std::as_bytes(std::span(vocabulary.token_types)));
+  return sum.text();
 }
 
 }  // namespace
@@ -67,11 +86,11 @@ Tokenizer Tokenizer::from_json_file(const std::filesystem::path& tokenizer_json)
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, std::string_view name_for_errors) {
-  return Tokenizer(tokenizer_parts_from_json(json, name_for_errors));
+  return {tokenizer_parts_from_json(json, name_for_errors), checksum(json)};
 }
 
 Tokenizer Tokenizer::from_gguf(const GgufVocabulary& vocabulary, std::string_view name_for_errors) {
-  return Tokenizer(tokenizer_parts_from_gguf(vocabulary, name_for_errors));
+  return {tokenizer_parts_from_gguf(vocabulary, name_for_errors), hash_of(vocabulary)};
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {

@@ -97,10 +97,14 @@ class Tokenizer {
   const std::vector<int32_t>& prefix_ids() const;
   const std::vector<int32_t>& suffix_ids() const;
 
+  /// Checksum of what it was made from: tokenizers with an equal one give equal tokens.
+  const std::string& hash() const { return hash_; }
+
  private:
-  explicit Tokenizer(std::shared_ptr<const TokenizerParts> parts) : parts_(std::move(parts)) {}
+  Tokenizer(std::shared_ptr<const TokenizerParts> parts, std::string hash) : parts_(std::move(parts)), hash_(std::move(hash)) {}
 
   std::shared_ptr<const TokenizerParts> parts_;
+  std::string hash_;
 };
 
 }  // namespace cotune

@@ -174,6 +174,8 @@ struct RunSpec {
   RankOrder pipeline_order = RankOrder::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended
   bool tensorboard = false;            ///< write event files for TensorBoard
+  std::string data_cache = "auto";     ///< folder of tokenized data; auto: the user's (data/dataset_cache.h); none: no such folder
+  int64_t data_cache_gib = 50;         ///< what it may hold
   bool portable_kernels = false;       ///< force the ATen path where own kernels exist
   bool operator==(const RunSpec&) const = default;
 };

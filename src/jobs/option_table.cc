@@ -220,8 +220,9 @@ void add_model(std::vector<Option>& table) {
                          .root_aliases = {"base_model"},
                          .group = "model",
                          .alternative = "path"}));
-  table.push_back(field(Section::model, "config", COTUNE_FIELD(model->config), of_type(OptionType::name_or_path),
-                        "A shape without a checkpoint: the name of a preset, or a config.json file.",
+  table.push_back(field(Section::model, "config", COTUNE_FIELD(model->config), hub_name_or(OptionType::name_or_path),
+                        "A shape without a checkpoint: the name of a preset, a config.json file or a folder with one, or the name of a model in "
+                        "the Hugging Face cache.",
                         {.group = "model", .alternative = "config"}));
   table.push_back(field(Section::model, "weights", COTUNE_FIELD(model->weights), choice({"file", "none", "random"}),
                         "`file`: those of `path`. With `config`: `random`, or `none` (for `cotune plan`, `cotune simulate` and an emulated device)."));
@@ -278,6 +279,11 @@ void add_run(std::vector<Option>& table) {
                         "(docs/control.md)."));
   table.push_back(field(Section::run, "tensorboard", COTUNE_FIELD(run->tensorboard), of_type(OptionType::boolean),
                         "Write event files that TensorBoard opens, below `tensorboard/` in the output folder (docs/watching.md)."));
+  table.push_back(field(Section::run, "data_cache", COTUNE_FIELD(run->data_cache), of_type(OptionType::text),
+                        "Folder where tokenized data are kept, and found by the next run (docs/data-formats.md); `auto` is "
+                        "`$XDG_CACHE_HOME/cotune/data`, or `~/.cache/cotune/data`; `none`: data are tokenized at every start and held in memory."));
+  table.push_back(field(Section::run, "data_cache_gib", COTUNE_FIELD(run->data_cache_gib), whole(1, 1'000'000),
+                        "GiB that the folder may hold before what was not used for longest is removed from it."));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
                         of_type(OptionType::boolean), "Do without the kernels made for this CPU or GPU."));
 }

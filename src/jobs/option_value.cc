@@ -309,7 +309,7 @@ std::string accepted_text(const Option& option) {
     case OptionType::time: return "a time such as 2026-01-31 or 2026-01-31T18:00:00Z";
     case OptionType::path: return accepted.may_be_hub_name ? "a path or a Hugging Face name" : "a path";
     case OptionType::files: return "a path, or a list of paths or of {path: …, weight: …}";
-    case OptionType::name_or_path: return "a name or a path";
+    case OptionType::name_or_path: return accepted.may_be_hub_name ? "a name, a path or a Hugging Face name" : "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
     case OptionType::parallel:
       return fmt::format("stages, auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all, and vp=2 beside pp", most_ranks);

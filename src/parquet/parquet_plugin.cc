@@ -90,6 +90,7 @@ class ParquetRows : public RecordLines {
     std::vector<int> groups(static_cast<size_t>(file_->num_row_groups()));
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);
     file_->set_batch_size(rows_at_once(*file_->parquet_reader()->metadata(), leaves));
+    row_count_ = file_->parquet_reader()->metadata()->num_rows();
     batches_ = value_of(file_->GetRecordBatchReader(groups, leaves));
   }
 
@@ -110,6 +111,8 @@ class ParquetRows : public RecordLines {
     ++line_;
     return true;
   }
+
+  double part_read() const override { return row_count_ > 0 ? static_cast<double>(line_) / static_cast<double>(row_count_) : 1; }
 
  private:
   nlohmann::ordered_json record() const {
@@ -138,7 +141,7 @@ class ParquetRows : public RecordLines {
   std::unique_ptr<parquet::arrow::FileReader> file_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::shared_ptr<arrow::RecordBatch> batch_;
-  int64_t row_ = 0;
+  int64_t row_ = 0, row_count_ = 0;
 };
 
 }  // namespace

@@ -94,6 +94,7 @@ Batch TrainingJob::make_batch(const Dataset& dataset, const std::vector<int64_t>
     }
     batch.rows.push_back({{tokens.begin(), tokens.end()}, {learned.begin(), learned.end()}, static_cast<uint64_t>(example)});
   }
+  dataset.drop_pages();
   return batch;
 }
 
@@ -299,6 +300,7 @@ JobShape TrainingJob::shape() const {
   const JobFootprint own = footprint();
   std::vector<int64_t> lengths;
   for (const int64_t example : epoch_order(order_.order(), 0)) lengths.push_back(data_.train.length(example));
+  data_.train.drop_pages();
   return {.name = spec_.name,
           .batch_size = own.row_count,
           .lengths = histogram_of(lengths),

@@ -162,6 +162,12 @@ std::string newest_checkpoint(const fs::path& job) {
   return fs::exists(job / name, unknown) ? (job / name).string() : "";
 }
 
+/// Absolute, without a slash at its end.
+fs::path name_of(const fs::path& folder) {
+  const fs::path absolute = fs::absolute(folder).lexically_normal();
+  return absolute.has_filename() ? absolute : absolute.parent_path();
+}
+
 }  // namespace
 
 void add_metrics(RunLog& log, std::string_view text, const std::string& file_name) {
@@ -182,8 +188,7 @@ RunLog read_run_log(const fs::path& folder) {
                      folder.string());
   }
   RunLog log;
-  log.folder = fs::absolute(folder).lexically_normal();
-  if (!log.folder.has_filename()) log.folder = log.folder.parent_path();
+  log.folder = name_of(folder);
   reading(run_file.string(), [&] {
     const Json json = Json::parse(read_file(run_file));
     log.configuration = json.at("configuration").get<std::string>();
@@ -209,6 +214,13 @@ bool is_being_trained(const fs::path& folder) {
   if (lock.get() < 0 || ::flock(lock.get(), LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK) return false;
   std::error_code unknown;  // who takes the folder writes the lock, and the summary at the end
   return !fs::exists(summary, unknown) || fs::last_write_time(file, unknown) > fs::last_write_time(summary, unknown);
+}
+
+RunView view_of_start(const fs::path& folder) {
+  RunView view;
+  view.run.folder = name_of(folder).string();
+  view.run.phase = "loading";
+  return view;
 }
 
 RunView view_of(const RunLog& log, bool is_being_trained) {

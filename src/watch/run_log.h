@@ -88,6 +88,9 @@ void add_metrics(RunLog& log, std::string_view text, const std::string& file_nam
 /// Whether a process holds the folder and has not written its run's end yet: it loads the model, or it cannot make a socket.
 bool is_being_trained(const std::filesystem::path& folder);
 
+/// A run whose process holds the folder and has written nothing into it yet.
+RunView view_of_start(const std::filesystem::path& folder);
+
 /// The run as its files have it, of which no process tells.
 RunView view_of(const RunLog& log, bool is_being_trained);
 

@@ -181,10 +181,11 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
   const bool others_wait = waiting != run.jobs.end() || paused != run.jobs.end();
   const std::string rounds = run.rounds > 0 ? fmt::format("{} rounds in {}", run.rounds, duration_text(run.seconds)) : "";
   lines.push_back(joined({"cotune", phase_text(run), rounds, printable(run.folder)}, style));
-  lines.push_back(joined({counts.empty() ? "no jobs" : counts, steps > 0 ? fmt::format("{} of {} steps", step, steps) : "",
+  lines.push_back(joined({!counts.empty() ? counts : run.phase == "loading" ? "" : "no jobs", steps > 0 ? fmt::format("{} of {} steps", step, steps) : "",
                           number_or_nothing(view.tokens_per_second, "{:.0f} tok/s"),
                           std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + (others_wait ? " left of those that run" : " left")},
                          style));
+  if (lines.back().empty()) lines.pop_back();
   const MemoryView& memory = view.memory;
   const int64_t shown_bytes = memory.used_bytes > 0 ? memory.used_bytes : memory.peak_bytes;
   if (shown_bytes > 0) {

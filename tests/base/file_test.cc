@@ -7,9 +7,11 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "base/atomic_file.h"
 #include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/running_checksum.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
@@ -50,6 +52,54 @@ TEST(File, AMissingFileIsTheUsersMistakeAndIsNamed) {
 }
 
 TEST(File, AnEndlessOneIsRefused) { EXPECT_THROW(read_file("/dev/zero"), UserError); }
+
+TEST(AtomicFile, IsWrittenBySeveralAtOnceAndTheLastToCommitWins) {
+  const auto path = scratch_folder() / "shared.bin";
+  AtomicFile one(path), other(path);
+  EXPECT_NE(one.temporary(), other.temporary());
+  EXPECT_TRUE(is_temporary_file(one.temporary()) && is_temporary_file(other.temporary()));
+  one.append("one, in ");
+  other.append("other");
+  one.append("parts");
+  one.overwrite(0, "ONE");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  one.commit();
+  EXPECT_EQ(read_file(path), "ONE, in parts");
+  other.commit();
+  EXPECT_EQ(read_file(path), "other");
+}
+
+TEST(AtomicFile, ThatIsBeingWrittenIsNotAbandoned) {
+  const auto path = scratch_folder() / "unfinished.bin", left = scratch_folder() / "unfinished.bin.1.part";
+  write_file_atomically(left, "of a process that was killed");
+  AtomicFile file(path);
+  EXPECT_FALSE(remove_abandoned(file.temporary()));
+  EXPECT_TRUE(std::filesystem::exists(file.temporary()));
+  EXPECT_TRUE(remove_abandoned(left));
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_FALSE(remove_abandoned(left));
+}
+
+TEST(AtomicFile, TakesTheNameThatAKilledProcessOfItsNumberHas) {
+  const auto path = scratch_folder() / "again.bin";
+  const std::string left = path.string() + "." + std::to_string(::getpid()) + ".part";
+  write_file_atomically(left, "half, and longer than what comes");
+  AtomicFile file(path);
+  EXPECT_EQ(file.temporary(), left);
+  file.append("whole");
+  file.commit();
+  EXPECT_EQ(read_file(path), "whole");
+}
+
+TEST(RunningChecksum, IsThatOfTheWhole) {
+  const std::string bytes(1000, 'x');
+  for (const size_t piece : {1, 7, 240, 1000}) {
+    RunningChecksum sum;
+    for (size_t at = 0; at < bytes.size(); at += piece) sum.add(std::as_bytes(std::span(bytes)).subspan(at, std::min(piece, bytes.size() - at)));
+    EXPECT_EQ(sum.text(), checksum(bytes));
+  }
+  EXPECT_EQ(RunningChecksum().text(), checksum(""));
+}
 
 TEST(File, TemporaryOnesOfAKilledProcessAreKnownByTheirNames) {
   EXPECT_TRUE(is_temporary_file("a/adapter_model.safetensors.123.part"));

@@ -102,6 +102,22 @@ class Hub(ProgramTest):
         started = self.jobs("org/tiny", "r: 4, init_from: me/adapter")
         self.cotune("train", started, "--check", "--output-dir", self.path / "second")
 
+    def test_a_shape_is_taken_from_a_model_by_its_name(self):
+        folder = copy_model(self.path / "files")
+        self.publish("org/tiny", folder)
+        self.publish("tiny", folder)
+
+        def plan(config, **options):
+            path = self.path / "shape.yaml"
+            path.write_text(f"cotune: 1\nmodel: {{config: {config}, weights: none}}\njobs:\n"
+                            "  - {name: one, data: {lengths: [4, 8]}, train: {steps: 2}}\n")
+            return self.cotune("plan", path, **options)
+        of_file = plan(folder / "config.json").stdout
+        for name in ("org/tiny", "tiny", f"org/tiny@{COMMITS['main']}"):
+            self.assertEqual(plan(name).stdout, of_file, name)
+        self.assertIn("`hf download org/none` fetches it", plan("org/none", expect=2).stderr)
+        self.assertIn("model preset 'none' is not known", plan("none", expect=2).stderr)
+
     def test_profiles_and_plans_take_names(self):
         copy_model(self.path / "files")
         self.publish("org/tiny", self.path / "files")

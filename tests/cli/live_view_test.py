@@ -3,6 +3,7 @@
 
     COTUNE=build/cotune python3 tests/cli/live_view_test.py [UNITTEST OPTIONS]
 """
+import fcntl
 import json
 import os
 import re
@@ -227,6 +228,15 @@ class FromAnotherTerminal(LiveViewTest):
         self.assertEqual(program.end(), 0)
         self.assertIn("stopped and saved; --resume goes on with it", program.screen.normal)
         self.assertEqual(process.wait(), 130)
+
+    def test_status_says_of_a_run_that_starts_that_it_does(self):
+        run = self.path / "run"
+        run.mkdir()
+        with (run / "lock").open("w") as lock:  # as a process that loads the model for the first time has it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertRegex(self.status(), "^cotune · a process is loading the model")
+            self.assertEqual(self.view()["run"]["phase"], "loading")
+        self.assertIn("holds no run", self.run_program("status", "--run", run, expect=2).stderr)
 
     def test_status_says_of_every_run_how_it_stands(self):
         self.assertIn("holds no run", self.run_program("status", "--run", self.path, expect=2).stderr)

@@ -1,4 +1,4 @@
-#include "data/dataset.h"
+#include "data/dataset_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,8 +37,8 @@ Reading read(const std::string& text, const DataSpec& spec = {}, int64_t context
   Reading reading;
   std::istringstream stream(text);
   JsonlReader lines(stream);
-  reading.report = read_examples(lines, "f", spec, ExampleEncoder(), &chat, context_length, reading.train,
-                                 &reading.eval, reading.diagnostics);
+  ExamplesInMemory sink(reading.train, reading.eval);
+  reading.report = read_records(lines, "f", {spec, ExampleEncoder(), &chat, context_length}, true, sink, reading.diagnostics);
   return reading;
 }
 
@@ -227,7 +227,8 @@ TEST(Dataset, TakesToolsAsAListOrItsJsonText) {
     std::istringstream stream(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"tools":)" + tools + "}");
     JsonlReader lines(stream);
     Reading reading;
-    reading.report = read_examples(lines, "f", {}, ExampleEncoder(), &chat, 0, reading.train, nullptr, reading.diagnostics);
+    ExamplesInMemory sink(reading.train, reading.eval);
+    reading.report = read_records(lines, "f", {DataSpec(), ExampleEncoder(), &chat}, false, sink, reading.diagnostics);
     return reading.diagnostics.empty() ? reading.text(0) : reading.mistake(0);
   };
   EXPECT_THAT(text(R"([{"name":"f"}])"), HasSubstr(R"([{"name": "f"}]<q>)"));
@@ -285,14 +286,14 @@ TEST(Dataset, ReadsFilesAndRefusesWhatCannotBeRead) {
   spec.train = {{path}};
   spec.eval = path;
   Diagnostics diagnostics;
-  const JobData data = read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics);
+  const JobData data = read_job_data({spec, ExampleEncoder()}, diagnostics);
   EXPECT_TRUE(diagnostics.empty());
   EXPECT_EQ(data.train.size(), 1);
   EXPECT_EQ(data.eval.size(), 1);
   EXPECT_EQ(data.files.size(), 2u);
   std::remove(path.c_str());
   spec.eval = testing::TempDir();
-  EXPECT_TRUE(read_job_data(spec, ExampleEncoder(), nullptr, 0, diagnostics).files.empty());
+  EXPECT_TRUE(read_job_data({spec, ExampleEncoder()}, diagnostics).files.empty());
   ASSERT_EQ(diagnostics.size(), 2u);
   EXPECT_EQ(diagnostics.items()[0].to_string(), path + ": cannot open: No such file or directory");
   EXPECT_EQ(diagnostics.items()[1].to_string(), spec.eval + ": is not a regular file");

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "data/compressed_stream.h"
-#include "data/dataset.h"
+#include "data/dataset_reader.h"
 #include "data/jsonl.h"
 
 namespace {
@@ -33,6 +33,7 @@ class ByteEncoder : public cotune::TextEncoder {
   }
   std::vector<int32_t> prefix() const override { return {297}; }
   std::optional<int32_t> eos_id() const override { return 298; }
+  std::string hash() const override { return "bytes"; }
 };
 
 }  // namespace
@@ -56,7 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   cotune::Dataset train, eval;
   cotune::Diagnostics diagnostics;
   try {
-    cotune::read_examples(lines, "fuzz", spec, encoder, &chat, 64, train, &eval, diagnostics);
+    cotune::ExamplesInMemory sink(train, eval);
+    cotune::read_records(lines, "fuzz", {spec, encoder, &chat, 64}, true, sink, diagnostics);
   } catch (const cotune::UserError&) {  // the compressed data are damaged
   }
   for (const cotune::Dataset* dataset : {&train, &eval}) {

@@ -150,6 +150,8 @@ run:
   recompute: auto
   stay: false
   tensorboard: false
+  data_cache: auto
+  data_cache_gib: 50
   portable_kernels: false
 jobs:
   - name: a

@@ -1,0 +1,57 @@
+#include "data/dataset_facts.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 6> counts = {{{"records", &FileReport::records},
+                                                                                  {"malformed", &FileReport::malformed},
+                                                                                  {"repaired", &FileReport::repaired},
+                                                                                  {"truncated", &FileReport::truncated},
+                                                                                  {"dropped_long", &FileReport::dropped_long},
+                                                                                  {"dropped_unlearned", &FileReport::dropped_unlearned}}};
+
+FileReport report_of(const Json& json) {
+  FileReport report;
+  const int format = json.at("format").get<int>();
+  if (format < 0 || format > static_cast<int>(DataFormat::tokens)) throw_user_error("is damaged: there is no data format {}", format);
+  report.format = static_cast<DataFormat>(format);
+  report.format_line = json.at("format_line").get<int>();
+  for (const auto& [name, count] : counts) report.*count = json.at(name).get<int64_t>();
+  return report;
+}
+
+Json json_of(const FileReport& report) {
+  Json json = {{"format", static_cast<int>(report.format)}, {"format_line", report.format_line}};
+  for (const auto& [name, count] : counts) json[name] = report.*count;
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const DatasetFacts& facts) {
+  Json json = {{"files", Json::array()}, {"train", facts.sources[0]}, {"eval", facts.sources[1]}, {"paths", facts.original_paths}};
+  for (const FileReport& report : facts.reports) json["files"].push_back(json_of(report));
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+DatasetFacts facts_of(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    DatasetFacts facts;
+    for (const Json& file : json.at("files")) facts.reports.push_back(report_of(file));
+    json.at("train").get_to(facts.sources[0]);
+    json.at("eval").get_to(facts.sources[1]);
+    json.at("paths").get_to(facts.original_paths);
+    return facts;
+  } catch (const Json::exception&) {
+    throw_user_error("is damaged: its facts cannot be read");
+  }
+}
+
+}  // namespace cotune
