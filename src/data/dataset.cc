@@ -74,7 +74,7 @@ std::string Dataset::content_hash() const {
 }
 
 void Dataset::drop_pages() const {
-  if (mapped_) mapped_->file->drop_pages();
+  if (mapped_ && mapped_->file != nullptr) mapped_->file->drop_pages();
 }
 
 void DatasetChecksum::begin_source() {

@@ -34,9 +34,9 @@ struct DatasetTotals {
   std::string content_hash;
 };
 
-/// Examples that lie in a mapped file (dataset_file.h), which lives as long as one of them.
+/// Examples that lie in a mapped file (dataset_file.h).
 struct MappedExamples {
-  std::shared_ptr<const MappedFile> file;
+  std::shared_ptr<const MappedFile> file;  ///< lives as long as one of them; null: the bytes belong to someone else
   std::span<const int32_t> words;
   std::span<const ExampleEntry> entries;
   DatasetTotals totals;

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "jobs/enum_names.h"
 
 namespace cotune {
 namespace {
@@ -91,8 +92,8 @@ std::string dataset_key(const DataRequest& request, const std::vector<std::strin
   std::string text = fmt::format("version {} {}\n", reading_version, dataset_file_version);
   text += fmt::format("tokenizer {}\n", request.encoder.hash());
   text += fmt::format("template {}\n", request.chat_template != nullptr ? request.chat_template->hash() : "none");
-  text += fmt::format("format {}\n", static_cast<int>(spec.format));
-  text += fmt::format("longest {} {}\n", longest, longest > 0 ? static_cast<int>(spec.truncation) : -1);
+  text += fmt::format("format {}\n", name_of(spec.format));
+  text += fmt::format("longest {} {}\n", longest, longest > 0 ? name_of(spec.truncation) : "whole");
   text += fmt::format("prompt {}\n", spec.train_on_prompt);
   text += fmt::format("examples {}\n", spec.max_examples);
   text += fmt::format("eval {} {:a}\n", !spec.eval.empty(), spec.eval_fraction);

@@ -1,8 +1,10 @@
 #include "data/dataset_facts.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "jobs/enum_names.h"
 
 namespace cotune {
 namespace {
@@ -18,16 +20,17 @@ constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 6> counts = 
 
 FileReport report_of(const Json& json) {
   FileReport report;
-  const int format = json.at("format").get<int>();
-  if (format < 0 || format > static_cast<int>(DataFormat::tokens)) throw_user_error("is damaged: there is no data format {}", format);
-  report.format = static_cast<DataFormat>(format);
+  const auto format = json.at("format").get<std::string>();
+  const auto found = std::find(enum_names<DataFormat>.begin(), enum_names<DataFormat>.end(), format);
+  if (found == enum_names<DataFormat>.end()) throw_user_error("is damaged: there is no data format `{}`", format);
+  report.format = static_cast<DataFormat>(found - enum_names<DataFormat>.begin());
   report.format_line = json.at("format_line").get<int>();
   for (const auto& [name, count] : counts) report.*count = json.at(name).get<int64_t>();
   return report;
 }
 
 Json json_of(const FileReport& report) {
-  Json json = {{"format", static_cast<int>(report.format)}, {"format_line", report.format_line}};
+  Json json = {{"format", name_of(report.format)}, {"format_line", report.format_line}};
   for (const auto& [name, count] : counts) json[name] = report.*count;
   return json;
 }

@@ -280,8 +280,8 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "tensorboard", COTUNE_FIELD(run->tensorboard), of_type(OptionType::boolean),
                         "Write event files that TensorBoard opens, below `tensorboard/` in the output folder (docs/watching.md)."));
   table.push_back(field(Section::run, "data_cache", COTUNE_FIELD(run->data_cache), of_type(OptionType::text),
-                        "Folder where tokenized data are kept, and found by the next run (docs/data-formats.md); `auto` is "
-                        "`$XDG_CACHE_HOME/cotune/data`, or `~/.cache/cotune/data`; `none`: data are tokenized at every start and held in memory."));
+                        "Folder where tokenized data are kept, and found by the next run (docs/data-formats.md), relative to the working directory; "
+                        "`auto` is `$XDG_CACHE_HOME/cotune/data`, or `~/.cache/cotune/data`; `none`: data are tokenized at every start and held in memory."));
   table.push_back(field(Section::run, "data_cache_gib", COTUNE_FIELD(run->data_cache_gib), whole(1, 1'000'000),
                         "GiB that the folder may hold before what was not used for longest is removed from it."));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),

@@ -63,7 +63,7 @@ class Data(ProgramTest):
 
     def test_refuses_options_of_a_run(self):
         errors = self.run_program("data", self.write_jobs("train: texts.jsonl"), "--set", "run.memory=8GiB", expect=2).stderr
-        self.assertIn("--set: run.memory: has no effect on `cotune data`, which reads of `run` nothing", errors)
+        self.assertIn("--set: run.memory: has no effect on `cotune data`, which reads of `run` run.data_cache, run.data_cache_gib, run.threads", errors)
 
     def test_shows_one_job_and_so_many_examples(self):
         jobs = self.write_jobs("train: texts.jsonl", "train: tokens.jsonl")
