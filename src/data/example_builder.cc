@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "data/alpaca.h"
 #include "data/jsonl.h"
 #include "data/sharegpt.h"
 
@@ -13,31 +14,6 @@ namespace cotune {
 namespace {
 
 using nlohmann::ordered_json;
-
-const std::string& string_field(const ordered_json& record, const char* name) {
-  const auto found = record.find(name);
-  if (found == record.end()) throw RecordError(name, "missing; expected a string");
-  if (!found->is_string()) throw RecordError(name, fmt::format("expected a string, found {}", type_of(*found)));
-  return found->get_ref<const std::string&>();
-}
-
-std::string alpaca_prompt(const std::string& instruction, const std::string& input) {
-  if (input.empty()) {
-    return fmt::format(
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request."
-        "\n\n### Instruction:\n{}\n\n### Response:\n",
-        instruction);
-  }
-  return fmt::format(
-      "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-      "response that appropriately completes the request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
-      instruction, input);
-}
-
-std::string alpaca_input(const ordered_json& record) {
-  const auto found = record.find("input");
-  return found == record.end() || found->is_null() ? "" : string_field(record, "input");
-}
 
 void check_tool_calls(const ordered_json& calls, const std::string& place) {
   if (!calls.is_array()) throw RecordError(place, fmt::format("expected a list of calls, found {}", type_of(calls)));
@@ -85,20 +61,6 @@ ordered_json tools_in(const std::string& text) {
   }
 }
 
-/// Null where there are none.
-ordered_json tools_of(const ordered_json& record) {
-  const auto found = record.find("tools");
-  if (found == record.end() || found->is_null()) return nullptr;
-  if (found->is_array()) return *found;
-  if (found->is_string()) {
-    const auto& text = found->get_ref<const std::string&>();
-    if (text.empty()) return nullptr;
-    ordered_json tools = tools_in(text);
-    if (tools.is_array()) return tools.empty() ? ordered_json() : std::move(tools);
-  }
-  throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
-}
-
 void check_chat(const ordered_json& record) {
   const auto messages = record.find("messages");
   if (messages == record.end()) throw RecordError("messages", "missing; expected a list of messages");
@@ -107,7 +69,7 @@ void check_chat(const ordered_json& record) {
                                               messages->is_array() ? "an empty one" : type_of(*messages)));
   }
   for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], fmt::format("messages[{}]", i));
-  tools_of(record);
+  tools_of_chat(record);
 }
 
 bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
@@ -168,6 +130,19 @@ void append_stretch(const TrainingText& text, size_t begin, size_t end, const Te
 
 }  // namespace
 
+ordered_json tools_of_chat(const ordered_json& record) {
+  const auto found = record.find("tools");
+  if (found == record.end() || found->is_null()) return nullptr;
+  if (found->is_array()) return *found;
+  if (found->is_string()) {
+    const auto& text = found->get_ref<const std::string&>();
+    if (text.empty()) return nullptr;
+    ordered_json tools = tools_in(text);
+    if (tools.is_array()) return tools.empty() ? ordered_json() : std::move(tools);
+  }
+  throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
+}
+
 void encode_training_text(const TrainingText& text, const TextEncoder& encoder, Example& example) {
   size_t at = 0;
   for (const SpecialMatch& special : trusted_special_tokens(text.text, encoder)) {
@@ -226,7 +201,7 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
       example = build_completion(string_field(record, "prompt"), string_field(record, "completion"));
       break;
     case DataFormat::alpaca:
-      example = build_completion(alpaca_prompt(string_field(record, "instruction"), alpaca_input(record)),
+      example = build_completion(alpaca_prompt(record),
                                  string_field(record, "output"));
       break;
     case DataFormat::text:
@@ -251,8 +226,7 @@ void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
       string_field(record, "completion");
       return;
     case DataFormat::alpaca:
-      string_field(record, "instruction");
-      alpaca_input(record);
+      alpaca_prompt(record);
       string_field(record, "output");
       return;
     case DataFormat::text: string_field(record, "text"); return;
@@ -268,7 +242,7 @@ Example ExampleBuilder::build_chat(const ordered_json& record) const {
   }
   Example example;
   try {
-    encode_training_text(chat_template_->for_training(record["messages"], tools_of(record), encoder_, train_on_prompt_), encoder_,
+    encode_training_text(chat_template_->for_training(record["messages"], tools_of_chat(record), encoder_, train_on_prompt_), encoder_,
                          example);
   } catch (const UserError& error) {
     throw RecordError("messages", error.what());

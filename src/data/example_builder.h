@@ -37,6 +37,9 @@ std::string_view format_fields(DataFormat format);
 /// Every field that some format reads; others are ignored.
 const std::vector<std::string>& record_fields();
 
+/// The list of tools beside a record's messages, which may also be its JSON text; null where there are none. Throws RecordError.
+nlohmann::ordered_json tools_of_chat(const nlohmann::ordered_json& record);
+
 class ExampleBuilder {
  public:
   /// Both must outlive the builder. `chat_template` may be null: then records with messages are a mistake.

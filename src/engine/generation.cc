@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "engine/memory_facts.h"
+#include "ops/backend.h"
 #include "ops/cross_entropy_head.h"
 #include "ops/memory.h"
 #include "ops/rms_norm.h"
@@ -57,6 +59,7 @@ struct Generator::Piece {
 std::string to_string(StopReason reason) {
   switch (reason) {
     case StopReason::stop_token: return "stop_token";
+    case StopReason::stop_text: return "stop_text";
     case StopReason::max_new_tokens: return "max_new_tokens";
     case StopReason::context_length: return "context_length";
     case StopReason::interrupted: return "interrupted";
@@ -65,83 +68,183 @@ std::string to_string(StopReason reason) {
   return "";
 }
 
+CachedSequence CachedSequence::copy() const {
+  const MemoryScope scope(MemoryKind::chain_kv);
+  CachedSequence other(adapter_);
+  other.tokens_ = tokens_;
+  const auto used = static_cast<int64_t>(tokens_.size());
+  for (const ChainCache& layer : layers_) {
+    other.layers_.push_back({layer.keys.narrow(0, 0, used).clone(), layer.values.narrow(0, 0, used).clone(), {}, {}});
+  }
+  return other;
+}
+
 Generator::Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget)
     : stage_(backbone, whole_model(backbone->config())), token_budget_(token_budget) {
   COTUNE_CHECK(token_budget_ > 0);
 }
 
+/// An answer under way.
+struct Generator::Answering {
+  size_t number = 0;
+  GenerationRequest request;
+  GeneratedAnswer answer;
+  CachedSequence own;
+  CachedSequence* sequence = nullptr;
+  std::optional<int32_t> chosen;
+
+  std::span<const int32_t> to_feed() const {
+    if (answer.tokens.empty()) return std::span(request.prompt).subspan(sequence->tokens().size());
+    return std::span(&answer.tokens.back(), 1);
+  }
+};
+
+void Generator::check(std::span<const GenerationRequest> requests) const {
+  for (const GenerationRequest& request : requests) check_request(request, stage_.backbone());
+}
+
 std::vector<GeneratedAnswer> Generator::generate(std::span<const GenerationRequest> requests,
                                                  const GenerationCallbacks& callbacks) {
-  operators_.clear();
+  check(requests);
   std::vector<GeneratedAnswer> answers(requests.size());
-  std::vector<CachedSequence> own;
-  std::vector<Feed> feeds;
-  std::vector<size_t> active;  ///< request of each feed
-  own.reserve(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const GenerationRequest& request = requests[i];
-    check_request(request, stage_.backbone());
-    own.emplace_back(request.adapter);
-    if (request.max_new_tokens <= 0) continue;
-    CachedSequence* sequence = request.memory != nullptr ? request.memory : &own.back();
-    keep_common_prefix(*sequence, request.prompt);
-    answers[i].reused_tokens = static_cast<int64_t>(sequence->tokens().size());
-    feeds.push_back({sequence, std::span(request.prompt).subspan(sequence->tokens().size())});
-    active.push_back(i);
-  }
-  while (!active.empty()) {
-    std::vector<std::optional<int32_t>> chosen(active.size());
-    const auto choose = [&](size_t feed, std::span<const double> logits) {
-      const GenerationRequest& request = requests[active[feed]];
-      const size_t position = request.prompt.size() + answers[active[feed]].tokens.size();
-      chosen[feed] = sample_token(logits, request.sampling, position);
-    };
-    if (!feed_all(feeds, choose, callbacks.interrupted)) {
-      for (const size_t i : active) answers[i].stop = StopReason::interrupted;
-      break;
-    }
-    std::vector<Feed> next_feeds;
-    std::vector<size_t> still_active;
-    for (size_t feed = 0; feed < active.size(); ++feed) {
-      const size_t i = active[feed];
-      const GenerationRequest& request = requests[i];
-      GeneratedAnswer& answer = answers[i];
-      std::optional<StopReason> end;
-      if (!chosen[feed]) {
-        end = StopReason::not_finite;
-      } else if (std::ranges::find(request.stop_ids, *chosen[feed]) != request.stop_ids.end()) {
-        end = StopReason::stop_token;
-      } else {
-        answer.tokens.push_back(*chosen[feed]);
-        const auto count = static_cast<int64_t>(answer.tokens.size());
-        const auto total = static_cast<int64_t>(request.prompt.size()) + count;
-        if (total >= stage_.backbone().positions()) end = StopReason::context_length;
-        if (count >= request.max_new_tokens) end = StopReason::max_new_tokens;
-        if (callbacks.on_token && !callbacks.on_token(i, *chosen[feed])) end = StopReason::interrupted;
-      }
-      if (end) {
-        answer.stop = *end;
-        own[i] = CachedSequence();
-        continue;
-      }
-      next_feeds.push_back({feeds[feed].sequence, std::span(&answer.tokens.back(), 1)});
-      still_active.push_back(i);
-    }
-    feeds = std::move(next_feeds);
-    active = std::move(still_active);
-  }
+  size_t begun = 0;
+  RequestSource source;
+  source.next = [&]() -> std::optional<GenerationRequest> {
+    if (begun == requests.size()) return std::nullopt;
+    return requests[begun++];
+  };
+  source.on_answer = [&](size_t request, GeneratedAnswer answer) { answers[request] = std::move(answer); };
+  generate(source, callbacks);
   return answers;
+}
+
+void Generator::begin(GenerationRequest request, size_t number, std::vector<std::unique_ptr<Answering>>& active) const {
+  check_request(request, stage_.backbone());
+  auto answering = std::make_unique<Answering>();
+  answering->number = number;
+  answering->own = CachedSequence(request.adapter);
+  answering->sequence = request.memory != nullptr ? request.memory : &answering->own;
+  keep_common_prefix(*answering->sequence, request.prompt);
+  answering->answer.reused_tokens = static_cast<int64_t>(answering->sequence->tokens().size());
+  answering->request = std::move(request);
+  active.push_back(std::move(answering));
+}
+
+std::optional<StopReason> Generator::take_token(Answering& answering, const GenerationCallbacks& callbacks) const {
+  const GenerationRequest& request = answering.request;
+  GeneratedAnswer& answer = answering.answer;
+  if (!answering.chosen) return StopReason::not_finite;
+  if (std::ranges::find(request.stop_ids, *answering.chosen) != request.stop_ids.end()) return StopReason::stop_token;
+  answer.tokens.push_back(*answering.chosen);
+  std::optional<StopReason> end;
+  const auto count = static_cast<int64_t>(answer.tokens.size());
+  if (static_cast<int64_t>(request.prompt.size()) + count >= stage_.backbone().positions()) end = StopReason::context_length;
+  if (count >= request.max_new_tokens) end = StopReason::max_new_tokens;
+  if (callbacks.on_token) {
+    if (const auto wish = callbacks.on_token(answering.number, *answering.chosen)) end = wish;
+  }
+  return end;
+}
+
+void Generator::generate(const RequestSource& source, const GenerationCallbacks& callbacks) {
+  operators_.clear();
+  std::vector<std::unique_ptr<Answering>> active;
+  size_t begun = 0;
+  const auto finish = [&](Answering& answering, StopReason reason) {
+    answering.answer.stop = reason;
+    answering.own = CachedSequence();
+    source.on_answer(answering.number, std::move(answering.answer));
+  };
+  while (true) {
+    while (std::optional<GenerationRequest> request = source.next()) {
+      const bool wants_tokens = request->max_new_tokens > 0;
+      begin(std::move(*request), begun++, active);
+      if (wants_tokens) continue;
+      const std::unique_ptr<Answering> empty = std::move(active.back());
+      active.pop_back();
+      finish(*empty, StopReason::max_new_tokens);
+    }
+    if (active.empty()) return;
+    std::vector<Feed> feeds;
+    for (const auto& answering : active) {
+      answering->chosen.reset();
+      feeds.push_back({answering->sequence, answering->to_feed()});
+    }
+    const auto choose = [&](size_t feed, std::span<const double> logits) {
+      Answering& answering = *active[feed];
+      const size_t position = answering.request.prompt.size() + answering.answer.tokens.size();
+      answering.chosen = sample_token(logits, answering.request.sampling, position, answering.sequence->tokens());
+    };
+    if (!feed_for_logits(feeds, choose, callbacks.interrupted)) {
+      for (const auto& answering : active) finish(*answering, StopReason::interrupted);
+      return;
+    }
+    std::erase_if(active, [&](const std::unique_ptr<Answering>& answering) {
+      const std::optional<StopReason> end = take_token(*answering, callbacks);
+      if (end) finish(*answering, *end);
+      return end.has_value();
+    });
+  }
 }
 
 bool Generator::feed(std::span<const Feed> feeds,
                      const std::function<void(size_t feed, std::span<const double> logits)>& on_logits,
                      const std::function<bool()>& interrupted) {
   operators_.clear();
-  return feed_all(feeds, on_logits, interrupted);
+  return feed_for_logits(feeds, on_logits, interrupted);
 }
 
-bool Generator::feed_all(std::span<const Feed> feeds,
-                         const std::function<void(size_t, std::span<const double>)>& on_logits,
+bool Generator::feed_for_logits(std::span<const Feed> feeds,
+                                const std::function<void(size_t, std::span<const double>)>& on_logits,
+                                const std::function<bool()>& interrupted) {
+  std::vector<size_t> last;
+  for (const Feed& feed : feeds) last.push_back(feed.tokens.size() - 1);
+  const auto give_logits = [&](std::span<const Place> places, const at::Tensor& rows) {
+    for (int64_t begin = 0; begin < rows.size(0); begin += logit_rows) {
+      const int64_t count = std::min(logit_rows, rows.size(0) - begin);
+      const at::Tensor logits = output_logits(rows.narrow(0, begin, count), stage_.backbone().head()).to(at::kCPU);
+      for (int64_t i = 0; i < count; ++i) {
+        const at::Tensor row = logits.select(0, i).to(at::kDouble).contiguous();
+        on_logits(places[static_cast<size_t>(begin + i)].feed, {row.const_data_ptr<double>(), static_cast<size_t>(row.numel())});
+      }
+    }
+  };
+  return feed_all(feeds, last, give_logits, interrupted);
+}
+
+std::optional<std::vector<Likelihood>> Generator::likelihoods(std::span<const LabelledFeed> labelled,
+                                                              const std::function<bool()>& interrupted) {
+  operators_.clear();
+  std::vector<Feed> feeds;
+  std::vector<size_t> first_places;
+  for (const LabelledFeed& feed : labelled) {
+    COTUNE_CHECK(feed.labels.size() <= feed.feed.tokens.size());
+    feeds.push_back(feed.feed);
+    first_places.push_back(feed.feed.tokens.size() - feed.labels.size());
+  }
+  const Backbone& model = stage_.backbone();
+  const int64_t workspace = memory_facts(model.compute(), model.device()).head_workspace_bytes;
+  std::vector<Likelihood> results(labelled.size());
+  const auto add_losses = [&](std::span<const Place> places, const at::Tensor& rows) {
+    std::vector<int32_t> labels;
+    for (const Place& place : places) labels.push_back(labelled[place.feed].labels[place.token - first_places[place.feed]]);
+    const at::Tensor label_tensor = at::tensor(labels, at::kInt).to(model.device());
+    const at::Tensor scale = at::ones({rows.size(0)}, at::TensorOptions().dtype(accumulation_dtype(model.compute())).device(model.device()));
+    const HeadResult head = cross_entropy_head(rows, label_tensor, scale, model.head(), false, workspace);
+    const at::Tensor losses = head.losses.to(at::kCPU).to(at::kDouble).contiguous();
+    const at::Tensor predictions = head.predictions.to(at::kCPU).contiguous();
+    for (size_t i = 0; i < places.size(); ++i) {
+      Likelihood& result = results[places[i].feed];
+      result.log_probability -= losses.const_data_ptr<double>()[i];
+      result.is_greedy &= predictions.const_data_ptr<int64_t>()[i] == labels[i];
+      ++result.labels;
+    }
+  };
+  if (!feed_all(feeds, first_places, add_losses, interrupted)) return std::nullopt;
+  return results;
+}
+
+bool Generator::feed_all(std::span<const Feed> feeds, std::span<const size_t> first_places, const OnRows& on_rows,
                          const std::function<bool()>& interrupted) {
   std::vector<Adapter*> adapters;
   for (const Feed& feed : feeds) {
@@ -167,7 +270,7 @@ bool Generator::feed_all(std::span<const Feed> feeds,
     size_t last = first;
     int64_t tokens = 0;
     while (last < pieces.size() && tokens + pieces[last].count <= token_budget_) tokens += pieces[last++].count;
-    run_pass(std::span(pieces).subspan(first, last - first), feeds, on_logits);
+    run_pass(std::span(pieces).subspan(first, last - first), feeds, first_places, on_rows);
     first = last;
   }
   return true;
@@ -193,13 +296,13 @@ void Generator::make_room(CachedSequence& sequence, int64_t tokens) const {
   }
 }
 
-void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> feeds,
-                         const std::function<void(size_t, std::span<const double>)>& on_logits) {
+void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> feeds, std::span<const size_t> first_places,
+                         const OnRows& on_rows) {
   const Backbone& model = stage_.backbone();
   const MemoryScope scope(MemoryKind::workspace);
-  std::vector<int64_t> tokens, last_rows;
+  std::vector<int64_t> tokens, asked_rows;
   std::vector<int32_t> positions;
-  std::vector<size_t> finished;  ///< the feed of each of last_rows
+  std::vector<Place> places;  ///< of asked_rows
   std::vector<JobRound> rounds;
   std::vector<JobRows> job_rows;
   MicrobatchState state;
@@ -223,9 +326,9 @@ void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> fe
     state.segments.push_back({begin, piece.count, position, nullptr});
     state.segment_chains.emplace_back(std::shared_ptr<void>(), &sequence.layers_);  // the sequence is its owner
     job_rows.back().rows.end = begin + piece.count;
-    if (piece.begin + piece.count == static_cast<int64_t>(feed.tokens.size())) {
-      last_rows.push_back(begin + piece.count - 1);
-      finished.push_back(piece.feed);
+    for (int64_t i = std::max<int64_t>(0, static_cast<int64_t>(first_places[piece.feed]) - piece.begin); i < piece.count; ++i) {
+      asked_rows.push_back(begin + i);
+      places.push_back({piece.feed, static_cast<size_t>(piece.begin + i)});
     }
   }
   for (JobRound& round : rounds) state.jobs.push_back(&round);
@@ -251,22 +354,12 @@ void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> fe
     std::vector<int32_t>& done = feeds[piece.feed].sequence->tokens_;
     done.insert(done.end(), part.begin(), part.end());
   }
-  if (last_rows.empty()) return;
+  if (asked_rows.empty()) return;
 
   const MemoryScope logits_scope(MemoryKind::logits);
-  const at::Tensor rows = state.final_hidden.index_select(0, at::tensor(last_rows, at::kLong).to(model.device()));
+  const at::Tensor rows = state.final_hidden.index_select(0, at::tensor(asked_rows, at::kLong).to(model.device()));
   at::Tensor inverse_rms;
-  const at::Tensor normed =
-      rms_norm(rows, model.final_norm(), model.config().rms_norm_epsilon, inverse_rms);
-  for (int64_t begin = 0; begin < normed.size(0); begin += logit_rows) {
-    const int64_t count = std::min(logit_rows, normed.size(0) - begin);
-    const at::Tensor logits = output_logits(normed.narrow(0, begin, count), model.head()).to(at::kCPU);
-    for (int64_t i = 0; i < count; ++i) {
-      const at::Tensor row = logits.select(0, i).to(at::kDouble).contiguous();
-      on_logits(finished[static_cast<size_t>(begin + i)],
-                {row.const_data_ptr<double>(), static_cast<size_t>(row.numel())});
-    }
-  }
+  on_rows(places, rms_norm(rows, model.final_norm(), model.config().rms_norm_epsilon, inverse_rms));
 }
 
 }  // namespace cotune

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ class CachedSequence {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   /// Forgets all tokens but the first `count`.
   void truncate(int64_t count) { tokens_.resize(static_cast<size_t>(count)); }
+  /// With keys and values of its own.
+  CachedSequence copy() const;
 
  private:
   friend class Generator;
@@ -47,6 +50,7 @@ struct GenerationRequest {
 
 enum class StopReason {
   stop_token,
+  stop_text,       ///< the caller found the text that was to end it
   max_new_tokens,
   context_length,  ///< prompt and answer fill the model's context
   interrupted,     ///< by the caller
@@ -62,10 +66,26 @@ struct GeneratedAnswer {
 
 /// Called on the thread that generates.
 struct GenerationCallbacks {
-  /// A new token of requests[request]; false ends that answer.
-  std::function<bool(size_t request, int32_t token)> on_token{};
+  /// A new token of a request; a reason ends that answer.
+  std::function<std::optional<StopReason>(size_t request, int32_t token)> on_token{};
   /// Asked before every pass through the model; true ends all answers.
   std::function<bool()> interrupted{};
+};
+
+/// Requests that begin while others are being answered: where an answer ends, another may take its place at once.
+struct RequestSource {
+  /// Asked before every pass until it gives nothing: a request that begins now. Nothing: none for now; where no answer is under way
+  /// then, all is done. Its memory, where it has one, must outlive the answer.
+  std::function<std::optional<GenerationRequest>()> next;
+  /// An answer has ended. Requests count from 0 in the order of next().
+  std::function<void(size_t request, GeneratedAnswer answer)> on_answer;
+};
+
+/// What a model says of given tokens.
+struct Likelihood {
+  double log_probability = 0;  ///< Σ ln p over the labels, f64
+  int64_t labels = 0;
+  bool is_greedy = true;       ///< each label is the likeliest token at its place
 };
 
 /// Not thread-safe. Keeps nothing between two calls.
@@ -75,11 +95,16 @@ class Generator {
   /// rounding.
   explicit Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget = 1024);
 
+  /// Throws UserError for a prompt that is empty, has tokens beyond the model's vocabulary, or leaves no room in its context.
+  void check(std::span<const GenerationRequest> requests) const;
   /// One answer per request, in their order. All run at once: memory for keys and values is the caller's to bound.
   /// An answer depends on its own request alone (equal bits where our kernels run; up to rounding elsewhere).
-  /// Throws UserError for a prompt that is empty, has tokens beyond the model's vocabulary, or leaves no room in its context.
+  /// Throws UserError as check() does, before anything is computed.
   std::vector<GeneratedAnswer> generate(std::span<const GenerationRequest> requests,
                                         const GenerationCallbacks& callbacks = {});
+  /// The same for requests that come one after the other; how many are answered at once is the source's to say. A request that is
+  /// refused ends the call with UserError; answers under way are then lost.
+  void generate(const RequestSource& source, const GenerationCallbacks& callbacks = {});
 
   /// Tokens to go through the model behind those of a sequence.
   struct Feed {
@@ -92,12 +117,32 @@ class Generator {
   bool feed(std::span<const Feed> feeds, const std::function<void(size_t feed, std::span<const double> logits)>& on_logits,
             const std::function<bool()>& interrupted = {});
 
+  /// A feed with labels for its last tokens: what is said to come behind each of them. None: the tokens are only fed.
+  struct LabelledFeed {
+    Feed feed;
+    std::span<const int32_t> labels;
+  };
+  /// Feeds sequences as feed() does; the likelihood of each feed's labels. Nothing where `interrupted` said so.
+  std::optional<std::vector<Likelihood>> likelihoods(std::span<const LabelledFeed> feeds, const std::function<bool()>& interrupted = {});
+
  private:
   struct Piece;
-  bool feed_all(std::span<const Feed> feeds, const std::function<void(size_t, std::span<const double>)>& on_logits,
+  struct Answering;
+  /// A token of a feed whose hidden state is asked for.
+  struct Place {
+    size_t feed = 0, token = 0;
+  };
+  /// rows: normed hidden states [places, hidden].
+  using OnRows = std::function<void(std::span<const Place> places, const at::Tensor& rows)>;
+
+  void begin(GenerationRequest request, size_t number, std::vector<std::unique_ptr<Answering>>& active) const;
+  std::optional<StopReason> take_token(Answering& answering, const GenerationCallbacks& callbacks) const;
+  /// first_places: of each feed, from which token on hidden states are asked for.
+  bool feed_all(std::span<const Feed> feeds, std::span<const size_t> first_places, const OnRows& on_rows,
                 const std::function<bool()>& interrupted);
-  void run_pass(std::span<const Piece> pieces, std::span<const Feed> feeds,
-                const std::function<void(size_t, std::span<const double>)>& on_logits);
+  bool feed_for_logits(std::span<const Feed> feeds, const std::function<void(size_t, std::span<const double>)>& on_logits,
+                       const std::function<bool()>& interrupted);
+  void run_pass(std::span<const Piece> pieces, std::span<const Feed> feeds, std::span<const size_t> first_places, const OnRows& on_rows);
   void make_room(CachedSequence& sequence, int64_t tokens) const;
 
   Stage stage_;

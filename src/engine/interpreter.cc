@@ -139,7 +139,9 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
     round.failure.clear();
     round.emulated = clock_ != nullptr;
     if (round.emulated) round.loss_sum = round.gradient_norm = std::numeric_limits<double>::quiet_NaN();
-    round.row_predicted.assign(round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0, 1);
+    const size_t evaluated_rows = round.purpose == RoundPurpose::evaluate ? round.batch->rows.size() : 0;
+    round.row_predicted.assign(evaluated_rows, 1);
+    round.row_loss_sums.assign(evaluated_rows, 0);
   }
   evaluating_ = !rounds.empty() && rounds.front().purpose == RoundPurpose::evaluate;
   std::map<JobStep, size_t> last;

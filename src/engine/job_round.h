@@ -51,6 +51,7 @@ struct JobRound {
   /// out, evaluation: per row of the batch, whether every learned token is the model's first choice (given the ones
   /// before it).
   std::vector<uint8_t> row_predicted;
+  std::vector<double> row_loss_sums;  ///< out, evaluation: per row of the batch, Σ −log p over its labelled tokens
   double row_accuracy() const {
     if (emulated) return std::numeric_limits<double>::quiet_NaN();
     int64_t right = 0;

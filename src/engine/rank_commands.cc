@@ -209,7 +209,8 @@ Json results_to_json(std::span<const JobRound> rounds) {
   Json json = Json::array();
   for (const JobRound& round : rounds) {
     json.push_back({round.loss_sum, round.labelled_tokens, round.gradient_norm, round.stepped, round.failure,
-                    binary(round.row_predicted.data(), round.row_predicted.size())});
+                    binary(round.row_predicted.data(), round.row_predicted.size()),
+                    binary(round.row_loss_sums.data(), round.row_loss_sums.size())});
   }
   return json;
 }
@@ -224,6 +225,7 @@ void take_results(const Json& results, std::span<JobRound> rounds) {
     rounds[i].stepped = result.at(3).get<bool>();
     rounds[i].failure = result.at(4).get<std::string>();
     rounds[i].row_predicted = values_of<uint8_t>(result.at(5));
+    rounds[i].row_loss_sums = values_of<double>(result.at(6));
   }
 }
 

@@ -106,7 +106,10 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   command["rounds"] = rounds_to_json(rounds);
   tell(command);
   std::vector<JobRound> nothing_known(rounds.begin(), rounds.end());
-  for (JobRound& round : nothing_known) round.row_predicted.clear();  // of an attempt before
+  for (JobRound& round : nothing_known) {  // of an attempt before
+    round.row_predicted.clear();
+    round.row_loss_sums.clear();
+  }
   std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()), nothing_known);
   ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}};
   const std::exception_ptr error = rank_.run(work, longest_s, [&] {

@@ -15,11 +15,15 @@ struct ReplicaResult {
 
 void add_replicas(std::span<const ReplicaResult> replicas, size_t row_count, JobRound& result) {
   result.loss_sum = 0;
-  result.row_predicted.assign(result.purpose == RoundPurpose::evaluate ? row_count : 0, 1);
+  const size_t evaluated_rows = result.purpose == RoundPurpose::evaluate ? row_count : 0;
+  result.row_predicted.assign(evaluated_rows, 1);
+  result.row_loss_sums.assign(evaluated_rows, 0);
   for (const ReplicaResult& replica : replicas) {
     result.loss_sum += replica.round->loss_sum;
     for (size_t i = 0; i < replica.round->row_predicted.size(); ++i) {
-      result.row_predicted[static_cast<size_t>(replica.rows[i])] = replica.round->row_predicted[i];
+      const auto row = static_cast<size_t>(replica.rows[i]);
+      result.row_predicted[row] = replica.round->row_predicted[i];
+      result.row_loss_sums[row] = replica.round->row_loss_sums[i];
     }
   }
 }

@@ -47,10 +47,33 @@ void keep_probability(std::vector<Candidate>& candidates, double share) {
   candidates.erase(candidates.begin(), rest);
 }
 
+void keep_near_likeliest(std::vector<Candidate>& candidates, double share) {
+  if (share <= 0) return;
+  double highest = 0;
+  for (const Candidate& candidate : candidates) highest = std::max(highest, candidate.weight);
+  std::erase_if(candidates, [&](const Candidate& candidate) { return candidate.weight < share * highest; });
+}
+
+std::vector<double> penalised(std::span<const double> logits, double penalty, std::span<const int32_t> sequence) {
+  std::vector<double> changed(logits.begin(), logits.end());
+  for (const int32_t token : sequence) {
+    const auto id = static_cast<size_t>(token);
+    changed[id] = logits[id] < 0 ? logits[id] * penalty : logits[id] / penalty;
+  }
+  return changed;
+}
+
 }  // namespace
 
-std::optional<int32_t> sample_token(std::span<const double> logits, const SamplingSettings& settings,
-                                    uint64_t position) {
+uint64_t answer_seed(uint64_t seed, uint64_t prompt, uint64_t sample) { return mix_key(mix_key(mix64(seed), prompt), sample); }
+
+std::optional<int32_t> sample_token(std::span<const double> logits, const SamplingSettings& settings, uint64_t position,
+                                    std::span<const int32_t> sequence) {
+  std::vector<double> changed;
+  if (settings.repetition_penalty != 1) {
+    changed = penalised(logits, settings.repetition_penalty, sequence);
+    logits = changed;
+  }
   double highest = -std::numeric_limits<double>::infinity();
   int32_t likeliest = -1;
   for (size_t i = 0; i < logits.size(); ++i) {
@@ -70,6 +93,7 @@ std::optional<int32_t> sample_token(std::span<const double> logits, const Sampli
   }
   keep_likeliest(candidates, settings.top_k);
   keep_probability(candidates, settings.top_p);
+  keep_near_likeliest(candidates, settings.min_p);
   std::sort(candidates.begin(), candidates.end(),
             [](const Candidate& left, const Candidate& right) { return left.id < right.id; });
 

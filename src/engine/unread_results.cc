@@ -67,9 +67,11 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
       for (int64_t i = span.begin; i < span.end; ++i) sum += value[i];
       head.jobs[span.job]->loss_sum += sum;
     }
+    const double* loss = value;
     value += head.losses.size(0);
     if (!head.wrong.defined()) continue;
     for (const auto& [round, row] : head.rows) {
+      round->row_loss_sums[static_cast<size_t>(row)] += *loss++;
       if (*value++ != 0) round->row_predicted[static_cast<size_t>(row)] = 0;
     }
   }

@@ -87,34 +87,36 @@ std::optional<fs::path> adapter_of_job(const fs::path& job) {
 
 }  // namespace
 
-fs::path find_adapter_folder(const fs::path& given) {
+std::vector<JobAdapter> find_adapter_folders(const fs::path& given) {
   const fs::path path = path_or_snapshot(given);
   if (!fs::is_directory(path)) {
     throw_user_error("{}: {}; a folder with {} is needed", path.string(),
                      fs::exists(path) ? "is no folder" : "does not exist" + hub_cache_hint(path), adapter_config_file);
   }
-  if (holds_adapter(path)) return path;
-  if (const auto adapter = adapter_of_job(path)) return *adapter;
-  std::vector<fs::path> jobs, adapters;
+  if (holds_adapter(path)) return {{"", path}};
+  if (const auto adapter = adapter_of_job(path)) return {{"", *adapter}};
+  std::vector<JobAdapter> adapters;
   if (fs::is_directory(path / "jobs")) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(path / "jobs"))
-      jobs.push_back(entry.path());
-    std::sort(jobs.begin(), jobs.end());
-    for (const fs::path& job : jobs) {
-      if (const auto adapter = adapter_of_job(job)) adapters.push_back(*adapter);
+    for (const fs::directory_entry& entry : fs::directory_iterator(path / "jobs")) {
+      if (const auto adapter = adapter_of_job(entry.path())) adapters.push_back({entry.path().filename().string(), *adapter});
     }
   }
-  if (adapters.size() == 1) return adapters.front();
   if (adapters.empty()) {
     throw_user_error(
         "{}: holds no adapter: accepted are a folder with {}, a job's folder (RUN/jobs/NAME) and a run's "
         "folder with one job",
         path.string(), adapter_config_file);
   }
+  std::ranges::sort(adapters, {}, &JobAdapter::job);
+  return adapters;
+}
+
+fs::path find_adapter_folder(const fs::path& given) {
+  const std::vector<JobAdapter> adapters = find_adapter_folders(given);
+  if (adapters.size() == 1) return adapters.front().folder;
+  const fs::path path = path_or_snapshot(given);
   std::string list;
-  for (const fs::path& job : jobs) {
-    if (adapter_of_job(job)) list += "\n  " + job.string();
-  }
+  for (const JobAdapter& adapter : adapters) list += "\n  " + (path / "jobs" / adapter.job).string();
   throw_user_error("{}: holds the adapters of {} jobs: choose one:{}", path.string(), adapters.size(), list);
 }
 

@@ -16,6 +16,13 @@ namespace cotune {
 /// anything else.
 std::filesystem::path find_adapter_folder(const std::filesystem::path& path);
 
+struct JobAdapter {
+  std::string job;  ///< "": the path is of one adapter
+  std::filesystem::path folder;
+};
+/// The same, and of a run's folder with several jobs the adapters of all that have one, by name.
+std::vector<JobAdapter> find_adapter_folders(const std::filesystem::path& path);
+
 /// `base_model_name_or_path` of an adapter folder, a Hugging Face name with `@revision` where the folder says one; "" where it says
 /// nothing. Throws UserError.
 std::string recorded_base_model(const std::filesystem::path& adapter_folder);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""cotune generate through its command line: against transformers' continuations, and what it refuses. Standard library only.
+"""cotune generate through its command line: against transformers' continuations and, where it is installed, its processors of logits; and
+what it refuses.
 
     COTUNE=build/cotune python3 tests/cli/generate_test.py [UNITTEST OPTIONS]
 """
@@ -8,6 +9,13 @@ import unittest
 
 from generations import Generates
 from tiny_models import ROOT, copy_model, text_of
+
+try:
+    import torch
+    from transformers import (AutoModelForCausalLM, LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper,
+                              TopPLogitsWarper)
+except ImportError:
+    torch = None
 
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
 KNOWN = [case for case in json.loads((ROOT / "tests/engine/data/generation.json").read_text()) if case["model"] == "smollm2"]
@@ -58,6 +66,36 @@ class Answers(Generates):
         self.assertEqual(second["prompt_tokens"], len(history))
         self.assertGreater(second["reused_prompt_tokens"], len("<user>One?\n<assistant>"))
 
+    def test_of_several_adapters_come_together_and_are_those_of_each_alone(self):
+        folders = sorted(ADAPTERS.iterdir())
+        adapters = [option for folder in folders for option in ("--adapter", folder)] + ["--adapter", "base", "--adapter", f"again={folders[0]}"]
+        lines = self.generate("--json", "--prompt", QUESTION, "--max-new-tokens", "12", *adapters).stdout.splitlines()
+        together = {answer["adapter"]: answer["tokens"] for answer in map(json.loads, lines)}
+        self.assertEqual(list(together), [*(folder.name for folder in folders), "base", "again"])
+        for folder in folders:
+            self.assertEqual(together[folder.name], self.answer("--prompt", QUESTION, "--max-new-tokens", "12", "--adapter", folder)["tokens"])
+        self.assertEqual(together["base"], self.answer("--prompt", QUESTION, "--max-new-tokens", "12")["tokens"])
+        self.assertEqual(together["again"], together[folders[0].name])
+        blocks = self.generate("--prompt", QUESTION, "--max-new-tokens", "12", *adapters).stdout
+        self.assertEqual(blocks, "".join(f"--- {name} ---\n{text_of(tokens)}\n\n" for name, tokens in together.items()))
+
+    def test_end_at_stop_texts_across_tokens(self):
+        free = self.answer("--prompt", QUESTION, "--max-new-tokens", "40")["text"]
+        for stop in (free[7:10], free[20:21], free[12:30]):
+            answer = self.answer("--prompt", QUESTION, "--max-new-tokens", "40", "--stop", stop, "--stop", "never this")
+            self.assertEqual((answer["text"], answer["stop"]), (free[:free.index(stop)], "stop_text"))
+            shown = self.generate("--prompt", QUESTION, "--max-new-tokens", "40", "--stop", stop).stdout
+            self.assertEqual(shown, free[:free.index(stop)] + "\n")
+
+    def test_of_which_there_are_several_are_drawn_with_seeds_of_their_own(self):
+        options = ("--prompt", QUESTION, "--max-new-tokens", "12", "--temperature", "1", "--seed", "5")
+        lines = self.generate("--json", "--samples", "4", *options).stdout.splitlines()
+        answers = [json.loads(line) for line in lines]
+        self.assertEqual([answer["sample"] for answer in answers], [0, 1, 2, 3])
+        self.assertEqual(len({answer["text"] for answer in answers}), 4)
+        self.assertEqual(answers[0]["tokens"], self.answer(*options)["tokens"])
+        self.assertIn("--- sample 3 ---\n", self.generate("--samples", "4", *options).stdout)
+
     def test_are_drawn_by_the_seed(self):
         def drawn(*options):
             return self.answer("--prompt", QUESTION, "--max-new-tokens", "24", *options)["tokens"]
@@ -75,6 +113,40 @@ class Answers(Generates):
         self.assertEqual((answer["stop"], answer["new_tokens"]), ("context_length", 12))
 
 
+@unittest.skipIf(torch is None, "transformers is not installed")
+class AgainstTransformers(Generates):
+    PROMPT = "abcabcab"
+
+    def setUp(self):
+        super().setUp()
+        self.reference = AutoModelForCausalLM.from_pretrained(self.model, dtype=torch.float64)
+        self.ids = torch.tensor([list(map(ord, self.PROMPT))])
+
+    def test_repetition_penalty_chooses_the_same_tokens(self):
+        free = self.answer("--raw", "--prompt", self.PROMPT, "--max-new-tokens", "24")["tokens"]
+        for penalty in ("1.2", "2", "0.7"):
+            wanted = self.reference.generate(input_ids=self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False, max_new_tokens=24,
+                                             repetition_penalty=float(penalty), eos_token_id=None, pad_token_id=0)[0, self.ids.shape[1]:].tolist()
+            found = self.answer("--raw", "--prompt", self.PROMPT, "--max-new-tokens", "24", "--repetition-penalty", penalty)
+            self.assertEqual(found["tokens"], wanted[:found["new_tokens"]])
+            self.assertTrue(found["tokens"] != free or penalty == "0.7")
+
+    def test_draws_are_from_the_same_tokens(self):
+        with torch.no_grad():
+            logits = self.reference(input_ids=self.ids).logits[:, -1]
+        for options, warpers in ((("--min-p", "0.2"), [MinPLogitsWarper(0.2)]), (("--top-p", "0.6"), [TopPLogitsWarper(0.6)]),
+                                 (("--top-k", "7", "--top-p", "0.8", "--min-p", "0.4"),
+                                  [TopKLogitsWarper(7), TopPLogitsWarper(0.8), MinPLogitsWarper(0.4)])):
+            kept = LogitsProcessorList([TemperatureLogitsWarper(1.5), *warpers])(self.ids, logits.clone())[0].softmax(0)
+            lines = self.generate("--json", "--raw", "--prompt", self.PROMPT, "--max-new-tokens", "1", "--samples", "400", "--temperature", "1.5",
+                                  *options).stdout.splitlines()
+            drawn = [token for line in lines for token in json.loads(line)["tokens"]]
+            self.assertLessEqual(set(drawn), set(kept.nonzero().flatten().tolist()), options)
+            for token in kept.nonzero().flatten().tolist():
+                share, count = kept[token].item(), drawn.count(token)
+                self.assertLess(abs(count - len(drawn) * share), 6 * max(1, (len(drawn) * share * (1 - share)) ** 0.5), (options, token))
+
+
 class Mistakes(Generates):
     def test_in_options_are_named_with_what_is_accepted(self):
         for options, wanted in (
@@ -89,6 +161,15 @@ class Mistakes(Generates):
                 (("--max-new-tokens", "0"), r"--max-new-tokens.*0"),
                 (("--chat",), r"--chat excludes --prompt|--prompt excludes --chat"),
                 (("--raw", "--system", "x"), r"--raw excludes --system|--system excludes --raw"),
+                (("--stop", ""), r"--stop: must not be empty"),
+                (("--min-p", "1.5"), r"--min-p: must be a number from 0 to 1, got 1.5"),
+                (("--repetition-penalty", "0"), r"--repetition-penalty: must be a number from 0.01 to 100, got 0"),
+                (("--session", "x.json"), r"--session requires --chat"),
+                (("--adapter", "x=y"), r"y: does not exist"),
+                (("--adapter", "=y"), r"--adapter: expected \[NAME=\]FOLDER, found `=y`"),
+                (("--adapter", "base=y"), r"`base=y`: base is the model without an adapter"),
+                (("--adapter", "base", "--adapter", "base"), r"--adapter: base is given twice"),
+                (("--adapter", next(ADAPTERS.iterdir()), "--adapter", next(ADAPTERS.iterdir())), r"are both called `\w+`; NAME=FOLDER"),
                 (("--temprature", "1"), r"`--temprature` was not expected; did you mean `--temperature`\?")):
             self.assertRegex(self.refused("--prompt", QUESTION, *options), wanted)
 

@@ -1,8 +1,26 @@
 """What the tests of `cotune generate` share."""
 import json
+import random
+import shutil
+import struct
 
 from program import ProgramTest
 from tiny_models import copy_model
+
+
+def trained_adapter(source, target, seed):
+    """A copy of a committed adapter with other values: those begin as the base model."""
+    shutil.copytree(source, target)
+    file, draw = target / "adapter_model.safetensors", random.Random(seed)
+    content = bytearray(file.read_bytes())
+    begin = 8 + struct.unpack_from("<Q", content)[0]
+    for tensor in json.loads(content[8:begin]).values():
+        if tensor.get("dtype") != "F32":
+            continue
+        first, last = (begin + offset for offset in tensor["data_offsets"])
+        content[first:last] = struct.pack(f"<{(last - first) // 4}f", *(draw.gauss(0, 0.1) for _ in range((last - first) // 4)))
+    file.write_bytes(content)
+    return target
 
 
 class Generates(ProgramTest):

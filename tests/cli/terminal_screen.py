@@ -24,6 +24,7 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
         self.row = self.column = self.times_taken = 0
+        self.frames = []  # what the alternate screen held whenever it was cleared or left
         self.pending = ""
 
     def feed(self, text):
@@ -57,6 +58,7 @@ class Screen:
         if kind in "hl":
             on = kind == "h"
             if numbers == "?1049":
+                self.keep_frame()
                 self.is_alternate, self.alternate, self.row, self.column = on, {}, 0, 0
                 self.times_taken += on
             elif numbers == "?25":
@@ -70,12 +72,17 @@ class Screen:
             self.row = self.column = 0
         elif kind == "J":
             assert numbers == "2"
+            self.keep_frame()
             self.alternate = {}
         elif kind == "K":
             for column in range(self.column, 1000):
                 self.alternate.pop((self.row, column), None)
         else:
             assert kind == "m", (numbers, kind)
+
+    def keep_frame(self):
+        if self.is_alternate and self.alternate:
+            self.frames.append(self.lines())
 
     def lines(self):
         """Of the alternate screen, without spaces at their ends."""

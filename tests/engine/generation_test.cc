@@ -118,6 +118,74 @@ TEST_P(GenerationIn, AnAnswerIsTheSameAloneAndInCompany) {
   }
 }
 
+TEST_P(GenerationIn, LikelihoodsAreThoseOfAWholeForwardAlsoBehindASharedBeginning) {
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  MixedAdapters adapters(backbone);
+  const std::vector<int32_t> tokens = random_prompt(11, 60, 256), labels(tokens.begin() + 41, tokens.end());
+  const std::span<const int32_t> beginning = std::span(tokens).first(40), rest = std::span(tokens).subspan(40, 19);
+  for (const int64_t budget : {7, 1024}) {
+    Generator generator(backbone, budget);
+    std::vector<CachedSequence> shared, own;
+    for (Adapter* adapter : adapters.all) shared.emplace_back(adapter);
+    std::vector<Generator::LabelledFeed> feeds;
+    for (CachedSequence& sequence : shared) feeds.push_back({{&sequence, beginning}, {}});
+    for (const Likelihood& nothing : generator.likelihoods(feeds).value()) EXPECT_EQ(nothing.labels, 0);
+    feeds.clear();
+    for (const CachedSequence& sequence : shared) own.push_back(sequence.copy());
+    for (CachedSequence& sequence : own) feeds.push_back({{&sequence, rest}, labels});
+    for (CachedSequence& sequence : shared) feeds.push_back({{&sequence, rest.first(1)}, std::span(labels).first(1)});
+    const std::vector<Likelihood> found = generator.likelihoods(feeds).value();
+    for (size_t i = 0; i < adapters.all.size(); ++i) {
+      const at::Tensor log_probabilities = whole_logits(backbone, adapters.all[i], tokens).to(at::kDouble).log_softmax(1);
+      double expected = 0;
+      bool greedy = true;
+      for (size_t at = 40; at + 1 < tokens.size(); ++at) {
+        const at::Tensor row = log_probabilities[static_cast<int64_t>(at)];
+        expected += row[tokens[at + 1]].item<double>();
+        greedy &= row.argmax().item<int64_t>() == tokens[at + 1];
+      }
+      EXPECT_NEAR(found[i].log_probability, expected, tolerance() * std::abs(expected)) << i;
+      EXPECT_EQ(found[i].labels, 19);
+      EXPECT_EQ(found[i].is_greedy, greedy);
+      EXPECT_EQ(found[adapters.all.size() + i].labels, 1);
+      EXPECT_EQ(own[i].tokens().size(), 59u);
+      EXPECT_EQ(shared[i].tokens().size(), 41u);
+    }
+  }
+}
+
+TEST_P(GenerationIn, AnAnswerThatEndsGivesItsPlaceToTheNextAtOnce) {
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  if (!test_device().is_cpu() && GetParam() != at::kDouble) GTEST_SKIP() << "rounding may choose another token there";
+  MixedAdapters adapters(backbone);
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < 9; ++i) {
+    requests.push_back(request_for(random_prompt(i, static_cast<int64_t>(1 + 5 * i), 256), adapters.all[i % adapters.all.size()],
+                                   static_cast<int64_t>(i == 0 ? 40 : 2 + i)));
+  }
+  requests[3].max_new_tokens = 0;
+  Generator generator(backbone);
+  const std::vector<GeneratedAnswer> expected = generator.generate(requests);
+  constexpr size_t places = 3;
+  size_t begun = 0, ended = 0, largest = 0;
+  std::vector<size_t> order;
+  RequestSource source;
+  source.next = [&]() -> std::optional<GenerationRequest> {
+    if (begun == requests.size() || begun - ended == places) return std::nullopt;
+    largest = std::max(largest, ++begun - ended);
+    return requests[begun - 1];
+  };
+  source.on_answer = [&](size_t request, const GeneratedAnswer& answer) {
+    ++ended;
+    order.push_back(request);
+    EXPECT_EQ(answer.tokens, expected[request].tokens) << request;
+  };
+  generator.generate(source);
+  EXPECT_EQ(ended, requests.size());
+  EXPECT_EQ(largest, places);
+  EXPECT_EQ(order.back(), 0u) << "the long one does not hold up the others";
+}
+
 TEST_P(GenerationIn, NothingStaysInMemory) {
   install_counting_allocator();
   const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
@@ -204,12 +272,12 @@ TEST_F(Generating, TheCallerEndsAnAnswerAtATokenOrBeforeAPass) {
   std::vector<int32_t> seen;
   const GenerationCallbacks third{.on_token = [&](size_t, int32_t token) {
     seen.push_back(token);
-    return seen.size() < 3;
+    return seen.size() < 3 ? std::nullopt : std::optional(StopReason::stop_text);
   }};
   const GeneratedAnswer ended = answer(third);
   EXPECT_EQ(ended.tokens, seen);
   EXPECT_EQ(ended.tokens.size(), 3u);
-  EXPECT_EQ(ended.stop, StopReason::interrupted);
+  EXPECT_EQ(ended.stop, StopReason::stop_text);
   const GeneratedAnswer none = answer({.interrupted = [] { return true; }});
   EXPECT_TRUE(none.tokens.empty());
   EXPECT_EQ(none.stop, StopReason::interrupted);

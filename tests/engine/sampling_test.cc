@@ -50,6 +50,31 @@ TEST(Sampling, TopPKeepsTheFewestThatReachTheShare) {
   EXPECT_EQ(shares({.temperature = 1, .top_p = 1}).size(), 4u);
 }
 
+TEST(Sampling, MinPKeepsWhatHasItsShareOfTheLikeliest) {
+  EXPECT_EQ(shares({.temperature = 1, .min_p = 0.24}).size(), 4u);
+  EXPECT_EQ(shares({.temperature = 1, .min_p = 0.26}).size(), 3u);
+  EXPECT_EQ(shares({.temperature = 1, .min_p = 0.8}).size(), 1u);
+  EXPECT_EQ(shares({.temperature = 2, .min_p = 0.8}).size(), 2u) << "of the probabilities at that temperature";
+}
+
+TEST(Sampling, RepetitionPenaltyMakesWhatStandsInTheSequenceLessLikely) {
+  const std::vector<double> logits = {2, 3, -1};
+  const std::vector<int32_t> sequence = {1, 1, 2};
+  EXPECT_EQ(sample_token(logits, {.repetition_penalty = 1.4}, 3, sequence), 1);
+  EXPECT_EQ(sample_token(logits, {.repetition_penalty = 1.6}, 3, sequence), 0) << "once, however often the token stands there";
+  EXPECT_EQ(sample_token(std::vector<double>{-2, -1.5}, {.repetition_penalty = 2}, 3, std::vector<int32_t>{1}), 0);
+}
+
+TEST(Sampling, AnswersHaveSeedsOfTheirOwn) {
+  std::set<uint64_t> seeds;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    for (uint64_t prompt = 0; prompt < 16; ++prompt) {
+      for (uint64_t sample = 0; sample < 16; ++sample) seeds.insert(answer_seed(seed, prompt, sample));
+    }
+  }
+  EXPECT_EQ(seeds.size(), 4u * 16 * 16);
+}
+
 TEST(Sampling, TopKComesBeforeTopP) {
   // Of the three likeliest (0.4, 0.3, 0.2 of 0.9) two reach 0.7.
   EXPECT_EQ(shares({.temperature = 1, .top_k = 3, .top_p = 0.7}).size(), 2u);

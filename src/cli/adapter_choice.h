@@ -1,0 +1,26 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace cotune {
+
+/// What stands for the model without an adapter.
+inline constexpr const char* base_name = "base";
+
+struct NamedAdapter {
+  std::string name;
+  std::filesystem::path folder;  ///< empty: the model without an adapter
+  bool operator==(const NamedAdapter&) const = default;
+};
+
+/// What `--adapter [NAME=]FOLDER` means, given as often as there are adapters: `base`, an adapter's folder, a job's, that of a run, which
+/// stands for all of its jobs, or a name of the Hugging Face cache. An adapter is called as it is given, else like its job, else like its
+/// folder; those of a run that is given a name NAME/JOB. Throws UserError where two have one name.
+std::vector<NamedAdapter> named_adapters(const std::vector<std::string>& given);
+
+/// The model that --model names, or the one that the adapters are of. Throws UserError where they are of several.
+std::filesystem::path model_of_adapters(const std::string& model, const std::vector<NamedAdapter>& adapters);
+
+}  // namespace cotune

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/answering.h"
+
+namespace cotune {
+
+/// How answers are shown on standard output.
+enum class AnswerStyle {
+  text,  ///< one as it comes; several with headings, on a terminal in panes while they come
+  json,  ///< a line of JSON each, when it has ended
+};
+
+/// Shows the answers to one set of questions, until finish(). headings: of each answer, where there are several.
+class AnswerDisplay : public AnswerWatcher {
+ public:
+  /// The rest of what is to be shown. Throws SystemError where a model's output was not finite.
+  virtual void finish() = 0;
+};
+
+/// names, samples: of each question's answer. model: for what is said of answers that were cut off.
+std::unique_ptr<AnswerDisplay> display_answers(AnswerStyle style, const std::vector<Question>& questions, const AdaptedModel& model,
+                                               bool several_samples);
+
+}  // namespace cotune

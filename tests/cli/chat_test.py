@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""cotune generate --chat: conversations, their commands and files, in pipes and on a terminal. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/chat_test.py [UNITTEST OPTIONS]
+"""
+import json
+import unittest
+
+from generations import Generates, trained_adapter
+from terminal_screen import TerminalProgram
+from tiny_models import ROOT
+
+ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
+
+
+class Chats(Generates):
+    def setUp(self):
+        super().setUp()
+        self.session = self.path / "chat.json"
+        self.folders = [trained_adapter(ADAPTERS / "all_linear", self.path / f"trained-{seed}", seed) for seed in (1, 2)]
+        self.several = ("--adapter", "base", "--adapter", f"one={self.folders[0]}", "--adapter", f"two={self.folders[1]}")
+
+    def chat(self, *lines, options=(), expect=0):
+        done = self.generate("--chat", "--json", "--max-new-tokens", "6", *options, stdin="".join(line + "\n" for line in lines), expect=expect)
+        return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done.stderr
+
+    def tokens_behind(self, *turns):
+        """Of an answer to a conversation; turns: (role, content)."""
+        prompt = "".join(f"<{role}>{content}\n" for role, content in turns) + "<assistant>"
+        return self.answer("--raw", "--prompt", prompt, "--max-new-tokens", "6")["tokens"]
+
+    def messages(self):
+        return [(message["role"], message["content"]) for message in json.loads(self.session.read_text())["messages"]]
+
+
+class Commands(Chats):
+    def test_step_back(self):
+        first, second, third, again = self.chat("One?", "Two?", "/undo", "Three?", "/retry")
+        self.assertEqual(third["tokens"], self.tokens_behind(("user", "One?"), ("assistant", first["text"]), ("user", "Three?")))
+        self.assertEqual(again["tokens"], third["tokens"])  # the likeliest
+        drawn = self.chat("One?", "/retry", "/retry", options=("--temperature", "1"))
+        self.assertEqual(len({answer["text"] for answer in drawn}), 3)
+        self.assertEqual(self.chat("One?", "/retry", "/retry", options=("--temperature", "1"))[2]["text"], drawn[2]["text"])
+
+    def test_change_the_system_message(self):
+        _, brief, none = self.chat("One?", "/new", "/system Short.", "One?", "/system", "/undo", "One?")
+        self.assertEqual(brief["tokens"], self.tokens_behind(("system", "Short."), ("user", "One?")))
+        self.assertEqual(none["tokens"], self.tokens_behind(("user", "One?")))
+
+    def test_of_several_lines(self):
+        quoted, continued, slash = self.chat('"""One', "", 'two?"""', "/new", "One\\", "two?", "/new", " /new")
+        self.assertEqual(quoted["tokens"], self.tokens_behind(("user", "One\n\ntwo?")))
+        self.assertEqual(continued["tokens"], self.tokens_behind(("user", "One\ntwo?")))
+        self.assertEqual(slash["tokens"], self.tokens_behind(("user", "/new")))
+
+    def test_that_do_not_exist_or_cannot_be_done_are_named(self):
+        for line, wanted in (("/nwe", "there is no command /nwe; /help"), ("/retry", "/retry: there is no answer yet"),
+                             ("/undo", "/undo: there is no message yet"), ("/new chat", "/new: takes nothing behind it, found `chat`"),
+                             ("/save", "/save: expected the name"), ("/adapter on", "/adapter: `on`: expected one of base, all")):
+            self.assertIn(wanted, self.chat(line, expect=2))
+
+
+class Sessions(Chats):
+    def test_go_on_where_they_were(self):
+        options = ("--session", self.session, "--system", "Short.")
+        (first,) = self.chat("One?", options=options)
+        self.assertEqual(self.messages(), [("system", "Short."), ("user", "One?"), ("assistant", first["text"])])
+        (second,) = self.chat("Two?", options=options)
+        self.assertEqual(second["tokens"], self.tokens_behind(*self.messages()[:-1]))
+        self.assertEqual(len(self.messages()), 5)
+        self.chat("/undo", options=options)
+        self.assertEqual(len(self.messages()), 3)
+        self.assertEqual(list(self.path.glob("chat.json*")), [self.session])
+
+    def test_are_kept_of_every_adapter(self):
+        answers = self.chat("One?", "/adapter two", "Two?", "/adapter all", "Three?", options=("--session", self.session, *self.several))
+        self.assertEqual([answer["adapter"] for answer in answers], ["base", "one", "two", "two", "base", "one", "two"])
+        kept = json.loads(self.session.read_text())["conversations"]
+        self.assertEqual({name: len(messages) for name, messages in kept.items()}, {"base": 4, "one": 4, "two": 6})
+        self.assertEqual(kept["two"][3], {"role": "assistant", "content": answers[3]["text"]})
+        # Alone, an adapter goes on with its own and leaves those of the others.
+        (alone,) = self.chat("Four?", options=("--session", self.session, *self.several[2:4]))
+        again = json.loads(self.session.read_text())["conversations"]
+        self.assertEqual(again["two"], kept["two"])
+        self.assertEqual(again["one"][:4], kept["one"])
+        self.assertEqual(again["one"][5]["content"], alone["text"])
+
+    def test_that_are_damaged_are_named_and_left(self):
+        self.session.write_text('{"messages": [{"role": "usr"}]}')
+        errors = self.chat("One?", options=("--session", self.session), expect=2)
+        self.assertRegex(errors, r"chat\.json: messages\[0\]\.role: expected one of")
+        self.assertEqual(self.session.read_text(), '{"messages": [{"role": "usr"}]}')
+
+
+class OnATerminal(Chats):
+    def terminal(self, *options, **more):
+        program = TerminalProgram(self.command("generate", "--model", self.model, "--dtype", "f64", *options), **more)
+        self.addCleanup(program.close)
+        return program
+
+    def say(self, program, text, prompts):
+        """Waits until the program has asked so often, and says something."""
+        program.wait_for(lambda screen: screen.normal.count("\n> ") + screen.normal.startswith("> ") >= prompts and screen.normal.endswith("> "))
+        program.press(text)
+
+    def test_a_chat_survives_mistakes_and_interruptions(self):
+        program = self.terminal("--chat", "--max-new-tokens", "6", "--session", self.session)
+        self.say(program, "x" * 600 + "\n", 1)
+        self.say(program, "/nothing\n", 2)
+        self.say(program, "half a mess\x03", 3)
+        self.say(program, "One?\n", 4)
+        self.say(program, "\x04", 5)
+        self.assertEqual(program.end(), 0)
+        for text in ("/help lists what else can be said", "tokens; the model's context holds 512", "there is no command /nothing",
+                     "(Ctrl-D ends the program)"):
+            self.assertIn(text, program.screen.normal.replace("\r", ""))
+        self.assertEqual([role for role, _ in self.messages()], ["user", "assistant"])
+
+    def test_an_answer_is_ended_by_ctrl_c_and_the_chat_goes_on(self):
+        program = self.terminal("--chat", "--max-new-tokens", "400", "--session", self.session)
+        self.say(program, "One?\n", 1)
+        program.wait_for(lambda screen: len(screen.normal.partition("One?\r\n")[2]) > 5)
+        program.press("\x03")
+        program.wait_for(lambda screen: screen.normal.endswith("> "))
+        program.press("\x04")
+        self.assertEqual(program.end(), 0)
+        self.assertEqual([role for role, _ in self.messages()], ["user", "assistant"])
+
+    def test_several_adapters_answer_side_by_side_or_one_under_another(self):
+        for columns in (120, 30):
+            program = self.terminal("--prompt", "What is it?", "--max-new-tokens", "100", *self.several, columns=columns, rows=12)
+            program.wait_for(lambda screen: "--- two ---" in screen.normal)
+            self.assertEqual(program.end(), 0)
+            first, last = program.screen.frames[0], program.screen.frames[-1]
+            heads = [line.split() for line in first if line]
+            self.assertEqual(heads, [["base", "…", "one", "…", "two", "…"]] if columns == 120 else [["base", "…"], ["one", "…"], ["two", "…"]])
+            self.assertLessEqual(max(len(line) for frame in program.screen.frames for line in frame), columns)
+            self.assertGreater(sum(map(len, last)), 150)
+            self.assertNotIn("…", last[0])
+            for block in self.generate("--prompt", "What is it?", "--max-new-tokens", "100", *self.several).stdout.split("--- ")[1:]:
+                self.assertIn(block.rstrip("\n"), program.screen.normal.replace("\r", "").replace("\x1b[0m", ""))
+
+    def test_the_window_may_change_its_size_while_they_come(self):
+        program = self.terminal("--prompt", "What is it?", "--max-new-tokens", "100", *self.several, columns=120, rows=20)
+        program.wait_for(lambda screen: screen.is_alternate)
+        program.press("\x13")  # holds the output back
+        program.resize(24, 7)
+        program.press("\x11")
+        program.wait_for(lambda screen: any("and 1 more" in frame[-1] for frame in (lines[:7] for lines in screen.frames)))
+        program.end()
+        self.assertLessEqual(max(map(len, program.screen.frames[-1])), 24)
+
+    def test_a_chat_with_several_adapters_goes_on_after_an_interruption(self):
+        program = self.terminal("--chat", "--max-new-tokens", "490", *self.several)
+        self.say(program, "One?\n", 1)
+        program.wait_for(lambda screen: screen.times_taken == 1)
+        program.press("\x03")
+        program.wait_for(lambda screen: not screen.is_alternate and screen.normal.endswith("> "))
+        program.press("\x04")
+        self.assertEqual(program.end(), 0)
+        for name in ("base", "one", "two"):
+            self.assertIn(f"--- {name} ---\r\n", program.screen.normal)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

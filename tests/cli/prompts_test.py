@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""cotune generate --prompts: a file of prompts, answered together. Standard library only.
+
+    COTUNE=build/cotune python3 tests/cli/prompts_test.py [UNITTEST OPTIONS]
+"""
+import json
+import signal
+import time
+import unittest
+
+from generations import Generates, trained_adapter
+from tiny_models import ROOT
+
+ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
+RECORDS = [
+    {"id": "a", "prompt": "What is it?"},
+    {"id": "b", "messages": [{"role": "system", "content": "Short."}, {"role": "user", "content": "One?"},
+                             {"role": "assistant", "content": "the reference"}]},
+    {"id": "c", "conversations": [{"from": "human", "value": "Two?"}], "own": {"field": [1]}},
+    {"id": "d", "instruction": "Count.", "input": "to three", "output": "1 2 3"},
+    *({"id": str(number), "prompt": "x" * (1 + 7 * number)} for number in range(9)),
+]
+
+
+class Prompts(Generates):
+    def setUp(self):
+        super().setUp()
+        self.prompts = self.path / "prompts.jsonl"
+        self.prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS))
+        self.adapters = [trained_adapter(ADAPTERS / "all_linear", self.path / "trained", 1)]
+
+    def answers(self, *options, **more):
+        return [json.loads(line) for line in self.generate("--prompts", self.prompts, *options, **more).stdout.splitlines()]
+
+    def many(self, *options):
+        """Answers in an order other than that of their prompts."""
+        return self.answers("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", "2", "--temperature", "2",
+                            "--stop", "a", "--stop", "q", *options)
+
+
+class Answers(Prompts):
+    def test_stand_in_order_with_the_fields_of_their_prompts(self):
+        answers = self.answers("--max-new-tokens", "4")
+        self.assertEqual([answer["index"] for answer in answers], list(range(len(RECORDS))))
+        for answer, record in zip(answers, RECORDS):
+            self.assertEqual({name: answer[name] for name in record}, record)
+            self.assertEqual((answer["adapter"], answer["sample"], answer["stop"]), ("base", 0, "max_new_tokens"))
+
+    def test_are_those_to_the_same_prompts_one_by_one(self):
+        answers = self.answers("--max-new-tokens", "6", "--at-once", "3")
+        for index, options in ((0, ("--prompt", "What is it?")), (1, ("--system", "Short.", "--prompt", "One?")), (2, ("--prompt", "Two?")),
+                               (7, ("--prompt", "x" * 22))):
+            alone = self.answer("--max-new-tokens", "6", *options)
+            self.assertEqual((answers[index]["text"], answers[index]["prompt_tokens"]), (alone["text"], alone["prompt_tokens"]))
+        raw = self.answers("--max-new-tokens", "6", "--raw")
+        self.assertEqual(raw[0]["text"], self.answer("--max-new-tokens", "6", "--raw", "--prompt", "What is it?")["text"])
+        self.assertEqual(raw[3]["text"], answers[3]["text"])  # as it is in any case
+
+    def test_do_not_depend_on_how_many_are_given_at_once(self):
+        wanted = self.many()
+        self.assertEqual([(a["index"], a["adapter"], a["sample"]) for a in wanted],
+                         [(i, name, s) for i in range(len(RECORDS)) for name in ("base", "one") for s in (0, 1)])
+        self.assertLessEqual({"stop_text", "max_new_tokens"}, {answer["stop"] for answer in wanted})
+        self.assertGreater(len({answer["text"] for answer in wanted}), 30)
+        self.assertEqual(self.many("--at-once", "1"), wanted)
+        self.assertEqual(self.many("--at-once", "5"), wanted)
+        self.assertNotEqual(self.many("--seed", "1"), wanted)
+
+    def test_come_to_plain_text_a_prompt_a_line(self):
+        self.prompts = self.path / "prompts.txt"
+        self.prompts.write_text("What is it?\n\n{Two?\n")
+        answers = self.answers("--max-new-tokens", "4")
+        self.assertEqual([answer["prompt"] for answer in answers], ["What is it?", "{Two?"])
+
+    def test_that_are_missing_in_a_file_are_given_and_the_rest_is_left(self):
+        wanted = self.many()
+        output = self.path / "answers.jsonl"
+        self.many("--output", output)
+        whole = output.read_text()
+        self.assertEqual([json.loads(line) for line in whole.splitlines()], wanted)
+        lines = whole.splitlines(keepends=True)
+        output.write_text("".join(lines[1:9:2] + lines[3:2:-1]) + lines[20][:-9])  # out of order, one torn
+        errors = self.generate("--prompts", self.prompts, "--output", output, expect=2).stderr
+        self.assertRegex(errors, r"answers\.jsonl: is there already: --resume .*--overwrite")
+        self.many("--output", output, "--resume")
+        self.assertEqual(output.read_text(), whole)
+        done = self.generate("--prompts", self.prompts, "--output", output, "--resume", "--adapter", "base", "--adapter",
+                             f"one={self.adapters[0]}", "--samples", "2")
+        self.assertIn("all 52 answers are there", done.stderr)
+        self.assertEqual(output.read_text(), whole)
+        output.write_text("old\n")
+        self.many("--output", output, "--overwrite")
+        self.assertEqual(output.read_text(), whole)
+
+    def test_outlive_the_program(self):
+        """Killed in the middle, what was answered is there, and --resume gives the rest."""
+        output = self.path / "answers.jsonl"
+        self.prompts.write_text("".join(json.dumps({"prompt": "x" * (number % 50)}) + "\n" for number in range(150)))
+        command = ("generate", "--model", self.model, "--dtype", "f64", "--prompts", self.prompts, "--max-new-tokens", "30", "--at-once", "4",
+                   "--output", output)
+        for ending, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
+            process = self.start_program(*command, *(("--resume",) if output.exists() else ()))
+            before = len(output.read_text().splitlines()) if output.exists() else 0
+            while process.poll() is None and (not output.exists() or len(output.read_text().splitlines()) < before + 8):
+                time.sleep(0.02)
+            process.send_signal(ending)
+            _, errors = process.communicate()
+            self.assertEqual(process.returncode, status, errors)
+            self.assertGreaterEqual(len(output.read_text().splitlines()), before + 8)
+        self.assertIn(b"interrupted: ", errors)
+        self.run_program(*command, "--resume")
+        answers = [json.loads(line) for line in output.read_text().splitlines()]
+        self.assertEqual([answer["index"] for answer in answers], list(range(150)))
+
+
+class Mistakes(Prompts):
+    def test_in_prompts_are_all_named_before_anything_is_answered(self):
+        self.prompts.write_text('{"prompt": "x"}\n{"prompt": 3}\n{"text": "x"}\n{"prompt": "x", "stop": 1}\nno\n'
+                                + json.dumps({"prompt": "x" * 600}) + '\n{"messages": [{"role": "assistant", "content": "x"}]}\n')
+        output = self.path / "answers.jsonl"
+        output.write_text("kept\n")
+        errors = self.refused("--prompts", self.prompts, "--output", output, "--overwrite")
+        for wanted in (r"prompts\.jsonl:2: prompt: expected a string, found the number 3",
+                       r"prompts\.jsonl:3: expected the field messages, conversations, prompt or instruction; found text",
+                       r"prompts\.jsonl:4: stop: is also a field of the answers",
+                       r"prompts\.jsonl:5: ", r"prompts\.jsonl:6: the prompt has \d+ tokens; the model's context holds 512",
+                       r"prompts\.jsonl:7: messages: nothing is asked"):
+            self.assertRegex(errors, wanted)
+        self.assertEqual(output.read_text(), "kept\n")
+        self.prompts.write_text("\n")
+        self.assertRegex(self.refused("--prompts", self.prompts), r"prompts\.jsonl: holds no prompts")
+        self.assertRegex(self.refused("--prompts", self.path), r"is not a regular file")
+
+    def test_in_a_file_that_is_resumed(self):
+        output = self.path / "answers.jsonl"
+        self.many("--output", output)
+        self.prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS[1:]))
+        resume = ("--prompts", self.prompts, "--output", output, "--resume")
+        self.assertRegex(self.refused(*resume, "--adapter", f"one={self.adapters[0]}"), r"answers\.jsonl:1: adapter: expected one, found `base`")
+        self.assertRegex(self.refused(*resume, "--adapter", "base", "--adapter", f"one={self.adapters[0]}"),
+                         r"answers\.jsonl:1: answers another prompt than the one numbered 0")
+        output.write_text("{}\n")
+        self.assertRegex(self.refused(*resume), r"answers\.jsonl:1: is no answer of `cotune generate --prompts`")
+
+    def test_in_options(self):
+        for options, wanted in ((("--resume",), r"--resume requires --output"), (("--json",), r"--prompts excludes --json|--json excludes"),
+                                (("--chat",), r"excludes"), (("--at-once", "0"), r"--at-once"),
+                                (("--temperature", "0", "--samples", "2"), r"--temperature: 0")):
+            self.assertRegex(self.refused("--prompts", self.prompts, *options), wanted)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

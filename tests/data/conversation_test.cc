@@ -1,0 +1,98 @@
+#include "data/conversation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string contents(const Conversation& conversation) {
+  std::string text;
+  for (const auto& message : conversation.messages()) {
+    text += message["role"].get<std::string>().substr(0, 1) + ":" + message["content"].get<std::string>() + " ";
+  }
+  return text;
+}
+
+TEST(Conversation, StepsBack) {
+  Conversation chat("Be brief.");
+  EXPECT_FALSE(chat.undo());
+  EXPECT_FALSE(chat.take_back_answer());
+  chat.say("one");
+  EXPECT_TRUE(chat.awaits_answer());
+  chat.answer("1");
+  chat.say("two");
+  chat.answer("2");
+  EXPECT_EQ(contents(chat), "s:Be brief. u:one a:1 u:two a:2 ");
+  EXPECT_TRUE(chat.take_back_answer());
+  EXPECT_EQ(contents(chat), "s:Be brief. u:one a:1 u:two ");
+  EXPECT_FALSE(chat.take_back_answer());
+  EXPECT_TRUE(chat.undo());
+  EXPECT_EQ(contents(chat), "s:Be brief. u:one a:1 ");
+  chat.set_system("Be long.");
+  EXPECT_TRUE(chat.undo());
+  EXPECT_EQ(contents(chat), "s:Be long. ");
+  EXPECT_FALSE(chat.undo());
+  chat.say("three");
+  chat.begin_anew();
+  EXPECT_EQ(contents(chat), "s:Be long. ");
+  chat.set_system(std::nullopt);
+  EXPECT_EQ(contents(chat), "");
+}
+
+class SessionFiles : public ::testing::Test {
+ protected:
+  SessionFiles() {
+    char name[] = "/tmp/cotune-session-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~SessionFiles() override { fs::remove_all(folder_); }
+  fs::path path() const { return folder_ / "chat.json"; }
+  std::string mistake(const std::string& text) const {
+    write_file_atomically(path(), text);
+    try {
+      read_session(path());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  fs::path folder_;
+};
+
+TEST_F(SessionFiles, AreReadAsTheyWereWritten) {
+  SessionFile session;
+  session.of_all.emplace("short");
+  session.of_all->say("one\nand \xff more");
+  write_session(path(), session);
+  EXPECT_EQ(read_session(path()).of_all->messages(), session.of_all->messages());
+  SessionFile several;
+  several.by_adapter["a"].say("x");
+  several.by_adapter["base"].say("y");
+  write_session(path(), several);
+  const SessionFile again = read_session(path());
+  EXPECT_FALSE(again.of_all);
+  EXPECT_EQ(contents(again.by_adapter.at("a")), "u:x ");
+  EXPECT_EQ(contents(again.by_adapter.at("base")), "u:y ");
+}
+
+TEST_F(SessionFiles, MistakesAreNamed) {
+  EXPECT_THAT(mistake("{"), ::testing::HasSubstr("chat.json: "));
+  EXPECT_THAT(mistake("[]"), ::testing::HasSubstr("chat.json: is no session"));
+  EXPECT_THAT(mistake(R"({"messages": [{"role": "usr", "content": "x"}]})"),
+              ::testing::HasSubstr("chat.json: messages[0].role: expected one of"));
+  EXPECT_THAT(mistake(R"({"conversations": {"a": 3}})"), ::testing::HasSubstr("chat.json: messages: expected a list"));
+  EXPECT_EQ(mistake(R"({"messages": []})"), "");
+  fs::remove(path());
+  EXPECT_THROW(read_session(path()), UserError);
+}
+
+}  // namespace
+}  // namespace cotune

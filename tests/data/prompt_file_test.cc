@@ -1,0 +1,78 @@
+#include "data/prompt_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PromptFiles : public ::testing::Test {
+ protected:
+  PromptFiles() {
+    char name[] = "/tmp/cotune-prompts-XXXXXX";
+    folder_ = ::mkdtemp(name);
+  }
+  ~PromptFiles() override { fs::remove_all(folder_); }
+  std::vector<FilePrompt> read(const std::string& text, const std::string& name = "prompts.jsonl") const {
+    write_file_atomically(folder_ / name, text);
+    PromptFile file(folder_ / name);
+    std::vector<FilePrompt> prompts;
+    while (auto prompt = file.next()) prompts.push_back(std::move(*prompt));
+    return prompts;
+  }
+  std::string mistake(const std::string& text) const {
+    try {
+      read(text);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+  fs::path folder_;
+};
+
+TEST_F(PromptFiles, HoldTheRecordsOfDataFilesWithoutTheirAnswers) {
+  const auto prompts = read(R"({"id": 7, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})" "\n\n"
+                            R"({"conversations": [{"from": "human", "value": "c"}]})" "\n"
+                            R"({"prompt": "d", "completion": "e"})" "\n"
+                            R"({"instruction": "f", "input": "", "output": "g"})" "\n");
+  ASSERT_EQ(prompts.size(), 4u);
+  EXPECT_EQ(prompts[0].messages.size(), 1u);
+  EXPECT_EQ(prompts[0].record["id"], 7);
+  EXPECT_EQ(prompts[0].record["messages"].size(), 2u);
+  EXPECT_EQ(prompts[1].messages[0]["content"], "c");
+  EXPECT_EQ(prompts[1].line, 3);
+  EXPECT_EQ(prompts[2].text, "d");
+  EXPECT_TRUE(prompts[2].messages.is_null());
+  EXPECT_FALSE(prompts[2].is_whole_text);
+  EXPECT_THAT(prompts[3].text, ::testing::HasSubstr("### Instruction:\nf\n\n### Response:\n"));
+  EXPECT_TRUE(prompts[3].is_whole_text);
+}
+
+TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
+  const auto prompts = read("one {\r\n\n  two\n", "prompts");
+  ASSERT_EQ(prompts.size(), 2u);
+  EXPECT_EQ(prompts[0].text, "one {");
+  EXPECT_EQ(prompts[1].text, "  two");
+  EXPECT_EQ(read("{braces}\n", "braces.txt")[0].text, "{braces}");
+  EXPECT_TRUE(read("").empty());
+}
+
+TEST_F(PromptFiles, MistakesNameTheirPlace) {
+  EXPECT_THAT(mistake("{\"prompt\": 3}"), ::testing::HasSubstr("prompts.jsonl:1: prompt: expected a string, found the number 3"));
+  EXPECT_THAT(mistake("{\"prompt\": \"x\"}\nnext\n"), ::testing::HasSubstr("prompts.jsonl:2: "));
+  EXPECT_THAT(mistake("{\"text\": \"x\"}"), ::testing::HasSubstr("expected the field messages, conversations, prompt or instruction; found text"));
+  EXPECT_THAT(mistake(R"({"messages": [{"role": "assistant", "content": "b"}]})"), ::testing::HasSubstr("messages: nothing is asked"));
+  EXPECT_THAT(mistake("[{\"prompt\": \"x\"}]"), ::testing::HasSubstr("prompts.jsonl:1: expected an object, found a list"));
+  EXPECT_THROW(PromptFile(folder_ / "none"), UserError);
+}
+
+}  // namespace
+}  // namespace cotune
