@@ -78,6 +78,7 @@ int run_subcommand(int argc, char** argv) {
   add_data_command(app);
   add_cache_command(app);
   add_generate_command(app);
+  add_evaluate_command(app);
   add_merge_command(app);
   add_export_command(app);
   add_plan_command(app);

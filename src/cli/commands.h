@@ -22,6 +22,7 @@ void add_report_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_cache_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_evaluate_command(CLI::App& app);
 void add_merge_command(CLI::App& app);
 void add_export_command(CLI::App& app);
 void add_plan_command(CLI::App& app);

@@ -18,7 +18,7 @@ sys.path.append(str(ROOT / "tests"))
 from check_readme import code_blocks  # noqa: E402
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = ("train", "watch", "status", "report", "job", "data", "generate", "merge", "export", "plan", "simulate", "profile")
+COMMANDS = ("train", "watch", "status", "report", "job", "data", "generate", "evaluate", "merge", "export", "plan", "simulate", "profile")
 
 
 def command_lines():

@@ -1,0 +1,41 @@
+#include "evaluate/result_table.h"
+
+#include <gtest/gtest.h>
+
+namespace cotune {
+namespace {
+
+const EvaluationResult kResult = {
+    .data = "x.jsonl",
+    .examples = 20,
+    .tokens = 300,
+    .adapters = {{"base", {{"loss", false, {2.5, 0.01}, {}}, {"exact_match", true, {0.1, 0.02}, {}}}},
+                 {"support-r16", {{"loss", false, {1.25, 0.5}, {-1.25, 0.25}}, {"exact_match", true, {0.55, 0.1}, {0.45, 0.125}}}}}};
+
+TEST(ResultTable, HasARowForEveryMetricAndAdapter) {
+  EXPECT_EQ(result_table(kResult),
+            "x.jsonl: 20 examples, 300 learned tokens\n"
+            "metric       adapter      value             change from base\n"
+            "loss         base         2.5000 ± 0.0100\n"
+            "             support-r16  1.2500 ± 0.5000   -1.2500 ± 0.2500\n"
+            "exact_match  base         10.0% ± 2.0\n"
+            "             support-r16  55.0% ± 10.0      +45.0 ± 12.5\n");
+}
+
+TEST(ResultTable, LeavesOutWhatIsNotKnown) {
+  EXPECT_EQ(result_table({.data = "x", .examples = 1, .adapters = {{"a", {{"acc", true, {1.0, std::nan("")}, {}}}}}}, false),
+            "x: 1 examples\n"
+            "metric  adapter  value\n"
+            "acc     a        100.0%\n");
+}
+
+TEST(ResultTable, AsLinesHasWhatProgramsRead) {
+  const auto lines = result_lines(kResult);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].dump(), R"({"data":"x.jsonl","adapter":"base","examples":20,"tokens":300,"loss":2.5,"loss_stderr":0.01,"exact_match":0.1,"exact_match_stderr":0.02})");
+  EXPECT_EQ(lines[1]["loss_change"], -1.25);
+  EXPECT_EQ(lines[1]["exact_match_change_stderr"], 0.125);
+}
+
+}  // namespace
+}  // namespace cotune
