@@ -16,6 +16,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
+#include "cli/build_facts.h"
 
 namespace cotune {
 
@@ -68,7 +69,8 @@ std::string unexpected_arguments(const CLI::App& app) {
 
 int run_subcommand(int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
-  app.set_version_flag("--version", std::string("cotune ") + COTUNE_VERSION);
+  app.name("cotune");
+  app.set_version_flag("--version", build_facts, "Print version, kernels and plugins");
   app.require_subcommand(1);
   add_train_command(app);
   add_job_command(app);
@@ -84,6 +86,8 @@ int run_subcommand(int argc, char** argv) {
   add_plan_command(app);
   add_simulate_command(app);
   add_profile_command(app);
+  add_completion_command(app);
+  add_manual_command(app);
   try {
     check_command(app, argc, argv);
     app.parse(argc, argv);

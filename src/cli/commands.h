@@ -28,5 +28,7 @@ void add_export_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_simulate_command(CLI::App& app);
 void add_profile_command(CLI::App& app);
+void add_completion_command(CLI::App& app);
+void add_manual_command(CLI::App& app);
 
 }  // namespace cotune

@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "cli/build_facts.h"
 #include "ops/backend.h"
 
 namespace cotune {
@@ -34,7 +35,7 @@ ProfileFingerprint fingerprint_here(const ModelConfig& model, at::ScalarType com
                                     const RanksHere& here) {
   return {.device = device.is_cpu() ? processor_name() : device.name,
           .kernels = device.is_cpu() ? to_string(kernel_isa(compute, at::kCPU)) : "aten on " + device.device.str(),
-          .libraries = fmt::format("torch {}, cotune {}", TORCH_VERSION, COTUNE_VERSION),
+          .libraries = fmt::format("torch {}, cotune {}", TORCH_VERSION, program_version()),
           .model = model_shape_text(model),
           .dtype = dtype_name(compute),
           .threads = !device.is_cpu() ? 1 : here.threads > 0 ? here.threads : omp_get_max_threads(),

@@ -551,9 +551,11 @@ void add_train_command(CLI::App& app) {
       command->add_flag_callback(
           flag, [run_options, flag] { (*run_options)[flag] = "true"; }, option.description);
     } else {
-      command->add_option_function<std::string>(
-          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; },
-          option.description);
+      CLI::Option* added = command->add_option_function<std::string>(
+          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; }, option.description);
+      if (option.accepted.type == OptionType::choice && !option.accepted.may_be_emulated) {
+        added->type_name(fmt::format("TEXT:{{{}}}", fmt::join(option.accepted.choices, ",")));  // as CLI::IsMember would say
+      }
     }
   }
   command->callback([arguments, run_options] {

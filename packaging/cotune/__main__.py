@@ -1,0 +1,3 @@
+from cotune import main
+
+main()

@@ -1,0 +1,46 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/build_facts.h"
+#include "cli/commands.h"
+#include "cli/manual_page.h"
+#include "cli/output.h"
+
+namespace cotune {
+namespace {
+
+struct ManualArguments {
+  std::string command, output;
+};
+
+void write_manual(const ManualArguments& arguments, const CommandDescription& program) {
+  const auto pages = manual_pages(program, program.name + " " + program_version());
+  if (!arguments.output.empty()) {
+    std::filesystem::create_directories(arguments.output);
+    for (const auto& [name, text] : pages) write_file_atomically(std::filesystem::path(arguments.output) / name, text);
+    print_line(fmt::format("wrote {} pages to {}", pages.size(), arguments.output));
+    return;
+  }
+  const auto page = pages.find(program.name + (arguments.command.empty() ? "" : "-" + arguments.command) + ".1");
+  if (page == pages.end()) throw_user_error("manual: there is no command `{}`; --help lists them", arguments.command);
+  std::fwrite(page->second.data(), 1, page->second.size(), stdout);
+}
+
+}  // namespace
+
+void add_manual_command(CLI::App& app) {
+  auto arguments = std::make_shared<ManualArguments>();
+  CLI::App* command = app.add_subcommand("manual", "Write the manual page of the program or of a command: `cotune manual train | man -l -`");
+  CLI::Option* name = command->add_option("command", arguments->command, "The command; none: the program");
+  command->add_option("--output", arguments->output, "Write all pages into this folder")->excludes(name);
+  command->callback([arguments, &app] { write_manual(*arguments, describe(app)); });
+}
+
+}  // namespace cotune
