@@ -36,5 +36,6 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     if not has_libtorch():
         site_packages = pathlib.Path(importlib.util.find_spec("torch").origin).parents[1]
         settings.setdefault("cmake.define.COTUNE_SITE_PACKAGES", str(site_packages))
+    os.environ.setdefault("CXX", "c++")  # as scripts/build has it: ccache then finds what that has compiled
     os.environ.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(compilers()))
     return backend.build_wheel(wheel_directory, settings, metadata_directory)

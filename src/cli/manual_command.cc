@@ -11,6 +11,7 @@
 #include "cli/build_facts.h"
 #include "cli/commands.h"
 #include "cli/manual_page.h"
+#include "cli/markdown_manual.h"
 #include "cli/output.h"
 
 namespace cotune {
@@ -18,9 +19,14 @@ namespace {
 
 struct ManualArguments {
   std::string command, output;
+  bool markdown = false;
 };
 
 void write_manual(const ManualArguments& arguments, const CommandDescription& program) {
+  if (arguments.markdown) {
+    print_line(markdown_manual(program));
+    return;
+  }
   const auto pages = manual_pages(program, program.name + " " + program_version());
   if (!arguments.output.empty()) {
     std::filesystem::create_directories(arguments.output);
@@ -39,7 +45,8 @@ void add_manual_command(CLI::App& app) {
   auto arguments = std::make_shared<ManualArguments>();
   CLI::App* command = app.add_subcommand("manual", "Write the manual page of the program or of a command: `cotune manual train | man -l -`");
   CLI::Option* name = command->add_option("command", arguments->command, "The command; none: the program");
-  command->add_option("--output", arguments->output, "Write all pages into this folder")->excludes(name);
+  CLI::Option* output = command->add_option("--output", arguments->output, "Write all pages into this folder")->excludes(name);
+  command->add_flag("--markdown", arguments->markdown, "All commands as one page of Markdown, docs/command-line.md")->excludes(name)->excludes(output);
   command->callback([arguments, &app] { write_manual(*arguments, describe(app)); });
 }
 
