@@ -73,7 +73,7 @@ class Documents(ProgramTest):
     def chat(self, question, answer):
         return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
 
-    def write_rows(self, name, row, count=40):
+    def write_rows(self, name, row, count=80):
         (self.cwd / name).write_text("".join(json.dumps(row(i)) + "\n" for i in range(count)))
 
     def shell(self, script):
@@ -143,7 +143,15 @@ class Documents(ProgramTest):
         text = (self.cwd / "jobs.yaml").read_text()
         (self.cwd / "jobs.yaml").write_text(text.replace("epochs: 1", "epochs: 20"))
 
-    SCENES = {"docs/adapter-format.md": scene_trained, "docs/watching.md": scene_trained, "docs/control.md": scene_running,
+    def scene_answering(self):
+        self.scene_trained()
+        for name in ("a", "b"):
+            shutil.copytree(self.cwd / "runs/latest", self.cwd / "runs" / name)
+        self.write_rows("questions.jsonl", lambda i: {"id": i, "prompt": f"List user {i}."}, count=3)
+        self.write_rows("test.jsonl", lambda i: {"prompt": f"List user {i}.", "completion": f" SELECT {i};"}, count=3)
+        self.write_rows("reviews.jsonl", lambda i: {"prompt": f"Review {i}. Mood:", "completion": " positive" if i % 2 else " negative"}, count=4)
+
+    SCENES = {"docs/generating.md": scene_answering, "docs/evaluating.md": scene_answering, "docs/adapter-format.md": scene_trained, "docs/watching.md": scene_trained, "docs/control.md": scene_running,
               "docs/planning.md": scene_planned, "docs/simulation.md": scene_simulated,
               "docs/tasks/continue-an-adapter.md": scene_stopped, "docs/tasks/run-out-of-memory.md": scene_planned,
               "docs/tasks/move-to-two-machines.md": scene_planned}
