@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/quantity_text.h"
 #include "cli/plan_lines.h"
 #include "cli/progress.h"
+#include "cli/sweep_table.h"
 #include "jobs/enum_names.h"
 
 namespace cotune {
@@ -52,6 +54,11 @@ void print_check(const CheckReport& report) {
     for (const FileReport& file : job.data().files) fmt::print("{:<16} {}\n", "", file.to_string());
     fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
   }
+  std::map<std::string, std::vector<const TrainingJob*>> sweeps;
+  for (const auto& job : report.jobs) {
+    if (!job->spec().sweep.of.empty()) sweeps[job->spec().sweep.of].push_back(job.get());
+  }
+  for (const auto& [name, candidates] : sweeps) fmt::print("{}\n", sweep_line(name, candidates));
   const PredictedMemory& memory = report.memory;
   fmt::print("together at most {} of tensors, of {}{}\n", bytes_text(memory.together_bytes),
              bytes_text(memory.limit_bytes),
@@ -84,6 +91,7 @@ std::string check_json(const CheckReport& report) {
                {"values", predicted.value_count},
                {"step", job.state().step},
                {"steps", job.total_steps()},
+               {"sweep", job.spec().sweep.of.empty() ? Json(nullptr) : Json(job.spec().sweep.of)},
                {"peak_bytes", predicted.alone_bytes},
                {"train", lengths_json(job.data().train)},
                {"held_out", lengths_json(job.data().eval)}};

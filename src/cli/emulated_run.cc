@@ -22,6 +22,9 @@ void check_emulated_job(const JobSpec& job, Diagnostics& mistakes) {
   if (selects_entries(job.adapter.method)) refuse("adapter.method", "diff_pruning chooses its entries by their gradients");
   if (!job.adapter.init_from.empty()) refuse("adapter.init_from", "goes on with an adapter");
   if (job.train.early_stopping_patience > 0) refuse("train.early_stopping_patience", "stops by held-out losses");
+  if (job.sweep.halving.is_on()) {
+    refuse(job.sweep.halving.first_steps > 0 ? "sweep.halving.first_steps" : "sweep.halving.first_fraction", "halving goes by held-out losses");
+  }
   if (job.train.load_best) refuse("train.load_best", "leaves the adapter of the lowest held-out loss");
 }
 

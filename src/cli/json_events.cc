@@ -6,6 +6,7 @@
 #include "cli/output.h"
 #include "cli/run_prediction.h"
 #include "train/job_events.h"
+#include "train/sweep_folder.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -103,10 +104,12 @@ void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {
 
 void JsonEvents::on_notice(const std::string& text) { print_event(Json{{"event", "notice"}, {"text", text}}); }
 
+void JsonEvents::on_rung(const RungEvent& event) { print_event(rung_event(event)); }
+
 void JsonEvents::on_sample(const SampleEvent& event) { print_event(sample_event(event)); }
 
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
-                         const RunPrediction& prediction) {
+                         const std::vector<SweepStanding>& sweeps, const RunPrediction& prediction) {
   Json json;
   json["event"] = "summary";
   json["interrupted"] = summary.interrupted;
@@ -167,7 +170,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     Json entry{{"name", job->spec().name},
                {"status", to_string(state.status)},
                {"step", state.step},
-               {"reason", state.failure},
+               {"reason", state.end_reason()},
                {"deadline", job->spec().deadline.empty() ? Json(nullptr) : Json(job->spec().deadline)},
                {"missed_deadline", state.missed_deadline},
                {"start_eval_loss", number(state.start_eval_loss)},
@@ -184,6 +187,8 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     if (tokens != summary.tokens.end()) entry["tokens"] = tokens_json(tokens->second);
     json["jobs"].push_back(std::move(entry));
   }
+  json["sweeps"] = Json::array();
+  for (const SweepStanding& sweep : sweeps) json["sweeps"].push_back(to_json(sweep));
   return text_of(json);
 }
 

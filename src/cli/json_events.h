@@ -8,6 +8,7 @@
 namespace cotune {
 
 class RunPrediction;
+struct SweepStanding;
 
 /// Events as JSON lines on standard output (`--json`; fields in docs/training.md). The summary comes last.
 class JsonEvents : public RunObserver {
@@ -19,6 +20,7 @@ class JsonEvents : public RunObserver {
   void on_step(const StepEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;
   void on_sample(const SampleEvent& event) override;
+  void on_rung(const RungEvent& event) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
@@ -27,6 +29,6 @@ class JsonEvents : public RunObserver {
 
 /// The summary as one JSON object (fields in docs/training.md).
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
-                         const RunPrediction& prediction);
+                         const std::vector<SweepStanding>& sweeps, const RunPrediction& prediction);
 
 }  // namespace cotune

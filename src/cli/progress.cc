@@ -40,7 +40,9 @@ size_t name_column_width(const std::vector<std::string>& names) {
 }
 
 std::string name_column(const std::string& name, size_t width) {
-  return name.size() <= width ? fmt::format("{:<{}}", name, width) : name.substr(0, width - 2) + "..";
+  if (name.size() <= width) return fmt::format("{:<{}}", name, width);
+  const size_t end = (width - 2) / 2;  // both ends: names of a sweep's candidates differ at theirs
+  return name.substr(0, width - 2 - end) + ".." + name.substr(name.size() - end);
 }
 
 std::string accuracy_text(double accuracy) {
@@ -80,7 +82,9 @@ void ProgressLines::on_job_waiting(const TrainingJob& job) {
   make_room_for(job);
   tokens_left_.erase(job.index());
   newest_.erase(job.index());
-  line(job, "waits for memory");
+  const std::string& reason = job.state().wait_reason;
+  const bool is_kept_back = reason.starts_with("sweep:") || reason.starts_with("halving:");  // which is no news
+  if (!is_kept_back) line(job, "waits for memory");
 }
 
 void ProgressLines::on_job_paused(const TrainingJob& job) {
@@ -149,6 +153,11 @@ void ProgressLines::on_sample(const SampleEvent& event) {
   line(job, fmt::format("answers: {}", on_one_line(event.answer)));
 }
 
+void ProgressLines::on_rung(const RungEvent& event) {
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  rung: rank {} of {}, {}", event.step, step_width_, event.job->total_steps(), step_width_,
+                               event.rank, event.of, event.goes_on ? "goes on" : "stops"));
+}
+
 void ProgressLines::on_job_ended(const TrainingJob& job) {
   const JobState& state = job.state();
   tokens_left_.erase(job.index());
@@ -157,7 +166,7 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
   text += fmt::format(" at step {}", state.step);
   const JobResult result = job.result();
   if (job.has_left_adapter() && result.step != state.step) text += fmt::format(", leaves step {}, its best", result.step);
-  if (!state.failure.empty()) text += ": " + state.failure;
+  if (!state.end_reason().empty()) text += ": " + state.end_reason();
   line(job, text);
 }
 

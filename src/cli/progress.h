@@ -30,6 +30,7 @@ class ProgressLines : public RunObserver {
   void on_round_ended(double seconds) override;
   void on_evaluation(const EvaluationEvent& event) override;
   void on_sample(const SampleEvent& event) override;
+  void on_rung(const RungEvent& event) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_notice(const std::string& text) override;

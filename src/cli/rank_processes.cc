@@ -98,7 +98,7 @@ std::vector<PipelineLayout> layouts_from_json(const Json& json) {
 class Follower {
  public:
   Follower(const LaunchedProcess& process, const Json& setup)
-      : jobs_file_(parse_jobs_file(setup.at("jobs_file").get<std::string>(), setup_file, {}, {}, Purpose::train)),
+      : jobs_file_(parse_configuration(setup.at("jobs_file").get<std::string>(), setup_file, Purpose::train)),
         layouts_(layouts_from_json(setup.at("layouts"))),
         compute_(dtype_of(setup.at("compute_dtype").get<std::string>())),
         device_(choose_device(setup.at("on_cpu").get<bool>() ? "cpu" : "cuda", "run.device", {}, process.local_rank)),

@@ -27,7 +27,7 @@ void RunBoard::fill(JobReport& report, const TrainingJob& job) {
   report.steps = job.total_steps();
   if (state.step > 0) report.loss = state.last_loss;
   report.eval_loss = state.last_eval_loss;
-  report.reason = state.status == JobStatus::waiting ? state.wait_reason : state.failure;
+  report.reason = state.status == JobStatus::waiting ? state.wait_reason : state.end_reason();
   if (state.status != JobStatus::running) report.tokens_per_second = report.seconds_left = JobReport::unknown;
   if (job.has_left_adapter()) report.adapter = (job.folder() / "adapter").string();
 }

@@ -229,6 +229,10 @@ ControlReply RunControl::done(Trainer& trainer, Asked& asked) {
   return reply;
 }
 
+bool RunControl::has_sweep(const Trainer& trainer, const std::string& name) {
+  return std::any_of(trainer.jobs().begin(), trainer.jobs().end(), [&](const auto& job) { return job->spec().sweep.of == name; });
+}
+
 ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
   Diagnostics mistakes;
   std::vector<std::unique_ptr<TrainingJob>> jobs;
@@ -244,6 +248,11 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
     const OptionPlace place = spec.place_of("name");
     if (find_job(trainer, spec.name) != nullptr) {  // joined while this was read
       mistakes.add(place.file, place.line, place.field, fmt::format("`{}` is the name of a job of the run already", spec.name));
+      continue;
+    }
+    if (const auto own = spec.sweep.of; !own.empty() && has_sweep(trainer, own)) {
+      const OptionPlace sweep = spec.place_of("sweep.of");
+      mistakes.add(sweep.file, sweep.line, sweep.field, fmt::format("the run has a sweep `{}` already: give the job another name", own));
       continue;
     }
     data_hashes[spec.name] = content_hash(joining.data[i]);

@@ -75,6 +75,7 @@ class RunControl {
   void do_what_is_asked(Trainer& trainer);
   ControlReply done(Trainer& trainer, Asked& asked);
   ControlReply join(Trainer& trainer, JoiningJobs& joining);
+  static bool has_sweep(const Trainer& trainer, const std::string& name);
   bool wait_for_work();
   void wake() const;
 

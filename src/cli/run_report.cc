@@ -11,10 +11,14 @@
 #include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/run_prediction.h"
+#include "cli/sweep_table.h"
 #include "train/training_job.h"
+#include "watch/terminal.h"
 
 namespace cotune {
 namespace {
+
+constexpr size_t widest_table = 80;
 
 std::string arrow(const std::string& before, const std::string& after) {
   return before.empty() || before == after ? after : before + " -> " + after;
@@ -175,7 +179,7 @@ void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesy
 }  // namespace
 
 void print_run_report(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
-                      const std::filesystem::path& run_folder, const RunPrediction& prediction) {
+                      const std::vector<SweepStanding>& sweeps, const std::filesystem::path& run_folder, const RunPrediction& prediction) {
   std::vector<std::string> names;
   for (const TrainingJob* job : jobs) names.push_back(job->spec().name);
   const size_t width = name_column_width(names);
@@ -186,6 +190,12 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
   print_memory(summary, prediction, width);
   print_tokens(summary, jobs, width);
   print_results(jobs, width);
+  for (const SweepStanding& sweep : sweeps) {
+    print_line("");
+    for (const std::string& line : sweep_table(sweep, run_folder / "sweeps" / sweep.name, std::min(terminal_size().first, widest_table))) {
+      print_line(line);
+    }
+  }
   print_places(jobs, run_folder);
 }
 

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
@@ -114,6 +116,17 @@ JobData read_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics&
   }
 }
 
+/// The first candidate of its sweep that has the same data: they are read once, and what is wrong with them is said once.
+std::optional<size_t> earlier_candidate_with_data(const std::vector<JobSpec>& jobs, size_t index) {
+  const JobSpec& job = jobs[index];
+  if (job.sweep.of.empty()) return std::nullopt;
+  const bool draws = !job.data.lengths.empty();  // by the job's seed
+  for (size_t i = 0; i < index && !draws; ++i) {
+    if (jobs[i].sweep.of == job.sweep.of && jobs[i].data == job.data) return i;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,
@@ -173,6 +186,10 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
     JobData& data = all.emplace_back();
     if (reading.jobs[i].adapter && config != nullptr) check_adapter(job, *config, mistakes);
     if (!reading.jobs[i].data) continue;
+    if (const std::optional<size_t> same = earlier_candidate_with_data(reading.jobs_file.jobs, i)) {
+      data = all[*same];
+      continue;
+    }
     if (!job.data.lengths.empty()) {
       if (config != nullptr) data = read_lengths(job, *config, mistakes);
     } else if (text != nullptr) {
@@ -188,6 +205,22 @@ std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData
                                       const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device) {
   return std::make_unique<TrainingJob>(static_cast<int32_t>(index), spec, std::move(data), model.config, compute, device.device,
                                        model.path.string(), run_folder / "jobs" / spec.name);
+}
+
+void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnostics& mistakes) {
+  std::map<std::string, const TrainingJob*> longest;
+  for (const auto& job : jobs) {
+    const SweepSpec& sweep = job->spec().sweep;
+    if (sweep.of.empty() || !sweep.halving.is_on()) continue;
+    const TrainingJob*& own = longest[sweep.of];
+    if (own == nullptr || job->total_steps() > own->total_steps()) own = job.get();
+  }
+  for (const auto& [name, job] : longest) {
+    if (!job->rungs().empty()) continue;
+    const HalvingSpec& halving = job->spec().sweep.halving;
+    add(job->spec().place_of(halving.first_steps > 0 ? "sweep.halving.first_steps" : "sweep.halving.first_fraction"),
+        fmt::format("no candidate of `{}` comes to a rung: they have at most {} steps", name, job->total_steps()), mistakes);
+  }
 }
 
 at::ScalarType torch_dtype(const std::string& name) {

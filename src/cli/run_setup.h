@@ -37,6 +37,9 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
 std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData data, const std::filesystem::path& run_folder,
                                       const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device);
 
+/// A sweep with halving of which no candidate has so many steps that it comes to a rung is a mistake.
+void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnostics& mistakes);
+
 /// The job's data as tokens, with every mistake of every file in `mistakes`, and options of the job that
 /// would have no effect on them. A job without held-out rows has an empty `eval`.
 JobData read_data(const JobSpec& job, const ModelText& text, const ModelConfig& config, const DataReading& reading,

@@ -45,6 +45,7 @@
 #include "train/emulated_times.h"
 #include "train/metrics_file.h"
 #include "train/run_folder.h"
+#include "train/sweep_folder.h"
 #include "train/tensorboard_log.h"
 #include "train/trainer.h"
 
@@ -197,6 +198,7 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
     inputs.model.files.weights->drop_pages();
   }
   report.jobs = make_jobs(inputs, compute, device);
+  check_rungs(report.jobs, mistakes);
   const bool goes_on = arguments.resume && mistakes.empty();
   for (const auto& job : report.jobs) {
     if (!goes_on) continue;
@@ -361,6 +363,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (limit > 0 && device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
   BackboneUse use{.positions = longest_row(inputs.data) + arguments.sample_tokens};
   std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
+  check_rungs(jobs, mistakes);
+  mistakes.throw_if_any();
   const PackingPolicy policy = packing_policy(run, files.config);
   std::vector<PipelineLayout> process_layouts;
   const Parallel parallel = parallel_of(run);
@@ -433,7 +437,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const MeasuredTimes* times = emulated ? emulated->measured.get() : profile ? &profile->times : nullptr;
   RunPrediction prediction(*backbone, times, profile ? profile->profile.process_bytes : 0,
                            run.ranks);
-  options.observers = {&metrics, &recorder, &prediction};
+  Sweeps sweeps(arguments.resume ? read_rung_records(folder.path()) : RungRecords{});
+  SweepFolder sweep_folder(folder.sweeps_folder(), sweeps);
+  options.observers = {&metrics, &recorder, &sweep_folder, &prediction};
   if (arguments.json) {
     options.observers.push_back(&json_events);
   } else {
@@ -470,6 +476,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                       }});
   if (arguments.resume) control.show_losses(logged_losses(folder.path()));
   control.attach(options);
+  options.sweeps = &sweeps;
   Trainer trainer(backbone, std::move(jobs), std::move(options));
   control.open(trainer);
   const bool is_live = !arguments.json && !arguments.plain && processes == nullptr && has_live_terminal();
@@ -485,12 +492,12 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     const JobStatus status = job->state().status;
     all_well = all_well && status != JobStatus::failed && status != JobStatus::refused;
   }
-  const std::string summary_text = summary_json(summary, all, prediction);
+  const std::string summary_text = summary_json(summary, all, standings_of(sweeps), prediction);
   folder.write_summary(summary_text);
   if (arguments.json) {
     print_line(summary_text);
   } else {
-    print_run_report(summary, all, folder.path(), prediction);
+    print_run_report(summary, all, standings_of(sweeps), folder.path(), prediction);
   }
   if (summary.interrupted) return 130;
   return all_well && !output_failed() ? 0 : 1;

@@ -45,6 +45,9 @@ std::string to_yaml(const JobsFile& jobs_file) {
     for (Section section : {Section::data, Section::adapter, Section::train}) {
       text += fmt::format("    {}:\n{}", section_name(section), section_text(section, target, "      "));
     }
+    if (job.sweep.of.empty()) continue;
+    text += fmt::format("    sweep:\n{}", section_text(Section::sweep, target, "      "));
+    if (job.sweep.halving.is_on()) text += fmt::format("      halving:\n{}", section_text(Section::halving, target, "        "));
   }
   return text;
 }

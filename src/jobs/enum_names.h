@@ -38,6 +38,11 @@ inline constexpr std::array<std::string_view, 5> enum_names<RankOrder>{"auto", "
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<DispatchRule>{"balanced", "greedy", "even"};
 
+template <>
+inline constexpr std::array<std::string_view, 2> enum_names<SweepMetric>{"eval_loss", "eval_accuracy"};
+template <>
+inline constexpr std::array<std::string_view, 2> enum_names<HalvingMode>{"asynchronous", "synchronous"};
+
 template <typename Enum>
 constexpr std::string_view name_of(Enum value) {
   return enum_names<Enum>[static_cast<size_t>(value)];

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "jobs/sweep.h"
+
 namespace cotune {
 
 enum class AdapterMethod { lora, bottleneck, diff_pruning };
@@ -133,6 +135,7 @@ struct JobSpec {
   DataSpec data;
   AdapterSpec adapter;
   TrainSpec train;
+  SweepSpec sweep;
   std::string file;                ///< where it was read, for messages; no part of equality
   int line = 0;
   std::map<std::string, OptionPlace> places;  ///< the same of its options that were given, by path: `train.steps`
@@ -143,8 +146,8 @@ struct JobSpec {
     return found != places.end() ? found->second : OptionPlace{file, line, (name.empty() ? "" : "jobs." + name + ".") + option};
   }
   bool operator==(const JobSpec& other) const {
-    return std::tie(name, tenant, priority, deadline, data, adapter, train) ==
-           std::tie(other.name, other.tenant, other.priority, other.deadline, other.data, other.adapter, other.train);
+    return std::tie(name, tenant, priority, deadline, data, adapter, train, sweep) ==
+           std::tie(other.name, other.tenant, other.priority, other.deadline, other.data, other.adapter, other.train, other.sweep);
   }
 };
 
@@ -180,7 +183,7 @@ struct RunSpec {
   bool operator==(const RunSpec&) const = default;
 };
 
-/// A whole jobs file with `defaults` merged into every job.
+/// A whole jobs file with `defaults` merged into every job, and the candidates of a sweep in place of its job.
 struct JobsFile {
   ModelSpec model;
   RunSpec run;

@@ -11,8 +11,6 @@ namespace cotune {
 
 namespace {
 
-constexpr size_t most_jobs = 10'000;
-
 class DocumentReader {
  public:
   DocumentReader(const std::string& file, MistakeList& mistakes) : reader_(file, mistakes), mistakes_(mistakes) {}
@@ -71,8 +69,9 @@ class DocumentReader {
     }
     for (const YAML::Node& node : entry.value) {
       JobLayers& job = jobs.emplace_back();
+      job.place = jobs.size() - 1;
       job.line = std::max(line_of(node), entry.line);
-      const std::string field = fmt::format("jobs[{}]", jobs.size() - 1);
+      const std::string field = fmt::format("jobs[{}]", job.place);
       reader_.read_section(Section::job, {"", node, job.line, field}, OptionLevel::job, job.own);
     }
   }
@@ -89,7 +88,7 @@ class DocumentReader {
       const bool in_job = section >= Section::data;
       mistakes_.add(reader_.file(), entry.line, entry.field,
                     fmt::format("unknown key; `{}` belongs under `{}{}`", shown(entry.key), in_job ? "jobs[]." : "",
-                                section_name(section)));
+                                section_path(section)));
       return;
     }
     mistakes_.add(reader_.file(), entry.line, entry.field, unknown_key_message(entry.key, accepted));

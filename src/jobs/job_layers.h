@@ -13,7 +13,11 @@ struct JobLayers {
   OptionLayer own;
   OptionLayer overrides;
   int line = 0;
+  size_t place = 0;  ///< its entry in `jobs`, counted from 0
 };
+
+/// In a file, candidates of sweeps included.
+inline constexpr size_t most_jobs = 10'000;
 
 struct JobsFileLayers {
   OptionLayer top;            ///< model and run

@@ -121,14 +121,19 @@ class OverrideReader {
   }
 
   void set_in_job(std::string_view rest, OptionLevel level, OptionLayer& layer) {
-    for (Section section : {Section::data, Section::adapter, Section::train}) {
-      std::string_view key = rest;
-      if (take(key, std::string(section_name(section)) + ".")) return set(section, key, level, layer);
+    Section section = Section::job;
+    std::string_view key = rest;
+    for (bool found = true; found;) {
+      found = false;
+      for (const Section nested : sections_in(section)) {
+        if (key == section_name(nested)) return fail(fmt::format("must name one option of `{}`: {}.KEY=value", rest, shown(field_)));
+        if (!take(key, std::string(section_name(nested)) + ".")) continue;
+        section = nested;
+        found = true;
+        break;
+      }
     }
-    if (rest == "data" || rest == "adapter" || rest == "train") {
-      return fail(fmt::format("must name one option of `{}`: {}.KEY=value", rest, shown(field_)));
-    }
-    set(Section::job, rest, level, layer);
+    set(section, key, level, layer);
   }
 
   void set(Section section, std::string_view key, OptionLevel level, OptionLayer& layer) {
@@ -156,7 +161,10 @@ class OverrideReader {
       case OptionType::wholes:
       case OptionType::lengths:
       case OptionType::whole_by_module:
-      case OptionType::number_by_module: literal = false; break;
+      case OptionType::number_by_module:
+      case OptionType::grid:
+      case OptionType::distributions:
+      case OptionType::swept_values: literal = false; break;
       case OptionType::files:
       case OptionType::modules: literal = !value_.starts_with('['); break;
       default: break;

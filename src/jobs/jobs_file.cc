@@ -15,6 +15,7 @@
 #include "jobs/merge_options.h"
 #include "jobs/option_value.h"
 #include "jobs/parallel.h"
+#include "jobs/sweep_candidates.h"
 #include "jobs/yaml_document.h"
 
 namespace cotune {
@@ -46,10 +47,12 @@ class JobsFileBuilder {
     result.model = is_sound({"model", "base_model"});
     result.run = is_sound({"run"});
     for (size_t i = 0; i < layers.jobs.size(); ++i) {
-      const std::string& name = result.jobs_file.jobs[i].name;
       const auto section = [&](const char* key) {
-        return is_sound({fmt::format("jobs[{}].{}", i, key), fmt::format("jobs.{}.{}", name, key),
-                         fmt::format("defaults.{}", key)});
+        const JobSpec& job = result.jobs_file.jobs[i];
+        const size_t place = layers.jobs[i].place;
+        const std::string& given_name = job.sweep.of.empty() ? job.name : job.sweep.of;
+        return is_sound({fmt::format("jobs[{}].{}", place, key), fmt::format("jobs.{}.{}", given_name, key),
+                         fmt::format("jobs[{}].sweep", place), fmt::format("jobs.{}.sweep", given_name), fmt::format("defaults.{}", key)});
       };
       result.jobs.push_back({section("data"), section("adapter")});
     }
@@ -100,7 +103,7 @@ class JobsFileBuilder {
   }
 
   JobSpec read_job(const JobLayers& layers, const JobsFileLayers& all) {
-    const size_t place = job_count_++;
+    ++job_count_;
     OptionLayer merged =
         merge_layers({&all.defaults, &all.defaults_overrides, &layers.own, &layers.overrides}, mistakes_);
     const std::vector<const Option*> missing = resolve_paths(merged);
@@ -118,10 +121,11 @@ class JobsFileBuilder {
     for (const auto& [option, given] : merged) {
       job.places[option->path()] = {given.file, given.line, given.field, given.level < OptionLevel::job};
     }
-    const std::string field = fmt::format("jobs[{}]", place);
+    const std::string field = fmt::format("jobs[{}]", layers.place);
     check_name(merged, field, job);
     check_data(merged, field, job);
     check_batch(merged, job);
+    check_sweep(merged, job);
     if (job.train.steps == 0 && job.train.epochs == 0) job.train.epochs = 1;
     return job;
   }
@@ -177,6 +181,22 @@ class JobsFileBuilder {
       mistakes_.add(*accumulation,
                     fmt::format("micro_batch_size × gradient_accumulation_steps must be at most {}, got {}",
                                 largest_batch, job.train.batch_size));
+    }
+  }
+
+  /// A candidate's held-out loss can be compared, and by the rules of the others.
+  void check_sweep(const OptionLayer& merged, const JobSpec& job) {
+    if (job.sweep.of.empty()) return;
+    const GivenOption& given = *find_given(merged, "sweep.of");
+    const bool has_eval = find_given(merged, "data.eval") != nullptr || find_given(merged, "data.eval_fraction") != nullptr;
+    if (!has_eval && job.data.lengths.empty()) {
+      mistakes_.add(given, "candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction");
+    }
+    SweepSpec rules = job.sweep;
+    rules.values.clear();
+    const auto [first, is_new] = sweeps_.emplace(rules.of, rules);
+    if (!is_new && first->second != rules) {
+      mistakes_.add(given, fmt::format("candidates of one sweep, `{}`, must have equal metric, max_concurrent and halving", rules.of));
     }
   }
 
@@ -261,6 +281,7 @@ class JobsFileBuilder {
   bool look_for_inputs_;
   MistakeList& mistakes_;
   std::map<std::string, std::string> names_;
+  std::map<std::string, SweepSpec> sweeps_;  ///< the rules of each, by name
   std::set<const Option*> used_;
   std::set<std::string> missing_inputs_;  ///< fields
   size_t job_count_ = 0;
@@ -268,10 +289,12 @@ class JobsFileBuilder {
 
 JobsFileReading parse(std::string_view text, const std::string& file_name, const fs::path& folder,
                       const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs,
-                      MistakeList& mistakes, const fs::path& working_directory = fs::current_path()) {
-  const YAML::Node document = load_yaml_document(text, file_name);
+                      MistakeList& mistakes, const fs::path& working_directory = fs::current_path(),
+                      size_t largest = largest_jobs_file) {
+  const YAML::Node document = load_yaml_document(text, file_name, largest);
   JobsFileLayers layers = read_layers(document, file_name, mistakes);
   add_overrides(overrides, layers, mistakes);
+  expand_sweeps(layers, mistakes);
   return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, mistakes).build(layers);
 }
 
@@ -315,6 +338,13 @@ JobsFile parse_jobs_file(std::string_view text, const std::string& file_name, co
                          const std::vector<std::string>& overrides, Purpose purpose) {
   MistakeList mistakes;
   JobsFileReading reading = parse(text, file_name, folder, overrides, purpose, false, mistakes);
+  mistakes.throw_if_any();
+  return std::move(reading.jobs_file);
+}
+
+JobsFile parse_configuration(std::string_view text, const std::string& file_name, Purpose purpose) {
+  MistakeList mistakes;
+  JobsFileReading reading = parse(text, file_name, {}, {}, purpose, false, mistakes, fs::current_path(), largest_configuration);
   mistakes.throw_if_any();
   return std::move(reading.jobs_file);
 }

@@ -70,4 +70,7 @@ JobsFile parse_jobs_file(std::string_view text, const std::string& file_name,
 /// out. parse_jobs_file(to_yaml(x)) == x for every x that parse_jobs_file returned.
 std::string to_yaml(const JobsFile& jobs_file);
 
+/// Reads such a text, which may be larger than a jobs file, as parse_jobs_file does.
+JobsFile parse_configuration(std::string_view text, const std::string& file_name, Purpose purpose);
+
 }  // namespace cotune

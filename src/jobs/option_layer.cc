@@ -72,14 +72,11 @@ std::vector<SectionReader::Entry> SectionReader::entries(const YAML::Node& node,
 void SectionReader::read_section(Section section, const Entry& entry, OptionLevel level, OptionLayer& layer) {
   const bool in_defaults = level == OptionLevel::defaults;
   for (const Entry& child : entries(entry.value, entry.field, entry.line)) {
-    if (section == Section::job) {
-      const auto nested = std::find_if(std::begin(all_sections), std::end(all_sections), [&](Section candidate) {
-        return candidate >= Section::data && section_name(candidate) == child.key;
-      });
-      if (nested != std::end(all_sections)) {
-        read_section(*nested, child, level, layer);
-        continue;
-      }
+    const std::span<const Section> inside = sections_in(section);
+    const auto nested = std::find_if(inside.begin(), inside.end(), [&](Section candidate) { return section_name(candidate) == child.key; });
+    if (nested != inside.end()) {
+      read_section(*nested, child, level, layer);
+      continue;
     }
     const Option* option = find_option(section, child.key);
     if (option == nullptr) {
@@ -109,7 +106,7 @@ void SectionReader::read_option(const Option& option, const Entry& entry, Option
   }
   auto read = read_option_value(option, entry.value);
   if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
-    mistakes_.add(file_, entry.line, entry.field, mistake->message);
+    mistakes_.add(file_, mistake->line > 0 ? mistake->line : entry.line, entry.field + mistake->field, mistake->message);
     given.is_mistaken = true;
   } else {
     given.value = std::get<OptionValue>(std::move(read));
@@ -131,17 +128,16 @@ std::string unknown_key_message(const std::string& key, Section section, bool in
   }
   for (Section other : all_sections) {
     if (other == section || find_option(other, key) == nullptr) continue;
-    return fmt::format("unknown key; `{}` belongs under `{}`", shown(key), section_name(other));
+    return fmt::format("unknown key; `{}` belongs under `{}`", shown(key), section_path(other));
   }
   std::vector<std::string> candidates = accepted;
   for (const Option& option : option_table()) {
     if (option.section == section) candidates.insert(candidates.end(), option.aliases.begin(), option.aliases.end());
   }
-  if (section == Section::job) {
-    for (const char* nested : {"data", "adapter", "train"}) {
-      accepted.push_back(nested);
-      candidates.push_back(nested);
-    }
+  for (const Section nested : sections_in(section)) {
+    if (in_defaults && nested == Section::sweep) continue;
+    accepted.emplace_back(section_name(nested));
+    candidates.emplace_back(section_name(nested));
   }
   const std::string near = likely_key(key, candidates);
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);

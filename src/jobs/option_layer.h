@@ -69,8 +69,7 @@ class SectionReader {
   /// an empty map. field: what messages call the map; "" for the whole file.
   std::vector<Entry> entries(const YAML::Node& node, const std::string& field, int line);
 
-  /// Reads a section's options into `layer`. For Section::job, entries called data, adapter and train are read as
-  /// these sections.
+  /// Reads a section's options into `layer`, and those of the sections inside it (sections_in).
   void read_section(Section section, const Entry& entry, OptionLevel level, OptionLayer& layer);
 
   /// Reads one value into `layer`; reports a wrong value and an option that is already there.

@@ -20,12 +20,24 @@ std::string_view section_name(Section section) {
     case Section::data: return "data";
     case Section::adapter: return "adapter";
     case Section::train: return "train";
+    case Section::sweep: return "sweep";
+    case Section::halving: return "halving";
   }
   return "";
 }
 
+std::string_view section_path(Section section) { return section == Section::halving ? "sweep.halving" : section_name(section); }
+
+std::span<const Section> sections_in(Section section) {
+  static constexpr Section of_job[] = {Section::data, Section::adapter, Section::train, Section::sweep};
+  static constexpr Section of_sweep[] = {Section::halving};
+  if (section == Section::job) return of_job;
+  if (section == Section::sweep) return of_sweep;
+  return {};
+}
+
 std::string Option::path() const {
-  return section == Section::job ? key : fmt::format("{}.{}", section_name(section), key);
+  return section == Section::job ? key : fmt::format("{}.{}", section_path(section), key);
 }
 
 namespace {
@@ -190,6 +202,30 @@ Condition needs_early_stopping() {
             return fmt::format("`{}` needs train.early_stopping_patience", key);
           },
           .unset_is_fine = true};
+}
+
+Condition defines_a_sweep() {
+  return {.holds = [](const OptionTarget& target) { return target.job->sweep.of.empty(); },
+          .summary = "of a sweep",
+          .complaint = [](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to a sweep; this job is a candidate of `{}`", key, target.job->sweep.of);
+          },
+          .unset_is_fine = true};
+}
+
+Condition is_candidate() {
+  return {.holds = [](const OptionTarget& target) { return !target.job->sweep.of.empty(); },
+          .summary = "of a candidate",
+          .complaint = [](const std::string& key, const OptionTarget&) { return fmt::format("`{}` belongs to a candidate of a sweep, with `of`", key); },
+          .unset_is_fine = true};
+}
+
+Condition halves() {
+  return {.holds = [](const OptionTarget& target) { return target.job->sweep.halving.is_on(); },
+          .summary = "with `first_steps` or `first_fraction`",
+          .complaint = [](const std::string& key, const OptionTarget&) {
+            return fmt::format("`{}` needs first_steps or first_fraction beside it", key);
+          }};
 }
 
 Condition layout_is(Layout layout) {
@@ -472,6 +508,45 @@ void add_train(std::vector<Option>& table) {
                         "Checkpoint every so many steps; 0: at the end and on signals."));
 }
 
+void add_sweep(std::vector<Option>& table) {
+  const auto own = [](std::optional<Condition> condition = {}, std::string group = {}, std::string alternative = {}) {
+    return Extra{.in_defaults = false, .group = std::move(group), .alternative = std::move(alternative), .condition = std::move(condition)};
+  };
+  table.push_back(field(Section::sweep, "of", COTUNE_FIELD(job->sweep.of), of_type(OptionType::identifier),
+                        "The sweep whose candidate the job is: cotune writes it into the configuration of a run.", own()));
+  table.push_back(field(Section::sweep, "values", COTUNE_FIELD(job->sweep.values), of_type(OptionType::swept_values),
+                        "What the sweep has set in this candidate.", own(is_candidate())));
+  table.push_back(field(Section::sweep, "grid", COTUNE_FIELD(job->sweep.grid), of_type(OptionType::grid),
+                        "Options of the job, each with the values to try: `{adapter.r: [4, 8], train.lr: [1e-4, 3e-4]}`; every combination "
+                        "is a candidate. Values that belong together are maps of a section: `adapter: [{r: 4, alpha: 8}, {r: 8, alpha: 16}]`.",
+                        own(defines_a_sweep())));
+  table.push_back(field(Section::sweep, "random", COTUNE_FIELD(job->sweep.random), of_type(OptionType::distributions),
+                        "Options of the job, each with a list to choose from or a range: `{uniform: [0, 0.1]}`, also with `step`, or "
+                        "`{log_uniform: [1e-5, 1e-3]}`.",
+                        own(defines_a_sweep())));
+  table.push_back(field(Section::sweep, "samples", COTUNE_FIELD(job->sweep.samples), whole(0, 10'000),
+                        "How often to draw from `random`; each draw is combined with every combination of the grid.", own(defines_a_sweep())));
+  table.push_back(field(Section::sweep, "seed", COTUNE_FIELD(job->sweep.seed), of_type(OptionType::seed), "Seed of the draws.",
+                        own(defines_a_sweep())));
+  table.push_back(field(Section::sweep, "metric", COTUNE_FIELD(job->sweep.metric), choice_of<SweepMetric>(),
+                        "What candidates are compared by: the held-out loss, or the share of held-out rows with every token predicted, and "
+                        "of equal shares the loss.",
+                        own()));
+  table.push_back(field(Section::sweep, "max_concurrent", COTUNE_FIELD(job->sweep.max_concurrent), whole(0, 10'000),
+                        "Most candidates that train at a time; 0: as many as memory takes.", own()));
+  table.push_back(field(Section::halving, "first_steps", COTUNE_FIELD(job->sweep.halving.first_steps), whole(1, most_steps),
+                        "Steps after which candidates are compared first; then at `factor` times as many, and so on.",
+                        own({}, "first rung", "first_steps")));
+  table.push_back(field(Section::halving, "first_fraction", COTUNE_FIELD(job->sweep.halving.first_fraction), above(0, 1),
+                        "The same as a share of each candidate's own steps.", own({}, "first rung", "first_fraction")));
+  table.push_back(field(Section::halving, "factor", COTUNE_FIELD(job->sweep.halving.factor), whole(2, 1000),
+                        "The best 1/factor of those that came to a rung go on.", own(halves())));
+  table.push_back(field(Section::halving, "mode", COTUNE_FIELD(job->sweep.halving.mode), choice_of<HalvingMode>(),
+                        "`asynchronous`: a candidate is judged when it comes to a rung, against those that have been there. `synchronous`: it "
+                        "waits there, out of memory, for all others.",
+                        own(halves())));
+}
+
 #undef COTUNE_FIELD
 
 }  // namespace
@@ -485,6 +560,7 @@ const std::vector<Option>& option_table() {
     add_data(options);
     add_adapter(options);
     add_train(options);
+    add_sweep(options);
     return options;
   }();
   return table;

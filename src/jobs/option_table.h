@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,15 +17,21 @@
 
 namespace cotune {
 
-/// Where a key stands: `model` and `run` at the top; `job` directly in an entry of `jobs` (or in `defaults`), and
-/// `data`, `adapter`, `train` inside that.
-enum class Section { model, run, job, data, adapter, train };
+/// Where a key stands: `model` and `run` at the top; `job` directly in an entry of `jobs` (or in `defaults`), `data`, `adapter`,
+/// `train` and `sweep` inside that, and `halving` inside `sweep`.
+enum class Section { model, run, job, data, adapter, train, sweep, halving };
 
-inline constexpr Section all_sections[] = {Section::model, Section::run,     Section::job,
-                                           Section::data,  Section::adapter, Section::train};
+inline constexpr Section all_sections[] = {Section::model,   Section::run,   Section::job,   Section::data,
+                                           Section::adapter, Section::train, Section::sweep, Section::halving};
 
-/// `model`, `run`, `jobs[]`, `data`, `adapter`, `train`.
+/// `model`, `run`, `jobs[]`, `data`, `adapter`, `train`, `sweep`, `halving`: the key of the section's map.
 std::string_view section_name(Section section);
+
+/// Below an entry of `jobs`: `data`, `adapter`, `train`, `sweep`, `sweep.halving`.
+std::string_view section_path(Section section);
+
+/// The sections that stand inside one: of `job` and of `sweep`.
+std::span<const Section> sections_in(Section section);
 
 enum class OptionType {
   text,          ///< any text
@@ -45,6 +52,9 @@ enum class OptionType {
   lengths,   ///< LengthsSpec: a list of lengths, a map length → count, or a name or file
   whole_by_module,   ///< map: regular expression → int64_t
   number_by_module,  ///< map: regular expression → double
+  grid,              ///< map: option of a job → list of its values
+  distributions,     ///< the same, or a range in place of the list
+  swept_values,      ///< map: option of a job → its value
 };
 
 /// What an option accepts. Bounds hold for numbers and for the members of lists and maps.
@@ -62,7 +72,8 @@ struct Accepted {
 
 /// A value as the table's readers and writers pass it on; a choice is its name.
 using OptionValue = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<std::string>,
-                                 std::vector<int64_t>, std::vector<TrainFile>, LengthsSpec, ModulePattern<int64_t>, ModulePattern<double>>;
+                                 std::vector<int64_t>, std::vector<TrainFile>, LengthsSpec, ModulePattern<int64_t>, ModulePattern<double>,
+                                 std::vector<SweptField>, std::vector<std::pair<std::string, std::string>>>;
 
 /// The objects that options write to. `job` is null while model and run are read.
 struct OptionTarget {

@@ -17,6 +17,7 @@
 #include "jobs/module_pattern.h"
 #include "jobs/emulated_file.h"
 #include "jobs/parallel.h"
+#include "jobs/swept_fields.h"
 
 namespace cotune {
 
@@ -100,6 +101,9 @@ class ValueReader {
       case OptionType::files: return read_files(node);
       case OptionType::whole_by_module: return read_by_module<int64_t>(node);
       case OptionType::number_by_module: return read_by_module<double>(node);
+      case OptionType::grid:
+      case OptionType::distributions:
+      case OptionType::swept_values: return read_swept_fields(option_.accepted.type, node);
       default: break;
     }
     if (!node.IsScalar()) return unacceptable(node);
@@ -328,6 +332,9 @@ std::string accepted_text(const Option& option) {
       return "a map from regular expressions to, each, " + range_text(accepted, "a whole number");
     case OptionType::number_by_module:
       return "a map from regular expressions to, each, " + range_text(accepted, "a number");
+    case OptionType::grid: return "a map from options to lists of values";
+    case OptionType::distributions: return "a map from options to lists or ranges";
+    case OptionType::swept_values: return "a map from options to values";
   }
   return "";
 }
@@ -373,6 +380,8 @@ std::string to_yaml_text(const OptionValue& value) {
                    const std::string path = quote_yaml(file.path);
                    return file.weight == 0 ? path : fmt::format("{{path: {}, weight: {}}}", path, file.weight);
                  }) + "]";
+        } else if constexpr (std::is_same_v<Held, std::vector<SweptField>>) {
+          return "{" + join(held, [](const SweptField& field) { return to_yaml_text(field); }) + "}";
         } else if constexpr (std::is_same_v<Held, std::vector<int64_t>>) {
           return "[" + join(held, [](int64_t item) { return fmt::format("{}", item); }) + "]";
         } else {

@@ -14,6 +14,8 @@ namespace cotune {
 /// What is wrong with a value, for a message.
 struct ValueMistake {
   std::string message;
+  int line = 0;       ///< where it is not that of the option itself
+  std::string field;  ///< inside the option: `.adapter.r`
 };
 
 /// Reads a node as the option's type and checks it against what the option accepts. Strict: a number or boolean in

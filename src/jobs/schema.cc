@@ -24,6 +24,8 @@ Json to_json(const OptionValue& value) {
           Json files = Json::array();
           for (const TrainFile& file : held) files.push_back({{"path", file.path}, {"weight", file.weight}});
           return files;
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::vector<SweptField>>) {
+          return Json::object();
         } else {
           return Json(held);
         }
@@ -37,6 +39,14 @@ Json number_schema(const Accepted& accepted, bool is_whole) {
   if (std::isfinite(accepted.low)) schema[accepted.low_open ? "exclusiveMinimum" : "minimum"] = bound(accepted.low);
   if (std::isfinite(accepted.high)) schema[accepted.high_open ? "exclusiveMaximum" : "maximum"] = bound(accepted.high);
   return schema;
+}
+
+/// A map from options of a job, or its sections, to what is tried for them.
+Json swept_schema(const Json& tried) {
+  return {{"type", "object"},
+          {"propertyNames", {{"pattern", "^((data|adapter|train)([.][a-z0-9_]+)?|tenant|priority|deadline)$"}}},
+          {"additionalProperties", tried},
+          {"minProperties", 1}};
 }
 
 Json value_schema(const Option& option) {
@@ -87,6 +97,16 @@ Json value_schema(const Option& option) {
       return {{"type", "object"}, {"additionalProperties", number_schema(accepted, true)}, {"minProperties", 1}};
     case OptionType::number_by_module:
       return {{"type", "object"}, {"additionalProperties", number_schema(accepted, false)}, {"minProperties", 1}};
+    case OptionType::grid: return swept_schema({{"type", "array"}, {"minItems", 1}});
+    case OptionType::distributions: {
+      const Json ends = {{"type", "array"}, {"items", {{"type", "number"}}}, {"minItems", 2}, {"maxItems", 2}};
+      const Json range = {{"type", "object"},
+                          {"properties", {{"uniform", ends}, {"log_uniform", ends}, {"step", {{"type", "number"}, {"exclusiveMinimum", 0}}}}},
+                          {"additionalProperties", false},
+                          {"minProperties", 1}};
+      return swept_schema({{"anyOf", {{{"type", "array"}, {"minItems", 1}}, range}}});
+    }
+    case OptionType::swept_values: return swept_schema(Json::object());
     default: break;
   }
   // YAML reads an unquoted `123` as a number; as a name or path it is text all the same.
@@ -134,11 +154,16 @@ Json section_schema(Section section, bool in_defaults) {
   return {{"type", {"object", "null"}}, {"additionalProperties", false}, {"properties", properties}};
 }
 
-Json job_schema(bool in_defaults) {
-  Json schema = section_schema(Section::job, in_defaults);
-  for (Section nested : {Section::data, Section::adapter, Section::train}) {
+void refer_to_sections_in(Section section, bool in_defaults, Json& schema) {
+  for (const Section nested : sections_in(section)) {
+    if (in_defaults && nested == Section::sweep) continue;
     schema["properties"][section_name(nested)] = {{"$ref", fmt::format("#/$defs/{}", section_name(nested))}};
   }
+}
+
+Json job_schema(bool in_defaults) {
+  Json schema = section_schema(Section::job, in_defaults);
+  refer_to_sections_in(Section::job, in_defaults, schema);
   if (in_defaults) {
     schema["description"] = "What every job has that does not say otherwise.";
   } else {
@@ -198,8 +223,10 @@ std::string jobs_file_schema() {
   properties["defaults"] = job_schema(true);
   properties["defaults"]["type"] = {"object", "null"};
   properties["jobs"] = {{"type", "array"}, {"minItems", 1}, {"items", job_schema(false)}};
-  for (Section nested : {Section::data, Section::adapter, Section::train}) {
-    schema["$defs"][std::string(section_name(nested))] = section_schema(nested, false);
+  for (Section nested : all_sections) {
+    if (nested < Section::data) continue;
+    Json& section = schema["$defs"][std::string(section_name(nested))] = section_schema(nested, false);
+    refer_to_sections_in(nested, false, section);
   }
   return schema.dump(2) + "\n";
 }
@@ -208,7 +235,7 @@ std::string option_tables_markdown() {
   std::string text;
   for (Section section : all_sections) {
     text += fmt::format("{}### `{}{}`\n\n", text.empty() ? "" : "\n", section >= Section::data ? "jobs[]." : "",
-                        section_name(section));
+                        section_path(section));
     text += "| key | accepted | default | meaning |\n|---|---|---|---|\n";
     for (const Option& option : option_table()) {
       if (option.section != section) continue;

@@ -19,6 +19,7 @@ JobSpec result_settings(const JobSpec& job) {
   result.data.eval.clear();
   result.data.chat_template.clear();
   result.train.save_steps = 0;
+  result.sweep.max_concurrent = 0;
   return result;
 }
 

@@ -8,7 +8,7 @@
 
 namespace cotune {
 
-/// The job without what may change when a run is resumed: tenant, priority, deadline, save_steps, and the paths of data
+/// The job without what may change when a run is resumed: tenant, priority, deadline, save_steps, max_concurrent, and the paths of data
 /// and chat template (what they hold is compared by a hash of the tokens).
 JobSpec result_settings(const JobSpec& job);
 

@@ -86,10 +86,10 @@ void check_structure(const std::string& text, const std::string& file_name) {
 
 }  // namespace
 
-YAML::Node load_yaml_document(std::string_view text, const std::string& file_name) {
-  if (text.size() > largest_jobs_file) {
+YAML::Node load_yaml_document(std::string_view text, const std::string& file_name, size_t largest) {
+  if (text.size() > largest) {
     fail(file_name, 0, fmt::format("{} bytes are too many for a jobs file; at most {} are accepted", text.size(),
-                                   largest_jobs_file));
+                                   largest));
   }
   if (const size_t bad = find_bad_utf8(text); bad != std::string_view::npos) {
     const int line = 1 + static_cast<int>(std::count(text.begin(), text.begin() + bad, '\n'));

@@ -104,6 +104,8 @@ void MetricsFile::on_usage(const UsageEvent& event) {
 
 void MetricsFile::on_sample(const SampleEvent& event) { write(text_of(sample_event(event))); }
 
+void MetricsFile::on_rung(const RungEvent& event) { write(text_of(rung_event(event))); }
+
 void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   Json json;
   json["event"] = "evaluation";

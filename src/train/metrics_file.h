@@ -36,6 +36,7 @@ class MetricsFile : public RunObserver {
   void on_usage(const UsageEvent& event) override;
   void on_evaluation(const EvaluationEvent& event) override;
   void on_sample(const SampleEvent& event) override;
+  void on_rung(const RungEvent& event) override;
   void on_saving(const TrainingJob& job) override;
   void on_checkpoint(const TrainingJob& job) override;
   void on_job_paused(const TrainingJob& job) override;

@@ -206,14 +206,19 @@ void RunFolder::begin(const RunRecord& record) {
   remove_or_throw(path_ / "summary.json");
   if (start_ == Start::overwrite) {
     remove_or_throw(path_ / "jobs");
+    remove_or_throw(sweeps_folder());
     remove_or_throw(tensorboard_folder());
   }
   make_folders(path_ / "jobs");
   for (const JobSpec& job : record.configuration.jobs) remove_leftovers(job_folder(job.name));
   std::vector<fs::path> unfinished;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
-    if (is_temporary_file(entry.path())) unfinished.push_back(entry.path());
-  }
+  const auto look_in = [&unfinished](const auto& entries) {
+    for (const fs::directory_entry& entry : entries) {
+      if (is_temporary_file(entry.path())) unfinished.push_back(entry.path());
+    }
+  };
+  look_in(fs::directory_iterator(path_));
+  if (fs::is_directory(sweeps_folder())) look_in(fs::recursive_directory_iterator(sweeps_folder()));
   for (const fs::path& file : unfinished) remove_or_throw(file);
   write_file_atomically(path_ / "run.json", record.to_json());
   begun_ = true;

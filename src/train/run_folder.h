@@ -35,6 +35,7 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path job_folder(const std::string& name) const { return path_ / "jobs" / name; }
   std::filesystem::path metrics_file() const { return path_ / "metrics.jsonl"; }
+  std::filesystem::path sweeps_folder() const { return path_ / "sweeps"; }
   std::filesystem::path tensorboard_folder() const { return path_ / "tensorboard"; }
 
   /// The run that the folder holds; nothing unless it was taken to resume. Throws UserError when run.json is

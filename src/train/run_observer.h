@@ -17,6 +17,7 @@
 
 namespace cotune {
 
+class Sweeps;
 class TrainingJob;
 struct ReplicaPlans;
 struct RankTimes;
@@ -37,6 +38,15 @@ struct EvaluationEvent {
   double loss = 0, accuracy = 0;
   bool best = false;
   double seconds = 0;
+};
+
+/// What a sweep has decided of a candidate.
+struct RungEvent {
+  const TrainingJob* job = nullptr;
+  int64_t step = 0;            ///< of the rung
+  double loss = 0, accuracy = 0;
+  int64_t rank = 0, of = 0;    ///< among those that had come there
+  bool goes_on = false;
 };
 
 /// A job's greedy answer to its first held-out example, or to its first example where none is held out.
@@ -119,6 +129,9 @@ class RunObserver {
   virtual void on_usage(const UsageEvent&) {}
   virtual void on_evaluation(const EvaluationEvent&) {}
   virtual void on_sample(const SampleEvent&) {}
+  virtual void on_rung(const RungEvent&) {}          ///< after its evaluation, before it goes on or ends
+  /// Rungs were judged, or a candidate has ended: before checkpoints that depend on it.
+  virtual void on_sweeps(const Sweeps&) {}
   virtual void on_saving(const TrainingJob&) {}      ///< before a checkpoint: what was told must be on disk
   virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}

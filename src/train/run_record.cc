@@ -20,6 +20,16 @@ const JobSpec* find_job(const JobsFile& jobs_file, const std::string& name) {
   return found == jobs_file.jobs.end() ? nullptr : &*found;
 }
 
+/// A sweep of the run tries more than it did.
+bool is_further_candidate(const JobsFile& jobs_file, const JobSpec& job) {
+  return std::any_of(jobs_file.jobs.begin(), jobs_file.jobs.end(), [&](const JobSpec& other) {
+    SweepSpec rules = other.sweep, own = job.sweep;
+    rules.values = own.values;
+    own.max_concurrent = rules.max_concurrent;
+    return !own.of.empty() && rules == own;
+  });
+}
+
 }  // namespace
 
 std::string RunRecord::to_json() const {
@@ -56,8 +66,7 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     RunRecord record;
-    record.configuration = parse_jobs_file(json.at("configuration").get<std::string>(), file_name + ": configuration",
-                                           {}, {}, Purpose::train);
+    record.configuration = parse_configuration(json.at("configuration").get<std::string>(), file_name + ": configuration", Purpose::train);
     json.at("model_fingerprint").get_to(record.model_fingerprint);
     json.at("compute_dtype").get_to(record.compute_dtype);
     record.emulated = json.value("emulated", "");
@@ -100,6 +109,7 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
   if (new_run.layout == Layout::chunked) compare("run.chunk_size", old_run.chunk_size, new_run.chunk_size);
   for (const JobSpec& job : now.configuration.jobs) {
     const JobSpec* old_job = find_job(before.configuration, job.name);
+    if (old_job == nullptr && is_further_candidate(before.configuration, job)) continue;
     if (old_job == nullptr) {
       lines.push_back(fmt::format("jobs.{}: is not in the run", job.name));
       continue;

@@ -40,7 +40,8 @@ struct RunRecord {
 
 /// Why a run cannot go on as `now`: a line for every difference that would change a result. Where model and data lie,
 /// memory, sharing, token budget, recomputation, threads, priorities and save_steps may differ: none of them does. The
-/// instruction set may too, so that a run can move to another machine; only equal bits are lost then.
+/// instruction set may too, so that a run can move to another machine; only equal bits are lost then. A sweep may have got further
+/// candidates.
 std::vector<std::string> differences(const RunRecord& before, const RunRecord& now);
 
 }  // namespace cotune

@@ -50,6 +50,9 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
     options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);
     if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
   }
+  for (const auto& job : jobs_) {
+    if (options_.sweeps != nullptr) options_.sweeps->add(*job);
+  }
   operator_seconds_.resize(static_cast<size_t>(options_.ranks));
   if (options_.ranks > 1) {
     start_ranks();
@@ -91,6 +94,7 @@ RunSummary Trainer::run() {
     if (status == JobStatus::paused) tell([&](RunObserver& observer) { observer.on_job_paused(*job); });
     if (has_ended(status)) tell([&](RunObserver& observer) { observer.on_job_ended(*job); });
   }
+  judge_candidates();
   admit_jobs();
   while (true) {
     if (options_.between_rounds) options_.between_rounds(*this);

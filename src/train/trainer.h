@@ -21,6 +21,7 @@
 #include "train/rank_planner.h"
 #include "train/round_planner.h"
 #include "train/run_observer.h"
+#include "train/sweeps.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -53,6 +54,7 @@ struct TrainerOptions {
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
   std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
+  Sweeps* sweeps = nullptr;                    ///< of the run that candidates belong to: counts in the jobs; must outlive the trainer
   /// Set: save and end. The training rounds under way are finished first (on ranks those of eight seconds), an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
   const std::atomic<bool>* drained = nullptr;  ///< the same, from elsewhere
@@ -125,6 +127,16 @@ class Trainer {
   /// Gives back what is kept for reuse, as far as the limit needs it while the job's files are made or read.
   void make_room_for_files(const TrainingJob& job);
 
+  /// Of sweeps (trainer_sweeps.cc): the jobs that they keep back, with their reasons.
+  std::map<int32_t, std::string> held_back() const;
+  /// Candidates that have come to a rung are judged, as far as that is possible now, and tells of it. Returns whether some of them
+  /// have waited for it out of memory.
+  bool judge_candidates();
+  /// Saves candidates that wait at a rung and takes them out of memory. Returns whether there were any.
+  bool put_candidates_aside(const std::vector<TrainingJob*>& evaluated);
+  void leave_sweep(TrainingJob& ended);
+  void tell_of_sweeps();
+
   AdmissionCandidate candidate(const TrainingJob& job) const;
   std::vector<TrainingJob*> running_jobs() const;
   std::vector<TrainingJob*> live_jobs() const;
@@ -172,6 +184,7 @@ class Trainer {
   /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
   /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
+  void save_evaluated(TrainingJob& job, bool is_best);
   void run_evaluation(std::vector<JobRound>& rounds);
   void break_off_stopped_evaluation() const;
   /// Ends a job that is done or stops early: its adapter is written.

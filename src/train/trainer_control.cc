@@ -24,6 +24,7 @@ void Trainer::add_jobs(std::vector<std::unique_ptr<TrainingJob>> jobs) {
     COTUNE_CHECK(job->index() == static_cast<int32_t>(jobs_.size()), "job {} is to be {}", job->index(), jobs_.size());
     if (rank_planner_ != nullptr) rank_planner_->add(*job);
     tell([&](RunObserver& observer) { observer.on_notice(fmt::format("job `{}` was added", job->spec().name)); });
+    if (options_.sweeps != nullptr) options_.sweeps->add(*job);
     jobs_.push_back(std::move(job));
   }
   start_jobs();
@@ -34,6 +35,7 @@ void Trainer::cancel_job(TrainingJob& job) {
   save_if_it_has_stepped(job);
   job.state().status = JobStatus::cancelled;
   tell([&](RunObserver& observer) { observer.on_job_ended(job); });
+  leave_sweep(job);
   unload(job);
   job.forget_data();
   fill_place();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 
 #include "base/error.h"
 #include "train/trainer.h"
@@ -61,23 +62,37 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
   }
   evaluating_ = false;
   summary_.seconds_evaluating += seconds_since_start() - before;
+  std::vector<TrainingJob*> evaluated;
+  std::set<const TrainingJob*> improved;
   for (const JobRound& round : rounds) {
     TrainingJob& current = job(round.job);
     // Paused for one that took a failed job's place: its evaluation stays due.
     if (current.state().status != JobStatus::running) continue;
     const bool best = current.finish_evaluation(round);
-    if (current.state().status == JobStatus::failed) {
-      fail_with_bad_state(current);
-      continue;
-    }
+    evaluated.push_back(&current);
+    if (current.state().status == JobStatus::failed) continue;
+    if (best) improved.insert(&current);
     tell([&](RunObserver& observer) {
       observer.on_evaluation({&current, round.loss(), round.row_accuracy(), best, seconds_since_start()});
     });
-    const TrainSpec& train = current.spec().train;
-    const bool mark = best && (train.load_best || train.early_stopping_patience > 0);
-    const bool ends = current.done() || current.stops_early();
-    if (current.state().step > 0 && (mark || ends || current.checkpoint_due())) save(current, mark);
+    if (options_.sweeps != nullptr) options_.sweeps->arrive(current);
   }
+  const bool released = judge_candidates();
+  for (TrainingJob* current : evaluated) {
+    if (current->state().status == JobStatus::failed) {
+      fail_with_bad_state(*current);
+    } else if (current->state().status == JobStatus::running) {
+      save_evaluated(*current, improved.contains(current));
+    }
+  }
+  if (put_candidates_aside(evaluated) || released) fill_place();
+}
+
+void Trainer::save_evaluated(TrainingJob& job, bool is_best) {
+  const TrainSpec& train = job.spec().train;
+  const bool mark = is_best && (train.load_best || train.early_stopping_patience > 0);
+  const bool ends = job.done() || job.stops_early();
+  if (job.state().step > 0 && (mark || ends || job.checkpoint_due())) save(job, mark);
 }
 
 }  // namespace cotune

@@ -47,6 +47,7 @@ void Trainer::finish_job(TrainingJob& finished) {
 void Trainer::end_job(TrainingJob& ended, JobStatus status) {
   ended.state().status = status;
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
+  leave_sweep(ended);
   if (status == JobStatus::refused) return;
   unload(ended);
   ended.forget_data();

@@ -60,18 +60,21 @@ void Trainer::use(const PackingPolicy& policy, const std::string& reason) {
 }
 
 AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
+  // Candidates that had ended before the run was resumed come after the others, which go on in step with one another.
+  const bool is_late = options_.sweeps != nullptr && options_.sweeps->has(job) && job.state().status == JobStatus::waiting && job.is_at_its_end();
   return {.job = job.index(),
           .priority = job.spec().priority,
-          .arrival = job.index(),
+          .arrival = job.index() + (is_late ? std::ssize(jobs_) : 0),
           .running = job.state().status == JobStatus::running,
           .deadline = job.deadline()};
 }
 
 Admission Trainer::decide_admission() {
+  const std::map<int32_t, std::string> held = held_back();
   std::vector<AdmissionCandidate> candidates;
   for (const auto& job : jobs_) {
     const bool paused = std::find(paused_.begin(), paused_.end(), job->index()) != paused_.end();
-    if (!may_run(*job) || paused) continue;
+    if (!may_run(*job) || paused || held.contains(job->index())) continue;
     candidates.push_back(candidate(*job));
   }
   Admission admission;
@@ -187,6 +190,10 @@ void Trainer::start_jobs() {
   }
   for (const int32_t index : admission.waiting) {
     job(index).state().wait_reason = wait_reason(job(index));
+    tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
+  }
+  for (const auto& [index, reason] : held_back()) {
+    if (std::exchange(job(index).state().wait_reason, reason) == reason) continue;
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }
   for (const auto& [candidate, reason] : failed) fail_job(*candidate, reason);

@@ -12,6 +12,7 @@
 #include "jobs/settings.h"
 #include "ops/memory.h"
 #include "schedule/adapter_shape.h"
+#include "schedule/successive_halving.h"
 #include "train/adapter_folder.h"
 #include "train/checkpoint.h"
 #include "train/learning_rate.h"
@@ -37,6 +38,7 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
   setup_.compute = compute;
   setup_.device = device;
   total_steps_ = cotune::total_steps(order_.order(), spec_.train.steps, spec_.train.epochs);
+  rungs_ = rung_steps(spec_.sweep.halving, total_steps_);
   if (!spec_.deadline.empty()) deadline_ = parse_deadline(spec_.deadline).value();
   vocabulary_size_ = config.vocabulary_size;
   state_.data_hash = content_hash(data_);
@@ -201,12 +203,15 @@ int64_t TrainingJob::steps_at_once() const {
   };
   if (!data_.eval.empty()) until(spec_.train.eval_steps);
   until(spec_.train.save_steps);
+  const auto rung = std::upper_bound(rungs_.begin(), rungs_.end(), state_.step);
+  if (rung != rungs_.end()) steps = std::min(steps, *rung - state_.step);
   return steps;
 }
 
 bool TrainingJob::evaluation_due() const {
   if (data_.eval.empty() || state_.last_eval_step == state_.step) return false;
-  return state_.step == 0 || done() || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
+  const bool is_rung = std::binary_search(rungs_.begin(), rungs_.end(), state_.step);
+  return state_.step == 0 || done() || is_rung || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
 }
 
 bool TrainingJob::checkpoint_due() const {
@@ -216,8 +221,8 @@ bool TrainingJob::checkpoint_due() const {
 }
 
 bool TrainingJob::stops_early() const {
-  return spec_.train.early_stopping_patience > 0 &&
-         state_.evaluations_without_improvement >= spec_.train.early_stopping_patience;
+  const int64_t patience = spec_.train.early_stopping_patience;
+  return !state_.stopped.empty() || (patience > 0 && state_.evaluations_without_improvement >= patience);
 }
 
 void TrainingJob::checkpoint(bool best) {

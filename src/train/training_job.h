@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "adapter/adapter.h"
 #include "data/batch_order.h"
@@ -54,6 +55,8 @@ class TrainingJob {
   /// Seconds since 1970, or no_deadline.
   int64_t deadline() const { return deadline_; }
   int64_t total_steps() const { return total_steps_; }
+  /// The steps at which a sweep compares it with others, ascending (schedule/successive_halving.h).
+  const std::vector<int64_t>& rungs() const { return rungs_; }
   int64_t steps_per_epoch() const { return cotune::steps_per_epoch(order_.order()); }
   const std::filesystem::path& folder() const { return folder_; }
 
@@ -83,11 +86,13 @@ class TrainingJob {
   bool finish_evaluation(const JobRound& round);
 
   /// Whether the job's settings ask for an evaluation at the step it is at, and it has not been made: before the first
-  /// step, every eval_steps and at the end.
+  /// step, every eval_steps, at rungs and at the end.
   bool evaluation_due() const;
   bool checkpoint_due() const;
   bool done() const { return state_.step >= total_steps_; }
   bool stops_early() const;
+  /// Nothing is left to be done but to leave its adapter: as a job is that has ended before its run was resumed.
+  bool is_at_its_end() const { return (done() || stops_early()) && !evaluation_due(); }
 
   void checkpoint(bool best);
   /// Whether the newest checkpoint holds the state as it is.
@@ -134,6 +139,7 @@ class TrainingJob {
   std::unique_ptr<Adapter> adapter_;
   bool has_checkpoint_ = false;  ///< of this run: load() goes on from it
   BatchSequence order_;
+  std::vector<int64_t> rungs_;
   int64_t total_steps_ = 0, deadline_ = no_deadline;
   int64_t vocabulary_size_ = 0;
   int64_t saved_step_ = -1;

@@ -197,7 +197,7 @@ RunLog read_run_log(const fs::path& folder) {
     log.memory_limit_bytes = json.value("memory_limit_bytes", int64_t{0});
     log.emulated = json.contains("emulated");
   });
-  const JobsFile configuration = parse_jobs_file(log.configuration, run_file.string() + ": configuration", {}, {}, Purpose::train);
+  const JobsFile configuration = parse_configuration(log.configuration, run_file.string() + ": configuration", Purpose::train);
   log.model = configuration.model.path.empty() ? configuration.model.config : configuration.model.path;
   for (const JobSpec& spec : configuration.jobs) {
     log.jobs.push_back({.spec = spec, .status = "waiting"});

@@ -9,6 +9,7 @@
 #include "base/quantity_text.h"
 #include "watch/line_chart.h"
 #include "watch/smoothed_curve.h"
+#include "watch/sweep_section.h"
 
 namespace cotune {
 namespace {
@@ -196,7 +197,7 @@ std::string run_page(const RunLog& log) {
       "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(log.compute_dtype),
       html_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
   if (log.emulated) html += "<p class=\"bad\">Emulated: nothing was computed; times are predicted, and there are no losses.</p>\n";
-  html += tiles(log) + job_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
+  html += tiles(log) + sweep_sections(log) + job_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
   html += "<h2>Configuration</h2>\n<details class=\"card\"><summary>the effective jobs file</summary><pre>" +
           html_text(log.configuration, true) + "</pre></details>\n";
   return html + "<script>" + script + "</script>\n</body></html>\n";

@@ -23,6 +23,7 @@ class RandomSpecs {
       JobSpec job;
       fill({&file.model, &file.run, &job}, {Section::job, Section::data, Section::adapter, Section::train});
       job.name = "job-" + std::to_string(i);
+      if (below(2) == 0) fill_sweep(job);
       if (job.train.steps == 0 && job.train.epochs == 0) job.train.epochs = 1;
       if (job.data.train.empty() && job.data.lengths.empty()) job.data.train = {{"/t"}};
       file.jobs.push_back(job);
@@ -50,6 +51,16 @@ class RandomSpecs {
       if (!option.group.empty() && !taken.emplace(option.group, option.alternative).second) continue;
       option.set(target, value(option));
     }
+  }
+
+  /// A candidate, of a sweep of its own.
+  void fill_sweep(JobSpec& job) {
+    job.sweep.of = "any";
+    fill({nullptr, nullptr, &job}, {Section::sweep, Section::halving});
+    job.sweep.of = "sweep-of-" + job.name;
+    const HalvingSpec none;
+    if (!job.sweep.halving.is_on()) job.sweep.halving = none;
+    if (job.data.lengths.empty() && job.data.eval.empty() && job.data.eval_fraction == 0) job.data.eval_fraction = 0.25;
   }
 
   double number(const Accepted& accepted) {
@@ -110,6 +121,10 @@ class RandomSpecs {
         return ModulePattern<int64_t>{{"v_proj", whole(accepted)}, {R"(layers\.1\..*"')", whole(accepted)}};
       case OptionType::number_by_module:
         return ModulePattern<double>{{"z: #", number(accepted)}, {"漢.*", number(accepted)}};
+      case OptionType::swept_values:
+        return std::vector<std::pair<std::string, std::string>>{{"adapter.target_modules", "[q_proj, v_proj]"}, {"train.learning_rate", "1e-05"}};
+      case OptionType::grid:
+      case OptionType::distributions: return std::vector<SweptField>{};  // candidates have none
     }
     return {};
   }

@@ -130,7 +130,7 @@ TEST(JobsFileMistakes, InAJob) {
       {"adapter: {lr: 1}", "adapter.lr: unknown key; `lr` belongs under `train`"},
       {"trian: {}", "trian: unknown key; did you mean `train`?"},
       {"r: 4", "r: unknown key; `r` belongs under `adapter`"},
-      {"something_else: 4", "something_else: unknown key; accepted: name, tenant, priority, deadline, data, adapter, train"},
+      {"something_else: 4", "something_else: unknown key; accepted: name, tenant, priority, deadline, data, adapter, train, sweep"},
       {"train: {lr: 1, learning_rate: 1}", "train.learning_rate: the same option as `lr` in line 3: give one"},
       {"train: {lr: 1, lr: 1}", "train.lr: given twice; first in line 3"},
       // numbers

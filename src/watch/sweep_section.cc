@@ -1,0 +1,152 @@
+#include "watch/sweep_section.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "watch/line_chart.h"
+
+namespace cotune {
+namespace {
+
+struct Candidate {
+  const LoggedJob* job = nullptr;
+  bool is_ranked() const { return job->adapter_step.has_value() && !std::isnan(job->eval_loss); }
+};
+
+struct LoggedSweep {
+  std::string name;
+  SweepMetric metric = SweepMetric::eval_loss;
+  std::vector<std::string> options;  ///< that differ
+  std::vector<Candidate> candidates; ///< best first
+};
+
+std::string value_of(const Candidate& candidate, const std::string& option) {
+  for (const auto& [path, value] : candidate.job->spec.sweep.values) {
+    if (path == option) return value;
+  }
+  return "";
+}
+
+bool is_better(SweepMetric metric, const Candidate& a, const Candidate& b) {
+  if (a.is_ranked() != b.is_ranked()) return a.is_ranked();
+  const auto key = [metric](const Candidate& candidate) {
+    const LoggedJob& job = *candidate.job;
+    const double loss = std::isnan(job.eval_loss) ? std::numeric_limits<double>::infinity() : job.eval_loss;
+    const double accuracy = std::isnan(job.eval_accuracy) ? 0 : job.eval_accuracy;
+    return std::pair(metric == SweepMetric::eval_loss ? 0 : -accuracy, loss);
+  };
+  return key(a) < key(b);
+}
+
+std::vector<LoggedSweep> sweeps_of(const RunLog& log) {
+  std::vector<LoggedSweep> sweeps;
+  for (const LoggedJob& job : log.jobs) {
+    const SweepSpec& spec = job.spec.sweep;
+    if (spec.of.empty()) continue;
+    auto own = std::find_if(sweeps.begin(), sweeps.end(), [&](const LoggedSweep& sweep) { return sweep.name == spec.of; });
+    if (own == sweeps.end()) own = sweeps.insert(own, {.name = spec.of, .metric = spec.metric});
+    own->candidates.push_back({&job});
+    for (const auto& [option, value] : spec.values) {
+      if (!std::count(own->options.begin(), own->options.end(), option)) own->options.push_back(option);
+    }
+  }
+  for (LoggedSweep& sweep : sweeps) {
+    std::stable_sort(sweep.candidates.begin(), sweep.candidates.end(),
+                     [&](const Candidate& a, const Candidate& b) { return is_better(sweep.metric, a, b); });
+    std::erase_if(sweep.options, [&](const std::string& option) {
+      std::set<std::string> values;
+      for (const Candidate& candidate : sweep.candidates) values.insert(value_of(candidate, option));
+      return values.size() < 2;
+    });
+  }
+  return sweeps;
+}
+
+std::string table(const LoggedSweep& sweep) {
+  std::string html = "<div class=\"card wide\"><table>\n<tr><th>candidate</th>";
+  for (const std::string& option : sweep.options) html += fmt::format("<th class=\"n\">{}</th>", html_text(option));
+  html += "<th class=\"n\">held-out loss</th><th class=\"n\">rows right</th><th class=\"n\">steps</th><th>state</th></tr>\n";
+  for (const Candidate& candidate : sweep.candidates) {
+    const LoggedJob& job = *candidate.job;
+    const bool is_best = &candidate == &sweep.candidates.front() && candidate.is_ranked();
+    html += fmt::format("<tr><td>{}{}{}</td>", is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
+    for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
+    html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}{}</td></tr>\n",
+                        std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),
+                        std::isnan(job.eval_accuracy) ? "" : fmt::format("{:.1f}%", 100 * job.eval_accuracy), job.step,
+                        html_text(job.status == "stopped_early" ? "stopped early" : job.status),
+                        job.reason.empty() ? "" : ": " + html_text(job.reason));
+  }
+  return html + "</table></div>\n";
+}
+
+std::string curves(const LoggedSweep& sweep) {
+  constexpr size_t plain_curves = 6, most_key_characters = 40;  // that find room above a chart
+  size_t key_characters = 0;
+  for (const Candidate& candidate : sweep.candidates) key_characters += candidate.job->spec.name.size() + 2;
+  LineChart chart{.title = "held-out loss of each candidate", .x_name = "step", .with_legend = key_characters <= most_key_characters};
+  for (size_t i = 0; i < sweep.candidates.size(); ++i) {
+    const LoggedJob& job = *sweep.candidates[i].job;
+    Curve curve{.name = job.spec.name, .colour = i, .with_marks = true, .faint = i >= plain_curves};
+    for (const LoggedEvaluation& evaluation : job.evaluations) curve.points.push_back({static_cast<double>(evaluation.step), evaluation.loss});
+    chart.curves.push_back(std::move(curve));
+  }
+  return "<div class=\"card\">" + to_svg(chart) + "</div>\n";
+}
+
+std::optional<double> as_number(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+/// The losses over an option's values: numbers where they stand, in the logarithm where they span decades; else by position.
+std::string losses_over(const LoggedSweep& sweep, const std::string& option) {
+  std::vector<std::string> values;
+  for (const Candidate& candidate : sweep.candidates) {
+    const std::string value = value_of(candidate, option);
+    if (!std::count(values.begin(), values.end(), value)) values.push_back(value);
+  }
+  std::sort(values.begin(), values.end());
+  const bool are_numbers = std::all_of(values.begin(), values.end(), [](const std::string& value) { return as_number(value).has_value(); });
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const std::string& value : values) {
+    low = std::min(low, as_number(value).value_or(0));
+    high = std::max(high, as_number(value).value_or(0));
+  }
+  const bool is_log = are_numbers && low > 0 && high / low >= 10;
+  std::string x_name = is_log ? "log10 of " + option : option;
+  if (!are_numbers) {
+    x_name += ":";
+    for (size_t i = 0; i < values.size(); ++i) x_name += fmt::format(" {} = {}", i + 1, values[i].empty() ? "unset" : values[i].substr(0, 24));
+  }
+  LineChart chart{.title = "held-out loss over " + option, .x_name = std::move(x_name)};
+  for (size_t i = 0; i < sweep.candidates.size(); ++i) {
+    const Candidate& candidate = sweep.candidates[i];
+    const std::string value = value_of(candidate, option);
+    const auto position = static_cast<double>(std::find(values.begin(), values.end(), value) - values.begin() + 1);
+    const double x = !are_numbers ? position : is_log ? std::log10(*as_number(value)) : *as_number(value);
+    chart.curves.push_back({.name = candidate.job->spec.name, .colour = i, .with_marks = true, .points = {{x, candidate.job->eval_loss}}});
+  }
+  return "<div class=\"card\">" + to_svg(chart) + "</div>\n";
+}
+
+}  // namespace
+
+std::string sweep_sections(const RunLog& log) {
+  std::string html;
+  for (const LoggedSweep& sweep : sweeps_of(log)) {
+    html += fmt::format("<h2>Sweep {}</h2>\n{}<div class=\"charts\" style=\"margin-top:12px\">\n{}", html_text(sweep.name), table(sweep), curves(sweep));
+    for (const std::string& option : sweep.options) html += losses_over(sweep, option);
+    html += "</div>\n";
+  }
+  return html;
+}
+
+}  // namespace cotune

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "watch/run_log.h"
+
+namespace cotune {
+
+/// The part of a run's page that compares the candidates of its sweeps: for each sweep a table, best first, their held-out losses
+/// over the steps, and over the values of each option that differs. "" of a run without sweeps.
+std::string sweep_sections(const RunLog& log);
+
+}  // namespace cotune

@@ -1,0 +1,267 @@
+#!/usr/bin/env python3
+"""Sweeps: candidates that train, are halved, resumed and compared, and the best one's adapter.
+
+    COTUNE=build/cotune python3 tests/cli/sweep_test.py [UNITTEST OPTIONS]
+"""
+import importlib.util
+import json
+import re
+import signal
+import subprocess
+import sys
+import unittest
+
+from program import LIMIT_S, ProgramTest, ROOT
+from tiny_models import copy_model, text_of
+
+GRID = "grid: {adapter.r: [2, 4], train.lr: [1e-5, 3e-3, 3e-2]}"
+NAMES = [f"sql-r{r}-lr{lr}" for r in (2, 4) for lr in ("1e-05", "0.003", "0.03")]
+
+
+def statuses(sweep):
+    return {each["job"]: each["status"] for each in sweep["candidates"]}
+
+
+def decided(sweep):
+    """What was found and decided, without when."""
+    return {each["job"]: (each["values"], each["rank"], each["status"], each["step"], each["reason"], each["rungs"]) for each in sweep["candidates"]}
+
+
+class Sweep(ProgramTest):
+    def sweep_file(self, sweep, steps=8, train="", name="jobs.yaml", model="{config: ./config.json, weights: random, seed: 3, dtype: float32}"):
+        path = self.path / name
+        path.write_text(f"cotune: 1\nmodel: {model}\njobs:\n  - name: sql\n    data: {{train: plain.jsonl, eval_fraction: 0.3}}\n"
+                        f"    train: {{steps: {steps}, batch_size: 4{train}}}\n    sweep: {{{sweep}}}\n")
+        return path
+
+    def train(self, jobs, run, *arguments, expect=0):
+        return self.run_program("train", jobs, "--output-dir", self.path / run, *arguments, expect=expect).stdout
+
+    def sweep(self, run, name="sql"):
+        return json.loads((self.path / run / "sweeps" / name / "sweep.json").read_text())
+
+    def test_a_grid_trains_and_leaves_the_best(self):
+        said = self.train(self.sweep_file(GRID), "run")
+        sweep = self.sweep("run")
+        self.assertEqual({each["job"] for each in sweep["candidates"]}, set(NAMES))
+        self.assertEqual(sweep["options"], ["adapter.r", "train.learning_rate"])
+        losses = [each["eval_loss"] for each in sweep["candidates"]]
+        self.assertEqual(losses, sorted(losses))
+        self.assertEqual([each["rank"] for each in sweep["candidates"]], list(range(1, 7)))
+        self.assertEqual(set(statuses(sweep).values()), {"finished"})
+        best = sweep["best"]
+        self.assertEqual(best, sweep["candidates"][0]["job"])
+        for file in ("adapter_model.safetensors", "adapter_config.json", "cotune.yaml"):
+            self.assertEqual((self.path / "run/sweeps/sql" / file).read_bytes(), (self.path / "run/jobs" / best / "adapter" / file).read_bytes())
+        self.assertIn("of: sql", (self.path / "run/sweeps/sql/cotune.yaml").read_text())
+        summary = json.loads((self.path / "run/summary.json").read_text())
+        self.assertEqual(summary["sweeps"], [sweep])
+        table = said[said.index("sweep sql"):].splitlines()
+        self.assertRegex(table[0], r"^sweep sql +r +learning_rate +loss +step +ended$")
+        self.assertRegex(table[1], rf"^{re.escape(best)} ")
+        self.assertIn(f"best     {best}, in ", said)
+        self.assertLessEqual(max(map(len, table[:7])), 80)
+        self.run_program("train", self.path / "run/sweeps/sql/cotune.yaml", "--output-dir", self.path / "again")
+        self.assertEqual(self.adapter("again", best), self.adapter("run", best))
+
+    def test_candidates_are_listed_before_they_train(self):
+        jobs = self.sweep_file(GRID + ", max_concurrent: 2, halving: {first_steps: 2}")
+        said = self.run_program("train", "--check", jobs).stdout
+        self.assertIn("sweep sql: 6 candidates of adapter.r, train.learning_rate; 2 at a time; rungs at steps 2, 6\n", said)
+        self.assertIn("6 jobs are ready to train", said)
+        for name in NAMES:
+            self.assertIn(f"\n{name}"[:9], "\n" + said)
+        check = json.loads(self.run_program("train", "--check", "--json", jobs).stdout)
+        self.assertEqual([(each["name"], each["sweep"]) for each in check["jobs"]], [(name, "sql") for name in NAMES])
+        late = self.sweep_file(GRID + ", halving: {first_steps: 8}")
+        self.assertIn("jobs.yaml:7: jobs[0].sweep.halving.first_steps: no candidate of `sql` comes to a rung: they have at most 8 steps",
+                      self.run_program("train", late, "--output-dir", self.path / "run", expect=2).stderr)
+        self.assertFalse((self.path / "run").exists())
+        without = self.sweep_file(GRID)
+        without.write_text(without.read_text().replace(", eval_fraction: 0.3", ""))
+        self.assertIn("candidates are compared by what they make of held-out examples", self.run_program("train", "--check", without, expect=2).stderr)
+
+    def test_halving_stops_the_rest_and_candidates_keep_their_bits(self):
+        self.train(self.sweep_file(GRID + ", halving: {first_steps: 2}"), "run", "--json")
+        sweep = self.sweep("run")
+        alive = set(NAMES)
+        for step, left in ((2, 2), (6, 1)):
+            rungs = {each["job"]: rung for each in sweep["candidates"] for rung in each["rungs"] if rung["step"] == step}
+            self.assertEqual(set(rungs), alive)
+            alive = set(sorted(rungs, key=lambda job: rungs[job]["loss"])[:left])
+            self.assertEqual({job for job, rung in rungs.items() if rung["goes_on"]}, alive)
+        self.assertEqual({job for job, status in statuses(sweep).items() if status == "finished"}, alive)
+        self.assertEqual(sweep["candidates"][0]["rank"], 1)
+        stopped = [each for each in sweep["candidates"] if each["status"] == "stopped_early"]
+        self.assertEqual(sorted(each["step"] for each in stopped), [2, 2, 2, 2, 6])
+        self.assertTrue(all(re.fullmatch(r"halving at step \d, rank \d of \d", each["reason"]) for each in stopped))
+        alone = ("cotune: 1\nmodel: {config: ./config.json, weights: random, seed: 3, dtype: float32}\njobs:\n")
+        for each in sweep["candidates"]:
+            alone += (f"  - {{name: {each['job']}, data: {{train: plain.jsonl, eval_fraction: 0.3}}, adapter: {{r: {each['values']['adapter.r']}}}, "
+                      f"train: {{steps: {each['step']}, batch_size: 4, lr: {each['values']['train.learning_rate']}}}}}\n")
+        (self.path / "alone.yaml").write_text(alone)
+        self.train(self.path / "alone.yaml", "alone")
+        for each in sweep["candidates"]:
+            self.assertEqual(self.adapter("run", each["job"]), self.adapter("alone", each["job"]))
+        rungs = [event for event in self.metrics("run") if event["event"] == "rung"]
+        self.assertEqual([(event["job"], event["step"]) for event in rungs[:6]], [(name, 2) for name in NAMES])
+
+    def test_a_place_goes_to_the_next_candidate_at_once(self):
+        jobs = self.sweep_file("random: {train.lr: {log_uniform: [1e-5, 3e-2]}}, samples: 6, max_concurrent: 2, halving: {first_steps: 2, factor: 2}")
+        events = [json.loads(line) for line in self.train(jobs, "run", "--json").splitlines()]
+        running, most, started = set(), 0, []
+        for event in events:
+            if event["event"] == "start":
+                running.add(event["job"])
+                started.append(event["job"])
+            elif event["event"] == "end":
+                running.discard(event["job"])
+            most = max(most, len(running))
+        self.assertEqual(most, 2)
+        self.assertEqual(started, [f"sql-{number:03}" for number in range(1, 7)])
+        first_stop = next(event for event in events if event["event"] == "rung" and not event["goes_on"])
+        self.assertEqual((first_stop["step"], first_stop["of"]), (2, 2))
+        self.assertIn("stopped_early", statuses(self.sweep("run")).values())
+
+    def test_synchronous_halving_decides_alike_however_many_train_at_a_time(self):
+        results = []
+        for most in (0, 1, 2):
+            jobs = self.sweep_file(f"{GRID}, max_concurrent: {most}, halving: {{first_steps: 2, mode: synchronous}}")
+            self.train(jobs, f"run-{most}")
+            results.append(decided(self.sweep(f"run-{most}")))
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[0], results[2])
+        self.assertEqual(self.adapters("run-0", NAMES), self.adapters("run-1", NAMES))
+        self.assertEqual(sum(status == "finished" for status in statuses(self.sweep("run-1")).values()), 1)
+
+    def stop_and_resume(self, jobs, run, lines, how, *arguments):
+        process = self.start_program("train", jobs, "--output-dir", self.path / run, "--json", *arguments)
+        for _ in range(lines):
+            if not process.stdout.readline():
+                break
+        if how == signal.SIGKILL:
+            self.kill(process)
+        else:
+            process.send_signal(how)
+            output, errors = process.communicate(timeout=LIMIT_S)
+            self.assertIn(process.returncode, (0, 130), output + errors)
+        if (self.path / run / "run.json").exists():
+            self.train(jobs, run, "--resume")
+        else:
+            self.train(jobs, run)
+
+    def test_a_run_that_is_stopped_anywhere_and_resumed_decides_alike(self):
+        for mode in ("asynchronous", "synchronous"):
+            jobs = self.sweep_file(f"{GRID}, max_concurrent: 3, halving: {{first_steps: 2, mode: {mode}}}")
+            self.train(jobs, f"whole-{mode}")
+            for lines in (1, 5, 12, 20, 30, 45):
+                with self.subTest(mode, lines=lines):
+                    run = f"{mode}-{lines}"
+                    self.stop_and_resume(jobs, run, lines, signal.SIGTERM)
+                    self.assertEqual(decided(self.sweep(run)), decided(self.sweep(f"whole-{mode}")))
+                    self.assertEqual(self.adapters(run, NAMES), self.adapters(f"whole-{mode}", NAMES))
+                    self.assertEqual(self.results(run), self.results(f"whole-{mode}"))
+
+    def test_a_run_that_is_killed_anywhere_and_resumed_decides_alike_where_candidates_wait(self):
+        jobs = self.sweep_file(f"{GRID}, max_concurrent: 3, halving: {{first_steps: 2, mode: synchronous}}", train=", save_steps: 3")
+        self.train(jobs, "whole")
+        for lines in (8, 17, 26, 40):
+            with self.subTest(lines=lines):
+                self.stop_and_resume(jobs, f"run-{lines}", lines, signal.SIGKILL)
+                self.assertEqual(decided(self.sweep(f"run-{lines}")), decided(self.sweep("whole")))
+                self.assertEqual(self.adapters(f"run-{lines}", NAMES), self.adapters("whole", NAMES))
+
+    def test_a_resumed_run_may_try_more(self):
+        jobs = self.sweep_file("random: {train.lr: {log_uniform: [1e-5, 3e-2]}}, samples: 2")
+        self.train(jobs, "run")
+        before = {name: self.adapter("run", name) for name in ("sql-001", "sql-002")}
+        self.train(jobs, "run", "--resume", "--set", "jobs.sql.sweep.samples=4", "--set", "jobs.sql.sweep.max_concurrent=1")
+        self.assertEqual(set(statuses(self.sweep("run")).items()), {(f"sql-{number:03}", "finished") for number in range(1, 5)})
+        self.assertEqual({name: self.adapter("run", name) for name in before}, before)
+        errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume", expect=2).stderr
+        self.assertIn("jobs.sql-003: is in the run, and missing now", errors)
+        errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume", "--set", "jobs.sql.sweep.samples=4",
+                                  "--set", "jobs.sql.sweep.halving.first_steps=2", expect=2).stderr
+        self.assertIn("jobs.sql-001.sweep.halving.first_steps: 0, now 2", errors)
+        (self.path / "other.yaml").write_text(jobs.read_text().replace("name: sql", "name: other"))
+        self.train(self.path / "other.yaml", "run", "--overwrite")
+        self.assertEqual([path.name for path in (self.path / "run/sweeps").iterdir()], ["other"])
+
+    def test_failed_candidates_have_no_rank_and_are_not_waited_for(self):
+        jobs = self.sweep_file("grid: {train.lr: [1e-3, 1e38, 3e-3]}, halving: {first_steps: 4, mode: synchronous, factor: 2}")
+        self.train(jobs, "run", expect=1)
+        sweep = self.sweep("run")
+        self.assertEqual(sorted(statuses(sweep).values()), ["failed", "finished", "stopped_early"])
+        failed = next(each for each in sweep["candidates"] if each["status"] == "failed")
+        self.assertIsNone(failed["rank"])
+        self.assertEqual(failed["rungs"], [])
+
+    def test_ranks_decide_alike(self):
+        jobs = self.sweep_file(GRID + ", halving: {first_steps: 2}")
+        self.train(jobs, "one")
+        self.train(jobs, "two", "--ranks", "2")
+        one, two = self.sweep("one"), self.sweep("two")
+        self.assertEqual(statuses(one), statuses(two))
+        self.assertEqual(one["best"], two["best"])
+
+    def test_a_sweep_joins_a_run(self):
+        jobs = self.jobs_file(steps=3, jobs=["plain"])
+        process = self.start_program("train", jobs, "--output-dir", self.path / "run", "--json", "--set", "run.stay=true")
+        self.wait_for(process, lambda event: event["event"] == "end")
+        sweep = self.sweep_file(GRID + ", halving: {first_steps: 2}", name="sweep.yaml")
+        added = self.run_program("job", "add", "--run", self.path / "run", sweep).stdout
+        self.assertEqual(added.count("starts; 8 steps"), 6)
+        ended = 0
+        while ended < 6:
+            self.wait_for(process, lambda event: event["event"] == "end")
+            ended += 1
+        again = self.sweep_file("grid: {adapter.r: [3]}", name="again.yaml")
+        self.assertIn("the run has a sweep `sql` already", self.run_program("job", "add", "--run", self.path / "run", again, expect=2).stderr)
+        self.run_program("job", "drain", "--run", self.path / "run")
+        self.end(process, 0)
+        self.assertEqual(sum(status == "finished" for status in statuses(self.sweep("run")).values()), 1)
+
+    def test_the_report_compares_candidates(self):
+        self.train(self.sweep_file(GRID + ", halving: {first_steps: 2}"), "run")
+        self.run_program("report", "--run", self.path / "run", "--output", self.path / "page.html")
+        page = (self.path / "page.html").read_text()
+        section = page[page.index("<h2>Sweep sql</h2>"):page.index("<h2>Jobs</h2>")]
+        best = self.sweep("run")["best"]
+        self.assertLess(section.index(f"<b>{best}</b>, best"), min(section.index(f"<td>{name}</td>") for name in NAMES if name != best))
+        for title in ("held-out loss of each candidate", "held-out loss over adapter.r", "held-out loss over train.learning_rate"):
+            self.assertIn(title, section)
+        self.assertIn("log10 of train.learning_rate", section)
+        self.assertIn("halving at step 2, rank", section)
+
+    def test_the_best_answers_and_loads_in_peft(self):
+        model = copy_model(self.path / "model")
+        rows = [json.dumps({"prompt": f"List {i}.", "completion": f" SELECT {i};"}) for i in range(30)]
+        (self.path / "plain.jsonl").write_text("\n".join(rows) + "\n")
+        jobs = self.sweep_file("grid: {adapter.r: [2, 4], train.lr: [3e-3, 1e-2]}", model="{path: model}")
+        self.train(jobs, "run")
+        folder = self.path / "run/sweeps/sql"
+        self.run_program("generate", "--adapter", folder, "--prompt", "List 3.", "--max-new-tokens", "4")
+        if importlib.util.find_spec("peft") is None:
+            self.skipTest("peft judges: scripts/install-dependencies --comparisons")
+        judge = ("import sys, peft, transformers\nmodel = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
+                 "print(peft.PeftModel.from_pretrained(model, sys.argv[2]).peft_config['default'].r)")
+        done = subprocess.run([sys.executable, "-c", judge, str(model), str(folder)], capture_output=True, text=True, timeout=LIMIT_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(int(done.stdout), json.loads((folder / "adapter_config.json").read_text())["r"])
+
+    def test_the_example_is_accepted(self):
+        copy_model(self.path / "models-of-examples")
+        data = self.path / "data"
+        data.mkdir()
+        for name in ("sql", "support", "support-held-out"):
+            (data / f"{name}.jsonl").write_text("".join(json.dumps({"text": text_of(range(40, 60 + i))}) + "\n" for i in range(40)))
+        example = (ROOT / "examples/sweep.yaml").read_text()
+        (self.path / "sweep.yaml").write_text(example.replace("models/my-model", "models-of-examples"))
+        said = self.run_program("train", "--check", self.path / "sweep.yaml").stdout
+        self.assertIn("sweep sql: 6 candidates of adapter.r, adapter.alpha, train.learning_rate; rungs at steps 50, 150, 450\n", said)
+        self.assertIn("sweep support: 12 candidates of ", said)
+        self.assertIn("18 jobs are ready to train", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
