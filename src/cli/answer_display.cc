@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -172,11 +173,13 @@ class Panes : public Blocks {
   }
   void draw() {
     drawn_at_ = std::chrono::steady_clock::now();
-    if (terminal_->screen() == Terminal::Screen::away) return;
+    const Terminal::Screen screen = terminal_->screen();
+    if (screen == Terminal::Screen::away) return;
     const auto [columns, rows] = terminal_size();
-    std::string frame = "\x1b[2J\x1b[H";
-    const std::vector<std::string> lines = answer_panes(panes_, columns, rows, wants_colour(), shows_unicode());
-    for (size_t i = 0; i < lines.size(); ++i) frame += (i > 0 ? "\r\n" : "") + lines[i];
+    std::vector<std::string> lines = answer_panes(panes_, columns, rows, wants_colour(), shows_unicode());
+    lines.resize(std::max(rows, lines.size()));
+    std::string frame = screen == Terminal::Screen::anew ? "\x1b[2J\x1b[H" : "\x1b[H";
+    for (size_t i = 0; i < lines.size(); ++i) frame += (i > 0 ? "\r\n\x1b[K" : "\x1b[K") + lines[i];
     terminal_->draw(frame);
   }
 

@@ -14,14 +14,14 @@ enum class AnswerStyle {
   json,  ///< a line of JSON each, when it has ended
 };
 
-/// Shows the answers to one set of questions, until finish(). headings: of each answer, where there are several.
+/// Shows the answers to one set of questions, until finish().
 class AnswerDisplay : public AnswerWatcher {
  public:
   /// The rest of what is to be shown. Throws SystemError where a model's output was not finite.
   virtual void finish() = 0;
 };
 
-/// names, samples: of each question's answer. model: for what is said of answers that were cut off.
+/// several_samples: headings name them. model: must outlive the display.
 std::unique_ptr<AnswerDisplay> display_answers(AnswerStyle style, const std::vector<Question>& questions, const AdaptedModel& model,
                                                bool several_samples);
 

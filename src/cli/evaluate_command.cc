@@ -63,6 +63,7 @@ int evaluate(const EvaluateOptions& options) {
   } else {
     model.emplace(options.model.model, adapters_of(options), options.model.dtype, options.model.device);
   }
+  if (options.exact_match || !options.choices.empty()) model->text().tokenizer();
   const std::vector<EvaluatedData> data = run ? read_held_out(*run, options, *model) : read_evaluated_data(options, *model);
   const bool has_answers = options.exact_match || std::ranges::any_of(data, [](const EvaluatedData& set) { return !set.questions.tokens.empty(); });
   if (!options.answers.empty() && !has_answers) {

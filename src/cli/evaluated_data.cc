@@ -118,7 +118,6 @@ ChoiceQuestions questions_of(const Dataset& examples, const EvaluateOptions& opt
   for (int64_t i = 0; i < examples.size() && mistakes.size() < before + most_mistakes; ++i) {
     try {
       const std::optional<LastAnswer> last = last_answer_of(examples, i);
-      if (!last) throw RecordError("", "nothing stands before the answer");
       const std::string answer = model.answer_text(last->answer);
       const std::string space = answer.substr(0, std::min(answer.find_first_not_of(" \t\n\r"), answer.size()));
       const auto right = std::ranges::find_if(options.choices, [&](const std::string& choice) { return is_match(choice, answer, {}); });
@@ -137,10 +136,18 @@ ChoiceQuestions questions_of(const Dataset& examples, const EvaluateOptions& opt
   return questions;
 }
 
-void check_answerable(const JobData& data, const EvaluateOptions& options, Diagnostics& mistakes) {
+void check_answerable(const DataSpec& spec, const std::vector<FileReport>& files, const Dataset& examples, const EvaluateOptions& options,
+                      Diagnostics& mistakes) {
   if (!options.exact_match && options.choices.empty()) return;
-  for (const FileReport& file : data.files) {
+  const size_t before = mistakes.size();
+  for (const FileReport& file : files) {
     if (file.format == DataFormat::text) mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
+  }
+  for (int64_t i = 0; i < examples.size() && mistakes.size() == before; ++i) {
+    if (!spec.train_on_prompt && last_answer_of(examples, i)) continue;
+    mistakes.add(examples.source(i), examples.line(i), "",
+                 spec.train_on_prompt ? "prompts are learned too (train_on_prompt): --exact-match and --choices cannot tell answers from them"
+                                      : "nothing stands before what is learned: --exact-match and --choices need a prompt");
   }
 }
 
@@ -170,7 +177,7 @@ std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, c
     job.data.train = {{path}};
     const size_t before = mistakes.size();
     JobData read = read_data(job, model.text(), model.files().config, mistakes);
-    check_answerable(read, options, mistakes);
+    check_answerable(job.data, read.files, read.train, options, mistakes);
     for (const FileReport& file : read.files) {
       if (file.truncated + file.dropped_long + file.dropped_unlearned > 0) write_to_standard_error(file.to_string() + "\n");
     }

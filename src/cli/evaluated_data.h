@@ -26,8 +26,10 @@ struct EvaluatedData {
   ChoiceQuestions questions;     ///< with --choices of the examples too
 };
 
-/// Adds a mistake where files hold what --exact-match and --choices cannot be asked of.
-void check_answerable(const JobData& data, const EvaluateOptions& options, Diagnostics& mistakes);
+/// Adds mistakes where --exact-match or --choices is given and the examples, which were read from these files as spec says, have no
+/// answers that can be told from what they are answers to.
+void check_answerable(const DataSpec& spec, const std::vector<FileReport>& files, const Dataset& examples, const EvaluateOptions& options,
+                      Diagnostics& mistakes);
 
 /// --choices of examples, whose last answers must each be one of them. Adds mistakes.
 ChoiceQuestions questions_of(const Dataset& examples, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes);

@@ -71,8 +71,9 @@ std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const Evaluate
   Diagnostics mistakes;
   for (size_t i = 0; i < model.adapter_count(); ++i) {
     if (model.name(i) == base_name && run.adapters[i].folder.empty()) continue;
-    JobData read = read_data(job_of(run, model.name(i)), model.text(), model.files().config, mistakes);
-    check_answerable(read, options, mistakes);
+    const JobSpec& job = job_of(run, model.name(i));
+    JobData read = read_data(job, model.text(), model.files().config, mistakes);
+    check_answerable(job.data, read.files, read.eval, options, mistakes);
     if (mistakes.size() > 0) continue;
     const auto hash = run.record.data_hashes.find(model.name(i));
     if (hash != run.record.data_hashes.end() && hash->second != content_hash(read)) {

@@ -65,7 +65,7 @@ std::vector<double> penalised(std::span<const double> logits, double penalty, st
 
 }  // namespace
 
-uint64_t answer_seed(uint64_t seed, uint64_t prompt, uint64_t sample) { return mix_key(mix_key(mix64(seed), prompt), sample); }
+uint64_t answer_seed(uint64_t seed, uint64_t prompt, uint64_t sample) { return mix_key(mix_key(mix_key(0, seed), prompt), sample); }
 
 std::optional<int32_t> sample_token(std::span<const double> logits, const SamplingSettings& settings, uint64_t position,
                                     std::span<const int32_t> sequence) {

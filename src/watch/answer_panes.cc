@@ -36,6 +36,22 @@ std::vector<std::string> pane(const AnswerPane& answer, size_t columns, size_t r
   return lines;
 }
 
+/// Rows for each of answers that stand one under another: equal parts, but what some do not need the others have.
+std::vector<size_t> shared_rows(std::span<const AnswerPane> answers, size_t columns, size_t rows) {
+  std::vector<size_t> needed, heights(answers.size(), 0);
+  for (const AnswerPane& answer : answers) needed.push_back(1 + lines_of(answer.text, columns).size());
+  for (bool changed = true; rows > 0 && changed;) {
+    changed = false;
+    for (size_t i = 0; i < answers.size() && rows > 0; ++i) {
+      if (heights[i] >= needed[i]) continue;
+      ++heights[i];
+      --rows;
+      changed = true;
+    }
+  }
+  return heights;
+}
+
 std::vector<std::string> side_by_side(std::span<const AnswerPane> answers, size_t width, size_t rows, bool colour, bool unicode) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -60,11 +76,11 @@ std::vector<std::string> answer_panes(std::span<const AnswerPane> answers, size_
   if (answers.size() > 1 && width >= narrowest + gap) return side_by_side(answers, width - gap, rows, colour, unicode);
   size_t shown = answers.size();
   if (rows < shown * lowest) shown = std::max<size_t>(1, (rows - 1) / lowest);
-  const size_t hidden = answers.size() - shown, left = std::max<size_t>(rows - (hidden > 0 && rows > 1), 1);
+  const size_t hidden = answers.size() - shown;
+  const std::vector<size_t> heights = shared_rows(answers.first(shown), columns, std::max<size_t>(rows - (hidden > 0 && rows > 1), 1));
   std::vector<std::string> lines;
   for (size_t i = 0; i < shown; ++i) {
-    const size_t own = left / shown + (i < left % shown);
-    for (std::string& line : pane(answers[i], columns, own, colour, unicode)) {
+    for (std::string& line : pane(answers[i], columns, heights[i], colour, unicode)) {
       line.erase(line.find_last_not_of(' ') + 1);
       lines.push_back(std::move(line));
     }

@@ -111,7 +111,7 @@ class Losses(Evaluates):
         self.write([{"input_ids": ids, "labels": [-100] * (len(ids) - 3) + ids[-3:]}] * 3)
         self.assertAlmostEqual(self.lines()["base"]["loss"], other["loss"])
         self.write([{"text": "abcdef"}] * 3)
-        self.assertEqual(self.lines()["base"]["tokens"], 15)
+        self.assertEqual(self.lines()["base"]["tokens"], 18)
         self.assertEqual(self.lines("--max-length", "4", "--max-examples", "2")["base"]["tokens"], 6)
 
     def test_stand_in_a_table(self):
@@ -250,6 +250,7 @@ class Mistakes(Evaluates):
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"holds questions with choices of their own")
         self.write(completions(2))
         self.assertRegex(self.refused("--data", self.data, "--choices", "yes,no"), r"data\.jsonl:1: --choices: expected one of yes, no as the answer, found `\w+`")
+        self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true"), r"data\.jsonl:1: prompts are learned too")
         self.write([{"text": "abc"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"plain text has no answers")
 

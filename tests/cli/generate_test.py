@@ -124,12 +124,14 @@ class AgainstTransformers(Generates):
 
     def test_repetition_penalty_chooses_the_same_tokens(self):
         free = self.answer("--raw", "--prompt", self.PROMPT, "--max-new-tokens", "24")["tokens"]
-        for penalty in ("1.2", "2", "0.7"):
+        others = 0
+        for penalty in ("1.2", "3", "10", "0.5"):
             wanted = self.reference.generate(input_ids=self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False, max_new_tokens=24,
                                              repetition_penalty=float(penalty), eos_token_id=None, pad_token_id=0)[0, self.ids.shape[1]:].tolist()
             found = self.answer("--raw", "--prompt", self.PROMPT, "--max-new-tokens", "24", "--repetition-penalty", penalty)
             self.assertEqual(found["tokens"], wanted[:found["new_tokens"]])
-            self.assertTrue(found["tokens"] != free or penalty == "0.7")
+            others += found["tokens"] != free
+        self.assertGreaterEqual(others, 2)
 
     def test_draws_are_from_the_same_tokens(self):
         with torch.no_grad():

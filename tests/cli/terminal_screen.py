@@ -24,7 +24,7 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
         self.row = self.column = self.times_taken = 0
-        self.frames = []  # what the alternate screen held whenever it was cleared or left
+        self.frames = []  # what the alternate screen held whenever it was drawn anew or left
         self.pending = ""
 
     def feed(self, text):
@@ -69,10 +69,10 @@ class Screen:
                 raise AssertionError(numbers)
         elif kind == "H":
             assert numbers == ""
+            self.keep_frame()
             self.row = self.column = 0
         elif kind == "J":
             assert numbers == "2"
-            self.keep_frame()
             self.alternate = {}
         elif kind == "K":
             for column in range(self.column, 1000):

@@ -129,7 +129,8 @@ TEST_P(GenerationIn, LikelihoodsAreThoseOfAWholeForwardAlsoBehindASharedBeginnin
     for (Adapter* adapter : adapters.all) shared.emplace_back(adapter);
     std::vector<Generator::LabelledFeed> feeds;
     for (CachedSequence& sequence : shared) feeds.push_back({{&sequence, beginning}, {}});
-    for (const Likelihood& nothing : generator.likelihoods(feeds).value()) EXPECT_EQ(nothing.labels, 0);
+    const std::vector<Likelihood> none = generator.likelihoods(feeds).value();
+    for (const Likelihood& nothing : none) EXPECT_EQ(nothing.labels, 0);
     feeds.clear();
     for (const CachedSequence& sequence : shared) own.push_back(sequence.copy());
     for (CachedSequence& sequence : own) feeds.push_back({{&sequence, rest}, labels});

@@ -18,7 +18,7 @@ TEST(AnswerPanes, StandSideBySideInAWideWindowAndOneUnderAnotherInANarrowOne) {
 
 TEST(AnswerPanes, ShowWhatCameLast) {
   const std::vector<AnswerPane> answers = {{"a", "1\n2\n3\n4", false}, {"b", "5", false}};
-  EXPECT_EQ(answer_panes(answers, 20, 6, false, false), (Lines{"a ...", "3", "4", "b ...", "5"}));
+  EXPECT_EQ(answer_panes(answers, 20, 6, false, false), (Lines{"a ...", "2", "3", "4", "b ...", "5"}));
 }
 
 TEST(AnswerPanes, FitAnyWindow) {
