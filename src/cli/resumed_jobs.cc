@@ -28,15 +28,20 @@ void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes) {
   }
 }
 
-void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, JobChanges& changes, bool stays) {
+void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const RungRecords& rungs, JobChanges& changes, bool stays) {
+  Sweeps sweeps(rungs);
+  for (const auto& job : jobs) {
+    if (changes.cancelled.contains(job->spec().name)) job->state().status = JobStatus::cancelled;
+    sweeps.add(*job);
+  }
+  sweeps.judge(jobs);
   const auto is_left_to_do = [&](const std::unique_ptr<TrainingJob>& job) {
     const std::string& name = job->spec().name;
-    return !changes.paused.contains(name) && !changes.cancelled.contains(name) && !job->done() && !job->stops_early();
+    return !changes.paused.contains(name) && !changes.cancelled.contains(name) && !job->done() && !job->stops_early() && !sweeps.waits(*job);
   };
   if (!stays && std::none_of(jobs.begin(), jobs.end(), is_left_to_do)) changes.paused.clear();
   for (const auto& job : jobs) {
     if (changes.paused.contains(job->spec().name)) job->state().status = JobStatus::paused;
-    if (changes.cancelled.contains(job->spec().name)) job->state().status = JobStatus::cancelled;
   }
 }
 

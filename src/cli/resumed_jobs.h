@@ -7,6 +7,7 @@
 #include "base/diagnostics.h"
 #include "jobs/jobs_file.h"
 #include "train/run_record.h"
+#include "train/sweeps.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -16,7 +17,8 @@ namespace cotune {
 void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes);
 
 /// Cancelled jobs stay cancelled. Paused ones stay paused as long as the run has anything else to do, or stays for further jobs
-/// (then all may be resumed by `cotune job`); else --resume means them, and they are taken out of `changes`.
-void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, JobChanges& changes, bool stays);
+/// (then all may be resumed by `cotune job`); else --resume means them, and they are taken out of `changes`. Candidates that wait at
+/// a rung, by the records of their sweeps, have nothing to do.
+void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const RungRecords& rungs, JobChanges& changes, bool stays);
 
 }  // namespace cotune

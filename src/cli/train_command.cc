@@ -389,7 +389,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (arguments.resume) job->resume();
     progress[job->spec().name] = {job->state().step, job->state().last_eval_step};
   }
-  leave_as_they_were(jobs, record.changes, run.stay);
+  const RungRecords rungs = arguments.resume ? read_rung_records(folder.path()) : RungRecords{};
+  leave_as_they_were(jobs, rungs, record.changes, run.stay);
 
   finish_before_stopping();
   folder.begin(record);
@@ -437,7 +438,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const MeasuredTimes* times = emulated ? emulated->measured.get() : profile ? &profile->times : nullptr;
   RunPrediction prediction(*backbone, times, profile ? profile->profile.process_bytes : 0,
                            run.ranks);
-  Sweeps sweeps(arguments.resume ? read_rung_records(folder.path()) : RungRecords{});
+  Sweeps sweeps(rungs);
   SweepFolder sweep_folder(folder.sweeps_folder(), sweeps);
   options.observers = {&metrics, &recorder, &sweep_folder, &prediction};
   if (arguments.json) {

@@ -130,8 +130,8 @@ class RunObserver {
   virtual void on_evaluation(const EvaluationEvent&) {}
   virtual void on_sample(const SampleEvent&) {}
   virtual void on_rung(const RungEvent&) {}          ///< after its evaluation, before it goes on or ends
-  /// Rungs were judged, or a candidate has ended: before checkpoints that depend on it.
-  virtual void on_sweeps(const Sweeps&) {}
+  /// Rungs of this sweep were judged, or a candidate of it has ended: before checkpoints that depend on it.
+  virtual void on_sweep(const Sweeps&, const std::string& /*name*/) {}
   virtual void on_saving(const TrainingJob&) {}      ///< before a checkpoint: what was told must be on disk
   virtual void on_checkpoint(const TrainingJob&) {}  ///< after it
   virtual void on_job_ended(const TrainingJob&) {}

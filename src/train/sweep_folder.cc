@@ -167,19 +167,22 @@ RungRecords read_rung_records(const fs::path& run_folder) {
   return records;
 }
 
-void SweepFolder::on_sweeps(const Sweeps& sweeps) {
-  for (const SweepStanding& standing : standings_of(sweeps)) {
-    const fs::path folder = folder_ / standing.name;
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) throw SystemError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
-    const SweepStanding::Row* best = standing.best();
-    if (best != nullptr && exported_[standing.name] != best->job->spec().name) {
-      export_adapter(best->job->folder() / "adapter", folder);
-      exported_[standing.name] = best->job->spec().name;
-    }
-    write_file_atomically(folder / sweep_file, to_json(standing).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+void SweepFolder::on_sweep(const Sweeps& sweeps, const std::string& name) {
+  const SweepStanding standing = standing_of(name, sweeps.all().at(name));
+  const fs::path folder = folder_ / name;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw SystemError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
+  const SweepStanding::Row* best = standing.best();
+  if (best != nullptr && exported_[name] != best->job->spec().name) {
+    export_adapter(best->job->folder() / "adapter", folder);
+    exported_[name] = best->job->spec().name;
   }
+  write_file_atomically(folder / sweep_file, to_json(standing).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void SweepFolder::on_run_ended(const RunSummary&) {
+  for (const auto& [name, sweep] : sweeps_.all()) on_sweep(sweeps_, name);
 }
 
 }  // namespace cotune

@@ -38,14 +38,14 @@ nlohmann::ordered_json to_json(const SweepStanding& standing);
 /// The rungs in RUN/sweeps/*/sweep.json. Throws UserError naming a damaged file.
 RungRecords read_rung_records(const std::filesystem::path& run_folder);
 
-/// Keeps RUN/sweeps up to date: sweep.json whenever a rung was judged or a candidate has ended, and the adapter of the best
+/// Keeps RUN/sweeps up to date: a sweep's sweep.json whenever a rung was judged or a candidate has ended, and the adapter of the best
 /// candidate that has left one. Throws SystemError.
 class SweepFolder : public RunObserver {
  public:
   /// folder: RUN/sweeps, which is made when there is something to write.
   SweepFolder(std::filesystem::path folder, const Sweeps& sweeps) : folder_(std::move(folder)), sweeps_(sweeps) {}
-  void on_sweeps(const Sweeps& sweeps) override;
-  void on_run_ended(const RunSummary&) override { on_sweeps(sweeps_); }
+  void on_sweep(const Sweeps& sweeps, const std::string& name) override;
+  void on_run_ended(const RunSummary&) override;
 
  private:
   std::filesystem::path folder_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "schedule/admission.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -23,6 +22,13 @@ std::string stop_reason(int64_t step, const RungJudgement& judgement) {
 }
 
 }  // namespace
+
+AdmissionCandidate waiting_candidate(const TrainingJob& job, int64_t job_count) {
+  return {.job = job.index(),
+          .priority = job.spec().priority,
+          .arrival = job.index() + (job.is_at_its_end() ? job_count : 0),
+          .deadline = job.deadline()};
+}
 
 CandidateScore score_of(SweepMetric metric, double loss, double accuracy) {
   return metric == SweepMetric::eval_loss ? CandidateScore{loss, 0} : CandidateScore{-accuracy, loss};
@@ -74,13 +80,12 @@ std::map<int32_t, std::string> Sweeps::held_back(std::span<const std::unique_ptr
     for (const auto& [index, candidate] : sweep.candidates) {
       const TrainingJob& job = *jobs[static_cast<size_t>(index)];
       most = job.spec().sweep.max_concurrent;
-      if (job.is_at_its_end()) continue;
       if (job.state().status == JobStatus::running) ++running;
       if (job.state().status != JobStatus::waiting) continue;
       if (sweep.halving.waits(index)) {
         held[index] = fmt::format("halving: at step {} until the other candidates of `{}` have come there", job.state().step, name);
       } else {
-        waiting.push_back({.job = index, .priority = job.spec().priority, .arrival = index, .deadline = job.deadline()});
+        waiting.push_back(waiting_candidate(job, std::ssize(jobs)));
       }
     }
     if (most == 0) continue;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/admission.h"
 #include "schedule/successive_halving.h"
 #include "train/run_observer.h"
 
@@ -67,6 +68,10 @@ class Sweeps {
   std::map<std::string, Sweep> sweeps_;
   std::vector<RungJudgement> known_;  ///< from before, of candidates that have come to a rung again
 };
+
+/// A candidate that waits, as admission sees it. Those that only have to leave their adapter come after the others, which go on in
+/// step with one another also in a run that was resumed.
+AdmissionCandidate waiting_candidate(const TrainingJob& job, int64_t job_count);
 
 /// How candidates are compared: the lower the better.
 CandidateScore score_of(SweepMetric metric, double loss, double accuracy);

@@ -102,6 +102,8 @@ class Trainer {
   void apply_memory_limit();
   MemoryEstimate predict(std::span<const int32_t> jobs, const PackingPolicy& policy) const;
   Admission decide_admission();
+  /// Refuses what never fits, and decides again until nothing is refused: others may have waited for it.
+  Admission admission_without_refusals();
   std::string wait_reason(const TrainingJob& job) const;
   /// Saves running jobs and takes them out of memory where one of higher priority waits for their place. Returns whether there
   /// were any.
@@ -135,7 +137,7 @@ class Trainer {
   /// Saves candidates that wait at a rung and takes them out of memory. Returns whether there were any.
   bool put_candidates_aside(const std::vector<TrainingJob*>& evaluated);
   void leave_sweep(TrainingJob& ended);
-  void tell_of_sweeps();
+  void tell_of_sweep(const std::string& name);
 
   AdmissionCandidate candidate(const TrainingJob& job) const;
   std::vector<TrainingJob*> running_jobs() const;

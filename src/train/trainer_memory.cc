@@ -60,11 +60,11 @@ void Trainer::use(const PackingPolicy& policy, const std::string& reason) {
 }
 
 AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
-  // Candidates that had ended before the run was resumed come after the others, which go on in step with one another.
-  const bool is_late = options_.sweeps != nullptr && options_.sweeps->has(job) && job.state().status == JobStatus::waiting && job.is_at_its_end();
+  const bool of_sweep = options_.sweeps != nullptr && options_.sweeps->has(job);
+  if (of_sweep && job.state().status == JobStatus::waiting) return waiting_candidate(job, std::ssize(jobs_));
   return {.job = job.index(),
           .priority = job.spec().priority,
-          .arrival = job.index() + (is_late ? std::ssize(jobs_) : 0),
+          .arrival = job.index(),
           .running = job.state().status == JobStatus::running,
           .deadline = job.deadline()};
 }
@@ -93,6 +93,18 @@ Admission Trainer::decide_admission() {
     if (!final) admission.waiting.push_back(refusal.job);
   }
   admission.refused = std::move(refused);
+  return admission;
+}
+
+Admission Trainer::admission_without_refusals() {
+  Admission admission = decide_admission();
+  while (!admission.refused.empty()) {
+    for (const AdmissionRefusal& refusal : admission.refused) {
+      job(refusal.job).state().failure = refusal.to_string(options_.memory_limit_bytes);
+      end_job(job(refusal.job), JobStatus::refused);
+    }
+    admission = decide_admission();
+  }
   return admission;
 }
 
@@ -152,18 +164,14 @@ void Trainer::fill_place() {
 
 void Trainer::start_jobs() {
   apply_memory_limit();
-  Admission admission = decide_admission();
+  Admission admission = admission_without_refusals();
   if (admission.admitted.empty() && !admission.waiting.empty()) {
     // Nothing else is left to end first.
     const TrainingJob& next = job(admission.waiting.front());
     use(*policy_that_fits(next.index()), fmt::format("job `{}` does not fit otherwise", next.spec().name));
-    admission = decide_admission();
+    admission = admission_without_refusals();
   }
-  while (put_out_lower_priorities(admission)) admission = decide_admission();
-  for (const AdmissionRefusal& refusal : admission.refused) {
-    job(refusal.job).state().failure = refusal.to_string(options_.memory_limit_bytes);
-    end_job(job(refusal.job), JobStatus::refused);
-  }
+  while (put_out_lower_priorities(admission)) admission = admission_without_refusals();
   std::vector<std::pair<TrainingJob*, std::string>> failed;
   for (const int32_t index : admission.admitted) {
     TrainingJob& candidate = job(index);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "train/trainer.h"
 
@@ -11,15 +12,17 @@ std::map<int32_t, std::string> Trainer::held_back() const {
   return options_.sweeps != nullptr ? options_.sweeps->held_back(jobs_) : std::map<int32_t, std::string>{};
 }
 
-void Trainer::tell_of_sweeps() {
-  tell([&](RunObserver& observer) { observer.on_sweeps(*options_.sweeps); });
+void Trainer::tell_of_sweep(const std::string& name) {
+  tell([&](RunObserver& observer) { observer.on_sweep(*options_.sweeps, name); });
 }
 
 bool Trainer::judge_candidates() {
   if (options_.sweeps == nullptr) return false;
   const std::vector<RungEvent> events = options_.sweeps->judge(jobs_);
   if (events.empty()) return false;
-  tell_of_sweeps();
+  std::set<std::string> changed;
+  for (const RungEvent& event : events) changed.insert(event.job->spec().sweep.of);
+  for (const std::string& name : changed) tell_of_sweep(name);
   for (const RungEvent& event : events) {
     tell([&](RunObserver& observer) { observer.on_rung(event); });
   }
@@ -28,22 +31,21 @@ bool Trainer::judge_candidates() {
 
 bool Trainer::put_candidates_aside(const std::vector<TrainingJob*>& evaluated) {
   if (options_.sweeps == nullptr) return false;
-  bool any = false;
+  std::set<std::string> told;
   for (TrainingJob* current : evaluated) {
     if (current->state().status != JobStatus::running || !options_.sweeps->waits(*current)) continue;
-    if (!any) tell_of_sweeps();
+    if (told.insert(current->spec().sweep.of).second) tell_of_sweep(current->spec().sweep.of);
     if (!current->is_saved()) save(*current, false);
-    any = true;
     take_out(*current, fmt::format("halving: job `{}` waits at step {} for the other candidates", current->spec().name, current->state().step));
   }
-  return any;
+  return !told.empty();
 }
 
 void Trainer::leave_sweep(TrainingJob& ended) {
   if (options_.sweeps == nullptr || !options_.sweeps->has(ended)) return;
   options_.sweeps->leave(ended);
   judge_candidates();
-  tell_of_sweeps();
+  tell_of_sweep(ended.spec().sweep.of);
 }
 
 }  // namespace cotune

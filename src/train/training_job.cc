@@ -41,6 +41,8 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
   rungs_ = rung_steps(spec_.sweep.halving, total_steps_);
   if (!spec_.deadline.empty()) deadline_ = parse_deadline(spec_.deadline).value();
   vocabulary_size_ = config.vocabulary_size;
+  for (int64_t i = 0; i < data_.train.size(); ++i) longest_row_ = std::max(longest_row_, data_.train.length(i));
+  data_.train.drop_pages();
   state_.data_hash = content_hash(data_);
   state_.spec_hash = settings_hash(spec_);
 }
@@ -295,9 +297,7 @@ JobFootprint TrainingJob::footprint() const {
   const bool adamw = spec_.train.optimizer == OptimizerKind::adamw;
   footprint.moment_count = adamw ? 2 : (spec_.train.momentum != 0 ? 1 : 0);
   footprint.row_count = std::min(spec_.train.batch_size, data_.train.size());
-  for (int64_t i = 0; i < data_.train.size(); ++i) {
-    footprint.longest_row = std::max(footprint.longest_row, data_.train.length(i));
-  }
+  footprint.longest_row = longest_row_;
   return footprint;
 }
 

@@ -141,7 +141,7 @@ class TrainingJob {
   BatchSequence order_;
   std::vector<int64_t> rungs_;
   int64_t total_steps_ = 0, deadline_ = no_deadline;
-  int64_t vocabulary_size_ = 0;
+  int64_t vocabulary_size_ = 0, longest_row_ = 0;
   int64_t saved_step_ = -1;
   bool loss_is_finite_ = true;   ///< the last one that was computed
   JobState state_;
