@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/sudden_end.h"
+#include "cli/data_reading.h"
 #include "cli/run_setup.h"
 #include "train/adapter_folder.h"
 
@@ -68,11 +69,15 @@ std::string dtype_of_run(const EvaluatedRun& run, const ModelOptions& options) {
 std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const EvaluateOptions& options, const AdaptedModel& model) {
   std::vector<EvaluatedData> all;
   std::map<std::string, size_t> by_content;
+  const DataReading reading(run.record.configuration.run);
   Diagnostics mistakes;
+  RunSpec spec = run.record.configuration.run;
+  if (options.model.threads > 0) spec.threads = options.model.threads;
+  const DataReading reading(spec);
   for (size_t i = 0; i < model.adapter_count(); ++i) {
     if (model.name(i) == base_name && run.adapters[i].folder.empty()) continue;
     const JobSpec& job = job_of(run, model.name(i));
-    JobData read = read_data(job, model.text(), model.files().config, mistakes);
+    JobData read = read_data(job, model.text(), model.files().config, reading, mistakes);
     check_answerable(job.data, read.files, read.eval, options, mistakes);
     if (mistakes.size() > 0) continue;
     const auto hash = run.record.data_hashes.find(model.name(i));
