@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -16,6 +18,31 @@ namespace cotune {
 namespace {
 
 constexpr const char* temporary_suffix = ".part";
+
+/// What remove_unfinished_files() removes. Files beyond these places, or with longer names, are left to remove_abandoned().
+struct UnfinishedFile {
+  enum State { is_free, is_being_set, is_set };
+  std::atomic<State> state = is_free;
+  std::array<char, 1024> path{};
+};
+static_assert(std::atomic<UnfinishedFile::State>::is_always_lock_free);
+std::array<UnfinishedFile, 64> unfinished_files;
+
+void enter_unfinished(const std::string& path) {
+  for (UnfinishedFile& file : unfinished_files) {
+    UnfinishedFile::State expected = UnfinishedFile::is_free;
+    if (path.size() >= file.path.size() || !file.state.compare_exchange_strong(expected, UnfinishedFile::is_being_set)) continue;
+    std::memcpy(file.path.data(), path.c_str(), path.size() + 1);
+    file.state = UnfinishedFile::is_set;
+    return;
+  }
+}
+
+void leave_unfinished(const std::string& path) {
+  for (UnfinishedFile& file : unfinished_files) {
+    if (file.state == UnfinishedFile::is_set && path == file.path.data()) file.state = UnfinishedFile::is_free;
+  }
+}
 
 [[noreturn]] void fail(const char* action, const std::filesystem::path& path) {
   throw SystemError(fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(errno)));
@@ -57,12 +84,14 @@ void AtomicFile::open(uint32_t mode) {
     ::close(descriptor_);
     fail("shorten", temporary_);
   }
+  enter_unfinished(temporary_);
 }
 
 AtomicFile::~AtomicFile() {
   if (descriptor_ < 0) return;
   ::close(descriptor_);
   ::unlink(temporary_.c_str());
+  leave_unfinished(temporary_);
 }
 
 void AtomicFile::append(std::string_view bytes) {
@@ -88,10 +117,17 @@ void AtomicFile::commit() {
   if (::fsync(descriptor_) != 0) fail("write", path_);
   report_change();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", path_);
+  leave_unfinished(temporary_);
   ::close(descriptor_);
   descriptor_ = -1;
   report_change();
   sync_folder(path_.has_parent_path() ? path_.parent_path() : std::filesystem::path("."));
+}
+
+void remove_unfinished_files() noexcept {
+  for (UnfinishedFile& file : unfinished_files) {
+    if (file.state == UnfinishedFile::is_set) ::unlink(file.path.data());
+  }
 }
 
 bool remove_abandoned(const std::filesystem::path& temporary) {

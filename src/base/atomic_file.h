@@ -38,4 +38,8 @@ class AtomicFile {
 /// Removes the temporary file (is_temporary_file) of an AtomicFile that no process writes any more; whether it did.
 bool remove_abandoned(const std::filesystem::path& temporary);
 
+/// Removes the temporary files that this process is writing: it is about to end without unwinding. May be called by a handler of
+/// signals, on any thread.
+void remove_unfinished_files() noexcept;
+
 }  // namespace cotune

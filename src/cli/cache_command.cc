@@ -35,6 +35,10 @@ void list_sets(const std::string& given) {
   int64_t bytes = 0;
   for (const CachedSet& set : sets) bytes += set.bytes;
   fmt::print("{}: {} set{} of tokenized data, {}\n", folder.string(), sets.size(), sets.size() == 1 ? "" : "s", bytes_text(bytes));
+  if (const UnfinishedSets unfinished = unfinished_sets(folder); unfinished.count > 0) {
+    fmt::print("unfinished: {} file{}, {}: being written, or left by a process that was killed\n", unfinished.count,
+               unfinished.count == 1 ? "" : "s", bytes_text(unfinished.bytes));
+  }
   if (sets.empty()) return;
   fmt::print("{:>10}  {:16}  {:>10}  {:>13}  from\n", "size", "last used", "examples", "tokens");
   for (const CachedSet& set : sets) {

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 
+#include "base/atomic_file.h"
 #include "base/sudden_end.h"
 #include "watch/reading_lines.h"
 
@@ -20,6 +22,36 @@ int columns_of_standard_error() {
   if (::isatty(STDERR_FILENO) == 0) return 0;
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
+
+extern "C" void on_signal_while_reading(int number) {
+  remove_unfinished_files();
+  before_sudden_end();
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // delivered when this handler returns
+}
+
+/// While it lives, signals that end the program remove what is written of a set first. Those that are caught otherwise, or ignored,
+/// stay as they are.
+class StopsWhileReading {
+ public:
+  StopsWhileReading() {
+    struct sigaction action{};
+    action.sa_handler = on_signal_while_reading;
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction before{};
+      if (::sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
+      if (::sigaction(number, &action, nullptr) == 0) caught_.push_back(number);
+    }
+  }
+  ~StopsWhileReading() {
+    for (const int number : caught_) std::signal(number, SIG_DFL);
+  }
+  StopsWhileReading(const StopsWhileReading&) = delete;
+  StopsWhileReading& operator=(const StopsWhileReading&) = delete;
+
+ private:
+  std::vector<int> caught_;
+};
 
 }  // namespace
 
@@ -56,6 +88,7 @@ JobData DataReading::read(const DataRequest& request, Diagnostics& mistakes) con
   if (!is_silent_) {
     options.progress = [&lines](const ReadingProgress& progress) { lines.show(progress, std::chrono::steady_clock::now()); };
   }
+  const StopsWhileReading stops;
   return cache_ != nullptr ? cache_->read(request, mistakes, options) : read_job_data(request, mistakes, options);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/atomic_file.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
@@ -22,6 +23,7 @@ std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 
 extern "C" void on_stop_signal(int number) {
   if (!finishing) {
+    remove_unfinished_files();
     if (const std::vector<std::string>* paths = removed_when_stopped) {
       for (const std::string& path : *paths) {
         if (::unlink(path.c_str()) != 0) ::rmdir(path.c_str());
@@ -34,6 +36,7 @@ extern "C" void on_stop_signal(int number) {
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   if (requested.exchange(true)) {
     before_sudden_end();
+    remove_unfinished_files();
     std::signal(number, SIG_DFL);
     std::raise(number);  // delivered when this handler returns
     return;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/running_checksum.h"
@@ -76,6 +77,27 @@ bool was_just_changed(const FileStamp& stamp) {
   return nanoseconds(now) - std::max(stamp.changed_ns, stamp.modified_ns) < 2 * second_ns;
 }
 
+bool is_name_of_kept_hash(const fs::path& path) { return path.extension() == ".json" && is_checksum(path.stem().string()); }
+
+template <typename Unwanted>
+void forget_hash_where(const fs::path& kept, Unwanted is_unwanted) {
+  const fs::path name = kept.stem().stem();  // of KEY.json.PID.part, or KEY.json.NUMBER.PID.part
+  if (is_temporary_file(kept) && (is_name_of_kept_hash(name) || is_name_of_kept_hash(name.stem()))) {
+    remove_abandoned(kept);
+    return;
+  }
+  if (!is_name_of_kept_hash(kept)) return;
+  try {
+    const Json record = Json::parse(read_file(kept));
+    const std::string file = record.at("stamp").at("path").get<std::string>();
+    if (!is_checksum(record.at("hash").get<std::string>()) || !is_unwanted(file)) return;
+  } catch (const std::exception&) {  // it is not ours
+    return;
+  }
+  std::error_code ignored;
+  fs::remove(kept, ignored);
+}
+
 }  // namespace
 
 FileStamp stamp_of(const fs::path& path) { return stamp_of(status_of(path)); }
@@ -83,7 +105,7 @@ FileStamp stamp_of(const fs::path& path) { return stamp_of(status_of(path)); }
 HashedFile hash_data_file(const fs::path& path, const fs::path& folder, uint64_t least_stamped) {
   const struct stat status = status_of(path);
   std::error_code error;
-  HashedFile hashed{.path = fs::weakly_canonical(path, error), .stamp = stamp_of(status), .hash = {}, .mode = status.st_mode & 0444U};
+  HashedFile hashed{.path = fs::weakly_canonical(path, error), .stamp = stamp_of(status), .hash = {}};
   if (hashed.path.empty()) hashed.path = fs::absolute(path);
   if (hashed.stamp.bytes < least_stamped) {
     hashed.hash = read_hash(path);
@@ -99,20 +121,36 @@ HashedFile hash_data_file(const fs::path& path, const fs::path& folder, uint64_t
   hashed.hash = read_hash(path);
   if (may_change_unseen) return hashed;
   try {
-    fs::create_directories(kept.parent_path(), error);
-    write_file_atomically(kept, Json{{"stamp", stamp}, {"hash", hashed.hash}}.dump());
+    make_private_folder(folder);
+    make_private_folder(kept.parent_path());
+    AtomicFile file(kept, 0600);
+    file.append(Json{{"stamp", stamp}, {"hash", hashed.hash}}.dump());
+    file.commit();
   } catch (const std::exception&) {  // the folder is read-only, or the disk full: it is read again next time
   }
   return hashed;
 }
 
-void forget_hash_of_missing_file(const fs::path& kept) {
+bool is_checksum(std::string_view text) { return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == text.npos; }
+
+void make_private_folder(const fs::path& folder) {
   std::error_code error;
-  try {
-    if (kept.extension() != ".json" || fs::exists(Json::parse(read_file(kept)).at("stamp").at("path").get<std::string>(), error)) return;
-  } catch (const std::exception&) {  // damaged: of no use either
+  if (fs::is_directory(folder, error)) return;
+  fs::create_directories(folder.parent_path(), error);
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    throw SystemError(fmt::format("{}: cannot create: {}", folder.string(), std::strerror(errno)));
   }
-  fs::remove(kept, error);
+}
+
+void forget_hash(const fs::path& kept) {
+  forget_hash_where(kept, [](const fs::path&) { return true; });
+}
+
+void forget_hash_of_missing_file(const fs::path& kept) {
+  forget_hash_where(kept, [](const fs::path& file) {
+    std::error_code error;
+    return !fs::exists(file, error) && !error;
+  });
 }
 
 }  // namespace cotune

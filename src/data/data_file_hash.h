@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace cotune {
 
@@ -21,7 +22,6 @@ struct HashedFile {
   std::filesystem::path path;  ///< absolute
   FileStamp stamp;             ///< before its bytes were read
   std::string hash;            ///< of its bytes
-  uint32_t mode = 0;           ///< who may read it
 };
 
 /// Files from this size on are not read again while their stamp is what it was.
@@ -32,7 +32,15 @@ inline constexpr uint64_t least_stamped_bytes = uint64_t{256} << 20;
 HashedFile hash_data_file(const std::filesystem::path& path, const std::filesystem::path& folder,
                           uint64_t least_stamped = least_stamped_bytes);
 
-/// Removes a kept checksum whose file is no longer there.
+/// Removes a kept checksum, and what a killed writer of one has left; any other file of the folder stays.
+void forget_hash(const std::filesystem::path& kept);
+/// The same where the checksum's file is no longer there.
 void forget_hash_of_missing_file(const std::filesystem::path& kept);
+
+/// 32 hexadecimal digits, as checksum() gives them.
+bool is_checksum(std::string_view text);
+
+/// Makes the folder for its owner alone, and those above it. One that is there stays as it is. Throws SystemError.
+void make_private_folder(const std::filesystem::path& folder);
 
 }  // namespace cotune

@@ -18,11 +18,17 @@ void append_words(const Example& example, std::vector<int32_t>& words) {
 
 void Dataset::add(const Example& example) {
   COTUNE_CHECK(!mapped_ && example.tokens.size() == example.learned.size());
-  entries_.push_back({words_.size(), static_cast<uint32_t>(example.tokens.size()), example.line});
-  append_words(example, words_);
-  token_count_ += std::ssize(example.tokens);
-  learned_count_ += std::count(example.learned.begin(), example.learned.end(), uint8_t{1});
-  for (const int32_t token : example.tokens) largest_token_ = std::max(largest_token_, token);
+  if (held_ == nullptr || held_.use_count() > 1) held_ = std::make_shared<Held>(held());
+  held_->entries.push_back({held_->words.size(), static_cast<uint32_t>(example.tokens.size()), example.line});
+  append_words(example, held_->words);
+  held_->token_count += std::ssize(example.tokens);
+  held_->learned_count += std::count(example.learned.begin(), example.learned.end(), uint8_t{1});
+  for (const int32_t token : example.tokens) held_->largest_token = std::max(held_->largest_token, token);
+}
+
+const Dataset::Held& Dataset::held() const {
+  static const Held none;
+  return held_ != nullptr ? *held_ : none;
 }
 
 void Dataset::begin_source(std::string name) {

@@ -42,8 +42,8 @@ struct MappedExamples {
   DatasetTotals totals;
 };
 
-/// Examples, in memory or in a mapped file: 5 bytes per token and 16 per example. Those of one source stand together. Copies of a
-/// mapped one share the file.
+/// Examples, in memory or in a mapped file: 5 bytes per token and 16 per example. Those of one source stand together. Copies share
+/// them until one of the copies gets further ones.
 class Dataset {
  public:
   struct Source {
@@ -69,9 +69,9 @@ class Dataset {
   int64_t source_size(size_t source) const;  ///< its examples
   Example example(int64_t index) const;
 
-  int64_t token_count() const { return mapped_ ? mapped_->totals.tokens : token_count_; }
-  int64_t learned_count() const { return mapped_ ? mapped_->totals.learned : learned_count_; }
-  int32_t largest_token() const { return mapped_ ? mapped_->totals.largest_token : largest_token_; }  ///< -1: none
+  int64_t token_count() const { return mapped_ ? mapped_->totals.tokens : held().token_count; }
+  int64_t learned_count() const { return mapped_ ? mapped_->totals.learned : held().learned_count; }
+  int32_t largest_token() const { return mapped_ ? mapped_->totals.largest_token : held().largest_token; }  ///< -1: none
   /// Checksum over every example's length, tokens and labels, in order, and over where files begin if there are several: equal
   /// for equal training data wherever it was read from, and wherever it lies. 32 hexadecimal digits.
   std::string content_hash() const;
@@ -80,16 +80,20 @@ class Dataset {
   void drop_pages() const;
 
  private:
-  std::span<const ExampleEntry> entries() const { return mapped_ ? mapped_->entries : std::span<const ExampleEntry>(entries_); }
-  std::span<const int32_t> words() const { return mapped_ ? mapped_->words : std::span<const int32_t>(words_); }
+  struct Held {
+    std::vector<int32_t> words;
+    std::vector<ExampleEntry> entries;
+    int64_t token_count = 0, learned_count = 0;
+    int32_t largest_token = -1;
+  };
+  const Held& held() const;
+  std::span<const ExampleEntry> entries() const { return mapped_ ? mapped_->entries : std::span<const ExampleEntry>(held().entries); }
+  std::span<const int32_t> words() const { return mapped_ ? mapped_->words : std::span<const int32_t>(held().words); }
   const ExampleEntry& entry(int64_t index) const;
 
   std::vector<Source> sources_;
   std::optional<MappedExamples> mapped_;  ///< else the examples are these
-  std::vector<int32_t> words_;
-  std::vector<ExampleEntry> entries_;
-  int64_t token_count_ = 0, learned_count_ = 0;
-  int32_t largest_token_ = -1;
+  std::shared_ptr<Held> held_;            ///< of this one and its copies; null: none
 };
 
 /// Dataset::content_hash of examples that come one after the other.

@@ -5,9 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,9 +18,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* set_suffix = ".tokens";
 
-bool is_set(const fs::path& path) {
-  const std::string stem = path.stem().string();
-  return path.extension() == set_suffix && stem.size() == 32 && stem.find_first_not_of("0123456789abcdef") == std::string::npos;
+bool is_set(const fs::path& path) { return path.extension() == set_suffix && is_checksum(path.stem().string()); }
+
+/// KEY.tokens.PID.part, or KEY.tokens.NUMBER.PID.part.
+bool is_unfinished(const fs::path& path) {
+  const fs::path name = path.stem().stem();
+  return is_temporary_file(path) && (is_set(name) || is_set(name.stem()));
 }
 
 /// Of the folder, as far as it can be read.
@@ -56,7 +57,7 @@ std::vector<SetFile> set_files(const fs::path& folder) {
 
 void remove_leftovers(const fs::path& folder) {
   for (const fs::path& path : files_in(folder)) {
-    if (is_temporary_file(path) && is_set(path.stem().stem())) remove_abandoned(path);
+    if (is_unfinished(path)) remove_abandoned(path);
   }
 }
 
@@ -65,15 +66,6 @@ std::vector<std::string> names_of_files(const DataSpec& spec) {
   for (const TrainFile& file : spec.train) names.push_back(file.path);
   if (!spec.eval.empty()) names.push_back(spec.eval);
   return names;
-}
-
-void make_folder(const fs::path& folder) {
-  std::error_code error;
-  if (fs::is_directory(folder, error)) return;
-  fs::create_directories(folder.parent_path(), error);
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    throw SystemError(fmt::format("{}: cannot create: {}", folder.string(), std::strerror(errno)));
-  }
 }
 
 bool is_unchanged(const HashedFile& file) {
@@ -129,6 +121,17 @@ std::vector<CachedSet> cached_sets(const fs::path& folder) {
   return sets;
 }
 
+UnfinishedSets unfinished_sets(const fs::path& folder) {
+  UnfinishedSets sets;
+  for (const fs::path& path : files_in(folder)) {
+    struct stat status{};
+    if (!is_unfinished(path) || ::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    ++sets.count;
+    sets.bytes += status.st_size;
+  }
+  return sets;
+}
+
 int64_t clear_dataset_cache(const fs::path& folder) {
   int64_t bytes = 0;
   for (const SetFile& set : set_files(folder)) {
@@ -136,11 +139,10 @@ int64_t clear_dataset_cache(const fs::path& folder) {
     if (!fs::remove(set.path, error) && error) throw SystemError(fmt::format("{}: cannot remove: {}", set.path.string(), error.message()));
     bytes += set.bytes;
   }
+  const int64_t unfinished = unfinished_sets(folder).bytes;
   remove_leftovers(folder);
-  for (const fs::path& path : files_in(folder / "hashes")) {
-    std::error_code ignored;
-    if (path.extension() == ".json") fs::remove(path, ignored);
-  }
+  bytes += unfinished - unfinished_sets(folder).bytes;
+  for (const fs::path& path : files_in(folder / "hashes")) forget_hash(path);
   return bytes;
 }
 
@@ -164,17 +166,22 @@ JobData DatasetCache::read(const DataRequest& request, Diagnostics& diagnostics,
     return read_job_data(request, diagnostics, options);
   }
   const std::string key = dataset_key(request, hashes);
-  if (const auto found = find(key, names.size())) {
-    JobData data = found->data(names);
-    data.was_cached = true;
-    return data;
+  try {
+    if (const auto found = find(key, names.size())) {
+      JobData data = found->data(names);
+      data.was_cached = true;
+      return data;
+    }
+  } catch (const SystemError& error) {
+    if (unopened_.insert(key).second) notice_(fmt::format("{}: its data are tokenized again, and held in memory", error.what()));
+    return read_job_data(request, diagnostics, options);
   }
   if (!can_write_) return read_job_data(request, diagnostics, options);
   try {
     Diagnostics mistakes;
     const auto written = write(key, request, files, mistakes, options);
     JobData data = written->data(names);
-    if (!mistakes.empty()) data.cache_file.clear();
+    if (data.cache_file != folder_ / (key + set_suffix)) data.cache_file.clear();  // it is not kept
     for (const Diagnostic& mistake : mistakes.items()) diagnostics.add(mistake.file, mistake.line, mistake.field, mistake.message);
     return data;
   } catch (const SystemError& error) {
@@ -190,8 +197,15 @@ std::shared_ptr<const DatasetFile> DatasetCache::find(const std::string& key, si
   std::error_code error;
   if (found == nullptr) {
     if (!fs::exists(path, error)) return nullptr;
+    std::shared_ptr<const MappedFile> mapped;
     try {
-      found = std::make_shared<DatasetFile>(path);
+      mapped = std::make_shared<MappedFile>(path);
+    } catch (const UserError& refusal) {
+      if (!fs::exists(path, error)) return nullptr;  // another process has just removed it
+      throw SystemError(refusal.what());
+    }
+    try {
+      found = std::make_shared<DatasetFile>(mapped);
       if (found->key() != key || found->file_count() != file_count) throw_user_error("{}: holds other data than its name says", path.string());
     } catch (const UserError& damage) {
       notice_(fmt::format("{}; the data are tokenized again", damage.what()));
@@ -207,26 +221,27 @@ std::shared_ptr<const DatasetFile> DatasetCache::find(const std::string& key, si
 std::shared_ptr<const DatasetFile> DatasetCache::write(const std::string& key, const DataRequest& request,
                                                        const std::vector<HashedFile>& files, Diagnostics& mistakes,
                                                        const ReadingOptions& options) {
-  make_folder(folder_);
+  make_private_folder(folder_);
   remove_leftovers(folder_);
-  uint32_t readers = 0444;
   std::vector<std::string> paths;
-  for (const HashedFile& file : files) {
-    readers &= file.mode;
-    paths.push_back(file.path.string());
-  }
+  for (const HashedFile& file : files) paths.push_back(file.path.string());
   const fs::path path = folder_ / (key + set_suffix);
-  DatasetFileWriter writer(path, 0600U | readers);
-  std::vector<FileReport> reports = read_examples(request, writer, mistakes, options);
-  reports.resize(files.size());  // a file that could not be read has none
+  DatasetFileWriter writer(path, 0600);
+  const std::vector<FileReport> reports = read_examples(request, writer, mistakes, options);
   writer.finish(key, reports, paths);
   const auto changed = std::find_if_not(files.begin(), files.end(), is_unchanged);
   if (changed != files.end() && mistakes.empty()) {
     notice_(fmt::format("{}: changed while it was read: its tokens are not kept", changed->path.string()));
   }
-  if (!mistakes.empty() || changed != files.end()) return std::make_shared<DatasetFile>(writer.temporary(), DatasetCheck::places);
+  const auto unnamed = std::make_shared<const DatasetFile>(writer.temporary(), DatasetCheck::places);
+  if (!mistakes.empty() || changed != files.end()) return unnamed;
   writer.commit();
-  const auto written = std::make_shared<DatasetFile>(path, DatasetCheck::places);
+  std::shared_ptr<const DatasetFile> written;
+  try {
+    written = std::make_shared<const DatasetFile>(path, DatasetCheck::places);
+  } catch (const UserError&) {  // another process has just removed it, or written it anew
+    return unnamed;
+  }
   open_[key] = written;
   make_room(path);
   return written;

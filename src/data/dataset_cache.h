@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,12 @@ struct CachedSet {
 /// Those of a folder, the latest used first; of one that does not exist, none.
 std::vector<CachedSet> cached_sets(const std::filesystem::path& folder);
 
+/// What writers have left in the folder, or are writing now.
+struct UnfinishedSets {
+  int64_t count = 0, bytes = 0;
+};
+UnfinishedSets unfinished_sets(const std::filesystem::path& folder);
+
 /// Removes sets, and what unfinished writers and hashes of files have left. Returns the bytes that were freed. Throws SystemError.
 int64_t clear_dataset_cache(const std::filesystem::path& folder);
 
@@ -76,6 +83,7 @@ class DatasetCache {
   std::function<void(const std::string&)> notice_;
   std::mutex mutex_;
   std::map<std::string, std::weak_ptr<const DatasetFile>> open_;  ///< by key
+  std::set<std::string> unopened_;                                ///< keys of sets that are there and cannot be opened
   bool can_write_ = true;
 };
 

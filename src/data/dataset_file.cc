@@ -40,12 +40,14 @@ uint64_t checksum_of(const DatasetFileHeader& header) {
   return XXH3_64bits(&header, offsetof(DatasetFileHeader, header_checksum));
 }
 
-DatasetFile::DatasetFile(const std::filesystem::path& path, DatasetCheck check) : file_(std::make_shared<MappedFile>(path)) {
+DatasetFile::DatasetFile(const std::filesystem::path& path, DatasetCheck check) : DatasetFile(std::make_shared<const MappedFile>(path), check) {}
+
+DatasetFile::DatasetFile(std::shared_ptr<const MappedFile> file, DatasetCheck check) : file_(std::move(file)) {
   bytes_ = file_->bytes();
   try {
     parse(check);
   } catch (const UserError& error) {
-    throw_user_error("{}: {}", path.string(), error.what());
+    throw_user_error("{}: {}", file_->path().string(), error.what());
   }
   file_->drop_pages();
 }

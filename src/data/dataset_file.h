@@ -65,6 +65,7 @@ class DatasetFile : public std::enable_shared_from_this<DatasetFile> {
  public:
   /// Throws UserError naming the file where it cannot be opened, or is no such file, or damaged.
   explicit DatasetFile(const std::filesystem::path& path, DatasetCheck check = DatasetCheck::quick);
+  explicit DatasetFile(std::shared_ptr<const MappedFile> file, DatasetCheck check = DatasetCheck::quick);
 
   /// What `bytes`, aligned to 16, hold, as that constructor reads a file. They must outlive what is made of them.
   static DatasetFile of_bytes(std::span<const std::byte> bytes, DatasetCheck check);

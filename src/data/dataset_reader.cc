@@ -354,10 +354,11 @@ std::vector<FileReport> read_examples(const DataRequest& request, ExampleSink& s
   const auto read = [&](const std::string& path, const DataSpec& by, DataPart part) {
     sink.begin_source(part, path);
     if (part == DataPart::train && spec.eval.empty()) sink.begin_source(DataPart::eval, path);
+    FileReport& report = reports.emplace_back(FileReport{.file = path, .format = by.format});
     with_file(path, diagnostics, [&](DataFile& file) {
       const DataRequest one{by, request.encoder, request.chat_template, request.context_length};
-      reports.push_back(read_part(file.lines(), path, one, part, spec.eval.empty() && spec.eval_fraction > 0, sink, diagnostics, options,
-                                  [&file] { return file.part_read(); }));
+      report = read_part(file.lines(), path, one, part, spec.eval.empty() && spec.eval_fraction > 0, sink, diagnostics, options,
+                         [&file] { return file.part_read(); });
     });
   };
   for (const TrainFile& file : spec.train) read(file.path, spec, DataPart::train);

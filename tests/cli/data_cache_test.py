@@ -146,6 +146,24 @@ class DataCache(ProgramTest):
         self.assertEqual(len(self.sets()), 3)
         self.assertEqual(sorted(self.cache.iterdir()), self.sets())
 
+    def test_stopping_while_tokenizing_leaves_nothing(self):
+        pipe = self.path / "slow.jsonl.gz"
+        jobs = self.jobs_file(jobs=["plain"])
+        rows = (self.path / "plain.jsonl").read_text()
+        with gzip.open(pipe, "wt", compresslevel=1) as file:
+            for _ in range(8000):
+                file.write(rows)
+        jobs.write_text(jobs.read_text().replace("plain.jsonl", pipe.name))
+        for command in (("data", jobs), ("train", jobs, "--output-dir", self.path / "run")):
+            process = self.start_program(*command, "--set", f"run.data_cache={self.cache}", "--set", "run.threads=1")
+            while process.poll() is None and not list(self.cache.glob("*.part")):
+                pass
+            self.assertIn("unfinished: 1 file, ", self.run_program("cache", "list", "--folder", self.cache).stdout)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=LIMIT_S)
+            self.assertIn(process.returncode, (-signal.SIGTERM, 130))
+            self.assertEqual(list(self.cache.iterdir()), [])
+
     def test_jobs_that_join_take_what_is_there(self):
         self.train("first")
         jobs = self.jobs_file(steps=400, jobs=["plain"])

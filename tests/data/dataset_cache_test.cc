@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <zlib.h>
 
 #include <fstream>
 #include <set>
@@ -256,19 +257,51 @@ TEST_F(DatasetCaches, ForgetWhatWasNotUsedForLongest) {
   EXPECT_THAT(sets(), ElementsAre(last.cache_file));
 }
 
-TEST_F(DatasetCaches, AreReadableByThoseWhoMayReadTheData) {
-  const fs::path open = file("a", chats(5)), closed = file("b", chats(6));
-  ::chmod(open.c_str(), 0644);
-  ::chmod(closed.c_str(), 0600);
-  const auto mode = [&](const DataSpec& spec) {
-    struct stat status{};
-    ::stat(read(spec).cache_file.c_str(), &status);
-    return status.st_mode & 0777;
-  };
-  EXPECT_EQ(mode(spec_of(open)), 0644u);
-  DataSpec both = spec_of(open);
-  both.eval = closed.string();
-  EXPECT_EQ(mode(both), 0600u);
+uint32_t mode_of(const fs::path& path) {
+  struct stat status{};
+  ::stat(path.c_str(), &status);
+  return status.st_mode & 0777;
+}
+
+TEST_F(DatasetCaches, AreReadableByTheirOwnerAlone) {
+  const fs::path open = file("a", chats(5));
+  ::chmod(open.c_str(), 0644);  // and the folders above it may be closed to others
+  EXPECT_EQ(mode_of(read(spec_of(open)).cache_file), 0600u);
+  EXPECT_EQ(mode_of(folder), 0700u);
+}
+
+TEST_F(DatasetCaches, KeepWhatCannotBeOpenedAndDoWithoutIt) {
+  const DataSpec spec = spec_of(file("a.jsonl", chats(50)));
+  const fs::path set = read(spec).cache_file;
+  fs::remove(set);
+  fs::create_directory(set);
+  DatasetCache shared = cache();
+  for (int i = 0; i < 2; ++i) {
+    const JobData data = read(shared, spec);
+    EXPECT_EQ(data.train.size(), 50);
+    EXPECT_FALSE(data.was_cached);
+    EXPECT_EQ(data.cache_file, "");
+  }
+  EXPECT_TRUE(fs::is_directory(set));
+  EXPECT_THAT(notices, ElementsAre(HasSubstr("is not a regular file: its data are tokenized again, and held in memory")));
+}
+
+TEST_F(DatasetCaches, GiveEachFileItsOwnReport) {
+  const fs::path broken = own.path() / "broken.jsonl.gz";
+  gzFile out = ::gzopen(broken.c_str(), "wb");
+  const std::string lines = chats(3000);
+  ::gzwrite(out, lines.data(), static_cast<unsigned>(lines.size()));
+  ::gzclose(out);
+  fs::resize_file(broken, fs::file_size(broken) / 2);
+  DataSpec spec = spec_of(broken);
+  spec.train.push_back({file("whole.jsonl", chats(60)).string()});
+  const JobData memory = read_job_data({spec, encoder, nullptr, 100}, mistakes), cached = read(spec);
+  EXPECT_EQ(memory.files, cached.files);
+  ASSERT_EQ(cached.files.size(), 2u);
+  EXPECT_EQ(cached.files[0].file, broken);
+  EXPECT_EQ(cached.files[1].file, spec.train[1].path);
+  EXPECT_EQ(cached.files[1].records, 60);
+  EXPECT_FALSE(mistakes.empty());
 }
 
 TEST_F(DatasetCaches, AreWrittenBySeveralAtOnce) {
@@ -298,12 +331,37 @@ TEST_F(DatasetCaches, RemoveWhatKilledWritersLeft) {
   std::ofstream(left) << "half";
   std::ofstream(foreign) << "mine";
   DatasetFileWriter writing(folder / (std::string(32, '1') + ".tokens"), 0600);  // still at it
+  EXPECT_EQ(unfinished_sets(folder).count, 2);
   read(spec_of(file("a.jsonl", chats(5))));
   EXPECT_FALSE(fs::exists(left));
   EXPECT_TRUE(fs::exists(writing.temporary()));
+  EXPECT_EQ(unfinished_sets(folder).count, 1);
   EXPECT_GT(clear_dataset_cache(folder), 0);
   EXPECT_THAT(sets(), IsEmpty());
   EXPECT_TRUE(fs::exists(foreign));
+}
+
+TEST_F(DatasetCaches, LeaveFilesOfOthersAlone) {
+  read(spec_of(file("a.jsonl", chats(5))));
+  const fs::path hashes = folder / "hashes";
+  fs::create_directories(hashes);
+  const std::string record = R"({"stamp":{"path":"/nowhere"},"hash":")" + std::string(32, 'a') + "\"}";
+  const auto put = [&](const std::string& name, const std::string& text) {
+    std::ofstream(hashes / name) << text;
+    return hashes / name;
+  };
+  const std::vector<fs::path> foreign = {put("index.json", "{}"), put(std::string(32, '1') + ".json", "{\"mine\": 1}"),
+                                         put(std::string(32, 'x') + ".json", record), put("notes.json.12.part", "")};
+  const fs::path of_missing_file = put(std::string(32, '2') + ".json", record);
+  DatasetCache tiny = cache(1);
+  read(tiny, spec_of(file("b.jsonl", chats(6))));
+  EXPECT_FALSE(fs::exists(of_missing_file));
+  put(std::string(32, '2') + ".json", record);
+  const fs::path left = put(std::string(32, '2') + ".json.12.part", "");
+  clear_dataset_cache(folder);
+  EXPECT_FALSE(fs::exists(of_missing_file));
+  EXPECT_FALSE(fs::exists(left));
+  for (const fs::path& file : foreign) EXPECT_TRUE(fs::exists(file)) << file;
 }
 
 TEST_F(DatasetCaches, AreListedWithWhatTheyWereMadeOf) {
@@ -333,6 +391,9 @@ TEST(DataFileHash, IsKeptForLargeFilesWhileTheyAreWhatTheyWere) {
   EXPECT_EQ(hash_data_file("/proc/self/exe", folder, 1).hash, checksum(read_file("/proc/self/exe")));
   EXPECT_EQ(kept(), 1);
   const fs::path entry = fs::directory_iterator(folder / "hashes")->path();
+  EXPECT_EQ(mode_of(folder), 0700u);
+  EXPECT_EQ(mode_of(folder / "hashes"), 0700u);
+  EXPECT_EQ(mode_of(entry), 0600u);
   std::string text = read_file(entry);
   text.replace(text.find(checksum(read_file("/proc/self/exe"))), 32, std::string(32, '7'));
   write_file_atomically(entry, text);
@@ -343,7 +404,7 @@ TEST(DataFileHash, IsKeptForLargeFilesWhileTheyAreWhatTheyWere) {
   EXPECT_NE(hash_data_file("/proc/self/exe", folder, 1).hash, std::string(32, '7')) << "it has another size";
   forget_hash_of_missing_file(entry);
   EXPECT_EQ(kept(), 1);
-  write_file_atomically(entry, R"({"stamp":{"path":"/nowhere"}})");
+  write_file_atomically(entry, R"({"stamp":{"path":"/nowhere"},"hash":")" + std::string(32, 'a') + "\"}");
   forget_hash_of_missing_file(entry);
   EXPECT_EQ(kept(), 0);
 }

@@ -401,5 +401,18 @@ TEST(BatchOrder, CountsStepsOfFractionalEpochs) {
   EXPECT_EQ(total_steps(order, 0, 1.1), 4);
 }
 
+TEST(DatasetCopies, ShareTheirExamplesUntilOneGetsMore) {
+  Dataset first("a");
+  first.add({{1, 2}, {0, 1}, "a", 1});
+  Dataset second = first;
+  EXPECT_EQ(first.tokens(0).data(), second.tokens(0).data());
+  second.add({{7}, {1}, "a", 2});
+  EXPECT_EQ(first.size(), 1);
+  EXPECT_EQ(first.largest_token(), 2);
+  EXPECT_EQ(second.size(), 2);
+  EXPECT_EQ(second.token_count(), 3);
+  EXPECT_EQ(second.tokens(0)[1], 2);
+}
+
 }  // namespace
 }  // namespace cotune
