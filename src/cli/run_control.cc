@@ -263,6 +263,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
     }
     joined.push_back(jobs.back().get());
   }
+  check_rungs(jobs, mistakes);
   if (!mistakes.empty()) return refusal(mistakes);
   run_.recorder.change([&](RunRecord& record) {
     record.data_hashes.merge(data_hashes);

@@ -188,9 +188,11 @@ class JobsFileBuilder {
   void check_sweep(const OptionLayer& merged, const JobSpec& job) {
     if (job.sweep.of.empty()) return;
     const GivenOption& given = *find_given(merged, "sweep.of");
-    const bool has_eval = find_given(merged, "data.eval") != nullptr || find_given(merged, "data.eval_fraction") != nullptr;
+    const GivenOption *file = find_given(merged, "data.eval"), *fraction = find_given(merged, "data.eval_fraction");
+    const bool has_eval = (fraction != nullptr && (fraction->is_mistaken || job.data.eval_fraction > 0)) ||
+                          (file != nullptr && (file->is_mistaken || !is_unset(file->value)));
     if (!has_eval && job.data.lengths.empty()) {
-      mistakes_.add(given, "candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction");
+      mistakes_.add(given, "candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction above 0");
     }
     SweepSpec rules = job.sweep;
     rules.values.clear();

@@ -119,6 +119,10 @@ class SweepExpansion {
       mistakes_.add(*samples, "counts draws of `random`, and the sweep has none");
       return false;
     }
+    if (random == nullptr && seed != nullptr) {
+      mistakes_.add(*seed, "seeds draws of `random`, and the sweep has none");
+      return false;
+    }
     samples_ = std::max<int64_t>(1, draws);
     return true;
   }

@@ -70,7 +70,7 @@ class Sweep(ProgramTest):
         self.assertIn("sweep sql: 6 candidates of adapter.r, train.learning_rate; 2 at a time; rungs at steps 2, 6\n", said)
         self.assertIn("6 jobs are ready to train", said)
         for name in NAMES:
-            self.assertIn(f"\n{name}"[:9], "\n" + said)
+            self.assertRegex(said, rf"(?m)^{re.escape(name)}( |:|$)")
         check = json.loads(self.run_program("train", "--check", "--json", jobs).stdout)
         self.assertEqual([(each["name"], each["sweep"]) for each in check["jobs"]], [(name, "sql") for name in NAMES])
         late = self.sweep_file(GRID + ", halving: {first_steps: 8}")
@@ -196,6 +196,50 @@ class Sweep(ProgramTest):
         self.assertIsNone(failed["rank"])
         self.assertEqual(failed["rungs"], [])
 
+    def test_refused_candidates_let_the_others_go_on(self):
+        for number, (sweep, left) in enumerate([
+                ("grid: {adapter.r: [8, 100000, 16]}, max_concurrent: 1", ["finished", "finished"]),
+                ("grid: {adapter.r: [8, 16, 100000]}, max_concurrent: 1, halving: {first_steps: 2, factor: 2, mode: synchronous}",
+                 ["finished", "stopped_early"])]):
+            with self.subTest(sweep):
+                self.train(self.sweep_file(sweep), f"run-{number}", "--memory", "1GiB", expect=1)
+                ended = statuses(self.sweep(f"run-{number}"))
+                self.assertEqual(ended.pop("sql-r100000"), "refused")
+                self.assertEqual(sorted(ended.values()), left)
+
+    def test_resuming_takes_up_the_paused_one_that_all_wait_for(self):
+        jobs = self.sweep_file(f"{GRID}, halving: {{first_steps: 200, mode: synchronous}}", steps=600)
+        process = self.start_program("train", jobs, "--output-dir", self.path / "run", "--json")
+        self.wait_for(process, lambda event: event["event"] == "step")
+        self.run_program("job", "pause", "--run", self.path / "run", NAMES[2])
+        self.end(process, 130)
+        self.assertEqual(sorted(set(statuses(self.sweep("run")).values())), ["paused", "waiting"])
+        self.train(jobs, "run", "--resume")
+        self.assertEqual(sorted(set(statuses(self.sweep("run")).values())), ["finished", "stopped_early"])
+
+    def test_only_a_sweep_that_changed_is_written(self):
+        jobs = self.sweep_file(GRID + ", halving: {first_steps: 2}")
+        jobs.write_text(jobs.read_text() + "  - name: long\n    data: {train: plain.jsonl, eval_fraction: 0.3}\n"
+                        "    train: {steps: 4000, batch_size: 4}\n    sweep: {grid: {adapter.r: [2]}}\n")
+        process = self.start_program("train", jobs, "--output-dir", self.path / "run", "--json")
+        for _ in NAMES:
+            self.wait_for(process, lambda event: event["event"] == "end")
+        self.assertEqual(sorted(path.name for path in (self.path / "run/sweeps").iterdir()), ["sql"])
+        process.send_signal(signal.SIGTERM)
+        self.end(process, 130)
+        self.assertEqual(statuses(self.sweep("run", "long")), {"long-r2": "running"})
+
+    def test_stopped_candidates_count_among_those_that_train_at_a_time(self):
+        jobs = self.sweep_file(f"{GRID}, max_concurrent: 1, halving: {{first_steps: 2, mode: synchronous}}")
+        events = [json.loads(line) for line in self.train(jobs, "run", "--json").splitlines()]
+        loaded = set()
+        for event in events:
+            if event["event"] == "start":
+                loaded.add(event["job"])
+            elif event["event"] in ("end", "wait"):
+                loaded.discard(event["job"])
+            self.assertLessEqual(len(loaded), 1, event)
+
     def test_ranks_decide_alike(self):
         jobs = self.sweep_file(GRID + ", halving: {first_steps: 2}")
         self.train(jobs, "one")
@@ -215,6 +259,10 @@ class Sweep(ProgramTest):
         while ended < 6:
             self.wait_for(process, lambda event: event["event"] == "end")
             ended += 1
+        late = self.sweep_file("grid: {adapter.r: [3]}, halving: {first_steps: 8}", name="late.yaml")
+        late.write_text(late.read_text().replace("name: sql", "name: late"))
+        self.assertIn("no candidate of `late` comes to a rung: they have at most 8 steps",
+                      self.run_program("job", "add", "--run", self.path / "run", late, expect=2).stderr)
         again = self.sweep_file("grid: {adapter.r: [3]}", name="again.yaml")
         self.assertIn("the run has a sweep `sql` already", self.run_program("job", "add", "--run", self.path / "run", again, expect=2).stderr)
         self.run_program("job", "drain", "--run", self.path / "run")

@@ -195,6 +195,7 @@ TEST(SweepMistakes, NameLineFieldAndValue) {
       {"random: {train.optimizer: {uniform: [0, 1]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.optimizer: is no number: give a list to choose from"},
       {"random: {train.lr: {uniform: [0.1, 0.2]}}", "j.yaml:3: jobs[0].sweep.random: needs `samples` beside it: how often to draw"},
       {"grid: {adapter.r: [4]}, samples: 3", "j.yaml:3: jobs[0].sweep.samples: counts draws of `random`, and the sweep has none"},
+      {"grid: {adapter.r: [4]}, seed: 3", "j.yaml:3: jobs[0].sweep.seed: seeds draws of `random`, and the sweep has none"},
       {"metric: eval_loss", "j.yaml:3: jobs[0].sweep.metric: says how to sweep, and the sweep needs `grid` or `random` beside it: what to try"},
       {"grid: {adapter.r: [4]}, halving: {factor: 3}", "j.yaml:3: jobs[0].sweep.halving.factor: `factor` needs first_steps or first_fraction beside it"},
       {"grid: {adapter.r: [4]}, halving: {first_steps: 3, first_fraction: 0.5}",
@@ -219,7 +220,9 @@ TEST(SweepMistakes, OfOptionsThatTheJobSetsItself) {
 
 TEST(SweepMistakes, OfAJobWithoutHeldOutExamples) {
   EXPECT_EQ(mistakes(file_with("grid: {adapter.r: [4, 8]}", "data: {train: t}")),
-            "j.yaml:3: jobs[0].sweep.grid: candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction");
+            "j.yaml:3: jobs[0].sweep.grid: candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction above 0");
+  EXPECT_THAT(mistakes(file_with("grid: {adapter.r: [4, 8]}", "data: {train: t, eval_fraction: 0}")), testing::HasSubstr("data.eval_fraction above 0"));
+  EXPECT_THAT(mistakes(file_with("grid: {data.eval_fraction: [0.1, 0]}", "data: {train: t}")), testing::HasSubstr("data.eval_fraction above 0"));
 }
 
 TEST(SweepMistakes, OfNamesOnTheCommandLineAndInDefaults) {
