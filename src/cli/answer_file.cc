@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "data/jsonl.h"
+#include "engine/generation.h"
 
 namespace cotune {
 namespace {
@@ -21,10 +22,15 @@ uint64_t key_of_record(ordered_json record) {
   return key_of(record.dump());
 }
 
+/// What every line begins with.
+constexpr std::string_view line_begin = "{\"index\":";
+
+[[noreturn]] void refuse_line() { throw_user_error("is no answer of `cotune generate --prompts`; --overwrite begins the file anew"); }
+
 AnswerKey key_of_line(const ordered_json& line, const std::vector<std::string>& adapters) {
   if (!line.is_object() || !line.contains("index") || !line.contains("adapter") || !line.contains("sample") || !line.contains("text") ||
       !line["index"].is_number_integer() || !line["sample"].is_number_integer() || !line["adapter"].is_string()) {
-    throw_user_error("is no answer of `cotune generate --prompts`; --overwrite begins the file anew");
+    refuse_line();
   }
   const auto& name = line["adapter"].get_ref<const std::string&>();
   const auto found = std::ranges::find(adapters, name);
@@ -57,7 +63,9 @@ StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std:
   if (is_there && start == Start::fresh) {
     throw_user_error("{}: is there already: --resume gives the answers that it lacks, --overwrite begins it anew", path_.string());
   }
-  if (is_there && start == Start::resume) take_up(adapters);
+  if (!is_there) return;
+  lock_ = std::make_unique<FileLock>(path_, FileLock::File::there);
+  if (start == Start::resume) take_up(adapters);
 }
 
 void StoredAnswers::take_up(const std::vector<std::string>& adapters) {
@@ -69,11 +77,25 @@ void StoredAnswers::take_up(const std::vector<std::string>& adapters) {
     const std::string_view line = text.substr(size_, end - size_);
     try {
       const ordered_json answer = parse_json_line(line);
-      places_[key_of_line(answer, adapters)] = {size_, line.size() + 1, key_of_record(answer), number};
+      const AnswerKey key = key_of_line(answer, adapters);
+      if (answer.contains("stop") && answer["stop"] == to_string(StopReason::not_finite)) continue;
+      places_[key] = {size_, line.size() + 1, key_of_record(answer), number};
     } catch (const std::runtime_error& error) {
       throw_user_error("{}:{}: {}", path_.string(), number, error.what());
     }
   }
+  is_torn_ = size_ < text.size();
+  try {
+    check_torn(text.substr(size_), adapters);
+  } catch (const std::runtime_error& error) {
+    throw_user_error("{}:{}: {}", path_.string(), number + 1, error.what());
+  }
+}
+
+void StoredAnswers::check_torn(std::string_view line, const std::vector<std::string>& adapters) {
+  const size_t common = std::min(line.size(), line_begin.size());
+  if (line.substr(0, common) != line_begin.substr(0, common)) refuse_line();
+  if (ordered_json::accept(line)) key_of_line(parse_json_line(line), adapters);
 }
 
 void StoredAnswers::check(AnswerKey key, const ordered_json& record) const {
@@ -83,11 +105,27 @@ void StoredAnswers::check(AnswerKey key, const ordered_json& record) const {
                    place.line, key.index);
 }
 
-void StoredAnswers::add(AnswerKey key, const std::string& line) {
-  if (file_ == nullptr) {
-    if (size_ > 0) std::filesystem::resize_file(path_, size_);
-    file_ = std::make_unique<AppendedFile>(path_, start_ == Start::resume);
+void StoredAnswers::check_range(int64_t prompts, int64_t samples) const {
+  for (const auto& [key, place] : places_) {
+    if (key.index >= 0 && key.index < prompts && key.sample >= 0 && key.sample < samples) continue;
+    throw_user_error("{}:{}: is sample {} of an answer to prompt {} (both from 0), of {} samples and {} prompts that are asked for; pass what "
+                     "the file was begun with, or --overwrite to begin it anew",
+                     path_.string(), place.line, key.sample, key.index, samples, prompts);
   }
+}
+
+void StoredAnswers::open() {
+  if (lock_ == nullptr) {
+    lock_ = std::make_unique<FileLock>(path_, FileLock::File::made_now);
+  } else if (start_ == Start::resume) {
+    std::filesystem::resize_file(path_, size_);
+    is_torn_ = false;
+  }
+  file_ = std::make_unique<AppendedFile>(path_, start_ != Start::overwrite);
+}
+
+void StoredAnswers::add(AnswerKey key, const std::string& line) {
+  if (file_ == nullptr) open();
   file_->write(line);
   places_[key] = {size_, line.size(), 0, 0};
   size_ += line.size();
@@ -100,7 +138,7 @@ void StoredAnswers::finish() {
     if (place.begin != end) break;
     end += place.size;
   }
-  if (end == size_) return;
+  if (end == size_ && !is_torn_) return;
   const MappedFile file(path_);
   AtomicFile ordered(path_);
   for (const auto& [key, place] : places_) ordered.append(file.text().substr(place.begin, place.size));

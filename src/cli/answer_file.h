@@ -9,9 +9,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/appended_file.h"
+#include "base/file_lock.h"
 
 namespace cotune {
 
@@ -55,15 +57,19 @@ class OrderedAnswers : public AnswerFile {
 /// once (atomic_file.h).
 class StoredAnswers : public AnswerFile {
  public:
-  /// How the file is begun; it is changed by the first answer, not before. Throws UserError: it is there (fresh); it holds what is no answer of these adapters (resume).
+  /// How the file is begun; it is changed by the first answer, not before.
   enum class Start { fresh, resume, overwrite };
-  /// adapters: names, by index. The last line of a file that is resumed is left out where it is not whole.
+  /// adapters: names, by index. Of a file that is resumed the last line is left out where it is not whole, and so are answers that ended
+  /// because the model's output was not finite. Throws UserError: it is there (fresh); it holds what is no answer of these adapters
+  /// (resume); another process writes it.
   StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters);
 
   bool holds(AnswerKey key) const { return places_.contains(key); }
   int64_t count() const { return static_cast<int64_t>(places_.size()); }
   /// Throws UserError where the file has an answer with this key to another record.
   void check(AnswerKey key, const nlohmann::ordered_json& record) const;
+  /// Throws UserError where the file has an answer that is none to so many prompts and samples.
+  void check_range(int64_t prompts, int64_t samples) const;
   void add(AnswerKey key, const std::string& line) override;
   void finish() override;
 
@@ -74,11 +80,16 @@ class StoredAnswers : public AnswerFile {
     int line = 0;
   };
   void take_up(const std::vector<std::string>& adapters);
+  /// Of what stands behind the last whole line. Throws UserError where it is not the beginning of an answer.
+  static void check_torn(std::string_view line, const std::vector<std::string>& adapters);
+  void open();
 
   std::filesystem::path path_;
   Start start_;
+  std::unique_ptr<FileLock> lock_;      ///< of a file that was there; else from the first answer on
   std::map<AnswerKey, Place> places_;
-  uint64_t size_ = 0;
+  uint64_t size_ = 0;                   ///< of its whole lines
+  bool is_torn_ = false;                ///< more stands behind them
   std::unique_ptr<AppendedFile> file_;  ///< from the first answer on
 };
 

@@ -35,6 +35,9 @@ bool Answering::answer(const QuestionSource& questions, int64_t at_once) {
   bool has_ended = false;
   size_t begun = 0;
   int64_t new_tokens = 0;
+  const auto show = [&](size_t number, const std::string& piece) {
+    if (questions.on_piece && !piece.empty()) questions.on_piece(number, piece);
+  };
   RequestSource source;
   source.next = [&]() -> std::optional<GenerationRequest> {
     if (questions.on_pass) questions.on_pass(places.under_way(), new_tokens);
@@ -53,8 +56,8 @@ bool Answering::answer(const QuestionSource& questions, int64_t at_once) {
   source.on_answer = [&](size_t number, GeneratedAnswer generated) {
     places.give_back(number);
     auto text = texts.extract(number);
-    if (generated.stop == StopReason::interrupted) return;
-    text.mapped().finish();
+    if (generated.stop == StopReason::interrupted && !questions.takes_interrupted) return;
+    show(number, text.mapped().finish());
     if (text.mapped().is_stopped()) generated.stop = StopReason::stop_text;
     questions.on_answer(number, {text.mapped().text(), std::move(generated),
                                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
@@ -64,48 +67,33 @@ bool Answering::answer(const QuestionSource& questions, int64_t at_once) {
   callbacks.on_token = [&](size_t number, int32_t token) -> std::optional<StopReason> {
     ++new_tokens;
     AnswerText& text = texts.at(number);
-    text.add(token);
+    show(number, text.add(token));
     if (text.is_stopped()) return StopReason::stop_text;
+    if (interrupted()) return StopReason::interrupted;
     return std::nullopt;
   };
   generator_->generate(source, callbacks);
   return !interrupted();
 }
 
-std::vector<Answer> Answering::answer(const std::vector<Question>& questions, AnswerWatcher& watcher) {
-  const auto begin = std::chrono::steady_clock::now();
-  std::vector<Answer> answers(questions.size());
-  std::vector<AnswerText> texts(questions.size(), AnswerText(model_.text().tokenizer(), stop_));
+std::vector<Answer> Answering::answer(const std::vector<Question>& questions, AnswerWatcher& watcher, int64_t at_once) {
   std::vector<GenerationRequest> requests;
   for (const Question& question : questions) requests.push_back(request_for(question));
-  const auto show = [&](size_t question, const std::string& piece) {
-    if (!piece.empty()) watcher.on_piece(question, piece);
-  };
-  GenerationCallbacks callbacks;
-  callbacks.interrupted = interrupted;
-  callbacks.on_token = [&](size_t question, int32_t token) -> std::optional<StopReason> {
-    show(question, texts[question].add(token));
-    if (texts[question].is_stopped()) return StopReason::stop_text;
-    if (interrupted()) return StopReason::interrupted;
-    return std::nullopt;
-  };
   generator_->check(requests);
-  RequestSource source;
+  std::vector<Answer> answers(questions.size());
+  QuestionSource source;
   size_t begun = 0;
-  source.next = [&]() -> std::optional<GenerationRequest> {
-    if (begun == requests.size()) return std::nullopt;
-    return std::move(requests[begun++]);
+  source.next = [&]() -> std::optional<Question> {
+    if (begun == questions.size()) return std::nullopt;
+    return questions[begun++];
   };
-  source.on_answer = [&](size_t question, GeneratedAnswer generated) {
-    Answer& answer = answers[question];
-    show(question, texts[question].finish());
-    answer.text = texts[question].text();
-    if (texts[question].is_stopped()) generated.stop = StopReason::stop_text;
-    answer.generated = std::move(generated);
-    answer.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    watcher.on_end(question, answer);
+  source.takes_interrupted = true;
+  source.on_piece = [&](size_t number, const std::string& piece) { watcher.on_piece(number, piece); };
+  source.on_answer = [&](size_t number, const Answer& answer) {
+    answers[number] = answer;
+    watcher.on_end(number, answer);
   };
-  generator_->generate(source, callbacks);
+  this->answer(source, at_once);
   return answers;
 }
 

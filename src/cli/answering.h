@@ -37,8 +37,10 @@ class AnswerWatcher {
 /// Questions that are asked one after the other.
 struct QuestionSource {
   std::function<std::optional<Question>()> next;                 ///< nothing: there are no more
-  /// Numbers count from 0 in the order of next(). Not called of answers that were interrupted.
+  /// Numbers count from 0 in the order of next().
   std::function<void(size_t number, const Answer& answer)> on_answer;
+  bool takes_interrupted = false;  ///< on_answer is called of answers that were interrupted too
+  std::function<void(size_t number, const std::string& piece)> on_piece{};  ///< what an answer has more of
   std::function<void(size_t under_way, int64_t new_tokens)> on_pass{};  ///< before a pass through the model; tokens of all so far
 };
 
@@ -55,8 +57,9 @@ class Answering {
   /// False where Ctrl-C ended it.
   bool answer(const QuestionSource& source, int64_t at_once);
 
-  /// All together. Ctrl-C ends them (interruption.h).
-  std::vector<Answer> answer(const std::vector<Question>& questions, AnswerWatcher& watcher);
+  /// The same of questions that are there, in their order. None is answered where one is refused: throws UserError then. Of questions that
+  /// an interruption kept from beginning on_end is not called.
+  std::vector<Answer> answer(const std::vector<Question>& questions, AnswerWatcher& watcher, int64_t at_once);
 
  private:
   GenerationRequest request_for(const Question& question) const;

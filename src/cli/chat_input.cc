@@ -1,9 +1,10 @@
 #include "cli/chat_input.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 
 #include "cli/interruption.h"
 
@@ -19,16 +20,23 @@ std::optional<std::string> ChatInput::line(const char* prompt) {
     fmt::print("{}", prompt);
     std::fflush(stdout);
   }
-  char* line = nullptr;
-  size_t room = 0;
-  const ssize_t length = ::getline(&line, &room, stdin);
-  std::optional<std::string> text;
-  if (length >= 0) text.emplace(line, static_cast<size_t>(length));
-  std::free(line);
-  was_interrupted_ = interrupted();
-  if (!text) std::clearerr(stdin);
-  if (text && text->ends_with('\n')) text->pop_back();
-  if (text && text->ends_with('\r')) text->pop_back();
+  size_t end = std::string::npos;
+  while ((end = read_.find('\n')) == std::string::npos) {
+    was_interrupted_ = !wait_for_input(STDIN_FILENO);
+    if (was_interrupted_) {
+      read_.clear();
+      return std::nullopt;
+    }
+    char buffer[1 << 12];
+    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0 && read_.empty()) return std::nullopt;
+    if (count <= 0) break;
+    read_.append(buffer, static_cast<size_t>(count));
+  }
+  std::string text = read_.substr(0, end);
+  read_.erase(0, end == std::string::npos ? end : end + 1);
+  if (text.ends_with('\r')) text.pop_back();
   return text;
 }
 
@@ -55,7 +63,7 @@ std::optional<std::string> ChatInput::next() {
       *text += *more;
     }
   }
-  if (text || !was_interrupted_ || !shows_prompt_) return text;
+  if (text || !was_interrupted_ || !shows_prompt_ || asked_to_end()) return text;
   was_interrupted_ = false;
   fmt::print("\n(Ctrl-D ends the program)\n");
   return "";

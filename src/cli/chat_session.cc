@@ -68,8 +68,8 @@ class Chat {
         write_to_standard_error(fmt::format("{}\n", error.what()));
       }
     }
-    if (is_terminal_) fmt::print("\n");
-    return input_.was_interrupted() ? interrupted_exit_code : 0;
+    if (is_terminal_) write_to_standard_error("\n");
+    return asked_to_end() || input_.was_interrupted() ? interrupted_exit_code : 0;
   }
 
  private:
@@ -91,33 +91,55 @@ class Chat {
       if (own != session.by_adapter.end()) sides_[i].conversation = own->second;
       if (options_.system) sides_[i].conversation.set_system(options_.system);
     }
+    tools_ = tools_of(session);
+    record_ = std::move(session.record);
     others_ = std::move(session.by_adapter);
     for (size_t i = 0; i < sides_.size(); ++i) others_.erase(model_.name(i));
   }
 
   void hear(const std::string& said) {
     if (said.starts_with('/')) return obey(said);
+    const std::vector<Conversation> before = conversations();
     for (const size_t i : speaking_) sides_[i].conversation.say(said.starts_with(" /") ? said.substr(1) : said);
     retries_ = 0;
-    answer();
+    answer(speaking_, before);
   }
 
-  void answer() {
+  /// Only adapters that have answered do so again.
+  void retry() {
+    const std::vector<Conversation> before = conversations();
+    std::vector<size_t> answered;
+    for (const size_t i : speaking_) {
+      if (sides_[i].conversation.take_back_answer()) answered.push_back(i);
+    }
+    if (answered.empty()) throw_user_error("/retry: there is no answer yet");
+    ++retries_;
+    answer(answered, before);
+  }
+
+  std::vector<Conversation> conversations() const {
+    std::vector<Conversation> all;
+    for (const Side& side : sides_) all.push_back(side.conversation);
+    return all;
+  }
+
+  /// before: what the conversations of all sides are again where nothing can be answered.
+  void answer(const std::vector<size_t>& speakers, const std::vector<Conversation>& before) {
     std::vector<Question> questions;
     bool may_go_on = false;
     try {
-      for (const size_t i : speaking_) {
+      for (const size_t i : speakers) {
         const size_t turn = sides_[i].conversation.messages().size();
-        questions.push_back({i, turn, retries_, model_.chat_prompt(sides_[i].conversation.messages()), &sides_[i].memory});
+        questions.push_back({i, turn, retries_, model_.chat_prompt(sides_[i].conversation.messages(), tools_), &sides_[i].memory});
       }
       const auto display = display_answers(options_.json ? AnswerStyle::json : AnswerStyle::text, questions, model_, false);
-      const std::vector<Answer> answers = answering_.answer(questions, *display);
+      const std::vector<Answer> answers = answering_.answer(questions, *display, static_cast<int64_t>(questions.size()));
       may_go_on = true;
-      for (size_t i = 0; i < speaking_.size(); ++i) sides_[speaking_[i]].conversation.answer(answers[i].text);
+      for (size_t i = 0; i < speakers.size(); ++i) sides_[speakers[i]].conversation.answer(answers[i].text);
       display->finish();
     } catch (...) {
       if (!may_go_on) {
-        for (const size_t i : speaking_) sides_[i].conversation.undo();
+        for (size_t i = 0; i < sides_.size(); ++i) sides_[i].conversation = before[i];
       }
       throw;
     }
@@ -126,6 +148,7 @@ class Chat {
 
   void save(const std::filesystem::path& path) const {
     SessionFile session;
+    session.record = record_;
     session.by_adapter = others_;
     if (sides_.size() == 1 && others_.empty()) session.of_all = sides_.front().conversation;
     for (size_t i = 0; i < sides_.size() && !session.of_all; ++i) session.by_adapter[model_.name(i)] = sides_[i].conversation;
@@ -157,11 +180,7 @@ class Chat {
     if (command == "/new") {
       for (const size_t i : speaking_) sides_[i].conversation.begin_anew();
     } else if (command == "/retry") {
-      for (const size_t i : speaking_) {
-        if (!sides_[i].conversation.take_back_answer()) throw_user_error("/retry: there is no answer yet");
-      }
-      ++retries_;
-      answer();
+      retry();
     } else if (command == "/undo") {
       bool done = false;
       for (const size_t i : speaking_) done |= sides_[i].conversation.undo();
@@ -190,6 +209,8 @@ class Chat {
   std::vector<Side> sides_;                      ///< of each adapter
   std::vector<size_t> speaking_;                 ///< adapters that answer now
   std::map<std::string, Conversation> others_;   ///< of the session's file, of adapters that are not here
+  nlohmann::ordered_json record_ = nlohmann::ordered_json::object();  ///< of the session's file, with what else stands in it
+  nlohmann::ordered_json tools_;                 ///< of the record; null: none
   uint64_t retries_ = 0;                         ///< of the newest message
 };
 

@@ -59,7 +59,7 @@ int answer_once(const GenerateOptions& options, AdaptedModel& model) {
   answering.begin();
   catch_interruption();
   const auto display = display_answers(options.json ? AnswerStyle::json : AnswerStyle::text, questions, model, options.samples > 1);
-  answering.answer(questions, *display);
+  answering.answer(questions, *display, options.at_once);
   display->finish();
   return interrupted() ? interrupted_exit_code : 0;
 }

@@ -38,9 +38,8 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   CLI::Option* output = command.add_option("--output", to.output, "File for the answers to --prompts; default: standard output");
   CLI::Option* resume = command.add_flag("--resume", to.resume, "Give the answers that --output lacks");
   CLI::Option* overwrite = command.add_flag("--overwrite", to.overwrite, "Begin --output anew");
-  command.add_option("--at-once", to.at_once, "Answers to --prompts under way at once; default: as memory allows, at most 32")
-      ->check(count_from(1))
-      ->needs(prompts);
+  CLI::Option* at_once = command.add_option("--at-once", to.at_once, "Answers under way at once; default: as memory allows, at most 32")
+                             ->check(count_from(1));
   CLI::Option* chat = command.add_flag("--chat", to.chat, "A conversation: every line of standard input gets an answer; /help lists what else can be said");
   CLI::Option* session = command.add_option("--session", to.session, "File that --chat goes on with, where it is there, and keeps the conversation in");
   CLI::Option* system = command.add_option("--system", to.system, "System message of the chat template");
@@ -61,6 +60,7 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   session->needs(chat);
   raw->excludes(chat)->excludes(system);
   samples->excludes(chat);
+  at_once->excludes(chat);
 }
 
 }  // namespace

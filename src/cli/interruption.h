@@ -2,10 +2,16 @@
 
 namespace cotune {
 
-/// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more ends the program. Reads of the terminal are
-/// cut short by it.
+/// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more ends the program. Called again it forgets
+/// a Ctrl-C, and nothing else: asked_to_end() stays.
 void catch_interruption();
 bool interrupted();
+
+/// SIGTERM or SIGHUP has come: not what is under way is to end, but the program.
+bool asked_to_end();
+
+/// Waits until something can be read from the descriptor, or its end; false where interrupted() came first.
+bool wait_for_input(int descriptor);
 
 /// What a command exits with that was interrupted.
 inline constexpr int interrupted_exit_code = 130;

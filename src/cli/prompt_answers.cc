@@ -95,16 +95,18 @@ class PromptAnswers {
     answers_ = std::move(stored);
   }
 
+  ordered_json system_message() const { return {{"role", "system"}, {"content", *options_.system}}; }
+
   std::vector<int32_t> tokens_of(const FilePrompt& prompt) const {
     if (!prompt.messages.is_null()) {
       model_.need_template("a prompt of messages");
       ordered_json messages = prompt.messages;
-      if (options_.system && messages.front()["role"] != "system") messages.insert(messages.begin(), {{"role", "system"}, {"content", *options_.system}});
+      if (options_.system && messages.front()["role"] != "system") messages.insert(messages.begin(), system_message());
       return model_.chat_prompt(messages, prompt.tools);
     }
     if (prompt.is_whole_text || options_.raw || model_.text().chat_template() == nullptr) return model_.plain_prompt(prompt.text);
     ordered_json messages = ordered_json::array();
-    if (options_.system) messages.push_back({{"role", "system"}, {"content", *options_.system}});
+    if (options_.system) messages.push_back(system_message());
     messages.push_back({{"role", "user"}, {"content", prompt.text}});
     return model_.chat_prompt(messages);
   }
@@ -112,7 +114,8 @@ class PromptAnswers {
   void check_prompts() {
     PromptFile file(options_.prompts);
     Diagnostics mistakes;
-    for (int64_t index = 0;; ++index) {
+    int64_t index = 0;
+    for (;; ++index) {
       if (mistakes.size() >= most_mistakes) break;
       try {
         const std::optional<FilePrompt> prompt = file.next();
@@ -124,6 +127,7 @@ class PromptAnswers {
     }
     mistakes.throw_if_any();
     if (all_ == 0) throw_user_error("{}: holds no prompts", options_.prompts);
+    if (stored_ != nullptr) stored_->check_range(index, options_.samples);
   }
 
   void check_prompt(const FilePrompt& prompt, int64_t index, Diagnostics& mistakes) {
@@ -131,6 +135,8 @@ class PromptAnswers {
     for (const char* field : answer_fields) {
       if (prompt.record.contains(field)) mistake(field, "is also a field of the answers; give it another name");
     }
+    if (options_.raw && !prompt.messages.is_null()) mistake("messages", "--raw has no effect on a chat; leave it out");
+    if (options_.system && prompt.is_whole_text) mistake("instruction", "--system has no effect on a prompt without a template; leave it out");
     try {
       const auto count = static_cast<int64_t>(tokens_of(prompt).size());
       const int64_t context = model_.files().config.context_length;

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "data/example_builder.h"
 #include "data/jsonl.h"
+#include "data/record_error.h"
 #include "data/unicode.h"
 
 namespace cotune {
@@ -62,10 +63,13 @@ void Conversation::keep(size_t count) {
   while (messages_.size() > count) messages_.erase(messages_.size() - 1);
 }
 
+ordered_json tools_of(const SessionFile& session) { return tools_of_chat(session.record); }
+
 SessionFile read_session(const std::filesystem::path& path) {
   SessionFile session;
   try {
-    const ordered_json file = parse_json_line(read_file(path));
+    session.record = parse_json_line(read_file(path));
+    const ordered_json& file = session.record;
     if (file.is_object() && file.contains("messages")) {
       session.of_all = Conversation::from_messages(file["messages"]);
     } else if (file.is_object() && file.contains("conversations") && file["conversations"].is_object()) {
@@ -73,6 +77,9 @@ SessionFile read_session(const std::filesystem::path& path) {
     } else {
       throw_user_error("is no session: expected {{\"messages\": […]}}, or {{\"conversations\": {{\"ADAPTER\": […]}}}}");
     }
+    tools_of(session);
+  } catch (const RecordError& error) {
+    throw_user_error("{}: {}: {}", path.string(), error.field(), error.what());
   } catch (const std::runtime_error& error) {
     const std::string text = error.what();
     if (text.starts_with(path.string())) throw UserError(text);
@@ -82,8 +89,10 @@ SessionFile read_session(const std::filesystem::path& path) {
 }
 
 void write_session(const std::filesystem::path& path, const SessionFile& session) {
-  ordered_json file;
+  ordered_json file = session.record;
+  file.erase(session.of_all ? "conversations" : "messages");
   if (session.of_all) file["messages"] = session.of_all->messages();
+  if (!session.of_all) file["conversations"] = ordered_json::object();
   for (const auto& [name, conversation] : session.by_adapter) file["conversations"][name] = conversation.messages();
   write_file_atomically(path, file.dump() + "\n");
 }

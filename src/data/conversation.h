@@ -38,11 +38,15 @@ class Conversation {
 };
 
 /// What a session's file holds: {"messages": […]}, which is a record of training data too, or, of several adapters,
-/// {"conversations": {"NAME": […], …}}.
+/// {"conversations": {"NAME": […], …}}. What else stands in it (`tools`, `id`, …) is kept.
 struct SessionFile {
+  nlohmann::ordered_json record = nlohmann::ordered_json::object();  ///< the whole object; its conversations are those below
   std::optional<Conversation> of_all;
   std::map<std::string, Conversation> by_adapter;
 };
+
+/// Those of the record, as templates take them; null: none. Throws RecordError.
+nlohmann::ordered_json tools_of(const SessionFile& session);
 
 /// Throws UserError naming the file and the place in it.
 SessionFile read_session(const std::filesystem::path& path);

@@ -4,11 +4,14 @@
     COTUNE=build/cotune python3 tests/cli/chat_test.py [UNITTEST OPTIONS]
 """
 import json
+import signal
+import subprocess
 import unittest
 
 from generations import Generates, trained_adapter
+from program import LIMIT_S
 from terminal_screen import TerminalProgram
-from tiny_models import ROOT
+from tiny_models import ROOT, TEMPLATE, copy_model
 
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
 
@@ -60,6 +63,17 @@ class Commands(Chats):
             self.assertIn(wanted, self.chat(line, expect=2))
 
 
+    def test_another_answer_is_given_by_those_that_have_answered(self):
+        answers = self.chat("One?", "/new", "/adapter two", "Two?", "/adapter all", "/retry", "Three?",
+                            options=("--session", self.session, *self.several))
+        self.assertEqual([answer["adapter"] for answer in answers], ["base", "one", "two", "two", "two", "base", "one", "two"])
+        self.assertEqual(answers[4]["tokens"], answers[3]["tokens"])
+        kept = json.loads(self.session.read_text())["conversations"]
+        self.assertEqual({name: [message["content"] for message in messages][::2] for name, messages in kept.items()},
+                         {"base": ["Three?"], "one": ["Three?"], "two": ["Two?", "Three?"]})
+        self.assertIn("/retry: there is no answer yet", self.chat("/retry", options=self.several, expect=2))
+
+
 class Sessions(Chats):
     def test_go_on_where_they_were(self):
         options = ("--session", self.session, "--system", "Short.")
@@ -84,6 +98,34 @@ class Sessions(Chats):
         self.assertEqual(again["two"], kept["two"])
         self.assertEqual(again["one"][:4], kept["one"])
         self.assertEqual(again["one"][5]["content"], alone["text"])
+
+    def test_that_are_records_of_training_data_keep_their_other_fields(self):
+        self.model = copy_model(self.path / "with-tools", template="{% if tools %}<tools>{{ tools[0].name }}\n{% endif %}" + TEMPLATE)
+        tools = [{"name": "look_up"}]
+        record = {"id": 7, "messages": [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1."}], "tools": tools}
+        self.session.write_text(json.dumps(record))
+        (answer,) = self.chat("Two?", options=("--session", self.session))
+        self.assertEqual(answer["tokens"], self.tokens_behind(("tools", "look_up"), *self.messages()[:-1]))
+        kept = json.loads(self.session.read_text())
+        self.assertEqual((list(kept), kept["id"], kept["tools"], len(kept["messages"])), (["id", "messages", "tools"], 7, tools, 4))
+        self.chat("Three?", options=("--session", self.session, *self.several))
+        kept = json.loads(self.session.read_text())
+        self.assertEqual((sorted(kept), kept["id"], kept["tools"]), (["conversations", "id", "tools"], 7, tools))
+        self.session.write_text(json.dumps({**record, "tools": 3}))
+        self.assertRegex(self.chat("Two?", options=("--session", self.session), expect=2), r"chat\.json: tools: expected a list")
+
+    def test_end_in_order_where_the_program_is_asked_to(self):
+        """In a pipe that stays open."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            process = subprocess.Popen(self.command("generate", "--model", self.model, "--dtype", "f64", "--chat", "--json", "--max-new-tokens", "6",
+                                                    "--session", self.session), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.running.append(process)
+            process.stdin.write(b"One?\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline())
+            process.send_signal(number)
+            self.assertEqual(process.wait(LIMIT_S), 130)
+            self.assertEqual(self.messages()[-2:], [("user", "One?"), ("assistant", answer["text"])])
 
     def test_that_are_damaged_are_named_and_left(self):
         self.session.write_text('{"messages": [{"role": "usr"}]}')
@@ -125,6 +167,25 @@ class OnATerminal(Chats):
         program.press("\x04")
         self.assertEqual(program.end(), 0)
         self.assertEqual([role for role, _ in self.messages()], ["user", "assistant"])
+
+    def test_the_program_ends_where_it_is_asked_to(self):
+        program = self.terminal("--chat", "--max-new-tokens", "6", "--session", self.session)
+        self.say(program, "One?\n", 1)
+        self.say(program, "half a mess", 2)
+        program.process.send_signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 130)
+        self.assertEqual([role for role, _ in self.messages()], ["user", "assistant"])
+        # While it answers.
+        program = self.terminal("--chat", "--max-new-tokens", "400")
+        self.say(program, "One?\n", 1)
+        program.wait_for(lambda screen: len(screen.normal.partition("One?\r\n")[2]) > 5)
+        program.process.send_signal(signal.SIGTERM)
+        self.assertEqual(program.end(), 130)
+        # Where its window is closed.
+        program = self.terminal("--chat")
+        self.say(program, "", 1)
+        program.hang_up()
+        self.assertEqual(program.process.wait(LIMIT_S), 130)
 
     def test_several_adapters_answer_side_by_side_or_one_under_another(self):
         for columns in (120, 30):

@@ -3,6 +3,7 @@
 
     COTUNE=build/cotune python3 tests/cli/prompts_test.py [UNITTEST OPTIONS]
 """
+import fcntl
 import json
 import signal
 import time
@@ -52,9 +53,28 @@ class Answers(Prompts):
                                (7, ("--prompt", "x" * 22))):
             alone = self.answer("--max-new-tokens", "6", *options)
             self.assertEqual((answers[index]["text"], answers[index]["prompt_tokens"]), (alone["text"], alone["prompt_tokens"]))
+        self.prompts.write_text("".join(json.dumps(RECORDS[index]) + "\n" for index in (0, 3)))
         raw = self.answers("--max-new-tokens", "6", "--raw")
         self.assertEqual(raw[0]["text"], self.answer("--max-new-tokens", "6", "--raw", "--prompt", "What is it?")["text"])
-        self.assertEqual(raw[3]["text"], answers[3]["text"])  # as it is in any case
+        self.assertEqual(raw[1]["text"], answers[3]["text"])  # as it is in any case
+
+    def test_follow_a_system_message_unless_they_have_their_own(self):
+        self.prompts.write_text("".join(json.dumps(record) + "\n" for record in (
+            {"prompt": "One?"}, {"messages": [{"role": "user", "content": "One?"}]}, {"conversations": [{"from": "human", "value": "One?"}]},
+            {"messages": [{"role": "system", "content": "Long."}, {"role": "user", "content": "One?"}]})))
+        *short, long = self.answers("--max-new-tokens", "6", "--system", "Short.")
+        wanted = self.answer("--max-new-tokens", "6", "--system", "Short.", "--prompt", "One?")
+        self.assertEqual([(answer["text"], answer["prompt_tokens"]) for answer in short], 3 * [(wanted["text"], wanted["prompt_tokens"])])
+        self.assertEqual(long["text"], self.answer("--max-new-tokens", "6", "--system", "Long.", "--prompt", "One?")["text"])
+
+    def test_to_one_prompt_do_not_depend_on_how_many_are_given_at_once(self):
+        def samples(*options):
+            done = self.generate("--json", "--prompt", "What is it?", "--samples", "7", "--max-new-tokens", "6", *options)
+            return [json.loads(line)["tokens"] for line in done.stdout.splitlines()]
+        wanted = samples()
+        self.assertEqual(len(wanted), 7)
+        self.assertEqual(samples("--at-once", "1"), wanted)
+        self.assertEqual(samples("--at-once", "3"), wanted)
 
     def test_do_not_depend_on_how_many_are_given_at_once(self):
         wanted = self.many()
@@ -91,6 +111,20 @@ class Answers(Prompts):
         output.write_text("old\n")
         self.many("--output", output, "--overwrite")
         self.assertEqual(output.read_text(), whole)
+        for torn in ("", "{", lines[0][:14], lines[0][:-1], whole + lines[0][:20]):
+            output.write_text(torn)
+            self.many("--output", output, "--resume")
+            self.assertEqual(output.read_text(), whole)
+
+    def test_that_were_not_finite_are_given_anew(self):
+        output = self.path / "answers.jsonl"
+        self.many("--output", output)
+        whole = output.read_text()
+        lines = [json.loads(line) for line in whole.splitlines()]
+        lines[3].update(text="", stop="not_finite", new_tokens=0)
+        output.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.many("--output", output, "--resume")
+        self.assertEqual([json.loads(line) for line in output.read_text().splitlines()], [json.loads(line) for line in whole.splitlines()])
 
     def test_outlive_the_program(self):
         """Killed in the middle, what was answered is there, and --resume gives the rest."""
@@ -139,8 +173,39 @@ class Mistakes(Prompts):
         self.assertRegex(self.refused(*resume, "--adapter", f"one={self.adapters[0]}"), r"answers\.jsonl:1: adapter: expected one, found `base`")
         self.assertRegex(self.refused(*resume, "--adapter", "base", "--adapter", f"one={self.adapters[0]}"),
                          r"answers\.jsonl:1: answers another prompt than the one numbered 0")
-        output.write_text("{}\n")
-        self.assertRegex(self.refused(*resume), r"answers\.jsonl:1: is no answer of `cotune generate --prompts`")
+        for foreign in ("{}\n", "my notes", '{"index": 0, "prompt": "x"}', '{"index":0,"prompt":"x"}', '{"messages": [', "[]"):
+            output.write_text(foreign)
+            self.assertRegex(self.refused(*resume), r"answers\.jsonl:1: is no answer of `cotune generate --prompts`")
+            self.assertEqual(output.read_text(), foreign)
+
+    def test_in_what_is_asked_of_a_file_that_is_resumed(self):
+        output = self.path / "answers.jsonl"
+        self.many("--output", output)
+        whole = output.read_text()
+        adapters = ("--adapter", "base", "--adapter", f"one={self.adapters[0]}")
+        self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", *adapters),
+                         r"answers\.jsonl:2: is sample 1 of an answer to prompt 0 \(both from 0\), of 1 samples and 13 prompts that are asked for")
+        self.prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS[:2]))
+        self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", "--samples", "2", *adapters),
+                         r"answers\.jsonl:9: is sample 0 of an answer to prompt 2 .* 2 samples and 2 prompts")
+        self.assertEqual(output.read_text(), whole)
+
+    def test_that_two_make_of_one_file(self):
+        output = self.path / "answers.jsonl"
+        output.write_text("")
+        with output.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            for option in ("--resume", "--overwrite"):
+                self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, option),
+                                 r"answers\.jsonl: another process is writing it")
+        self.assertEqual(len(self.generate("--prompts", self.prompts, "--max-new-tokens", "2", "--output", output, "--resume").stdout), 0)
+        self.assertEqual(len(output.read_text().splitlines()), len(RECORDS))
+
+    def test_in_options_that_would_have_no_effect_on_a_record(self):
+        self.assertRegex(self.refused("--prompts", self.prompts, "--raw"),
+                         r"prompts\.jsonl:2: messages: --raw has no effect on a chat(.|\n)*prompts\.jsonl:3: messages: --raw has no effect")
+        self.assertRegex(self.refused("--prompts", self.prompts, "--system", "Short."),
+                         r"prompts\.jsonl:4: instruction: --system has no effect on a prompt without a template")
 
     def test_in_options(self):
         for options, wanted in ((("--resume",), r"--resume requires --output"), (("--json",), r"--prompts excludes --json|--json excludes"),

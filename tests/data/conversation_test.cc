@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -81,6 +82,19 @@ TEST_F(SessionFiles, AreReadAsTheyWereWritten) {
   EXPECT_FALSE(again.of_all);
   EXPECT_EQ(contents(again.by_adapter.at("a")), "u:x ");
   EXPECT_EQ(contents(again.by_adapter.at("base")), "u:y ");
+}
+
+TEST_F(SessionFiles, KeepWhatElseStandsInThem) {
+  write_file_atomically(path(), R"({"id": 1, "messages": [], "tools": [{"name": "f"}]})");
+  SessionFile session = read_session(path());
+  EXPECT_EQ(tools_of(session).dump(), R"([{"name":"f"}])");
+  session.of_all->say("x");
+  write_session(path(), session);
+  EXPECT_EQ(read_file(path()), R"({"id":1,"messages":[{"role":"user","content":"x"}],"tools":[{"name":"f"}]})" "\n");
+  session.by_adapter["a"] = *std::exchange(session.of_all, std::nullopt);
+  write_session(path(), session);
+  EXPECT_EQ(read_file(path()), R"({"id":1,"tools":[{"name":"f"}],"conversations":{"a":[{"role":"user","content":"x"}]}})" "\n");
+  EXPECT_TRUE(tools_of(SessionFile()).is_null());
 }
 
 TEST_F(SessionFiles, MistakesAreNamed) {
