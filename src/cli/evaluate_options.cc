@@ -15,8 +15,6 @@ constexpr const char* reading_options[] = {"format", "chat_template", "max_lengt
 void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* data) {
   for (const char* key : reading_options) {
     const Option& option = *find_option(Section::data, key);
-    std::string name = std::string("--") + key;
-    std::ranges::replace(name, '_', '-');
     const auto check = [&option](const std::string& text) {
       const auto value = read_option_value(option, YAML::Node(text), true);
       const auto* mistake = std::get_if<ValueMistake>(&value);
@@ -24,13 +22,18 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
     };
     command
         .add_option_function<std::string>(
-            name, [&to, key](const std::string& text) { to.data_options[key] = text; }, option.description + " As in the jobs file")
+            reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text; }, option.description + " As in the jobs file")
         ->check(CLI::Validator(check, ""))
         ->needs(data);
   }
 }
 
 }  // namespace
+
+std::string reading_option(std::string key) {
+  std::ranges::replace(key, '_', '-');
+  return "--" + key;
+}
 
 void add_evaluate_options(CLI::App& command, EvaluateOptions& to) {
   add_model_options(command, to.model);
@@ -67,8 +70,8 @@ void add_evaluate_options(CLI::App& command, EvaluateOptions& to) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
   CLI::Option* raw = command.add_flag("--raw", to.raw, "Questions with choices stand as they are, without the chat template");
-  command.add_option("--delimiter", to.delimiter, "Between a question as it is and a choice; default a space");
   raw->needs(data);
+  command.add_option("--delimiter", to.delimiter, "Between a question as it is and a choice; default a space")->needs(data);
   command.add_option("--answers", to.answers, "File for what was answered or chosen to each example, a line of JSON each");
   command.add_flag("--json", to.json, "A line of JSON for every adapter and file in place of tables");
 }

@@ -31,6 +31,9 @@ struct EvaluateOptions {
   std::vector<std::string> stop;
 };
 
+/// As the command line names what the jobs file calls `key`.
+std::string reading_option(std::string key);
+
 void add_evaluate_options(CLI::App& command, EvaluateOptions& options);
 
 }  // namespace cotune

@@ -8,6 +8,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
+#include "cli/data_reading.h"
 #include "cli/run_setup.h"
 #include "data/data_file.h"
 #include "data/example_builder.h"
@@ -60,6 +61,7 @@ TokenisedChoices tokens_behind_text(const AdaptedModel& model, std::string text,
 
 TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record, const EvaluateOptions& options) {
   const bool is_chat = !record.messages.is_null();
+  if (is_chat && options.raw) throw RecordError("messages", "--raw has no effect on a chat; leave it out");
   if (!is_chat && (options.raw || model.text().chat_template() == nullptr)) {
     return tokens_behind_text(model, record.text, record, options.delimiter.value_or(" "));
   }
@@ -143,17 +145,30 @@ void check_answerable(const DataSpec& spec, const std::vector<FileReport>& files
   for (const FileReport& file : files) {
     if (file.format == DataFormat::text) mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
   }
+  const auto has_tokens = [&](const std::string& source) {
+    return std::ranges::any_of(files, [&](const FileReport& file) { return file.file == source && file.format == DataFormat::tokens; });
+  };
   for (int64_t i = 0; i < examples.size() && mistakes.size() == before; ++i) {
-    if (!spec.train_on_prompt && last_answer_of(examples, i)) continue;
-    mistakes.add(examples.source(i), examples.line(i), "",
-                 spec.train_on_prompt ? "prompts are learned too (train_on_prompt): --exact-match and --choices cannot tell answers from them"
-                                      : "nothing stands before what is learned: --exact-match and --choices need a prompt");
+    const std::optional<LastAnswer> last = last_answer_of(examples, i);
+    if (spec.train_on_prompt) {
+      mistakes.add(examples.source(i), examples.line(i), "",
+                   "prompts are learned too (train_on_prompt): --exact-match and --choices cannot tell answers from them");
+    } else if (!last) {
+      mistakes.add(examples.source(i), examples.line(i), "", "nothing stands before what is learned: --exact-match and --choices need a prompt");
+    } else if (last->prompt.size() == 1 && has_tokens(examples.source(i))) {
+      mistakes.add(examples.source(i), examples.line(i), "labels",
+                   "all tokens but the first are learned: --exact-match and --choices cannot tell an answer from its prompt; a prompt has the "
+                   "label -100");
+    }
   }
 }
 
 std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, const AdaptedModel& model) {
   std::vector<EvaluatedData> all;
   Diagnostics mistakes;
+  RunSpec run;
+  run.threads = options.model.threads;
+  const DataReading reading(run);
   for (const std::string& path : options.data) {
     EvaluatedData& data = all.emplace_back();
     data.name = path;
@@ -165,10 +180,17 @@ std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, c
         continue;
       }
       if (!options.data_options.empty()) {
-        mistakes.add(path, 0, "", fmt::format("holds questions with choices, on which {} has no effect", options.data_options.begin()->first));
+        mistakes.add(path, 0, "",
+                     fmt::format("holds questions with choices, on which {} has no effect", reading_option(options.data_options.begin()->first)));
         continue;
       }
       data.questions = read_questions(path, options, model, mistakes);
+      continue;
+    }
+    if (options.raw || options.delimiter) {
+      mistakes.add(path, 0, "",
+                   fmt::format("holds examples, on which {} has no effect; it is for questions with choices of their own",
+                               options.raw ? "--raw" : "--delimiter"));
       continue;
     }
     JobSpec job;
@@ -176,7 +198,7 @@ std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, c
     job.data = data_spec(options);
     job.data.train = {{path}};
     const size_t before = mistakes.size();
-    JobData read = read_data(job, model.text(), model.files().config, mistakes);
+    JobData read = read_data(job, model.text(), model.files().config, reading, mistakes);
     check_answerable(job.data, read.files, read.train, options, mistakes);
     for (const FileReport& file : read.files) {
       if (file.truncated + file.dropped_long + file.dropped_unlearned > 0) write_to_standard_error(file.to_string() + "\n");

@@ -69,7 +69,6 @@ std::string dtype_of_run(const EvaluatedRun& run, const ModelOptions& options) {
 std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const EvaluateOptions& options, const AdaptedModel& model) {
   std::vector<EvaluatedData> all;
   std::map<std::string, size_t> by_content;
-  const DataReading reading(run.record.configuration.run);
   Diagnostics mistakes;
   RunSpec spec = run.record.configuration.run;
   if (options.model.threads > 0) spec.threads = options.model.threads;

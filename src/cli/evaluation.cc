@@ -180,7 +180,7 @@ class Evaluation {
       if (questions.tokens.empty()) continue;
       std::vector<Adapter*> adapters;
       for (const size_t adapter : data_[i].adapters) adapters.push_back(model_.adapter(adapter));
-      const auto likelihoods = choice_likelihoods(generator, adapters, questions.tokens, interrupted,
+      const auto likelihoods = choice_likelihoods(generator, adapters, questions.tokens, model_.free_bytes() / 2, interrupted,
                                                   [&](size_t done) { progress.tell(before + static_cast<int64_t>(done), all); });
       if (!likelihoods) return false;
       before += static_cast<int64_t>(questions.tokens.size());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/generation.h"
+
 namespace cotune {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr size_t places_ahead = 16;
 }  // namespace
 
 AnswerPlaces::AnswerPlaces(const Backbone& model, int64_t at_once, int64_t bytes)
-    : bytes_per_token_(2 * model.config().layer_count * model.attention_shape().kv_columns() * static_cast<int64_t>(c10::elementSize(model.compute()))),
+    : bytes_per_token_(cached_bytes_per_token(model)),
       longest_(model.positions()),
       places_(at_once > 0 ? at_once : most_places),
       bytes_(at_once > 0 ? std::numeric_limits<int64_t>::max() : bytes) {}

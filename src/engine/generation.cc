@@ -68,13 +68,17 @@ std::string to_string(StopReason reason) {
   return "";
 }
 
-CachedSequence CachedSequence::copy() const {
+int64_t cached_bytes_per_token(const Backbone& model) {
+  return 2 * model.config().layer_count * model.attention_shape().kv_columns() * static_cast<int64_t>(c10::elementSize(model.compute()));
+}
+
+CachedSequence CachedSequence::copy(int64_t more_tokens) const {
   const MemoryScope scope(MemoryKind::chain_kv);
   CachedSequence other(adapter_);
   other.tokens_ = tokens_;
   const auto used = static_cast<int64_t>(tokens_.size());
   for (const ChainCache& layer : layers_) {
-    other.layers_.push_back({layer.keys.narrow(0, 0, used).clone(), layer.values.narrow(0, 0, used).clone(), {}, {}});
+    other.layers_.push_back({grown(layer.keys, used, used + more_tokens), grown(layer.values, used, used + more_tokens), {}, {}});
   }
   return other;
 }
@@ -309,7 +313,7 @@ void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> fe
   for (const Piece& piece : pieces) {
     const Feed& feed = feeds[piece.feed];
     CachedSequence& sequence = *feed.sequence;
-    make_room(sequence, piece.count);
+    make_room(sequence, static_cast<int64_t>(feed.tokens.size()) - piece.begin);
     const auto begin = static_cast<int64_t>(tokens.size()), position = static_cast<int64_t>(sequence.tokens_.size());
     if (rounds.empty() || rounds.back().adapter != sequence.adapter()) {
       JobRound round;

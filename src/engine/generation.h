@@ -17,8 +17,8 @@
 namespace cotune {
 
 /// Tokens that went through the model, with their keys and values: 2 · layers · kv columns elements a token, charged as
-/// chain_kv; room grows by doubling, up to the model's context. Belongs to one Generator's backbone and one adapter,
-/// whose parameters must not change while it is used.
+/// chain_kv. Room for a feed is made at once; it grows by doubling, up to the model's context. Belongs to one Generator's
+/// backbone and one adapter, whose parameters must not change while it is used.
 class CachedSequence {
  public:
   explicit CachedSequence(Adapter* adapter = nullptr) : adapter_(adapter) {}
@@ -26,8 +26,8 @@ class CachedSequence {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   /// Forgets all tokens but the first `count`.
   void truncate(int64_t count) { tokens_.resize(static_cast<size_t>(count)); }
-  /// With keys and values of its own.
-  CachedSequence copy() const;
+  /// With keys and values of its own, and room for exactly so many more tokens.
+  CachedSequence copy(int64_t more_tokens = 0) const;
 
  private:
   friend class Generator;
@@ -35,6 +35,9 @@ class CachedSequence {
   std::vector<int32_t> tokens_;
   std::vector<ChainCache> layers_;
 };
+
+/// Of a token's keys and values in a CachedSequence.
+int64_t cached_bytes_per_token(const Backbone& model);
 
 struct GenerationRequest {
   std::vector<int32_t> prompt;       ///< at least one token
@@ -94,6 +97,7 @@ class Generator {
   /// token_budget: tokens that go through the model at once; longer prompts are cut. Results do not depend on it but for
   /// rounding.
   explicit Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget = 1024);
+  const Backbone& backbone() const { return stage_.backbone(); }
 
   /// Throws UserError for a prompt that is empty, has tokens beyond the model's vocabulary, or leaves no room in its context.
   void check(std::span<const GenerationRequest> requests) const;

@@ -9,7 +9,7 @@ namespace cotune {
 
 struct ChoiceScore {
   size_t likeliest = 0;            ///< the choice with the highest log probability; of equal ones the first
-  size_t likeliest_by_length = 0;  ///< with the highest log probability per byte of its text
+  size_t likeliest_by_length = 0;  ///< with the highest log probability per character (code point) of its text
 };
 
 /// log_probabilities: of each choice's tokens behind the question. texts: of the choices, without what joins them to the question.

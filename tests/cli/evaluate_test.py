@@ -114,6 +114,22 @@ class Losses(Evaluates):
         self.assertEqual(self.lines()["base"]["tokens"], 18)
         self.assertEqual(self.lines("--max-length", "4", "--max-examples", "2")["base"]["tokens"], 6)
 
+    def test_come_with_the_share_of_examples_whose_every_token_is_the_first_choice(self):
+        records = []
+        for i, record in enumerate(completions(8)):
+            tokens = self.answer("--raw", "--prompt", record["prompt"], "--max-new-tokens", "4")["tokens"]
+            if i >= 3:
+                tokens[i % len(tokens)] ^= 1
+            prompt = list(map(ord, record["prompt"]))
+            records.append({"input_ids": prompt + tokens, "labels": [-100] * len(prompt) + tokens})
+        self.write(records)
+        line = self.lines()["base"]
+        self.assertEqual(line["accuracy"], 3 / 8)
+        self.assertAlmostEqual(line["accuracy_stderr"], math.sqrt(3 / 8 * 5 / 8 / 7))
+        for index in (0, 3):
+            self.write(records[index:index + 1])
+            self.assertEqual(self.lines()["base"]["accuracy"], index == 0)
+
     def test_stand_in_a_table(self):
         self.write(completions(5))
         table = self.evaluate("--data", self.data, *self.adapters).stdout
@@ -235,6 +251,9 @@ class Mistakes(Evaluates):
                 (("--data", self.data, "--answers", "x"), r"--answers: nothing is answered or chosen"),
                 (("--data", self.data, "--format", "chats"), r"--format: must be one of"),
                 (("--run", self.path, "--data", self.data), r"excludes"),
+                (("--run", self.path, "--delimiter", ""), r"--delimiter requires --data"),
+                (("--data", self.data, "--raw"), r"data\.jsonl: holds examples, on which --raw has no effect"),
+                (("--data", self.data, "--delimiter", " "), r"data\.jsonl: holds examples, on which --delimiter has no effect"),
                 (("--data", self.path / "none"), r"none: .*cannot open")):
             self.assertRegex(self.refused(*options), wanted)
 
@@ -253,6 +272,13 @@ class Mistakes(Evaluates):
         self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true"), r"data\.jsonl:1: prompts are learned too")
         self.write([{"text": "abc"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"plain text has no answers")
+        for record in ({"input_ids": [97, 98, 99], "labels": [97, 98, 99]}, {"input_ids": [97, 98, 99], "labels": [-100, 98, 99]}):
+            self.write([{"input_ids": [97, 98, 99], "labels": [-100, -100, 99]}, record])
+            for options in (("--exact-match",), ("--choices", "b,c")):
+                self.assertRegex(self.refused("--data", self.data, *options), r"data\.jsonl:2: labels: all tokens but the first are learned")
+        self.write([{"messages": [{"role": "user", "content": "a"}], "choices": ["x", "y"], "answer": 0}])
+        self.assertRegex(self.refused("--data", self.data, "--raw"), r"data\.jsonl:1: messages: --raw has no effect on a chat")
+        self.assertRegex(self.refused("--data", self.data, "--train-on-prompt", "true"), r"on which --train-on-prompt has no effect")
 
     def test_an_interruption_leaves_the_old_answers(self):
         self.write([{"prompt": "x" * 400, "completion": "y" * 100}] * 3000)

@@ -51,11 +51,13 @@ TEST(ChoiceRecord, MistakesNameTheirField) {
               StartsWith("messages: ends with an answer"));
 }
 
-TEST(ChoiceScore, IsByLogProbabilityAndByLogProbabilityPerByte) {
+TEST(ChoiceScore, IsByLogProbabilityAndByLogProbabilityPerCharacter) {
   const std::vector<std::string> texts = {"a", "abcdefgh", "é"};
   const ChoiceScore score = score_choices(std::vector<double>{-2, -8, -3}, texts);
   EXPECT_EQ(score.likeliest, 0u);
   EXPECT_EQ(score.likeliest_by_length, 1u);
+  EXPECT_EQ(score_choices(std::vector<double>{-6, -12}, std::vector<std::string>{"нет", "yes maybe"}).likeliest_by_length, 1u)
+      << "characters are counted, not bytes";
   EXPECT_EQ(score_choices(std::vector<double>{-4, -4}, std::vector<std::string>{"a", "b"}).likeliest, 0u);
 }
 

@@ -6,6 +6,7 @@
 #include "evaluate/held_out_loss.h"
 #include "evaluate/last_answer.h"
 #include "model/weights/model_files.h"
+#include "ops/memory.h"
 #include "support/test_device.h"
 
 namespace cotune::testing {
@@ -79,7 +80,8 @@ TEST(ChoiceLikelihoods, AreThoseOfTheWholeText) {
     for (uint64_t k = 0; k < 2 + i % 3; ++k) question.choices.push_back(random_tokens(100 * i + k, 1 + (i + k) % 5));
   }
   std::vector<Adapter*> adapters = {nullptr, nullptr};
-  const auto found = choice_likelihoods(generator, adapters, questions);
+  const int64_t token = cached_bytes_per_token(generator.backbone());
+  const auto found = choice_likelihoods(generator, adapters, questions, 10000 * token);
   ASSERT_TRUE(found);
   for (const auto& of_adapter : *found) {
     ASSERT_EQ(of_adapter.size(), questions.size());
@@ -93,7 +95,40 @@ TEST(ChoiceLikelihoods, AreThoseOfTheWholeText) {
       }
     }
   }
-  EXPECT_FALSE(choice_likelihoods(generator, adapters, questions, [] { return true; }));
+  for (const int64_t tokens : {0, 100, 300, 700}) {
+    size_t done = 0;
+    const auto few = choice_likelihoods(generator, adapters, questions, tokens * token, {}, [&](size_t now) {
+      EXPECT_GE(now, done);
+      done = now;
+    });
+    ASSERT_TRUE(few);
+    EXPECT_EQ(done, questions.size());
+    for (size_t adapter = 0; adapter < adapters.size(); ++adapter) {
+      for (size_t i = 0; i < questions.size(); ++i) {
+        ASSERT_EQ((*few)[adapter][i].size(), questions[i].choices.size());
+        for (size_t k = 0; k < questions[i].choices.size(); ++k) {
+          EXPECT_NEAR((*few)[adapter][i][k].log_probability, (*found)[adapter][i][k].log_probability, 1e-9) << tokens << " " << i << " " << k;
+        }
+      }
+    }
+  }
+  EXPECT_FALSE(choice_likelihoods(generator, adapters, questions, 0, [] { return true; }));
+}
+
+TEST(ChoiceLikelihoods, HoldNoMoreKeysAndValuesThanTheyMay) {
+  install_counting_allocator();
+  const auto model = tiny_model();
+  Generator generator(model);
+  TokenisedChoices question{random_tokens(1, 129), {}};
+  for (uint64_t k = 0; k < 20; ++k) question.choices.push_back(random_tokens(100 + k, 11));
+  const std::vector<Adapter*> adapters(3, nullptr);
+  const std::vector<TokenisedChoices> questions = {question, question};
+  for (const int64_t tokens : {300, 1000, 4000}) {
+    const int64_t before = memory_usage()[MemoryKind::chain_kv];
+    reset_memory_peaks();
+    ASSERT_TRUE(choice_likelihoods(generator, adapters, questions, tokens * cached_bytes_per_token(*model)));
+    EXPECT_LE(memory_usage().peak_bytes[static_cast<size_t>(MemoryKind::chain_kv)] - before, tokens * cached_bytes_per_token(*model)) << tokens;
+  }
 }
 
 TEST(LastAnswer, IsTheLastRunOfLearnedTokens) {
