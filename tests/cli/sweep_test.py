@@ -197,14 +197,22 @@ class Sweep(ProgramTest):
         self.assertEqual(failed["rungs"], [])
 
     def test_refused_candidates_let_the_others_go_on(self):
+        config = json.loads((self.path / "config.json").read_text())
+        config.update(hidden_size=256, intermediate_size=512, num_hidden_layers=8, num_attention_heads=8)
+        (self.path / "config.json").write_text(json.dumps(config))
+        checked = json.loads(self.run_program("train", self.sweep_file("grid: {adapter.r: [8, 512]}"), "--check", "--json", "--memory", "6GiB").stdout)
+        small, large = (job["peak_bytes"] for job in checked["jobs"])
+        self.assertLess(1.5 * small, large)
+        # What the process takes beside its tensors, and a limit between the two candidates.
+        limit = f"{(6 * 2**30 - checked['memory_limit_bytes'] + (small + large) // 2) >> 10}KiB"
         for number, (sweep, left) in enumerate([
-                ("grid: {adapter.r: [8, 100000, 16]}, max_concurrent: 1", ["finished", "finished"]),
-                ("grid: {adapter.r: [8, 16, 100000]}, max_concurrent: 1, halving: {first_steps: 2, factor: 2, mode: synchronous}",
+                ("grid: {adapter.r: [8, 512, 16]}, max_concurrent: 1", ["finished", "finished"]),
+                ("grid: {adapter.r: [8, 16, 512]}, max_concurrent: 1, halving: {first_steps: 2, factor: 2, mode: synchronous}",
                  ["finished", "stopped_early"])]):
             with self.subTest(sweep):
-                self.train(self.sweep_file(sweep), f"run-{number}", "--memory", "1GiB", expect=1)
+                self.train(self.sweep_file(sweep), f"run-{number}", "--memory", limit, expect=1)
                 ended = statuses(self.sweep(f"run-{number}"))
-                self.assertEqual(ended.pop("sql-r100000"), "refused")
+                self.assertEqual(ended.pop("sql-r512"), "refused")
                 self.assertEqual(sorted(ended.values()), left)
 
     def test_resuming_takes_up_the_paused_one_that_all_wait_for(self):

@@ -293,7 +293,7 @@ TEST(Dataset, ReadsFilesAndRefusesWhatCannotBeRead) {
   EXPECT_EQ(data.files.size(), 2u);
   std::remove(path.c_str());
   spec.eval = testing::TempDir();
-  EXPECT_TRUE(read_job_data({spec, ExampleEncoder()}, diagnostics).files.empty());
+  EXPECT_EQ(read_job_data({spec, ExampleEncoder()}, diagnostics).files, (std::vector<FileReport>{{.file = path}, {.file = spec.eval}}));
   ASSERT_EQ(diagnostics.size(), 2u);
   EXPECT_EQ(diagnostics.items()[0].to_string(), path + ": cannot open: No such file or directory");
   EXPECT_EQ(diagnostics.items()[1].to_string(), spec.eval + ": is not a regular file");

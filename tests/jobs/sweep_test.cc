@@ -221,8 +221,8 @@ TEST(SweepMistakes, OfOptionsThatTheJobSetsItself) {
 TEST(SweepMistakes, OfAJobWithoutHeldOutExamples) {
   EXPECT_EQ(mistakes(file_with("grid: {adapter.r: [4, 8]}", "data: {train: t}")),
             "j.yaml:3: jobs[0].sweep.grid: candidates are compared by what they make of held-out examples: the job needs data.eval or data.eval_fraction above 0");
-  EXPECT_THAT(mistakes(file_with("grid: {adapter.r: [4, 8]}", "data: {train: t, eval_fraction: 0}")), testing::HasSubstr("data.eval_fraction above 0"));
-  EXPECT_THAT(mistakes(file_with("grid: {data.eval_fraction: [0.1, 0]}", "data: {train: t}")), testing::HasSubstr("data.eval_fraction above 0"));
+  EXPECT_TRUE(mistakes(file_with("grid: {adapter.r: [4, 8]}", "data: {train: t, eval_fraction: 0}")).find("data.eval_fraction above 0") != std::string::npos);
+  EXPECT_TRUE(mistakes(file_with("grid: {data.eval_fraction: [0.1, 0]}", "data: {train: t}")).find("data.eval_fraction above 0") != std::string::npos);
 }
 
 TEST(SweepMistakes, OfNamesOnTheCommandLineAndInDefaults) {
