@@ -216,10 +216,12 @@ class Sweep(ProgramTest):
                 self.assertEqual(sorted(ended.values()), left)
 
     def test_resuming_takes_up_the_paused_one_that_all_wait_for(self):
-        jobs = self.sweep_file(f"{GRID}, halving: {{first_steps: 200, mode: synchronous}}", steps=600)
+        jobs = self.sweep_file(f"{GRID}, halving: {{first_steps: 60, mode: synchronous}}", steps=70)
         process = self.start_program("train", jobs, "--output-dir", self.path / "run", "--json")
         self.wait_for(process, lambda event: event["event"] == "step")
-        self.run_program("job", "pause", "--run", self.path / "run", NAMES[2])
+        pause = self.start_program("job", "pause", "--run", self.path / "run", NAMES[2])
+        self.wait_for(process, lambda event: event["event"] == "pause")
+        self.end(pause, 0)
         self.end(process, 130)
         self.assertEqual(sorted(set(statuses(self.sweep("run")).values())), ["paused", "waiting"])
         self.train(jobs, "run", "--resume")
