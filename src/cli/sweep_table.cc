@@ -17,7 +17,7 @@
 namespace cotune {
 namespace {
 
-constexpr size_t widest_value = 24;
+constexpr size_t widest_value = 24, narrowest = 6;
 constexpr size_t most_rungs_shown = 6;
 
 struct Column {
@@ -25,6 +25,7 @@ struct Column {
   Align align = Align::left;
   std::vector<std::string> cells;
   size_t width = 0;
+  size_t least = 0;  ///< to which it may be cut before others are
 };
 
 Column column_of(std::string title, Align align, std::vector<std::string> cells, size_t widest) {
@@ -32,7 +33,18 @@ Column column_of(std::string title, Align align, std::vector<std::string> cells,
   column.width = columns_of(column.title);
   for (const std::string& cell : column.cells) column.width = std::max(column.width, columns_of(cell));
   column.width = std::min(column.width, widest);
+  column.least = column.width;
   return column;
+}
+
+/// Of values: numbers in full, texts cut.
+size_t least_width(const Column& column) {
+  size_t least = narrowest;
+  for (const std::string& cell : column.cells) {
+    const bool is_number = !cell.empty() && cell.find_first_not_of("0123456789.e-+") == std::string::npos;
+    if (is_number) least = std::max(least, cell.size());
+  }
+  return std::min(least, column.width);
 }
 
 std::vector<std::string> cells(const SweepStanding& sweep, const std::function<std::string(const SweepStanding::Row&)>& text) {
@@ -45,10 +57,15 @@ std::string end_text(const SweepStanding::Row& row) {
   const JobState& state = row.job->state();
   if (!state.stopped.empty() && row.has_adapter) {
     const RungRecord& rung = row.rungs.empty() ? RungRecord{} : row.rungs.back();
-    return rung.judgement ? fmt::format("halved, {} of {}", rung.judgement->rank, rung.judgement->of) : "halved";
+    return rung.judgement ? fmt::format("halved, {}/{}", rung.judgement->rank, rung.judgement->of) : "halved";
   }
   if (state.status == JobStatus::stopped_early) return "stopped early";
   return to_string(state.status);
+}
+
+/// `r8-lr0.0003` of `sql-r8-lr0.0003`.
+std::string own_name(const std::string& candidate, const std::string& sweep) {
+  return candidate.starts_with(sweep + "-") ? candidate.substr(sweep.size() + 1) : candidate;
 }
 
 /// `learning_rate` of `train.learning_rate`.
@@ -71,11 +88,17 @@ std::vector<std::string> lines_of(std::vector<Column> columns, size_t row_count,
     for (const Column& column : columns) sum += column.width + 2;
     return sum - 2;
   };
-  // The widest column gives first.
-  while (total() > width) {
-    Column& widest = *std::max_element(columns.begin(), columns.end(), [](const Column& a, const Column& b) { return a.width < b.width; });
-    if (widest.width <= 6) break;
-    --widest.width;
+  // The widest title or text gives first; numbers, names and ends only when nothing else is left.
+  for (const bool gives_all : {false, true}) {
+    while (total() > width) {
+      Column* widest = nullptr;
+      for (Column& column : columns) {
+        const bool may_give = column.width > (gives_all ? narrowest : column.least);
+        if (may_give && (widest == nullptr || column.width > widest->width)) widest = &column;
+      }
+      if (widest == nullptr) break;
+      --widest->width;
+    }
   }
   const bool unicode = shows_unicode();
   std::vector<std::string> lines;
@@ -96,10 +119,11 @@ std::vector<std::string> lines_of(std::vector<Column> columns, size_t row_count,
 
 std::vector<std::string> sweep_table(const SweepStanding& sweep, const std::filesystem::path& folder, size_t columns) {
   std::vector<Column> all;
-  all.push_back(column_of("sweep " + sweep.name, Align::left, cells(sweep, [](const auto& row) { return row.job->spec().name; }), columns));
+  all.push_back(column_of("sweep " + sweep.name, Align::left, cells(sweep, [&](const auto& row) { return own_name(row.job->spec().name, sweep.name); }), columns));
   for (const std::string& option : varied(sweep)) {
     all.push_back(column_of(last_part(option), Align::right,
                             cells(sweep, [&](const auto& row) { return swept_value(row.job->spec(), option); }), widest_value));
+    all.back().least = least_width(all.back());
   }
   all.push_back(column_of("loss", Align::right,
                           cells(sweep, [](const auto& row) { return std::isnan(row.loss) ? "" : fmt::format("{:.4f}", row.loss); }), 10));

@@ -8,7 +8,7 @@
 
 namespace cotune {
 
-/// A sweep's result for people: a line per candidate, best first, with the values that differ among them, the held-out loss of
+/// A sweep's result for people: a line per candidate (by the end of its name), best first, with the values that differ among them, the held-out loss of
 /// the adapter that it leaves, its steps and how it ended. Lines of at most `columns` as far as that goes: the widest
 /// columns are cut. folder: of the best candidate's adapter.
 std::vector<std::string> sweep_table(const SweepStanding& sweep, const std::filesystem::path& folder, size_t columns);

@@ -69,12 +69,12 @@ std::vector<LoggedSweep> sweeps_of(const RunLog& log) {
 
 std::string table(const LoggedSweep& sweep) {
   std::string html = "<div class=\"card wide\"><table>\n<tr><th>candidate</th>";
-  for (const std::string& option : sweep.options) html += fmt::format("<th class=\"n\">{}</th>", html_text(option));
+  for (const std::string& option : sweep.options) html += fmt::format("<th class=\"n\">{}</th>", html_text(option.substr(option.rfind('.') + 1)));
   html += "<th class=\"n\">held-out loss</th><th class=\"n\">rows right</th><th class=\"n\">steps</th><th>state</th></tr>\n";
   for (const Candidate& candidate : sweep.candidates) {
     const LoggedJob& job = *candidate.job;
     const bool is_best = &candidate == &sweep.candidates.front() && candidate.is_ranked();
-    html += fmt::format("<tr><td>{}{}{}</td>", is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
+    html += fmt::format("<tr><td style=\"white-space:nowrap\">{}{}{}</td>", is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
     for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
     html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}{}</td></tr>\n",
                         std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),

@@ -58,7 +58,7 @@ class Sweep(ProgramTest):
         self.assertEqual(summary["sweeps"], [sweep])
         table = said[said.index("sweep sql"):].splitlines()
         self.assertRegex(table[0], r"^sweep sql +r +learning_rate +loss +step +ended$")
-        self.assertRegex(table[1], rf"^{re.escape(best)} ")
+        self.assertRegex(table[1], rf"^{re.escape(best.removeprefix('sql-'))} ")
         self.assertIn(f"best     {best}, in ", said)
         self.assertLessEqual(max(map(len, table[:7])), 80)
         self.run_program("train", self.path / "run/sweeps/sql/cotune.yaml", "--output-dir", self.path / "again")
@@ -285,7 +285,7 @@ class Sweep(ProgramTest):
         page = (self.path / "page.html").read_text()
         section = page[page.index("<h2>Sweep sql</h2>"):page.index("<h2>Jobs</h2>")]
         best = self.sweep("run")["best"]
-        self.assertLess(section.index(f"<b>{best}</b>, best"), min(section.index(f"<td>{name}</td>") for name in NAMES if name != best))
+        self.assertLess(section.index(f"<b>{best}</b>, best"), min(section.index(f">{name}</td>") for name in NAMES if name != best))
         for title in ("held-out loss of each candidate", "held-out loss over adapter.r", "held-out loss over train.learning_rate"):
             self.assertIn(title, section)
         self.assertIn("log10 of train.learning_rate", section)
