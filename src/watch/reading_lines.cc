@@ -22,12 +22,11 @@ std::string grouped(int64_t number) {
 }  // namespace
 
 std::string reading_line(const ReadingProgress& progress, double seconds) {
-  std::string text = progress.file + ":";
-  if (progress.part >= 0) text += fmt::format(" {:.0f}%", 100 * progress.part);
-  text += fmt::format(" tokenized, {} records, {} tokens", grouped(progress.records), grouped(progress.tokens));
-  if (seconds > 0) text += fmt::format(", {} tokens/s", grouped(static_cast<int64_t>(static_cast<double>(progress.tokens) / seconds)));
-  if (progress.part > 0.01) text += fmt::format(", {} left", duration_text(seconds * (1 - progress.part) / progress.part));
-  return printable(text);
+  std::string text = "tokenizing: ";
+  if (progress.part >= 0) text += fmt::format("{:.0f}%, ", 100 * progress.part);
+  if (progress.part > 0.01) text += fmt::format("{} left, ", duration_text(seconds * (1 - progress.part) / progress.part));
+  if (seconds > 0) text += fmt::format("{} tokens/s, ", grouped(static_cast<int64_t>(static_cast<double>(progress.tokens) / seconds)));
+  return printable(text + fmt::format("{} records of {}", grouped(progress.records), progress.file));
 }
 
 ReadingLines::~ReadingLines() {

@@ -9,7 +9,7 @@
 
 namespace cotune {
 
-/// What is said of data while they are tokenized: `data/chats.jsonl: 42% tokenized, 1,240,000 tokens/s, 0:31 left`. Nothing about what
+/// What is said of data while they are tokenized: `tokenizing: 42%, 31s left, 1,240,000 tokens/s, 61,440 records of data/chats.jsonl`. Nothing about what
 /// is done within two seconds. On a terminal one line that is written over four times a second and goes at the end, elsewhere a line
 /// every ten seconds.
 class ReadingLines {

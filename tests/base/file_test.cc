@@ -80,6 +80,16 @@ TEST(AtomicFile, ThatIsBeingWrittenIsNotAbandoned) {
   EXPECT_FALSE(remove_abandoned(left));
 }
 
+TEST(AtomicFile, IsRemovedWhereAProgramEndsAtOnceAndOneThatIsWholeIsNot) {
+  const auto path = scratch_folder() / "whole.bin", other = scratch_folder() / "half.bin";
+  AtomicFile whole(path), half(other);
+  whole.append("whole");
+  whole.commit();
+  remove_unfinished_files();
+  EXPECT_FALSE(std::filesystem::exists(half.temporary()));
+  EXPECT_EQ(read_file(path), "whole");
+}
+
 TEST(AtomicFile, TakesTheNameThatAKilledProcessOfItsNumberHas) {
   const auto path = scratch_folder() / "again.bin";
   const std::string left = path.string() + "." + std::to_string(::getpid()) + ".part";

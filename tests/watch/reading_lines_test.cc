@@ -24,9 +24,9 @@ struct Shown {
 const std::string file = "data/chats.jsonl", other = "data/held_out.jsonl";
 
 TEST(ReadingLine, TellsShareRateAndTimeLeft) {
-  EXPECT_EQ(reading_line({file, 0.25, 1234, 1000000}, 10), "data/chats.jsonl: 25% tokenized, 1,234 records, 1,000,000 tokens, 100,000 tokens/s, 30s left");
-  EXPECT_EQ(reading_line({file, -1, 999, 5000}, 2), "data/chats.jsonl: tokenized, 999 records, 5,000 tokens, 2,500 tokens/s");
-  EXPECT_EQ(reading_line({file, 0, 0, 0}, 0), "data/chats.jsonl: 0% tokenized, 0 records, 0 tokens");
+  EXPECT_EQ(reading_line({file, 0.25, 1234, 1000000}, 10), "tokenizing: 25%, 30s left, 100,000 tokens/s, 1,234 records of data/chats.jsonl");
+  EXPECT_EQ(reading_line({file, -1, 999, 5000}, 2), "tokenizing: 2,500 tokens/s, 999 records of data/chats.jsonl");
+  EXPECT_EQ(reading_line({file, 0, 0, 0}, 0), "tokenizing: 0%, 0 records of data/chats.jsonl");
 }
 
 TEST(ReadingLines, SayNothingOfWhatIsSoonDone) {
@@ -49,7 +49,7 @@ TEST(ReadingLines, AreOneLineOnATerminalThatGoesAtTheEnd) {
     EXPECT_THAT(piece, testing::StartsWith("\r\x1b[K"));
     EXPECT_EQ(piece.find('\n'), std::string::npos);
   }
-  EXPECT_EQ(shown.pieces.front(), "\r\x1b[Kdata/chats.jsonl: 20% tokenized, 10 re…");
+  EXPECT_EQ(shown.pieces.front(), "\r\x1b[Ktokenizing: 20%, 8s left, 50 tokens/s,…");
   EXPECT_EQ(shown.pieces.back(), "\r\x1b[K");
 }
 
