@@ -69,6 +69,10 @@ std::string AdaptedModel::answer_text(std::span<const int32_t> tokens) const {
   return text_.tokenizer().decode(tokens, true);
 }
 
+void AdaptedModel::throw_not_finite(size_t index) const {
+  throw SystemError(fmt::format("the output of `{}` is not finite: the model's weights or the adapter's hold NaN or infinity", name(index)));
+}
+
 void AdaptedModel::need_template(const std::string& option) const {
   if (text_.chat_template() == nullptr) throw_user_error("{}: has no chat template, which {} needs", files_.path.string(), option);
 }

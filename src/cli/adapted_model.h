@@ -40,6 +40,8 @@ class AdaptedModel {
   std::vector<int32_t> chat_prompt(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools = nullptr) const;
   /// The text of an answer as data have it: without the tokens that end it.
   std::string answer_text(std::span<const int32_t> tokens) const;
+  /// Throws SystemError: what the model computed with that adapter holds NaN or infinity.
+  [[noreturn]] void throw_not_finite(size_t index) const;
   /// Throws UserError naming `option` where the model has no template.
   void need_template(const std::string& option) const;
 

@@ -42,21 +42,17 @@ std::string cut_off_notice(const Answer& answer, const AdaptedModel& model) {
   return "";
 }
 
-void check_finite(const Answer& answer, const std::string& adapter) {
-  if (answer.generated.stop != StopReason::not_finite) return;
-  throw SystemError(fmt::format("the model's output is not finite: its weights or those of the adapter `{}` hold NaN or infinity", adapter));
-}
-
 /// Shared by all displays: what was asked, and answers that have ended.
 class Display : public AnswerDisplay {
  public:
-  Display(const std::vector<Question>& questions, const AdaptedModel& model) : questions_(questions), model_(model), answers_(questions.size()) {}
+  Display(const std::vector<Question>& questions, const AdaptedModel& model)
+      : questions_(questions), model_(model), answers_(questions.size()) {}
 
   void on_piece(size_t, const std::string&) override {}
   void on_end(size_t question, const Answer& answer) override { answers_[question] = answer; }
   void finish() override {
     for (size_t i = 0; i < answers_.size(); ++i) {
-      if (answers_[i]) check_finite(*answers_[i], model_.name(questions_[i].adapter));
+      if (answers_[i] && answers_[i]->generated.stop == StopReason::not_finite) model_.throw_not_finite(questions_[i].adapter);
     }
   }
 

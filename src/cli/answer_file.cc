@@ -59,6 +59,8 @@ void OrderedAnswers::finish() {
 
 StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters)
     : path_(std::move(path)), start_(start) {
+  const std::filesystem::path folder = std::filesystem::absolute(path_).parent_path();
+  if (!std::filesystem::is_directory(folder)) throw_user_error("{}: there is no folder {}", path_.string(), folder.string());
   const bool is_there = std::filesystem::exists(path_);
   if (is_there && start == Start::fresh) {
     throw_user_error("{}: is there already: --resume gives the answers that it lacks, --overwrite begins it anew", path_.string());
@@ -101,8 +103,8 @@ void StoredAnswers::check_torn(std::string_view line, const std::vector<std::str
 void StoredAnswers::check(AnswerKey key, const ordered_json& record) const {
   const Place& place = places_.at(key);
   if (place.record == key_of_record(record)) return;
-  throw_user_error("{}:{}: answers another prompt than the one numbered {} of the file that is given; --overwrite begins anew", path_.string(),
-                   place.line, key.index);
+  throw_user_error("{}:{}: answers another prompt than the one numbered {} of the file that is given; --overwrite begins anew",
+                   path_.string(), place.line, key.index);
 }
 
 void StoredAnswers::check_range(int64_t prompts, int64_t samples) const {

@@ -40,7 +40,11 @@ struct Side {
 class Chat {
  public:
   Chat(const GenerateOptions& options, AdaptedModel& model)
-      : options_(options), model_(model), answering_(options, model), is_terminal_(isatty(STDIN_FILENO) != 0 && !options.json), input_(is_terminal_) {
+      : options_(options),
+        model_(model),
+        answering_(options, model),
+        is_terminal_(isatty(STDIN_FILENO) != 0 && !options.json),
+        input_(is_terminal_) {
     for (size_t i = 0; i < model.adapter_count(); ++i) {
       sides_.push_back({Conversation(options.system), CachedSequence()});
       speaking_.push_back(i);

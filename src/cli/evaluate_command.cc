@@ -65,9 +65,12 @@ int evaluate(const EvaluateOptions& options) {
   }
   if (options.exact_match || !options.choices.empty()) model->text().tokenizer();
   const std::vector<EvaluatedData> data = run ? read_held_out(*run, options, *model) : read_evaluated_data(options, *model);
-  const bool has_answers = options.exact_match || std::ranges::any_of(data, [](const EvaluatedData& set) { return !set.questions.tokens.empty(); });
+  const bool has_answers =
+      options.exact_match || std::ranges::any_of(data, [](const EvaluatedData& set) { return !set.questions.tokens.empty(); });
   if (!options.answers.empty() && !has_answers) {
-    throw_user_error("--answers: nothing is answered or chosen: the data hold no questions with choices, and neither --exact-match nor --choices is given");
+    throw_user_error(
+        "--answers: nothing is answered or chosen: the data hold no questions with choices, and neither --exact-match nor --choices is "
+        "given");
   }
   std::optional<AtomicFile> answers;
   std::function<void(const std::string&)> write;
@@ -92,7 +95,8 @@ int evaluate(const EvaluateOptions& options) {
 void add_evaluate_command(CLI::App& app) {
   auto options = std::make_shared<EvaluateOptions>();
   CLI::App* command = app.add_subcommand(
-      "evaluate", "Loss, perplexity, exact match and multiple choice of the base model and of adapters, all in one pass: a table before and after");
+      "evaluate",
+      "Loss, perplexity, exact match and multiple choice of the base model and of adapters, all in one pass: a table before and after");
   add_evaluate_options(*command, *options);
   command->callback([options] { exit_code() = evaluate(*options); });
 }

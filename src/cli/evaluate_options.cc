@@ -38,16 +38,19 @@ std::string reading_option(std::string key) {
 void add_evaluate_options(CLI::App& command, EvaluateOptions& to) {
   add_model_options(command, to.model);
   CLI::Option* adapters = command.get_option("--adapter");
-  CLI::Option* run = command.add_option("--run", to.run, "A run's folder: every job's adapter on the job's own held-out examples, as the run split them");
-  CLI::Option* data = command.add_option("--data", to.data,
-                                         "File of examples, as data files of jobs are: losses. Or of questions with choices: which choice is "
-                                         "likeliest. Repeated: one after the other");
+  CLI::Option* run =
+      command.add_option("--run", to.run, "A run's folder: every job's adapter on the job's own held-out examples, as the run split them");
+  CLI::Option* data =
+      command.add_option("--data", to.data,
+                         "File of examples, as data files of jobs are: losses. Or of questions with choices: which choice is "
+                         "likeliest. Repeated: one after the other");
   data->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->allow_extra_args(false);
   run->excludes(data)->excludes(adapters);
   add_reading_options(command, to, data);
   command.add_flag("!--no-base", to.base, "Leave the model without an adapter out of the table");
-  CLI::Option* exact = command.add_flag("--exact-match", to.exact_match,
-                                        "Also answer every example greedily, and compare with its last answer, less white space at both ends");
+  CLI::Option* exact =
+      command.add_flag("--exact-match", to.exact_match,
+                       "Also answer every example greedily, and compare with its last answer, less white space at both ends");
   command.add_flag("--ignore-case", to.match.ignore_case, "Compare without regard to case (ASCII)")->needs(exact);
   command.add_flag("--ignore-punctuation", to.match.ignore_punctuation, "Compare without punctuation (ASCII)")->needs(exact);
   command.add_option("--max-new-tokens", to.max_new_tokens, "Longest answer of --exact-match")

@@ -69,7 +69,8 @@ TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record
   nlohmann::ordered_json messages = record.messages;
   if (!is_chat) messages = {{{"role", "user"}, {"content", record.text}}};
   TokenisedChoices tokens{model.chat_prompt(messages), {}};
-  for (const std::string& choice : record.choices) tokens.choices.push_back(model.text().encoder().encode_plain(options.delimiter.value_or("") + choice));
+  for (const std::string& choice : record.choices)
+    tokens.choices.push_back(model.text().encoder().encode_plain(options.delimiter.value_or("") + choice));
   return tokens;
 }
 
@@ -79,7 +80,8 @@ void check_lengths(const TokenisedChoices& tokens, int64_t context) {
     if (tokens.choices[i].empty()) throw RecordError(fmt::format("choices[{}]", i), "has no tokens of its own behind the question");
     const size_t length = tokens.question.size() + tokens.choices[i].size();
     if (static_cast<int64_t>(length) > context) {
-      throw RecordError(fmt::format("choices[{}]", i), fmt::format("has {} tokens with its question; the model's context holds {}", length, context));
+      throw RecordError(fmt::format("choices[{}]", i),
+                        fmt::format("has {} tokens with its question; the model's context holds {}", length, context));
     }
   }
 }
@@ -143,7 +145,8 @@ void check_answerable(const DataSpec& spec, const std::vector<FileReport>& files
   if (!options.exact_match && options.choices.empty()) return;
   const size_t before = mistakes.size();
   for (const FileReport& file : files) {
-    if (file.format == DataFormat::text) mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
+    if (file.format == DataFormat::text)
+      mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
   }
   const auto has_tokens = [&](const std::string& source) {
     return std::ranges::any_of(files, [&](const FileReport& file) { return file.file == source && file.format == DataFormat::tokens; });

@@ -43,9 +43,10 @@ EvaluatedRun open_evaluated_run(const fs::path& folder, bool with_base) {
     }
   }
   if (run.adapters.size() == before) {
-    throw_user_error("--run: {}: no job has both an adapter and held-out examples (data.eval or data.eval_fraction); --data names a file to "
-                     "evaluate on",
-                     folder.string());
+    throw_user_error(
+        "--run: {}: no job has both an adapter and held-out examples (data.eval or data.eval_fraction); --data names a file to "
+        "evaluate on",
+        folder.string());
   }
   return run;
 }

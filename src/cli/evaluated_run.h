@@ -24,8 +24,8 @@ EvaluatedRun open_evaluated_run(const std::filesystem::path& folder, bool with_b
 ModelFiles model_of_run(const EvaluatedRun& run, const ModelOptions& options);
 std::string dtype_of_run(const EvaluatedRun& run, const ModelOptions& options);
 
-/// The held-out examples of each of its jobs, as the run's own configuration splits them; jobs with equal ones share a set. Says on standard
-/// error where they are not those of the run any more. Throws UserError with every mistake.
+/// The held-out examples of each of its jobs, as the run's own configuration splits them; jobs with equal ones share a set. Says on
+/// standard error where they are not those of the run any more. Throws UserError with every mistake.
 std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const EvaluateOptions& options, const AdaptedModel& model);
 
 }  // namespace cotune

@@ -74,16 +74,16 @@ class Evaluation {
     }
     if (pairs.empty()) return true;
     Progress progress("losses");
-    const auto losses = held_out_losses(model_.backbone(), pairs,
-                                        {.on_progress = [&](int64_t done, int64_t all) { progress.tell(done, all); }, .interrupted = interrupted});
+    const auto losses =
+        held_out_losses(model_.backbone(), pairs,
+                        {.on_progress = [&](int64_t done, int64_t all) { progress.tell(done, all); }, .interrupted = interrupted});
     if (!losses) return false;
     auto own = losses->begin();
     for (size_t i = 0; i < data_.size(); ++i) {
       if (data_[i].examples.empty()) continue;
       const ExampleLosses& first = *own;
-      for (AdapterResult& result : results_[i].adapters) {
-        add_losses(*own, &*own == &first ? nullptr : &first, result);
-        ++own;
+      for (size_t k = 0; k < data_[i].adapters.size(); ++k, ++own) {
+        add_losses(data_[i].adapters[k], *own, k == 0 ? nullptr : &first, results_[i].adapters[k]);
       }
       double tokens = 0;
       for (const double count : first.token_counts) tokens += count;
@@ -93,18 +93,17 @@ class Evaluation {
   }
 
   /// first: of the adapter that changes are told from; nullptr: it is this one.
-  static void add_losses(const ExampleLosses& losses, const ExampleLosses* first, AdapterResult& result) {
+  void add_losses(size_t adapter, const ExampleLosses& losses, const ExampleLosses* first, AdapterResult& result) const {
     const Estimate loss = ratio_of(losses.loss_sums, losses.token_counts);
-    if (!std::isfinite(loss.value)) {
-      throw SystemError(fmt::format("the losses of `{}` are not finite: the model's weights or the adapter's hold NaN or infinity", result.adapter));
-    }
+    if (!std::isfinite(loss.value)) model_.throw_not_finite(adapter);
     const Estimate change = first == nullptr ? Estimate() : ratio_difference(losses.loss_sums, first->loss_sums, losses.token_counts);
     result.metrics.push_back({"loss", false, loss, change});
     result.metrics.push_back({"perplexity", false, exponential_of(loss), {}});
     add_share("accuracy", losses.all_right, first == nullptr ? nullptr : &first->all_right, result);
   }
 
-  static void add_share(const std::string& name, const std::vector<double>& values, const std::vector<double>* first, AdapterResult& result) {
+  static void add_share(const std::string& name, const std::vector<double>& values, const std::vector<double>* first,
+                        AdapterResult& result) {
     result.metrics.push_back({name, true, mean_of(values), first == nullptr ? Estimate() : mean_difference(values, *first)});
   }
 
@@ -147,7 +146,8 @@ class Evaluation {
       };
       if (!answering.answer(source, options_.at_once)) return false;
       lines.finish();
-      for (size_t k = 0; k < matches.size(); ++k) add_share("exact_match", matches[k], k == 0 ? nullptr : &matches[0], results_[i].adapters[k]);
+      for (size_t k = 0; k < matches.size(); ++k)
+        add_share("exact_match", matches[k], k == 0 ? nullptr : &matches[0], results_[i].adapters[k]);
     }
     return true;
   }
@@ -155,9 +155,7 @@ class Evaluation {
   bool take_answer(const Asked& which, const Answer& answer, OrderedAnswers& lines) const {
     const EvaluatedData& set = data_[which.set];
     const std::string& adapter = model_.name(set.adapters[which.adapter]);
-    if (answer.generated.stop == StopReason::not_finite) {
-      throw SystemError(fmt::format("the output of `{}` is not finite: the model's weights or the adapter's hold NaN or infinity", adapter));
-    }
+    if (answer.generated.stop == StopReason::not_finite) model_.throw_not_finite(set.adapters[which.adapter]);
     const std::string reference = model_.answer_text(last_answer_of(set.examples, which.example)->answer);
     const bool matches = is_match(answer.text, reference, options_.match);
     ordered_json line{{"data", set.name}, {"example", which.example}, {"line", set.examples.line(which.example)}, {"adapter", adapter}};
@@ -198,7 +196,7 @@ class Evaluation {
         std::vector<double> log_probabilities;
         for (const Likelihood& choice : likelihoods[k][question]) log_probabilities.push_back(choice.log_probability);
         if (!std::ranges::all_of(log_probabilities, [](double value) { return std::isfinite(value); })) {
-          throw SystemError(fmt::format("the output of `{}` is not finite: the model's weights or the adapter's hold NaN or infinity", adapter));
+          model_.throw_not_finite(data_[set].adapters[k]);
         }
         const ChoiceScore score = score_choices(log_probabilities, questions.texts[question]);
         right[k].push_back(score.likeliest == questions.answers[question]);

@@ -52,7 +52,8 @@ int answer_once(const GenerateOptions& options, AdaptedModel& model) {
   }
   std::vector<Question> questions;
   for (size_t adapter = 0; adapter < model.adapter_count(); ++adapter) {
-    for (int64_t sample = 0; sample < options.samples; ++sample) questions.push_back({adapter, 0, static_cast<uint64_t>(sample), tokens, nullptr});
+    for (int64_t sample = 0; sample < options.samples; ++sample)
+      questions.push_back({adapter, 0, static_cast<uint64_t>(sample), tokens, nullptr});
   }
   Answering answering(options, model);
   model.load();
@@ -78,8 +79,9 @@ int generate(const GenerateOptions& options) {
 void add_generate_command(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand(
-      "generate", "Complete texts and chats, with the base model or adapters, several of them together. An answer goes to standard output as "
-                  "it comes");
+      "generate",
+      "Complete texts and chats, with the base model or adapters, several of them together. An answer goes to standard output as "
+      "it comes");
   add_generate_options(*command, *options);
   command->callback([options] { exit_code() = generate(*options); });
 }

@@ -32,9 +32,10 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   CLI::Option* file =
       command.add_option("--prompt-file", to.prompt_file,
                          "File with the prompt, less one final newline. Without any prompt, standard input is read so");
-  CLI::Option* prompts = command.add_option("--prompts", to.prompts,
-                                            "File of many prompts: JSONL or Parquet with the fields of data files, or text, a prompt a line. "
-                                            "Answers are lines of JSON, in the order of the prompts");
+  CLI::Option* prompts =
+      command.add_option("--prompts", to.prompts,
+                         "File of many prompts: JSONL or Parquet with the fields of data files, or text, a prompt a line. "
+                         "Answers are lines of JSON, in the order of the prompts");
   CLI::Option* output = command.add_option("--output", to.output, "File for the answers to --prompts; default: standard output");
   CLI::Option* resume = command.add_flag("--resume", to.resume, "Give the answers that --output lacks");
   CLI::Option* overwrite = command.add_flag("--overwrite", to.overwrite, "Begin --output anew");
@@ -66,14 +67,18 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
 }  // namespace
 
 void add_model_options(CLI::App& command, ModelOptions& to) {
-  command.add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command.add_option(
+      "--model", to.model,
+      "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
   command.add_option("--adapter", to.adapters,
                      "[NAME=]FOLDER of an adapter, or its name in the Hugging Face cache; a job's folder, or a run's for all of its jobs; "
                      "`base`: the model alone. Repeated: all of them together")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  command.add_option("--dtype", to.dtype, "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
+  command
+      .add_option("--dtype", to.dtype,
+                  "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
       ->transform(as_in_jobs_file(Section::model, "dtype"));
   command.add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")
       ->transform(as_in_jobs_file(Section::run, "device"))

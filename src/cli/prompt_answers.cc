@@ -58,7 +58,8 @@ class PromptAnswers {
     answers_->finish();
     tell_progress(std::nullopt);
     if (not_finite_ > 0) {
-      throw SystemError(fmt::format("{} answers: the model's output is not finite: its weights or the adapter's hold NaN or infinity", not_finite_));
+      throw SystemError(
+          fmt::format("{} answers: the model's output is not finite: its weights or the adapter's hold NaN or infinity", not_finite_));
     }
     if (is_whole) return 0;
     write_to_standard_error(fmt::format("interrupted: {} of {} answers are there{}\n", all_ - to_do_ + done_, all_,
@@ -131,7 +132,9 @@ class PromptAnswers {
   }
 
   void check_prompt(const FilePrompt& prompt, int64_t index, Diagnostics& mistakes) {
-    const auto mistake = [&](const std::string& field, const std::string& text) { mistakes.add(options_.prompts, prompt.line, field, text); };
+    const auto mistake = [&](const std::string& field, const std::string& text) {
+      mistakes.add(options_.prompts, prompt.line, field, text);
+    };
     for (const char* field : answer_fields) {
       if (prompt.record.contains(field)) mistake(field, "is also a field of the answers; give it another name");
     }
@@ -141,7 +144,8 @@ class PromptAnswers {
       const auto count = static_cast<int64_t>(tokens_of(prompt).size());
       const int64_t context = model_.files().config.context_length;
       if (count == 0) mistake("", "the prompt is empty");
-      if (count >= context) mistake("", fmt::format("the prompt has {} tokens; the model's context holds {}, an answer included", count, context));
+      if (count >= context)
+        mistake("", fmt::format("the prompt has {} tokens; the model's context holds {}, an answer included", count, context));
     } catch (const UserError& error) {
       mistake("", error.what());
     }
@@ -204,7 +208,8 @@ class PromptAnswers {
     std::string text = fmt::format("{} of {} answers", all_ - to_do_ + done_, all_);
     if (under_way) text += fmt::format(", {} under way", *under_way);
     text += fmt::format(", {:.0f} tokens/s", static_cast<double>(new_tokens_) / std::max(seconds, 1e-3));
-    if (under_way && done_ > 0) text += ", " + duration_text(seconds / static_cast<double>(done_) * static_cast<double>(to_do_ - done_)) + " left";
+    if (under_way && done_ > 0)
+      text += ", " + duration_text(seconds / static_cast<double>(done_) * static_cast<double>(to_do_ - done_)) + " left";
     write_to_standard_error(drawn ? fmt::format("\r{}\x1b[K{}", text, under_way ? "" : "\n") : text + "\n");
   }
 

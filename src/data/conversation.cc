@@ -73,7 +73,8 @@ SessionFile read_session(const std::filesystem::path& path) {
     if (file.is_object() && file.contains("messages")) {
       session.of_all = Conversation::from_messages(file["messages"]);
     } else if (file.is_object() && file.contains("conversations") && file["conversations"].is_object()) {
-      for (const auto& [name, messages] : file["conversations"].items()) session.by_adapter.emplace(name, Conversation::from_messages(messages));
+      for (const auto& [name, messages] : file["conversations"].items())
+        session.by_adapter.emplace(name, Conversation::from_messages(messages));
     } else {
       throw_user_error("is no session: expected {{\"messages\": […]}}, or {{\"conversations\": {{\"ADAPTER\": […]}}}}");
     }

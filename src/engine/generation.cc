@@ -233,7 +233,8 @@ std::optional<std::vector<Likelihood>> Generator::likelihoods(std::span<const La
     std::vector<int32_t> labels;
     for (const Place& place : places) labels.push_back(labelled[place.feed].labels[place.token - first_places[place.feed]]);
     const at::Tensor label_tensor = at::tensor(labels, at::kInt).to(model.device());
-    const at::Tensor scale = at::ones({rows.size(0)}, at::TensorOptions().dtype(accumulation_dtype(model.compute())).device(model.device()));
+    const at::Tensor scale =
+        at::ones({rows.size(0)}, at::TensorOptions().dtype(accumulation_dtype(model.compute())).device(model.device()));
     const HeadResult head = cross_entropy_head(rows, label_tensor, scale, model.head(), false, workspace);
     const at::Tensor losses = head.losses.to(at::kCPU).to(at::kDouble).contiguous();
     const at::Tensor predictions = head.predictions.to(at::kCPU).contiguous();

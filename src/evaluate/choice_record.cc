@@ -19,7 +19,8 @@ std::vector<std::string> texts_in(const ordered_json& list, const std::string& f
   if (!list.is_array()) throw RecordError(field, fmt::format("expected a list of texts, found {}", type_of(list)));
   std::vector<std::string> texts;
   for (const ordered_json& item : list) {
-    if (!item.is_string()) throw RecordError(fmt::format("{}[{}]", field, texts.size()), fmt::format("expected a string, found {}", type_of(item)));
+    if (!item.is_string())
+      throw RecordError(fmt::format("{}[{}]", field, texts.size()), fmt::format("expected a string, found {}", type_of(item)));
     texts.push_back(item.get<std::string>());
   }
   return texts;

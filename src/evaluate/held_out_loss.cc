@@ -29,15 +29,17 @@ void take(const JobRound& round, ExampleLosses& losses) {
   for (size_t row = 0; row < round.batch->rows.size(); ++row) {
     const auto& learned = round.batch->rows[row].learned;
     losses.loss_sums.push_back(round.row_loss_sums[row]);
-    losses.token_counts.push_back(static_cast<double>(std::count_if(learned.begin() + 1, learned.end(), [](uint8_t flag) { return flag != 0; })));
+    losses.token_counts.push_back(
+        static_cast<double>(std::count_if(learned.begin() + 1, learned.end(), [](uint8_t flag) { return flag != 0; })));
     losses.all_right.push_back(round.row_predicted[row]);
   }
 }
 
 }  // namespace
 
-std::optional<std::vector<ExampleLosses>> held_out_losses(const std::shared_ptr<const Backbone>& backbone, std::span<const EvaluationPair> pairs,
-                                                          const EvaluationCallbacks& callbacks, int64_t token_budget) {
+std::optional<std::vector<ExampleLosses>> held_out_losses(const std::shared_ptr<const Backbone>& backbone,
+                                                          std::span<const EvaluationPair> pairs, const EvaluationCallbacks& callbacks,
+                                                          int64_t token_budget) {
   Interpreter interpreter(backbone);
   interpreter.observe([&](const Operator&, const MicrobatchState&, double) {
     if (callbacks.interrupted && callbacks.interrupted()) throw EvaluationStopped();

@@ -24,7 +24,8 @@ class Chats(Generates):
         self.several = ("--adapter", "base", "--adapter", f"one={self.folders[0]}", "--adapter", f"two={self.folders[1]}")
 
     def chat(self, *lines, options=(), expect=0):
-        done = self.generate("--chat", "--json", "--max-new-tokens", "6", *options, stdin="".join(line + "\n" for line in lines), expect=expect)
+        done = self.generate("--chat", "--json", "--max-new-tokens", "6", *options, expect=expect,
+                             stdin="".join(line + "\n" for line in lines))
         return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done.stderr
 
     def tokens_behind(self, *turns):
@@ -142,7 +143,8 @@ class OnATerminal(Chats):
 
     def say(self, program, text, prompts):
         """Waits until the program has asked so often, and says something."""
-        program.wait_for(lambda screen: screen.normal.count("\n> ") + screen.normal.startswith("> ") >= prompts and screen.normal.endswith("> "))
+        program.wait_for(lambda screen: screen.normal.endswith("> ")
+                         and screen.normal.count("\n> ") + screen.normal.startswith("> ") >= prompts)
         program.press(text)
 
     def test_a_chat_survives_mistakes_and_interruptions(self):
@@ -194,7 +196,8 @@ class OnATerminal(Chats):
             self.assertEqual(program.end(), 0)
             first, last = program.screen.frames[0], program.screen.frames[-1]
             heads = [line.split() for line in first if line]
-            self.assertEqual(heads, [["base", "…", "one", "…", "two", "…"]] if columns == 120 else [["base", "…"], ["one", "…"], ["two", "…"]])
+            names = ["base", "…"], ["one", "…"], ["two", "…"]
+            self.assertEqual(heads, [sum(names, [])] if columns == 120 else list(names))
             self.assertLessEqual(max(len(line) for frame in program.screen.frames for line in frame), columns)
             self.assertGreater(sum(map(len, last)), 150)
             self.assertNotIn("…", last[0])

@@ -102,7 +102,8 @@ class Losses(Evaluates):
 
     def test_take_every_format_and_reading_option(self):
         template = self.path / "other.jinja"
-        template.write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}")
+        template.write_text("{% for m in messages %}[{{ m.role }}]{{ m.content }};{% endfor %}"
+                            "{% if add_generation_prompt %}[assistant]{% endif %}")
         chat = {"messages": [{"role": "user", "content": "One?"}, {"role": "assistant", "content": "1."}]}
         self.write([chat] * 3)
         own, other = self.lines()["base"], self.lines("--chat-template", template)["base"]
@@ -191,8 +192,8 @@ class Choices(Evaluates):
     def test_have_the_likelihoods_of_transformers(self):
         draw = random.Random(5)
         text = lambda length: "".join(chr(draw.randrange(97, 123)) for _ in range(length))
-        records = [{"question": text(30) + ":" + " " * (i % 2), "choices": [text(draw.randrange(1, 9)) for _ in range(2 + i % 3)], "answer": "AB"[i % 2]}
-                   for i in range(15)]
+        records = [{"question": text(30) + ":" + " " * (i % 2), "choices": [text(draw.randrange(1, 9)) for _ in range(2 + i % 3)],
+                    "answer": "AB"[i % 2]} for i in range(15)]
         self.write(records)
         details = self.details("--raw", *self.adapters)
         self.assertEqual(len(details), 45)
@@ -259,7 +260,8 @@ class Mistakes(Evaluates):
 
     def test_in_data_are_all_named(self):
         self.write([{"prompt": "a", "completion": "x"}, {"prompt": "b"}, {"prompt": "c", "completion": 3}])
-        self.assertRegex(self.refused("--data", self.data), r"data\.jsonl:2: expected the fields[^\n]*\n[^\n]*data\.jsonl:3: completion: expected a string")
+        self.assertRegex(self.refused("--data", self.data),
+                         r"data\.jsonl:2: expected the fields[^\n]*\n[^\n]*data\.jsonl:3: completion: expected a string")
         self.write([{"question": "a", "choices": ["x", "y"], "answer": "z"}, {"question": "a", "choices": ["x"], "answer": 0},
                     {"question": "x" * 600, "choices": ["x", "y"], "answer": 0}])
         errors = self.refused("--data", self.data, "--raw")
@@ -268,8 +270,10 @@ class Mistakes(Evaluates):
             self.assertRegex(errors, wanted)
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"holds questions with choices of their own")
         self.write(completions(2))
-        self.assertRegex(self.refused("--data", self.data, "--choices", "yes,no"), r"data\.jsonl:1: --choices: expected one of yes, no as the answer, found `\w+`")
-        self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true"), r"data\.jsonl:1: prompts are learned too")
+        self.assertRegex(self.refused("--data", self.data, "--choices", "yes,no"),
+                         r"data\.jsonl:1: --choices: expected one of yes, no as the answer, found `\w+`")
+        self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true"),
+                         r"data\.jsonl:1: prompts are learned too")
         self.write([{"text": "abc"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"plain text has no answers")
         for record in ({"input_ids": [97, 98, 99], "labels": [97, 98, 99]}, {"input_ids": [97, 98, 99], "labels": [-100, 98, 99]}):
@@ -280,11 +284,21 @@ class Mistakes(Evaluates):
         self.assertRegex(self.refused("--data", self.data, "--raw"), r"data\.jsonl:1: messages: --raw has no effect on a chat")
         self.assertRegex(self.refused("--data", self.data, "--train-on-prompt", "true"), r"on which --train-on-prompt has no effect")
 
+    def test_in_an_adapter_that_is_not_finite_are_named(self):
+        broken = trained_adapter(ADAPTERS / "all_linear", self.path / "broken", 1, spread=float("nan"))
+        self.write(completions(3))
+        done = self.evaluate("--data", self.data, *self.adapters, "--adapter", broken, expect=1)
+        self.assertIn("the output of `broken` is not finite: the model's weights or the adapter's hold NaN or infinity", done.stderr)
+        self.write([{"question": "a", "choices": ["x", "y"], "answer": 0}])
+        done = self.evaluate("--data", self.data, "--adapter", broken, expect=1)
+        self.assertIn("the output of `broken` is not finite", done.stderr)
+
     def test_an_interruption_leaves_the_old_answers(self):
         self.write([{"prompt": "x" * 400, "completion": "y" * 100}] * 3000)
         answers = self.path / "answers.jsonl"
         answers.write_text("old\n")
-        process = self.start_program("evaluate", "--model", self.model, "--dtype", "f64", "--data", self.data, "--exact-match", "--answers", answers)
+        process = self.start_program("evaluate", "--model", self.model, "--dtype", "f64", "--data", self.data, "--exact-match",
+                                     "--answers", answers)
         while not any(path.name != "answers.jsonl" for path in self.path.glob("*answers*")) and process.poll() is None:
             time.sleep(0.02)
         while process.poll() is None:

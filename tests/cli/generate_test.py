@@ -7,7 +7,7 @@ what it refuses.
 import json
 import unittest
 
-from generations import Generates
+from generations import Generates, trained_adapter
 from tiny_models import ROOT, copy_model, text_of
 
 try:
@@ -67,13 +67,14 @@ class Answers(Generates):
         self.assertGreater(second["reused_prompt_tokens"], len("<user>One?\n<assistant>"))
 
     def test_of_several_adapters_come_together_and_are_those_of_each_alone(self):
-        folders = sorted(ADAPTERS.iterdir())
-        adapters = [option for folder in folders for option in ("--adapter", folder)] + ["--adapter", "base", "--adapter", f"again={folders[0]}"]
+        folders = [trained_adapter(folder, self.path / folder.name, 1) for folder in sorted(ADAPTERS.iterdir())]
+        adapters = [option for folder in (*folders, "base", f"again={folders[0]}") for option in ("--adapter", folder)]
         lines = self.generate("--json", "--prompt", QUESTION, "--max-new-tokens", "12", *adapters).stdout.splitlines()
         together = {answer["adapter"]: answer["tokens"] for answer in map(json.loads, lines)}
         self.assertEqual(list(together), [*(folder.name for folder in folders), "base", "again"])
         for folder in folders:
-            self.assertEqual(together[folder.name], self.answer("--prompt", QUESTION, "--max-new-tokens", "12", "--adapter", folder)["tokens"])
+            alone = self.answer("--prompt", QUESTION, "--max-new-tokens", "12", "--adapter", folder)
+            self.assertEqual(together[folder.name], alone["tokens"])
         self.assertEqual(together["base"], self.answer("--prompt", QUESTION, "--max-new-tokens", "12")["tokens"])
         self.assertEqual(together["again"], together[folders[0].name])
         blocks = self.generate("--prompt", QUESTION, "--max-new-tokens", "12", *adapters).stdout
@@ -126,8 +127,9 @@ class AgainstTransformers(Generates):
         free = self.answer("--raw", "--prompt", self.PROMPT, "--max-new-tokens", "24")["tokens"]
         others = 0
         for penalty in ("1.2", "3", "10", "0.5"):
-            wanted = self.reference.generate(input_ids=self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False, max_new_tokens=24,
-                                             repetition_penalty=float(penalty), eos_token_id=None, pad_token_id=0)[0, self.ids.shape[1]:].tolist()
+            whole = self.reference.generate(input_ids=self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False,
+                                            max_new_tokens=24, repetition_penalty=float(penalty), eos_token_id=None, pad_token_id=0)
+            wanted = whole[0, self.ids.shape[1]:].tolist()
             found = self.answer("--raw", "--prompt", self.PROMPT, "--max-new-tokens", "24", "--repetition-penalty", penalty)
             self.assertEqual(found["tokens"], wanted[:found["new_tokens"]])
             others += found["tokens"] != free
@@ -140,8 +142,8 @@ class AgainstTransformers(Generates):
                                  (("--top-k", "7", "--top-p", "0.8", "--min-p", "0.4"),
                                   [TopKLogitsWarper(7), TopPLogitsWarper(0.8), MinPLogitsWarper(0.4)])):
             kept = LogitsProcessorList([TemperatureLogitsWarper(1.5), *warpers])(self.ids, logits.clone())[0].softmax(0)
-            lines = self.generate("--json", "--raw", "--prompt", self.PROMPT, "--max-new-tokens", "1", "--samples", "400", "--temperature", "1.5",
-                                  *options).stdout.splitlines()
+            lines = self.generate("--json", "--raw", "--prompt", self.PROMPT, "--max-new-tokens", "1", "--samples", "400",
+                                  "--temperature", "1.5", *options).stdout.splitlines()
             drawn = [token for line in lines for token in json.loads(line)["tokens"]]
             self.assertLessEqual(set(drawn), set(kept.nonzero().flatten().tolist()), options)
             for token in kept.nonzero().flatten().tolist():

@@ -8,7 +8,7 @@ from program import ProgramTest
 from tiny_models import copy_model
 
 
-def trained_adapter(source, target, seed):
+def trained_adapter(source, target, seed, spread=0.1):
     """A copy of a committed adapter with other values: those begin as the base model."""
     shutil.copytree(source, target)
     file, draw = target / "adapter_model.safetensors", random.Random(seed)
@@ -18,7 +18,7 @@ def trained_adapter(source, target, seed):
         if tensor.get("dtype") != "F32":
             continue
         first, last = (begin + offset for offset in tensor["data_offsets"])
-        content[first:last] = struct.pack(f"<{(last - first) // 4}f", *(draw.gauss(0, 0.1) for _ in range((last - first) // 4)))
+        content[first:last] = struct.pack(f"<{(last - first) // 4}f", *(draw.gauss(0, spread) for _ in range((last - first) // 4)))
     file.write_bytes(content)
     return target
 

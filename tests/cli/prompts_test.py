@@ -35,8 +35,8 @@ class Prompts(Generates):
 
     def many(self, *options):
         """Answers in an order other than that of their prompts."""
-        return self.answers("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", "2", "--temperature", "2",
-                            "--stop", "a", "--stop", "q", *options)
+        return self.answers("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", "2",
+                            "--temperature", "2", "--stop", "a", "--stop", "q", *options)
 
 
 class Answers(Prompts):
@@ -130,8 +130,8 @@ class Answers(Prompts):
         """Killed in the middle, what was answered is there, and --resume gives the rest."""
         output = self.path / "answers.jsonl"
         self.prompts.write_text("".join(json.dumps({"prompt": "x" * (number % 50)}) + "\n" for number in range(150)))
-        command = ("generate", "--model", self.model, "--dtype", "f64", "--prompts", self.prompts, "--max-new-tokens", "30", "--at-once", "4",
-                   "--output", output)
+        command = ("generate", "--model", self.model, "--dtype", "f64", "--prompts", self.prompts, "--output", output,
+                   "--max-new-tokens", "30", "--at-once", "4")
         for ending, status in ((signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)):
             process = self.start_program(*command, *(("--resume",) if output.exists() else ()))
             before = len(output.read_text().splitlines()) if output.exists() else 0
@@ -161,6 +161,8 @@ class Mistakes(Prompts):
                        r"prompts\.jsonl:7: messages: nothing is asked"):
             self.assertRegex(errors, wanted)
         self.assertEqual(output.read_text(), "kept\n")
+        errors = self.refused("--prompts", self.prompts, "--output", self.path / "none" / "x")
+        self.assertRegex(errors, r"none/x: there is no folder .*/none\n")
         self.prompts.write_text("\n")
         self.assertRegex(self.refused("--prompts", self.prompts), r"prompts\.jsonl: holds no prompts")
         self.assertRegex(self.refused("--prompts", self.path), r"is not a regular file")
@@ -170,7 +172,8 @@ class Mistakes(Prompts):
         self.many("--output", output)
         self.prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS[1:]))
         resume = ("--prompts", self.prompts, "--output", output, "--resume")
-        self.assertRegex(self.refused(*resume, "--adapter", f"one={self.adapters[0]}"), r"answers\.jsonl:1: adapter: expected one, found `base`")
+        self.assertRegex(self.refused(*resume, "--adapter", f"one={self.adapters[0]}"),
+                         r"answers\.jsonl:1: adapter: expected one, found `base`")
         self.assertRegex(self.refused(*resume, "--adapter", "base", "--adapter", f"one={self.adapters[0]}"),
                          r"answers\.jsonl:1: answers another prompt than the one numbered 0")
         for foreign in ("{}\n", "my notes", '{"index": 0, "prompt": "x"}', '{"index":0,"prompt":"x"}', '{"messages": [', "[]"):

@@ -68,7 +68,8 @@ TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
 TEST_F(PromptFiles, MistakesNameTheirPlace) {
   EXPECT_THAT(mistake("{\"prompt\": 3}"), ::testing::HasSubstr("prompts.jsonl:1: prompt: expected a string, found the number 3"));
   EXPECT_THAT(mistake("{\"prompt\": \"x\"}\nnext\n"), ::testing::HasSubstr("prompts.jsonl:2: "));
-  EXPECT_THAT(mistake("{\"text\": \"x\"}"), ::testing::HasSubstr("expected the field messages, conversations, prompt or instruction; found text"));
+  EXPECT_THAT(mistake("{\"text\": \"x\"}"),
+              ::testing::HasSubstr("expected the field messages, conversations, prompt or instruction; found text"));
   EXPECT_THAT(mistake(R"({"messages": [{"role": "assistant", "content": "b"}]})"), ::testing::HasSubstr("messages: nothing is asked"));
   EXPECT_THAT(mistake("[{\"prompt\": \"x\"}]"), ::testing::HasSubstr("prompts.jsonl:1: expected an object, found a list"));
   EXPECT_THROW(PromptFile(folder_ / "none"), UserError);

@@ -11,7 +11,9 @@ namespace {
 
 ChoiceRecord read(const std::string& json) { return choice_record_of(nlohmann::ordered_json::parse(json)); }
 
-size_t answer(const std::string& answer) { return read(R"({"question": "q", "choices": ["red", "B", "3"], "answer": )" + answer + "}").answer; }
+size_t answer(const std::string& answer) {
+  return read(R"({"question": "q", "choices": ["red", "B", "3"], "answer": )" + answer + "}").answer;
+}
 
 std::string mistake(const std::string& json) {
   try {
@@ -38,17 +40,21 @@ TEST(ChoiceRecord, MistakesNameTheirField) {
   using ::testing::StartsWith;
   EXPECT_THAT(mistake(R"({"choices": ["x", "y"], "answer": 0})"), StartsWith("prompt: missing"));
   EXPECT_THAT(mistake(R"({"question": "q", "choices": ["x", "y"]})"), StartsWith("answer: missing; expected the right choice"));
-  EXPECT_THAT(mistake(R"({"question": "q", "choices": "x", "answer": 0})"), StartsWith("choices: expected a list of texts, found a string"));
+  EXPECT_THAT(mistake(R"({"question": "q", "choices": "x", "answer": 0})"),
+              StartsWith("choices: expected a list of texts, found a string"));
   EXPECT_THAT(mistake(R"({"question": "q", "choices": ["x"], "answer": 0})"), StartsWith("choices: expected at least two texts, found 1"));
-  EXPECT_THAT(mistake(R"({"question": "q", "choices": ["x", 3], "answer": 0})"), StartsWith("choices[1]: expected a string, found the number 3"));
+  EXPECT_THAT(mistake(R"({"question": "q", "choices": ["x", 3], "answer": 0})"),
+              StartsWith("choices[1]: expected a string, found the number 3"));
   EXPECT_THAT(mistake(R"({"question": "q", "choices": ["x", " "], "answer": 0})"), StartsWith("choices[1]: is empty"));
   for (const char* wrong : {"2", "-1", "\"D\"", "\"2\"", "null", "1.5", "\"\""}) {
     EXPECT_THAT(mistake(std::string(R"({"question": "q", "choices": ["x", "y"], "answer": )") + wrong + "}"),
                 StartsWith("answer: expected a number from 0 to 1, one of A, B, or the text of a choice; found "))
         << wrong;
   }
-  EXPECT_THAT(mistake(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "choices": ["x", "y"], "answer": 0})"),
-              StartsWith("messages: ends with an answer"));
+  EXPECT_THAT(
+      mistake(
+          R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "choices": ["x", "y"], "answer": 0})"),
+      StartsWith("messages: ends with an answer"));
 }
 
 TEST(ChoiceScore, IsByLogProbabilityAndByLogProbabilityPerCharacter) {

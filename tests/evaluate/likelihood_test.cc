@@ -13,8 +13,8 @@ namespace cotune::testing {
 namespace {
 
 std::shared_ptr<const Backbone> tiny_model() {
-  return Backbone::load(open_model(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data/smollm2"), at::kDouble, test_device(),
-                        {.training = false});
+  return Backbone::load(open_model(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data/smollm2"), at::kDouble,
+                        test_device(), {.training = false});
 }
 
 std::vector<int32_t> random_tokens(uint64_t key, size_t count) {

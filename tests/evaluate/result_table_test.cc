@@ -32,7 +32,9 @@ TEST(ResultTable, LeavesOutWhatIsNotKnown) {
 TEST(ResultTable, AsLinesHasWhatProgramsRead) {
   const auto lines = result_lines(kResult);
   ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0].dump(), R"({"data":"x.jsonl","adapter":"base","examples":20,"tokens":300,"loss":2.5,"loss_stderr":0.01,"exact_match":0.1,"exact_match_stderr":0.02})");
+  EXPECT_EQ(
+      lines[0].dump(),
+      R"({"data":"x.jsonl","adapter":"base","examples":20,"tokens":300,"loss":2.5,"loss_stderr":0.01,"exact_match":0.1,"exact_match_stderr":0.02})");
   EXPECT_EQ(lines[1]["loss_change"], -1.25);
   EXPECT_EQ(lines[1]["exact_match_change_stderr"], 0.125);
 }
