@@ -14,7 +14,7 @@ import tempfile
 import time
 import unittest
 
-from program import LIMIT_S, PROGRAM
+from program import LIMIT_S, PROGRAM, ROOT
 
 SHARINGS = {"separate", "temporal", "batch-all", "hybrid"}
 
@@ -142,6 +142,13 @@ class Manual(unittest.TestCase):
                     self.assertEqual((judged.returncode, judged.stderr), (0, ""), page.name)
             self.assertEqual(subprocess.run([PROGRAM, "manual", "train"], capture_output=True, text=True, check=True).stdout,
                              (pathlib.Path(folder) / "cotune-train.1").read_text(encoding="utf-8"))
+
+    def test_the_page_of_the_command_line_is_what_the_program_writes(self):
+        written = subprocess.run([PROGRAM, "manual", "--markdown"], capture_output=True, text=True, check=True).stdout
+        page = ROOT / "docs/command-line.md"
+        if os.environ.get("COTUNE_UPDATE"):
+            page.write_text(written, encoding="utf-8")
+        self.assertEqual(page.read_text(encoding="utf-8"), written, "COTUNE_UPDATE=1 tests/cli/completion_test.py writes it anew")
 
     def test_a_command_that_is_not_there(self):
         done = subprocess.run([PROGRAM, "manual", "trian"], capture_output=True, text=True)
