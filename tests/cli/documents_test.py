@@ -29,7 +29,7 @@ from check_readme import FENCE  # noqa: E402
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEMO_MODEL = "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTION = r"--[a-z][a-z-]*"
-OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--long"}  # the program's own, torchrun's, zstd's
+OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--long", "--gpus"}  # the program's own, torchrun's, zstd's, docker's
 
 
 def blocks(page):
@@ -181,9 +181,12 @@ class Options(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.commands = re.findall(r"^  ([a-z]+) ", help_of().partition("Subcommands:\n")[2], re.M)
-        cls.options = {name: set(re.findall(OPTION, help_of(name))) for name in cls.commands}
-        for below in re.findall(r"^  ([a-z]+) ", help_of("job").partition("Subcommands:\n")[2], re.M):
-            cls.options["job"] |= set(re.findall(OPTION, help_of("job", below)))
+        cls.options = {}
+        for name in cls.commands:
+            text = help_of(name)
+            for below in re.findall(r"^  ([a-z]+) ", text.partition("Subcommands:\n")[2], re.M):
+                text += help_of(name, below)
+            cls.options[name] = set(re.findall(OPTION, text))
 
     def script_options(self, page):
         known = set()
@@ -205,7 +208,7 @@ class Options(unittest.TestCase):
         checked = 0
         of_scripts = {page: self.script_options(page) for page in PAGES}
         for page, piece in ((page, piece) for page in PAGES for piece in self.pieces(page)):
-            command = re.match(r"(?:\S+=\S+ )*(?:(?:build/)?cotune )(\w+)", piece)
+            command = re.match(r"(?:\S+=\S+ )*(?:(?:build/)?cotune )([a-z]\w*)", piece)
             with self.subTest(named(page), piece=piece):
                 if command is not None:
                     self.assertIn(command[1], self.commands)
