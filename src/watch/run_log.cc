@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -31,6 +32,19 @@ std::string text(const Json& json, const char* field) {
   return found == json.end() || found->is_null() ? "" : found->get<std::string>();
 }
 
+/// A whole number of 64 bits. The JSON library alone would take a fraction, and of 1e57 what the processor makes of it.
+int64_t whole(const Json& value) {
+  const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
+                                               : value.is_number_integer();
+  if (!fits) throw Json::type_error::create(302, "expected a whole number, found " + value.dump(-1, ' ', true, Json::error_handler_t::replace), &value);
+  return value.get<int64_t>();
+}
+
+int64_t whole_or_zero(const Json& json, const char* field) {
+  const auto found = json.find(field);
+  return found == json.end() ? 0 : whole(*found);
+}
+
 /// Times of a run that was resumed begin again: what came before is added.
 class Clock {
  public:
@@ -45,18 +59,18 @@ class Clock {
 };
 
 void add_step(LoggedJob& job, const Json& json, double seconds) {
-  job.step = json.at("step").get<int64_t>();
+  job.step = whole(json.at("step"));
   job.status = "running";
   job.made.push_back({.step = job.step,
                       .loss = number(json, "loss"),
                       .learning_rate = number(json, "learning_rate"),
                       .gradient_norm = number(json, "gradient_norm"),
-                      .real_tokens = json.value("real_tokens", int64_t{0}),
+                      .real_tokens = whole_or_zero(json, "real_tokens"),
                       .seconds = seconds});
 }
 
 void add_evaluation(LoggedJob& job, const Json& json, double seconds) {
-  job.evaluations.push_back({.step = json.at("step").get<int64_t>(),
+  job.evaluations.push_back({.step = whole(json.at("step")),
                              .loss = number(json, "loss"),
                              .accuracy = number(json, "accuracy"),
                              .best = json.value("best", false),
@@ -79,10 +93,10 @@ void add_event(RunLog& log, const Json& json, Clock& clock) {
   if (json.contains("seconds")) log.seconds = std::max(log.seconds, clock.at(json.at("seconds").get<double>()));
   if (event == "usage") {
     log.usage.push_back({.seconds = log.seconds,
-                         .resident_bytes = json.value("resident_bytes", int64_t{0}),
-                         .tensor_bytes = json.value("tensor_bytes", int64_t{0}),
+                         .resident_bytes = whole_or_zero(json, "resident_bytes"),
+                         .tensor_bytes = whole_or_zero(json, "tensor_bytes"),
                          .tokens_per_second = number(json, "tokens_per_second")});
-    if (json.contains("device_bytes")) log.usage.back().device_bytes = json.at("device_bytes").get<int64_t>();
+    if (json.contains("device_bytes")) log.usage.back().device_bytes = whole(json.at("device_bytes"));
     return;
   }
   const auto name = json.at("job").get<std::string>();
@@ -91,23 +105,23 @@ void add_event(RunLog& log, const Json& json, Clock& clock) {
   LoggedJob& job = *found;
   if (event == "start") {
     job.status = "running";
-    job.step = json.at("step").get<int64_t>();
-    job.steps = json.at("steps").get<int64_t>();
+    job.step = whole(json.at("step"));
+    job.steps = whole(json.at("steps"));
   } else if (event == "step") {
     add_step(job, json, log.seconds);
   } else if (event == "evaluation") {
     add_evaluation(job, json, log.seconds);
   } else if (event == "sample") {
-    LoggedSample sample{.step = json.at("step").get<int64_t>(), .prompt = text(json, "prompt"), .answer = {}};
+    LoggedSample sample{.step = whole(json.at("step")), .prompt = text(json, "prompt"), .answer = {}};
     if (json.contains("answer") && !json.at("answer").is_null()) sample.answer = json.at("answer").get<std::string>();
     job.samples.push_back(std::move(sample));
   } else if (event == "pause") {
     job.status = "paused";
   } else if (event == "end") {
     job.status = json.at("status").get<std::string>();
-    job.step = json.at("step").get<int64_t>();
+    job.step = whole(json.at("step"));
     job.reason = text(json, "reason");
-    if (json.contains("adapter_step") && !json.at("adapter_step").is_null()) job.adapter_step = json.at("adapter_step").get<int64_t>();
+    if (json.contains("adapter_step") && !json.at("adapter_step").is_null()) job.adapter_step = whole(json.at("adapter_step"));
   }
 }
 
@@ -118,27 +132,27 @@ void read_summary(RunLog& log, const std::string& content) {
                         .seconds_training = number(json, "seconds_training"),
                         .seconds_evaluating = number(json, "seconds_evaluating"),
                         .tokens_per_second = number(json, "tokens_per_second"),
-                        .rounds = json.value("rounds", int64_t{0}),
-                        .real_tokens = json.value("real_tokens", int64_t{0}),
-                        .labelled_tokens = json.value("labelled_tokens", int64_t{0}),
-                        .peak_resident_bytes = json.value("peak_rss_bytes", int64_t{0}),
+                        .rounds = whole_or_zero(json, "rounds"),
+                        .real_tokens = whole_or_zero(json, "real_tokens"),
+                        .labelled_tokens = whole_or_zero(json, "labelled_tokens"),
+                        .peak_resident_bytes = whole_or_zero(json, "peak_rss_bytes"),
                         .device = text(json, "device")};
   if (json.contains("device_memory")) {
-    summary.peak_device_bytes = json.at("device_memory").value("peak_held_bytes", int64_t{0});
-    summary.device_bytes = json.at("device_memory").value("total_bytes", int64_t{0});
+    summary.peak_device_bytes = whole_or_zero(json.at("device_memory"), "peak_held_bytes");
+    summary.device_bytes = whole_or_zero(json.at("device_memory"), "total_bytes");
   }
   for (const Json& each : json.at("jobs")) {
     const auto name = each.at("name").get<std::string>();
     for (LoggedJob& job : log.jobs) {
       if (job.spec.name != name) continue;
       job.status = each.at("status").get<std::string>();
-      job.step = each.at("step").get<int64_t>();
+      job.step = whole(each.at("step"));
       job.reason = text(each, "reason");
       job.start_eval_loss = number(each, "start_eval_loss");
       job.start_eval_accuracy = number(each, "start_eval_accuracy");
       job.eval_loss = number(each, "eval_loss");
       job.eval_accuracy = number(each, "eval_accuracy");
-      if (each.contains("adapter_step") && !each.at("adapter_step").is_null()) job.adapter_step = each.at("adapter_step").get<int64_t>();
+      if (each.contains("adapter_step") && !each.at("adapter_step").is_null()) job.adapter_step = whole(each.at("adapter_step"));
     }
   }
   log.summary = std::move(summary);
@@ -194,7 +208,7 @@ RunLog read_run_log(const fs::path& folder) {
     log.configuration = json.at("configuration").get<std::string>();
     log.compute_dtype = text(json, "compute_dtype");
     log.instruction_set = text(json, "instruction_set");
-    log.memory_limit_bytes = json.value("memory_limit_bytes", int64_t{0});
+    log.memory_limit_bytes = whole_or_zero(json, "memory_limit_bytes");
     log.emulated = json.contains("emulated");
   });
   const JobsFile configuration = parse_configuration(log.configuration, run_file.string() + ": configuration", Purpose::train);
