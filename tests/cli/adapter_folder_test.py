@@ -32,7 +32,9 @@ class Folders(Generates):
             return self.answer("--adapter", folder, "--prompt", "3?", "--max-new-tokens", "8", model=False)["tokens"]
         wanted = tokens(self.run / "jobs" / "a" / "adapter")
         self.assertEqual(tokens(self.run / "jobs" / "a"), wanted)
-        errors = self.refused("--adapter", self.run, "--prompt", "3?")
+        self.assertEqual([line["adapter"] for line in map(json.loads, self.generate(
+            "--adapter", self.run, "--prompt", "3?", "--max-new-tokens", "8", "--json").stdout.splitlines())], ["a", "b"])
+        errors = self.run_program("merge", "--adapter", self.run, "--output", self.path / "merged", expect=2).stderr
         self.assertRegex(errors, r"run: holds the adapters of 2 jobs: choose one:\n.*/jobs/a\n.*/jobs/b")
         shutil.rmtree(self.run / "jobs" / "b")
         self.assertEqual(tokens(self.run), wanted)
@@ -51,7 +53,7 @@ class Folders(Generates):
         weights.write_bytes(good[:len(good) // 2])
         self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x"), r"adapter_model\.safetensors: ")
         weights.write_bytes(good[:-8] + struct.pack("<d", float("nan")))
-        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x", expect=1), "output is not finite")
+        self.assertRegex(self.refused("--adapter", adapter, "--prompt", "x", expect=1), "the output of `a` is not finite")
         weights.write_bytes(good)
         text = config.read_text()
         config.write_text(text.replace('"r": 4', '"r": 8'))
