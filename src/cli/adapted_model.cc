@@ -28,12 +28,16 @@ std::vector<NamedAdapter> or_base(std::vector<NamedAdapter> adapters) {
 
 AdaptedModel::AdaptedModel(const std::string& model, std::vector<NamedAdapter> adapters, const std::string& dtype,
                            const std::string& device)
-    : AdaptedModel(open_model(model_of_adapters(model, adapters)), adapters, dtype, device) {}
+    : AdaptedModel(choose_device(device, "--device"), [&] { return open_model(model_of_adapters(model, adapters)); }, adapters, dtype) {}
 
 AdaptedModel::AdaptedModel(ModelFiles model, std::vector<NamedAdapter> adapters, const std::string& dtype, const std::string& device)
+    : AdaptedModel(choose_device(device, "--device"), [&] { return std::move(model); }, std::move(adapters), dtype) {}
+
+AdaptedModel::AdaptedModel(ComputeDevice device, const std::function<ModelFiles()>& open, std::vector<NamedAdapter> adapters,
+                           const std::string& dtype)
     : names_(or_base(std::move(adapters))),
-      device_(choose_device(device, "--device")),
-      files_(std::move(model)),
+      device_(std::move(device)),
+      files_(open()),
       text_(files_),
       compute_(compute_of(dtype, device_)) {
   if (!device_.notice.empty()) write_to_standard_error(device_.notice + "\n");

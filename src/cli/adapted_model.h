@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -46,6 +47,8 @@ class AdaptedModel {
   void need_template(const std::string& option) const;
 
  private:
+  AdaptedModel(ComputeDevice device, const std::function<ModelFiles()>& open, std::vector<NamedAdapter> adapters, const std::string& dtype);
+
   std::vector<NamedAdapter> names_;
   ComputeDevice device_;
   ModelFiles files_;
