@@ -3,6 +3,7 @@
 
     COTUNE=build/cotune python3 tests/cli/completion_test.py [UNITTEST OPTIONS]
 """
+import itertools
 import os
 import pathlib
 import pty
@@ -98,12 +99,15 @@ class Completion(unittest.TestCase):
             try:
                 self.read_until(terminal, b"ready> ")
 
+                asked = itertools.count()
+
                 def offers(line):
                     found = pathlib.Path(folder) / "offers"
                     found.write_text("")
+                    mark = f"-{next(asked)}-"
                     os.write(terminal, line.encode() + b"\t")
-                    os.write(terminal, b"\x15print -r -- en''d\n")  # Ctrl-U; what follows is read when the completion is done
-                    self.read_until(terminal, b"end")
+                    os.write(terminal, f"\x15print -r -- do''ne{mark}\n".encode())  # Ctrl-U; read when the completion is done
+                    self.read_until(terminal, f"done{mark}".encode())
                     return sorted(set(found.read_text().split()))
 
                 self.check_shell(offers)
