@@ -35,8 +35,7 @@ void add_command(const CommandDescription& command, const std::string& words, co
   for (const OptionDescription& option : command.options) {
     if (option.names.back() == "--help") continue;
     if (!begun || option.group != group) {
-      text += fmt::format("\n{}| {} | accepted | meaning |\n|---|---|---|\n", option.group.empty() ? "" : fmt::format("{}:\n\n", option.group),
-                          option.positional() ? "argument" : "option");
+      text += fmt::format("\n{}| argument | accepted | meaning |\n|---|---|---|\n", option.group.empty() ? "" : fmt::format("{}:\n\n", option.group));
     }
     begun = true;
     group = option.group;

@@ -77,8 +77,8 @@ struct GenerationCallbacks {
 
 /// Requests that begin while others are being answered: where an answer ends, another may take its place at once.
 struct RequestSource {
-  /// Asked before every pass until it gives nothing: a request that begins now. Nothing: none for now; where no answer is under way
-  /// then, all is done. Its memory, where it has one, must outlive the answer.
+  /// Asked before every pass, again and again until it gives no request: each one begins with that pass. Where it gives none and no
+  /// answer is under way, all is done. A request's memory, where it has one, must outlive the answer.
   std::function<std::optional<GenerationRequest>()> next;
   /// An answer has ended. Requests count from 0 in the order of next().
   std::function<void(size_t request, GeneratedAnswer answer)> on_answer;

@@ -42,7 +42,8 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
       learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
-      process_limit_(options_.memory_limit_bytes, options_.device) {
+      process_limit_(options_.memory_limit_bytes, options_.device),
+      sweeps_(options_.sweeps != nullptr ? *options_.sweeps : own_sweeps_) {
   options_.policy.layer_count = backbone_->config().layer_count;
   COTUNE_CHECK(options_.parallel.ranks() == options_.ranks, "{} ranks, divided among {}", options_.parallel.ranks(), options_.ranks);
   options_.policy.recompute = options_.recompute == Recompute::always;
@@ -50,9 +51,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
     options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);
     if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
   }
-  for (const auto& job : jobs_) {
-    if (options_.sweeps != nullptr) options_.sweeps->add(*job);
-  }
+  for (const auto& job : jobs_) sweeps_.add(*job);
   operator_seconds_.resize(static_cast<size_t>(options_.ranks));
   if (options_.ranks > 1) {
     start_ranks();

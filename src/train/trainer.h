@@ -54,7 +54,7 @@ struct TrainerOptions {
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
   std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
-  Sweeps* sweeps = nullptr;                    ///< of the run that candidates belong to: counts in the jobs; must outlive the trainer
+  Sweeps* sweeps = nullptr;                    ///< that candidates among the jobs belong to, with what is known of them; must outlive the trainer. Unset: none are known
   /// Set: save and end. The training rounds under way are finished first (on ranks those of eight seconds), an evaluation broken off after the operator at hand.
   const std::atomic<bool>* stop = nullptr;
   const std::atomic<bool>* drained = nullptr;  ///< the same, from elsewhere
@@ -129,8 +129,7 @@ class Trainer {
   /// Gives back what is kept for reuse, as far as the limit needs it while the job's files are made or read.
   void make_room_for_files(const TrainingJob& job);
 
-  /// Of sweeps (trainer_sweeps.cc): the jobs that they keep back, with their reasons.
-  std::map<int32_t, std::string> held_back() const;
+  // Of sweeps (trainer_sweeps.cc).
   /// Candidates that have come to a rung are judged, as far as that is possible now, and tells of it. Returns whether some of them
   /// have waited for it out of memory.
   bool judge_candidates();
@@ -229,6 +228,8 @@ class Trainer {
   int64_t tensor_limit_ = 0;               ///< in force; 0: none
   TensorLimit process_limit_;
   RunSummary summary_;
+  Sweeps own_sweeps_;                      ///< where the options name none
+  Sweeps& sweeps_;
   std::vector<int32_t> paused_;            ///< by memory; they start again when another job ends
   std::vector<TrainingJob*> started_;      ///< since the last evaluate_started()
   std::map<int32_t, double> recent_rate_;  ///< per job, real tokens per second

@@ -75,7 +75,7 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
     tell([&](RunObserver& observer) {
       observer.on_evaluation({&current, round.loss(), round.row_accuracy(), best, seconds_since_start()});
     });
-    if (options_.sweeps != nullptr) options_.sweeps->arrive(current);
+    sweeps_.arrive(current);
   }
   const bool released = judge_candidates();
   for (TrainingJob* current : evaluated) {

@@ -60,8 +60,7 @@ void Trainer::use(const PackingPolicy& policy, const std::string& reason) {
 }
 
 AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
-  const bool of_sweep = options_.sweeps != nullptr && options_.sweeps->has(job);
-  if (of_sweep && job.state().status == JobStatus::waiting) return waiting_candidate(job, std::ssize(jobs_));
+  if (sweeps_.has(job) && job.state().status == JobStatus::waiting) return waiting_candidate(job, std::ssize(jobs_));
   return {.job = job.index(),
           .priority = job.spec().priority,
           .arrival = job.index(),
@@ -70,7 +69,7 @@ AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
 }
 
 Admission Trainer::decide_admission() {
-  const std::map<int32_t, std::string> held = held_back();
+  const std::map<int32_t, std::string> held = sweeps_.held_back(jobs_);
   std::vector<AdmissionCandidate> candidates;
   for (const auto& job : jobs_) {
     const bool paused = std::find(paused_.begin(), paused_.end(), job->index()) != paused_.end();
@@ -200,7 +199,7 @@ void Trainer::start_jobs() {
     job(index).state().wait_reason = wait_reason(job(index));
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }
-  for (const auto& [index, reason] : held_back()) {
+  for (const auto& [index, reason] : sweeps_.held_back(jobs_)) {
     if (std::exchange(job(index).state().wait_reason, reason) == reason) continue;
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }

@@ -8,18 +8,12 @@
 
 namespace cotune {
 
-std::map<int32_t, std::string> Trainer::held_back() const {
-  return options_.sweeps != nullptr ? options_.sweeps->held_back(jobs_) : std::map<int32_t, std::string>{};
-}
-
 void Trainer::tell_of_sweep(const std::string& name) {
-  tell([&](RunObserver& observer) { observer.on_sweep(*options_.sweeps, name); });
+  tell([&](RunObserver& observer) { observer.on_sweep(sweeps_, name); });
 }
 
 bool Trainer::judge_candidates() {
-  if (options_.sweeps == nullptr) return false;
-  const std::vector<RungEvent> events = options_.sweeps->judge(jobs_);
-  if (events.empty()) return false;
+  const std::vector<RungEvent> events = sweeps_.judge(jobs_);
   std::set<std::string> changed;
   for (const RungEvent& event : events) changed.insert(event.job->spec().sweep.of);
   for (const std::string& name : changed) tell_of_sweep(name);
@@ -30,10 +24,9 @@ bool Trainer::judge_candidates() {
 }
 
 bool Trainer::put_candidates_aside(const std::vector<TrainingJob*>& evaluated) {
-  if (options_.sweeps == nullptr) return false;
   std::set<std::string> told;
   for (TrainingJob* current : evaluated) {
-    if (current->state().status != JobStatus::running || !options_.sweeps->waits(*current)) continue;
+    if (current->state().status != JobStatus::running || !sweeps_.waits(*current)) continue;
     if (told.insert(current->spec().sweep.of).second) tell_of_sweep(current->spec().sweep.of);
     if (!current->is_saved()) save(*current, false);
     take_out(*current, fmt::format("halving: job `{}` waits at step {} for the other candidates", current->spec().name, current->state().step));
@@ -42,8 +35,8 @@ bool Trainer::put_candidates_aside(const std::vector<TrainingJob*>& evaluated) {
 }
 
 void Trainer::leave_sweep(TrainingJob& ended) {
-  if (options_.sweeps == nullptr || !options_.sweeps->has(ended)) return;
-  options_.sweeps->leave(ended);
+  if (!sweeps_.has(ended)) return;
+  sweeps_.leave(ended);
   judge_candidates();
   tell_of_sweep(ended.spec().sweep.of);
 }

@@ -129,6 +129,18 @@ RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrd
                     {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
 }
 
+void expect_equal_evaluation(const JobRound& round, const JobRound& expected) {
+  EXPECT_NEAR(round.loss(), expected.loss(), 1e-12);
+  EXPECT_EQ(round.row_predicted, expected.row_predicted);
+  ASSERT_EQ(round.row_loss_sums.size(), round.batch->rows.size());
+  double sum = 0;
+  for (size_t row = 0; row < round.row_loss_sums.size(); ++row) {
+    EXPECT_NEAR(round.row_loss_sums[row], expected.row_loss_sums[row], 1e-10);
+    sum += round.row_loss_sums[row];
+  }
+  EXPECT_NEAR(sum, round.loss_sum, 1e-10);
+}
+
 void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, PlanRound plan) {
   const std::vector<RandomJob> jobs = every_method();
   const ModelConfig& config = backbone->config();
@@ -161,15 +173,7 @@ void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const
     ranks.run(plan_round(round.plan, ranks.layout()), rounds);
   }
   for (size_t i = 0; i < rounds.size(); ++i) {
-    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
-    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
-    ASSERT_EQ(rounds[i].row_loss_sums.size(), rounds[i].batch->rows.size());
-    double sum = 0;
-    for (size_t row = 0; row < rounds[i].row_loss_sums.size(); ++row) {
-      EXPECT_NEAR(rounds[i].row_loss_sums[row], expected[i].row_loss_sums[row], 1e-10);
-      sum += rounds[i].row_loss_sums[row];
-    }
-    EXPECT_NEAR(sum, rounds[i].loss_sum, 1e-10);
+    expect_equal_evaluation(rounds[i], expected[i]);
     EXPECT_EQ(rounds[i].adapter, expected[i].adapter);
   }
 }

@@ -64,6 +64,9 @@ RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrd
 
 // What every group of ranks keeps, whether they are threads or processes. backbone: of the whole model, f64.
 
+/// Loss, of the rows too, and first choices.
+void expect_equal_evaluation(const JobRound& round, const JobRound& expected);
+
 /// Losses and first choices of an evaluation of every method and of the base model are those of one rank. plan: of the round; where it is
 /// empty, plan_round, of one replica.
 using PlanRound = std::function<ReplicaPlans(const StepPlan& round)>;

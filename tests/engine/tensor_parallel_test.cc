@@ -254,17 +254,7 @@ TEST(TensorParallelRanks, EvaluateAsOneRankDoes) {
   const StepPlan plan = plan_step(shapes, policy);
   alone.run(plan, expected);
   ranks.run(plan_for(plan, ranks.layout()), rounds);
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    EXPECT_NEAR(rounds[i].loss(), expected[i].loss(), 1e-12);
-    EXPECT_EQ(rounds[i].row_predicted, expected[i].row_predicted);
-    ASSERT_EQ(rounds[i].row_loss_sums.size(), rounds[i].batch->rows.size());
-    double sum = 0;
-    for (size_t row = 0; row < rounds[i].row_loss_sums.size(); ++row) {
-      EXPECT_NEAR(rounds[i].row_loss_sums[row], expected[i].row_loss_sums[row], 1e-10);
-      sum += rounds[i].row_loss_sums[row];
-    }
-    EXPECT_NEAR(sum, rounds[i].loss_sum, 1e-10);
-  }
+  for (size_t i = 0; i < jobs.size(); ++i) expect_equal_evaluation(rounds[i], expected[i]);
 }
 
 /// Thrown on a rank in the middle of a round.
