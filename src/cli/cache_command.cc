@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
-#include "cli/data_reading.h"
+#include "cli/inputs/data_reading.h"
 #include "watch/screen_text.h"
 
 namespace cotune {

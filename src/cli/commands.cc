@@ -16,7 +16,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
-#include "cli/build_facts.h"
+#include "cli/manual/build_facts.h"
 
 namespace cotune {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "cli/shell_completion.h"
+#include "cli/manual/shell_completion.h"
 
 namespace cotune {
 

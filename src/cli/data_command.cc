@@ -7,8 +7,8 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/run_setup.h"
-#include "cli/unread_overrides.h"
+#include "cli/inputs/run_setup.h"
+#include "cli/inputs/unread_overrides.h"
 #include "data/example.h"
 #include "jobs/jobs_file.h"
 

@@ -8,12 +8,12 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
-#include "cli/adapted_model.h"
 #include "cli/commands.h"
-#include "cli/evaluate_options.h"
-#include "cli/evaluated_run.h"
-#include "cli/evaluation.h"
-#include "cli/interruption.h"
+#include "cli/evaluating/evaluate_options.h"
+#include "cli/evaluating/evaluated_run.h"
+#include "cli/evaluating/evaluation.h"
+#include "cli/inputs/adapted_model.h"
+#include "cli/terminal/interruption.h"
 #include "watch/terminal.h"
 
 namespace cotune {

@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
-#include "cli/model_of_adapter.h"
-#include "cli/model_text.h"
+#include "cli/inputs/model_of_adapter.h"
+#include "cli/inputs/model_text.h"
 #include "train/adapter_folder.h"
 #include "train/gguf_adapter.h"
 

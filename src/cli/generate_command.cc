@@ -6,15 +6,15 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/adapted_model.h"
-#include "cli/answer_display.h"
-#include "cli/answering.h"
-#include "cli/chat_session.h"
 #include "cli/commands.h"
-#include "cli/generate_options.h"
-#include "cli/interruption.h"
-#include "cli/prompt_answers.h"
-#include "data/conversation.h"
+#include "cli/generating/answer_display.h"
+#include "cli/generating/answering.h"
+#include "cli/generating/chat_session.h"
+#include "cli/generating/generate_options.h"
+#include "cli/generating/prompt_answers.h"
+#include "cli/inputs/adapted_model.h"
+#include "cli/terminal/interruption.h"
+#include "data/records/conversation.h"
 
 namespace cotune {
 namespace {

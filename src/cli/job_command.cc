@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/progress.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
 #include "control/client.h"
 #include "watch/job_outcome.h"
 

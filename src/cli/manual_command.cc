@@ -8,11 +8,11 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "cli/build_facts.h"
 #include "cli/commands.h"
-#include "cli/manual_page.h"
-#include "cli/markdown_manual.h"
-#include "cli/output.h"
+#include "cli/manual/build_facts.h"
+#include "cli/manual/manual_page.h"
+#include "cli/manual/markdown_manual.h"
+#include "cli/terminal/output.h"
 
 namespace cotune {
 namespace {

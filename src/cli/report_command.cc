@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
-#include "cli/output.h"
+#include "cli/terminal/output.h"
 #include "watch/run_log.h"
 #include "watch/run_page.h"
 

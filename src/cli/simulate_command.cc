@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/number_checks.h"
-#include "cli/simulated_step.h"
-#include "cli/simulated_trace.h"
+#include "cli/planning/simulated_step.h"
+#include "cli/planning/simulated_trace.h"
+#include "cli/terminal/number_checks.h"
 #include "cluster/scheduling_policy.h"
 
 namespace cotune {

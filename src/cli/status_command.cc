@@ -3,8 +3,8 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/run_view_source.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/run_view_source.h"
 #include "control/protocol.h"
 
 namespace cotune {

@@ -14,8 +14,8 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
-#include "cli/output.h"
-#include "cli/run_view_source.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/run_view_source.h"
 #include "control/client.h"
 #include "watch/live_view.h"
 #include "watch/run_log.h"

@@ -22,9 +22,9 @@
 #include <string>
 #include <vector>
 
-#include "data/data_file_hash.h"
 #include "data/dataset_file.h"
 #include "data/dataset_reader.h"
+#include "data/records/data_file_hash.h"
 
 namespace cotune {
 

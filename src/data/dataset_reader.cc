@@ -10,10 +10,10 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "data/data_file.h"
 #include "data/example_builder.h"
-#include "data/jsonl.h"
 #include "data/ordered_work.h"
+#include "data/records/data_file.h"
+#include "data/records/jsonl.h"
 
 namespace cotune {
 namespace {

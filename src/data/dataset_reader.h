@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/diagnostics.h"
-#include "data/chat_template.h"
 #include "data/dataset.h"
-#include "data/record_lines.h"
+#include "data/records/record_lines.h"
+#include "data/template/chat_template.h"
 #include "jobs/job.h"
 
 namespace cotune {

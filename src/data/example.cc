@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "data/alpaca.h"
-#include "data/jsonl.h"
-#include "data/sharegpt.h"
+#include "data/records/alpaca.h"
+#include "data/records/jsonl.h"
+#include "data/records/sharegpt.h"
 
 namespace cotune {
 namespace {

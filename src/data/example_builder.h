@@ -23,9 +23,9 @@
 #include <string>
 #include <vector>
 
-#include "data/chat_template.h"
 #include "data/example.h"
-#include "data/record_error.h"
+#include "data/records/record_error.h"
+#include "data/template/chat_template.h"
 #include "jobs/job.h"
 
 namespace cotune {

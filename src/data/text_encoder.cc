@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "data/pre_tokenizer.h"
-#include "data/unicode.h"
+#include "data/tokenizer/pre_tokenizer.h"
+#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 

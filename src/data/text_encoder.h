@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/tokenizer.h"
-#include "data/tokenizer_added_tokens.h"
+#include "data/tokenizer/tokenizer.h"
+#include "data/tokenizer/tokenizer_added_tokens.h"
 
 namespace cotune {
 

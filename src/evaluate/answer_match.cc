@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {

@@ -7,7 +7,7 @@
 #include <charconv>
 
 #include "data/example_builder.h"
-#include "data/record_error.h"
+#include "data/records/record_error.h"
 #include "evaluate/answer_match.h"
 
 namespace cotune {

@@ -69,6 +69,9 @@ struct DataSpec {
 /// Whether its files have weights: all have, or none has.
 inline bool has_weights(const DataSpec& data) { return !data.train.empty() && data.train.front().weight > 0; }
 
+/// Whether examples are held out to evaluate by: those of a file, or a part of train.
+inline bool holds_out_examples(const DataSpec& data) { return !data.eval.empty() || data.eval_fraction > 0; }
+
 /// `a.jsonl, b.jsonl`: for messages.
 std::string names_of_train_files(const DataSpec& data);
 

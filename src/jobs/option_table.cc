@@ -175,10 +175,8 @@ Condition several_replicas() {
           }};
 }
 
-bool has_evaluation_data(const JobSpec& job) { return !job.data.eval.empty() || job.data.eval_fraction > 0; }
-
 Condition needs_evaluation_data() {
-  return {.holds = [](const OptionTarget& target) { return has_evaluation_data(*target.job); },
+  return {.holds = [](const OptionTarget& target) { return holds_out_examples(target.job->data); },
           .summary = "with `data.eval` or `data.eval_fraction`",
           .complaint = [](const std::string& key, const OptionTarget&) {
             return fmt::format("`{}` needs data.eval or data.eval_fraction; this job has neither", key);

@@ -41,7 +41,7 @@ std::optional<Parallel> parse_parallel(std::string_view text);
 
 /// RunSpec::parallel that are no degrees.
 inline constexpr std::string_view parallel_as_stages = "stages";  ///< every rank is a stage
-inline constexpr std::string_view parallel_as_planned = "auto";   ///< the planner chooses (cli/planned_division.h)
+inline constexpr std::string_view parallel_as_planned = "auto";   ///< the planner chooses (cli/run/planned_division.h)
 bool names_degrees(const RunSpec& run);
 
 /// Of a run; where it does not name degrees every rank is a stage.

@@ -13,7 +13,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "data/parquet_rows.h"
+#include "data/records/parquet_rows.h"
 #include "parquet/arrow_json.h"
 
 namespace cotune {

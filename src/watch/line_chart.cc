@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/quantity_text.h"
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 
 namespace cotune {
 namespace {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "watch/column_tables.h"
 
 namespace cotune {

@@ -1,4 +1,4 @@
-#include "data/compressed_stream.h"
+#include "data/records/compressed_stream.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

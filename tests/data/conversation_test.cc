@@ -1,4 +1,4 @@
-#include "data/conversation.h"
+#include "data/records/conversation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

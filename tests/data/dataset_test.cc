@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "data/batch_order.h"
 #include "data/example_encoder.h"
-#include "data/jsonl.h"
-#include "data/sharegpt.h"
+#include "data/records/jsonl.h"
+#include "data/records/sharegpt.h"
 
 namespace cotune {
 namespace {

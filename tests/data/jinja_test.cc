@@ -1,4 +1,4 @@
-#include "data/jinja.h"
+#include "data/template/jinja.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "data/prompt_file.h"
+#include "data/records/prompt_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/random.h"
-#include "data/compressed_stream.h"
 #include "data/dataset_reader.h"
 #include "data/example_encoder.h"
-#include "data/jsonl.h"
 #include "data/ordered_work.h"
+#include "data/records/compressed_stream.h"
+#include "data/records/jsonl.h"
 
 namespace cotune {
 namespace {

@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 namespace cotune {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/tokenizer_regex.h"
+#include "data/tokenizer/tokenizer_regex.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

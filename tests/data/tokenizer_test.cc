@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/pre_tokenizer.h"
+#include "data/tokenizer/pre_tokenizer.h"
 
 namespace cotune {
 namespace {

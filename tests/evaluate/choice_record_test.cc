@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "data/record_error.h"
+#include "data/records/record_error.h"
 #include "evaluate/choice_score.h"
 
 namespace cotune {

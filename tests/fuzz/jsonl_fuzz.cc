@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "data/compressed_stream.h"
 #include "data/dataset_reader.h"
-#include "data/jsonl.h"
+#include "data/records/compressed_stream.h"
+#include "data/records/jsonl.h"
 
 namespace {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
-#include "data/conversation.h"
-#include "data/jsonl.h"
-#include "data/prompt_file.h"
-#include "data/record_error.h"
+#include "data/records/conversation.h"
+#include "data/records/jsonl.h"
+#include "data/records/prompt_file.h"
+#include "data/records/record_error.h"
 #include "data/stop_texts.h"
 
 namespace {

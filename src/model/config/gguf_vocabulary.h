@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/tokenizer.h"
 #include "formats/gguf.h"
 
 namespace cotune {

@@ -1,0 +1,216 @@
+#include "cli/evaluating/evaluated_data.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/sudden_end.h"
+#include "cli/inputs/data_reading.h"
+#include "cli/inputs/run_setup.h"
+#include "data/example_builder.h"
+#include "data/records/data_file.h"
+#include "data/records/jsonl.h"
+#include "data/records/record_error.h"
+#include "evaluate/choice_record.h"
+#include "evaluate/last_answer.h"
+#include "jobs/option_table.h"
+#include "jobs/option_value.h"
+
+namespace cotune {
+namespace {
+
+constexpr size_t most_mistakes = 20;
+
+DataSpec data_spec(const EvaluateOptions& options) {
+  JobSpec job;
+  for (const auto& [key, text] : options.data_options) {
+    const Option& option = *find_option(Section::data, key);
+    option.set({.job = &job}, std::get<OptionValue>(read_option_value(option, YAML::Node(text), true)));
+  }
+  return job.data;
+}
+
+/// Whether the first record has choices; false where it cannot be read: whoever reads the file says why.
+bool holds_choices(const std::string& path) {
+  std::vector<std::string> fields = record_fields();
+  fields.insert(fields.end(), choice_fields().begin(), choice_fields().end());
+  try {
+    DataFile file(path, fields);
+    return file.lines().next() && has_choices(parse_json_line(file.lines().text()));
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+}
+
+/// Tokens of a choice behind a text as lm-evaluation-harness cuts them: spaces at the text's end belong to the choice, and the tokens are
+/// those of the whole behind as many as the text has by itself.
+TokenisedChoices tokens_behind_text(const AdaptedModel& model, std::string text, const ChoiceRecord& record, const std::string& delimiter) {
+  const size_t end = text.find_last_not_of(" \t\n\r") + 1;
+  const std::string between = text.substr(end) + delimiter;
+  text.resize(end);
+  TokenisedChoices tokens{model.plain_prompt(text), {}};
+  for (const std::string& choice : record.choices) {
+    const std::vector<int32_t> whole = model.plain_prompt(text + between + choice);
+    tokens.choices.emplace_back(whole.begin() + static_cast<std::ptrdiff_t>(std::min(tokens.question.size(), whole.size())), whole.end());
+  }
+  return tokens;
+}
+
+TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record, const EvaluateOptions& options) {
+  const bool is_chat = !record.messages.is_null();
+  if (is_chat && options.raw) throw RecordError("messages", "--raw has no effect on a chat; leave it out");
+  if (!is_chat && (options.raw || model.text().chat_template() == nullptr)) {
+    return tokens_behind_text(model, record.text, record, options.delimiter.value_or(" "));
+  }
+  model.need_template("a question of messages");
+  nlohmann::ordered_json messages = record.messages;
+  if (!is_chat) messages = {{{"role", "user"}, {"content", record.text}}};
+  TokenisedChoices tokens{model.chat_prompt(messages), {}};
+  for (const std::string& choice : record.choices)
+    tokens.choices.push_back(model.text().encoder().encode_plain(options.delimiter.value_or("") + choice));
+  return tokens;
+}
+
+void check_lengths(const TokenisedChoices& tokens, int64_t context) {
+  if (tokens.question.empty()) throw RecordError("", "the question has no tokens");
+  for (size_t i = 0; i < tokens.choices.size(); ++i) {
+    if (tokens.choices[i].empty()) throw RecordError(fmt::format("choices[{}]", i), "has no tokens of its own behind the question");
+    const size_t length = tokens.question.size() + tokens.choices[i].size();
+    if (static_cast<int64_t>(length) > context) {
+      throw RecordError(fmt::format("choices[{}]", i),
+                        fmt::format("has {} tokens with its question; the model's context holds {}", length, context));
+    }
+  }
+}
+
+void add(TokenisedChoices tokens, std::vector<std::string> texts, size_t answer, int line, ChoiceQuestions& questions) {
+  questions.tokens.push_back(std::move(tokens));
+  questions.texts.push_back(std::move(texts));
+  questions.answers.push_back(answer);
+  questions.lines.push_back(line);
+}
+
+ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes) {
+  ChoiceQuestions questions;
+  const size_t before = mistakes.size();
+  DataFile file(path, choice_fields());
+  RecordLines& lines = file.lines();
+  while (mistakes.size() < before + most_mistakes && lines.next()) {
+    try {
+      if (lines.too_long()) throw RecordError("", fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
+      ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
+      TokenisedChoices tokens = tokens_of(model, record, options);
+      check_lengths(tokens, model.files().config.context_length);
+      add(std::move(tokens), std::move(record.choices), record.answer, lines.line(), questions);
+    } catch (const RecordError& error) {
+      mistakes.add(path, lines.line(), error.field(), error.what());
+    } catch (const std::runtime_error& error) {
+      mistakes.add(path, lines.line(), "", error.what());
+    }
+  }
+  return questions;
+}
+
+}  // namespace
+
+ChoiceQuestions questions_of(const Dataset& examples, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes) {
+  ChoiceQuestions questions;
+  const size_t before = mistakes.size();
+  for (int64_t i = 0; i < examples.size() && mistakes.size() < before + most_mistakes; ++i) {
+    try {
+      const std::optional<LastAnswer> last = last_answer_of(examples, i);
+      const std::string answer = model.answer_text(last->answer);
+      const std::string space = answer.substr(0, std::min(answer.find_first_not_of(" \t\n\r"), answer.size()));
+      const auto right = std::ranges::find_if(options.choices, [&](const std::string& choice) { return is_match(choice, answer, {}); });
+      if (right == options.choices.end()) {
+        throw RecordError("", fmt::format("--choices: expected one of {} as the answer, found `{}`", fmt::join(options.choices, ", "),
+                                          normalised(answer, {}).substr(0, 80)));
+      }
+      TokenisedChoices tokens{{last->prompt.begin(), last->prompt.end()}, {}};
+      for (const std::string& choice : options.choices) tokens.choices.push_back(model.text().encoder().encode_plain(space + choice));
+      check_lengths(tokens, model.files().config.context_length);
+      add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), examples.line(i), questions);
+    } catch (const RecordError& error) {
+      mistakes.add(examples.source(i), examples.line(i), error.field(), error.what());
+    }
+  }
+  return questions;
+}
+
+void check_answerable(const DataSpec& spec, const std::vector<FileReport>& files, const Dataset& examples, const EvaluateOptions& options,
+                      Diagnostics& mistakes) {
+  if (!options.exact_match && options.choices.empty()) return;
+  const size_t before = mistakes.size();
+  for (const FileReport& file : files) {
+    if (file.format == DataFormat::text)
+      mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
+  }
+  const auto has_tokens = [&](const std::string& source) {
+    return std::ranges::any_of(files, [&](const FileReport& file) { return file.file == source && file.format == DataFormat::tokens; });
+  };
+  for (int64_t i = 0; i < examples.size() && mistakes.size() == before; ++i) {
+    const std::optional<LastAnswer> last = last_answer_of(examples, i);
+    if (spec.train_on_prompt) {
+      mistakes.add(examples.source(i), examples.line(i), "",
+                   "prompts are learned too (train_on_prompt): --exact-match and --choices cannot tell answers from them");
+    } else if (!last) {
+      mistakes.add(examples.source(i), examples.line(i), "", "nothing stands before what is learned: --exact-match and --choices need a prompt");
+    } else if (last->prompt.size() == 1 && has_tokens(examples.source(i))) {
+      mistakes.add(examples.source(i), examples.line(i), "labels",
+                   "all tokens but the first are learned: --exact-match and --choices cannot tell an answer from its prompt; a prompt has the "
+                   "label -100");
+    }
+  }
+}
+
+std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, const AdaptedModel& model) {
+  std::vector<EvaluatedData> all;
+  Diagnostics mistakes;
+  RunSpec run;
+  run.threads = options.model.threads;
+  const DataReading reading(run);
+  for (const std::string& path : options.data) {
+    EvaluatedData& data = all.emplace_back();
+    data.name = path;
+    data.adapters.resize(model.adapter_count());
+    std::iota(data.adapters.begin(), data.adapters.end(), 0);
+    if (holds_choices(path)) {
+      if (options.exact_match || !options.choices.empty()) {
+        mistakes.add(path, 0, "", "holds questions with choices of their own; --exact-match and --choices are for examples with answers");
+        continue;
+      }
+      if (!options.data_options.empty()) {
+        mistakes.add(path, 0, "",
+                     fmt::format("holds questions with choices, on which {} has no effect", reading_option(options.data_options.begin()->first)));
+        continue;
+      }
+      data.questions = read_questions(path, options, model, mistakes);
+      continue;
+    }
+    if (options.raw || options.delimiter) {
+      mistakes.add(path, 0, "",
+                   fmt::format("holds examples, on which {} has no effect; it is for questions with choices of their own",
+                               options.raw ? "--raw" : "--delimiter"));
+      continue;
+    }
+    JobSpec job;
+    job.name = path;
+    job.data = data_spec(options);
+    job.data.train = {{path}};
+    const size_t before = mistakes.size();
+    JobData read = read_data(job, model.text(), model.files().config, reading, mistakes);
+    check_answerable(job.data, read.files, read.train, options, mistakes);
+    for (const FileReport& file : read.files) {
+      if (file.truncated + file.dropped_long + file.dropped_unlearned > 0) write_to_standard_error(file.to_string() + "\n");
+    }
+    data.examples = std::move(read.train);
+    if (!options.choices.empty() && mistakes.size() == before) data.questions = questions_of(data.examples, options, model, mistakes);
+  }
+  mistakes.throw_if_any();
+  return all;
+}
+
+}  // namespace cotune

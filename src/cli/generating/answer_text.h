@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "data/stop_texts.h"
+#include "data/tokenizer/tokenizer.h"
+
+namespace cotune {
+
+/// The text of an answer while its tokens come: never a part of a character, nor of a text that is to end the answer.
+class AnswerText {
+ public:
+  AnswerText(const Tokenizer& tokenizer, const StopTexts& stop) : stream_(tokenizer.stream(true)), stop_(stop) {}
+
+  /// What can be shown now.
+  std::string add(int32_t token) { return keep(stop_.add(stream_.add(token))); }
+  std::string finish() {
+    std::string rest = stop_.add(stream_.finish());
+    if (!stop_.found()) rest += stop_.finish();
+    return keep(std::move(rest));
+  }
+  bool is_stopped() const { return stop_.found(); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string keep(std::string piece) {
+    text_ += piece;
+    return piece;
+  }
+
+  Tokenizer::Stream stream_;
+  StopTexts stop_;
+  std::string text_;
+};
+
+}  // namespace cotune

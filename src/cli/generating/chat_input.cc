@@ -1,0 +1,72 @@
+#include "cli/generating/chat_input.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "cli/terminal/interruption.h"
+
+namespace cotune {
+namespace {
+
+constexpr std::string_view quotes = "\"\"\"";
+
+}  // namespace
+
+std::optional<std::string> ChatInput::line(const char* prompt) {
+  if (shows_prompt_) {
+    fmt::print("{}", prompt);
+    std::fflush(stdout);
+  }
+  size_t end = std::string::npos;
+  while ((end = read_.find('\n')) == std::string::npos) {
+    was_interrupted_ = !wait_for_input(STDIN_FILENO);
+    if (was_interrupted_) {
+      read_.clear();
+      return std::nullopt;
+    }
+    char buffer[1 << 12];
+    const ssize_t count = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count <= 0 && read_.empty()) return std::nullopt;
+    if (count <= 0) break;
+    read_.append(buffer, static_cast<size_t>(count));
+  }
+  std::string text = read_.substr(0, end);
+  read_.erase(0, end == std::string::npos ? end : end + 1);
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::optional<std::string> ChatInput::next() {
+  std::optional<std::string> text = line("> ");
+  if (text && text->starts_with(quotes)) {
+    text->erase(0, quotes.size());
+    while (!text->ends_with(quotes)) {
+      const std::optional<std::string> more = line("... ");
+      if (!more) {
+        if (was_interrupted_) text.reset();
+        break;
+      }
+      *text += (text->empty() ? "" : "\n") + *more;
+    }
+    if (text && text->ends_with(quotes)) text->erase(text->size() - quotes.size());
+    if (text && text->ends_with('\n')) text->pop_back();
+  } else {
+    while (text && text->ends_with('\\')) {
+      const std::optional<std::string> more = line("... ");
+      if (!more && was_interrupted_) text.reset();
+      if (!more) break;
+      text->back() = '\n';
+      *text += *more;
+    }
+  }
+  if (text || !was_interrupted_ || !shows_prompt_ || asked_to_end()) return text;
+  was_interrupted_ = false;
+  fmt::print("\n(Ctrl-D ends the program)\n");
+  return "";
+}
+
+}  // namespace cotune

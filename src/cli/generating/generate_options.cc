@@ -1,0 +1,138 @@
+#include "cli/generating/generate_options.h"
+
+#include <ATen/Parallel.h>
+
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "cli/terminal/number_checks.h"
+#include "jobs/emulated_file.h"
+#include "jobs/option_table.h"
+#include "jobs/option_value.h"
+#include "ops/memory.h"
+
+namespace cotune {
+namespace {
+
+/// Accepts what the jobs file does, and says what that is otherwise.
+CLI::Validator as_in_jobs_file(Section section, const char* key) {
+  const auto read = [section, key](std::string& text) -> std::string {
+    auto value = read_option_value(*find_option(section, key), YAML::Node(text), true);
+    if (const auto* mistake = std::get_if<ValueMistake>(&value)) return mistake->message;
+    text = std::get<std::string>(std::get<OptionValue>(value));
+    return "";
+  };
+  return CLI::Validator(read, "");
+}
+
+CLI::Range count_from(int64_t lowest) { return CLI::Range(lowest, int64_t{1} << 30); }
+
+void add_prompt_options(CLI::App& command, GenerateOptions& to) {
+  CLI::Option* prompt = command.add_option("--prompt", to.prompt, "The prompt");
+  CLI::Option* file =
+      command.add_option("--prompt-file", to.prompt_file,
+                         "File with the prompt, less one final newline. Without any prompt, standard input is read so");
+  CLI::Option* prompts =
+      command.add_option("--prompts", to.prompts,
+                         "File of many prompts: JSONL or Parquet with the fields of data files, or text, a prompt a line. "
+                         "Answers are lines of JSON, in the order of the prompts");
+  CLI::Option* output = command.add_option("--output", to.output, "File for the answers to --prompts; default: standard output");
+  CLI::Option* resume = command.add_flag("--resume", to.resume, "Give the answers that --output lacks");
+  CLI::Option* overwrite = command.add_flag("--overwrite", to.overwrite, "Begin --output anew");
+  CLI::Option* at_once = command.add_option("--at-once", to.at_once, "Answers under way at once; default: as memory allows, at most 32")
+                             ->check(count_from(1));
+  CLI::Option* chat = command.add_flag("--chat", to.chat, "A conversation: every line of standard input gets an answer; /help lists what else can be said");
+  CLI::Option* session = command.add_option("--session", to.session, "File that --chat goes on with, where it is there, and keeps the conversation in");
+  CLI::Option* system = command.add_option("--system", to.system, "System message of the chat template");
+  CLI::Option* raw = command.add_flag(
+      "--raw", to.raw,
+      "Continue the prompt as it is, without the chat template: for adapters trained on prompt and completion. Models "
+      "without a template always do");
+  CLI::Option* json = command.add_flag("--json", to.json, "Each answer as one JSON object on a line, with its adapter, tokens and time");
+  CLI::Option* samples = command.add_option("--samples", to.samples, "Answers to each prompt, drawn with seeds of their own")
+                             ->check(count_from(1))
+                             ->capture_default_str();
+  prompt->excludes(file)->excludes(chat)->excludes(prompts);
+  file->excludes(chat)->excludes(prompts);
+  prompts->excludes(chat)->excludes(json);
+  output->needs(prompts);
+  resume->needs(output)->excludes(overwrite);
+  overwrite->needs(output);
+  session->needs(chat);
+  raw->excludes(chat)->excludes(system);
+  samples->excludes(chat);
+  at_once->excludes(chat);
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& command, ModelOptions& to) {
+  command.add_option(
+      "--model", to.model,
+      "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command.add_option("--adapter", to.adapters,
+                     "[NAME=]FOLDER of an adapter, or its name in the Hugging Face cache; a job's folder, or a run's for all of its jobs; "
+                     "`base`: the model alone. Repeated: all of them together")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command
+      .add_option("--dtype", to.dtype,
+                  "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
+      ->transform(as_in_jobs_file(Section::model, "dtype"));
+  command.add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")
+      ->transform(as_in_jobs_file(Section::run, "device"))
+      ->check([](const std::string& text) {
+        return emulated_file(text).empty() ? "" : std::string("an emulated device computes no answer; accepted are auto, cpu and cuda");
+      });
+  command.add_option("--threads", to.threads, "Worker threads; 0: one per core")->check(CLI::Range(0, 4096));
+}
+
+void use_threads(const ModelOptions& options) {
+  install_counting_allocator();
+  if (options.threads > 0) at::set_num_threads(options.threads);
+}
+
+void add_generate_options(CLI::App& command, GenerateOptions& to) {
+  add_model_options(command, to.model);
+  add_prompt_options(command, to);
+  command.add_option("--max-new-tokens", to.max_new_tokens, "Longest answer")->check(count_from(1))->capture_default_str();
+  command
+      .add_option("--stop", to.stop, "Text that ends an answer and is no part of it. Repeated: any of them")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->check([](const std::string& text) { return text.empty() ? std::string("must not be empty") : std::string(); });
+  command
+      .add_option("--temperature", to.temperature,
+                  "0: always the likeliest token; above: drawn. Default 0, or 1 with --top-p, --top-k, --min-p, --seed or --samples")
+      ->check(number_in(0.0, 100.0));
+  command.add_option("--top-p", to.top_p, "Draw from the likeliest tokens that together have this probability")
+      ->check(number_in(1e-6, 1.0));
+  command.add_option("--top-k", to.top_k, "Draw from the k likeliest tokens")->check(count_from(1));
+  command.add_option("--min-p", to.min_p, "Draw from tokens with at least this share of the likeliest one's probability")
+      ->check(number_in(0.0, 1.0));
+  command
+      .add_option("--repetition-penalty", to.repetition_penalty,
+                  "Above 1: tokens of the prompt and the answer so far become less likely, as in transformers; 1: none")
+      ->check(number_in(0.01, 100.0));
+  command.add_option("--seed", to.seed, "Equal seeds give equal answers; default 0")->check(CLI::NonNegativeNumber);
+}
+
+SamplingSettings sampling_of(const GenerateOptions& options) {
+  const bool drawn = options.top_p || options.top_k || options.min_p || options.seed || options.samples > 1;
+  SamplingSettings settings;
+  settings.temperature = options.temperature.value_or(drawn ? 1.0 : 0.0);
+  if (settings.temperature == 0 && drawn) {
+    throw_user_error("--temperature: 0 always takes the likeliest token, so --top-p, --top-k, --min-p, --seed and --samples have no "
+                     "effect; leave them out or raise the temperature");
+  }
+  settings.top_p = options.top_p.value_or(1.0);
+  settings.top_k = options.top_k.value_or(0);
+  settings.min_p = options.min_p.value_or(0.0);
+  settings.repetition_penalty = options.repetition_penalty.value_or(1.0);
+  settings.seed = options.seed.value_or(0);
+  return settings;
+}
+
+}  // namespace cotune

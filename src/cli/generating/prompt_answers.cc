@@ -1,0 +1,223 @@
+#include "cli/generating/prompt_answers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/sudden_end.h"
+#include "cli/generating/answer_file.h"
+#include "cli/generating/answering.h"
+#include "cli/terminal/interruption.h"
+#include "cli/terminal/status_line.h"
+#include "data/records/prompt_file.h"
+#include "data/records/record_error.h"
+
+namespace cotune {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr size_t most_mistakes = 20;
+
+class PromptAnswers {
+ public:
+  PromptAnswers(const GenerateOptions& options, AdaptedModel& model) : options_(options), model_(model), answering_(options, model) {
+    open_output();
+    check_prompts();
+  }
+
+  int run() {
+    if (to_do_ == 0) {
+      answers_->finish();
+      write_to_standard_error(fmt::format("all {} answers are there\n", all_));
+      return 0;
+    }
+    model_.load();
+    answering_.begin();
+    catch_interruption();
+    prompts_.emplace(options_.prompts);
+    line_.emplace();
+    QuestionSource source;
+    source.next = [this] { return next(); };
+    source.on_answer = [this](size_t number, const Answer& answer) { take(number, answer); };
+    source.on_pass = [this](size_t under_way, int64_t new_tokens) {
+      new_tokens_ = new_tokens;
+      tell_progress(under_way);
+    };
+    answering_.answer(source, options_.at_once);
+    const bool is_whole = done_ == to_do_;
+    answers_->finish();
+    line_->end_with(fmt::format("{}, {}", count_text(), rate_text()));
+    if (not_finite_ > 0) {
+      throw SystemError(
+          fmt::format("{} answers: the model's output is not finite: its weights or the adapter's hold NaN or infinity", not_finite_));
+    }
+    if (is_whole) return 0;
+    write_to_standard_error(fmt::format("interrupted: {} of {} answers are there{}\n", all_ - to_do_ + done_, all_,
+                                        stored_ != nullptr ? "; --resume gives the rest" : ""));
+    return interrupted_exit_code;
+  }
+
+ private:
+  struct Current {
+    FilePrompt prompt;
+    int64_t index = -1;
+    std::vector<int32_t> tokens;
+  };
+  struct Asked {
+    AnswerKey key;
+    ordered_json record;
+    size_t prompt_tokens = 0;
+  };
+
+  void open_output() {
+    if (options_.output.empty()) {
+      answers_ = std::make_unique<OrderedAnswers>(model_.adapter_count(), options_.samples, [](const std::string& line) {
+        fmt::print("{}", line);
+        std::fflush(stdout);
+      });
+      return;
+    }
+    std::vector<std::string> names;
+    for (size_t i = 0; i < model_.adapter_count(); ++i) names.push_back(model_.name(i));
+    using Start = StoredAnswers::Start;
+    auto stored = std::make_unique<StoredAnswers>(
+        options_.output, options_.resume ? Start::resume : options_.overwrite ? Start::overwrite : Start::fresh, names);
+    stored_ = stored.get();
+    answers_ = std::move(stored);
+  }
+
+  ordered_json system_message() const { return {{"role", "system"}, {"content", *options_.system}}; }
+
+  std::vector<int32_t> tokens_of(const FilePrompt& prompt) const {
+    if (!prompt.messages.is_null()) {
+      model_.need_template("a prompt of messages");
+      ordered_json messages = prompt.messages;
+      if (options_.system && messages.front()["role"] != "system") messages.insert(messages.begin(), system_message());
+      return model_.chat_prompt(messages, prompt.tools);
+    }
+    if (prompt.is_whole_text || options_.raw || model_.text().chat_template() == nullptr) return model_.plain_prompt(prompt.text);
+    ordered_json messages = ordered_json::array();
+    if (options_.system) messages.push_back(system_message());
+    messages.push_back({{"role", "user"}, {"content", prompt.text}});
+    return model_.chat_prompt(messages);
+  }
+
+  void check_prompts() {
+    PromptFile file(options_.prompts);
+    Diagnostics mistakes;
+    int64_t index = 0;
+    for (;; ++index) {
+      if (mistakes.size() >= most_mistakes) break;
+      try {
+        const std::optional<FilePrompt> prompt = file.next();
+        if (!prompt) break;
+        check_prompt(*prompt, index, mistakes);
+      } catch (const UserMistakes& error) {
+        mistakes.add(error);
+      }
+    }
+    mistakes.throw_if_any();
+    if (all_ == 0) throw_user_error("{}: holds no prompts", options_.prompts);
+    if (stored_ != nullptr) stored_->check_range(index, options_.samples);
+  }
+
+  void check_prompt(const FilePrompt& prompt, int64_t index, Diagnostics& mistakes) {
+    const auto mistake = [&](const std::string& field, const std::string& text) {
+      mistakes.add(options_.prompts, prompt.line, field, text);
+    };
+    for (const char* field : answer_fields) {
+      if (prompt.record.contains(field)) mistake(field, "is also a field of the answers; give it another name");
+    }
+    if (options_.raw && !prompt.messages.is_null()) mistake("messages", "--raw has no effect on a chat; leave it out");
+    if (options_.system && prompt.is_whole_text) mistake("instruction", "--system has no effect on a prompt without a template; leave it out");
+    try {
+      const auto count = static_cast<int64_t>(tokens_of(prompt).size());
+      const int64_t context = model_.files().config.context_length;
+      if (count == 0) mistake("", "the prompt is empty");
+      if (count >= context)
+        mistake("", fmt::format("the prompt has {} tokens; the model's context holds {}, an answer included", count, context));
+    } catch (const UserError& error) {
+      mistake("", error.what());
+    }
+    for (AnswerKey key{index, 0, 0}; key.adapter < model_.adapter_count(); ++key.adapter) {
+      for (key.sample = 0; key.sample < options_.samples; ++key.sample) {
+        ++all_;
+        if (stored_ == nullptr || !stored_->holds(key)) {
+          ++to_do_;
+        } else {
+          stored_->check(key, prompt.record);
+        }
+      }
+    }
+  }
+
+  /// Moves on to the next answer that is to be given; false at the end.
+  bool advance() {
+    do {
+      if (current_.index >= 0 && ++key_.sample < options_.samples) continue;
+      key_.sample = 0;
+      if (current_.index >= 0 && ++key_.adapter < model_.adapter_count()) continue;
+      key_.adapter = 0;
+      std::optional<FilePrompt> prompt = prompts_->next();
+      if (!prompt) return false;
+      current_ = {std::move(*prompt), current_.index + 1, {}};
+      key_.index = current_.index;
+    } while (stored_ != nullptr && stored_->holds(key_));
+    if (current_.tokens.empty()) current_.tokens = tokens_of(current_.prompt);
+    return true;
+  }
+
+  std::optional<Question> next() {
+    if (!advance()) return std::nullopt;
+    asked_.emplace(begun_++, Asked{key_, current_.prompt.record, current_.tokens.size()});
+    return Question{key_.adapter, static_cast<uint64_t>(key_.index), static_cast<uint64_t>(key_.sample), current_.tokens, nullptr};
+  }
+
+  void take(size_t number, const Answer& answer) {
+    const Asked asked = std::move(asked_.extract(number).mapped());
+    ++done_;
+    not_finite_ += answer.generated.stop == StopReason::not_finite;
+    ordered_json line{{"index", asked.key.index}};
+    line.update(asked.record);
+    line["adapter"] = model_.name(asked.key.adapter);
+    line["sample"] = asked.key.sample;
+    line["text"] = answer.text;
+    line["stop"] = to_string(answer.generated.stop);
+    line["prompt_tokens"] = asked.prompt_tokens;
+    line["new_tokens"] = answer.generated.tokens.size();
+    answers_->add(asked.key, line.dump() + "\n");
+  }
+
+  void tell_progress(size_t under_way) {
+    if (!line_->is_due()) return;
+    line_->show(fmt::format("{}, {} under way, {}{}", count_text(), under_way, rate_text(), line_->time_left(done_, to_do_)));
+  }
+  std::string count_text() const { return fmt::format("{} of {} answers", all_ - to_do_ + done_, all_); }
+  std::string rate_text() const { return fmt::format("{:.0f} tokens/s", static_cast<double>(new_tokens_) / std::max(line_->seconds(), 1e-3)); }
+
+  const GenerateOptions& options_;
+  AdaptedModel& model_;
+  Answering answering_;
+  std::unique_ptr<AnswerFile> answers_;
+  StoredAnswers* stored_ = nullptr;  ///< answers_, where it is a file
+  std::optional<PromptFile> prompts_;
+  Current current_;
+  AnswerKey key_;
+  std::map<size_t, Asked> asked_;  ///< by number
+  size_t begun_ = 0;
+  int64_t all_ = 0, to_do_ = 0, done_ = 0, not_finite_ = 0, new_tokens_ = 0;
+  std::optional<StatusLine> line_;  ///< from the first pass on
+};
+
+}  // namespace
+
+int answer_prompts(const GenerateOptions& options, AdaptedModel& model) { return PromptAnswers(options, model).run(); }
+
+}  // namespace cotune

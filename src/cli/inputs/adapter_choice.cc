@@ -1,0 +1,74 @@
+#include "cli/inputs/adapter_choice.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "cli/inputs/model_of_adapter.h"
+#include "train/adapter_folder.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// RUN/jobs/NAME/adapter and RUN/jobs/NAME/step-7 are called NAME.
+std::string name_of_folder(const fs::path& folder) {
+  const fs::path whole = fs::weakly_canonical(fs::absolute(folder)), job = whole.parent_path();
+  return (job.parent_path().filename() == "jobs" ? job : whole).filename().string();
+}
+
+/// "" and the whole where no name is given.
+std::pair<std::string, std::string> name_and_path(const std::string& given) {
+  const size_t sign = given.find('=');
+  if (sign == std::string::npos || given.find('/') < sign || fs::exists(given)) return {"", given};
+  if (sign == 0 || sign + 1 == given.size()) throw_user_error("--adapter: expected [NAME=]FOLDER, found `{}`", given);
+  return {given.substr(0, sign), given.substr(sign + 1)};
+}
+
+void add(NamedAdapter adapter, std::vector<NamedAdapter>& adapters) {
+  for (const NamedAdapter& other : adapters) {
+    if (other.name != adapter.name) continue;
+    if (adapter.folder.empty() && other.folder.empty()) throw_user_error("--adapter: base is given twice");
+    throw_user_error("--adapter: {} and {} are both called `{}`; NAME=FOLDER gives one another name", other.folder.string(),
+                     adapter.folder.string(), adapter.name);
+  }
+  adapters.push_back(std::move(adapter));
+}
+
+}  // namespace
+
+std::vector<NamedAdapter> named_adapters(const std::vector<std::string>& given) {
+  std::vector<NamedAdapter> adapters;
+  for (const std::string& each : given) {
+    if (each == base_name) {
+      add({base_name, {}}, adapters);
+      continue;
+    }
+    const auto [name, path] = name_and_path(each);
+    if (name == base_name) throw_user_error("--adapter: `{}`: {} is the model without an adapter; choose another name", each, base_name);
+    for (const JobAdapter& found : find_adapter_folders(path)) {
+      std::string own = name.empty() ? found.job : found.job.empty() ? name : name + "/" + found.job;
+      if (own.empty()) own = name_of_folder(found.folder);
+      add({own, found.folder}, adapters);
+    }
+  }
+  return adapters;
+}
+
+fs::path model_of_adapters(const std::string& model, const std::vector<NamedAdapter>& adapters) {
+  const NamedAdapter* first = nullptr;
+  fs::path path;
+  for (const NamedAdapter& adapter : adapters) {
+    if (adapter.folder.empty()) continue;
+    const fs::path own = model_of_adapter(model, adapter.folder);
+    if (first != nullptr && own != path) {
+      throw_user_error("--model: is needed: {} is an adapter of {}, and {} of {}", first->folder.string(), path.string(),
+                       adapter.folder.string(), own.string());
+    }
+    if (first == nullptr) first = &adapter;
+    path = own;
+  }
+  return first != nullptr ? path : model_of_adapter(model, {});
+}
+
+}  // namespace cotune

@@ -1,0 +1,107 @@
+#include "cli/inputs/model_text.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "formats/gguf.h"
+#include "jobs/hub_cache.h"
+
+namespace cotune {
+namespace {
+
+/// Stands in for the tokenizer of a model without one: data that are token ids already need none.
+class NoTokenizer : public TextEncoder {
+ public:
+  explicit NoTokenizer(std::string model) : model_(std::move(model)) {}
+  std::vector<int32_t> encode_plain(std::string_view) const override { refuse(); }
+  std::vector<SpecialMatch> find_special(std::string_view) const override { refuse(); }
+  std::string token_bytes(int32_t id) const override { return "<" + std::to_string(id) + ">"; }
+  std::vector<int32_t> prefix() const override { refuse(); }
+  std::optional<int32_t> eos_id() const override { refuse(); }
+  std::string hash() const override { return "none"; }
+
+ private:
+  [[noreturn]] void refuse() const {
+    throw_user_error("{}: has no tokenizer: text needs a tokenizer.json beside the weights, or a GGUF file with a "
+                     "vocabulary (data with input_ids and labels needs none)", model_);
+  }
+  std::string model_;
+};
+
+std::unique_ptr<Tokenizer> make_tokenizer(const ModelFiles& files) {
+  const TokenizerFiles& source = files.tokenizer;
+  if (source.tokenizer_json) return std::make_unique<Tokenizer>(Tokenizer::from_json_file(*source.tokenizer_json));
+  if (source.gguf) return std::make_unique<Tokenizer>(Tokenizer::from_gguf(*source.gguf, files.path.string()));
+  return nullptr;
+}
+
+std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenizer) {
+  if (const auto id = tokenizer.token_id(files.tokenizer.eos_token); id && !files.tokenizer.eos_token.empty()) return id;
+  if (!files.config.eos_token_ids.empty()) return files.config.eos_token_ids.front();
+  return std::nullopt;
+}
+
+}  // namespace
+
+ModelText::ModelText(const ModelFiles& files)
+    : tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
+  if (tokenizer_ == nullptr) {
+    encoder_ = std::make_unique<NoTokenizer>(files.path.empty() ? "the model" : files.path.string());
+    return;
+  }
+  const std::optional<int32_t> eos = eos_of(files, *tokenizer_);
+  encoder_ = std::make_unique<TokenizerEncoder>(*tokenizer_, eos);
+  const TokenizerFiles& source = files.tokenizer;
+  for (const auto& [name, token] : {std::pair{"bos_token", source.bos_token}, std::pair{"eos_token", source.eos_token},
+                                    std::pair{"pad_token", source.pad_token}, std::pair{"unk_token", source.unk_token}}) {
+    if (!token.empty()) special_tokens_[name] = token;
+  }
+  if (!source.chat_template.empty()) {
+    chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template",
+                                                    special_tokens_);
+  }
+  if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
+}
+
+const Tokenizer& ModelText::tokenizer() const {
+  if (tokenizer_ == nullptr) throw_user_error("the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed");
+  return *tokenizer_;
+}
+
+std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::path& file) const {
+  return std::make_unique<ChatTemplate>(read_file(file), file.string(), special_tokens_);
+}
+
+ModelFiles model_without_weights(const ModelSpec& spec) {
+  const std::string source = path_or_snapshot(spec.path.empty() ? spec.config : spec.path).string();
+  ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
+  std::filesystem::path folder = source;
+  if (folder.filename() == "config.json") folder = folder.parent_path();
+  if (std::filesystem::is_directory(folder)) {
+    files.tokenizer = find_tokenizer_files(folder, files.config.eos_token_ids);
+  } else if (std::filesystem::is_regular_file(folder) && folder.extension() == ".gguf") {
+    files.tokenizer = tokenizer_files_of(GgufFile(folder));
+  }
+  return files;
+}
+
+ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {
+  if (!spec.path.empty()) {
+    const size_t before = mistakes.size();
+    const std::filesystem::path path = path_or_snapshot(spec.path);
+    ModelParts parts = open_model(path, mistakes);
+    const std::optional<HubName> name = hub_name_of(path);
+    if (name && mistakes.size() > before) {
+      mistakes.add(path.string(), 0, "", fmt::format("is of the Hugging Face cache, which may hold a part of the model only: `{}` fetches the rest",
+                                                 hub_download_command(*name)));
+    }
+    return parts;
+  }
+  try {
+    return {random_model(find_model_config(spec.config), spec.seed), true, true, true};
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
+}
+
+}  // namespace cotune

@@ -1,0 +1,30 @@
+#include "cli/manual/build_facts.h"
+
+#include <fmt/format.h>
+#include <torch/headeronly/version.h>
+
+#include <filesystem>
+
+#include "kernels/isa.h"
+
+namespace cotune {
+namespace {
+
+std::string plugin_fact(const char* what, const char* file) {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  const bool there = !error && std::filesystem::exists(program.parent_path() / file, error);
+  return fmt::format("{}: {}", what, there ? file : "not in this build");
+}
+
+}  // namespace
+
+std::string program_version() { return COTUNE_VERSION; }
+
+std::string build_facts() {
+  return fmt::format("cotune {}\nlibtorch {}\nkernels on this processor: bfloat16 {}, float32 {}\n{}\n{}", program_version(), TORCH_VERSION,
+                     to_string(kernels::bf16_isa()), to_string(kernels::f32_isa()), plugin_fact("NVIDIA GPUs", "libcotune_cuda.so"),
+                     plugin_fact("Parquet files", "libcotune_parquet.so"));
+}
+
+}  // namespace cotune

@@ -1,0 +1,64 @@
+#include "cli/planning/plan_lines.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/terminal/progress.h"
+
+namespace cotune {
+namespace {
+
+constexpr size_t columns = 80;
+
+/// Words in lines of at most 80 columns: the first begins with `indent` spaces, the others with two.
+void append_wrapped(std::vector<std::string>& lines, size_t indent, const std::string& text) {
+  std::string line(indent, ' ');
+  size_t begin = 0;
+  bool is_first = true;
+  while (begin < text.size()) {
+    size_t end = text.find(' ', begin);
+    if (end == std::string::npos) end = text.size();
+    const std::string word = text.substr(begin, end - begin);
+    if (!is_first && line.size() + 1 + word.size() > columns) {
+      lines.push_back(line);
+      line = "  " + word;
+    } else {
+      line += (is_first ? "" : " ") + word;
+    }
+    is_first = false;
+    begin = end + 1;
+  }
+  lines.push_back(line);
+}
+
+std::string seconds_text(double seconds) {
+  return fmt::format("{:.3g} s", seconds);
+}
+
+std::string task_text(const std::vector<std::string>& jobs) {
+  std::vector<std::string> names;
+  for (const std::string& name : jobs) names.push_back(name_column(name, name_column_width({name})));
+  for (std::string& name : names) name.erase(name.find_last_not_of(' ') + 1);
+  return fmt::format("{}", fmt::join(names, "+"));
+}
+
+}  // namespace
+
+std::vector<std::string> plan_lines(const PlannedRound& plan) {
+  std::vector<std::string> lines;
+  const JobGrouping& taken = plan.taken();
+  std::vector<std::string> tasks;
+  for (const std::vector<std::string>& task : taken.tasks) tasks.push_back(task_text(task));
+  append_wrapped(lines, 0, fmt::format("plan ({}): {}: {}", plan.cause, taken.name, fmt::join(tasks, " | ")));
+  append_wrapped(lines, 2,
+                 fmt::format("{} a round, predicted by {}; {}", seconds_text(taken.seconds), plan.costs, plan.reason));
+  std::vector<std::string> others;
+  for (size_t i = 0; i < plan.alternatives.size(); ++i) {
+    if (i != plan.chosen)
+      others.push_back(fmt::format("{} {}", plan.alternatives[i].name, seconds_text(plan.alternatives[i].seconds)));
+  }
+  if (!others.empty()) append_wrapped(lines, 2, fmt::format("otherwise: {}", fmt::join(others, ", ")));
+  return lines;
+}
+
+}  // namespace cotune

@@ -1,0 +1,46 @@
+#include "cli/planning/planned_jobs.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "base/diagnostics.h"
+#include "cli/inputs/model_text.h"
+#include "cli/inputs/run_setup.h"
+
+namespace cotune {
+namespace {
+
+/// Lengths of the tokenised examples that an epoch takes of data.train.
+ReadLengths length_reader(const ModelFiles& files, const RunSpec& run, std::map<std::string, double>& truncated_shares) {
+  auto text = std::make_shared<ModelText>(files);
+  return [text, reading = DataReading(run), config = files.config, &truncated_shares](const JobSpec& job) {
+    Diagnostics diagnostics;
+    const JobData data = read_data(job, *text, config, reading, diagnostics);
+    diagnostics.throw_if_any();
+    std::vector<int64_t> lengths;
+    for (const int64_t example : epoch_order(batch_order(job, data.train), 0)) lengths.push_back(data.train.length(example));
+    int64_t truncated = 0;
+    for (size_t i = 0; i < job.data.train.size(); ++i) truncated += data.files[i].truncated;
+    if (!lengths.empty()) truncated_shares[job.name] = static_cast<double>(truncated) / static_cast<double>(lengths.size());
+    return histogram_of(lengths);
+  };
+}
+
+}  // namespace
+
+PlannedJobs planned_jobs(const JobsFile& jobs_file) {
+  const ModelFiles files = model_without_weights(jobs_file.model);
+  const bool reads_data = std::any_of(jobs_file.jobs.begin(), jobs_file.jobs.end(),
+                                      [](const JobSpec& job) { return job.data.lengths.empty(); });
+  std::map<std::string, double> truncated_shares;  // by job
+  PlannedJobs planned{files.config, job_shapes(jobs_file.jobs, files.config,
+                                               reads_data ? length_reader(files, jobs_file.run, truncated_shares) : ReadLengths(nullptr))};
+  for (JobShape& job : planned.jobs) {
+    const auto read = truncated_shares.find(job.name);
+    if (read != truncated_shares.end()) job.truncated_share = read->second;
+  }
+  return planned;
+}
+
+}  // namespace cotune

@@ -1,0 +1,93 @@
+#include "cli/planning/planning_setup.h"
+
+#include <unistd.h>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/inputs/run_setup.h"
+#include "cli/inputs/unread_overrides.h"
+#include "cli/planning/planned_jobs.h"
+#include "cli/planning/profile_fingerprint.h"
+#include "plan/plan_json.h"
+#include "plan/shapes/cluster_file.h"
+
+namespace cotune {
+namespace {
+
+/// This machine: one device, the preset `cpu` with the memory that the machine has.
+ClusterSpec this_machine() {
+  DeviceSpec device = device_preset("cpu");
+  const auto pages = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)),
+             page_bytes = static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
+  if (pages > 0 && page_bytes > 0) device.memory_bytes = pages * page_bytes;
+  return {.nodes = {{.name = "this-machine", .device = device}}, .network = {}};
+}
+
+std::string planned_dtype(const PlanningSources& sources, const ModelSpec& model, const ClusterSpec& cluster) {
+  if (model.dtype != "auto") {
+    if (sources.dtype.empty() || sources.dtype == model.dtype) return model.dtype;
+    throw_user_error("--dtype: is {}, but model.dtype is {}: leave one of the two out", sources.dtype, model.dtype);
+  }
+  if (!sources.dtype.empty()) return sources.dtype;
+  for (const NodeGroup& group : cluster.nodes) {
+    if (!group.device.flops.contains("bfloat16")) return "float32";
+  }
+  return "bfloat16";
+}
+
+std::unique_ptr<PlanProfile> profile_for(const PlanningSources& sources, const ModelSpec& model, const ModelConfig& config,
+                                         const ClusterSpec& cluster) {
+  Profile profile = read_profile(sources.profile);
+  const std::string& dtype = model.dtype == "auto" ? sources.dtype : model.dtype;
+  if (!dtype.empty() && dtype != "auto" && dtype != profile.fingerprint.dtype) {
+    throw_user_error("{}: was measured in {}, {} is {}", sources.profile, profile.fingerprint.dtype,
+                     model.dtype == "auto" ? "--dtype" : "model.dtype", dtype);
+  }
+  if (sources.cluster.empty()) {
+    ModelSpec measured = model;
+    measured.dtype = profile.fingerprint.dtype;
+    const ComputeDevice device = choose_device("cpu", "--profile");
+    check_fingerprint(profile, fingerprint_here(config, compute_dtype(measured, device), device), sources.profile);
+  }
+  for (const NodeGroup& group : cluster.nodes) {
+    if (group.device != cluster.nodes.front().device) {
+      throw_user_error("{}: nodes of {} and of {}: a profile is of one device", sources.cluster, cluster.nodes.front().name,
+                       group.name);
+    }
+  }
+  MeasuredTimes times(profile, config, sources.profile);
+  return std::make_unique<PlanProfile>(PlanProfile{std::move(profile), std::move(times)});
+}
+
+}  // namespace
+
+PlanningSetup read_planning_setup(const PlanningSources& sources) {
+  Diagnostics mistakes;
+  JobsFileReading reading = read_jobs_file(sources.jobs_file, sources.overrides, Purpose::plan, mistakes);
+  refuse_unread(reading.run_places, sources.read, sources.command, mistakes);
+  check_preset(reading, mistakes);
+  mistakes.throw_if_any();
+  PlanningSetup setup{.jobs_file = std::move(reading.jobs_file), .run_places = std::move(reading.run_places)};
+  const ModelSpec& model = setup.jobs_file.model;
+  setup.cluster = sources.cluster.empty() ? this_machine() : read_cluster_file(sources.cluster);
+  PlannedJobs planned = planned_jobs(setup.jobs_file);
+  setup.model = std::move(planned.model);
+  setup.jobs = std::move(planned.jobs);
+  PlanOptions& options = setup.options;
+  options.layout = setup.jobs_file.run.layout;
+  options.chunk_size = setup.jobs_file.run.chunk_size;
+  options.recompute = setup.jobs_file.run.recompute;
+  options.dtype = planned_dtype(sources, model, setup.cluster);
+  const std::string name = sources.cluster.empty() ? "this machine" : sources.cluster;
+  check_rates(setup.cluster, name, options.dtype, model.dtype == "auto" ? "--dtype" : "model.dtype");
+  if (!sources.profile.empty()) {
+    setup.profile = profile_for(sources, model, setup.model, setup.cluster);
+    options.dtype = setup.profile->profile.fingerprint.dtype;
+    options.measured = &setup.profile->times;
+    options.profile_hash = checksum(read_file(sources.profile));
+  }
+  return setup;
+}
+
+}  // namespace cotune

@@ -1,0 +1,94 @@
+#include "cli/planning/simulated_step.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/planning/planning_setup.h"
+#include "cluster/instance_plan.h"
+#include "cluster/plan_study.h"
+#include "plan/plan_json.h"
+#include "plan/planned_rows.h"
+#include "schedule/pipeline/render.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What runs: the plan and the rows of its replicas.
+struct SimulatedPlan {
+  Plan plan;
+  std::vector<std::vector<StepRow>> rows;
+};
+
+SimulatedPlan plan_of_file(const StepArguments& arguments, const PlanningSetup& setup) {
+  SimulatedPlan result{.plan = read_plan(arguments.plan_file), .rows = {}};
+  try {
+    result.rows = planned_rows(result.plan, setup.model, setup.cluster, setup.jobs, setup.options);
+  } catch (const UserError& error) {
+    throw_user_error("{}: {}", arguments.plan_file, error.what());
+  }
+  return result;
+}
+
+SimulatedPlan plan_of_instance(const StepArguments& arguments, const PlanningSetup& setup) {
+  InstanceSettings settings{.tensor_parallel = arguments.tensor_parallel,
+                            .pipeline_stages = arguments.pipeline_stages,
+                            .sharing = setup.jobs_file.run.sharing};
+  if (setup.run_places.contains("run.token_budget")) settings.token_budget = setup.jobs_file.run.token_budget;
+  return {plan_instance(setup.model, setup.cluster, setup.jobs, settings, setup.options, arguments.cluster_file), {typical_step(setup.jobs)}};
+}
+
+/// `replica-0.svg`; `replica-0-JOB.svg` where jobs go one after the other.
+void write_pictures(const StepArguments& arguments, const PlanStudy& study, const Plan& plan) {
+  if (!arguments.perfetto.empty()) write_file_atomically(arguments.perfetto, render_trace(study, plan));
+  if (arguments.svg.empty()) return;
+  fs::create_directories(arguments.svg);
+  for (size_t r = 0; r < study.replicas.size(); ++r) {
+    for (const StudiedRun& each : study.replicas[r].runs) {
+      const std::string suffix = each.name.empty() ? "" : "-" + each.name;
+      const std::string title = fmt::format("replica {} of {}{}", r, replicas_text(plan), each.name.empty() ? "" : ", job " + each.name);
+      write_file_atomically(fs::path(arguments.svg) / fmt::format("replica-{}{}.svg", r, suffix),
+                            render_svg(each.run.schedule, each.run.simulation, {.title = title}));
+    }
+  }
+}
+
+}  // namespace
+
+void simulate_step(const StepArguments& arguments) {
+  Disturbances slow;
+  for (const std::string& each : arguments.slow) slow.stages.push_back(parse_slowdown(each));
+  for (const std::string& each : arguments.slow_links) slow.links.push_back(parse_slow_link(each));
+  PlanningSources sources{.command = "simulate --jobs",
+                          .jobs_file = arguments.jobs_file,
+                          .overrides = arguments.overrides,
+                          .cluster = arguments.cluster_file,
+                          .profile = arguments.profile,
+                          .dtype = arguments.dtype,
+                          .read = {"run.layout", "run.chunk_size", "run.recompute", "run.sharing", "run.token_budget"}};
+  if (!arguments.plan_file.empty()) {
+    sources.command = "simulate --plan";
+    sources.read.clear();
+  }
+  const PlanningSetup setup = read_planning_setup(sources);
+  const SimulatedPlan simulated = arguments.plan_file.empty() ? plan_of_instance(arguments, setup) : plan_of_file(arguments, setup);
+  const auto replicas = static_cast<int64_t>(simulated.plan.replicas.size());
+  if (arguments.replica >= replicas) {
+    throw_user_error("--replica: must be below {}, the number of replicas of the plan, got {}", replicas, arguments.replica);
+  }
+  PlanStudy study;
+  try {
+    study = study_plan(simulated.plan, simulated.rows, setup.model, setup.cluster, setup.jobs, slow, setup.options);
+  } catch (const UserError& error) {
+    throw_user_error("{}{}{}", arguments.plan_file, arguments.plan_file.empty() ? "" : ": ", error.what());
+  }
+  write_pictures(arguments, study, simulated.plan);
+  fmt::print("{}", arguments.json ? to_json(study, simulated.plan).dump(2) + "\n"
+                                  : to_text(study, simulated.plan, static_cast<size_t>(arguments.replica)));
+}
+
+}  // namespace cotune

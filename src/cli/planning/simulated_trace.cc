@@ -1,0 +1,169 @@
+#include "cli/planning/simulated_trace.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "cluster/philly_trace.h"
+#include "cluster/replanned_trace.h"
+#include "cluster/trace_charts.h"
+#include "cluster/trace_file.h"
+#include "cluster/trace_study.h"
+#include "model/config/model_config.h"
+#include "plan/shapes/cluster_file.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Jobs with rows that the model does not take.
+void check_rows(const TraceFile& file, const std::string& name, const ModelConfig& model) {
+  Diagnostics mistakes;
+  for (size_t j = 0; j < file.trace.jobs.size() && mistakes.size() < 20; ++j) {
+    const int64_t tokens = file.trace.kinds[static_cast<size_t>(file.trace.jobs[j].kind)].tokens;
+    if (tokens <= model.context_length) continue;
+    mistakes.add(name, file.lines[j], "tokens", fmt::format("must be at most {}, the model's context, got {}", model.context_length, tokens));
+  }
+  mistakes.throw_if_any();
+}
+
+Trace trace_of(const TraceArguments& arguments, const ModelConfig& model) {
+  Trace trace;
+  if (arguments.trace_file.empty()) {
+    trace = philly_trace({.seed = arguments.seed, .minutes = arguments.days * 24 * 60});
+    if (trace.jobs.empty()) throw_user_error("--days: {} are too few for a single arrival", arguments.days);
+  } else {
+    TraceFile file = read_trace_file(arguments.trace_file);
+    if (!file.ignored_columns.empty()) {
+      fmt::print(stderr, "{}: columns that are not read: {}\n", arguments.trace_file, fmt::join(file.ignored_columns, ", "));
+    }
+    check_rows(file, arguments.trace_file, model);
+    trace = std::move(file.trace);
+  }
+  if (arguments.dedicate_priority) {
+    for (TraceJob& job : trace.jobs) job.dedicated = job.dedicated || job.priority >= *arguments.dedicate_priority;
+  }
+  return trace;
+}
+
+StudySettings study_settings(const TraceArguments& arguments) {
+  StudySettings settings;
+  settings.policies = arguments.policies;
+  if (settings.policies.empty()) settings.policies = arguments.compare ? policy_names() : std::vector<std::string>{"fcfs"};
+  std::vector<std::string> sharings = arguments.sharings;
+  if (sharings.empty()) {
+    sharings = arguments.compare ? std::vector<std::string>{"separate", "temporal", "batch-all/padded", "batch-all", "hybrid"}
+                                 : std::vector<std::string>{"hybrid"};
+  }
+  settings.sharings.clear();
+  for (const std::string& each : sharings) settings.sharings.push_back(parse_sharing(each));
+  settings.use_table = arguments.rates == "table";
+  if (arguments.rates != "table" && arguments.rates != "planner") settings.rates_file = arguments.rates;
+  settings.save_rates = arguments.save_rates;
+  settings.options.most_jobs = arguments.most_jobs;
+  settings.options.restart_s = arguments.restart_s.value_or(0);
+  settings.options.refuse_late = arguments.refuse_late;
+  settings.options.window_s = 60 * arguments.window_min;
+  return settings;
+}
+
+void write_charts(const fs::path& folder, const Trace& trace, const std::vector<StudyResult>& results) {
+  fs::create_directories(folder);
+  std::vector<ChartedTrace> charted;
+  std::vector<TraceSummary> summaries;
+  for (const StudyResult& each : results) {
+    charted.push_back({each.summary.policy + ", " + each.summary.sharing, &trace, &each.simulation});
+    summaries.push_back(each.summary);
+  }
+  write_file_atomically(folder / "completion.svg", completion_chart(charted));
+  write_file_atomically(folder / "timeline.svg", timeline_chart(charted));
+  write_file_atomically(folder / "summary.svg", summary_chart(summaries));
+  if (trace.tenants.size() > 1) write_file_atomically(folder / "tenants.svg", tenant_chart(summaries));
+}
+
+InstancesOfCluster instances_for(const TraceArguments& arguments) {
+  const ModelConfig model = find_model_config(arguments.model.empty() ? "llama-2-7b" : arguments.model);
+  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
+  InstancesOfCluster instances =
+      instances_of(cluster, model, arguments.tensor_parallel, arguments.pipeline_stages, arguments.cluster_file);
+  if (!arguments.dtype.empty()) instances.spec.machine.dtype = arguments.dtype;
+  check_rates(cluster, arguments.cluster_file, instances.spec.machine.dtype, "--dtype");
+  instances.spec.microbatches = arguments.microbatches;
+  return instances;
+}
+
+/// Options that would change nothing beside the others.
+void refuse_without_effect(const TraceArguments& arguments, const StudySettings& settings) {
+  if (arguments.compare && !arguments.policies.empty() && !arguments.sharings.empty()) {
+    throw_user_error("--compare: has nothing to add where --policy and --sharing are given; several of them are compared as they are");
+  }
+  const bool pre_empts = std::any_of(settings.policies.begin(), settings.policies.end(), [](const std::string& name) {
+    return make_policy(name, RateTable(), 0)->is_preemptive();
+  });
+  if (arguments.restart_s && !pre_empts) {
+    throw_user_error("--restart: has no effect where no policy pushes jobs out; priority, shortest, fair and deadline do");
+  }
+  const bool shares = std::any_of(settings.sharings.begin(), settings.sharings.end(),
+                                  [](const SharingChoice& each) { return each.sharing != Sharing::separate; });
+  if (arguments.most_jobs > 0 && !shares) throw_user_error("--most-jobs: has no effect on `separate`, one job on an instance");
+  if (!arguments.jobs_csv.empty() && settings.policies.size() * settings.sharings.size() != 1) {
+    throw_user_error("--jobs-csv is of one policy and one sharing, found {} and {}", settings.policies.size(), settings.sharings.size());
+  }
+}
+
+/// One deployment for all jobs, under every rule of moving.
+void simulate_replanning(const TraceArguments& arguments) {
+  const InstancesOfCluster instances = instances_for(arguments);
+  const Trace trace = trace_of(arguments, instances.spec.model);
+  if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
+  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
+  const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
+  ReplanSettings settings{.dtype = instances.spec.machine.dtype};
+  settings.costs.restart_seconds = arguments.restart_s.value_or(settings.costs.restart_seconds);
+  const MoveRule rules[] = {MoveRule::when_forced, MoveRule::always, MoveRule::when_it_pays};
+  const std::vector<ReplannedTrace> results =
+      replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings, rules);
+  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(results, trace));
+  if (!arguments.json) {
+    fmt::print("{}", to_text(results, trace));
+    return;
+  }
+  nlohmann::ordered_json json{{"results", nlohmann::ordered_json::array()}};
+  for (const ReplannedTrace& each : results) json["results"].push_back(to_json(each, trace));
+  fmt::print("{}\n", json.dump(2));
+}
+
+}  // namespace
+
+void simulate_trace_command(const TraceArguments& arguments) {
+  if (arguments.replan) return simulate_replanning(arguments);
+  const StudySettings settings = study_settings(arguments);
+  refuse_without_effect(arguments, settings);
+  const InstancesOfCluster instances = instances_for(arguments);
+  const Trace trace = trace_of(arguments, instances.spec.model);
+  if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
+  const std::vector<StudyResult> results = run_study(trace, instances, settings, [&](const StudyResult& each) {
+    if (arguments.compare && !arguments.json) fmt::print(stderr, "{}, {}: {}\n", each.summary.policy, each.summary.sharing, each.summary.rates);
+  });
+  std::vector<TraceSummary> summaries;
+  for (const StudyResult& each : results) summaries.push_back(each.summary);
+  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(summaries));
+  if (!arguments.jobs_csv.empty()) write_file_atomically(arguments.jobs_csv, jobs_csv(trace, results.front().simulation));
+  if (!arguments.svg.empty()) write_charts(arguments.svg, trace, results);
+  if (!arguments.json) {
+    fmt::print("{}", to_text(summaries));
+    return;
+  }
+  nlohmann::json json{{"instance", describe(instances.spec)}, {"results", nlohmann::json::array()}};
+  for (const TraceSummary& each : summaries) json["results"].push_back(to_json(each));
+  fmt::print("{}\n", json.dump(2));
+}
+
+}  // namespace cotune

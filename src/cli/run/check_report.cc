@@ -1,0 +1,110 @@
+#include "cli/run/check_report.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/quantity_text.h"
+#include "cli/planning/plan_lines.h"
+#include "cli/run/sweep_table.h"
+#include "cli/terminal/progress.h"
+#include "jobs/enum_names.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string adapter_text(const TrainingJob& job, const PredictedMemory::Job& predicted) {
+  return fmt::format("{} on {} modules: {} values; {} steps; by itself at most {}",
+                     name_of(job.spec().adapter.method), predicted.module_count, predicted.value_count,
+                     job.total_steps(), bytes_text(predicted.alone_bytes));
+}
+
+Json lengths_json(const Dataset& dataset) {
+  const LengthReport lengths = lengths_of(dataset);
+  return {{"examples", lengths.examples},
+          {"tokens", lengths.tokens},
+          {"learned", lengths.learned},
+          {"min", lengths.min},
+          {"median", lengths.median},
+          {"p95", lengths.p95},
+          {"max", lengths.max}};
+}
+
+Json file_json(const FileReport& file) {
+  return {{"file", file.file},
+          {"format", std::string(name_of(file.format))},
+          {"records", file.records},
+          {"repaired", file.repaired},
+          {"truncated", file.truncated},
+          {"dropped_long", file.dropped_long},
+          {"dropped_unlearned", file.dropped_unlearned}};
+}
+
+}  // namespace
+
+void print_check(const CheckReport& report) {
+  for (size_t i = 0; i < report.jobs.size(); ++i) {
+    const TrainingJob& job = *report.jobs[i];
+    fmt::print("{:<16} {}\n", job.spec().name, lengths_of(job.data().train).to_string());
+    if (!job.data().eval.empty())
+      fmt::print("{:<16} held out: {}\n", "", lengths_of(job.data().eval).to_string());
+    for (const FileReport& file : job.data().files) fmt::print("{:<16} {}\n", "", file.to_string());
+    fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
+  }
+  std::map<std::string, std::vector<const TrainingJob*>> sweeps;
+  for (const auto& job : report.jobs) {
+    if (!job->spec().sweep.of.empty()) sweeps[job->spec().sweep.of].push_back(job.get());
+  }
+  for (const auto& [name, candidates] : sweeps) fmt::print("{}\n", sweep_line(name, candidates));
+  const PredictedMemory& memory = report.memory;
+  fmt::print("together at most {} of tensors, of {}{}\n", bytes_text(memory.together_bytes),
+             bytes_text(memory.limit_bytes),
+             memory.together_bytes > memory.limit_bytes
+                 ? ": some jobs will wait for others, or rounds be smaller"
+                 : "");
+  if (report.plan) {
+    for (const std::string& line : plan_lines(*report.plan)) fmt::print("{}\n", line);
+  }
+  const size_t count = report.jobs.size();
+  fmt::print("{} ready to train\n", count == 1 ? "1 job is" : fmt::format("{} jobs are", count));
+}
+
+std::string check_json(const CheckReport& report) {
+  Json json{{"event", "check"}, {"ready", report.mistakes.empty()}};
+  json["mistakes"] = Json::array();
+  for (const Diagnostic& mistake : report.mistakes) {
+    json["mistakes"].push_back({{"file", mistake.file},
+                                {"line", mistake.line},
+                                {"field", mistake.field},
+                                {"message", mistake.message}});
+  }
+  json["jobs"] = Json::array();
+  for (size_t i = 0; i < report.jobs.size(); ++i) {
+    const TrainingJob& job = *report.jobs[i];
+    const PredictedMemory::Job& predicted = report.memory.jobs[i];
+    Json entry{{"name", job.spec().name},
+               {"method", std::string(name_of(job.spec().adapter.method))},
+               {"modules", predicted.module_count},
+               {"values", predicted.value_count},
+               {"step", job.state().step},
+               {"steps", job.total_steps()},
+               {"sweep", job.spec().sweep.of.empty() ? Json(nullptr) : Json(job.spec().sweep.of)},
+               {"peak_bytes", predicted.alone_bytes},
+               {"train", lengths_json(job.data().train)},
+               {"held_out", lengths_json(job.data().eval)}};
+    entry["files"] = Json::array();
+    for (const FileReport& file : job.data().files) entry["files"].push_back(file_json(file));
+    json["jobs"].push_back(std::move(entry));
+  }
+  if (!report.jobs.empty()) {
+    json["peak_bytes"] = report.memory.together_bytes;
+    json["memory_limit_bytes"] = report.memory.limit_bytes;
+    if (report.plan) json["plan"] = to_json(*report.plan);
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace cotune

@@ -1,0 +1,118 @@
+#include "cli/run/memory_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "engine/memory_facts.h"
+#include "jobs/memory_size.h"
+#include "jobs/parallel.h"
+#include "ops/memory.h"
+#include "schedule/smaller_rounds.h"
+#include "train/divided_memory.h"
+#include "train/process_memory.h"
+
+namespace cotune {
+namespace {
+
+constexpr double mib = 1024.0 * 1024.0;
+
+/// In how many bf16 parts values of a type can be held exactly.
+int exact_parts(at::ScalarType stored) {
+  if (stored == at::kBFloat16) return 1;
+  return stored == at::kHalf ? 2 : kernels::largest_part_count;
+}
+
+}  // namespace
+
+int64_t memory_limit(const RunSpec& run, const ComputeDevice& device, int32_t processes) {
+  const auto size = parse_memory_size(run.memory);
+  COTUNE_CHECK(size.has_value());
+  const MemorySize wish = size.value();
+  if (device.is_cpu()) return wish.of((available_memory_bytes() + resident_bytes()) / processes);
+  const int64_t sharing = (processes + device.plugin->device_count() - 1) / device.plugin->device_count();
+  return wish.of(device.memory().free_bytes / sharing);
+}
+
+int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device) {
+  if (!device.is_cpu()) return memory_limit_bytes;
+  return tensor_limit_within(memory_limit_bytes, resident_bytes() - memory_usage().held_bytes);
+}
+
+PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config) {
+  PackingPolicy policy;
+  policy.sharing = run.sharing;
+  policy.layout = run.layout;
+  policy.token_budget = run.token_budget;
+  policy.chunk_size = run.chunk_size;
+  policy.recompute = run.recompute == Recompute::always;
+  policy.layer_count = config.layer_count;
+  return policy;
+}
+
+void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
+                       at::ScalarType compute, size_t copies, Diagnostics& mistakes) {
+  const MemoryFacts facts = memory_facts(compute, ComputeDevice{}.device, 1);
+  // While it is loaded the head's weight, the largest, stands as it is beside its packed forms.
+  const int64_t unpacked = facts.packed ? config.vocabulary_size * config.hidden_size * facts.element_size : 0;
+  const int64_t weights = static_cast<int64_t>(copies) * predict_weight_bytes(config, facts) + unpacked;
+  const int64_t left = tensor_limit(memory_limit_bytes, {});
+  if (weights <= left) return;
+  mistakes.add(
+      "", 0, "run.memory",
+      fmt::format(
+          "{}: the model alone takes {:.0f} MiB while it is loaded; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
+          "program itself",
+          asked, static_cast<double>(weights) / mib, static_cast<double>(memory_limit_bytes) / mib,
+          static_cast<double>(left) / mib));
+}
+
+PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
+                               const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
+                               int64_t memory_limit_bytes, std::span<const PipelineLayout> process_layouts,
+                               Diagnostics& mistakes) {
+  const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
+  const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
+  MemoryFacts facts = memory_facts(compute, device.device);
+  const Parallel parallel = parallel_of(run);
+  set_division(facts, parallel, run.pipeline_order, process_layouts);
+  MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
+  facts.weight_bytes = 0;
+  for (const PipelineLayout& layout : process_layouts) {
+    weight_facts.process_stages = shapes_of_ranks(layout);
+    weight_facts.tensor_parallel = layout.tensor_parallel();
+    facts.weight_bytes = std::max(facts.weight_bytes, predict_weight_bytes(model.config, weight_facts));
+  }
+  for (const int64_t degree : process_layouts.empty() ? parallel.tensor() : std::vector<int64_t>{}) {  // each has weights of its own
+    weight_facts.tensor_parallel = degree;
+    facts.weight_bytes += predict_weight_bytes(model.config, weight_facts);
+  }
+  const PackingPolicy policy = packing_policy(run, model.config);
+  PredictedMemory predicted;
+  predicted.limit_bytes = tensor_limit_bytes;
+  std::vector<JobFootprint> all;
+  for (const auto& job : jobs) {
+    const JobFootprint footprint = job->footprint();
+    const auto alone = [&](const PackingPolicy& under) {
+      return predict_memory(model.config, std::array{footprint}, under, facts);
+    };
+    PredictedMemory::Job& prediction = predicted.jobs.emplace_back();
+    prediction.module_count = static_cast<int64_t>(footprint.adapters.size());
+    for (const AdapterShape& adapter : footprint.adapters)
+      prediction.value_count += parameter_count(model.config, adapter);
+    prediction.alone_bytes = alone(policy).total();
+    if (const auto refusal =
+            refuse_for_ever(job->index(), tensor_limit_bytes, policy, run.recompute, alone)) {
+      const JobSpec& spec = job->spec();
+      mistakes.add(spec.file, spec.line, "jobs." + spec.name,
+                   "can never run within run.memory: it " + refusal->to_string(memory_limit_bytes));
+    }
+    all.push_back(footprint);
+  }
+  predicted.together_bytes = predict_memory(model.config, all, policy, facts).total();
+  return predicted;
+}
+
+}  // namespace cotune

@@ -1,0 +1,58 @@
+#include "cli/run/rank_checks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "cli/run/trace_file.h"
+#include "jobs/enum_names.h"
+#include "jobs/parallel.h"
+#include "model/config/tensor_shard.h"
+
+namespace cotune {
+
+namespace fs = std::filesystem;
+
+void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
+                 int32_t launched, const std::string& plan, Diagnostics& mistakes) {
+  const auto found = places.find(names_degrees(run) ? "run.parallel" : "run.ranks");
+  if (found == places.end() && plan.empty()) return;
+  const OptionPlace place = found != places.end() ? found->second : OptionPlace{.file = plan, .field = "replicas"};
+  const auto add = [&](const std::string& message) { mistakes.add(place.file, place.line, place.field, message); };
+  const Parallel parallel = parallel_of(run);
+  const std::string given = names_degrees(run) ? run.parallel : std::to_string(run.ranks);
+  if (launched > 0 && run.ranks != launched && found == places.end()) {
+    add(fmt::format("are of {} devices, but {} processes were launched, each of which is one", run.ranks, launched));
+  } else if (launched > 0 && run.ranks != launched) {
+    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched));
+  }
+  if (run.parallel != parallel_as_planned && parallel.stages() > config.layer_count) {
+    add(fmt::format("is {}, but the model has {} layers: at most one {} for each", given, config.layer_count,
+                    names_degrees(run) ? "stage" : "rank"));
+  }
+  const auto has_several = [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; };
+  const bool orders_several = run.pipeline_order == RankOrder::automatic || run.pipeline_order == RankOrder::gpipe;
+  if (!orders_several && std::ranges::any_of(parallel.replicas, has_several)) {
+    add(fmt::format("is {}, but run.pipeline_order {} wants one stage a rank; accepted with several are auto (interleaved 1F1B) and gpipe",
+                    given, name_of(run.pipeline_order)));
+  }
+  if (!std::ranges::all_of(parallel.tensor(), [&](int64_t degree) { return can_be_sharded(config, degree); })) {
+    add(fmt::format("is {}, but the model has {} heads, {} kv heads and {} inner features; accepted are tp {}: they divide heads "
+                    "and inner features, and divide the kv heads or are a multiple of them",
+                    given, config.head_count, config.kv_head_count, config.intermediate_size,
+                    fmt::join(shard_counts(config), ", ")));
+  }
+}
+
+void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
+  if (run.ranks == 1) mistakes.add("--rank-trace", 0, "", "belongs to several ranks, and run.ranks is 1: --trace is of one");
+  check_trace_file("--rank-trace", file, mistakes);
+}
+
+void check_run_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
+  if (run.ranks > 1) mistakes.add("--trace", 0, "", fmt::format("is of one rank, and run.ranks is {}: --rank-trace is of several", run.ranks));
+  check_trace_file("--trace", file, mistakes);
+}
+
+}  // namespace cotune

@@ -1,0 +1,328 @@
+#include "cli/run/rank_processes.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <thread>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "base/sudden_end.h"
+#include "cli/inputs/model_text.h"
+#include "cli/run/memory_check.h"
+#include "cli/terminal/stop_signals.h"
+#include "comm/link_speed.h"
+#include "engine/rank_commands.h"
+#include "engine/rank_follower.h"
+#include "engine/rank_watch.h"
+#include "jobs/jobs_file.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+#include "schedule/pipeline/rank_place.h"
+#include "train/process_memory.h"
+
+namespace cotune {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* setup_file = "the first rank's jobs file";
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+/// Launchers often bind each process to cores of its own.
+std::vector<int32_t> cores_of_this_process() {
+  std::vector<int32_t> cores;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
+
+Json to_json(const PipelineLayout& layout) {
+  Json stages = Json::array();
+  for (const StageShape& stage : layout.stages) {
+    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel});
+  }
+  return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}};
+}
+
+PipelineLayout layout_from_json(const Json& json) {
+  PipelineLayout layout;
+  for (const Json& stage : json.at("stages")) {
+    layout.stages.push_back({.first_layer = stage.at(0).get<int64_t>(),
+                             .last_layer = stage.at(1).get<int64_t>(),
+                             .has_embedding = stage.at(2).get<bool>(),
+                             .has_head = stage.at(3).get<bool>(),
+                             .tensor_parallel = stage.at(4).get<int64_t>()});
+  }
+  layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
+  return layout;
+}
+
+at::ScalarType dtype_of(const std::string& name) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+    if (name == c10::toString(type)) return type;
+  }
+  throw_user_error("{}: a compute dtype `{}` is not known here: is this the same version of cotune?", setup_file, name);
+}
+
+ModelFiles open_model_here(const ModelSpec& spec) {
+  Diagnostics mistakes;
+  ModelParts parts = find_model(spec, mistakes);
+  mistakes.throw_if_any();
+  return std::move(parts.files);
+}
+
+std::vector<PipelineLayout> layouts_from_json(const Json& json) {
+  std::vector<PipelineLayout> layouts;
+  for (const Json& layout : json) layouts.push_back(layout_from_json(layout));
+  return layouts;
+}
+
+/// A rank other than the first, from its setup on.
+class Follower {
+ public:
+  Follower(const LaunchedProcess& process, const Json& setup)
+      : jobs_file_(parse_configuration(setup.at("jobs_file").get<std::string>(), setup_file, Purpose::train)),
+        layouts_(layouts_from_json(setup.at("layouts"))),
+        compute_(dtype_of(setup.at("compute_dtype").get<std::string>())),
+        device_(choose_device(setup.at("on_cpu").get<bool>() ? "cpu" : "cuda", "run.device", {}, process.local_rank)),
+        limit_(0, device_) {
+    const auto here = setup.at("on_this_host").at(static_cast<size_t>(process.rank)).get<int32_t>();
+    omp_set_num_threads(
+        threads_of_process(jobs_file_.run, setup.at("on_these_cores").at(static_cast<size_t>(process.rank)).get<int32_t>()));
+    if (jobs_file_.run.portable_kernels) portable_ = std::make_unique<PortableKernels>();
+    const ModelFiles files = open_model_here(jobs_file_.model);
+    const auto expected = setup.at("model_fingerprint").get<std::string>();
+    const bool other_machine = setup.at("on_first_host").at(static_cast<size_t>(process.rank)).get<bool>() == false;
+    if (other_machine && process.local_rank == 0 && model_fingerprint(files) != expected) {
+      throw_user_error("{}: is another model than the first rank's", files.path.string());
+    }
+    files.weights->drop_pages();
+    limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
+    tensor_limit_ = limit_.apply();
+    backbone_ = Backbone::load(files, compute_, device_.device, backbone_use_of(layouts_, process.rank, setup.at("positions").get<int64_t>()));
+  }
+
+  int64_t weight_bytes() const { return std::max(backbone_->weight_bytes(), memory_usage().held_bytes); }
+
+  int64_t tensor_limit() const { return tensor_limit_; }
+
+  const std::vector<PipelineLayout>& layouts() const { return layouts_; }
+
+  /// Returns the exit code.
+  int serve(RankLinks links) {
+    RankFollower follower(backbone_, layouts_, std::move(links));
+    follower.before_work = [this] { limit_.apply(); };
+    return follower.serve() ? 0 : 1;
+  }
+
+ private:
+  JobsFile jobs_file_;
+  std::vector<PipelineLayout> layouts_;
+  at::ScalarType compute_;
+  ComputeDevice device_;
+  TensorLimit limit_;
+  int64_t tensor_limit_ = 0;
+  std::unique_ptr<PortableKernels> portable_;
+  std::shared_ptr<Backbone> backbone_;
+};
+
+/// Says what is wrong with the ranks. The run's thread usually ends by itself then, since its messages do; if it does not, the
+/// process ends without it.
+void end_soon(const std::string& trouble) {
+  before_sudden_end();
+  write_to_standard_error(trouble + "\n");
+  std::thread([] {
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    ::_exit(1);
+  }).detach();
+}
+
+void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s) {
+  links.progress = std::make_shared<RankProgress>();
+  const auto watch = std::make_shared<RankWatch>(
+      RankWatch::Settings{.rank = process.rank, .hosts = std::move(hosts), .hang_timeout_s = hang_timeout_s},
+      notice_board(process), links.progress, end_soon);
+  links.control->watch_links([watch](int32_t peer) { watch->link_closed(peer); });
+  links.before_end = [watch] { watch->stand_down(); };
+}
+
+Link slower(const Link& a, const Link& b) {
+  return {std::max(a.latency_s, b.latency_s), std::min(a.bytes_per_s, b.bytes_per_s)};
+}
+
+/// With the ranks that it exchanges messages with, then with its neighbours among those that divide its layers, then with those of
+/// equal place in the replicas before and after its own: the slowest.
+Link measure_links(Communicator& communicator, std::span<const PipelineLayout> layouts) {
+  Link slowest;
+  const int32_t rank = communicator.rank();
+  const auto [replica, own] = place_of_rank(layouts, rank);
+  const PipelineLayout& layout = layouts[replica];
+  const int32_t first = rank - own, parts = layout.tensor_parallel();
+  const auto measure = [&](int32_t peer) {
+    const LinkSpeed speed = measure_link(communicator, peer, peer > rank);
+    slowest = slower(slowest, {speed.latency_s, speed.bytes_per_s});
+  };
+  for (const int32_t peer : {own - parts, own + parts}) {
+    if (peer >= 0 && peer < layout.worker_count()) measure(first + peer);
+  }
+  for (const int32_t peer : {own - 1, own + 1}) {
+    if (peer >= 0 && peer < layout.worker_count() && layout.place_of(peer) == layout.place_of(own)) measure(first + peer);
+  }
+  const auto measure_replica = [&](size_t other) {
+    if (own < layouts[other].worker_count()) measure(first_rank_of(layouts, other) + own);
+  };
+  if (replica > 0) measure_replica(replica - 1);
+  if (replica + 1 < layouts.size()) measure_replica(replica + 1);
+  return slowest;
+}
+
+RankLinks meet(const LaunchedProcess& process) {
+  return RankLinks([process](const std::vector<int32_t>& ranks) { return process_communicator(process, ranks); }, process.size);
+}
+
+}  // namespace
+
+int threads_of_process(const RunSpec& run, int32_t processes) {
+  if (run.threads == 0 && std::getenv("OMP_NUM_THREADS") != nullptr) return omp_get_max_threads();
+  const int64_t threads = run.threads > 0 ? run.threads : omp_get_num_procs();
+  return static_cast<int>(std::max<int64_t>(1, threads / processes));
+}
+
+RankProcesses::RankProcesses(const LaunchedProcess& process) : process_(process), links_(meet(process)) {
+  ranks_.push_back({host_name(), process.local_rank, cores_of_this_process()});
+  for (int32_t rank = 1; rank < process.size; ++rank) {
+    const Json hello = receive_message(*links_.control, rank);
+    ranks_.push_back({hello.at("host").get<std::string>(), hello.at("local_rank").get<int32_t>(),
+                      hello.at("cores").get<std::vector<int32_t>>()});
+  }
+}
+
+RankProcesses::~RankProcesses() {
+  if (links_.control == nullptr) return;
+  try {
+    for (int32_t rank = 1; is_set_up_ && rank < process_.size; ++rank) receive_message(*links_.control, rank);
+    broadcast_message(*links_.control, {{"end", std::uncaught_exceptions() > 0}});
+    links_.control->barrier();
+  } catch (const std::exception&) {
+    // A rank is gone: the others see it as this one does.
+  }
+}
+
+int32_t RankProcesses::on_host_of(size_t rank) const {
+  const auto is_there = [&](const RankProcess& other) { return other.host == ranks_[rank].host; };
+  return static_cast<int32_t>(std::count_if(ranks_.begin(), ranks_.end(), is_there));
+}
+
+int32_t RankProcesses::host_count() const {
+  const int32_t each = on_host_of(0);
+  for (size_t rank = 1; rank < ranks_.size(); ++rank) {
+    if (on_host_of(rank) != each) return 1;
+  }
+  return static_cast<int32_t>(ranks_.size()) / each;
+}
+
+int32_t RankProcesses::on_cores_of(size_t rank) const {
+  const RankProcess& own = ranks_[rank];
+  return static_cast<int32_t>(std::count_if(ranks_.begin(), ranks_.end(), [&](const RankProcess& other) {
+    const bool shares_a_core = std::find_first_of(own.cores.begin(), own.cores.end(), other.cores.begin(), other.cores.end()) != own.cores.end();
+    return &other == &own || (other.host == own.host && shares_a_core);
+  }));
+}
+
+void RankProcesses::set_up(const RankSetup& setup) {
+  hang_timeout_s_ = setup.hang_timeout_s;
+  layouts_ = setup.layouts;
+  std::vector<int32_t> on_this_host, on_these_cores;
+  std::vector<bool> on_first_host;
+  Json layouts = Json::array();
+  for (const PipelineLayout& layout : setup.layouts) layouts.push_back(to_json(layout));
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    on_this_host.push_back(on_host_of(rank));
+    on_these_cores.push_back(on_cores_of(rank));
+    on_first_host.push_back(ranks_[rank].host == ranks_.front().host);
+  }
+  broadcast_message(*links_.control, {{"jobs_file", to_yaml(setup.jobs_file)},
+                                      {"compute_dtype", setup.compute_dtype},
+                                      {"on_cpu", setup.on_cpu},
+                                      {"positions", setup.positions},
+                                      {"layouts", std::move(layouts)},
+                                      {"model_fingerprint", setup.model_fingerprint},
+                                      {"hang_timeout_s", setup.hang_timeout_s},
+                                      {"on_this_host", on_this_host},
+                                      {"on_these_cores", on_these_cores},
+                                      {"on_first_host", on_first_host}});
+  is_set_up_ = true;
+}
+
+RankLinks RankProcesses::take_links() {
+  std::exception_ptr failure;
+  for (int32_t rank = 1; rank < process_.size; ++rank) {
+    RankProcess& other = ranks_[static_cast<size_t>(rank)];
+    const Json ready = receive_message(*links_.control, rank);
+    if (ready.contains("error")) {
+      if (failure == nullptr) failure = error_from_json(ready.at("error"), name_of_rank(rank, other.host));
+      continue;
+    }
+    other.weight_bytes = ready.at("weight_bytes").get<int64_t>();
+    other.tensor_limit_bytes = ready.at("tensor_limit_bytes").get<int64_t>();
+  }
+  is_set_up_ = false;
+  if (failure != nullptr) std::rethrow_exception(failure);
+  std::vector<std::string> hosts;
+  for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
+  broadcast_message(*links_.control, {{"hosts", hosts}});
+  link_ = measure_links(*links_.control, layouts_);
+  for (int32_t rank = 1; rank < process_.size; ++rank) {
+    const Json speed = receive_message(*links_.control, rank);
+    link_ = slower(link_, {speed.at(0).get<double>(), speed.at(1).get<double>()});
+  }
+  watch(links_, process_, std::move(hosts), hang_timeout_s_);
+  return std::move(links_);
+}
+
+int follow_first_rank(const LaunchedProcess& process) {
+  RankLinks links = meet(process);
+  leave_stopping_to_the_first_rank();
+  send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}, {"cores", cores_of_this_process()}}, 0);
+  const auto end = [&](const Json& message) {
+    links.control->barrier();
+    return message.at("end").get<bool>() ? 1 : 0;
+  };
+  const Json setup = receive_broadcast(*links.control);
+  if (setup.contains("end")) return end(setup);
+  std::unique_ptr<Follower> follower;
+  Json ready;
+  try {
+    follower = std::make_unique<Follower>(process, setup);
+    ready["weight_bytes"] = follower->weight_bytes();
+    ready["tensor_limit_bytes"] = follower->tensor_limit();
+  } catch (...) {
+    ready["error"] = error_to_json(std::current_exception());
+  }
+  send_message(*links.control, ready, 0);
+  const Json next = receive_broadcast(*links.control);
+  if (next.contains("end")) return end(next);
+  const Link link = measure_links(*links.control, follower->layouts());
+  send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
+  watch(links, process, next.at("hosts").get<std::vector<std::string>>(), setup.at("hang_timeout_s").get<double>());
+  return follower->serve(std::move(links));
+}
+
+}  // namespace cotune

@@ -1,0 +1,74 @@
+#include "cli/run/rank_trace.h"
+
+#include "cli/run/trace_file.h"
+#include "schedule/pipeline/render.h"
+
+namespace cotune {
+
+namespace {
+
+int32_t rank_of(int32_t place, size_t part, size_t parts) { return static_cast<int32_t>(static_cast<size_t>(place) * parts + part); }
+
+/// The lists of the pipeline's ranks for every rank that divides their layers: messages go between those of equal place.
+std::vector<std::vector<Action>> for_each_part(const std::vector<std::vector<Action>>& ranks, size_t parts) {
+  std::vector<std::vector<Action>> all;
+  for (const std::vector<Action>& rank : ranks) {
+    for (size_t part = 0; part < parts; ++part) {
+      for (Action& action : all.emplace_back(rank)) {
+        if (action.peer >= 0) action.peer = rank_of(action.peer, part, parts);
+      }
+    }
+  }
+  return all;
+}
+
+PipelineSimulation for_each_part(const PipelineSimulation& predicted, size_t parts) {
+  PipelineSimulation all = predicted;
+  all.ranks.clear();
+  for (const SimulatedRank& rank : predicted.ranks) all.ranks.insert(all.ranks.end(), parts, rank);
+  all.transfers.clear();
+  for (const SimulatedTransfer& transfer : predicted.transfers) {
+    for (size_t part = 0; part < parts; ++part) {
+      all.transfers.push_back(transfer);
+      all.transfers.back().from = rank_of(transfer.from, part, parts);
+      all.transfers.back().to = rank_of(transfer.to, part, parts);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+void RankTrace::on_ranks(const ReplicaPlans& plans, const RankTimes& times, double begin_s) {
+  if (spans_ >= most_spans) return;
+  for (size_t replica = 0; replica < plans.replicas.size(); ++replica) {
+    const RankPlan& plan = plans.replicas[replica];
+    const size_t first = times.first_rank[replica];
+    const size_t end = replica + 1 < plans.replicas.size() ? times.first_rank[replica + 1] : times.spans.size();
+    const size_t parts = (end - first) / plan.ranks.size();
+    Rounds rounds{.planned = plan.schedule,
+                  .executed = {for_each_part(plan.ranks, parts)},
+                  .predicted = for_each_part(plan.predicted, parts),
+                  .measured = {},
+                  .first_rank = static_cast<int64_t>(first),
+                  .begin_s = begin_s};
+    rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
+    for (size_t rank = first; rank < end; ++rank) {
+      rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}});
+      spans_ += times.spans[rank].size();
+    }
+    rounds_.push_back(std::move(rounds));
+  }
+}
+
+void RankTrace::on_run_ended(const RunSummary& summary) {
+  const char* done = summary.emulated ? "emulated" : "measured";
+  std::vector<TracedRun> runs;
+  for (const Rounds& each : rounds_) {
+    runs.push_back({.schedule = &each.planned, .simulation = &each.predicted, .name = "planned", .process = 0, .first_rank = each.first_rank, .start_s = each.begin_s});
+    runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = done, .process = 1, .first_rank = each.first_rank, .start_s = each.begin_s});
+  }
+  write_trace_file(file_, render_trace(runs));
+}
+
+}  // namespace cotune

@@ -1,0 +1,48 @@
+#include "cli/run/resumed_jobs.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+
+namespace cotune {
+
+void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes) {
+  const std::filesystem::path file = std::filesystem::path(reading.jobs_file.run.output) / "run.json";
+  std::error_code unknown;
+  if (!std::filesystem::exists(file, unknown)) return;  // there is no run to resume
+  try {
+    RunRecord record = RunRecord::from_json(read_file(file), file.string());
+    std::vector<JobSpec>& jobs = reading.jobs_file.jobs;
+    for (JobSpec& job : record.configuration.jobs) {
+      const bool is_there = std::any_of(jobs.begin(), jobs.end(), [&](const JobSpec& each) { return each.name == job.name; });
+      if (is_there || !record.changes.added.contains(job.name)) continue;
+      jobs.push_back(std::move(job));
+      reading.jobs.push_back({.data = true, .adapter = true});
+    }
+    for (JobSpec& job : jobs) {
+      const auto priority = record.changes.priorities.find(job.name);
+      if (priority != record.changes.priorities.end()) job.priority = priority->second;
+    }
+  } catch (const UserError& error) {
+    mistakes.add(error);
+  }
+}
+
+void leave_as_they_were(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const RungRecords& rungs, JobChanges& changes, bool stays) {
+  Sweeps sweeps(rungs);
+  for (const auto& job : jobs) {
+    if (changes.cancelled.contains(job->spec().name)) job->state().status = JobStatus::cancelled;
+    sweeps.add(*job);
+  }
+  sweeps.judge(jobs);
+  const auto is_left_to_do = [&](const std::unique_ptr<TrainingJob>& job) {
+    const std::string& name = job->spec().name;
+    return !changes.paused.contains(name) && !changes.cancelled.contains(name) && !job->done() && !job->stops_early() && !sweeps.waits(*job);
+  };
+  if (!stays && std::none_of(jobs.begin(), jobs.end(), is_left_to_do)) changes.paused.clear();
+  for (const auto& job : jobs) {
+    if (changes.paused.contains(job->spec().name)) job->state().status = JobStatus::paused;
+  }
+}
+
+}  // namespace cotune

@@ -1,0 +1,202 @@
+#include "cli/run/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "base/quantity_text.h"
+#include "cli/run/run_prediction.h"
+#include "cli/run/sweep_table.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
+#include "train/training_job.h"
+#include "watch/terminal.h"
+
+namespace cotune {
+namespace {
+
+constexpr size_t widest_table = 80;
+
+std::string arrow(const std::string& before, const std::string& after) {
+  return before.empty() || before == after ? after : before + " -> " + after;
+}
+
+std::string loss_text(double loss) { return std::isnan(loss) ? "" : fmt::format("{:.4f}", loss); }
+
+/// Of which step the held-out results are, and the adapter, where that is not the last one.
+std::string result_text(const TrainingJob& job) {
+  const JobResult result = job.result();
+  if (result.eval_step < 0) return "";
+  if (!job.spec().train.load_best || result.step != result.eval_step) {
+    return result.eval_step == job.state().step ? "" : fmt::format("was evaluated at step {}", result.eval_step);
+  }
+  const char* what = job.has_left_adapter() ? "leaves" : "at its best at";
+  return fmt::format("{} step {}{}{}", what, result.step, job.has_left_adapter() ? ", its best" : "",
+                     result.starts_better ? "; the loss was lower at step 0" : "");
+}
+
+/// What there is to say of the speed: the first round, which warms up, is no measure of it.
+std::string speed_text(const RunSummary& summary) {
+  if (summary.rounds == 0) return "no step was made";
+  const std::string first = fmt::format("first step after {:.1f} s", summary.seconds_to_first_step);
+  if (summary.rounds == 1) return first;
+  return fmt::format("{:.0f} real tokens/s in training, {}", summary.tokens_per_second(), first);
+}
+
+void print_speed(const RunSummary& summary) {
+  const char* stopped = summary.emulated ? "Stopped" : "Stopped and saved";
+  if (summary.emulated) print_line(fmt::format("\nEmulated, {}: nothing was computed, and no adapter is left", summary.device));
+  print_line(fmt::format("\n{} in {}: {}", summary.interrupted ? stopped : "Done",
+                         duration_text(summary.seconds), speed_text(summary)));
+  print_line(fmt::format("{} training rounds in {}, {} evaluations in {}", summary.rounds,
+                         duration_text(summary.seconds_training), summary.evaluation_rounds,
+                         duration_text(summary.seconds_evaluating)));
+}
+
+void print_results(const std::vector<const TrainingJob*>& jobs, size_t width) {
+  print_line(fmt::format("\n{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column("job", width), "ended", "steps", "held-out loss",
+                         "rows right"));
+  for (const TrainingJob* job : jobs) {
+    const JobState& state = job->state();
+    const JobResult result = job->result();
+    print_line(fmt::format(
+        "{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column(job->spec().name, width), to_string(state.status), state.step,
+        arrow(loss_text(state.start_eval_loss), loss_text(result.eval_loss)),
+        arrow(accuracy_text(state.start_eval_accuracy), accuracy_text(result.eval_accuracy))));
+  }
+  for (const TrainingJob* job : jobs) {
+    const std::string text = result_text(*job);
+    if (!text.empty()) print_line(fmt::format("{}  {}", name_column(job->spec().name, width), text));
+  }
+}
+
+void print_tokens(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs, size_t width) {
+  if (summary.tokens.empty()) return;
+  print_line(fmt::format("\n{}  {:>12}  {:>12}  {:>12}", name_column("tokens", width), "real", "labelled", "padded"));
+  int64_t real = 0, labelled = 0, padded = 0;
+  const auto row = [&](const std::string& name, int64_t of_real, int64_t of_labelled, int64_t of_padded) {
+    print_line(fmt::format("{}  {:>12}  {:>12}  {:>12}", name_column(name, width), of_real, of_labelled, of_padded));
+  };
+  for (const TrainingJob* job : jobs) {
+    const auto found = summary.tokens.find(job->index());
+    if (found == summary.tokens.end()) continue;
+    const TokenCounts& counts = found->second;
+    const int64_t learned = summary.labelled.at(job->index()), pads = counts.processed() - counts.real;
+    row(job->spec().name, counts.real, learned, pads);
+    real += counts.real;
+    labelled += learned;
+    padded += pads;
+  }
+  if (summary.tokens.size() > 1) row("together", real, labelled, padded);
+}
+
+void print_operators(const RunSummary& summary, size_t width) {
+  constexpr size_t most = 8;
+  std::vector<std::pair<double, std::string>> operators;
+  double total = 0;
+  for (const auto& [name, seconds] : summary.operator_seconds) {
+    operators.emplace_back(seconds, name);
+    total += seconds;
+  }
+  if (total <= 0) return;
+  std::sort(operators.rbegin(), operators.rend());
+  const size_t name_width = std::max<size_t>(width, 24);
+  print_line(fmt::format("\n{}  {:>9}  {:>6}", name_column("time by operator", name_width), "seconds", "share"));
+  double rest = total;
+  const auto row = [&](const std::string& name, double seconds) {
+    print_line(fmt::format("{}  {:>9.2f}  {:>5.1f}%", name_column(name, name_width), seconds, 100 * seconds / total));
+  };
+  for (size_t i = 0; i < std::min(most, operators.size()); ++i) {
+    row(operators[i].second, operators[i].first);
+    rest -= operators[i].first;
+  }
+  if (operators.size() > most) row(fmt::format("{} others", operators.size() - most), rest);
+}
+
+/// `0-7,16-23`.
+std::string layers_text(const std::vector<LayerRange>& layers) {
+  std::string text;
+  for (const LayerRange& range : layers) text += fmt::format("{}{}-{}", text.empty() ? "" : ",", range.begin, range.end - 1);
+  return text;
+}
+
+void print_ranks(const RunSummary& summary, size_t width) {
+  if (summary.ranks.empty() || summary.rounds == 0) return;
+  print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>8}", name_column("ranks", width), "layers", "busy", "waiting"));
+  for (size_t i = 0; i < summary.ranks.size(); ++i) {
+    const RankSummary& rank = summary.ranks[i];
+    print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
+                           layers_text(rank.layers), 100 * rank.busy_share(),
+                           100 * (1 - rank.busy_share())) +
+               (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20)) : "") +
+               (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
+               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
+  }
+  const double seconds = summary.ranks.front().seconds;
+  print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", seconds, summary.ranks_predicted_seconds,
+                         100 * (summary.ranks_predicted_seconds / seconds - 1)));
+}
+
+void print_predicted_time(const RunPrediction& prediction) {
+  const std::vector<RunPrediction::Round>& rounds = prediction.rounds();
+  if (rounds.size() < 2) return;
+  double predicted = 0;
+  for (size_t i = 1; i < rounds.size(); ++i) predicted += rounds[i].predicted / static_cast<double>(rounds.size() - 1);
+  const double ratio = prediction.predicted_over_measured();
+  print_line(fmt::format("a round took {:.3f} s, predicted {:.3f} s ({:+.1f}%)", predicted / ratio, predicted, 100 * (ratio - 1)));
+}
+
+void print_memory(const RunSummary& summary, const RunPrediction& prediction, size_t width) {
+  const size_t name_width = std::max<size_t>(width, 24);
+  const bool predicts = prediction.knows_memory();
+  print_line(fmt::format("\n{}  {:>12}{}", name_column("memory", name_width), "peak", predicts ? "     predicted" : ""));
+  const auto predicted = [&](const std::string& kind) {
+    const auto found = prediction.bytes().find(kind);
+    return predicts && found != prediction.bytes().end() ? fmt::format("  {:>12}", bytes_text(found->second.predicted)) : "";
+  };
+  for (int kind = 0; kind < memory_kind_count; ++kind) {
+    const int64_t bytes = summary.memory.peak_bytes[static_cast<size_t>(kind)];
+    const std::string name = to_string(static_cast<MemoryKind>(kind));
+    if (bytes > 0) print_line(fmt::format("{}  {:>12}{}", name_column(name, name_width), bytes_text(bytes), predicted(name)));
+  }
+  const std::string process =
+      prediction.process() ? fmt::format("  {:>12}", bytes_text(prediction.process()->predicted)) : "";
+  print_line(fmt::format("{}  {:>12}{}{}", name_column("the whole process", name_width), bytes_text(summary.peak_rss_bytes),
+                         process, summary.memory_limit_bytes > 0 ? "  of " + bytes_text(summary.memory_limit_bytes) : ""));
+}
+
+void print_places(const std::vector<const TrainingJob*>& jobs, const std::filesystem::path& run_folder) {
+  print_line("");
+  for (const TrainingJob* job : jobs) {
+    if (job->has_left_adapter()) print_line(fmt::format("adapter  {}", (job->folder() / "adapter").string()));
+  }
+  print_line(fmt::format("log      {}", (run_folder / "metrics.jsonl").string()));
+}
+
+}  // namespace
+
+void print_run_report(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
+                      const std::vector<SweepStanding>& sweeps, const std::filesystem::path& run_folder, const RunPrediction& prediction) {
+  std::vector<std::string> names;
+  for (const TrainingJob* job : jobs) names.push_back(job->spec().name);
+  const size_t width = name_column_width(names);
+  print_speed(summary);
+  print_predicted_time(prediction);
+  print_ranks(summary, width);
+  print_operators(summary, width);
+  print_memory(summary, prediction, width);
+  print_tokens(summary, jobs, width);
+  print_results(jobs, width);
+  for (const SweepStanding& sweep : sweeps) {
+    print_line("");
+    for (const std::string& line : sweep_table(sweep, run_folder / "sweeps" / sweep.name, std::min(terminal_size().first, widest_table))) {
+      print_line(line);
+    }
+  }
+  print_places(jobs, run_folder);
+}
+
+}  // namespace cotune

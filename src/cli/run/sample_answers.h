@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cli/inputs/model_text.h"
+#include "engine/generation.h"
+#include "train/run_observer.h"
+
+namespace cotune {
+
+/// Has each job answer before and after training (`--sample-tokens`), and tells the run's observers: afterwards with the adapter that
+/// it leaves.
+class SampleAnswers : public RunObserver {
+ public:
+  /// text and observers must outlive this. max_new_tokens: length of an answer.
+  SampleAnswers(std::shared_ptr<const Backbone> backbone, const ModelText& text, int64_t max_new_tokens,
+                std::vector<RunObserver*> observers);
+
+  void on_job_started(const TrainingJob& job) override;
+  void on_job_ended(const TrainingJob& job) override;
+
+ private:
+  void tell(const SampleEvent& sample) const;
+  SampleEvent answer(const TrainingJob& job, int64_t step);
+
+  Generator generator_;
+  const ModelText& text_;
+  int64_t max_new_tokens_;
+  std::vector<RunObserver*> observers_;
+};
+
+}  // namespace cotune

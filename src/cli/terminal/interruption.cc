@@ -1,0 +1,61 @@
+#include "cli/terminal/interruption.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+
+#include "base/sudden_end.h"
+
+namespace cotune {
+namespace {
+
+std::atomic<bool> requested{false}, to_end{false};
+/// Can be read from where a signal has come. Made once, before any signal is caught.
+int event = -1;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+extern "C" void on_interruption(int number) {
+  if (number != SIGINT) to_end = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
+  if (!requested.exchange(true)) return;
+  before_sudden_end();
+  std::signal(number, SIG_DFL);
+  std::raise(number);  // delivered when this handler returns
+}
+
+}  // namespace
+
+void catch_interruption() {
+  if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  requested = false;
+  if (to_end) requested = true;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t read = ::read(event, &count, sizeof count);
+  struct sigaction action{};
+  action.sa_handler = on_interruption;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before{};
+    sigaction(number, nullptr, &before);
+    if (number == SIGHUP && before.sa_handler == SIG_IGN) continue;  // nohup
+    sigaction(number, &action, nullptr);
+  }
+}
+
+bool interrupted() { return requested; }
+
+bool asked_to_end() { return to_end; }
+
+bool wait_for_input(int descriptor) {
+  while (!interrupted()) {
+    pollfd waited[] = {{descriptor, POLLIN, 0}, {event, POLLIN, 0}};
+    if (::poll(waited, 2, -1) > 0 && waited[0].revents != 0) break;
+  }
+  return !interrupted();
+}
+
+}  // namespace cotune

@@ -1,0 +1,43 @@
+#include "cli/terminal/output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+
+#include "base/sudden_end.h"
+
+namespace cotune {
+namespace {
+
+bool ended = false, failed = false;
+
+}  // namespace
+
+void print_line(std::string_view text) {
+  if (ended) return;
+  const std::string line = fmt::format("{}\n", text);
+  for (std::string_view rest = line; !rest.empty();) {
+    const ssize_t count = ::write(STDOUT_FILENO, rest.data(), rest.size());
+    if (count >= 0) {
+      rest.remove_prefix(static_cast<size_t>(count));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    ended = true;
+    failed = errno != EPIPE;
+    if (failed) {
+      write_to_standard_error(fmt::format("standard output: cannot be written: {}; the run goes on without\n", std::strerror(errno)));
+    }
+    return;
+  }
+}
+
+bool output_failed() { return failed; }
+
+void survive_closed_pipes() { std::signal(SIGPIPE, SIG_IGN); }
+
+}  // namespace cotune

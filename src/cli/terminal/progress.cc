@@ -1,0 +1,179 @@
+#include "cli/terminal/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/quantity_text.h"
+#include "cli/planning/plan_lines.h"
+#include "cli/terminal/output.h"
+#include "train/training_job.h"
+
+namespace cotune {
+namespace {
+
+constexpr size_t widest_name = 16;
+
+/// Seconds between two blocks: seldom enough that a long run's log stays short.
+double block_interval(double seconds) { return std::clamp(seconds / 20, 5.0, 60.0); }
+
+/// Text on one line, so that a sample is one line of the log.
+std::string on_one_line(std::string text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (static_cast<unsigned char>(c) >= 0x20) {
+      line += c;
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
+size_t name_column_width(const std::vector<std::string>& names) {
+  size_t width = 8;
+  for (const std::string& name : names) width = std::max(width, name.size());
+  return std::min(width, widest_name);
+}
+
+std::string name_column(const std::string& name, size_t width) {
+  if (name.size() <= width) return fmt::format("{:<{}}", name, width);
+  const size_t end = (width - 2) / 2;  // both ends: names of a sweep's candidates differ at theirs
+  return name.substr(0, width - 2 - end) + ".." + name.substr(name.size() - end);
+}
+
+std::string accuracy_text(double accuracy) {
+  return std::isnan(accuracy) ? "" : fmt::format("{:.1f}%", 100 * accuracy);
+}
+
+ProgressLines::ProgressLines(const std::vector<std::string>& names, int64_t total_steps)
+    : name_width_(name_column_width(names)),
+      step_width_(std::to_string(total_steps).size()),
+      print_([](const std::string& text) { print_line(text); }) {}
+
+void ProgressLines::print_with(std::function<void(const std::string&)> print, std::function<bool()> shows_steps) {
+  print_ = std::move(print);
+  shows_steps_ = std::move(shows_steps);
+}
+
+void ProgressLines::line(const TrainingJob& job, const std::string& text) const {
+  print_(fmt::format("{}  {}", name_column(job.spec().name, name_width_), text));
+}
+
+void ProgressLines::make_room_for(const TrainingJob& job) {
+  name_width_ = std::max(name_width_, name_column_width({job.spec().name}));
+  step_width_ = std::max(step_width_, std::to_string(job.total_steps()).size());
+}
+
+void ProgressLines::on_job_started(const TrainingJob& job) {
+  make_room_for(job);
+  if (job.state().step > 0) {
+    line(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
+    return;
+  }
+  line(job, fmt::format("starts: {} steps of {} rows; {} to train, {} held out", job.total_steps(),
+                        job.spec().train.batch_size, job.data().train.size(), job.data().eval.size()));
+}
+
+void ProgressLines::on_job_waiting(const TrainingJob& job) {
+  make_room_for(job);
+  tokens_left_.erase(job.index());
+  newest_.erase(job.index());
+  const std::string& reason = job.state().wait_reason;
+  const bool is_kept_back = reason.starts_with("sweep:") || reason.starts_with("halving:");  // which is no news
+  if (!is_kept_back) line(job, "waits for memory");
+}
+
+void ProgressLines::on_job_paused(const TrainingJob& job) {
+  tokens_left_.erase(job.index());
+  newest_.erase(job.index());
+  line(job, fmt::format("paused at step {}", job.state().step));
+}
+
+void ProgressLines::on_selection(const TrainingJob& job) {
+  if (selecting_.insert(job.index()).second) line(job, "chooses its entries by their gradients");
+}
+
+void ProgressLines::on_step(const StepEvent& event) {
+  const TrainingJob& job = *event.job;
+  const auto mean = static_cast<double>(job.state().trained_tokens) / static_cast<double>(job.state().step);
+  tokens_left_[job.index()] = mean * static_cast<double>(job.total_steps() - job.state().step);
+  newest_[job.index()] = event;
+}
+
+void ProgressLines::on_round_ended(double seconds) {
+  const auto is_last = [](const auto& item) { return item.second.job->done(); };
+  if (!shows_steps_()) return;
+  const bool due = last_block_s_ < 0 || seconds - last_block_s_ >= block_interval(seconds);
+  if (!due && std::none_of(newest_.begin(), newest_.end(), is_last)) return;
+  for (const auto& item : newest_) {
+    if (due || is_last(item)) step_line(item.second);
+  }
+  if (due && newest_.size() > 1) total_line();
+  if (due) {
+    newest_.clear();
+    last_block_s_ = seconds;
+  } else {
+    std::erase_if(newest_, is_last);
+  }
+}
+
+void ProgressLines::step_line(const StepEvent& event) const {
+  const std::string loss = event.job->is_emulated() ? "emulated    " : fmt::format("loss {:<7.4f}", event.loss);
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  {} lr {:<8.2e} {:>6.0f} tok/s {:>6} left",
+                               event.job->state().step, step_width_, event.job->total_steps(), step_width_, loss,
+                               event.learning_rate, event.tokens_per_second, duration_text(event.seconds_left)));
+}
+
+void ProgressLines::total_line() const {
+  double left = 0, rate = 0;
+  for (const auto& [job, tokens] : tokens_left_) left += tokens;
+  for (const auto& [job, event] : newest_) rate += event.tokens_per_second;
+  print_(fmt::format("{}  {:<{}} {:>6.0f} tok/s {:>6} left", name_column("together", name_width_),
+                         fmt::format("{} jobs", newest_.size()), 2 * step_width_ + 27, rate, duration_text(left / rate)));
+}
+
+void ProgressLines::on_evaluation(const EvaluationEvent& event) {
+  if (event.job->is_emulated()) return line(*event.job, fmt::format("{:>{}}/{:<{}}  evaluation emulated", event.job->state().step,
+                                                                   step_width_, event.job->total_steps(), step_width_));
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
+                               event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
+                               event.best || event.job->state().step == 0 ? "" : ", not the best"));
+}
+
+void ProgressLines::on_sample(const SampleEvent& event) {
+  const TrainingJob& job = *event.job;
+  std::string when = event.step == 0 ? "before training" : "after training";
+  if (event.step > 0 && event.step != job.state().step) when += fmt::format(" (step {})", event.step);
+  if (event.out_of_memory) return line(job, fmt::format("no memory is left for a sample {}", when));
+  line(job, fmt::format("asked {}: {}", when, on_one_line(event.prompt)));
+  line(job, fmt::format("answers: {}", on_one_line(event.answer)));
+}
+
+void ProgressLines::on_rung(const RungEvent& event) {
+  line(*event.job, fmt::format("{:>{}}/{:<{}}  rung: rank {} of {}, {}", event.step, step_width_, event.job->total_steps(), step_width_,
+                               event.rank, event.of, event.goes_on ? "goes on" : "stops"));
+}
+
+void ProgressLines::on_job_ended(const TrainingJob& job) {
+  const JobState& state = job.state();
+  tokens_left_.erase(job.index());
+  newest_.erase(job.index());
+  std::string text = state.status == JobStatus::stopped_early ? "stopped early" : to_string(state.status);
+  text += fmt::format(" at step {}", state.step);
+  const JobResult result = job.result();
+  if (job.has_left_adapter() && result.step != state.step) text += fmt::format(", leaves step {}, its best", result.step);
+  if (!state.end_reason().empty()) text += ": " + state.end_reason();
+  line(job, text);
+}
+
+void ProgressLines::on_hybrid_tasks(const PlannedRound& plan) {
+  for (const std::string& text : plan_lines(plan)) print_(text);
+}
+
+void ProgressLines::on_notice(const std::string& text) { print_(text); }
+
+}  // namespace cotune

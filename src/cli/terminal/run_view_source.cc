@@ -1,0 +1,44 @@
+#include "cli/terminal/run_view_source.h"
+
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/terminal/output.h"
+#include "control/client.h"
+#include "watch/run_log.h"
+#include "watch/run_screen.h"
+#include "watch/terminal.h"
+
+namespace cotune {
+
+RunView current_view(const std::filesystem::path& run) {
+  bool is_silent = false;
+  try {
+    ControlClient client(run);
+    ControlRequest request;
+    request.action = ControlAction::view;
+    const std::optional<ControlReply> reply = client.ask_within(most_seconds_to_answer, request);
+    if (reply && reply->error) throw UserError(reply->error->message);
+    if (reply && reply->view) return *reply->view;
+    is_silent = !reply;
+  } catch (const NobodyListens&) {
+  } catch (const SystemError&) {  // it has ended just now
+  }
+  const bool goes_on = is_being_trained(run);
+  std::error_code unknown;
+  if (goes_on && !std::filesystem::exists(run / "run.json", unknown)) return view_of_start(run);
+  RunView view = view_of(read_run_log(run), goes_on);
+  if (is_silent && goes_on) view.run.phase = "unresponsive";
+  return view;
+}
+
+void print_view(const RunView& view) {
+  constexpr size_t widest = 120;
+  const bool on_terminal = ::isatty(STDOUT_FILENO);
+  const ScreenStyle style{.columns = on_terminal ? terminal_size().first : widest,
+                          .colour = has_drawing_terminal() && wants_colour(),
+                          .unicode = shows_unicode()};
+  for (const std::string& line : run_screen(view, style)) print_line(line.substr(0, line.find_last_not_of(' ') + 1));
+}
+
+}  // namespace cotune

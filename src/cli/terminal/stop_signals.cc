@@ -1,0 +1,74 @@
+#include "cli/terminal/stop_signals.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <string>
+
+#include "base/atomic_file.h"
+#include "base/sudden_end.h"
+
+namespace cotune {
+namespace {
+
+std::atomic<bool> finishing{false}, requested{false};
+/// Made once, before any signal is caught.
+int event = -1;
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_always_lock_free);
+
+/// Set once and never freed: the handler reads it.
+std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
+
+extern "C" void on_stop_signal(int number) {
+  if (!finishing) {
+    remove_unfinished_files();
+    if (const std::vector<std::string>* paths = removed_when_stopped) {
+      for (const std::string& path : *paths) {
+        if (::unlink(path.c_str()) != 0) ::rmdir(path.c_str());
+      }
+    }
+    write_to_standard_error("stopped before training began; nothing was changed\n");
+    ::_exit(130);
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
+  if (requested.exchange(true)) {
+    before_sudden_end();
+    remove_unfinished_files();
+    std::signal(number, SIG_DFL);
+    std::raise(number);  // delivered when this handler returns
+    return;
+  }
+  write_to_standard_error("stopping: every job is saved first; a second signal stops at once\n");
+}
+
+}  // namespace
+
+void catch_stop_signals() {
+  if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct sigaction action{};
+  action.sa_handler = on_stop_signal;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before{};
+    if (number == SIGHUP && sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
+    sigaction(number, &action, nullptr);
+  }
+}
+
+void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
+  removed_when_stopped = new std::vector<std::string>(paths.begin(), paths.end());
+}
+
+void leave_stopping_to_the_first_rank() {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, SIG_IGN);
+}
+
+void finish_before_stopping() { finishing = true; }
+
+const std::atomic<bool>& stop_requested() { return requested; }
+
+int stop_event() { return event; }
+
+}  // namespace cotune

@@ -1,0 +1,100 @@
+#include "data/records/jsonl.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "data/tokenizer/unicode.h"
+
+namespace cotune {
+namespace {
+
+constexpr int max_nesting = 64;
+
+/// The column (from 1) of the bracket that opens level max_nesting + 1; 0 when there is none.
+size_t too_deep_at(std::string_view line) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (in_string) {
+      if (c == '\\') {
+        ++i;
+      } else if (c == '"') {
+        in_string = false;
+      }
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > max_nesting) return i + 1;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+bool JsonlReader::read_line() {
+  text_.clear();
+  too_long_ = false;
+  bool any = false;
+  while (true) {
+    if (at_ == end_) {
+      stream_.read(buffer_.data(), static_cast<std::streamsize>(buffer_.size()));
+      at_ = 0;
+      end_ = static_cast<size_t>(stream_.gcount());
+      if (end_ == 0) break;
+    }
+    any = true;
+    const char* begin = buffer_.data() + at_;
+    const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', end_ - at_));
+    const size_t size = newline ? static_cast<size_t>(newline - begin) : end_ - at_;
+    const size_t kept = std::min(size, max_line_bytes - text_.size());
+    too_long_ = too_long_ || kept < size;
+    text_.append(begin, kept);
+    at_ += size;
+    if (newline) {
+      ++at_;
+      break;
+    }
+  }
+  if (any) ++line_;
+  return any;
+}
+
+bool JsonlReader::next() {
+  while (read_line()) {
+    if (line_ == 1 && text_.starts_with("\xEF\xBB\xBF")) text_.erase(0, 3);
+    if (text_.ends_with('\r')) text_.pop_back();
+    if (text_.find_first_not_of(" \t\r") == std::string::npos) continue;
+    repaired_ = !is_valid_utf8(text_);
+    if (repaired_) text_ = replace_invalid_utf8(text_);
+    return true;
+  }
+  return false;
+}
+
+nlohmann::ordered_json parse_json_line(std::string_view line) {
+  if (const size_t column = too_deep_at(line)) {
+    throw std::runtime_error(fmt::format("column {}: JSON nested deeper than {} levels", column, max_nesting));
+  }
+  try {
+    return nlohmann::ordered_json::parse(line);
+  } catch (const nlohmann::json::parse_error& error) {
+    std::string_view reason = error.what();
+    if (const size_t dash = reason.find(" - "); dash != std::string_view::npos) {
+      reason = reason.substr(dash + 3);
+    } else if (const size_t colon = reason.rfind(": "); colon != std::string_view::npos) {
+      reason = reason.substr(colon + 2);
+    }
+    throw std::runtime_error(fmt::format("column {}: not JSON: {}", error.byte, reason));
+  } catch (const nlohmann::json::out_of_range& error) {
+    throw std::runtime_error("not JSON: a number is out of range");
+  }
+}
+
+}  // namespace cotune

@@ -1,0 +1,33 @@
+/// JSON Lines, one at a time.
+#pragma once
+
+#include <istream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <vector>
+
+#include "data/records/record_lines.h"
+
+namespace cotune {
+
+/// Reads lines of a stream in constant memory (one line). A byte order mark at the start and a carriage return at the
+/// end of a line are dropped, lines of white space passed over, bytes that are not UTF-8 replaced by U+FFFD.
+class JsonlReader : public RecordLines {
+ public:
+  /// The stream must outlive the reader.
+  explicit JsonlReader(std::istream& stream) : stream_(stream), buffer_(1 << 16) {}
+
+  bool next() override;
+
+ private:
+  bool read_line();
+
+  std::istream& stream_;
+  std::vector<char> buffer_;
+  size_t at_ = 0, end_ = 0;
+};
+
+/// Parses one line. Throws std::runtime_error with the column and the reason: not JSON, or nested deeper than 64 levels.
+nlohmann::ordered_json parse_json_line(std::string_view line);
+
+}  // namespace cotune

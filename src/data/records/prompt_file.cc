@@ -1,0 +1,97 @@
+#include "data/records/prompt_file.h"
+
+#include "base/error.h"
+#include "data/example_builder.h"
+#include "data/records/alpaca.h"
+#include "data/records/jsonl.h"
+#include "data/records/record_error.h"
+#include "data/records/sharegpt.h"
+
+namespace cotune {
+namespace {
+
+using nlohmann::ordered_json;
+
+DataFile opened(const std::filesystem::path& path) {
+  try {
+    return DataFile(path, prompt_fields());
+  } catch (const UserError& error) {
+    throw_user_error("{}: {}", path.string(), error.what());
+  }
+}
+
+bool is_plain_text(const std::filesystem::path& extension, const std::string& first_line) {
+  if (extension == ".txt") return true;
+  if (extension == ".jsonl" || extension == ".json") return false;
+  return first_line.find_first_not_of(" \t") != first_line.find('{');
+}
+
+void take_chat(const ordered_json& chat, FilePrompt& prompt) {
+  ExampleBuilder::check(chat, DataFormat::messages);
+  prompt.messages = chat["messages"];
+  prompt.tools = tools_of_chat(chat);
+  while (!prompt.messages.empty() && prompt.messages.back()["role"] == "assistant") {
+    prompt.messages.erase(prompt.messages.size() - 1);
+  }
+  if (prompt.messages.empty()) throw RecordError("messages", "nothing is asked: expected a message that is not the assistant's");
+}
+
+}  // namespace
+
+const std::vector<std::string>& prompt_fields() {
+  static const std::vector<std::string> fields = [] {
+    std::vector<std::string> all = record_fields();
+    for (const char* own : {"id", "question", "choices", "answer", "label", "target", "category"}) all.push_back(own);
+    return all;
+  }();
+  return fields;
+}
+
+FilePrompt prompt_of(ordered_json record) {
+  if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", type_of(record)));
+  FilePrompt prompt;
+  if (record.contains("messages")) {
+    take_chat(record, prompt);
+  } else if (record.contains("conversations")) {
+    take_chat(messages_of_sharegpt(record), prompt);
+  } else if (record.contains("prompt")) {
+    prompt.text = string_field(record, "prompt");
+  } else if (record.contains("instruction")) {
+    prompt.text = alpaca_prompt(record);
+    prompt.is_whole_text = true;
+  } else {
+    std::string names;
+    for (const auto& [name, value] : record.items()) names += (names.empty() ? "" : ", ") + name.substr(0, 40);
+    throw RecordError("", fmt::format("expected the field messages, conversations, prompt or instruction; found {}",
+                                      names.empty() ? "none" : names.substr(0, 200)));
+  }
+  prompt.record = std::move(record);
+  return prompt;
+}
+
+PromptFile::PromptFile(std::filesystem::path path) : path_(std::move(path)), file_(opened(path_)) {}
+
+std::optional<FilePrompt> PromptFile::next() {
+  RecordLines& lines = file_.lines();
+  Diagnostics mistake;
+  try {
+    if (!lines.next()) {
+      if (file_.is_broken()) throw_user_error("cannot read the file to its end");
+      return std::nullopt;
+    }
+    if (lines.too_long()) throw_user_error("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20);
+    if (!begun_) is_plain_ = is_plain_text(path_.extension(), lines.text());
+    begun_ = true;
+    FilePrompt prompt = prompt_of(is_plain_ ? ordered_json{{"prompt", lines.text()}} : parse_json_line(lines.text()));
+    prompt.line = lines.line();
+    return prompt;
+  } catch (const RecordError& error) {
+    mistake.add(path_.string(), lines.line(), error.field(), error.what());
+  } catch (const std::runtime_error& error) {
+    mistake.add(path_.string(), lines.line(), "", error.what());
+  }
+  mistake.throw_if_any();
+  return std::nullopt;
+}
+
+}  // namespace cotune

@@ -1,0 +1,21 @@
+#include "data/records/record_error.h"
+
+#include <fmt/format.h>
+
+namespace cotune {
+
+std::string type_of(const nlohmann::ordered_json& value) {
+  if (value.is_string()) return "a string";
+  if (value.is_number()) return fmt::format("the number {}", value.dump());
+  if (value.is_boolean() || value.is_null()) return value.dump();
+  return value.is_array() ? "a list" : "an object";
+}
+
+const std::string& string_field(const nlohmann::ordered_json& record, const char* name) {
+  const auto found = record.find(name);
+  if (found == record.end()) throw RecordError(name, "missing; expected a string");
+  if (!found->is_string()) throw RecordError(name, fmt::format("expected a string, found {}", type_of(*found)));
+  return found->get_ref<const std::string&>();
+}
+
+}  // namespace cotune

@@ -1,0 +1,81 @@
+/// Chat templates: messages → the text that a model was trained on, and which bytes of it a fine-tuning job learns.
+#pragma once
+
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/template/jinja.h"
+#include "data/text_encoder.h"
+
+namespace cotune {
+
+/// Bytes [begin, end) of a text.
+struct ByteRange {
+  size_t begin = 0;
+  size_t end = 0;
+  bool operator==(const ByteRange&) const = default;
+};
+
+/// A rendered chat and the bytes to learn, ascending and disjoint.
+struct TrainingText {
+  jinja::Text text;
+  std::vector<ByteRange> learned;
+};
+
+struct RenderOptions {
+  bool add_generation_prompt = false;
+  nlohmann::ordered_json tools;      ///< null or a list of tools, as transformers takes them
+  std::optional<std::tm> now;        ///< what strftime_now sees; absent: the function is undefined (see jinja.h)
+};
+
+/// A model's template. Immutable; may be used by several threads at once.
+class ChatTemplate {
+ public:
+  /// `name` stands in messages. `special_tokens`: the variables bos_token, eos_token, … as far as the model has them.
+  /// Throws UserError `name:line: reason` when the template cannot be parsed.
+  ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens);
+
+  /// The text, equal to transformers' apply_chat_template(tokenize=False). `messages`: an array of objects. Bytes that
+  /// came from message i have origin i + 1, but a role that is a plain lower-case word counts as template text; bytes
+  /// of `tools` have origin -1. Throws UserError when the template refuses the messages.
+  jinja::Text render(const nlohmann::ordered_json& messages, const RenderOptions& options) const;
+
+  /// Renders a chat for training. Each assistant message is learned unless its `weight` is 0: what the model has to
+  /// write from the end of the generation prompt to its end-of-turn token, that token included.
+  ///
+  /// Begin: messages[0, i) are rendered with the generation prompt. Where that is the beginning of the whole text
+  ///   (every template of the supported families), the span begins behind it, so that what a template puts between
+  ///   prompt and content (a space in Llama 2, empty thinking in Qwen 3) is learned like the content. Where it is not
+  ///   (the first message is the assistant's and the template adds a system message; tools that move to the last
+  ///   question), or the template refuses the prefix, the span begins at the first byte that came from the message.
+  /// End: behind the last special token that closes the turn: that stands in messages[0, i] rendered alone, after the
+  ///   last byte that came from the message. `<|im_end|>` for ChatML, Qwen and SmolLM2 and `</s>` for Zephyr and
+  ///   TinyLlama, without the newline behind it, which generation never reaches; `<|eot_id|>` for Llama 3; `</s>` for
+  ///   Llama 2 and Mistral, with Llama 2's space before it. A template that closes turns with plain text only has all
+  ///   of that text learned, because it is what tells the end.
+  /// Throws UserError when the template refuses the messages or leaves out a message that is to be learned.
+  ///
+  /// With `whole`, everything is learned but messages of weight 0: of the assistant's what would else be learned, of
+  /// others the bytes that came from them.
+  TrainingText for_training(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
+                            const TextEncoder& encoder, bool whole = false) const;
+
+  const std::string& name() const { return template_.name(); }
+  /// Checksum of the template's source and of the special tokens: templates with an equal one render equal texts.
+  const std::string& hash() const { return hash_; }
+
+ private:
+  ByteRange learned_range(const nlohmann::ordered_json& messages, size_t index, const nlohmann::ordered_json& tools,
+                          const jinja::Text& whole, const TextEncoder& encoder) const;
+
+  jinja::Template template_;
+  std::map<std::string, std::string> special_tokens_;
+  std::string hash_;
+};
+
+}  // namespace cotune

@@ -1,0 +1,110 @@
+/// Text to token ids and back, equal token for token to the Hugging Face `tokenizers` library (0.23).
+///
+/// Sources: tokenizer.json with a BPE model (GPT-2, Llama 2 and 3, Mistral, Qwen 2 and 2.5, SmolLM, DeepSeek and others
+/// made of the same parts), and the vocabulary of a GGUF file with the splits of GPT-2, Llama 3, Qwen 2 and SmolLM.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer/tokenizer_decoder.h"
+
+namespace cotune {
+
+struct TokenizerParts;
+
+/// The tokenizer.ggml.* keys of a GGUF file.
+struct GgufVocabulary {
+  std::string model = "gpt2";        ///< tokenizer.ggml.model; only "gpt2" (byte-level BPE) is accepted
+  std::string pre;                   ///< tokenizer.ggml.pre: which split; see gguf_pre_tokenizers()
+  std::vector<std::string> tokens;   ///< by id, byte-level characters (byte_to_character)
+  std::vector<int32_t> token_types;  ///< 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or empty
+  std::vector<std::string> merges;   ///< "left right", best first
+  int32_t bos = -1, eos = -1, pad = -1, unk = -1;  ///< -1: absent
+  std::optional<bool> add_bos;       ///< absent: what the split's family does (Llama 3: yes, others: no)
+  bool add_eos = false;
+  bool add_space_prefix = false;
+};
+
+/// The accepted values of tokenizer.ggml.pre.
+std::vector<std::string> gguf_pre_tokenizers();
+
+/// Immutable; copies share one vocabulary. Const use from several threads is safe.
+class Tokenizer {
+ public:
+  /// Throws UserError naming the file and the place in it (`tokenizer.json: model.merges[3]: ...`): unreadable file,
+  /// malformed JSON, a part that is not supported. `truncation` and `padding` of the file are not applied: they belong
+  /// to one use of a tokenizer, and whoever makes batches decides them.
+  static Tokenizer from_json_file(const std::filesystem::path& tokenizer_json);
+  static Tokenizer from_json(std::string_view json, std::string_view name_for_errors);
+
+  /// Control tokens become special added tokens, user-defined ones added tokens. Throws UserError like from_json.
+  static Tokenizer from_gguf(const GgufVocabulary& vocabulary, std::string_view name_for_errors);
+
+  /// Token ids of a text. Bytes that are not valid UTF-8 become U+FFFD first. The texts of added tokens are recognised.
+  /// add_special_tokens puts the file's beginning- and end-of-text tokens around it. Throws UserError when a regular
+  /// expression of the file gives up on the text. About linear in the text.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = false) const;
+
+  /// Like encode, but added tokens in the text are plain characters: for text from users, which must not be able to
+  /// write <|im_end|> and be believed. The result never holds the id of an added token
+  /// (but for the unknown token of models that have one, where a character has no token).
+  std::vector<int32_t> encode_plain(std::string_view text) const;
+
+  /// The text of token ids, valid UTF-8. Ids without a token are passed over. skip_special leaves special tokens out.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+
+  /// Decodes while ids arrive; the pieces, joined, equal decode() of all of them. Holds a share of the tokenizer.
+  class Stream {
+   public:
+    /// The text that is certain now; never a part of a character.
+    std::string add(int32_t id);
+    /// The rest.
+    std::string finish() { return decoder_.finish(); }
+
+   private:
+    friend class Tokenizer;
+    Stream(std::shared_ptr<const TokenizerParts> parts, bool skip_special);
+
+    std::shared_ptr<const TokenizerParts> parts_;
+    StreamingDecoder decoder_;
+    bool skip_special_;
+  };
+  Stream stream(bool skip_special = false) const { return Stream(parts_, skip_special); }
+
+  /// One more than the largest id.
+  int32_t vocabulary_size() const;
+
+  /// The id of a token's own text (byte-level characters for ordinary tokens, plain text for added ones).
+  std::optional<int32_t> token_id(std::string_view token) const;
+
+  /// The text of a token; "" for an id without one. Throws InternalError when 0 <= id < vocabulary_size() is false.
+  const std::string& token(int32_t id) const;
+
+  /// Whether skip_special leaves this id out; false for ids without a token.
+  bool is_special(int32_t id) const;
+
+  /// Whether this id is an added token, special or not.
+  bool is_added(int32_t id) const;
+
+  /// What encode(..., true) puts before and behind the text.
+  const std::vector<int32_t>& prefix_ids() const;
+  const std::vector<int32_t>& suffix_ids() const;
+
+  /// Checksum of what it was made from: tokenizers with an equal one give equal tokens.
+  const std::string& hash() const { return hash_; }
+
+ private:
+  Tokenizer(std::shared_ptr<const TokenizerParts> parts, std::string hash) : parts_(std::move(parts)), hash_(std::move(hash)) {}
+
+  std::shared_ptr<const TokenizerParts> parts_;
+  std::string hash_;
+};
+
+}  // namespace cotune

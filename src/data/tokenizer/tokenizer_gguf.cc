@@ -1,0 +1,128 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/tokenizer/tokenizer_parts.h"
+#include "data/tokenizer/unicode.h"
+
+namespace cotune {
+namespace {
+
+constexpr std::string_view kLlama3Split =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2Split =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+/// What tokenizer.json of the same models says.
+struct Family {
+  std::string_view pre;
+  std::string_view split;  ///< "" where ByteLevel's own expression splits
+  bool individual_digits;
+  bool normalize_nfc;
+  bool ignore_merges;
+  bool add_bos;
+};
+
+constexpr Family kFamilies[] = {
+    {"gpt-2", "", false, false, false, false},
+    {"llama-bpe", kLlama3Split, false, false, true, true},
+    {"llama3", kLlama3Split, false, false, true, true},
+    {"llama-v3", kLlama3Split, false, false, true, true},
+    {"smaug-bpe", kLlama3Split, false, false, true, true},
+    {"qwen2", kQwen2Split, false, true, false, false},
+    {"deepseek-r1-qwen", kQwen2Split, false, true, false, false},
+    {"smollm", "", true, false, false, false},
+};
+
+constexpr int32_t kControl = 3, kUserDefined = 4;
+
+}  // namespace
+
+std::vector<std::string> gguf_pre_tokenizers() {
+  std::vector<std::string> out;
+  for (const Family& family : kFamilies) out.emplace_back(family.pre);
+  return out;
+}
+
+std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabulary& in, std::string_view name) {
+  if (in.model != "gpt2") {
+    throw_user_error("{}: tokenizer.ggml.model: must be gpt2 (byte-level BPE), got '{}'; a tokenizer.json beside the "
+                     "weights can be used instead", name, in.model);
+  }
+  const auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                                   [&](const Family& f) { return f.pre == in.pre; });
+  if (family == std::end(kFamilies)) {
+    throw_user_error("{}: tokenizer.ggml.pre: '{}' is not supported; supported are {}", name, in.pre,
+                     fmt::join(gguf_pre_tokenizers(), ", "));
+  }
+  if (in.tokens.empty()) throw_user_error("{}: tokenizer.ggml.tokens: must not be empty", name);
+  if (in.tokens.size() > 16'777'216) throw_user_error("{}: tokenizer.ggml.tokens: more than 16777216", name);
+  if (!in.token_types.empty() && in.token_types.size() != in.tokens.size()) {
+    throw_user_error("{}: tokenizer.ggml.token_type: {} entries for {} tokens", name, in.token_types.size(),
+                     in.tokens.size());
+  }
+
+  auto parts = std::make_shared<TokenizerParts>();
+  if (family->normalize_nfc) parts->normalizer.add(NormalizeNfc{});
+  if (!family->split.empty()) {
+    parts->pre_tokenizer.add(SplitByRegex{TokenizerRegex(family->split), SplitBehavior::kIsolated, false});
+  }
+  if (family->individual_digits) parts->pre_tokenizer.add(SplitDigits{true});
+  parts->pre_tokenizer.add(ByteLevelWords{in.add_space_prefix, family->split.empty()});
+  parts->decoder.byte_level = true;
+
+  TokenIds vocabulary;
+  vocabulary.reserve(in.tokens.size());
+  std::vector<int32_t> added_ids;
+  for (size_t i = 0; i < in.tokens.size(); ++i) {
+    const auto id = static_cast<int32_t>(i);
+    const std::string& text = in.tokens[i];
+    if (!is_valid_utf8(text)) throw_user_error("{}: tokenizer.ggml.tokens[{}]: is not valid UTF-8", name, i);
+    const int32_t type = in.token_types.empty() ? 1 : in.token_types[i];
+    if (type < 1 || type > 6) {
+      throw_user_error("{}: tokenizer.ggml.token_type[{}]: must be between 1 and 6, got {}", name, i, type);
+    }
+    vocabulary.emplace(text, id);
+    if ((type == kControl || type == kUserDefined) && !text.empty()) {
+      AddedToken token;
+      token.id = id;
+      token.content = text;
+      token.special = type == kControl;
+      parts->added.push_back(std::move(token));
+      added_ids.push_back(id);
+    }
+  }
+  parts->index_tokens(vocabulary);
+
+  const auto special_id = [&](int32_t id, const char* key) {
+    if (!parts->has_token(id)) {
+      throw_user_error("{}: tokenizer.ggml.{}: must be between 0 and {}, got {}", name, key, in.tokens.size() - 1, id);
+    }
+    return id;
+  };
+  if (in.bos >= 0 && in.add_bos.value_or(family->add_bos)) {
+    parts->prefix_ids.push_back(special_id(in.bos, "bos_token_id"));
+  }
+  if (in.eos >= 0 && in.add_eos) parts->suffix_ids.push_back(special_id(in.eos, "eos_token_id"));
+
+  std::vector<BpeModel::Merge> merges;
+  merges.reserve(in.merges.size());
+  for (size_t i = 0; i < in.merges.size(); ++i) {
+    const std::string& text = in.merges[i];
+    const size_t space = text.find(' ', 1);
+    if (space == text.npos || space + 1 == text.size()) {
+      throw_user_error("{}: tokenizer.ggml.merges[{}]: expected two tokens with a space between them, got '{}'", name,
+                       i, text);
+    }
+    merges.push_back({text.substr(0, space), text.substr(space + 1)});
+  }
+  BpeOptions options;
+  options.ignore_merges = family->ignore_merges;
+  try {
+    parts->model = std::make_unique<BpeModel>(std::move(vocabulary), merges, options, std::move(added_ids));
+  } catch (const UserError& error) {
+    throw_user_error("{}: tokenizer.ggml.{}", name, error.what());
+  }
+  return parts;
+}
+
+}  // namespace cotune
