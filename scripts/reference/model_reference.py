@@ -135,7 +135,9 @@ def write_gguf(model, config, inverse, path):
     writer.add_vocab_size(config.vocab_size)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2" if architecture == "qwen2" else "llama-bpe")
-    tokens = ["<pad>", "<s>", "<|im_end|>"] + [chr(33 + index) for index in range(config.vocab_size - 3)]
+    special, further = ["<pad>", "<s>", "<|im_end|>"], ["\u0120", "\u010a", "!\"", "#$"]  # space, end of line, what merges make
+    count = config.vocab_size - len(special) - len(further)
+    tokens = special + [chr(33 + index) for index in range(count)] + further
     writer.add_token_list(tokens)
     writer.add_token_types([3, 3, 3] + [1] * (config.vocab_size - 3))
     writer.add_token_merges(["! \"", "# $"])

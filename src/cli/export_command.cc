@@ -39,10 +39,9 @@ void export_adapter(const ExportArguments& arguments) {
   const ModelFiles model = model_without_weights(spec);
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kFloat, at::kCPU);
   const GgufType type = arguments.type == "f16" ? GgufType::F16 : GgufType::F32;
-  const std::string bytes = gguf_adapter_bytes(*adapter, type, fs::path(arguments.output).stem().string());
-  write_file_atomically(arguments.output, bytes);
+  write_gguf_adapter(arguments.output, *adapter, type, fs::path(arguments.output).stem().string());
   fmt::print("{}: LoRA for {} modules of {}, {}\n", arguments.output, adapter->setup().modules.size(), spec.path,
-             bytes_text(static_cast<int64_t>(bytes.size())));
+             bytes_text(static_cast<int64_t>(fs::file_size(arguments.output))));
 }
 
 }  // namespace

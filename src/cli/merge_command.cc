@@ -11,6 +11,7 @@
 #include "cli/inputs/run_setup.h"
 #include "jobs/memory_size.h"
 #include "train/adapter_folder.h"
+#include "train/merged_gguf.h"
 #include "train/merged_model.h"
 
 namespace cotune {
@@ -25,18 +26,36 @@ std::optional<at::ScalarType> dtype_of(const std::string& name) {
   return name == "float16" ? at::kHalf : torch_dtype(name);
 }
 
+/// A GGUF model becomes a GGUF file, a folder a folder.
+void check_output(const MergeArguments& arguments, const ModelFiles& model) {
+  const bool is_file = arguments.output.ends_with(".gguf");
+  if (std::filesystem::is_directory(model.path)) {
+    if (is_file) throw_user_error("--output: {}: {} is a Hugging Face folder and is merged to one; name a folder", arguments.output, model.path.string());
+    return;
+  }
+  if (!is_file) {
+    throw_user_error("--output: {}: {} is a GGUF file and is merged to one; name a file that ends in .gguf (scripts/gguf-to-hf makes a Hugging "
+                     "Face folder of a GGUF model)", arguments.output, model.path.string());
+  }
+  if (arguments.dtype == "float64") throw_user_error("--dtype float64: a GGUF model is merged to float32, bfloat16 or float16");
+}
+
 void merge(const MergeArguments& arguments) {
   MergeSettings settings;
   settings.dtype = dtype_of(arguments.dtype);
   settings.max_file_bytes = parse_memory_size(arguments.max_file_size)->bytes;
   const std::filesystem::path folder = find_adapter_folder(arguments.adapter);
   const ModelFiles model = open_model(model_of_adapter(arguments.model, folder));
+  check_output(arguments, model);
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kDouble, at::kCPU);
   const bool terminal = isatty(STDERR_FILENO) != 0;
   const auto progress = [&](int64_t done, int64_t all) {
     if (terminal) fmt::print(stderr, "\r{} of {}\033[K", bytes_text(done), bytes_text(all));
   };
-  const MergeReport report = write_merged_model(model, WeightChanges(*adapter), arguments.output, settings, progress);
+  const WeightChanges changes(*adapter);
+  const MergeReport report = std::filesystem::is_directory(model.path)
+                                 ? write_merged_model(model, changes, arguments.output, settings, progress)
+                                 : write_merged_gguf(model, changes, arguments.output, settings.dtype, progress);
   if (terminal) fmt::print(stderr, "\r\033[K");
   fmt::print("{}: {} weights in {}, {} of them changed by {}; {}\n", arguments.output, report.tensors,
              report.files == 1 ? "one file" : fmt::format("{} files", report.files), report.changed, folder.string(), bytes_text(report.bytes));
@@ -47,15 +66,15 @@ void merge(const MergeArguments& arguments) {
 void add_merge_command(CLI::App& app) {
   auto arguments = std::make_shared<MergeArguments>();
   MergeArguments& to = *arguments;
-  CLI::App* command = app.add_subcommand("merge", "Write a model with an adapter merged into its weights: a Hugging Face folder");
+  CLI::App* command = app.add_subcommand("merge", "Write a model with an adapter merged into its weights: a Hugging Face folder, or a GGUF file of a GGUF model");
   command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do")
       ->required();
-  command->add_option("--output", to.output, "The folder to write; it must be empty or not exist")->required();
-  command->add_option("--model", to.model, "Hugging Face folder, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
-  command->add_option("--dtype", to.dtype, "Type of the written weights: float32, bfloat16, float16, float64, or auto: as the model's files have them")
+  command->add_option("--output", to.output, "The folder to write, which must be empty or not exist; of a GGUF model the file, NAME.gguf")->required();
+  command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
+  command->add_option("--dtype", to.dtype, "Type of the written weights: float32, bfloat16, float16, float64, or auto: as the model's files have them. In a GGUF file, of those that change alone; auto: float16 for quantised ones")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}))
       ->capture_default_str();
-  command->add_option("--max-file-size", to.max_file_size, "Most bytes of weights in one file, such as 5GB or 512MiB; one weight never stands in two")
+  command->add_option("--max-file-size", to.max_file_size, "Most bytes of weights in one file of a folder, such as 5GB or 512MiB; one weight never stands in two")
       ->check([](const std::string& text) {
         const std::optional<MemorySize> size = parse_memory_size(text);
         return size && size->bytes > 0 ? "" : "must be an amount such as 5GB or 512MiB (at least 1MiB), got " + text;

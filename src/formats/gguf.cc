@@ -66,12 +66,14 @@ class GgufParser {
   }
 
   void read_pair() {
+    const size_t begin = reader_.position();
     const std::string key = read_string("metadata key");
     const auto type = reader_.read<uint32_t>(key);
     GgufValue value = type == kArray ? read_array(key) : read_scalar(type, key);
     if (!content_.metadata.emplace(key, std::move(value)).second) {
       throw_user_error("{}: metadata key '{}' occurs twice", file_name_, key);
     }
+    content_.pairs.push_back({key, bytes_.subspan(begin, reader_.position() - begin)});
   }
 
   bool read_bool(const std::string& key) {
@@ -217,7 +219,7 @@ class GgufParser {
   }
 
   void place_tensors() {
-    const uint64_t step = alignment();
+    const uint64_t step = content_.alignment = alignment();
     const uint64_t start = (reader_.position() + step - 1) / step * step;
     const uint64_t available = start <= bytes_.size() ? bytes_.size() - start : 0;
     std::sort(places_.begin(), places_.end(),

@@ -38,8 +38,16 @@ struct GgufTensor {
   std::span<const std::byte> bytes;  ///< blocks along the innermost dimension
 };
 
+/// A metadata pair as a file has it, to be written to another one with its own types.
+struct GgufStoredPair {
+  std::string key;
+  std::span<const std::byte> bytes;  ///< of key, type and value
+};
+
 struct GgufContent {
   uint32_t version = 0;
+  uint64_t alignment = 32;              ///< of tensors, in bytes
+  std::vector<GgufStoredPair> pairs;    ///< the metadata in the file's order; views into the bytes parsed
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::map<std::string, GgufTensor, std::less<>> tensors;  ///< views into the bytes parsed
 };
@@ -59,6 +67,8 @@ class GgufFile {
 
   const std::filesystem::path& path() const { return file_.path(); }
   uint32_t version() const { return content_.version; }
+  uint64_t alignment() const { return content_.alignment; }
+  const std::vector<GgufStoredPair>& pairs() const { return content_.pairs; }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return content_.metadata; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return content_.tensors; }
   /// MappedFile::drop_pages.

@@ -19,14 +19,6 @@ std::string architecture_of(const ModelConfig& config) {
   return std::string(own.empty() ? "llama" : own);  // llama.cpp has no architecture for Mistral's models: they are Llama's
 }
 
-/// The rows of `value` [out, r] in the file's order.
-at::Tensor in_file_rows(const at::Tensor& value, GgufRows rows, int64_t head_dim) {
-  if (rows == GgufRows::same) return value;
-  at::Tensor result = at::empty_like(value);
-  for (int64_t row = 0; row < value.size(0); ++row) result[gguf_row(rows, row, head_dim)].copy_(value[row]);
-  return result;
-}
-
 /// llama.cpp takes an alpha of zero for none, and scales by 1.
 double file_alpha(const AdapterSetup& setup) {
   return static_cast<float>(setup.spec.alpha) != 0 ? setup.spec.alpha : static_cast<double>(setup.modules.front().r);
@@ -34,7 +26,7 @@ double file_alpha(const AdapterSetup& setup) {
 
 }  // namespace
 
-std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std::string& name) {
+void write_gguf_adapter(const std::filesystem::path& path, const Adapter& adapter, GgufType type, const std::string& name) {
   if (adapter.method() != AdapterMethod::lora) {
     throw_user_error("an adapter of method {} cannot be written as GGUF: llama.cpp applies LoRA only", name_of(adapter.method()));
   }
@@ -44,14 +36,14 @@ std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std:
   for (const ModelTensor& tensor : model_tensors(config)) by_name[tensor.name] = tensor;
 
   std::vector<at::Tensor> values;
-  std::vector<GgufTensor> tensors;
+  std::vector<GgufTensorPlan> tensors;
   const auto add = [&](const std::string& tensor_name, const at::Tensor& value) {
     const at::Tensor stored = value.to(type == GgufType::F16 ? at::kHalf : at::kFloat).contiguous();
     if (!at::isfinite(stored).all().item<bool>()) {
       throw_user_error("{}: holds values that {} cannot hold, or that are not finite", tensor_name, gguf_type_name(type));
     }
     values.push_back(stored);
-    tensors.push_back({tensor_name, type, stored.sizes().vec(), {static_cast<const std::byte*>(stored.const_data_ptr()), stored.nbytes()}});
+    tensors.push_back({tensor_name, type, stored.sizes().vec()});
   };
   const double alpha = file_alpha(adapter.setup());
   size_t site = 0;
@@ -63,16 +55,18 @@ std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std:
     at::Tensor b = adapter.parameters()[2 * site + 1].value.to(at::kCPU).t();
     if (missing != 1) b = b.to(at::kDouble) * missing;
     add(weight.gguf_name + ".lora_a", a);
-    add(weight.gguf_name + ".lora_b", in_file_rows(b.contiguous(), weight.gguf_rows, config.head_dim));
+    add(weight.gguf_name + ".lora_b", in_gguf_rows(b.contiguous(), weight.gguf_rows, config.head_dim));
     ++site;
   }
-  const std::vector<GgufPair> pairs = {{"general.architecture", architecture_of(config)},
-                                       {"general.type", "adapter"},
-                                       {"general.name", name},
-                                       {"general.file_type", uint32_t{type == GgufType::F16 ? 1u : 0u}},
-                                       {"adapter.type", "lora"},
-                                       {"adapter.lora.alpha", static_cast<float>(alpha)}};
-  return gguf_bytes(pairs, tensors);
+  const std::vector<std::string> pairs = {gguf_pair_bytes({"general.architecture", architecture_of(config)}),
+                                          gguf_pair_bytes({"general.type", "adapter"}),
+                                          gguf_pair_bytes({"general.name", name}),
+                                          gguf_pair_bytes({"general.file_type", gguf_file_type(type)}),
+                                          gguf_pair_bytes({"adapter.type", "lora"}),
+                                          gguf_pair_bytes({"adapter.lora.alpha", static_cast<float>(alpha)})};
+  GgufWriter writer(path, pairs, std::move(tensors));
+  for (const at::Tensor& value : values) writer.append({static_cast<const std::byte*>(value.const_data_ptr()), value.nbytes()});
+  writer.commit();
 }
 
 }  // namespace cotune

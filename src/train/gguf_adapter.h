@@ -2,6 +2,7 @@
 /// its llama-adapter.cpp reads.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
 #include "adapter/adapter.h"
@@ -16,7 +17,7 @@ namespace cotune {
 /// llama.cpp scales by alpha/r with one alpha for all. It is the adapter's own where every module says that; where some module's
 /// scale is another (alpha_pattern, rsLoRA), its lora_b is multiplied by what is missing.
 /// For an alpha of 0, which llama.cpp takes for none, the file says the first module's r, and lora_b holds the scale.
-/// Throws UserError for a method that is not LoRA.
-std::string gguf_adapter_bytes(const Adapter& adapter, GgufType type, const std::string& name);
+/// Throws UserError for a method that is not LoRA, and for values that `type` cannot hold.
+void write_gguf_adapter(const std::filesystem::path& path, const Adapter& adapter, GgufType type, const std::string& name);
 
 }  // namespace cotune

@@ -12,6 +12,7 @@
 #include "formats/safetensors_writer.h"
 #include "model/config/families.h"
 #include "model/weights/data_type_conversion.h"
+#include "train/merged_rows.h"
 
 namespace cotune {
 namespace {
@@ -19,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr int64_t block_values = int64_t{4} << 20;
 constexpr const char *config_file = "config.json", *index_file = "model.safetensors.index.json";
 constexpr const char* template_folder = "additional_chat_templates";
 
@@ -48,27 +48,14 @@ std::vector<std::vector<TensorPlan>> plan_files(const ModelFiles& model, const M
   return files;
 }
 
-void append(SafetensorsWriter& writer, const at::Tensor& values) {
-  const at::Tensor dense = values.contiguous();
-  writer.append({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
-}
-
 /// One tensor, block of rows after block.
 void write_tensor(SafetensorsWriter& writer, const TensorPlan& plan, const ModelFiles& model, const WeightChanges& changes) {
-  const at::ScalarType dtype = scalar_type_of(plan.dtype), stored_dtype = model.weights->stored_dtype(plan.name);
-  const at::Tensor stored = model.load(plan.name, stored_dtype);
-  const bool is_copy = !changes.changes(plan.name) && dtype == stored_dtype;
+  const at::Tensor stored = model.load(plan.name, model.weights->stored_dtype(plan.name));
   const int64_t rows = plan.shape.front(), columns = stored.numel() / std::max<int64_t>(1, rows);
-  const int64_t block = std::max<int64_t>(1, block_values / std::max<int64_t>(1, columns));
+  const int64_t block = std::max<int64_t>(1, merged_block_values / std::max<int64_t>(1, columns));
   for (int64_t begin = 0; begin < rows; begin += block) {
-    const int64_t count = std::min(block, rows - begin);
-    at::Tensor part = stored.narrow(0, begin, count);
-    if (changes.changes(plan.name)) part = part.to(at::kDouble) + changes.rows(plan.name, begin, count);
-    const at::Tensor rounded = part.to(dtype);
-    if (!is_copy && !at::isfinite(rounded).all().item<bool>()) {
-      throw_user_error("{}: holds values that {} cannot hold, or that are not finite", plan.name, safetensors_name(plan.dtype));
-    }
-    append(writer, rounded);
+    const at::Tensor part = merged_rows(stored, changes, plan.name, begin, std::min(block, rows - begin), scalar_type_of(plan.dtype));
+    writer.append({static_cast<const std::byte*>(part.const_data_ptr()), part.nbytes()});
   }
 }
 
@@ -102,9 +89,7 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
 }
 
 void prepare(const fs::path& output, const fs::path& model) {
-  if (!fs::is_directory(model)) {
-    throw_user_error("{}: merging needs a Hugging Face folder; scripts/gguf-to-hf makes one of a GGUF file", model.string());
-  }
+  COTUNE_CHECK(fs::is_directory(model), "{}", model.string());
   std::error_code error;
   fs::create_directories(output, error);
   if (error) throw_user_error("{}: cannot make the folder: {}", output.string(), error.message());

@@ -25,8 +25,8 @@ struct MergeReport {
 /// no model.
 ///
 /// In memory are a block of rows of one tensor, and the adapter. progress(done, all): bytes of weights.
-/// Throws UserError where the model is no Hugging Face folder, where `output` holds files, and where a weight that is changed or
-/// converted does not fit into its dtype.
+/// The model is a Hugging Face folder. Throws UserError where `output` holds files, and where a weight that is changed or converted
+/// does not fit into its dtype.
 MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& changes, const std::filesystem::path& output,
                                const MergeSettings& settings, const std::function<void(int64_t, int64_t)>& progress);
 

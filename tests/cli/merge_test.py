@@ -51,6 +51,10 @@ class MergeTest(ProgramTest):
         self.run_program("train", path, "--output-dir", self.path / "run")
         return {job: self.path / "run" / "jobs" / job / "adapter" for job in jobs}
 
+    def trained_of_gguf(self, name="gguf_llama", jobs=("lora",)):
+        shutil.copy(MODELS / name / "model.gguf", self.path / "model")
+        return self.train(jobs)
+
     def trained(self, family="smollm2", jobs=("lora",)):
         copy_model(self.path / "model", family)
         return self.train(jobs)
@@ -111,6 +115,29 @@ class Merge(MergeTest):
         written = (self.path / "brain/model.safetensors").read_bytes()[begin:begin + 2]
         self.assertEqual(struct.unpack("<f", b"\0\0" + written)[0], 999424)  # 1e6 in bfloat16
 
+    def test_of_a_gguf_model_comes_a_gguf_file_that_answers_as_the_adapter_does(self):
+        adapter = self.trained_of_gguf()["lora"]
+        text = self.merge(adapter, "--dtype", "float32", name="merged.gguf").stdout
+        self.assertRegex(text, r"merged\.gguf: \d+ weights in one file, 14 of them changed by .*adapter; ")
+        options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
+        beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
+        merged = json.loads(self.run_program("generate", "--model", self.path / "merged.gguf", *options).stdout)
+        self.assertEqual(merged["text"], beside["text"])
+        base = json.loads(self.run_program("generate", "--model", self.path / "model", *options).stdout)
+        self.assertNotEqual(merged["text"], base["text"])
+
+    def test_files_and_folders_are_merged_to_their_like(self):
+        adapter = self.trained_of_gguf()["lora"]
+        self.assertIn("is a GGUF file and is merged to one; name a file that ends in .gguf", self.merge(adapter, expect=2).stderr)
+        self.assertIn("--dtype float64: a GGUF model is merged to", self.merge(adapter, "--dtype", "float64", name="x.gguf", expect=2).stderr)
+        (self.path / "there.gguf").write_text("mine")
+        self.assertIn("there.gguf: exists; choose another file", self.merge(adapter, name="there.gguf", expect=2).stderr)
+        self.assertEqual((self.path / "there.gguf").read_text(), "mine")
+        folder = copy_model(self.path / "folder")
+        errors = self.merge(adapter, "--model", folder, name="x.gguf", expect=2).stderr
+        self.assertIn("is a Hugging Face folder and is merged to one; name a folder", errors)
+        self.assertFalse((self.path / "x.gguf").exists())
+
     def test_everything_of_the_model_but_its_weights_is_copied(self):
         adapter = self.trained()["lora"]
         model, merged = self.path / "model", self.path / "merged"
@@ -164,8 +191,9 @@ class Merge(MergeTest):
 class JudgedMerge(MergeTest):
     @staticmethod
     def logits(model):
+        tokens = torch.tensor([list(PROMPT.encode())])
         with torch.no_grad():
-            return model(torch.tensor([list(PROMPT.encode())])).logits
+            return model(tokens % model.config.vocab_size).logits
 
     def load(self, folder):
         return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -235,6 +263,71 @@ class JudgedMerge(MergeTest):
     def test_transformers_loads_the_tokenizer_of_a_merged_folder(self):
         self.merge(self.trained()["lora"])
         self.assertTrue(transformers.AutoTokenizer.from_pretrained(self.path / "merged").chat_template)
+
+    @staticmethod
+    def write_quantised(before, after):
+        """The same file with its matrices in Q8_0."""
+        reader = gguf.GGUFReader(before)
+        writer = gguf.GGUFWriter(after, reader.get_field("general.architecture").contents())
+        for name, field in reader.fields.items():
+            if not name.startswith("GGUF.") and name != "general.architecture":
+                writer.add_key_value(name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+        kind = gguf.GGMLQuantizationType.Q8_0
+        for tensor in reader.tensors:
+            is_matrix = len(tensor.shape) == 2
+            values = numpy.array(tensor.data)
+            writer.add_tensor(tensor.name, gguf.quants.quantize(values, kind) if is_matrix else values, raw_dtype=kind if is_matrix else None)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def test_a_merged_gguf_file_holds_what_changes_in_a_dense_type_and_the_rest_as_it_was(self):
+        self.write_quantised(MODELS / "gguf_llama/model.gguf", self.path / "model")
+        adapter = self.train(("rslora",))["rslora"]
+        before = gguf.GGUFReader(self.path / "model")
+        values = load_file(adapter / "adapter_model.safetensors")
+        spec = json.loads((adapter / "adapter_config.json").read_text())
+        heads = {"q": before.get_field("llama.attention.head_count").contents(), "k": before.get_field("llama.attention.head_count_kv").contents()}
+        names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, before.get_field("llama.block_count").contents())
+        for dtype, kind, limit in (("auto", "F16", 1e-3), ("float32", "F32", 1e-6), ("bfloat16", "BF16", 1e-2)):
+            self.merge(adapter, "--dtype", dtype, name=f"{dtype}.gguf")
+            after = gguf.GGUFReader(self.path / f"{dtype}.gguf")
+            kept = {"general.file_type", "GGUF.version"}
+            self.assertEqual([name for name in after.fields], [name for name in before.fields])
+            for name, field in before.fields.items():
+                if name not in kept:
+                    self.assertEqual(after.get_field(name).contents(), field.contents(), name)
+            changes = {}
+            for name in values:
+                module, part = name.removeprefix("base_model.model.").removesuffix(".weight").rsplit(".", 1)
+                if part == "lora_A":
+                    a, b = values[name].double().numpy(), values[name.replace("lora_A", "lora_B")].double().numpy()
+                    change = b @ a * ((5 if "down_proj" in module else 3) / a.shape[0] ** 0.5)
+                    if module.endswith(("q_proj", "k_proj")):  # LlamaModel.permute
+                        count = heads[module[-len("q_proj")]]
+                        change = change.reshape(count, 2, change.shape[0] // count // 2, -1).swapaxes(1, 2).reshape(change.shape)
+                    changes[names.get_name(module) + ".weight"] = change
+            self.assertEqual(len(changes), 6)
+            self.assertTrue(spec["use_rslora"])
+            for old, new in zip(before.tensors, after.tensors):
+                self.assertEqual(old.name, new.name)
+                if old.name not in changes:
+                    self.assertEqual(old.tensor_type, new.tensor_type)
+                    self.assertTrue(numpy.array_equal(old.data, new.data), old.name)
+                    continue
+                self.assertEqual(new.tensor_type.name, kind)
+                wanted = gguf.dequantize(old.data, old.tensor_type).astype(float) + changes[old.name]
+                written = gguf.dequantize(new.data, new.tensor_type).astype(float)
+                self.assertLess(abs(written - wanted).max(), limit * abs(wanted).max(), old.name)
+
+    def test_transformers_reads_a_merged_gguf_file(self):
+        adapter = self.trained_of_gguf()["lora"]
+        self.merge(adapter, "--dtype", "float32", name="merged.gguf")
+        read = lambda name: transformers.AutoModelForCausalLM.from_pretrained(self.path, gguf_file=name, dtype=torch.float32)
+        shutil.copy(self.path / "model", self.path / "base.gguf")
+        beside = self.logits(peft.PeftModel.from_pretrained(read("base.gguf"), adapter))
+        torch.testing.assert_close(self.logits(read("merged.gguf")), beside, rtol=1e-4, atol=1e-4)
 
     def test_gguf_of_an_alpha_of_zero_holds_the_scales_in_lora_b(self):
         adapter = self.with_config(self.trained()["lora"], "none", lora_alpha=0, alpha_pattern={"down_proj": 3})

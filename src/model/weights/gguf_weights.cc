@@ -1,6 +1,8 @@
 #include "model/weights/gguf_weights.h"
 
+#include <ATen/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
 #include <fmt/ranges.h>
@@ -160,6 +162,13 @@ int64_t gguf_row(GgufRows rows, int64_t row, int64_t head_dim) {
   if (rows == GgufRows::same) return row;
   const int64_t head = row / head_dim, within = row % head_dim, half = head_dim / 2;
   return head * head_dim + 2 * (within % half) + within / half;
+}
+
+at::Tensor in_gguf_rows(const at::Tensor& canonical, GgufRows rows, int64_t head_dim) {
+  if (rows == GgufRows::same) return canonical;
+  at::Tensor result = at::empty_like(canonical);
+  for (int64_t row = 0; row < canonical.size(0); ++row) result[gguf_row(rows, row, head_dim)].copy_(canonical[row]);
+  return result;
 }
 
 std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const GgufFile> file,

@@ -18,4 +18,7 @@ std::shared_ptr<const WeightSource> open_gguf_weights(std::shared_ptr<const Gguf
 /// Where row `row` of the canonical tensor is in the file (families.h, GgufRows).
 int64_t gguf_row(GgufRows rows, int64_t row, int64_t head_dim);
 
+/// Canonical rows of whole heads [rows, columns] in the file's order: themselves where it is the same.
+at::Tensor in_gguf_rows(const at::Tensor& canonical, GgufRows rows, int64_t head_dim);
+
 }  // namespace cotune
