@@ -83,6 +83,10 @@ CachedSequence CachedSequence::copy(int64_t more_tokens) const {
   return other;
 }
 
+int64_t CachedSequence::room() const {
+  return layers_.empty() ? 0 : layers_.front().keys.size(0) - static_cast<int64_t>(tokens_.size());
+}
+
 Generator::Generator(std::shared_ptr<const Backbone> backbone, int64_t token_budget)
     : stage_(backbone, whole_model(backbone->config())), token_budget_(token_budget) {
   COTUNE_CHECK(token_budget_ > 0);
@@ -101,7 +105,38 @@ struct Generator::Answering {
     if (answer.tokens.empty()) return std::span(request.prompt).subspan(sequence->tokens().size());
     return std::span(&answer.tokens.back(), 1);
   }
+  bool has_fed_nothing() const { return request.memory == nullptr && sequence->tokens().empty(); }
+  bool begins_like(const Answering& other) const {
+    return other.has_fed_nothing() && request.adapter == other.request.adapter && request.prompt == other.request.prompt;
+  }
 };
+
+/// Answers under way that feed the same: the first of them does, for all.
+struct Generator::Group {
+  std::vector<Answering*> answers;
+};
+
+std::vector<Generator::Group> Generator::groups_of(const std::vector<std::unique_ptr<Answering>>& active) {
+  std::vector<Group> groups;
+  for (const auto& answering : active) {
+    const auto first = answering->has_fed_nothing() ? groups.begin() : groups.end();
+    const auto like = std::find_if(first, groups.end(), [&](const Group& group) { return answering->begins_like(*group.answers.front()); });
+    if (like == groups.end()) {
+      groups.push_back({{answering.get()}});
+    } else {
+      like->answers.push_back(answering.get());
+    }
+  }
+  return groups;
+}
+
+void Generator::share_prompt(const Group& group) {
+  const CachedSequence& fed = *group.answers.front()->sequence;
+  for (Answering* answering : std::span(group.answers).subspan(1)) {
+    answering->own = fed.copy(fed.room());
+    answering->answer.reused_tokens = static_cast<int64_t>(fed.tokens().size());
+  }
+}
 
 void Generator::check(std::span<const GenerationRequest> requests) const {
   for (const GenerationRequest& request : requests) check_request(request, stage_.backbone());
@@ -169,20 +204,23 @@ void Generator::generate(const RequestSource& source, const GenerationCallbacks&
       finish(*empty, StopReason::max_new_tokens);
     }
     if (active.empty()) return;
+    const std::vector<Group> groups = groups_of(active);
     std::vector<Feed> feeds;
-    for (const auto& answering : active) {
-      answering->chosen.reset();
-      feeds.push_back({answering->sequence, answering->to_feed()});
+    for (const Group& group : groups) {
+      for (Answering* answering : group.answers) answering->chosen.reset();
+      feeds.push_back({group.answers.front()->sequence, group.answers.front()->to_feed()});
     }
     const auto choose = [&](size_t feed, std::span<const double> logits) {
-      Answering& answering = *active[feed];
-      const size_t position = answering.request.prompt.size() + answering.answer.tokens.size();
-      answering.chosen = sample_token(logits, answering.request.sampling, position, answering.sequence->tokens());
+      for (Answering* answering : groups[feed].answers) {
+        const size_t position = answering->request.prompt.size() + answering->answer.tokens.size();
+        answering->chosen = sample_token(logits, answering->request.sampling, position, feeds[feed].sequence->tokens());
+      }
     };
     if (!feed_for_logits(feeds, choose, callbacks.interrupted)) {
       for (const auto& answering : active) finish(*answering, StopReason::interrupted);
       return;
     }
+    for (const Group& group : groups) share_prompt(group);
     std::erase_if(active, [&](const std::unique_ptr<Answering>& answering) {
       const std::optional<StopReason> end = take_token(*answering, callbacks);
       if (end) finish(*answering, *end);

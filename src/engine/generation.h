@@ -26,6 +26,8 @@ class CachedSequence {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   /// Forgets all tokens but the first `count`.
   void truncate(int64_t count) { tokens_.resize(static_cast<size_t>(count)); }
+  /// Further tokens that its memory has a place for.
+  int64_t room() const;
   /// With keys and values of its own, and room for exactly so many more tokens.
   CachedSequence copy(int64_t more_tokens = 0) const;
 
@@ -64,7 +66,7 @@ std::string to_string(StopReason reason);
 struct GeneratedAnswer {
   std::vector<int32_t> tokens;
   StopReason stop = StopReason::max_new_tokens;
-  int64_t reused_tokens = 0;  ///< of the prompt, from memory
+  int64_t reused_tokens = 0;  ///< of the prompt, from memory, or as they went through the model for an equal request
 };
 
 /// Called on the thread that generates.
@@ -101,7 +103,8 @@ class Generator {
 
   /// Throws UserError for a prompt that is empty, has tokens beyond the model's vocabulary, or leaves no room in its context.
   void check(std::span<const GenerationRequest> requests) const;
-  /// One answer per request, in their order. All run at once: memory for keys and values is the caller's to bound.
+  /// One answer per request, in their order. Of requests that begin together without memory, with equal prompts and adapters, one goes
+  /// through the model with its prompt, and the others get copies of its keys and values. All run at once: memory for keys and values is the caller's to bound.
   /// An answer depends on its own request alone (equal bits where our kernels run; up to rounding elsewhere).
   /// Throws UserError as check() does, before anything is computed.
   std::vector<GeneratedAnswer> generate(std::span<const GenerationRequest> requests,
@@ -132,6 +135,7 @@ class Generator {
  private:
   struct Piece;
   struct Answering;
+  struct Group;
   /// A token of a feed whose hidden state is asked for.
   struct Place {
     size_t feed = 0, token = 0;
@@ -140,6 +144,8 @@ class Generator {
   using OnRows = std::function<void(std::span<const Place> places, const at::Tensor& rows)>;
 
   void begin(GenerationRequest request, size_t number, std::vector<std::unique_ptr<Answering>>& active) const;
+  static std::vector<Group> groups_of(const std::vector<std::unique_ptr<Answering>>& active);
+  static void share_prompt(const Group& group);
   std::optional<StopReason> take_token(Answering& answering, const GenerationCallbacks& callbacks) const;
   /// first_places: of each feed, from which token on hidden states are asked for.
   bool feed_all(std::span<const Feed> feeds, std::span<const size_t> first_places, const OnRows& on_rows,

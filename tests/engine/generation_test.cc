@@ -187,6 +187,27 @@ TEST_P(GenerationIn, AnAnswerThatEndsGivesItsPlaceToTheNextAtOnce) {
   EXPECT_EQ(order.back(), 0u) << "the long one does not hold up the others";
 }
 
+TEST_P(GenerationIn, EqualPromptsThatBeginTogetherGoThroughTheModelOnce) {
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  MixedAdapters adapters(backbone);
+  const std::vector<int32_t> prompt = random_prompt(5, 70, 256);
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < 8; ++i) {
+    requests.push_back(request_for(prompt, adapters.all[i % 3], static_cast<int64_t>(1 + 2 * i)));
+    requests.back().sampling = {.temperature = 1, .top_k = 50, .top_p = 0.9, .repetition_penalty = 1.1, .seed = i};
+  }
+  requests[7].prompt.back() ^= 1;
+  if (!test_device().is_cpu() && GetParam() != at::kDouble) GTEST_SKIP() << "rounding may choose another token there";
+  Generator generator(backbone, 64);
+  const std::vector<GeneratedAnswer> together = generator.generate(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const GeneratedAnswer alone = generator.generate({&requests[i], 1}).front();
+    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
+    EXPECT_EQ(alone.reused_tokens, 0);
+    EXPECT_EQ(together[i].reused_tokens, i < 3 || i == 7 ? 0 : 70) << i;
+  }
+}
+
 TEST_P(GenerationIn, NothingStaysInMemory) {
   install_counting_allocator();
   const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
