@@ -180,6 +180,15 @@ class Answers(Evaluates):
             self.assertEqual(line["exact_match"], sum(own) / 12)
         self.assertEqual(lines["base"]["exact_match"], 3 / 12)
 
+    def test_are_those_behind_the_prompts_where_prompts_are_learned_too(self):
+        self.write(completions(6))
+        options = ("--exact-match", "--max-new-tokens", "3", *self.adapters)
+        apart, both = self.details(*options), self.details(*options, "--train-on-prompt", "true")
+        self.assertEqual(both, apart)
+        self.assertGreater(self.lines(*options, "--train-on-prompt", "true")["base"]["loss"], 0)
+        choices = ("--choices", ",".join({record["completion"].strip() for record in completions(6)}), *self.adapters)
+        self.assertEqual(self.details(*choices, "--train-on-prompt", "true"), self.details(*choices))
+
     def test_may_differ_in_case_and_punctuation_where_that_is_to_be_ignored(self):
         text = self.answer("--raw", "--prompt", "abc", "--max-new-tokens", "6")["text"]
         self.write([{"prompt": "abc", "completion": "!" + text.swapcase() + "?"}])
@@ -272,8 +281,9 @@ class Mistakes(Evaluates):
         self.write(completions(2))
         self.assertRegex(self.refused("--data", self.data, "--choices", "yes,no"),
                          r"data\.jsonl:1: --choices: expected one of yes, no as the answer, found `\w+`")
-        self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true"),
-                         r"data\.jsonl:1: prompts are learned too")
+        self.write([{"prompt": "ab", "completion": "c"}, {"prompt": "abcdefgh", "completion": "c"}])
+        self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true", "--max-length", "5"),
+                         r"data\.jsonl: 1 of 2 examples have no answer within data\.max_length")
         self.write([{"text": "abc"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match"), r"plain text has no answers")
         for record in ({"input_ids": [97, 98, 99], "labels": [97, 98, 99]}, {"input_ids": [97, 98, 99], "labels": [-100, 98, 99]}):

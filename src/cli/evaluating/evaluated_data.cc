@@ -114,14 +114,37 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
   return questions;
 }
 
+/// Adds mistakes where examples that were read from these files have no answers, or nothing before them.
+void check_answerable(const std::vector<FileReport>& files, const Dataset& answered, Diagnostics& mistakes) {
+  const size_t before = mistakes.size();
+  for (const FileReport& file : files) {
+    if (file.format == DataFormat::text)
+      mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
+  }
+  const auto has_tokens = [&](const std::string& source) {
+    return std::ranges::any_of(files, [&](const FileReport& file) { return file.file == source && file.format == DataFormat::tokens; });
+  };
+  for (int64_t i = 0; i < answered.size() && mistakes.size() == before; ++i) {
+    const std::optional<LastAnswer> last = last_answer_of(answered, i);
+    if (!last) {
+      mistakes.add(answered.source(i), answered.line(i), "",
+                   "nothing stands before what is learned: --exact-match and --choices need a prompt");
+    } else if (last->prompt.size() == 1 && has_tokens(answered.source(i))) {
+      mistakes.add(answered.source(i), answered.line(i), "labels",
+                   "all tokens but the first are learned: --exact-match and --choices cannot tell an answer from its prompt; a prompt has the "
+                   "label -100");
+    }
+  }
+}
+
 }  // namespace
 
-ChoiceQuestions questions_of(const Dataset& examples, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes) {
+ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes) {
   ChoiceQuestions questions;
   const size_t before = mistakes.size();
-  for (int64_t i = 0; i < examples.size() && mistakes.size() < before + most_mistakes; ++i) {
+  for (int64_t i = 0; i < answered.size() && mistakes.size() < before + most_mistakes; ++i) {
     try {
-      const std::optional<LastAnswer> last = last_answer_of(examples, i);
+      const std::optional<LastAnswer> last = last_answer_of(answered, i);
       const std::string answer = model.answer_text(last->answer);
       const std::string space = answer.substr(0, std::min(answer.find_first_not_of(" \t\n\r"), answer.size()));
       const auto right = std::ranges::find_if(options.choices, [&](const std::string& choice) { return is_match(choice, answer, {}); });
@@ -132,38 +155,31 @@ ChoiceQuestions questions_of(const Dataset& examples, const EvaluateOptions& opt
       TokenisedChoices tokens{{last->prompt.begin(), last->prompt.end()}, {}};
       for (const std::string& choice : options.choices) tokens.choices.push_back(model.text().encoder().encode_plain(space + choice));
       check_lengths(tokens, model.files().config.context_length);
-      add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), examples.line(i), questions);
+      add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), answered.line(i), questions);
     } catch (const RecordError& error) {
-      mistakes.add(examples.source(i), examples.line(i), error.field(), error.what());
+      mistakes.add(answered.source(i), answered.line(i), error.field(), error.what());
     }
   }
   return questions;
 }
 
-void check_answerable(const DataSpec& spec, const std::vector<FileReport>& files, const Dataset& examples, const EvaluateOptions& options,
-                      Diagnostics& mistakes) {
-  if (!options.exact_match && options.choices.empty()) return;
-  const size_t before = mistakes.size();
-  for (const FileReport& file : files) {
-    if (file.format == DataFormat::text)
-      mistakes.add(file.file, 0, "", "plain text has no answers, which --exact-match and --choices need");
+Dataset answered_examples(const JobSpec& job, const JobData& read, Dataset JobData::*part, const EvaluateOptions& options,
+                          const AdaptedModel& model, const DataReading& reading, Diagnostics& mistakes) {
+  if (!options.exact_match && options.choices.empty()) return {};
+  if (!job.data.train_on_prompt) {
+    check_answerable(read.files, read.*part, mistakes);
+    return read.*part;
   }
-  const auto has_tokens = [&](const std::string& source) {
-    return std::ranges::any_of(files, [&](const FileReport& file) { return file.file == source && file.format == DataFormat::tokens; });
-  };
-  for (int64_t i = 0; i < examples.size() && mistakes.size() == before; ++i) {
-    const std::optional<LastAnswer> last = last_answer_of(examples, i);
-    if (spec.train_on_prompt) {
-      mistakes.add(examples.source(i), examples.line(i), "",
-                   "prompts are learned too (train_on_prompt): --exact-match and --choices cannot tell answers from them");
-    } else if (!last) {
-      mistakes.add(examples.source(i), examples.line(i), "", "nothing stands before what is learned: --exact-match and --choices need a prompt");
-    } else if (last->prompt.size() == 1 && has_tokens(examples.source(i))) {
-      mistakes.add(examples.source(i), examples.line(i), "labels",
-                   "all tokens but the first are learned: --exact-match and --choices cannot tell an answer from its prompt; a prompt has the "
-                   "label -100");
-    }
+  JobSpec answers_alone = job;
+  answers_alone.data.train_on_prompt = false;
+  JobData again = read_data(answers_alone, model.text(), model.files().config, reading, mistakes);
+  check_answerable(again.files, again.*part, mistakes);
+  if ((again.*part).size() != (read.*part).size()) {
+    mistakes.add((read.*part).source(0), 0, "",
+                 fmt::format("{} of {} examples have no answer within data.max_length, which --exact-match and --choices need",
+                             (read.*part).size() - (again.*part).size(), (read.*part).size()));
   }
+  return std::move(again.*part);
 }
 
 std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, const AdaptedModel& model) {
@@ -202,12 +218,12 @@ std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, c
     job.data.train = {{path}};
     const size_t before = mistakes.size();
     JobData read = read_data(job, model.text(), model.files().config, reading, mistakes);
-    check_answerable(job.data, read.files, read.train, options, mistakes);
+    data.answered = answered_examples(job, read, &JobData::train, options, model, reading, mistakes);
     for (const FileReport& file : read.files) {
       if (file.truncated + file.dropped_long + file.dropped_unlearned > 0) write_to_standard_error(file.to_string() + "\n");
     }
     data.examples = std::move(read.train);
-    if (!options.choices.empty() && mistakes.size() == before) data.questions = questions_of(data.examples, options, model, mistakes);
+    if (!options.choices.empty() && mistakes.size() == before) data.questions = questions_of(data.answered, options, model, mistakes);
   }
   mistakes.throw_if_any();
   return all;

@@ -76,7 +76,7 @@ std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const Evaluate
     if (model.name(i) == base_name && run.adapters[i].folder.empty()) continue;
     const JobSpec& job = job_of(run, model.name(i));
     JobData read = read_data(job, model.text(), model.files().config, reading, mistakes);
-    check_answerable(job.data, read.files, read.eval, options, mistakes);
+    Dataset answered = answered_examples(job, read, &JobData::eval, options, model, reading, mistakes);
     if (mistakes.size() > 0) continue;
     const auto hash = run.record.data_hashes.find(model.name(i));
     if (hash != run.record.data_hashes.end() && hash->second != content_hash(read)) {
@@ -86,6 +86,7 @@ std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const Evaluate
     if (is_new) {
       EvaluatedData& data = all.emplace_back();
       data.examples = std::move(read.eval);
+      data.answered = std::move(answered);
       if (run.adapters.front().folder.empty()) data.adapters.push_back(0);
     }
     EvaluatedData& data = all[place->second];
@@ -94,7 +95,7 @@ std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const Evaluate
   }
   mistakes.throw_if_any();
   for (EvaluatedData& data : all) {
-    if (!options.choices.empty()) data.questions = questions_of(data.examples, options, model, mistakes);
+    if (!options.choices.empty()) data.questions = questions_of(data.answered, options, model, mistakes);
   }
   mistakes.throw_if_any();
   return all;

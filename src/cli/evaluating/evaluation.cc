@@ -117,7 +117,7 @@ class Evaluation {
       QuestionSource source;
       source.next = [&]() -> std::optional<Question> {
         if (next.example == set.examples.size()) return std::nullopt;
-        const std::span<const int32_t> prompt = last_answer_of(set.examples, next.example)->prompt;
+        const std::span<const int32_t> prompt = last_answer_of(set.answered, next.example)->prompt;
         asked[begun++] = next;
         Question question{set.adapters[next.adapter], 0, 0, {prompt.begin(), prompt.end()}, nullptr};
         if (++next.adapter == set.adapters.size()) next = {i, 0, next.example + 1};
@@ -140,7 +140,7 @@ class Evaluation {
     const EvaluatedData& set = data_[which.set];
     const std::string& adapter = model_.name(set.adapters[which.adapter]);
     if (answer.generated.stop == StopReason::not_finite) model_.throw_not_finite(set.adapters[which.adapter]);
-    const std::string reference = model_.answer_text(last_answer_of(set.examples, which.example)->answer);
+    const std::string reference = model_.answer_text(last_answer_of(set.answered, which.example)->answer);
     const bool matches = is_match(answer.text, reference, options_.match);
     ordered_json line{{"data", set.name}, {"example", which.example}, {"line", set.examples.line(which.example)}, {"adapter", adapter}};
     line["reference"] = reference;
