@@ -169,6 +169,7 @@ OrderedJson text_or_null(const std::string& text) { return text.empty() ? Ordere
 OrderedJson to_json(const JobReport& job) {
   return {{"name", job.name},
           {"tenant", text_or_null(job.tenant)},
+          {"sweep", text_or_null(job.sweep)},
           {"status", job.status},
           {"priority", job.priority},
           {"deadline", text_or_null(job.deadline)},
@@ -192,6 +193,7 @@ JobReport job_from(const Json& json, Fail fail) {
   JobReport job;
   job.name = fields.text("name");
   job.tenant = fields.text_or_none("tenant");
+  job.sweep = fields.text_or_none("sweep");
   job.status = fields.text("status");
   job.priority = fields.whole("priority", -most_priority, most_priority);
   job.deadline = fields.text_or_none("deadline");

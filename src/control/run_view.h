@@ -14,6 +14,7 @@ namespace cotune {
 struct JobReport {
   static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
   std::string name, tenant;
+  std::string sweep;       ///< of which it is a candidate; "": of none
   std::string status;      ///< waiting, running, paused, finished, stopped_early, failed, refused, cancelled;
                            ///< of a run without a process also stopped: it goes on with --resume
   int64_t priority = 0;

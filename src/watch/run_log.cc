@@ -260,6 +260,7 @@ RunView view_of(const RunLog& log, bool is_being_trained) {
     JobReport& report = job.report;
     report.name = logged.spec.name;
     report.tenant = logged.spec.tenant;
+    report.sweep = logged.spec.sweep.of;
     report.priority = logged.spec.priority;
     report.deadline = logged.spec.deadline;
     report.status = logged.status;

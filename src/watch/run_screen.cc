@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <string_view>
 
 #include "base/quantity_text.h"
@@ -162,15 +163,47 @@ std::string joined(const std::vector<std::string>& parts, const ScreenStyle& sty
   return line;
 }
 
-std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
-  const RunReport& run = view.run;
+/// `3 running, 2 waiting`.
+std::string counts_text(const std::map<std::string, int64_t>& jobs) {
   std::string counts;
   for (const char* status : {"running", "waiting", "paused", "stopped", "finished", "stopped_early", "cancelled", "failed", "refused"}) {
-    const auto found = run.jobs.find(status);
-    if (found != run.jobs.end() && found->second > 0) {
+    const auto found = jobs.find(status);
+    if (found != jobs.end() && found->second > 0) {
       counts += fmt::format("{}{} {}", counts.empty() ? "" : ", ", found->second, words(status));
     }
   }
+  return counts;
+}
+
+/// Of each sweep, how far its candidates are and which of them has the least held-out loss so far. In a window they take a sixth of its
+/// rows at most.
+std::vector<std::string> sweep_lines(const RunView& view, const ScreenStyle& style) {
+  struct Sweep {
+    std::map<std::string, int64_t> jobs;
+    const JobReport* best = nullptr;
+  };
+  std::map<std::string, Sweep> sweeps;
+  for (const JobView& job : view.jobs) {
+    if (job.report.sweep.empty()) continue;
+    Sweep& sweep = sweeps[job.report.sweep];
+    ++sweep.jobs[job.report.status];
+    if (std::isnan(job.report.eval_loss)) continue;
+    if (sweep.best == nullptr || job.report.eval_loss < sweep.best->eval_loss) sweep.best = &job.report;
+  }
+  std::vector<std::string> lines;
+  for (const auto& [name, sweep] : sweeps) {
+    const std::string best =
+        sweep.best == nullptr ? "" : fmt::format("least held out {:.4f}: {}", sweep.best->eval_loss, printable(sweep.best->name));
+    lines.push_back(joined({"sweep " + printable(name), best, counts_text(sweep.jobs)}, style));
+  }
+  const size_t most = style.rows / 6;
+  if (style.rows > 0 && lines.size() > most) lines.resize(most);
+  return lines;
+}
+
+std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
+  const RunReport& run = view.run;
+  const std::string counts = counts_text(run.jobs);
   int64_t step = 0, steps = 0;
   for (const JobView& job : view.jobs) {
     step += job.report.step;
@@ -201,6 +234,8 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
     }
     lines.push_back(device + " " + line);
   }
+  const std::vector<std::string> sweeps = sweep_lines(view, style);
+  lines.insert(lines.end(), sweeps.begin(), sweeps.end());
   for (std::string& line : lines) {
     if (columns_of(line) > style.columns) line = in_columns(line, style.columns, Align::left, style.unicode);
   }

@@ -8,6 +8,7 @@
 namespace cotune {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -50,10 +51,24 @@ TEST(RunScreen, ShowsEveryJobTotalsMemoryAndWhyJobsWait) {
             "waiting waits: needs 1.20 GiB, and 800 MiB are free beside the jobs that run\n");
 }
 
+TEST(RunScreen, SaysOfEverySweepHowFarItIsAndWhichCandidateHasTheLeastLoss) {
+  RunView view = a_run(5);
+  for (size_t i = 0; i < 4; ++i) view.jobs[i].report.sweep = i < 3 ? "rank" : "rate";
+  view.jobs[1].report.status = "stopped_early";
+  view.jobs[1].report.eval_loss = 0.75;
+  view.jobs[3].report.eval_loss = JobReport::unknown;
+  const std::string text = text_of(run_screen(view, {.columns = 100}));
+  EXPECT_THAT(text, HasSubstr("sweep rank · least held out 0.7500: job-1 · 2 running, 1 stopped early\n"));
+  EXPECT_THAT(text, HasSubstr("sweep rate · 1 running\n"));
+  EXPECT_THAT(text_of(run_screen(view, {.columns = 48})), HasSubstr("sweep rank · least held out 0.7500: job-1\n"));
+  EXPECT_THAT(text_of(run_screen(view, {.columns = 80, .rows = 6})), AllOf(HasSubstr("sweep rank"), Not(HasSubstr("sweep rate"))));
+}
+
 TEST(RunScreen, HasExactlyTheRowsAndAtMostTheColumnsOfAnyWindow) {
   for (const int jobs : {1, 2, 5, 40}) {
     RunView view = a_run(jobs);
     view.jobs.front().report.name = std::string(100, 'n');
+    for (size_t i = 0; i < view.jobs.size(); ++i) view.jobs[i].report.sweep = i % 3 == 0 ? "" : "sweep" + std::to_string(i);
     view.run.folder = "/a/日本語/folder/" + std::string(200, 'x');
     for (size_t columns = 1; columns < 140; columns += columns < 20 ? 1 : 7) {
       for (size_t rows = 1; rows < 60; rows += rows < 12 ? 1 : 9) {

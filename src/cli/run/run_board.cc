@@ -33,7 +33,7 @@ void RunBoard::fill(JobReport& report, const TrainingJob& job) {
 }
 
 void RunBoard::show(const TrainingJob& job, bool added) {
-  JobReport report{.name = job.spec().name, .tenant = job.spec().tenant, .deadline = job.spec().deadline, .added = added};
+  JobReport report{.name = job.spec().name, .tenant = job.spec().tenant, .sweep = job.spec().sweep.of, .deadline = job.spec().deadline, .added = added};
   report.checkpoint = newest_checkpoint(job);
   fill(report, job);
   const std::lock_guard lock(mutex_);
