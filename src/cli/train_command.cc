@@ -58,6 +58,7 @@ struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
   std::string profile, plan, rank_trace, trace;
+  std::string replan = "auto";
   int64_t sample_tokens = 0;
   bool check = false, json = false, plain = false, resume = false, overwrite = false;
   std::optional<double> hang_timeout_s;
@@ -332,16 +333,18 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                       : profile ? measured_costs(compute, device, profile->times, arguments.profile, sharing_ranks)
                                 : roofline_costs(compute, device, sharing_ranks);
   std::vector<PipelineLayout> layouts = followed ? followed->layouts : std::vector<PipelineLayout>{};
-  if (run.parallel == parallel_as_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {
-    layouts = divide_as_planned(inputs.jobs_file.run,
-                                {.jobs_file = jobs_file,
-                                 .model = files.config,
-                                 .data = inputs.data,
-                                 .costs = costs,
-                                 .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
-                                 .hosts = processes != nullptr ? processes->host_count() : 1,
-                                 .dtype = costs.machine.dtype,
-                                 .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty()});
+  const bool is_planned = run.parallel == parallel_as_planned;
+  const auto division_question = [&] {
+    return DivisionQuestion{.run = run,
+                            .model = files.config,
+                            .costs = costs,
+                            .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
+                            .hosts = processes != nullptr ? processes->host_count() : 1,
+                            .dtype = costs.machine.dtype,
+                            .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty()};
+  };
+  if (is_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {
+    layouts = divide_as_planned(inputs.jobs_file.run, division_question(), shapes_of(jobs_file, inputs.data, files.config));
   }
   if (arguments.check) {
     return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), layouts, processes != nullptr, mistakes);
@@ -426,7 +429,11 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   for (const auto& [degree, own] : parts) options.parts[degree].assign(own.begin(), own.end());
   options.pipeline_order = run.pipeline_order;
   options.device = device;
-  options.costs = std::move(costs);
+  options.costs = costs;
+  options.refits_prices = arguments.replan != "never";
+  if (is_planned && arguments.replan == "auto" && processes == nullptr) {
+    options.plan_division = [question = division_question()](const DivisionRequest& request) { return plan_division_anew(question, request); };
+  }
   if (followed) {
     options.followed = std::move(followed->tasks);
     options.packing = std::move(followed->packing);
@@ -536,6 +543,11 @@ void add_train_command(CLI::App& app) {
   command->add_option("--profile", arguments->profile, "A profile of this device (cotune profile): predicts the time of rounds");
   command->add_option("--plan", arguments->plan,
                       "Follow this plan (cotune plan --output): its replicas and stages, order, hybrid tasks, sharing, layout and token budget");
+  command
+      ->add_option("--replan", arguments->replan,
+                   "What is planned anew from measured times while the run goes on: prices, by which jobs are grouped, rounds ordered and rows "
+                   "dealt; auto: under --parallel auto the division of ranks that are threads besides; never: neither (auto; docs/planning.md)")
+      ->check(CLI::IsMember({"auto", "prices", "never"}));
   command->add_option("--rank-trace", arguments->rank_trace,
                       "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
   command->add_option("--trace", arguments->trace,

@@ -19,6 +19,8 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
 }
 
 void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, std::span<const PipelineLayout> process_layouts) {
+  facts.replicas.clear();
+  facts.tensor_parallel = 1;
   facts.rank_order = order;
   facts.ranks = parallel.ranks();
   facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });

@@ -5,19 +5,13 @@
 #include <list>
 
 #include "base/error.h"
-#include "engine/labelled_rows.h"
 #include "plan/cost/replica_stages.h"
 #include "schedule/memory.h"
+#include "train/microbatch_shape.h"
 #include "train/training_job.h"
 
 namespace cotune {
 namespace {
-
-std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
-  std::vector<JobShape> shapes;
-  for (const auto& job : jobs) shapes.push_back(job->shape());
-  return shapes;
-}
 
 /// Among ranks that divide layers. Prices are of sums in the compute dtype; they travel in that of accumulations (TensorGroup::sum).
 LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
@@ -33,6 +27,12 @@ int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter) {
 }
 
 }  // namespace
+
+std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
+  std::vector<JobShape> shapes;
+  for (const auto& job : jobs) shapes.push_back(job->shape());
+  return shapes;
+}
 
 PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
                                const DeviceCosts& costs, const PackingPolicy& policy, const ReplicaDegrees& degrees) {
@@ -53,9 +53,9 @@ std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span
   return layouts;
 }
 
-RankPlanner::RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                         const DeviceCosts& costs, std::vector<PipelineLayout> layouts, RankPlannerOptions options)
-    : model_(model), machine_(costs.machine), jobs_(shapes_of(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {
+RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, const DeviceCosts& costs,
+                         std::vector<PipelineLayout> layouts, RankPlannerOptions options)
+    : model_(model), machine_(costs.machine), jobs_(std::move(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {
   machine_.link = link_of_sums(options_.link, machine_);
   options_.longest_rows.resize(layouts_.size(), 0);
   optimizer_s_.resize(layouts_.size());
@@ -89,40 +89,56 @@ StagePrices& RankPlanner::prices(bool recompute) {
   return prices_.try_emplace(recompute, model_, jobs_, machine).first->second;
 }
 
-RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds) {
+WorkCorrections RankPlanner::corrections_of(size_t replica, size_t stage) const {
+  return corrections_.empty() ? WorkCorrections{} : corrections_[replica][stage];
+}
+
+RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
   const PipelineLayout& layout = layouts_[replica];
-  struct Shape {
-    MicrobatchCounts counts;
-    size_t jobs = 0;
+  const size_t stage_count = layout.stages.size();
+  struct Rest {
+    StageSeconds all_reduces;
+    int64_t kept_bytes = 0;
   };
-  std::map<const StepPlan*, std::vector<Shape>> shapes;  // the plans stay where they are when their vector is moved
-  for (const StepPlan& plan : plans) shapes[&plan];
-  for (auto& [plan, own] : shapes) {
-    const std::vector<int64_t> labelled = labelled_rows(*plan, rounds);
-    for (size_t m = 0; m < plan->microbatches.size(); ++m) {
-      Shape& shape = own.emplace_back();
-      shape.counts = count_microbatch(plan->microbatches[m], labelled[m]);
-      shape.counts.job_tokens.resize(jobs_.size());
-      shape.counts.job_atoms.resize(jobs_.size());
-      std::vector<int32_t> jobs;
-      for (const Atom& atom : plan->microbatches[m].atoms) jobs.push_back(atom.job);
-      std::sort(jobs.begin(), jobs.end());
-      jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
-      shape.jobs = prices(plan->policy.recompute).jobs_number(jobs);
+  ReplicaPrices& own = priced.replicas[replica];
+  own = {.stage_count = stage_count, .work = {}, .optimizer_s = optimizer_s_[replica]};
+  std::map<const StepPlan*, size_t> first;  // the plans stay where they are when their vector is moved
+  std::vector<Rest> rest;                   // beside own.work
+  for (const StepPlan& plan : plans) {
+    first[&plan] = own.work.size();
+    StagePrices& prices = this->prices(plan.policy.recompute);
+    for (const MicrobatchShape& shape : shapes_of_microbatches(plan, rounds, jobs_.size(), prices)) {
+      for (const StageShape& stage : layout.stages) {
+        const PricedStage& each = prices.at(stage, shape.jobs);
+        const StageSeconds all = each.seconds(shape.counts), sums = each.all_reduces(shape.counts);
+        own.work.push_back({all.forward - sums.forward, all.backward - sums.backward});
+        rest.push_back({sums, each.kept_bytes(shape.counts)});
+      }
     }
   }
-  const auto cost = [&](const StepPlan& plan, size_t microbatch, size_t stage) {
-    const Shape& shape = shapes.at(&plan)[microbatch];
-    const PricedStage& priced = prices(plan.policy.recompute).at(layout.stages[stage], shape.jobs);
-    const StageSeconds seconds = priced.seconds(shape.counts);
-    return StageCost{seconds.forward, seconds.backward, priced.kept_bytes(shape.counts)};
+  const auto cost = [&](bool corrects) {
+    return [&, corrects](const StepPlan& plan, size_t microbatch, size_t stage) {
+      const size_t place = first.at(&plan) + microbatch * stage_count + stage;
+      const StageSeconds work = corrects ? corrections_of(replica, stage).of(own.work[place]) : own.work[place];
+      const auto& [sums, kept_bytes] = rest[place];
+      return StageCost{work.forward + sums.forward, work.backward + sums.backward, kept_bytes};
+    };
   };
-  return plan_ranks(std::move(plans), layout, cost,
-                    {.order = options_.order,
-                     .cluster = {.link = options_.link},
-                     .bytes_per_token = model_.hidden_size * machine_.element_size(),
-                     .optimizer_s = optimizer_s_[replica],
-                     .most_in_flight = layout.rank_count()});
+  RankPlanOptions options{.order = options_.order,
+                          .cluster = {.link = options_.link},
+                          .bytes_per_token = model_.hidden_size * machine_.element_size(),
+                          .optimizer_s = optimizer_s_[replica],
+                          .most_in_flight = layout.rank_count()};
+  for (double& seconds : options.optimizer_s) seconds = corrections_of(replica, 0).step.of(seconds);
+  RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
+  double uncorrected_s = plan.predicted.makespan_s;
+  if (!corrections_.empty()) {
+    options.optimizer_s = optimizer_s_[replica];
+    uncorrected_s = simulate(work_of(plan.rounds, layout, cost(false), options), plan.schedule, options.cluster).makespan_s;
+  }
+  priced.uncorrected_s = std::max(priced.uncorrected_s, uncorrected_s);
+  priced.corrected_s = std::max(priced.corrected_s, plan.predicted.makespan_s);
+  return plan;
 }
 
 Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row) {
@@ -135,8 +151,8 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
   for (size_t job = 0; job < jobs_.size(); ++job) all.push_back(static_cast<int32_t>(job));
   StagePrices& prices = this->prices(policy.recompute);
   const size_t number = prices.jobs_number(all);
-  std::vector<const PricedStage*> stages;
-  for (const StageShape& stage : layout.stages) stages.push_back(&prices.at(stage, number));
+  std::vector<std::pair<const PricedStage*, WorkCorrections>> stages;
+  for (const StageShape& stage : layout.stages) stages.emplace_back(&prices.at(stage, number), corrections_of(replica, stages.size()));
   const int64_t limit = options_.longest_rows[replica];
   return {.tensor_parallel = layout.tensor_parallel(),
           .pipeline_stages = layout.rank_count(),
@@ -145,7 +161,12 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
           .chunk_seconds = [stages, shares, stage_rank = layout.stage_rank, budget = policy.token_budget](int64_t sequences, int64_t row) {
             const int64_t together = std::max<int64_t>(1, budget / row);
             std::map<int32_t, double> of_rank;
-            for (size_t s = 0; s < stages.size(); ++s) of_rank[stage_rank[s]] += stages[s]->seconds(even_microbatch(together, row, shares)).total();
+            const MicrobatchCounts counts = even_microbatch(together, row, shares);
+            for (size_t s = 0; s < stages.size(); ++s) {
+              const auto& [stage, corrections] = stages[s];
+              const StageSeconds all = stage->seconds(counts), sums = stage->all_reduces(counts);
+              of_rank[stage_rank[s]] += corrections.of({all.forward - sums.forward, all.backward - sums.backward}).total() + sums.total();
+            }
             double slowest = 0;
             for (const auto& [rank, seconds] : of_rank) slowest = std::max(slowest, seconds);
             return slowest * static_cast<double>(sequences) / static_cast<double>(together);
@@ -170,7 +191,8 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
   return RowDispatcher(std::move(replicas), options_.dispatch).deal(plan.batches);
 }
 
-std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds) {
+std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
+  priced = {.replicas = std::vector<ReplicaPrices>(layouts_.size())};
   std::vector<DealtRound> dealt;
   for (const StepPlan& plan : plans) dealt.push_back(deal(plan));
   const auto policy = [&](size_t replica, size_t round) { return policy_of(replica, plans[round].policy); };
@@ -185,7 +207,7 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
       }
       round.batch = &batches.emplace_back(round.batch->share(rows));
     }
-    return order(replica, std::move(own), shares);
+    return order(replica, std::move(own), shares, priced);
   });
   if (planned) planned->longest_exchange_s = longest_exchange_s();
   return planned;
@@ -206,19 +228,21 @@ double RankPlanner::longest_exchange_s() const {
 std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds) {
   std::vector<PlannedRun> runs;
   if (layouts_.size() == 1) {
-    const size_t count = plans.size();
-    runs.emplace_back().plans.replicas.push_back(order(0, std::move(plans), rounds));
-    runs.back().round_count = count;
+    PlannedRun& run = runs.emplace_back();
+    run.round_count = plans.size();
+    run.priced.replicas.resize(1);
+    run.plans.replicas.push_back(order(0, std::move(plans), rounds, run.priced));
     return runs;
   }
-  if (std::optional<ReplicaPlans> together = plan_at_once(plans, rounds)) {
-    runs.push_back({std::move(*together), plans.size()});
+  PricedRounds priced;
+  if (std::optional<ReplicaPlans> together = plan_at_once(plans, rounds, priced)) {
+    runs.push_back({std::move(*together), plans.size(), std::move(priced)});
     return runs;
   }
   for (const StepPlan& plan : plans) {
-    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, rounds);
+    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, rounds, priced);
     COTUNE_CHECK(alone.has_value(), "the exchanges of a single round wait for each other");
-    runs.push_back({std::move(*alone), 1});
+    runs.push_back({std::move(*alone), 1, std::move(priced)});
   }
   return runs;
 }

@@ -8,9 +8,11 @@
 
 #include "engine/job_round.h"
 #include "jobs/parallel.h"
+#include "plan/cost/refitted_prices.h"
 #include "plan/cost/stage_prices.h"
 #include "schedule/dealt_round.h"
 #include "train/device_costs.h"
+#include "train/priced_rounds.h"
 #include "train/row_dispatch.h"
 
 namespace cotune {
@@ -19,6 +21,8 @@ class TrainingJob;
 
 /// Between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
 inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
+
+std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs);
 
 /// Divides the model among the ranks of a replica: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time
 /// goes. At most as many stages as layers.
@@ -49,17 +53,23 @@ struct RankPlannerOptions {
 struct PlannedRun {
   ReplicaPlans plans;
   size_t round_count = 0;
+  PricedRounds priced;
 };
 
 /// Orders the rounds of a run on its ranks by predicted times, and deals their rows to replicas where there are several.
 class RankPlanner {
  public:
-  /// layouts: of the replicas.
-  RankPlanner(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs, const DeviceCosts& costs,
-              std::vector<PipelineLayout> layouts, RankPlannerOptions options);
+  /// jobs: all of the run, by index. layouts: of the replicas.
+  RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, const DeviceCosts& costs, std::vector<PipelineLayout> layouts,
+              RankPlannerOptions options);
+
+  const std::vector<JobShape>& jobs() const { return jobs_; }
 
   /// The run's next job. The model stays divided as it is.
   void add(const TrainingJob& job);
+
+  /// What is planned from now on goes by these. By replica and stage.
+  void correct(std::vector<std::vector<WorkCorrections>> corrections) { corrections_ = std::move(corrections); }
 
   /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them. All in one run, unless replicas that overlap
   /// rounds would wait for each other (with_exchanges): then one after the other.
@@ -68,8 +78,9 @@ class RankPlanner {
  private:
   StagePrices& prices(bool recompute);
   void add_optimizer_step(const JobShape& job);
-  RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds);
-  std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds);
+  RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
+  std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
+  WorkCorrections corrections_of(size_t replica, size_t stage) const;
   Configuration configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row);
   DealtRound deal(const StepPlan& plan);
   double longest_exchange_s() const;
@@ -82,6 +93,7 @@ class RankPlanner {
   std::vector<PipelineLayout> layouts_;
   RankPlannerOptions options_;
   std::vector<std::vector<double>> optimizer_s_;  ///< by replica and job
+  std::vector<std::vector<WorkCorrections>> corrections_;  ///< by replica and stage; empty: none
 };
 
 }  // namespace cotune

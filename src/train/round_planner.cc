@@ -63,8 +63,14 @@ const RoundPlanner::Answer& RoundPlanner::plan(std::span<TrainingJob* const> res
   return known_.emplace(key, answer(resident, policy)).first->second;
 }
 
+void RoundPlanner::correct(const WorkCorrections& corrections) {
+  if (corrections == corrections_) return;
+  corrections_ = corrections;
+  known_.clear();
+}
+
 RoundPlanner::Answer RoundPlanner::answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy) {
-  RoundJobs jobs{.model = model_, .policy = policy, .machine = costs_.machine};
+  RoundJobs jobs{.model = model_, .jobs = {}, .labelled_shares = {}, .policy = policy, .machine = costs_.machine, .corrections = corrections_};
   for (const TrainingJob* job : resident) {
     const Job& own = job_of(*job);
     JobShape& shape = jobs.jobs.emplace_back(own.shape);
@@ -93,7 +99,7 @@ RoundPlanner::Answer RoundPlanner::answer(std::span<TrainingJob* const> resident
                   .recompute = policy.recompute,
                   .chosen = chosen.chosen,
                   .reason = chosen.reason,
-                  .costs = costs_.source};
+                  .costs = costs_.source + (corrections_.is_none() ? "" : ", refitted to measured times")};
   for (const RoundTasks& each : chosen.alternatives) result.round.alternatives.push_back(named(each, resident));
   return result;
 }

@@ -21,7 +21,7 @@ struct FollowedTasks {
   std::string file;   ///< the plan's, for reports
 };
 
-/// Asks the planner which resident jobs share microbatches. A set of jobs under a token budget and a recompute rule is
+/// Asks the planner which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule and corrections is
 /// asked for once; jobs' lengths and shapes do not change during a run.
 class RoundPlanner {
  public:
@@ -35,6 +35,10 @@ class RoundPlanner {
   /// which came later, is one by itself.
   const Answer& plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy);
 
+  /// What is asked for from now on goes by these.
+  void correct(const WorkCorrections& corrections);
+  const WorkCorrections& corrections() const { return corrections_; }
+
  private:
   struct Job {
     JobShape shape;
@@ -46,6 +50,7 @@ class RoundPlanner {
   ModelConfig model_;
   DeviceCosts costs_;
   std::optional<FollowedTasks> followed_;
+  WorkCorrections corrections_;
   std::map<int32_t, Job> jobs_;  ///< by index
   using Key = std::tuple<std::vector<int32_t>, int64_t, bool>;
   std::map<Key, Answer> known_;

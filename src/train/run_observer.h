@@ -14,6 +14,7 @@
 #include "train/job_state.h"
 #include "train/memory_relief.h"
 #include "train/planned_round.h"
+#include "train/prediction_errors.h"
 
 namespace cotune {
 
@@ -68,6 +69,22 @@ struct UsageEvent {
   bool emulated = false;            ///< nothing was computed
 };
 
+/// Prices that plans go by have changed: what was measured says so.
+struct RefitEvent {
+  int64_t round = 0;        ///< training rounds that the run had made
+  double ratio = 1;         ///< seconds of a microbatch over those that were predicted at first
+  PredictionErrors errors;  ///< so far
+};
+
+/// The ranks divide the model otherwise from now on.
+struct DivisionSwap {
+  int64_t round = 0;           ///< training rounds that the run had made
+  std::string cause;           ///< what had changed: "`b` joins", "measured times"
+  std::string before, after;   ///< as run.parallel says it
+  std::string reason;          ///< in words, with numbers
+  double seconds = 0;          ///< that the move took
+};
+
 /// What one rank of a pipeline did in training rounds.
 struct RankSummary {
   std::string host;           ///< of a rank that is a process; "" of a thread
@@ -95,7 +112,10 @@ struct RunSummary {
   std::map<int32_t, int64_t> labelled;           ///< per job, over the same
   std::map<std::string, double> operator_seconds;  ///< of all ranks
   std::vector<RankSummary> ranks;                  ///< where there are several
-  double ranks_predicted_seconds = 0;              ///< of the training rounds on them
+  double ranks_seconds = 0;                        ///< of the training rounds on them
+  double ranks_predicted_seconds = 0;              ///< of the same, with prices as they were refitted by then
+  PredictionErrors prediction_errors;              ///< where prices are refitted
+  std::vector<DivisionSwap> swaps;                 ///< `ranks` are those since the last one
   std::string device = "cpu";           ///< what it calls itself
   bool emulated = false;                ///< it is not there: times are those of a prediction, and nothing was trained
   MemoryUsage memory;                   ///< of the host
@@ -137,6 +157,8 @@ class RunObserver {
   virtual void on_job_ended(const TrainingJob&) {}
   /// Sharing hybrid: before the first round of these hybrid tasks.
   virtual void on_hybrid_tasks(const PlannedRound&) {}
+  virtual void on_refit(const RefitEvent&) {}
+  virtual void on_swap(const DivisionSwap&) {}
   virtual void on_notice(const std::string&) {}
   /// Memory ran short: from now on the run uses this, and so must one that resumes it.
   virtual void on_relief(const MemoryRelief&) {}

@@ -41,7 +41,8 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       planner_(backbone_->config(),
                options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
       requested_token_budget_(options_.policy.token_budget),
-      learned_(backbone_->config(), facts_with_weights(*backbone_, options_)),
+      facts_(facts_with_weights(*backbone_, options_)),
+      learned_(backbone_->config(), facts_),
       process_limit_(options_.memory_limit_bytes, options_.device),
       sweeps_(options_.sweeps != nullptr ? *options_.sweeps : own_sweeps_) {
   options_.policy.layer_count = backbone_->config().layer_count;
@@ -51,7 +52,10 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
     options_.policy.token_budget = std::min(options_.policy.token_budget, options_.relief->token_budget);
     if (options_.recompute == Recompute::automatic) options_.policy.recompute = options_.relief->recompute;
   }
-  for (const auto& job : jobs_) sweeps_.add(*job);
+  for (const auto& job : jobs_) {
+    sweeps_.add(*job);
+    division_jobs_.push_back(job->index());
+  }
   operator_seconds_.resize(static_cast<size_t>(options_.ranks));
   if (options_.ranks > 1) {
     start_ranks();
@@ -61,6 +65,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
 }
 
 void Trainer::start_alone() {
+  start_refit(options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device));
   interpreter_ = std::make_unique<Interpreter>(backbone_);
   if (options_.device.device.is_cuda()) device_times_ = std::make_unique<DeviceTimes>(options_.device.device);
   interpreter_->observe([this](const Operator& op, const MicrobatchState&, double seconds) {
@@ -97,6 +102,7 @@ RunSummary Trainer::run() {
   admit_jobs();
   while (true) {
     if (options_.between_rounds) options_.between_rounds(*this);
+    replan_division();
     evaluate_started();
     if (stop_asked()) break;
     const std::vector<TrainingJob*> live = live_jobs();
@@ -125,6 +131,7 @@ RunSummary Trainer::run() {
   for (const std::map<std::string, double>& rank : operator_seconds_) {
     for (const auto& [name, seconds] : rank) summary_.operator_seconds[name] += seconds;
   }
+  if (refit_ != nullptr) summary_.prediction_errors = refit_->errors();
   summary_.memory = memory_usage();
   summary_.peak_rss_bytes = peak_resident_bytes();
   if (!options_.device.is_cpu()) summary_.device_memory = options_.device.memory();

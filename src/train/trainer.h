@@ -4,6 +4,7 @@
 #include <chrono>
 #include <ctime>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <optional>
@@ -17,9 +18,12 @@
 #include "schedule/admission.h"
 #include "schedule/learned_peak.h"
 #include "train/memory_relief.h"
+#include "train/planned_division.h"
+#include "train/price_refit.h"
 #include "train/process_memory.h"
 #include "train/rank_planner.h"
 #include "train/round_planner.h"
+#include "train/round_prices.h"
 #include "train/run_observer.h"
 #include "train/sweeps.h"
 #include "train/training_job.h"
@@ -53,6 +57,11 @@ struct TrainerOptions {
   std::optional<MemoryRelief> relief;          ///< of the run that is resumed: where this one begins
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
   std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
+  /// Whether predicted times are corrected by measured ones, by which jobs are grouped, rounds ordered and rows dealt then: plans depend
+  /// on the machine's day. On the CPU; elsewhere, and on a device that is not there, they stay.
+  bool refits_prices = false;
+  /// Set: the ranks, which are threads, are divided anew where that pays, asked for when jobs come and leave and when prices have changed.
+  PlanDivision plan_division;
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
   Sweeps* sweeps = nullptr;                    ///< that candidates among the jobs belong to, with what is known of them; must outlive the trainer. Unset: none are known
   /// Set: save and end. The training rounds under way are finished first (on ranks those of eight seconds), an evaluation broken off after the operator at hand.
@@ -96,6 +105,11 @@ class Trainer {
   /// A paused job starts again when memory allows, and ends with the bits of one that was never paused.
   void resume_job(TrainingJob& job);
   void set_priority(TrainingJob& job, int64_t priority);
+
+  /// From between_rounds (trainer_division.cc): the ranks, which are threads, divide the model so from the next round on, over the weights
+  /// that are there. As many ranks as before, and degrees that there are parts of the backbone for. Adapters and optimizer states move;
+  /// nothing is saved or read. Returns whether it was done: where memory does not allow it, all is as before, and told of.
+  bool swap_division(const PlannedDivision& division, const std::string& cause, const std::string& reason);
 
  private:
   // Under the memory limit (trainer_memory.cc).
@@ -178,10 +192,25 @@ class Trainer {
   /// many rounds there are then.
   size_t add_rounds_ahead(std::vector<JobRound>& rounds);
   void run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds);
-  void run_on_ranks(const ReplicaPlans& plans, std::span<JobRound> rounds);
+  void run_alone(const StepPlan& plan, std::span<JobRound> rounds);
+  void run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds);
   void count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
   void count_rank_times(double predicted_s);
+  // Prices by what was measured (trainer_prices.cc).
+  void start_refit(const DeviceCosts& costs);
+  /// Whether the times of these rounds say something of the prices.
+  bool are_measured(std::span<const JobRound> rounds) const;
+  void learn_times_alone(const PricedRounds& priced, const StepPlan& plan, double seconds);
+  void learn_times_of_ranks(const PlannedRun& run);
+  void use_refitted_prices();
+  // The ranks' division (trainer_division.cc).
+  /// Asks for a division in the background, or takes what was asked for.
+  void replan_division();
+  void take_division(const DivisionAnswer& answer);
+  void divide_as(const Parallel& parallel, std::vector<PipelineLayout> layouts);
+  bool fits_divided_as(const Parallel& parallel) const;
+  double expected_move_seconds() const;
   /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
   /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
@@ -219,11 +248,15 @@ class Trainer {
   std::unique_ptr<DeviceTimes> device_times_;  ///< of operators, where they are not on the CPU
   RoundPlanner planner_;
   std::unique_ptr<RankPlanner> rank_planner_;  ///< where there are several
+  std::unique_ptr<RoundPrices> round_prices_;  ///< where there is one and prices are refitted
+  std::unique_ptr<PriceRefit> refit_;          ///< where prices are refitted
   std::shared_ptr<RankGroup> ranks_;
   std::vector<std::map<std::string, double>> operator_seconds_;  ///< per rank
   std::vector<int32_t> planned_jobs_;      ///< resident when it was last told of a plan; empty: never yet
   PackingPolicy planned_policy_;           ///< in use then
+  HybridTasks planned_tasks_;              ///< told of then
   int64_t requested_token_budget_;
+  MemoryFacts facts_;
   LearnedPeak learned_;
   int64_t tensor_limit_ = 0;               ///< in force; 0: none
   TensorLimit process_limit_;
@@ -238,6 +271,11 @@ class Trainer {
   double last_usage_s_ = 0;                ///< when it was told of last
   int64_t tokens_since_usage_ = 0;
   bool evaluating_ = false;
+  std::vector<int32_t> division_jobs_;     ///< that the division was planned for last
+  double division_ratio_ = 1;              ///< PriceRefit::settled_ratio then
+  std::string division_cause_;
+  double division_seconds_ = 0;            ///< that it took to start the ranks
+  std::future<std::optional<DivisionAnswer>> division_answer_;
   std::chrono::steady_clock::time_point start_;
 };
 

@@ -23,6 +23,7 @@ void Trainer::add_jobs(std::vector<std::unique_ptr<TrainingJob>> jobs) {
   for (std::unique_ptr<TrainingJob>& job : jobs) {
     COTUNE_CHECK(job->index() == static_cast<int32_t>(jobs_.size()), "job {} is to be {}", job->index(), jobs_.size());
     if (rank_planner_ != nullptr) rank_planner_->add(*job);
+    if (round_prices_ != nullptr) round_prices_->add(*job);
     tell([&](RunObserver& observer) { observer.on_notice(fmt::format("job `{}` was added", job->spec().name)); });
     sweeps_.add(*job);
     jobs_.push_back(std::move(job));

@@ -15,10 +15,11 @@ PackingPolicy Trainer::round_policy() {
   const RoundPlanner::Answer& answer = planner_.plan(resident, policy);
   std::vector<int32_t> jobs;
   for (const TrainingJob* job : resident) jobs.push_back(job->index());
-  if (jobs != planned_jobs_ || policy != planned_policy_) {
+  if (jobs != planned_jobs_ || policy != planned_policy_ || answer.tasks != planned_tasks_) {
     tell_of_plan(answer.round, resident);
     planned_jobs_ = std::move(jobs);
     planned_policy_ = policy;
+    planned_tasks_ = answer.tasks;
   }
   policy.hybrid_tasks = answer.tasks;
   return policy;
@@ -46,6 +47,7 @@ void Trainer::tell_of_plan(const PlannedRound& planned, const std::vector<Traini
     if (policy.token_budget != planned_policy_.token_budget)
       causes.push_back(fmt::format("token budget {}", policy.token_budget));
     if (policy.recompute != planned_policy_.recompute) causes.push_back("recomputation");
+    if (causes.empty()) causes.push_back("measured times");
   }
   PlannedRound round = planned;
   round.cause = fmt::format("{}", fmt::join(causes, ", "));

@@ -20,6 +20,7 @@ constexpr int64_t most_rounds_at_once = 16;
 void Trainer::start_ranks() {
   const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device, options_.ranks);
   const std::vector<ReplicaDegrees>& degrees = options_.parallel.replicas;
+  const double begin_s = seconds_since_start();
   ranks_ = options_.rank_group;
   if (ranks_ == nullptr) {
     std::vector<PipelineLayout> layouts = options_.layouts;
@@ -34,7 +35,10 @@ void Trainer::start_ranks() {
   RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
-  rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), jobs_, costs, std::vector(layouts.begin(), layouts.end()), std::move(planning));
+  std::vector<JobShape> shapes = rank_planner_ != nullptr ? rank_planner_->jobs() : shapes_of(jobs_);  // data of ended jobs are gone
+  rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), std::move(shapes), costs, std::vector(layouts.begin(), layouts.end()),
+                                                std::move(planning));
+  start_refit(costs);
   for (int32_t rank = 0; rank < rank_count_of(layouts); ++rank) {
     const auto [replica, worker] = place_of_rank(layouts, rank);
     const TensorShard shard = layouts[replica].shard_of(worker);
@@ -47,6 +51,7 @@ void Trainer::start_ranks() {
                               .parts = shard.count});
   }
   ranks_->observe([this](int32_t, const Operator&) { break_off_stopped_evaluation(); });
+  division_seconds_ = seconds_since_start() - begin_s;
 }
 
 std::vector<std::shared_ptr<const Backbone>> Trainer::parts_of(int64_t degree) const {
@@ -97,21 +102,26 @@ size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
   return rounds.size() / job_count;
 }
 
+void Trainer::run_alone(const StepPlan& plan, std::span<JobRound> rounds) {
+  PricedRounds priced;
+  const bool is_measured = are_measured(rounds);
+  if (is_measured) priced = round_prices_->of(plan, rounds, refit_->prices().whole);
+  const double begin_s = seconds_since_start();
+  if (device_times_ != nullptr) device_times_->begin();
+  interpreter_->run(plan, rounds);
+  if (is_measured) learn_times_alone(priced, plan, seconds_since_start() - begin_s);
+  tell([&](RunObserver& observer) { observer.on_computed(plan, interpreter_->spans(), evaluating_); });
+  if (device_times_ == nullptr) return;
+  device_times_->mark(rest_of_round);
+  device_times_->collect([this](const std::string& name, double seconds) { operator_seconds_.front()[name] += seconds; });
+}
+
 void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
-  if (ranks_ == nullptr) {
-    if (device_times_ != nullptr) device_times_->begin();
-    interpreter_->run(plans.front(), rounds);
-    tell([&](RunObserver& observer) { observer.on_computed(plans.front(), interpreter_->spans(), evaluating_); });
-    if (device_times_ != nullptr) {
-      device_times_->mark(rest_of_round);
-      device_times_->collect([this](const std::string& name, double seconds) { operator_seconds_.front()[name] += seconds; });
-    }
-    return;
-  }
+  if (ranks_ == nullptr) return run_alone(plans.front(), rounds);
   for (const PlannedRun& run : rank_planner_->plan({plans.begin(), plans.end()}, rounds)) {
     size_t jobs = 0;
     for (const StepPlan& plan : plans.first(run.round_count)) jobs += plan.batches.size();
-    run_on_ranks(run.plans, rounds.first(jobs));
+    run_on_ranks(run, rounds.first(jobs));
     // A job that failed goes no further; what is left of the others' rounds comes again.
     if (std::ranges::any_of(rounds.first(jobs), [](const JobRound& round) { return !round.failure.empty(); })) return;
     rounds = rounds.subspan(jobs);
@@ -119,7 +129,8 @@ void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rou
   }
 }
 
-void Trainer::run_on_ranks(const ReplicaPlans& plans, std::span<JobRound> rounds) {
+void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds) {
+  const ReplicaPlans& plans = run.plans;
   const double begin_s = seconds_since_start();
   if (plans.replicas.size() > 1 && !evaluating_) count_tokens_of(plans, rounds);
   ranks_->run(plans, rounds);
@@ -130,6 +141,7 @@ void Trainer::run_on_ranks(const ReplicaPlans& plans, std::span<JobRound> rounds
   }
   if (evaluating_) return;
   count_rank_times(plans.predicted_s());
+  if (are_measured(rounds)) learn_times_of_ranks(run);
   tell([&](RunObserver& observer) { observer.on_ranks(plans, ranks_->times(), begin_s); });
 }
 
@@ -145,8 +157,9 @@ void Trainer::count_tokens_of(const ReplicaPlans& plans, std::span<const JobRoun
 }
 
 void Trainer::count_rank_times(double predicted_s) {
-  summary_.ranks_predicted_seconds += predicted_s;
   const RankTimes& times = ranks_->times();
+  summary_.ranks_predicted_seconds += predicted_s;
+  summary_.ranks_seconds += times.seconds;
   COTUNE_CHECK(times.waited.size() == summary_.ranks.size(), "times of {} ranks for {}", times.waited.size(), summary_.ranks.size());
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
     summary_.ranks[i].seconds += times.seconds;

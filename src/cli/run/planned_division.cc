@@ -10,35 +10,28 @@
 #include "base/error.h"
 #include "plan/followed_plan.h"
 #include "plan/make_plan.h"
+#include "train/rank_planner.h"
 
 namespace cotune {
 namespace {
 
-std::vector<JobShape> shapes_of(const DivisionQuestion& question) {
-  std::map<std::string, const Dataset*> rows;
-  for (size_t i = 0; i < question.jobs_file.jobs.size(); ++i) rows[question.jobs_file.jobs[i].name] = &question.data[i].train;
-  return job_shapes(question.jobs_file.jobs, question.model, [&](const JobSpec& job) {
-    const Dataset& train = *rows.at(job.name);
-    std::vector<int64_t> lengths;
-    for (int64_t i = 0; i < train.size(); ++i) lengths.push_back(train.length(i));
-    return histogram_of(lengths);
-  });
-}
-
-/// The run's ranks as devices.
-ClusterSpec cluster_of(const DivisionQuestion& question) {
+/// The run's ranks as devices, whose work takes time_ratio times as long as the costs say.
+ClusterSpec cluster_of(const DivisionQuestion& question, double time_ratio) {
   NodeGroup group{.name = "ranks",
                   .count = question.hosts,
-                  .devices = question.jobs_file.run.ranks / question.hosts,
+                  .devices = question.run.ranks / question.hosts,
                   .device = question.costs.machine.device,
                   .link = {.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s}};
   group.device.memory_bytes = question.memory_bytes;
   group.device.usable_memory = 1;
+  for (auto& [dtype, rate] : group.device.flops) rate /= time_ratio;
+  group.device.memory_bandwidth /= time_ratio;
+  group.device.launch_seconds *= time_ratio;
   return {.nodes = {std::move(group)}, .network = link_preset("ethernet-10")};
 }
 
-PlanOptions options_for(const DivisionQuestion& question) {
-  const RunSpec& run = question.jobs_file.run;
+PlanOptions options_for(const DivisionQuestion& question, const MeasuredTimes* measured) {
+  const RunSpec& run = question.run;
   PlanOptions options;
   options.dtype = question.dtype;
   options.layout = run.layout;
@@ -49,7 +42,7 @@ PlanOptions options_for(const DivisionQuestion& question) {
   options.orders_for_few = {};
   options.savings = {};
   options.recompute = run.recompute;
-  options.measured = question.costs.machine.measured;
+  options.measured = measured;
   return options;
 }
 
@@ -62,7 +55,7 @@ bool is_possible(const Alternative& alternative, const DivisionQuestion& questio
     ranks += replica.devices();
     divides_layers = divides_layers || replica.tensor_parallel > 1;
   }
-  return ranks == question.jobs_file.run.ranks && (question.may_divide_layers || !divides_layers) && reason_not_to_follow(plan).empty();
+  return ranks == question.run.ranks && (question.may_divide_layers || !divides_layers) && reason_not_to_follow(plan).empty();
 }
 
 FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {
@@ -73,24 +66,56 @@ FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {
   return result;
 }
 
-}  // namespace
-
-std::optional<PlannedDivision> plan_division(const DivisionQuestion& question) {
-  const PlanningResult result = make_plan(question.model, cluster_of(question), shapes_of(question), options_for(question));
-  std::vector<const Alternative*> possible;
+/// The shortest step first.
+std::vector<PlannedDivision> possible_divisions(const DivisionQuestion& question, const std::vector<JobShape>& jobs, double time_ratio) {
+  std::optional<MeasuredTimes> measured;
+  if (question.costs.machine.measured != nullptr) measured = question.costs.machine.measured->scaled(time_ratio);
+  const PlanningResult result =
+      make_plan(question.model, cluster_of(question, time_ratio), jobs, options_for(question, measured ? &*measured : nullptr));
+  std::vector<PlannedDivision> divisions;
   for (const Alternative& alternative : result.alternatives) {
-    if (is_possible(alternative, question)) possible.push_back(&alternative);
+    if (!is_possible(alternative, question)) continue;
+    const FollowedPlan plan = followed(alternative.plans.front(), question);
+    PlannedDivision& division = divisions.emplace_back(PlannedDivision{plan.parallel(), {}, alternative.predicted.seconds});
+    for (const FollowedReplica& replica : plan.replicas) division.layouts.push_back(replica.layout);
   }
-  std::ranges::stable_sort(possible, {}, [](const Alternative* each) { return each->predicted.seconds; });
-  if (possible.empty()) return std::nullopt;
-  const FollowedPlan best = followed(possible.front()->plans.front(), question);
-  PlannedDivision division{.parallel = best.parallel(), .layouts = {}, .seconds = possible.front()->predicted.seconds};
-  for (const FollowedReplica& replica : best.replicas) division.layouts.push_back(replica.layout);
-  return division;
+  std::ranges::stable_sort(divisions, {}, &PlannedDivision::seconds);
+  return divisions;
 }
 
-std::vector<PipelineLayout> divide_as_planned(RunSpec& run, const DivisionQuestion& question) {
-  const std::optional<PlannedDivision> division = plan_division(question);
+}  // namespace
+
+std::vector<JobShape> shapes_of(const JobsFile& jobs_file, std::span<const JobData> data, const ModelConfig& model) {
+  std::map<std::string, const Dataset*> rows;
+  for (size_t i = 0; i < jobs_file.jobs.size(); ++i) rows[jobs_file.jobs[i].name] = &data[i].train;
+  return job_shapes(jobs_file.jobs, model, [&](const JobSpec& job) {
+    const Dataset& train = *rows.at(job.name);
+    std::vector<int64_t> lengths;
+    for (int64_t i = 0; i < train.size(); ++i) lengths.push_back(train.length(i));
+    return histogram_of(lengths);
+  });
+}
+
+std::optional<PlannedDivision> plan_division(const DivisionQuestion& question, const std::vector<JobShape>& jobs) {
+  const std::vector<PlannedDivision> divisions = possible_divisions(question, jobs, 1);
+  if (divisions.empty()) return std::nullopt;
+  return divisions.front();
+}
+
+std::optional<DivisionAnswer> plan_division_anew(const DivisionQuestion& question, const DivisionRequest& request) {
+  std::vector<PlannedDivision> divisions = possible_divisions(question, request.jobs, request.time_ratio);
+  std::erase_if(divisions, [&](const PlannedDivision& each) {
+    return !std::ranges::includes(request.tensor_degrees, each.parallel.tensor());
+  });
+  if (divisions.empty()) return std::nullopt;
+  DivisionAnswer answer{.best = divisions.front()};
+  const auto running = std::ranges::find(divisions, request.running, &PlannedDivision::parallel);
+  if (running != divisions.end()) answer.kept_seconds = running->seconds;
+  return answer;
+}
+
+std::vector<PipelineLayout> divide_as_planned(RunSpec& run, const DivisionQuestion& question, const std::vector<JobShape>& jobs) {
+  const std::optional<PlannedDivision> division = plan_division(question, jobs);
   if (division) {
     run.parallel = to_string(division->parallel);
     fmt::print(stderr, "run.parallel: {}, for which {:.3g} s a round are predicted\n", run.parallel, division->seconds);

@@ -135,9 +135,17 @@ void print_ranks(const RunSummary& summary, size_t width) {
                (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
                (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
   }
-  const double seconds = summary.ranks.front().seconds;
-  print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", seconds, summary.ranks_predicted_seconds,
-                         100 * (summary.ranks_predicted_seconds / seconds - 1)));
+  print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", summary.ranks_seconds, summary.ranks_predicted_seconds,
+                         100 * (summary.ranks_predicted_seconds / summary.ranks_seconds - 1)));
+  for (const DivisionSwap& swap : summary.swaps) {
+    print_line(fmt::format("after round {}: {} in place of {} ({}), in {:.2f} s", swap.round, swap.after, swap.before, swap.cause, swap.seconds));
+  }
+}
+
+void print_prediction_errors(const PredictionErrors& errors) {
+  if (errors.rounds == 0) return;
+  print_line(fmt::format("predicted times of {} rounds were off by {:.1f}%, refitted ones by {:.1f}%", errors.rounds,
+                         100 * errors.before(), 100 * errors.after()));
 }
 
 void print_predicted_time(const RunPrediction& prediction) {
@@ -186,6 +194,7 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
   print_speed(summary);
   print_predicted_time(prediction);
   print_ranks(summary, width);
+  print_prediction_errors(summary.prediction_errors);
   print_operators(summary, width);
   print_memory(summary, prediction, width);
   print_tokens(summary, jobs, width);

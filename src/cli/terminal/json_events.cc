@@ -6,6 +6,7 @@
 #include "cli/run/run_prediction.h"
 #include "cli/terminal/output.h"
 #include "train/job_events.h"
+#include "train/planning_events.h"
 #include "train/sweep_folder.h"
 #include "train/training_job.h"
 
@@ -102,6 +103,10 @@ void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {
   print_event(json);
 }
 
+void JsonEvents::on_refit(const RefitEvent& event) { print_event(refit_event(event)); }
+
+void JsonEvents::on_swap(const DivisionSwap& swap) { print_event(swap_event(swap)); }
+
 void JsonEvents::on_notice(const std::string& text) { print_event(Json{{"event", "notice"}, {"text", text}}); }
 
 void JsonEvents::on_rung(const RungEvent& event) { print_event(rung_event(event)); }
@@ -139,6 +144,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["operator_seconds"] = summary.operator_seconds;
   if (!summary.ranks.empty()) {
     json["ranks"] = Json::array();
+    json["ranks_seconds"] = summary.ranks_seconds;
     json["ranks_predicted_seconds"] = summary.ranks_predicted_seconds;
   }
   for (const RankSummary& rank : summary.ranks) {
@@ -157,6 +163,9 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"seconds", rank.seconds},
                              {"waited_seconds", rank.waited_seconds}});
   }
+  json["prediction_errors"] = to_json(summary.prediction_errors);
+  json["swaps"] = Json::array();
+  for (const DivisionSwap& swap : summary.swaps) json["swaps"].push_back(to_json(swap));
   json["plans"] = Json::array();
   for (const PlannedRound& plan : summary.plans) json["plans"].push_back(to_json(plan));
   json["prediction"] = prediction_json(prediction);

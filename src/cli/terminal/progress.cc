@@ -174,6 +174,11 @@ void ProgressLines::on_hybrid_tasks(const PlannedRound& plan) {
   for (const std::string& text : plan_lines(plan)) print_(text);
 }
 
+void ProgressLines::on_swap(const DivisionSwap& swap) {
+  print_(fmt::format("{}: the ranks are divided as {} now, {} before", swap.cause, swap.after, swap.before));
+  print_(fmt::format("  {}; it took {:.2f} s", swap.reason, swap.seconds));
+}
+
 void ProgressLines::on_notice(const std::string& text) { print_(text); }
 
 }  // namespace cotune

@@ -33,6 +33,7 @@ class ProgressLines : public RunObserver {
   void on_rung(const RungEvent& event) override;
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
+  void on_swap(const DivisionSwap& swap) override;
   void on_notice(const std::string& text) override;
 
  private:

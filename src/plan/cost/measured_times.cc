@@ -85,6 +85,16 @@ double MeasuredTimes::operator_seconds(const ModelConfig& config, const StageSha
   return dot(fit_for(profile_key(op)).coefficients, operator_terms(config, stage, op, counts));
 }
 
+double MeasuredTimes::round_seconds(const std::vector<double>& terms) const { return dot(fit_for(round_key).coefficients, terms); }
+
+MeasuredTimes MeasuredTimes::scaled(double factor) const {
+  MeasuredTimes result = *this;
+  for (auto& [key, fit] : result.fits_) {
+    for (double& coefficient : fit.coefficients) coefficient *= factor;
+  }
+  return result;
+}
+
 StepSeconds MeasuredTimes::step_seconds(const ModelConfig& config, const PlannedStep& step) const {
   StepSeconds seconds;
   for (const auto& [key, terms] : step_terms(config, step)) {

@@ -35,6 +35,12 @@ class MeasuredTimes {
   double operator_seconds(const ModelConfig& config, const StageShape& stage, const Operator& op,
                           const MicrobatchCounts& counts) const;
 
+  /// What a round takes beside its operators, by the terms of round_key.
+  double round_seconds(const std::vector<double>& terms) const;
+
+  /// The same times, each so many times as long.
+  MeasuredTimes scaled(double factor) const;
+
   /// A whole round on one rank.
   StepSeconds step_seconds(const ModelConfig& config, const PlannedStep& step) const;
 

@@ -159,10 +159,26 @@ std::vector<double> PricedStage::term_seconds(const MicrobatchCounts& counts) co
   return seconds;
 }
 
+double PricedStage::one_all_reduce(const MicrobatchCounts& counts) const {
+  return all_reduce_seconds(static_cast<double>(counts.tokens * model_.hidden_size * machine_.element_size()), stage_.tensor_parallel,
+                            machine_.link);
+}
+
+StageSeconds PricedStage::all_reduces(const MicrobatchCounts& counts) const {
+  StageSeconds sum;
+  if (stage_.tensor_parallel == 1) return sum;
+  const double all_reduce_s = one_all_reduce(counts);
+  for (const Term& term : terms_) {
+    if (!term.op.whole.communicates) continue;
+    sum.forward += term.forward * all_reduce_s;
+    sum.backward += term.backward * all_reduce_s;
+  }
+  return sum;
+}
+
 StageSeconds PricedStage::seconds(const MicrobatchCounts& counts) const {
   StageSeconds sum;
-  const double all_reduce_s = all_reduce_seconds(
-      static_cast<double>(counts.tokens * model_.hidden_size * machine_.element_size()), stage_.tensor_parallel, machine_.link);
+  const double all_reduce_s = one_all_reduce(counts);
   for (const Term& term : terms_) {
     if (term.forward == 0 && term.backward == 0) continue;
     const double own = term.op.seconds(term.part.model, term.part.stage, counts, machine_) +
@@ -220,8 +236,7 @@ SubgraphDag PricedStage::graph_of(const List& list, const std::vector<double>& s
 auto PricedStage::clock_graphs(const MicrobatchCounts& counts, ClockLayers layers, bool has_backward) const -> ClockGraphs {
   const Clock& lists = layers == ClockLayers::few ? few_ : more_;
   const std::vector<double> seconds = term_seconds(counts);
-  const double all_reduce_s = all_reduce_seconds(
-      static_cast<double>(counts.tokens * model_.hidden_size * machine_.element_size()), stage_.tensor_parallel, machine_.link);
+  const double all_reduce_s = one_all_reduce(counts);
   ClockGraphs graphs{.forward = graph_of(lists.forward, seconds, all_reduce_s), .again = {}, .backward = {}};
   if (!has_backward) return graphs;
   graphs.again = graph_of(lists.again, seconds, all_reduce_s);

@@ -57,7 +57,9 @@ RoundCost::RoundCost(const RoundJobs& round) : round_(round), model_(round.model
     for (const AdapterShape& each : job.adapters) own += parameter_count(round_.model, each);
     values += own;
     adapters += static_cast<int64_t>(job.adapters.size());
-    if (round_.machine.measured == nullptr) fixed_s_ += optimizer_seconds(own, job.moment_count, round_.machine.device);
+    if (round_.machine.measured == nullptr) {
+      fixed_s_ += round_.corrections.step.of(optimizer_seconds(own, job.moment_count, round_.machine.device));
+    }
   }
   if (round_.machine.measured == nullptr) return;
   round_terms_ = round_.machine.measured->fits().at(round_key).coefficients;
@@ -137,12 +139,16 @@ TaskCost RoundCost::price(const std::vector<int32_t>& jobs) const {
   }
   const StepOperators operators(model_, step);
   const StageShape stage{.last_layer = model_.layer_count};
+  std::vector<StageSeconds> work(step.plan.microbatches.size());
   for (const Action& action : step.plan.actions) {
     for (const Operator* op : operators.of(action)) {
       const double like = op->layer < 0 ? 1 : static_cast<double>(layers_like_[static_cast<size_t>(op->layer)]);
-      cost.seconds += like * operator_seconds(model_, stage, *op, operators.counts(action.microbatch), round_.machine);
+      StageSeconds& own = work[static_cast<size_t>(action.microbatch)];
+      (action.kind == ActionKind::forward ? own.forward : own.backward) +=
+          like * operator_seconds(model_, stage, *op, operators.counts(action.microbatch), round_.machine);
     }
   }
+  for (const StageSeconds& each : work) cost.seconds += round_.corrections.of(each).total();
   if (!round_terms_.empty()) {
     cost.seconds += round_terms_[1] * static_cast<double>(cost.microbatches) +
                     round_terms_[2] * static_cast<double>(cost.tokens) + round_terms_[3] * adapters_in_microbatches;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "plan/cost/operator_seconds.h"
+#include "plan/cost/refitted_prices.h"
 #include "plan/shapes/job_shape.h"
 #include "schedule/step_plan.h"
 
@@ -22,6 +23,7 @@ struct RoundJobs {
   std::vector<double> labelled_shares;  ///< per job, [0, 1]: of its tokens; empty: all tokens are labelled
   PackingPolicy policy;                 ///< sharing, layer_count and hybrid_tasks are not read
   StageMachine machine;
+  WorkCorrections corrections;          ///< by what was measured
 };
 
 /// One hybrid task in a round.

@@ -52,6 +52,14 @@ Move move_between(std::span<const Configuration> configurations, std::span<const
   return move;
 }
 
+MoveChoice choose_move(double kept_seconds, double best_seconds, double remaining_steps, double move_seconds, double margin) {
+  MoveChoice choice{.gain = std::max(0.0, kept_seconds - best_seconds) * remaining_steps};
+  choice.pays = choice.gain > move_seconds * (1 + margin);
+  choice.reason = fmt::format("a step takes {:.3g} s here and {:.3g} s on the best replicas: {:.3g} s over {:.3g} steps against {:.3g} s of moving",
+                              kept_seconds, best_seconds, choice.gain, remaining_steps, move_seconds);
+  return choice;
+}
+
 Replan replan(std::span<const Configuration> configurations, std::span<const BucketCosts> costs,
               std::span<const int64_t> sequences, int64_t devices, std::span<const int64_t> running, double remaining_steps,
               const MoveCosts& move_costs, double margin, const DeploymentLimits& limits) {
@@ -87,12 +95,11 @@ Replan replan(std::span<const Configuration> configurations, std::span<const Buc
     result.reason = "the replicas that run are the best ones";
     return result;
   }
-  result.gain = std::max(0.0, result.kept_seconds - result.best_seconds) * remaining_steps;
-  const bool pays = result.gain > result.move.seconds * (1 + margin);
-  result.decision = pays ? ReplanDecision::move : ReplanDecision::keep;
-  if (!pays) result.replicas.assign(running.begin(), running.end());
-  result.reason = fmt::format("a step takes {:.3g} s here and {:.3g} s on the best replicas: {:.3g} s over {:.3g} steps against {:.3g} s of moving",
-                              result.kept_seconds, result.best_seconds, result.gain, remaining_steps, result.move.seconds);
+  MoveChoice choice = choose_move(result.kept_seconds, result.best_seconds, remaining_steps, result.move.seconds, margin);
+  result.gain = choice.gain;
+  result.decision = choice.pays ? ReplanDecision::move : ReplanDecision::keep;
+  if (!choice.pays) result.replicas.assign(running.begin(), running.end());
+  result.reason = std::move(choice.reason);
   return result;
 }
 

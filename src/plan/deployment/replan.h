@@ -62,6 +62,14 @@ struct Replan {
   std::string reason;             ///< in words, with the numbers
 };
 
+/// Whether moving from what runs to what is best pays, by seconds of a step on either.
+struct MoveChoice {
+  bool pays = false;   ///< gain > move_seconds·(1 + margin)
+  double gain = 0;     ///< (kept − best)·remaining_steps, at least 0
+  std::string reason;  ///< in words, with the numbers
+};
+MoveChoice choose_move(double kept_seconds, double best_seconds, double remaining_steps, double move_seconds, double margin);
+
 /// `sequences`: of the expected step of the jobs there are now; `remaining_steps`: how many such steps are expected until the
 /// jobs change again or end. Moves where (kept − best)·remaining_steps > move.seconds·(1 + margin). Several arrivals
 /// and exits at once are one call. Pure.

@@ -158,12 +158,18 @@ RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layou
   return plan;
 }
 
-RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
-                    const RankPlanOptions& options) {
+PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
+                     const RankPlanOptions& options) {
   PipelineWork work = work_of(rounds, layout, costs, options.bytes_per_token);
   for (PipelineJob& job : work.jobs) {
     if (static_cast<size_t>(job.job) < options.optimizer_s.size()) job.optimizer_s = options.optimizer_s[static_cast<size_t>(job.job)];
   }
+  return work;
+}
+
+RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
+                    const RankPlanOptions& options) {
+  const PipelineWork work = work_of(rounds, layout, costs, options);
   return plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);
 }
 

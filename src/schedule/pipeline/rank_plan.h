@@ -58,6 +58,10 @@ struct RankPlanOptions {
 PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
                      int64_t bytes_per_token);
 
+/// The same with the jobs' optimizer steps.
+PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
+                     const RankPlanOptions& options);
+
 /// What every rank does when it computes in this order: with messages, optimizer steps and frees (make_schedule), proven
 /// (verify), and with recomputation written out layer by layer where a round's policy has it: a backward is then the head
 /// alone, where the stage has it, and for each layer from the stage's last down to its lowest adapted one recompute(l, l + 1),
