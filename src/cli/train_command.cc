@@ -212,7 +212,7 @@ void check_start(RunInputs& inputs, const TrainArguments& arguments, const Compu
   std::vector<PipelineLayout> process_layouts;
   if (ranks_are_processes) process_layouts = layouts;
   if (ranks_are_processes && layouts.empty()) {
-    process_layouts = balanced_layouts(inputs.model.files.config, report.jobs, costs,
+    process_layouts = balanced_layouts(inputs.model.files.config, shapes_of(report.jobs), costs,
                                        packing_policy(jobs_file.run, inputs.model.files.config), parallel_of(jobs_file.run));
   }
   report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_layouts, mistakes);
@@ -373,7 +373,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const Parallel parallel = parallel_of(run);
   std::vector<TensorShard> shards;
   if (processes != nullptr) {
-    process_layouts = !layouts.empty() ? layouts : balanced_layouts(files.config, jobs, costs, policy, parallel);
+    process_layouts = !layouts.empty() ? layouts : balanced_layouts(files.config, shapes_of(jobs), costs, policy, parallel);
     processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint,
                        arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
     use = backbone_use_of(process_layouts, 0, use.positions);

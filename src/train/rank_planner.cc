@@ -34,20 +34,19 @@ std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jo
   return shapes;
 }
 
-PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                               const DeviceCosts& costs, const PackingPolicy& policy, const ReplicaDegrees& degrees) {
-  const std::vector<JobShape> shapes = shapes_of(jobs);
+PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
+                               const PackingPolicy& policy, const ReplicaDegrees& degrees) {
   StageMachine machine = costs.machine;
   machine.recompute = policy.recompute;
   machine.link = link_of_sums(thread_link, machine);
-  StagePrices prices(model, shapes, machine);
-  return {.stages = balanced_stages(model, shapes, degrees.stages(), degrees.tensor, policy.token_budget, prices,
+  StagePrices prices(model, jobs, machine);
+  return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
                                     std::numeric_limits<int64_t>::max()),
           .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank))};
 }
 
-std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                                             const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel) {
+std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
+                                             const PackingPolicy& policy, const Parallel& parallel) {
   std::vector<PipelineLayout> layouts;
   for (const ReplicaDegrees& replica : parallel.replicas) layouts.push_back(balanced_layout(model, jobs, costs, policy, replica));
   return layouts;

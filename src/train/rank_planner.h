@@ -26,12 +26,12 @@ std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jo
 
 /// Divides the model among the ranks of a replica: stages are cut by cost (balanced_stages). jobs: all of the run, for where its time
 /// goes. At most as many stages as layers.
-PipelineLayout balanced_layout(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                               const DeviceCosts& costs, const PackingPolicy& policy, const ReplicaDegrees& degrees);
+PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
+                               const PackingPolicy& policy, const ReplicaDegrees& degrees);
 
 /// Of all replicas.
-std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, std::span<const std::unique_ptr<TrainingJob>> jobs,
-                                             const DeviceCosts& costs, const PackingPolicy& policy, const Parallel& parallel);
+std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
+                                             const PackingPolicy& policy, const Parallel& parallel);
 
 /// How one replica packs its rows otherwise than the round.
 struct ReplicaPacking {

@@ -21,10 +21,11 @@ void Trainer::start_ranks() {
   const DeviceCosts costs = options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device, options_.ranks);
   const std::vector<ReplicaDegrees>& degrees = options_.parallel.replicas;
   const double begin_s = seconds_since_start();
+  std::vector<JobShape> shapes = rank_planner_ != nullptr ? rank_planner_->jobs() : shapes_of(jobs_);  // data of ended jobs are gone
   ranks_ = options_.rank_group;
   if (ranks_ == nullptr) {
     std::vector<PipelineLayout> layouts = options_.layouts;
-    if (layouts.empty()) layouts = balanced_layouts(backbone_->config(), jobs_, costs, options_.policy, options_.parallel);
+    if (layouts.empty()) layouts = balanced_layouts(backbone_->config(), shapes, costs, options_.policy, options_.parallel);
     std::vector<ReplicaRanks> replicas;
     for (PipelineLayout& layout : layouts) {
       const int64_t degree = layout.tensor_parallel();
@@ -35,7 +36,6 @@ void Trainer::start_ranks() {
   RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
-  std::vector<JobShape> shapes = rank_planner_ != nullptr ? rank_planner_->jobs() : shapes_of(jobs_);  // data of ended jobs are gone
   rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), std::move(shapes), costs, std::vector(layouts.begin(), layouts.end()),
                                                 std::move(planning));
   start_refit(costs);

@@ -89,6 +89,27 @@ class Ranks(ProgramTest):
         self.assertEqual(len(json.loads(done.stdout.splitlines()[-1])["ranks"]), 2)
         self.assert_alike("auto", "one", 1e-8)
 
+    def test_prices_follow_what_was_measured_and_change_no_bit(self):
+        events = self.train("refitted")
+        self.train("fixed", "--replan=never")
+        for method in METHODS:
+            adapters = [(self.path / run / "jobs" / method / "adapter" / "adapter_model.safetensors").read_bytes()
+                        for run in ("refitted", "fixed")]
+            self.assertEqual(*adapters, method)
+        errors = events[-1]["prediction_errors"]
+        self.assertGreater(errors["rounds"], 0)
+        self.assertGreater(errors["before"], 0)
+        self.assertGreaterEqual(errors["after"], 0)
+        self.assertEqual(events[-1]["swaps"], [])
+        log = [json.loads(line) for line in (self.path / "refitted" / "metrics.jsonl").read_text().splitlines()]
+        refits = [event for event in log if event["event"] == "refit"]
+        self.assertGreater(len(refits), 0)
+        self.assertEqual(refits, [event for event in events if event["event"] == "refit"])
+        fixed = json.loads((self.path / "fixed" / "summary.json").read_text())
+        self.assertEqual(fixed["prediction_errors"], {"rounds": 0, "before": None, "after": None})
+        done = self.train("none", "--replan=sometimes", expect=2)
+        self.assertIn("--replan", done.stderr)
+
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"
         self.train("two", "--ranks=2", "--recompute=always", "--rank-trace", trace)

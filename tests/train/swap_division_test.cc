@@ -72,27 +72,28 @@ TEST(SwappedDivisions, OneHundredTimesLeaveTheAdaptersOfOneRankAndNothingElse) {
                                "dp=2+tp=2", "pp=2+tp=2", "dp=2,len=30+pp=2", "tp=2,len=35+pp=2"};
   TrainerOptions options = of_four_ranks();
   options.rounds_at_once = 1;
-  const char* now = degrees[0];
-  int64_t swaps = 0;
-  std::optional<Held> at_first;
-  const auto swap_to = [&](Trainer& trainer, const char* to) {
+  size_t now = 0;
+  int64_t swaps = 0, looks = 0;
+  Held at_first;
+  const auto swap_to = [&](Trainer& trainer, size_t to) {
     if (to == now) return;
-    ASSERT_TRUE(trainer.swap_division(division(to), "a test", "at random"));
+    ASSERT_TRUE(trainer.swap_division(division(degrees[to]), "a test", "at random"));
     now = to;
     ++swaps;
   };
   options.between_rounds = [&](Trainer& trainer) {
-    for (int i = 0; i < 5 && swaps < 110; ++i) swap_to(trainer, degrees[uniform_below(11, static_cast<uint64_t>(swaps), degrees.size())]);
-    if (swaps < 5 || trainer.so_far().rounds < 2) return;
-    // Every now and then as it was before.
-    if (at_first && swaps < 105) return;
-    swap_to(trainer, "pp=2,tp=2");
-    swap_to(trainer, degrees[0]);
-    if (!at_first) at_first = held_now();
-    EXPECT_EQ(held_now(), *at_first) << "after " << swaps << " swaps";
+    for (int i = 0; i < 5 && swaps < 105; ++i) {
+      swap_to(trainer, (now + 1 + uniform_below(11, static_cast<uint64_t>(swaps), degrees.size() - 1)) % degrees.size());
+    }
+    if (looks == 2 || swaps < (looks == 0 ? 10 : 105)) return;
+    swap_to(trainer, 1);
+    swap_to(trainer, 0);
+    if (looks++ == 0) at_first = held_now();
+    EXPECT_EQ(held_now(), at_first) << "after " << swaps << " swaps";
   };
   const RunSummary summary = swapped.trainer(specs, options)->run();
   EXPECT_GE(swaps, 100);
+  EXPECT_EQ(looks, 2);
   EXPECT_EQ(summary.swaps.size(), static_cast<size_t>(swaps));
   expect_equal_adapters(swapped, one, specs);
 }
@@ -156,7 +157,7 @@ RunSummary run_with(Planner& planner, Swaps& swaps, SmallRun& run, std::vector<J
 }
 
 std::vector<JobSpec> of_which_one_leaves() {
-  std::vector<JobSpec> specs = mixed_jobs(40);
+  std::vector<JobSpec> specs = mixed_jobs(24);
   specs[0].train.steps = 2;
   return specs;
 }
@@ -182,8 +183,8 @@ TEST(PlannedSwaps, AreMadeWhenAJobHasLeftAndItPays) {
   EXPECT_THAT(asked.tensor_degrees, ElementsAre(1, 2));
   ASSERT_EQ(swaps.told.size(), 1u);
   EXPECT_EQ(swaps.told.front().cause, "`plain` leaves");
-  EXPECT_EQ(swaps.told.front().before, "pp=2,dp=2");
-  EXPECT_EQ(swaps.told.front().after, "dp=4");
+  EXPECT_EQ(swaps.told.front().before, "dp=2,pp=2,tp=1");
+  EXPECT_EQ(swaps.told.front().after, "dp=4,pp=1,tp=1");
   EXPECT_THAT(swaps.told.front().reason, HasSubstr("of moving"));
   EXPECT_GE(swaps.told.front().round, 2);
   EXPECT_EQ(summary.ranks.size(), 4u);
