@@ -146,7 +146,6 @@ void check_emulated(const TrainArguments& arguments, const std::map<std::string,
   if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
   if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
   if (jobs_file.run.parallel == parallel_as_planned) refuse("run.parallel", "is auto, for which the planner would choose among divisions of this machine; accepted are stages, and degrees");
-  if (parallel_of(jobs_file.run).replicas.size() > 1) refuse("run.parallel", "replicas exchange gradients, of which an emulated rank has none; accepted is one replica");
   check_emulated_run(run_places, mistakes);
   for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
 }
@@ -167,7 +166,7 @@ ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mi
 
 std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& model, const ModelConfig& config, Diagnostics& mistakes) {
   try {
-    return read_emulated_times(emulated_file(run.device), config, model.dtype, run.ranks, parallel_of(run).replicas.front().tensor);
+    return read_emulated_times(emulated_file(run.device), config, model.dtype, parallel_of(run));
   } catch (const UserError& error) {
     mistakes.add("", 0, "", error.what());
     return std::nullopt;
@@ -420,7 +419,10 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
       if (rank.tensor_limit_bytes > 0) options.rank_tensor_limits.push_back(rank.tensor_limit_bytes);
     }
   }
-  if (emulated) options.rank_link = emulated->device->link;
+  if (emulated) {
+    options.rank_link = emulated->device->link;
+    options.exchange_link = emulated->device->exchange_link;
+  }
   options.policy = policy;
   options.recompute = run.recompute;
   options.ranks = run.ranks;

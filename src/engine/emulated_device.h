@@ -26,7 +26,8 @@ struct EmulatedDevice {
   std::function<double(int64_t values, int64_t moment_count)> optimizer_seconds;
   /// Among the ranks that divide layers.
   std::function<double(int64_t bytes, int64_t ranks)> all_reduce_seconds;
-  Link link;  ///< from a rank to its neighbour in the pipeline
+  Link link;           ///< from a rank to its neighbour in the pipeline
+  Link exchange_link;  ///< of a rank to those of other replicas
 
   // The outside world. A test whose clock stands still sees times that follow from the device alone.
   std::function<double()> now_s = steady_seconds;

@@ -24,10 +24,8 @@ double Stage::emulate(const Operator& op, MicrobatchState& state) {
 /// Those that the operator makes with its group where it computes (Stage::run, ops/sharded_head.h).
 void Stage::emulate_sums(const Operator& op, const MicrobatchState& state) {
   const int64_t hidden = backbone_->config().hidden_size, ranks = shape_.tensor_parallel;
-  const auto sum = [&](int64_t values) {
-    at::Tensor zeros = at::zeros({values}, accumulation_dtype(backbone_->compute()));
-    group_->all_reduce(zeros);
-  };
+  const auto value_bytes = static_cast<int64_t>(c10::elementSize(accumulation_dtype(backbone_->compute())));
+  const auto sum = [&](int64_t values) { group_->emulate_all_reduce(values * value_bytes); };
   if (op.communicates || op.kind == OperatorKind::embedding) return sum(state.token_count() * hidden);
   const bool trains = op.kind == OperatorKind::head;
   const int64_t rows = state.labels.size(0);

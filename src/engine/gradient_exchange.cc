@@ -163,6 +163,7 @@ JobExchange exchange_of(const Adapter& whole, std::span<const HeldAdapter> ranks
     const bool reaches = std::ranges::any_of(ranks[rank].layers, [&](const LayerRange& range) { return range.end > whole.lowest_layer(); });
     if (reaches) result.ranks.push_back(static_cast<int32_t>(rank));
   }
+  result.messages = exchange_messages(result.slices, result.ranks);
   return result;
 }
 
@@ -173,7 +174,7 @@ JobExchange part_of_exchange(const JobExchange& exchange, const Adapter& whole, 
     place.push_back(count);
     if (contains(layers, parameter.layer)) ++count;
   }
-  JobExchange part{.slices = {}, .ranks = exchange.ranks};
+  JobExchange part{.slices = {}, .ranks = exchange.ranks, .messages = exchange.messages};
   for (const GradientSlice& slice : exchange.slices) {
     if (!holds(slice, rank)) continue;
     part.slices.push_back(slice);
@@ -198,9 +199,15 @@ GradientExchange::~GradientExchange() {
   thread_.join();
 }
 
+void GradientExchange::keep_time(EmulatedClock& clock) {
+  const std::lock_guard lock(mutex_);
+  clock_ = &clock;
+  emulated_.emplace(communicator_, clock.device());
+}
+
 void GradientExchange::post(const JobStep& step, const at::Tensor& loss) {
   const std::lock_guard lock(mutex_);
-  posted_[step] = loss;
+  posted_[step] = {loss, clock_ != nullptr ? clock_->free_s() : 0};
   changed_.notify_all();
 }
 
@@ -211,11 +218,12 @@ const std::vector<int32_t>& GradientExchange::ranks_of(const JobStep& step) cons
 at::Tensor GradientExchange::wait(const JobStep& step) {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return failure_ != nullptr || records_.contains(step); });
-  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  const auto found = records_.find(step);
-  if (found == records_.end()) std::rethrow_exception(failure_);
-  return found->second;
+  changed_.wait(lock, [&] { return failure_ != nullptr || exchanged_.contains(step); });
+  const auto found = exchanged_.find(step);
+  if (found == exchanged_.end()) std::rethrow_exception(failure_);
+  waited_s_ += clock_ != nullptr ? clock_->wait_until(found->second.at_s)
+                                 : std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return found->second.record;
 }
 
 void GradientExchange::run() {
@@ -223,16 +231,16 @@ void GradientExchange::run() {
   omp_set_num_threads(1);  // the rank's threads compute meanwhile
   try {
     for (const Step& step : steps_) {
-      at::Tensor loss;
+      Posted posted;
       {
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [&] { return closing_ || posted_.contains(step.step); });
         if (!posted_.contains(step.step)) return;
-        loss = posted_.at(step.step);
+        posted = posted_.at(step.step);
       }
-      const at::Tensor record = exchange(step, loss);
+      const Exchanged exchanged = emulated_ ? emulate(step, posted) : Exchanged{.record = exchange(step, posted.loss)};
       const std::lock_guard lock(mutex_);
-      records_[step.step] = record;
+      exchanged_[step.step] = exchanged;
       changed_.notify_all();
     }
   } catch (...) {
@@ -243,6 +251,14 @@ void GradientExchange::run() {
     changed_.notify_all();
     on_failure_(std::current_exception());
   }
+}
+
+GradientExchange::Exchanged GradientExchange::emulate(const Step& step, const Posted& posted) {
+  const at::ScalarType summed = accumulation_dtype(step.adapter->setup().compute);
+  Exchanged exchanged{.record = at::zeros({2}, at::kDouble)};
+  exchanged.at_s = emulated_->exchange(step.exchange->messages, static_cast<int64_t>(c10::elementSize(summed)), posted.at_s);
+  sent_bytes_ = emulated_->sent_bytes();
+  return exchanged;
 }
 
 at::Tensor GradientExchange::exchange(const Step& step, const at::Tensor& loss) {

@@ -18,6 +18,7 @@
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
 #include "engine/adapter_state.h"
+#include "engine/emulated_exchange.h"
 #include "schedule/gradient_slices.h"
 #include "schedule/pipeline/pipeline_work.h"
 
@@ -34,6 +35,7 @@ struct HeldAdapter {
 struct JobExchange {
   std::vector<GradientSlice> slices;  ///< of Adapter::parameters()
   std::vector<int32_t> ranks;         ///< that take part; the first adds up what is known of the step
+  ExchangeMessages messages;        ///< between all of them; a process other than the first has none
 };
 
 /// whole: any adapter with all of the job's parameters at their whole sizes. ranks: of all replicas, in the order of their numbers. A
@@ -71,6 +73,10 @@ class GradientExchange {
   GradientExchange(const GradientExchange&) = delete;
   GradientExchange& operator=(const GradientExchange&) = delete;
 
+  /// On an emulated device, before the first post: gradients are not sent, and exchanging them takes the device's time, beside that of
+  /// the rank, whose clock outlives this.
+  void keep_time(EmulatedClock& clock);
+
   /// The step's gradients are complete here, and not touched until wait() has returned. loss: f64 scalar; of ranks without a head 0.
   void post(const JobStep& step, const at::Tensor& loss);
   /// Ranks that take part in a step.
@@ -83,7 +89,19 @@ class GradientExchange {
   int64_t sent_bytes() const { return sent_bytes_; }
 
  private:
+  /// What a rank has posted, and when by an emulated device's clock.
+  struct Posted {
+    at::Tensor loss;
+    double at_s = 0;
+  };
+  /// Of a step that has been exchanged, and since when by that clock.
+  struct Exchanged {
+    at::Tensor record;
+    double at_s = 0;
+  };
+
   void run();
+  Exchanged emulate(const Step& step, const Posted& posted);
   at::Tensor exchange(const Step& step, const at::Tensor& loss);
   at::Tensor add_slices(const Step& step);
   void wait_for(std::vector<std::shared_ptr<Transfer>>& transfers);
@@ -95,12 +113,14 @@ class GradientExchange {
   const OnProgress on_progress_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<JobStep, at::Tensor> posted_;   ///< losses
-  std::map<JobStep, at::Tensor> records_;
+  std::map<JobStep, Posted> posted_;
+  std::map<JobStep, Exchanged> exchanged_;
   std::exception_ptr failure_;
   bool closing_ = false;
   double waited_s_ = 0;
   int64_t sent_bytes_ = 0;
+  EmulatedClock* clock_ = nullptr;
+  std::optional<EmulatedExchange> emulated_;
   std::thread thread_;
 };
 

@@ -103,6 +103,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
   try {
     join(group);
     exchange_ = exchange;
+    if (exchange != nullptr && clock_ != nullptr) exchange->keep_time(*clock_);
     begin(plan.rounds, rounds);
     messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
                                                clock_ != nullptr ? at::Device(at::kCPU) : backbone_->device(), progress.get(),
@@ -397,7 +398,7 @@ void Interpreter::reduce(const Action& action) {
   for (auto& [index, own] : stages_) {
     if (index < lowest_stage_.at(step)) continue;
     if (group_ != nullptr) group_->reduce_gradients(*round.adapter, own.layers);
-    if (!own.stage.shape().has_head || round.adapter->setup().shard.index > 0) continue;
+    if (clock_ != nullptr || !own.stage.shape().has_head || round.adapter->setup().shard.index > 0) continue;
     if (steps_on_host(*round.adapter)) {
       unread_.read(read_tensor);
       loss = at::scalar_tensor(round.loss_sum, at::kDouble);
@@ -466,8 +467,7 @@ void Interpreter::make_step(JobRound& round, int32_t stage, const at::Tensor& re
 at::Tensor Interpreter::emulate_record(const JobRound& round, const LayerRange& layers) {
   if (group_ == nullptr) return no_record();
   group_->reduce_gradients(*round.adapter, layers);
-  at::Tensor squares = at::zeros({1}, at::kDouble);
-  group_->all_reduce(squares);
+  group_->emulate_all_reduce(sizeof(double));  // squares
   return no_record();
 }
 

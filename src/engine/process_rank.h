@@ -65,6 +65,7 @@ class ProcessRank {
   /// How it exchanges a job's gradients with other replicas; must stand while a job trains whose steps are exchanged.
   void set_exchange(int32_t job, JobExchange exchange) { exchanges_[job] = std::move(exchange); }
   bool has_exchange(int32_t job) const { return exchanges_.contains(job); }
+  const JobExchange& exchange_of(int32_t job) const { return exchanges_.at(job); }
   void forget_exchange(int32_t job) { exchanges_.erase(job); }
 
   /// Of the last run: whether it began to compute, and what came of it.

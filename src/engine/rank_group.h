@@ -51,6 +51,9 @@ class RankGroup {
   /// Called after each operator by every rank of this process. Between runs. What it throws breaks the run off.
   virtual void observe(std::function<void(int32_t rank, const Operator&)> after_operator) = 0;
 
+  /// What its ranks send each other to exchange a job's gradients between replicas; nothing where there is one. After share, between runs.
+  virtual ExchangeMessages exchange_messages_of(int32_t /*job*/, const Adapter& /*adapter*/) { return {}; }
+
   /// Of the last run.
   virtual const RankTimes& times() const = 0;
 

@@ -128,6 +128,12 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   if (broke_off) throw_first_error(answers, error);
 }
 
+ExchangeMessages RankLeader::exchange_messages_of(int32_t job, const Adapter& adapter) {
+  if (layouts().size() == 1) return {};
+  if (!rank_.has_exchange(job)) agree_on_exchange(job, adapter);
+  return rank_.exchange_of(job).messages;
+}
+
 void RankLeader::agree_on_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
   if (plans.exchanges.empty()) return;
   for (const JobRound& round : rounds) {

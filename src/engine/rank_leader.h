@@ -28,6 +28,7 @@ class RankLeader : public RankGroup {
   using RankGroup::run;
   void run(const ReplicaPlans& plans, std::span<JobRound> rounds) override;
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;
+  ExchangeMessages exchange_messages_of(int32_t job, const Adapter& adapter) override;
   const RankTimes& times() const override { return times_; }
   void share(int32_t job, const Adapter& adapter) override;
   void forget(int32_t job) override;

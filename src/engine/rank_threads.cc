@@ -136,6 +136,10 @@ const JobExchange& RankThreads::exchange_of_job(int32_t job, const Adapter& whol
   return exchanges_[job] = exchange_of(whole, held);
 }
 
+ExchangeMessages RankThreads::exchange_messages_of(int32_t job, const Adapter& adapter) {
+  return replicas_.size() > 1 ? exchange_of_job(job, adapter).messages : ExchangeMessages{};
+}
+
 void RankThreads::deal_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds) {
   std::map<JobStep, size_t> place;
   for (size_t i = 0; i < rounds.size(); ++i) place[{rounds[i].job, rounds[i].batch->step}] = i;

@@ -42,6 +42,7 @@ class RankThreads : public RankGroup {
   using RankGroup::run;
   void run(const ReplicaPlans& plans, std::span<JobRound> rounds) override;
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;
+  ExchangeMessages exchange_messages_of(int32_t job, const Adapter& adapter) override;
   const RankTimes& times() const override { return times_; }
 
   // Where layers are divided, or there are several replicas, the ranks step shards of the adapters. Elsewhere these do nothing.

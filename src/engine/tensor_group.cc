@@ -11,21 +11,21 @@
 namespace cotune {
 
 void TensorGroup::all_reduce(at::Tensor& values) {
-  if (clock_ != nullptr) {
-    clock_->settle();
-    const double takes_s = clock_->device().all_reduce_seconds(static_cast<int64_t>(values.nbytes()), communicator_.size());
-    communicator_.all_reduce(values);
-    ++collectives_;
-    waited_s_ += clock_->wait_until(clock_->free_s() + takes_s);
-    waited_s_ += clock_->wait_until_now();
-    return;
-  }
   const auto begin = std::chrono::steady_clock::now();
   if (progress_ != nullptr) progress_->wait_for_group();
   communicator_.all_reduce(values);
   if (progress_ != nullptr) progress_->go_on();
   ++collectives_;
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void TensorGroup::emulate_all_reduce(int64_t bytes) {
+  at::Tensor ready_s = at::zeros({communicator_.size()}, at::kDouble);
+  ready_s[communicator_.rank()] = clock_->free_s();
+  communicator_.all_reduce(ready_s);
+  ++collectives_;
+  waited_s_ += clock_->wait_until(ready_s.max().item<double>() + clock_->device().all_reduce_seconds(bytes, communicator_.size()));
+  waited_s_ += clock_->wait_until_now();
 }
 
 at::Tensor TensorGroup::sum(const at::Tensor& partial) {
@@ -50,11 +50,7 @@ void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
     count += c10::multiply_integers(whole_sizes(parameter));
   }
   if (summands.empty()) return;
-  if (summands.front()->gradient.is_meta()) {
-    at::Tensor zeros = at::zeros({count}, summands.front()->gradient.scalar_type());
-    all_reduce(zeros);
-    return;
-  }
+  if (clock_ != nullptr) return emulate_all_reduce(count * static_cast<int64_t>(summands.front()->gradient.element_size()));
   // Where several ranks share a part and others have other parts (kv heads), each adds to its place in the
   // whole.
   at::Tensor values = at::zeros({count}, summands.front()->gradient.options());

@@ -20,8 +20,11 @@ class TensorGroup {
   explicit TensorGroup(Communicator& communicator, RankProgress* progress = nullptr)
       : communicator_(communicator), progress_(progress) {}
 
-  /// On an emulated device, whose clock outlives this: sums are sent as ever, and take the device's time where that is longer.
+  /// On an emulated device, whose clock outlives this: nothing is added.
   void keep_time(EmulatedClock* clock) { clock_ = clock; }
+  /// There, in the place of a sum of so many bytes: a collective in which ranks tell each other since when they are ready. All go on when
+  /// the last one is and the device's time has passed, or when it has come to its end here, whichever is later.
+  void emulate_all_reduce(int64_t bytes);
 
   /// values := sum over the ranks, in their dtype; equal bits on all.
   void all_reduce(at::Tensor& values);
@@ -31,8 +34,7 @@ class TensorGroup {
   at::Tensor sum(const at::Tensor& partial);
 
   /// Of the gradients of these layers' parameters, what is a summand on each rank (ShardPlace::is_summand)
-  /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind. Gradients of the meta
-  /// device are sent as zeros.
+  /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind.
   void reduce_gradients(Adapter& adapter, LayerRange layers);
 
   /// Counts all_reduce, and the seconds spent in it.

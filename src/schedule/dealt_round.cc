@@ -58,6 +58,7 @@ std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, co
 RankPlan idle_plan(const PipelineLayout& layout) {
   RankPlan plan;
   plan.ranks.resize(static_cast<size_t>(layout.rank_count()));
+  plan.work = {.rank_count = layout.rank_count(), .stage_rank = layout.stage_rank, .jobs = {}, .microbatches = {}};
   plan.schedule.ranks.resize(plan.ranks.size());
   plan.predicted.ranks.resize(plan.ranks.size());
   return plan;

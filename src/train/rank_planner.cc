@@ -57,7 +57,7 @@ RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, c
     : model_(model), machine_(costs.machine), jobs_(std::move(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {
   machine_.link = link_of_sums(options_.link, machine_);
   options_.longest_rows.resize(layouts_.size(), 0);
-  optimizer_s_.resize(layouts_.size());
+  step_s_.resize(layouts_.size());
   for (const JobShape& job : jobs_) add_optimizer_step(job);
 }
 
@@ -66,8 +66,7 @@ void RankPlanner::add(const TrainingJob& job) {
   add_optimizer_step(jobs_.back());
 }
 
-/// As if every rank of a replica had as many of the job's values. Where ranks divide layers, the sum of gradients that goes before it is
-/// its part.
+/// As if every rank of a replica had as many of the job's values.
 void RankPlanner::add_optimizer_step(const JobShape& job) {
   int64_t values = 0, summands = 0;
   for (const AdapterShape& adapter : job.adapters) {
@@ -77,8 +76,8 @@ void RankPlanner::add_optimizer_step(const JobShape& job) {
   for (size_t replica = 0; replica < layouts_.size(); ++replica) {
     const PipelineLayout& layout = layouts_[replica];
     const auto bytes = static_cast<double>(summands / layout.rank_count() * machine_.element_size());
-    optimizer_s_[replica].push_back(optimizer_seconds(values / layout.worker_count(), job.moment_count, machine_.device) +
-                                    (summands > 0 ? all_reduce_seconds(bytes, layout.tensor_parallel(), machine_.link) : 0));
+    step_s_[replica].optimizer_s.push_back(optimizer_seconds(values / layout.worker_count(), job.moment_count, machine_.device));
+    step_s_[replica].reduce_s.push_back(summands > 0 ? all_reduce_seconds(bytes, layout.tensor_parallel(), machine_.link) : 0);
   }
 }
 
@@ -86,6 +85,12 @@ StagePrices& RankPlanner::prices(bool recompute) {
   StageMachine machine = machine_;
   machine.recompute = recompute;
   return prices_.try_emplace(recompute, model_, jobs_, machine).first->second;
+}
+
+std::vector<double> RankPlanner::step_seconds(size_t replica) const {
+  std::vector<double> seconds = step_s_[replica].optimizer_s;
+  for (size_t job = 0; job < seconds.size(); ++job) seconds[job] += step_s_[replica].reduce_s[job];
+  return seconds;
 }
 
 WorkCorrections RankPlanner::corrections_of(size_t replica, size_t stage) const {
@@ -100,7 +105,7 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
     int64_t kept_bytes = 0;
   };
   ReplicaPrices& own = priced.replicas[replica];
-  own = {.stage_count = stage_count, .work = {}, .optimizer_s = optimizer_s_[replica]};
+  own = {.stage_count = stage_count, .work = {}, .optimizer_s = step_seconds(replica)};
   std::map<const StepPlan*, size_t> first;  // the plans stay where they are when their vector is moved
   std::vector<Rest> rest;                   // beside own.work
   for (const StepPlan& plan : plans) {
@@ -126,13 +131,13 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
   RankPlanOptions options{.order = options_.order,
                           .cluster = {.link = options_.link},
                           .bytes_per_token = model_.hidden_size * machine_.element_size(),
-                          .optimizer_s = optimizer_s_[replica],
+                          .optimizer_s = step_seconds(replica),
                           .most_in_flight = layout.rank_count()};
   for (double& seconds : options.optimizer_s) seconds = corrections_of(replica, 0).step.of(seconds);
   RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
   double uncorrected_s = plan.predicted.makespan_s;
   if (!corrections_.empty()) {
-    options.optimizer_s = optimizer_s_[replica];
+    options.optimizer_s = step_seconds(replica);
     uncorrected_s = simulate(work_of(plan.rounds, layout, cost(false), options), plan.schedule, options.cluster).makespan_s;
   }
   priced.uncorrected_s = std::max(priced.uncorrected_s, uncorrected_s);
@@ -190,7 +195,8 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
   return RowDispatcher(std::move(replicas), options_.dispatch).deal(plan.batches);
 }
 
-std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
+std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds,
+                                                      const ExchangeCosts& exchanges, PricedRounds& priced) {
   priced = {.replicas = std::vector<ReplicaPrices>(layouts_.size())};
   std::vector<DealtRound> dealt;
   for (const StepPlan& plan : plans) dealt.push_back(deal(plan));
@@ -208,7 +214,21 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
     }
     return order(replica, std::move(own), shares, priced);
   });
-  if (planned) planned->longest_exchange_s = longest_exchange_s();
+  if (!planned) return planned;
+  const auto longest = [&] {
+    double seconds = 0;
+    for (const RankPlan& plan : planned->replicas) seconds = std::max(seconds, plan.predicted.makespan_s);
+    return seconds;
+  };
+  std::vector<ReplicaSeconds> steps = step_s_;
+  for (size_t replica = 0; replica < steps.size(); ++replica) {
+    for (double& seconds : steps[replica].optimizer_s) seconds = corrections_of(replica, 0).step.of(seconds);
+  }
+  predict_exchanges(*planned, layouts_, steps, {.link = options_.link}, exchanges);
+  const double exposed_s = longest() - priced.corrected_s;
+  priced.uncorrected_s += exposed_s;
+  priced.corrected_s += exposed_s;
+  planned->longest_exchange_s = longest_exchange_s();
   return planned;
 }
 
@@ -219,12 +239,13 @@ double RankPlanner::longest_exchange_s() const {
     int64_t values = 0;
     for (const AdapterShape& adapter : job.adapters) values += parameter_count(model_, adapter);
     const auto bytes = static_cast<double>(values * std::max<int64_t>(4, machine_.element_size()));
-    longest = std::max(longest, options_.link.latency_s + 2 * bytes / options_.link.bytes_per_s);
+    longest = std::max(longest, options_.exchange_link.latency_s + 2 * bytes / options_.exchange_link.bytes_per_s);
   }
   return longest;
 }
 
-std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds) {
+std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds,
+                                          const std::map<int32_t, ExchangeMessages>& exchanges) {
   std::vector<PlannedRun> runs;
   if (layouts_.size() == 1) {
     PlannedRun& run = runs.emplace_back();
@@ -234,12 +255,13 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
     return runs;
   }
   PricedRounds priced;
-  if (std::optional<ReplicaPlans> together = plan_at_once(plans, rounds, priced)) {
+  const ExchangeCosts costs{.messages = exchanges, .value_bytes = std::max<int64_t>(4, machine_.element_size()), .link = options_.exchange_link};
+  if (std::optional<ReplicaPlans> together = plan_at_once(plans, rounds, costs, priced)) {
     runs.push_back({std::move(*together), plans.size(), std::move(priced)});
     return runs;
   }
   for (const StepPlan& plan : plans) {
-    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, rounds, priced);
+    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, rounds, costs, priced);
     COTUNE_CHECK(alone.has_value(), "the exchanges of a single round wait for each other");
     runs.push_back({std::move(*alone), 1, std::move(priced)});
   }

@@ -47,6 +47,7 @@ struct RankPlannerOptions {
   DispatchRule dispatch = DispatchRule::balanced;
   std::vector<int64_t> longest_rows;  ///< that each takes, in tokens; 0: any
   std::vector<ReplicaPacking> packing;  ///< of each; empty: all as the round
+  Link exchange_link = thread_link;     ///< over which a rank sends gradients to other replicas
 };
 
 /// Plans of replicas that run at once, and how many of the rounds they are.
@@ -72,14 +73,19 @@ class RankPlanner {
   void correct(std::vector<std::vector<WorkCorrections>> corrections) { corrections_ = std::move(corrections); }
 
   /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them. All in one run, unless replicas that overlap
-  /// rounds would wait for each other (with_exchanges): then one after the other.
-  std::vector<PlannedRun> plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds);
+  /// rounds would wait for each other (with_exchanges): then one after the other. exchanges: of several replicas, by job, of those whose
+  /// gradients are exchanged (RankGroup::exchange_messages_of); what they take is predicted too.
+  std::vector<PlannedRun> plan(std::vector<StepPlan> plans, std::span<const JobRound> rounds,
+                               const std::map<int32_t, ExchangeMessages>& exchanges = {});
 
  private:
   StagePrices& prices(bool recompute);
   void add_optimizer_step(const JobShape& job);
   RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
-  std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
+  std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, const ExchangeCosts& exchanges,
+                                           PricedRounds& priced);
+  /// By job, of its optimizer step on a stage and the sums before it.
+  std::vector<double> step_seconds(size_t replica) const;
   WorkCorrections corrections_of(size_t replica, size_t stage) const;
   Configuration configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row);
   DealtRound deal(const StepPlan& plan);
@@ -92,7 +98,7 @@ class RankPlanner {
   std::map<bool, StagePrices> prices_;  ///< by whether activations are made again
   std::vector<PipelineLayout> layouts_;
   RankPlannerOptions options_;
-  std::vector<std::vector<double>> optimizer_s_;  ///< by replica and job
+  std::vector<ReplicaSeconds> step_s_;  ///< by replica
   std::vector<std::vector<WorkCorrections>> corrections_;  ///< by replica and stage; empty: none
 };
 

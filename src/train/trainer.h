@@ -42,6 +42,7 @@ struct TrainerOptions {
   int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
   std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
   std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
+  std::optional<Link> exchange_link;           ///< between replicas; unset: the same
   /// How the ranks divide the model where it is not as the stages of one pipeline. ranks is their number.
   Parallel parallel{.replicas = {}};
   std::vector<PipelineLayout> layouts;         ///< of the replicas, where they are threads; empty: cut by predicted cost
@@ -192,6 +193,8 @@ class Trainer {
   /// many rounds there are then.
   size_t add_rounds_ahead(std::vector<JobRound>& rounds);
   void run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds);
+  /// What replicas send each other after these rounds, by job.
+  std::map<int32_t, ExchangeMessages> exchanges_of(std::span<const JobRound> rounds);
   void run_alone(const StepPlan& plan, std::span<JobRound> rounds);
   void run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds);
   void count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds);

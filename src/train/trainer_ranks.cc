@@ -34,6 +34,7 @@ void Trainer::start_ranks() {
     ranks_ = std::make_shared<RankThreads>(std::move(replicas));
   }
   RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
+  planning.exchange_link = options_.exchange_link.value_or(planning.link);
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
   rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), std::move(shapes), costs, std::vector(layouts.begin(), layouts.end()),
@@ -118,7 +119,7 @@ void Trainer::run_alone(const StepPlan& plan, std::span<JobRound> rounds) {
 
 void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) return run_alone(plans.front(), rounds);
-  for (const PlannedRun& run : rank_planner_->plan({plans.begin(), plans.end()}, rounds)) {
+  for (const PlannedRun& run : rank_planner_->plan({plans.begin(), plans.end()}, rounds, exchanges_of(rounds))) {
     size_t jobs = 0;
     for (const StepPlan& plan : plans.first(run.round_count)) jobs += plan.batches.size();
     run_on_ranks(run, rounds.first(jobs));
@@ -127,6 +128,16 @@ void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rou
     rounds = rounds.subspan(jobs);
     plans = plans.subspan(run.round_count);
   }
+}
+
+std::map<int32_t, ExchangeMessages> Trainer::exchanges_of(std::span<const JobRound> rounds) {
+  std::map<int32_t, ExchangeMessages> exchanges;
+  if (ranks_->layouts().size() == 1) return exchanges;
+  for (const JobRound& round : rounds) {
+    if (round.purpose != RoundPurpose::train || exchanges.contains(round.job)) continue;
+    exchanges[round.job] = ranks_->exchange_messages_of(round.job, *round.adapter);
+  }
+  return exchanges;
 }
 
 void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds) {

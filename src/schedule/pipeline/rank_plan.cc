@@ -151,7 +151,7 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster) {
-  RankPlan plan{.rounds = std::move(rounds), .schedule = make_schedule(work, order, cluster), .predicted = {}, .ranks = {}};
+  RankPlan plan{.rounds = std::move(rounds), .work = work, .schedule = make_schedule(work, order, cluster), .predicted = {}, .ranks = {}};
   verify(work, plan.schedule);
   plan.predicted = simulate(work, plan.schedule, cluster);
   for (const std::vector<Action>& actions : plan.schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));

@@ -35,8 +35,9 @@ PipelineLayout one_rank(const ModelConfig& config);
 
 struct RankPlan {
   std::vector<StepPlan> rounds;             ///< in order; each job's steps ascend. Their own `actions` are not read
+  PipelineWork work;                        ///< the rounds as the schedule has them, by the costs
   PipelineSchedule schedule;                ///< as it was proven: without recomputation
-  PipelineSimulation predicted;             ///< of the schedule, by the costs
+  PipelineSimulation predicted;             ///< of the schedule
   std::vector<std::vector<Action>> ranks;   ///< what the engine executes. Action::microbatch counts over the microbatches of all rounds, one after another
 };
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
 namespace {
@@ -272,8 +273,9 @@ std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const P
     RankPlan& plan = plans.replicas[replica];
     const std::vector<std::set<JobStep>> microbatches = steps_of_microbatches(plan);
     for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-      plan.ranks[rank] =
-          ListWriter(window, layouts[replica], microbatches, plan.ranks[rank], static_cast<int32_t>(rank)).run();
+      for (std::vector<Action>* list : {&plan.schedule.ranks[rank], &plan.ranks[rank]}) {
+        *list = ListWriter(window, layouts[replica], microbatches, *list, static_cast<int32_t>(rank)).run();
+      }
     }
     graph.add(plan);
   }
@@ -281,6 +283,22 @@ std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const P
   if (!order) return std::nullopt;
   plans.exchanges = std::move(*order);
   return plans;
+}
+
+void predict_exchanges(ReplicaPlans& plans, std::span<const PipelineLayout> layouts, std::span<const ReplicaSeconds> seconds,
+                       const PipelineCluster& cluster, const ExchangeCosts& costs) {
+  std::vector<SharingReplica> replicas;
+  for (size_t replica = 0; replica < layouts.size(); ++replica) {
+    replicas.push_back({.work = &plans.replicas[replica].work,
+                        .schedule = &plans.replicas[replica].schedule,
+                        .cluster = cluster,
+                        .optimizer_s = seconds[replica].optimizer_s,
+                        .reduce_s = seconds[replica].reduce_s,
+                        .first_rank = first_rank_of(layouts, replica),
+                        .tensor_parallel = layouts[replica].tensor_parallel()});
+  }
+  std::vector<PipelineSimulation> predicted = simulate(replicas, costs, plans.exchanges);
+  for (size_t replica = 0; replica < layouts.size(); ++replica) plans.replicas[replica].predicted = std::move(predicted[replica]);
 }
 
 }  // namespace cotune

@@ -30,7 +30,7 @@ struct ReplicaPlans {
 
   double longest_exchange_s = 0;     ///< predicted, of one job's gradients
 
-  double predicted_s() const;  ///< of the slowest replica
+  double predicted_s() const;  ///< of the slowest replica; with what exchanges take once predict_exchanges has been called
 };
 
 /// Lets the replicas' plans exchange gradients. `rounds`: every job's steps round by round, also those of which a replica has no
@@ -41,8 +41,19 @@ struct ReplicaPlans {
 ///                     replicas, among them the squared norm and the loss
 /// The messages that bring the norm alone are left out. Fills `exchanges` such that no rank waits for ever, whatever the times
 /// turn out to be, where all exchange in that order. Nothing, where there is no such order: replicas whose rounds overlap in unlike
-/// orders may wait for each other. A single round always has one.
+/// orders may wait for each other. A single round always has one. The schedules become such lists too; predictions stay those of
+/// replicas that wait for nobody.
 std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const PipelineLayout> layouts,
                                            std::span<const std::vector<SharedStep>> rounds);
+
+/// What a job's step takes on every rank of a replica, by job, beside its microbatches.
+struct ReplicaSeconds {
+  std::vector<double> optimizer_s;
+  std::vector<double> reduce_s;  ///< sums among the ranks that divide a layer, before gradients are posted
+};
+
+/// Predicts all replicas at once, with exchanges that steps wait for (simulate). plans: of with_exchanges, and not of an evaluation.
+void predict_exchanges(ReplicaPlans& plans, std::span<const PipelineLayout> layouts, std::span<const ReplicaSeconds> seconds,
+                       const PipelineCluster& cluster, const ExchangeCosts& costs);
 
 }  // namespace cotune

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <queue>
 #include <set>
@@ -12,12 +13,60 @@
 namespace cotune {
 namespace {
 
+struct Event {
+  enum Kind { computed, copied, link_free, arrived, pace_changes, exchanged };
+  double time_s = 0;
+  int64_t number = 0;
+  Kind kind = computed;
+  size_t replica = 0;
+  size_t index = 0;     // of the rank; link_free, arrived: of the link
+  int64_t version = 0;  // computed: void unless the rank's
+  bool operator>(const Event& other) const {
+    return std::pair(time_s, number) > std::pair(other.time_s, other.number);
+  }
+};
+
+/// Of all replicas.
+class Events {
+ public:
+  double now_s() const { return now_s_; }
+  /// Ascending.
+  int64_t number() { return number_++; }
+  void push(Event event) {
+    event.number = number();
+    events_.push(event);
+  }
+  bool empty() const { return events_.empty(); }
+  Event pop() {
+    const Event event = events_.top();
+    events_.pop();
+    now_s_ = event.time_s;
+    return event;
+  }
+
+ private:
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  int64_t number_ = 0;
+  double now_s_ = 0;
+};
+
+/// What a pipeline that is one of several replicas has besides.
+struct Sharing {
+  const SharingReplica* costs = nullptr;
+  const ExchangeTimes* exchanges = nullptr;
+  std::function<void(size_t replica, size_t rank, const JobStep& step)> post;  // gradients are complete there
+};
+
 class Simulator {
  public:
-  Simulator(const PipelineWork& work, const PipelineSchedule& schedule, const PipelineCluster& cluster)
+  Simulator(const PipelineWork& work, const PipelineSchedule& schedule, const PipelineCluster& cluster, Events& events,
+            size_t replica = 0, Sharing sharing = {})
       : work_(work),
         schedule_(schedule),
         cluster_(cluster),
+        events_(events),
+        replica_(replica),
+        sharing_(std::move(sharing)),
         ranks_(schedule.ranks.size()),
         arrived_(2 * work.microbatches.size() * static_cast<size_t>(work.stage_count()), false) {
     COTUNE_CHECK(schedule.ranks.size() == static_cast<size_t>(work.rank_count),
@@ -34,35 +83,47 @@ class Simulator {
     }
     for (const Slowdown& slowdown : cluster.slowdowns) {
       if (slowdown.rank < 0 || slowdown.rank >= work.rank_count) continue;
-      events_.push({slowdown.from_s, number_++, Event::pace_changes, static_cast<size_t>(slowdown.rank)});
-      events_.push({slowdown.until_s, number_++, Event::pace_changes, static_cast<size_t>(slowdown.rank)});
+      push(slowdown.from_s, Event::pace_changes, static_cast<size_t>(slowdown.rank));
+      push(slowdown.until_s, Event::pace_changes, static_cast<size_t>(slowdown.rank));
     }
   }
 
-  PipelineSimulation run() {
+  void begin() {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) advance(rank);
-    while (!events_.empty() && ranks_left() > 0) {
-      const Event event = events_.top();
-      events_.pop();
-      now_s_ = event.time_s;
-      switch (event.kind) {
-        case Event::computed:
-          if (ranks_[event.index].version == event.version) finish_compute(event.index);
-          break;
-        case Event::copied:
-          start_compute(event.index);
-          break;
-        case Event::link_free:
-          free_link(event.index);
-          break;
-        case Event::arrived:
-          finish_transfer(event.index);
-          break;
-        case Event::pace_changes:
-          change_pace(event.index);
-          break;
-      }
+  }
+
+  void take(const Event& event) {
+    switch (event.kind) {
+      case Event::computed:
+        if (ranks_[event.index].version == event.version) finish_compute(event.index);
+        break;
+      case Event::copied:
+        start_compute(event.index);
+        break;
+      case Event::link_free:
+        free_link(event.index);
+        break;
+      case Event::arrived:
+        finish_transfer(event.index);
+        break;
+      case Event::pace_changes:
+        change_pace(event.index);
+        break;
+      case Event::exchanged:
+        advance(event.index);
+        break;
     }
+  }
+
+  /// The sums of the step's gradients are on this rank from then on.
+  void exchanged(size_t rank, const JobStep& step, double at_s) {
+    exchanged_s_[{step, rank}] = at_s;
+    push(at_s, Event::exchanged, rank);
+  }
+
+  bool is_done() const { return ranks_left() == 0; }
+
+  PipelineSimulation result() {
     std::string waiting;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (ranks_[rank].at < schedule_.ranks[rank].size()) {
@@ -75,18 +136,6 @@ class Simulator {
   }
 
  private:
-  struct Event {
-    enum Kind { computed, copied, link_free, arrived, pace_changes };
-    double time_s = 0;
-    int64_t number = 0;
-    Kind kind = computed;
-    size_t index = 0;     // of the rank; link_free, arrived: of the link
-    int64_t version = 0;  // computed: void unless the rank's
-    bool operator>(const Event& other) const {
-      return std::pair(time_s, number) > std::pair(other.time_s, other.number);
-    }
-  };
-
   struct Rank {
     size_t at = 0;           // next action
     bool computing = false;  // it, or waiting for the end of its own send or copy
@@ -113,6 +162,11 @@ class Simulator {
     std::deque<std::pair<size_t, double>> under_way;  // the send's action, and when it left
   };
 
+  double now_s() const { return events_.now_s(); }
+  void push(double time_s, Event::Kind kind, size_t index, int64_t version = 0) {
+    events_.push({.time_s = time_s, .kind = kind, .replica = replica_, .index = index, .version = version});
+  }
+
   int64_t ranks_left() const {
     int64_t left = 0;
     for (size_t rank = 0; rank < ranks_.size(); ++rank)
@@ -138,8 +192,13 @@ class Simulator {
         case ActionKind::forward:
         case ActionKind::backward:
         case ActionKind::optimizer_step:
-          if (!is_ready(action)) return;
+          if (!is_ready(rank, action)) return;
           begin_compute(rank, action);
+          break;
+        case ActionKind::reduce_gradients:
+          COTUNE_CHECK(sharing_.costs != nullptr, "rank {}, action {}: gradients are exchanged with no other replica", rank, state.at);
+          state.computing = true;
+          start_compute(rank);
           break;
         case ActionKind::send_activation:
         case ActionKind::send_error:
@@ -171,7 +230,12 @@ class Simulator {
     return is_there && rank_of(stage) != rank_of(action.stage) ? stage : -1;
   }
 
-  bool is_ready(const Action& action) const {
+  bool is_ready(size_t rank, const Action& action) const {
+    if (action.kind == ActionKind::optimizer_step && sharing_.costs != nullptr) {
+      const JobStep step{action.job, action.job_step};
+      const auto known = exchanged_s_.find({step, rank});
+      return !sharing_.exchanges->has(step) || (known != exchanged_s_.end() && known->second <= now_s());
+    }
     if (source_stage(action) < 0) return true;
     if (action.kind == ActionKind::optimizer_step) {
       return jobs_.at(action.job)->lowest_stage == action.stage ||
@@ -181,6 +245,11 @@ class Simulator {
   }
 
   double seconds(const Action& action) const {
+    if (sharing_.costs != nullptr && action.microbatch < 0) {
+      const std::vector<double>& by_job =
+          action.kind == ActionKind::reduce_gradients ? sharing_.costs->reduce_s : sharing_.costs->optimizer_s;
+      return static_cast<size_t>(action.job) < by_job.size() ? by_job[static_cast<size_t>(action.job)] : 0;
+    }
     if (action.kind == ActionKind::optimizer_step) return jobs_.at(action.job)->optimizer_s;
     const StageCost& cost = microbatch(action).cost[static_cast<size_t>(action.stage)];
     return action.kind == ActionKind::forward ? cost.forward_s : cost.backward_s;
@@ -193,7 +262,7 @@ class Simulator {
     if (!cluster_.overlap && source >= 0 && action.kind != ActionKind::optimizer_step) {
       const double copy_s = cluster_.between(rank_of(source), static_cast<int32_t>(rank))
                                 .seconds(microbatch(action).message_bytes);
-      events_.push({now_s_ + copy_s, number_++, Event::copied, rank});
+      push(now_s() + copy_s, Event::copied, rank);
     } else {
       start_compute(rank);
     }
@@ -202,7 +271,7 @@ class Simulator {
   void start_compute(size_t rank) {
     Rank& state = ranks_[rank];
     const Action& action = action_of(rank);
-    state.started_s = state.pace_since_s = now_s_;
+    state.started_s = state.pace_since_s = now_s();
     state.left_s = seconds(action);
     state.pace = pace(rank);
     if (action.kind == ActionKind::forward &&
@@ -214,15 +283,15 @@ class Simulator {
 
   void expect_end(size_t rank) {
     Rank& state = ranks_[rank];
-    events_.push({now_s_ + state.left_s * state.pace, number_++, Event::computed, rank, ++state.version});
+    push(now_s() + state.left_s * state.pace, Event::computed, rank, ++state.version);
   }
 
   /// Seconds that one second of work takes now.
   double pace(size_t rank) const {
     double factor = ranks_[rank].transfers > 0 ? cluster_.transfer_slowdown : 1;
     for (const Slowdown& slowdown : cluster_.slowdowns) {
-      if (slowdown.rank == static_cast<int32_t>(rank) && slowdown.from_s <= now_s_ &&
-          now_s_ < slowdown.until_s) {
+      if (slowdown.rank == static_cast<int32_t>(rank) && slowdown.from_s <= now_s() &&
+          now_s() < slowdown.until_s) {
         factor *= slowdown.factor;
       }
     }
@@ -233,19 +302,28 @@ class Simulator {
     Rank& state = ranks_[rank];
     const double next = pace(rank);
     if (next == state.pace || state.left_s == 0) return;
-    state.left_s = std::max(0.0, state.left_s - (now_s_ - state.pace_since_s) / state.pace);
+    state.left_s = std::max(0.0, state.left_s - (now_s() - state.pace_since_s) / state.pace);
     state.pace = next;
-    state.pace_since_s = now_s_;
+    state.pace_since_s = now_s();
     expect_end(rank);
   }
 
   void finish_compute(size_t rank) {
     Rank& state = ranks_[rank];
     const Action& action = action_of(rank);
-    result_.ranks[rank].spans.push_back({state.at, state.started_s, now_s_});
-    result_.ranks[rank].busy_s += now_s_ - state.started_s;
-    result_.makespan_s = std::max(result_.makespan_s, now_s_);
-    if (source_stage(action) >= 0) {
+    result_.makespan_s = std::max(result_.makespan_s, now_s());
+    if (action.kind == ActionKind::reduce_gradients) {
+      state.left_s = 0;
+      state.computing = false;
+      ++state.at;
+      sharing_.post(replica_, rank, {action.job, action.job_step});
+      advance(rank);
+      return;
+    }
+    result_.ranks[rank].spans.push_back({state.at, state.started_s, now_s()});
+    result_.ranks[rank].busy_s += now_s() - state.started_s;
+    const bool is_shared_step = sharing_.costs != nullptr && action.kind == ActionKind::optimizer_step;
+    if (!is_shared_step && source_stage(action) >= 0) {
       if (action.kind != ActionKind::optimizer_step) {
         add_bytes(rank, -microbatch(action).message_bytes);
       } else if (jobs_.at(action.job)->lowest_stage < action.stage &&
@@ -270,7 +348,7 @@ class Simulator {
     const size_t link = link_at(static_cast<int32_t>(rank), action.peer);
     Channel& channel = links_[link].channels[action.kind == ActionKind::send_error ? 1 : 0];
     channel.sends.push_back(state.at);
-    channel.queued.push_back(number_++);
+    channel.queued.push_back(events_.number());
     add_bytes(rank, action.bytes);
     if (cluster_.overlap) {
       ++state.at;
@@ -304,9 +382,9 @@ class Simulator {
     const int64_t bytes = schedule_.ranks[static_cast<size_t>(link.from)][send].bytes;
     const Link& wire = cluster_.between(link.from, link.to);
     link.busy = true;
-    link.under_way.emplace_back(send, now_s_);
-    events_.push({now_s_ + wire.seconds(bytes) - wire.latency_s, number_++, Event::link_free, index});
-    events_.push({now_s_ + wire.seconds(bytes), number_++, Event::arrived, index});
+    link.under_way.emplace_back(send, now_s());
+    push(now_s() + wire.seconds(bytes) - wire.latency_s, Event::link_free, index);
+    push(now_s() + wire.seconds(bytes), Event::arrived, index);
     count_transfer(link, 1);
   }
 
@@ -329,8 +407,8 @@ class Simulator {
     const auto from = static_cast<size_t>(link.from);
     const auto to = static_cast<size_t>(link.to);
     const Action& action = schedule_.ranks[from][send];
-    result_.transfers.push_back({link.from, link.to, send, left_s, now_s_});
-    result_.makespan_s = std::max(result_.makespan_s, now_s_);
+    result_.transfers.push_back({link.from, link.to, send, left_s, now_s()});
+    result_.makespan_s = std::max(result_.makespan_s, now_s());
     arrive(action);
     add_bytes(from, -action.bytes);
     count_transfer(link, -1);
@@ -362,16 +440,19 @@ class Simulator {
     SimulatedRank& result = result_.ranks[rank];
     ranks_[rank].bytes += bytes;
     result.peak_bytes = std::max(result.peak_bytes, ranks_[rank].bytes);
-    if (!result.memory.empty() && result.memory.back().time_s == now_s_) {
+    if (!result.memory.empty() && result.memory.back().time_s == now_s()) {
       result.memory.back().bytes = ranks_[rank].bytes;
     } else {
-      result.memory.push_back({now_s_, ranks_[rank].bytes});
+      result.memory.push_back({now_s(), ranks_[rank].bytes});
     }
   }
 
   const PipelineWork& work_;
   const PipelineSchedule& schedule_;
   const PipelineCluster& cluster_;
+  Events& events_;
+  const size_t replica_;
+  const Sharing sharing_;
   std::vector<Rank> ranks_;
   std::vector<LinkState> links_;
   std::map<std::pair<int32_t, int32_t>, size_t> link_of_;
@@ -380,10 +461,62 @@ class Simulator {
   std::set<JobStep> steps_;      // in the work
   std::vector<bool> arrived_;
   std::set<std::pair<JobStep, int32_t>> norms_;  // known on a stage
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
-  int64_t number_ = 0;
-  double now_s_ = 0;
+  std::map<std::pair<JobStep, size_t>, double> exchanged_s_;  // by rank
   PipelineSimulation result_;
+};
+
+/// Simulators of all replicas, and the exchanges between them.
+class ReplicaSimulator {
+ public:
+  ReplicaSimulator(std::span<const SharingReplica> replicas, const ExchangeCosts& costs, std::span<const JobStep> order)
+      : replicas_(replicas), exchanges_(costs, order) {
+    for (size_t replica = 0; replica < replicas.size(); ++replica) {
+      const SharingReplica& own = replicas[replica];
+      const auto on_post = [this](size_t from, size_t rank, const JobStep& step) { post(from, rank, step); };
+      simulators_.emplace_back(*own.work, *own.schedule, own.cluster, events_, replica, Sharing{&own, &exchanges_, on_post});
+    }
+  }
+
+  std::vector<PipelineSimulation> run() {
+    for (Simulator& simulator : simulators_) simulator.begin();
+    const auto is_done = [](const Simulator& simulator) { return simulator.is_done(); };
+    while (!events_.empty() && !std::ranges::all_of(simulators_, is_done)) {
+      const Event event = events_.pop();
+      simulators_[event.replica].take(event);
+    }
+    std::vector<PipelineSimulation> results;
+    for (Simulator& simulator : simulators_) results.push_back(simulator.result());
+    return results;
+  }
+
+ private:
+  /// The ranks that divide the layers of a place post together, and go on when all of them have the sums.
+  void post(size_t replica, size_t place, const JobStep& step) {
+    std::map<std::pair<JobStep, std::pair<size_t, size_t>>, double> ends;  // by step, replica and place
+    const SharingReplica& own = replicas_[replica];
+    for (int32_t part = 0; part < own.tensor_parallel; ++part) {
+      const int32_t rank = own.first_rank + static_cast<int32_t>(place) * own.tensor_parallel + part;
+      for (const ExchangeTimes::End& end : exchanges_.post(step, rank, events_.now_s())) {
+        double& at_s = ends[{end.step, place_of(end.rank)}];
+        at_s = std::max(at_s, end.at_s);
+      }
+    }
+    for (const auto& [known, at_s] : ends) {
+      const auto& [ended, at] = known;
+      simulators_[at.first].exchanged(at.second, ended, at_s);
+    }
+  }
+
+  std::pair<size_t, size_t> place_of(int32_t rank) const {
+    const auto after = std::ranges::find_if(replicas_, [&](const SharingReplica& each) { return each.first_rank > rank; });
+    const auto replica = static_cast<size_t>(after - replicas_.begin()) - 1;
+    return {replica, static_cast<size_t>((rank - replicas_[replica].first_rank) / replicas_[replica].tensor_parallel)};
+  }
+
+  std::span<const SharingReplica> replicas_;
+  ExchangeTimes exchanges_;
+  Events events_;
+  std::deque<Simulator> simulators_;
 };
 
 }  // namespace
@@ -391,7 +524,16 @@ class Simulator {
 PipelineSimulation simulate(const PipelineWork& work, const PipelineSchedule& schedule,
                             const PipelineCluster& cluster) {
   check(work);
-  return Simulator(work, schedule, cluster).run();
+  Events events;
+  Simulator simulator(work, schedule, cluster, events);
+  simulator.begin();
+  while (!events.empty() && !simulator.is_done()) simulator.take(events.pop());
+  return simulator.result();
+}
+
+std::vector<PipelineSimulation> simulate(std::span<const SharingReplica> replicas, const ExchangeCosts& costs,
+                                         std::span<const JobStep> order) {
+  return ReplicaSimulator(replicas, costs, order).run();
 }
 
 double PipelineSimulation::bubble_ratio(size_t rank) const {

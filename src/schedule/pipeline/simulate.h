@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "schedule/pipeline/exchange_times.h"
 #include "schedule/pipeline/pipeline_cluster.h"
 #include "schedule/pipeline/pipeline_schedule.h"
 
@@ -61,5 +63,21 @@ struct PipelineSimulation {
 /// of what uses it. Throws InternalError on deadlock: verify schedules first.
 PipelineSimulation simulate(const PipelineWork& work, const PipelineSchedule& schedule,
                             const PipelineCluster& cluster = {});
+
+/// One of several replicas of the model, whose lists exchange gradients (with_exchanges).
+struct SharingReplica {
+  const PipelineWork* work = nullptr;
+  const PipelineSchedule* schedule = nullptr;
+  PipelineCluster cluster;
+  std::vector<double> optimizer_s, reduce_s;  ///< by job, on one rank: its optimizer step; what comes before its gradients are posted
+  int32_t first_rank = 0;                     ///< among the ranks of all replicas
+  int32_t tensor_parallel = 1;                ///< ranks of each list, side by side
+};
+
+/// All of them at once. reduce_gradients takes reduce_s, which is in no span, and posts; an optimizer step waits until its ranks have
+/// the sums (ExchangeTimes); optimizer steps of jobs that costs do not name wait for nothing. order: of the exchanges. In the replicas'
+/// order.
+std::vector<PipelineSimulation> simulate(std::span<const SharingReplica> replicas, const ExchangeCosts& costs,
+                                         std::span<const JobStep> order);
 
 }  // namespace cotune

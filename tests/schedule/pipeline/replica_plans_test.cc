@@ -195,6 +195,7 @@ TEST(ReplicaPlans, OfRoundsThatWouldWaitForEachOtherAreRefused) {
         list.push_back({.kind = kind, .microbatch = microbatch.at({job, step})});
       }
     }
+    result.schedule.ranks = result.ranks;
     return result;
   };
   const std::vector<std::vector<SharedStep>> rounds{{{{0, 0}, 0}, {{1, 0}, 0}}, {{{0, 1}, 0}, {{1, 1}, 0}}};
