@@ -430,6 +430,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.dispatch = run.dispatch;
   for (const auto& [degree, own] : parts) options.parts[degree].assign(own.begin(), own.end());
   options.pipeline_order = run.pipeline_order;
+  options.interleave = run.interleave;
   options.device = device;
   options.costs = costs;
   options.refits_prices = arguments.replan != "never";

@@ -64,6 +64,9 @@ class Communicator {
   /// those of a device go through the host), and waits. Messages may be under way meanwhile.
   /// values := sum over ranks, in an order that depends on size() and the number of values alone: all get equal bits.
   virtual void all_reduce(at::Tensor& values) = 0;
+  /// all_reduce that returns at once and runs beside the computation: when the transfer's wait() has returned `values` hold the sum,
+  /// with the bits of all_reduce. Nobody touches them before. Collectives run one after the other, in the order of the calls.
+  virtual std::shared_ptr<Transfer> start_all_reduce(at::Tensor& values) = 0;
   /// values := those of rank `root`.
   virtual void broadcast(at::Tensor& values, int32_t root) = 0;
   /// Returns when every rank has called it.

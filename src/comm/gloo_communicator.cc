@@ -60,10 +60,10 @@ std::shared_ptr<gloo::transport::Device> yielding_device(const std::string& addr
       .get();
 }
 
-/// A message into memory of a device: it arrives on the host, and wait() copies it.
-class ReceiveForDevice : public Transfer {
+/// Into memory of a device: what is received, or summed, comes to the host, and wait() copies it.
+class TransferToDevice : public Transfer {
  public:
-  ReceiveForDevice(std::shared_ptr<Transfer> arrival, at::Tensor host, at::Tensor buffer)
+  TransferToDevice(std::shared_ptr<Transfer> arrival, at::Tensor host, at::Tensor buffer)
       : arrival_(std::move(arrival)), host_(std::move(host)), buffer_(std::move(buffer)) {}
   bool done() override { return arrival_->done(); }
   void wait() override {
@@ -76,6 +76,41 @@ class ReceiveForDevice : public Transfer {
  private:
   std::shared_ptr<Transfer> arrival_;
   at::Tensor host_, buffer_;
+};
+
+/// A collective that runs on the group's thread. under_way counts those that nobody has waited for.
+class StartedCollective : public Transfer {
+ public:
+  StartedCollective(c10::intrusive_ptr<c10d::Work> work, std::string description, std::shared_ptr<const std::atomic<bool>> aborted,
+                    std::shared_ptr<std::atomic<int64_t>> under_way)
+      : work_(std::move(work)), description_(std::move(description)), aborted_(std::move(aborted)), under_way_(std::move(under_way)) {
+    ++*under_way_;
+  }
+  bool done() override { return work_ == nullptr || *aborted_ || work_->isCompleted(); }
+  void wait() override {
+    if (work_ == nullptr) return;
+    try {
+      work_->wait();
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description_, *aborted_ ? own_abort_text : failure_text(error)));
+    }
+    if (*aborted_) throw CommunicationEnded(ended_text(description_, own_abort_text));
+    work_.reset();
+    --*under_way_;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+  const std::string description_;
+  const std::shared_ptr<const std::atomic<bool>> aborted_;
+  const std::shared_ptr<std::atomic<int64_t>> under_way_;
+};
+
+/// Of what has no values.
+class NothingToTransfer : public Transfer {
+ public:
+  bool done() override { return true; }
+  void wait() override {}
 };
 
 class GlooCommunicator : public Communicator {
@@ -97,7 +132,7 @@ class GlooCommunicator : public Communicator {
 
   ~GlooCommunicator() override {
     const bool is_busy = std::any_of(queues_.begin(), queues_.end(), [](auto& each) { return !each.second.idle(); });
-    if (is_busy || !watchers_.empty()) abort();
+    if (is_busy || *under_way_ > 0 || !watchers_.empty()) abort();
     for (std::thread& watcher : watchers_) watcher.join();
   }
 
@@ -111,11 +146,27 @@ class GlooCommunicator : public Communicator {
     if (buffer.is_cpu()) return start(buffer, peer, channel, Direction::receive);
     at::Tensor host = at::empty(buffer.sizes(), buffer.options().device(at::kCPU));
     std::shared_ptr<Transfer> arrival = start(host, peer, channel, Direction::receive);
-    return std::make_shared<ReceiveForDevice>(std::move(arrival), std::move(host), buffer);
+    return std::make_shared<TransferToDevice>(std::move(arrival), std::move(host), buffer);
   }
 
   void all_reduce(at::Tensor& values) override {
     collective("all_reduce", values, [&](std::vector<at::Tensor>& tensors) { return group_->allreduce(tensors); });
+  }
+
+  std::shared_ptr<Transfer> start_all_reduce(at::Tensor& values) override {
+    COTUNE_CHECK(values.is_contiguous(), "all_reduce of what is not contiguous");
+    if (values.numel() == 0) return std::make_shared<NothingToTransfer>();
+    const std::string description = fmt::format("rank {}: all_reduce of {} bytes of {} ranks", rank_, values.nbytes(), size_);
+    throw_if_aborted(description);
+    std::vector<at::Tensor> tensors = {values.cpu()};
+    std::shared_ptr<Transfer> sum;
+    try {
+      sum = std::make_shared<StartedCollective>(group_->allreduce(tensors), description, aborted_, under_way_);
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
+    }
+    if (values.is_cpu()) return sum;
+    return std::make_shared<TransferToDevice>(std::move(sum), tensors.front(), values);
   }
 
   void broadcast(at::Tensor& values, int32_t root) override {
@@ -205,6 +256,7 @@ class GlooCommunicator : public Communicator {
 
   const int32_t rank_, size_;
   const std::shared_ptr<std::atomic<bool>> aborted_;
+  const std::shared_ptr<std::atomic<int64_t>> under_way_ = std::make_shared<std::atomic<int64_t>>(0);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   const at::Tensor fuse_buffer_ = host_buffer({1}, at::kByte);  // groups are made where memory has run out, too
   std::mutex abort_mutex_;

@@ -25,8 +25,8 @@ void sleep_until_steady(double steady_s) {
 }
 
 double EmulatedClock::wait_until(double then_s) {
-  const double waited = std::max(0.0, then_s - free_s_);
-  free_s_ += waited;
+  const double waited = std::max(0.0, then_s - free_s());
+  streams_.wait_until(then_s);
   return waited;
 }
 

@@ -8,6 +8,7 @@
 
 #include "schedule/operators.h"
 #include "schedule/pipeline/pipeline_cluster.h"
+#include "schedule/stage/overlap.h"
 
 namespace cotune {
 
@@ -28,6 +29,7 @@ struct EmulatedDevice {
   std::function<double(int64_t bytes, int64_t ranks)> all_reduce_seconds;
   Link link;           ///< from a rank to its neighbour in the pipeline
   Link exchange_link;  ///< of a rank to those of other replicas
+  StreamRates rates;   ///< of all-reduces beside computation
 
   // The outside world. A test whose clock stands still sees times that follow from the device alone.
   std::function<double()> now_s = steady_seconds;
@@ -39,23 +41,25 @@ struct EmulatedDevice {
 /// unless it takes longer. One thread.
 class EmulatedClock {
  public:
-  explicit EmulatedClock(const EmulatedDevice& device) : device_(device) {}
+  explicit EmulatedClock(const EmulatedDevice& device) : device_(device), streams_(device.rates) {}
 
   /// The device has nothing to do from now on.
-  void begin() { free_s_ = device_.now_s(); }
-  /// When it has done all that it was given.
-  double free_s() const { return free_s_; }
-  void compute(double seconds) { free_s_ += seconds; }
+  void begin() { streams_.begin(device_.now_s()); }
+  /// When it has computed all that it was given.
+  double free_s() const { return streams_.compute_free_s(); }
+  void compute(double seconds) { streams_.compute(free_s(), seconds); }
+  /// Beside what it computes from now on, after what it communicates already. Returns when that is through.
+  double communicate(double seconds) { return streams_.communicate(free_s(), seconds).end_s; }
   /// It waits until then, if that is later. Returns for how long.
   double wait_until(double then_s);
   double wait_until_now() { return wait_until(device_.now_s()); }
   /// The host waits for the device.
-  void settle() const { device_.sleep_until_s(free_s_); }
+  void settle() const { device_.sleep_until_s(free_s()); }
   const EmulatedDevice& device() const { return device_; }
 
  private:
   const EmulatedDevice& device_;
-  double free_s_ = 0;
+  DeviceStreams streams_;
 };
 
 }  // namespace cotune

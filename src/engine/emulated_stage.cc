@@ -22,11 +22,15 @@ double Stage::emulate(const Operator& op, MicrobatchState& state) {
 }
 
 /// Those that the operator makes with its group where it computes (Stage::run, ops/sharded_head.h).
-void Stage::emulate_sums(const Operator& op, const MicrobatchState& state) {
+void Stage::emulate_sums(const Operator& op, MicrobatchState& state) {
   const int64_t hidden = backbone_->config().hidden_size, ranks = shape_.tensor_parallel;
   const auto value_bytes = static_cast<int64_t>(c10::elementSize(accumulation_dtype(backbone_->compute())));
   const auto sum = [&](int64_t values) { group_->emulate_all_reduce(values * value_bytes); };
-  if (op.communicates || op.kind == OperatorKind::embedding) return sum(state.token_count() * hidden);
+  if (op.kind == OperatorKind::embedding) return sum(state.token_count() * hidden);
+  if (op.communicates) {
+    state.sum = {group_->start_emulated_sum(state.token_count() * hidden * value_bytes), [](const at::Tensor&) {}};
+    return;
+  }
   const bool trains = op.kind == OperatorKind::head;
   const int64_t rows = state.labels.size(0);
   if ((!trains && op.kind != OperatorKind::loss_head) || rows == 0) return;

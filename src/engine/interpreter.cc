@@ -105,6 +105,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
     exchange_ = exchange;
     if (exchange != nullptr && clock_ != nullptr) exchange->keep_time(*clock_);
     begin(plan.rounds, rounds);
+    clocks_ = plan.clocks;
     messages_ = std::make_unique<RankMessages>(communicator, backbone_->config().hidden_size, backbone_->compute(),
                                                clock_ != nullptr ? at::Device(at::kCPU) : backbone_->device(), progress.get(),
                                                clock_.get());
@@ -177,6 +178,7 @@ void Interpreter::clear() {
   messages_.reset();
   join(nullptr);
   exchange_ = nullptr;
+  clocks_ = {};
 }
 
 double Interpreter::waited_now() const {
@@ -211,9 +213,9 @@ void Interpreter::run_actions(std::span<const Action> actions) {
 
 void Interpreter::take(const Action& action) {
   switch (action.kind) {
-    case ActionKind::forward: return forward(action);
+    case ActionKind::forward: return action.clock < 0 ? forward(action) : run_clock(action);
     case ActionKind::recompute: return recompute(action);
-    case ActionKind::backward: return backward(action);
+    case ActionKind::backward: return action.clock < 0 ? backward(action) : run_clock(action);
     case ActionKind::reduce_gradients: return reduce(action);
     case ActionKind::optimizer_step: return step(action);
     case ActionKind::free: return release(action);
@@ -226,11 +228,20 @@ void Interpreter::take(const Action& action) {
 }
 
 void Interpreter::forward(const Action& action) {
+  Live& live = begin_forward(action.microbatch, action.stage);
+  for (const Operator& op : live.forward) {
+    own(action.stage).stage.execute(op, *live.state);
+    end_operator(op, action.microbatch, live);
+  }
+  end_forward(action.microbatch, action.stage);
+}
+
+auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   const Backbone& model = *backbone_;
-  const Place& at = place(action);
-  OwnStage& here = own(action.stage);
-  Live& live = live_[{action.microbatch, action.stage}];
-  COTUNE_CHECK(live.state == nullptr, "microbatch {} goes forward twice on stage {}", action.microbatch, action.stage);
+  const Place& at = place(microbatch);
+  OwnStage& here = own(stage);
+  Live& live = live_[{microbatch, stage}];
+  COTUNE_CHECK(live.state == nullptr, "microbatch {} goes forward twice on stage {}", microbatch, stage);
   std::map<int32_t, JobRound*> rounds;
   for (const JobStep& job : at.jobs) rounds[job.job] = rounds_.at(job);
   live.state = std::make_unique<MicrobatchState>(
@@ -238,33 +249,41 @@ void Interpreter::forward(const Action& action) {
                             model.attention_shape(), model.compute(), model.device()));
   MicrobatchState& state = *live.state;
   if (clock_ != nullptr) state.counts = count_microbatch(*at.microbatch, state.labels.size(0));
-  if (action.stage > 0 && is_own(action.stage - 1)) {
-    state.hidden = std::move(handed_.extract({false, action.stage, action.microbatch}).mapped());
-  } else if (action.stage > 0) {
-    state.hidden = messages_->wait(ActionKind::receive_activation, action.stage, action.microbatch).rows;
-    messages_->release(ActionKind::receive_activation, action.stage, action.microbatch);
+  if (stage > 0 && is_own(stage - 1)) {
+    state.hidden = std::move(handed_.extract({false, stage, microbatch}).mapped());
+  } else if (stage > 0) {
+    state.hidden = messages_->wait(ActionKind::receive_activation, stage, microbatch).rows;
+    messages_->release(ActionKind::receive_activation, stage, microbatch);
   }
   live.forward = here.stage.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
-  for (const Operator& op : live.forward) {
-    here.stage.execute(op, state);
-    if (op.kind == OperatorKind::loss_head) unread_.take_head(state);
-    if (op.kind != OperatorKind::down_proj) continue;
-    LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
-    if (!op.keeps) {
-      record = LayerRecord{.sites = std::move(record.sites)};
-    } else if (at.round->policy.recompute) {
-      keep_input_only(record);
-    }
+  return live;
+}
+
+/// Of either direction, once its result is there.
+void Interpreter::end_operator(const Operator& op, int32_t microbatch, Live& live) {
+  MicrobatchState& state = *live.state;
+  if (op.kind == OperatorKind::loss_head || op.kind == OperatorKind::head) unread_.take_head(state);
+  if (op.kind == OperatorKind::head) state.final_hidden.reset();
+  if (op.kind != OperatorKind::down_proj) return;
+  LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
+  if (!op.keeps) {
+    record = LayerRecord{.sites = std::move(record.sites)};
+  } else if (place(microbatch).round->policy.recompute) {
+    keep_input_only(record);
   }
-  if (!here.stage.shape().has_head) {
-    handed_[{false, action.stage + 1, action.microbatch}] = std::move(state.hidden);
-  }
+}
+
+void Interpreter::end_forward(int32_t microbatch, int32_t stage) {
+  Live& live = live_.at({microbatch, stage});
+  MicrobatchState& state = *live.state;
+  const Stage& here = own(stage).stage;
+  if (!here.shape().has_head) handed_[{false, stage + 1, microbatch}] = std::move(state.hidden);
   state.hidden.reset();
   state.x.reset();
-  if (evaluating_ || at.lowest_stage > action.stage) {
+  if (evaluating_ || place(microbatch).lowest_stage > stage) {
     live.state.reset();
   } else {
-    live.backward = here.stage.operators(state, Direction::backward);
+    live.backward = here.operators(state, Direction::backward);
   }
 }
 
@@ -285,23 +304,23 @@ void Interpreter::recompute(const Action& action) {
   state.final_hidden.reset();  // the head has been; the last layer's down_proj makes its input anew
 }
 
-void Interpreter::enter_backward(const Action& action, Live& live) {
+void Interpreter::enter_backward(int32_t microbatch, int32_t stage, Live& live) {
   live.in_backward = true;
-  const Place& at = place(action);
-  const int32_t above = action.stage + 1;
-  if (own(action.stage).stage.shape().has_head) return;
+  const Place& at = place(microbatch);
+  const int32_t above = stage + 1;
+  if (own(stage).stage.shape().has_head) return;
   at::Tensor records;
   if (is_own(above)) {
-    live.state->d_hidden = std::move(handed_.extract({true, action.stage, action.microbatch}).mapped());
+    live.state->d_hidden = std::move(handed_.extract({true, stage, microbatch}).mapped());
   } else {
-    const Message& message = messages_->wait(ActionKind::receive_error, action.stage, action.microbatch);
+    const Message& message = messages_->wait(ActionKind::receive_error, stage, microbatch);
     live.state->d_hidden = message.rows;
     records = message.records.clone();
-    messages_->release(ActionKind::receive_error, action.stage, action.microbatch);
+    messages_->release(ActionKind::receive_error, stage, microbatch);
   }
   for (size_t i = 0; i < at.jobs.size() && exchange_ == nullptr; ++i) {
-    if (!at.is_last[i] || lowest_stage_.at(at.jobs[i]) > action.stage) continue;
-    from_above_[{at.jobs[i], action.stage}] =
+    if (!at.is_last[i] || lowest_stage_.at(at.jobs[i]) > stage) continue;
+    from_above_[{at.jobs[i], stage}] =
         records.defined() ? records[static_cast<int64_t>(i)] : record_of(at.jobs[i], above);
   }
 }
@@ -310,18 +329,20 @@ void Interpreter::backward(const Action& action) {
   Live& live = this->live(action);
   Stage& stage = own(action.stage).stage;
   const int64_t layer_count = backbone_->config().layer_count;
-  if (!live.in_backward) enter_backward(action, live);
-  int64_t previous = -1;
+  if (!live.in_backward) enter_backward(action.microbatch, action.stage, live);
   for (const Operator& op : live.backward) {
     if (!in_range(op, action, layer_count)) continue;
-    if (op.layer != previous && previous >= 0) live.state->layers[static_cast<size_t>(previous)] = {};
-    previous = op.layer;
+    free_layers_above(op.layer, live);
     stage.execute(op, *live.state);
-    if (op.kind != OperatorKind::head) continue;
-    unread_.take_head(*live.state);
-    live.state->final_hidden.reset();
+    end_operator(op, action.microbatch, live);
   }
-  if (previous >= 0) live.state->layers[static_cast<size_t>(previous)] = {};
+  free_layers_above(-1, live);
+}
+
+/// What the layer kept whose backward was under way before this one's. -1: there is none any more.
+void Interpreter::free_layers_above(int64_t layer, Live& live) {
+  if (live.layer >= 0 && live.layer != layer) live.state->layers[static_cast<size_t>(live.layer)] = {};
+  live.layer = layer;
 }
 
 void Interpreter::release(const Action& action) {

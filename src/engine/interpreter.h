@@ -87,6 +87,7 @@ class Interpreter {
     std::unique_ptr<MicrobatchState> state;
     std::vector<Operator> forward, backward;  ///< made once per microbatch; recomputation runs parts of forward again
     bool in_backward = false;
+    int64_t layer = -1;  ///< whose backward is under way
   };
   /// A microbatch of the plan.
   struct Place {
@@ -105,9 +106,19 @@ class Interpreter {
   void take(const Action& action);
   void clear();
   void forward(const Action& action);
+  Live& begin_forward(int32_t microbatch, int32_t stage);
+  void end_operator(const Operator& op, int32_t microbatch, Live& live);
+  void end_forward(int32_t microbatch, int32_t stage);
   void recompute(const Action& action);
   void backward(const Action& action);
-  void enter_backward(const Action& action, Live& live);
+  void enter_backward(int32_t microbatch, int32_t stage, Live& live);
+  static void free_layers_above(int64_t layer, Live& live);
+  struct ClockTask;
+  void run_clock(const Action& action);
+  void begin_task(ClockTask& task, int32_t stage, bool forward);
+  void run_subgraph(ClockTask& task, const Subgraph& subgraph, int32_t stage, bool forward);
+  void finish_sum(ClockTask& task, int32_t stage);
+  void end_task(ClockTask& task, int32_t stage, bool forward);
   void release(const Action& action);
   void receive(const Action& action);
   void send_activation(const Action& action);
@@ -124,7 +135,8 @@ class Interpreter {
   at::Tensor no_record() const;
   bool is_own(int32_t stage) const { return stages_.contains(stage); }
   OwnStage& own(int32_t stage) { return stages_.at(stage); }
-  const Place& place(const Action& action) const { return places_[static_cast<size_t>(action.microbatch)]; }
+  const Place& place(int32_t microbatch) const { return places_[static_cast<size_t>(microbatch)]; }
+  const Place& place(const Action& action) const { return place(action.microbatch); }
   Live& live(const Action& action) { return live_.at({action.microbatch, action.stage}); }
 
   std::shared_ptr<const Backbone> backbone_;
@@ -138,6 +150,7 @@ class Interpreter {
   std::map<JobStep, JobRound*> rounds_;
   std::map<JobStep, int32_t> lowest_stage_;
   std::vector<Place> places_;
+  std::span<const PipelineClock> clocks_;
   std::map<std::pair<int32_t, int32_t>, Live> live_;  ///< by microbatch and stage
   std::map<std::tuple<bool, int32_t, int32_t>, at::Tensor> handed_;  ///< error or activation, the stage that uses it, microbatch
   std::map<JobStep, Step> steps_;

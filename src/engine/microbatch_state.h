@@ -5,14 +5,17 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <vector>
 
 #include "adapter/adapter.h"
 #include "engine/job_round.h"
+#include "engine/tensor_group.h"
 #include "ops/attention.h"
 #include "schedule/microbatch.h"
 #include "schedule/operators.h"
@@ -68,6 +71,13 @@ struct MicrobatchState {
   at::Tensor final_hidden;            ///< the last layer's output, kept for the head
   at::Tensor d_hidden;                ///< running gradient of the residual stream
   at::Tensor d_x, d_qkv, d_gate_up, activated;  ///< running gradients within a layer
+
+  /// Of the operator before the cut, where ranks divide layers: what its group adds up, and what becomes of it.
+  struct PartialSum {
+    StartedSum started;
+    std::function<void(const at::Tensor& sum)> complete;
+  };
+  std::optional<PartialSum> sum;
 
   int64_t token_count() const { return tokens.size(0); }
 };

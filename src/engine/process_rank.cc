@@ -103,6 +103,7 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   if (!has_begun_) return error;
   time_.waited = interpreter_.waited_s();
   time_.collectives = group ? group->collectives() : 0;
+  time_.exposed = group ? group->waited_s() : 0;
   if (exchange) {
     time_.exchanged_bytes = exchange->sent_bytes();
     exchange.reset();  // its thread ends

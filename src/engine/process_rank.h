@@ -26,6 +26,7 @@ struct RankTime {
   double seconds = 0;  ///< from its begin to its end
   double waited = 0;   ///< for messages and in collectives
   int64_t collectives = 0;
+  double exposed = 0;  ///< of waited: for all-reduces among the ranks that divide its layers
   int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
   int64_t peak_bytes = 0;       ///< that its tensors have held, so far
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin

@@ -126,6 +126,22 @@ ReceivedRounds rounds_from_json(const Json& rounds) {
 
 namespace {
 
+Json clock_to_json(const PipelineClock& clock) {
+  Json stages = Json::array();
+  for (const auto& [forward, backward] : clock.stages) {
+    stages.push_back({binary(forward.data(), forward.size()), binary(backward.data(), backward.size())});
+  }
+  return {{"microbatches", clock.microbatches}, {"stages", std::move(stages)}};
+}
+
+PipelineClock clock_from_json(const Json& json) {
+  PipelineClock clock{.microbatches = json.at("microbatches").get<std::vector<int32_t>>(), .stages = {}};
+  for (const Json& stage : json.at("stages")) {
+    clock.stages.push_back({values_of<Launch>(stage.at(0)), values_of<Launch>(stage.at(1))});
+  }
+  return clock;
+}
+
 Json plan_to_json(const RankPlan& plan) {
   Json rounds = Json::array(), ranks = Json::array();
   for (StepPlan round : plan.rounds) {
@@ -136,12 +152,15 @@ Json plan_to_json(const RankPlan& plan) {
     Json& list = ranks.emplace_back(Json::array());
     for (const Action& action : actions) list.push_back(Json(to_json(action)));
   }
-  return {{"rounds", std::move(rounds)}, {"ranks", std::move(ranks)}};
+  Json clocks = Json::array();
+  for (const PipelineClock& clock : plan.clocks) clocks.push_back(clock_to_json(clock));
+  return {{"rounds", std::move(rounds)}, {"clocks", std::move(clocks)}, {"ranks", std::move(ranks)}};
 }
 
 RankPlan plan_from_json(const Json& json) {
   RankPlan plan;
   for (const Json& round : json.at("rounds")) plan.rounds.push_back(step_plan_from_json(round));
+  for (const Json& clock : json.at("clocks")) plan.clocks.push_back(clock_from_json(clock));
   for (const Json& list : json.at("ranks")) {
     std::vector<Action>& actions = plan.ranks.emplace_back();
     for (const Json& action : list) actions.push_back(action_from_json(action));
@@ -293,6 +312,7 @@ Json time_to_json(const RankTime& time) {
   return {{"seconds", time.seconds},
           {"waited", time.waited},
           {"collectives", time.collectives},
+          {"exposed", time.exposed},
           {"exchanged_bytes", time.exchanged_bytes},
           {"peak_bytes", time.peak_bytes},
           {"spans", std::move(spans)},
@@ -303,6 +323,7 @@ RankTime time_from_json(const Json& json) {
   RankTime time{.seconds = json.at("seconds").get<double>(),
                 .waited = json.at("waited").get<double>(),
                 .collectives = json.at("collectives").get<int64_t>(),
+                .exposed = json.at("exposed").get<double>(),
                 .exchanged_bytes = json.at("exchanged_bytes").get<int64_t>(),
                 .peak_bytes = json.at("peak_bytes").get<int64_t>(),
                 .spans = {},

@@ -19,6 +19,7 @@ struct RankTimes {
   std::vector<double> idle;   ///< after its own end, for the others
   std::vector<size_t> first_rank = {0};  ///< of each replica
   std::vector<int64_t> collectives;  ///< all-reduces among the ranks that divide its layers
+  std::vector<double> exposed;       ///< of waited: for these all-reduces, with nothing to compute beside them
   std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
   std::vector<int64_t> peak_bytes;   ///< so far, of tensors, of ranks with memory of their own; of others 0
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin

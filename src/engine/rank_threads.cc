@@ -225,6 +225,7 @@ void RankThreads::run_on(Rank& rank) {
     rank.interpreter->run(plans_->replicas[rank.replica], rank.rounds, *rank.communicator, group ? &*group : nullptr,
                           exchange ? &*exchange : nullptr);
     rank.collectives = group ? group->collectives() : 0;
+    rank.exposed = group ? group->waited_s() : 0;
     rank.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
   } catch (...) {
     give_up(std::current_exception());
@@ -290,6 +291,7 @@ void RankThreads::take_times() {
     times_.waited.push_back(rank->interpreter->waited_s());
     times_.idle.push_back(times_.seconds - rank->ended_s);
     times_.collectives.push_back(rank->collectives);
+    times_.exposed.push_back(rank->exposed);
     times_.exchanged_bytes.push_back(rank->exchanged_bytes);
     times_.peak_bytes.push_back(0);
     times_.operator_seconds.push_back(rank->operator_seconds);

@@ -68,6 +68,7 @@ class RankThreads : public RankGroup {
     std::unique_ptr<Communicator> exchange_communicator;  ///< of all replicas
     std::vector<GradientExchange::Step> exchanges;        ///< of the run at hand
     int64_t collectives = 0, exchanged_bytes = 0;
+    double exposed = 0;
     std::vector<JobRound> rounds;
     std::map<std::string, double> operator_seconds;
     double ended_s = 0;

@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
@@ -14,6 +16,15 @@
 #include "schedule/adapter_shape.h"
 
 namespace cotune {
+namespace {
+
+bool has_adapter(const MicrobatchState& state, int64_t layer, Projection projection) {
+  return std::ranges::any_of(state.jobs, [&](const JobRound* round) {
+    return round->adapter != nullptr && round->adapter->at(layer, projection) != nullptr;
+  });
+}
+
+}  // namespace
 
 Stage::Stage(std::shared_ptr<const Backbone> backbone, StageShape shape)
     : backbone_(std::move(backbone)),
@@ -35,17 +46,37 @@ std::vector<Operator> Stage::operators(const MicrobatchState& state, Direction d
 }
 
 void Stage::execute(const Operator& op, MicrobatchState& state) {
+  run(op, state, [&] { finish(state); });
+}
+
+void Stage::start(const Operator& op, MicrobatchState& state) {
+  run(op, state, [] {});
+}
+
+void Stage::finish(MicrobatchState& state) {
+  if (!state.sum) return;
+  const MemoryScope scope(MemoryKind::activations);
+  MicrobatchState::PartialSum sum = std::move(*state.sum);
+  state.sum.reset();
+  sum.complete(group_->finish(std::move(sum.started)));
+}
+
+template <typename End>
+void Stage::run(const Operator& op, MicrobatchState& state, End end) {
   if (clock_ != nullptr) {
     const double seconds = emulate(op, state);
+    end();
     if (on_operator) on_operator(op, state, seconds);
     return;
   }
   if (!on_operator) {
     run(op, state);
+    end();
     return;
   }
   const auto begin = std::chrono::steady_clock::now();
   run(op, state);
+  end();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   on_operator(op, state, elapsed.count());
 }
@@ -97,8 +128,8 @@ std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_
   return uses;
 }
 
-at::Tensor Stage::forward_product(const Operator& op, MicrobatchState& state, const at::Tensor& x,
-                                  const at::Tensor& residual) {
+void Stage::forward_product(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& residual,
+                            Take take) {
   const ProductSite site = product_site(op.kind, op.layer);
   std::vector<MethodUse> uses = method_uses(site, op.layer, state);
   std::vector<LowRankTerm> terms;
@@ -119,36 +150,39 @@ at::Tensor Stage::forward_product(const Operator& op, MicrobatchState& state, co
   }
   if (op.communicates) {
     if (!withheld) residual_rows = {{0, x.size(0)}};
-    return summed_forward_product(site, uses, state, terms, x, residual, residual_rows);
+    return summed_forward_product(site, std::move(uses), state, terms, x, residual, std::move(residual_rows), std::move(take));
   }
   ProductOptions options{.terms = &terms, .residual = residual};
   if (withheld) options.residual_rows = &residual_rows;
   at::Tensor y = site.product->forward(x, options);
   for (MethodUse& use : uses) use.method->after_forward(use.use, x, y, residual);
-  return y;
+  take(y);
 }
 
 /// Of a product that divides its inputs: every rank has a summand of y, adapters' parts included. The residual is added to the
 /// sum, which is rounded once.
-at::Tensor Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUse>& uses, MicrobatchState& state,
-                                         const std::vector<LowRankTerm>& terms, const at::Tensor& x,
-                                         const at::Tensor& residual, const std::vector<RowRange>& residual_rows) {
+void Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUse> uses, MicrobatchState& state,
+                                   const std::vector<LowRankTerm>& terms, const at::Tensor& x, const at::Tensor& residual,
+                                   std::vector<RowRange> residual_rows, Take take) {
   at::Tensor partial = site.product->forward(x, {.terms = &terms});
   for (MethodUse& use : uses) {
     if (!use.method->withholds_residual()) use.method->after_forward(use.use, x, partial, {});
   }
-  at::Tensor sum = group_->sum(partial);
-  for (const RowRange& rows : residual_rows) {
-    sum.narrow(0, rows.begin, rows.count()).add_(residual.narrow(0, rows.begin, rows.count()));
-  }
-  at::Tensor y = sum.to(x.scalar_type());
-  for (MethodUse& use : uses) {
-    if (use.method->withholds_residual()) use.method->after_forward(use.use, x, y, residual);
-  }
-  return y;
+  std::erase_if(uses, [](const MethodUse& use) { return !use.method->withholds_residual(); });
+  const at::Tensor read = uses.empty() ? at::Tensor() : x;
+  auto complete = [uses = std::move(uses), read, dtype = x.scalar_type(), residual, residual_rows = std::move(residual_rows),
+                   take = std::move(take)](const at::Tensor& sum) mutable {
+    for (const RowRange& rows : residual_rows) {
+      sum.narrow(0, rows.begin, rows.count()).add_(residual.narrow(0, rows.begin, rows.count()));
+    }
+    at::Tensor y = sum.to(dtype);
+    for (MethodUse& use : uses) use.method->after_forward(use.use, read, y, residual);
+    take(y);
+  };
+  state.sum = {group_->start_sum(partial), std::move(complete)};
 }
 
-at::Tensor Stage::backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy) {
+void Stage::backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy, Take take) {
   const ProductSite site = product_site(op.kind, op.layer);
   std::vector<MethodUse> uses = method_uses(site, op.layer, state);
   std::vector<LowRankTerm> terms;
@@ -159,7 +193,9 @@ at::Tensor Stage::backward_product(const Operator& op, MicrobatchState& state, c
   }
   at::Tensor dx = site.product->backward(entering, {.terms = &terms});
   for (MethodUse& use : uses) use.method->after_backward(use.use, entering, dx);
-  return op.communicates ? group_->sum(dx).to(dx.scalar_type()) : dx;
+  if (!op.communicates) return take(dx);
+  state.sum = {group_->start_sum(dx),
+               [dtype = dx.scalar_type(), take = std::move(take)](const at::Tensor& sum) { take(sum.to(dtype)); }};
 }
 
 void Stage::adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy) {
@@ -218,6 +254,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
   LayerRecord& record = op.layer >= 0 ? state.layers[static_cast<size_t>(op.layer)] : unused;
   const BackboneLayer* weights = op.layer >= 0 ? &model.layer(op.layer) : nullptr;
   const int64_t rotated_heads = shape.heads + shape.kv_heads;
+  const Take take_d_x = [&state](const at::Tensor& dx) { state.d_x = dx; };
   switch (op.kind) {
     case OperatorKind::embedding:
       state.hidden = model.embed(state.tokens);
@@ -227,46 +264,54 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       record.input = state.hidden;
       state.x = rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms);
       break;
-    case OperatorKind::qkv_proj: record.qkv = forward_product(op, state, state.x, {}); break;
+    case OperatorKind::qkv_proj:
+      forward_product(op, state, state.x, {}, [&](const at::Tensor& y) { record.qkv = y; });
+      break;
     case OperatorKind::attention:
       rotate_in_place(record.qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, 1);
       record.attention = attention(record.qkv, segments_of(state, op.layer), shape, state.segment_begins);
       state.x = record.attention.out;
       break;
     case OperatorKind::o_proj:
-      state.hidden = record.middle = forward_product(op, state, state.x, record.input);
+      forward_product(op, state, state.x, record.input,
+                      [&state, &record](const at::Tensor& y) { state.hidden = record.middle = y; });
       break;
     case OperatorKind::mlp_norm:
       state.x = rms_norm(state.hidden, weights->mlp_norm, epsilon, record.mlp_inverse_rms);
       break;
-    case OperatorKind::gate_up_proj: record.gate_up = forward_product(op, state, state.x, {}); break;
+    case OperatorKind::gate_up_proj:
+      forward_product(op, state, state.x, {}, [&](const at::Tensor& y) { record.gate_up = y; });
+      break;
     case OperatorKind::swiglu: state.x = swiglu(record.gate_up); break;
     case OperatorKind::down_proj:
-      state.hidden = forward_product(op, state, state.x, record.middle);
+      forward_product(op, state, state.x, record.middle,
+                      [&state, is_last = op.layer + 1 == model.config().layer_count](const at::Tensor& y) {
+                        state.hidden = y;
+                        if (is_last) state.final_hidden = y;
+                      });
       state.x.reset();
-      if (op.layer + 1 == model.config().layer_count) state.final_hidden = state.hidden;
       break;
     case OperatorKind::loss_head: run_head(state, false); break;
     case OperatorKind::head: run_head(state, true); break;
 
     case OperatorKind::down_proj_backward:
-      state.d_x = backward_product(op, state, state.d_hidden);
+      backward_product(op, state, state.d_hidden, take_d_x);
       break;
     case OperatorKind::swiglu_backward: {
       SwigluGradient gradient = swiglu_backward(state.d_x, record.gate_up);
       state.d_gate_up = std::move(gradient.d_gate_up);
-      state.activated = std::move(gradient.y);
+      if (has_adapter(state, op.layer, Projection::down)) state.activated = std::move(gradient.y);
       state.d_x.reset();
       break;
     }
     case OperatorKind::down_adapter_gradient:
       if (!state.activated.defined()) state.activated = swiglu(record.gate_up);
       adapter_gradient(op, state, state.activated, state.d_hidden);
+      state.activated.reset();
       break;
     case OperatorKind::gate_up_proj_backward:
-      state.activated.reset();
       record.gate_up.reset();
-      state.d_x = backward_product(op, state, state.d_gate_up);
+      backward_product(op, state, state.d_gate_up, take_d_x);
       break;
     case OperatorKind::mlp_norm_backward:
       state.d_hidden =
@@ -279,7 +324,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       break;
     case OperatorKind::o_proj_backward:
       state.d_gate_up.reset();
-      state.d_x = backward_product(op, state, state.d_hidden);
+      backward_product(op, state, state.d_hidden, take_d_x);
       break;
     case OperatorKind::o_adapter_gradient:
       adapter_gradient(op, state, record.attention.out, state.d_hidden);
@@ -290,7 +335,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       rotate_in_place(state.d_qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, -1);
       state.d_x.reset();
       break;
-    case OperatorKind::qkv_proj_backward: state.d_x = backward_product(op, state, state.d_qkv); break;
+    case OperatorKind::qkv_proj_backward: backward_product(op, state, state.d_qkv, take_d_x); break;
     case OperatorKind::attention_norm_backward:
       state.d_hidden = rms_norm_backward(state.d_x, record.input, weights->attention_norm,
                                          record.attention_inverse_rms, state.d_hidden);

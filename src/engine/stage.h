@@ -31,6 +31,11 @@ class Stage {
   /// The operators of a microbatch with these jobs on this stage.
   std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
   void execute(const Operator& op, MicrobatchState& state);
+  /// The same, but that the all-reduce after the operator, if there is one, is under way when it returns (state.sum). Other microbatches'
+  /// operators may run then, and of this one those that read nothing of the operator's result (subgraphs_of). finish waits for the sum
+  /// and makes the result of it.
+  void start(const Operator& op, MicrobatchState& state);
+  void finish(MicrobatchState& state);
 
   /// After every operator: for profiles and for the test that holds execution against the list.
   std::function<void(const Operator&, const MicrobatchState&, double seconds)> on_operator;
@@ -49,20 +54,24 @@ class Stage {
     OperatorUse use;
   };
 
+  template <typename End>
+  void run(const Operator& op, MicrobatchState& state, End end);
   void run(const Operator& op, MicrobatchState& state);
   ProductSite product_site(OperatorKind kind, int64_t layer) const;
   std::vector<MethodUse> method_uses(const ProductSite& site, int64_t layer, MicrobatchState& state) const;
-  at::Tensor forward_product(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& residual);
-  at::Tensor summed_forward_product(const ProductSite& site, std::vector<MethodUse>& uses, MicrobatchState& state,
-                                    const std::vector<LowRankTerm>& terms, const at::Tensor& x, const at::Tensor& residual,
-                                    const std::vector<RowRange>& residual_rows);
-  at::Tensor backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy);
+  /// What becomes of a product's result: at once, or in finish.
+  using Take = std::function<void(const at::Tensor&)>;
+  void forward_product(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& residual, Take take);
+  void summed_forward_product(const ProductSite& site, std::vector<MethodUse> uses, MicrobatchState& state,
+                              const std::vector<LowRankTerm>& terms, const at::Tensor& x, const at::Tensor& residual,
+                              std::vector<RowRange> residual_rows, Take take);
+  void backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy, Take take);
   void adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy);
   std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
   void run_head(MicrobatchState& state, bool want_gradient);
   HeadShard head_shard() const;
   double emulate(const Operator& op, MicrobatchState& state);
-  void emulate_sums(const Operator& op, const MicrobatchState& state);
+  void emulate_sums(const Operator& op, MicrobatchState& state);
 
   std::shared_ptr<const Backbone> backbone_;
   StageShape shape_;

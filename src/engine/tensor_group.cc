@@ -19,19 +19,38 @@ void TensorGroup::all_reduce(at::Tensor& values) {
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void TensorGroup::emulate_all_reduce(int64_t bytes) {
-  at::Tensor ready_s = at::zeros({communicator_.size()}, at::kDouble);
-  ready_s[communicator_.rank()] = clock_->free_s();
-  communicator_.all_reduce(ready_s);
+void TensorGroup::emulate_all_reduce(int64_t bytes) { finish(start_emulated_sum(bytes)); }
+
+at::Tensor TensorGroup::sum(const at::Tensor& partial) { return finish(start_sum(partial)); }
+
+StartedSum TensorGroup::start_sum(const at::Tensor& partial) {
+  StartedSum sum{.values = partial.to(accumulation_dtype(partial.scalar_type())).contiguous(), .transfer = nullptr};
+  sum.transfer = communicator_.start_all_reduce(sum.values);
   ++collectives_;
-  waited_s_ += clock_->wait_until(ready_s.max().item<double>() + clock_->device().all_reduce_seconds(bytes, communicator_.size()));
-  waited_s_ += clock_->wait_until_now();
+  return sum;
 }
 
-at::Tensor TensorGroup::sum(const at::Tensor& partial) {
-  at::Tensor values = partial.to(accumulation_dtype(partial.scalar_type())).contiguous();
-  all_reduce(values);
-  return values;
+StartedSum TensorGroup::start_emulated_sum(int64_t bytes) {
+  StartedSum sum{.values = at::zeros({communicator_.size()}, at::kDouble), .transfer = nullptr, .ready_s = clock_->free_s()};
+  sum.values[communicator_.rank()] = sum.ready_s;
+  sum.there_s = clock_->communicate(clock_->device().all_reduce_seconds(bytes, communicator_.size()));
+  sum.transfer = communicator_.start_all_reduce(sum.values);
+  ++collectives_;
+  return sum;
+}
+
+at::Tensor TensorGroup::finish(StartedSum sum) {
+  const auto begin = std::chrono::steady_clock::now();
+  if (progress_ != nullptr) progress_->wait_for_group();
+  sum.transfer->wait();
+  if (progress_ != nullptr) progress_->go_on();
+  if (clock_ != nullptr) {
+    const double late_s = sum.values.max().item<double>() - sum.ready_s;
+    waited_s_ += clock_->wait_until(sum.there_s + late_s) + clock_->wait_until_now();
+  } else {
+    waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  return std::move(sum.values);
 }
 
 void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 
 #include "adapter/adapter.h"
 #include "comm/communicator.h"
@@ -10,6 +11,13 @@
 #include "engine/rank_progress.h"
 
 namespace cotune {
+
+/// A sum over the ranks of a group that is under way.
+struct StartedSum {
+  at::Tensor values;                   ///< hold the sum when TensorGroup::finish has returned
+  std::shared_ptr<Transfer> transfer;
+  double ready_s = 0, there_s = 0;     ///< on an emulated device: since when this rank was ready, and when the sum is there if all were
+};
 
 /// One rank's end of the group that divides the layers of a stage (tensor parallelism,
 /// model/config/tensor_shard.h). All ranks of it run the same actions and make the same calls in the same
@@ -33,11 +41,17 @@ class TensorGroup {
   /// their sum not at all.
   at::Tensor sum(const at::Tensor& partial);
 
+  /// The same, beside what the rank goes on to compute: finish waits. Every rank starts and finishes the same sums in the same order.
+  StartedSum start_sum(const at::Tensor& partial);
+  at::Tensor finish(StartedSum sum);
+  /// On an emulated device, in the place of one of so many bytes.
+  StartedSum start_emulated_sum(int64_t bytes);
+
   /// Of the gradients of these layers' parameters, what is a summand on each rank (ShardPlace::is_summand)
   /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind.
   void reduce_gradients(Adapter& adapter, LayerRange layers);
 
-  /// Counts all_reduce, and the seconds spent in it.
+  /// Counts all-reduces, and the seconds spent waiting for them.
   int64_t collectives() const { return collectives_; }
   double waited_s() const { return waited_s_; }
 

@@ -36,6 +36,8 @@ inline constexpr std::array<std::string_view, 3> enum_names<Recompute>{"auto", "
 template <>
 inline constexpr std::array<std::string_view, 5> enum_names<RankOrder>{"auto", "gpipe", "1f1b", "lorapp", "muxtune"};
 template <>
+inline constexpr std::array<std::string_view, 3> enum_names<Interleave>{"auto", "never", "always"};
+template <>
 inline constexpr std::array<std::string_view, 3> enum_names<DispatchRule>{"balanced", "greedy", "even"};
 
 template <>

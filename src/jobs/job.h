@@ -160,6 +160,9 @@ enum class Recompute { automatic, never, always };
 /// How the ranks of a pipeline take turns (schedule/pipeline/).
 enum class RankOrder { automatic, gpipe, one_f_one_b, lorapp, muxtune };
 
+/// Whether all-reduces of divided layers run beside other work (schedule/pipeline/clocks.h).
+enum class Interleave { automatic, never, always };
+
 /// How the rows of a round are dealt to replicas (train/row_dispatch.h).
 enum class DispatchRule { balanced, greedy, even };
 
@@ -178,6 +181,7 @@ struct RunSpec {
   std::string parallel = "stages";     ///< how: `pp=2,tp=2` (parallel.h); stages: as those of a pipeline; auto: as the planner chooses
   DispatchRule dispatch = DispatchRule::balanced;
   RankOrder pipeline_order = RankOrder::automatic;
+  Interleave interleave = Interleave::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended
   bool tensorboard = false;            ///< write event files for TensorBoard
   std::string data_cache = "auto";     ///< folder of tokenized data; auto: the user's (data/dataset_cache.h); none: no such folder

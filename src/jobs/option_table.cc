@@ -175,6 +175,17 @@ Condition several_replicas() {
           }};
 }
 
+Condition divided_layers() {
+  return {.holds =
+              [](const OptionTarget& target) {
+                return parallel_of(*target.run).divides_layers() || (target.run->parallel == parallel_as_planned && target.run->ranks > 1);
+              },
+          .summary = "where ranks divide layers",
+          .complaint = [](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to ranks that divide layers, such as run.parallel tp=2; run.parallel is {}", key, target.run->parallel);
+          }};
+}
+
 Condition needs_evaluation_data() {
   return {.holds = [](const OptionTarget& target) { return holds_out_examples(target.job->data); },
           .summary = "with `data.eval` or `data.eval_fraction`",
@@ -296,6 +307,11 @@ void add_run(std::vector<Option>& table) {
                         "How the ranks take turns; `auto` is what is predicted to be fastest, or interleaved 1F1B where ranks have several "
                         "stages (`vp`), beside which `gpipe` alone can be asked for.",
                         {.condition = several_ranks()}));
+  table.push_back(field(Section::run, "interleave", COTUNE_FIELD(run->interleave), choice_of<Interleave>(),
+                        "Where ranks divide layers: compute another microbatch, or adapter gradients, while an all-reduce is under way. `always` "
+                        "interleaves microbatches two by two, `auto` where that is predicted to be faster; `never` waits for every all-reduce. "
+                        "Does not change results.",
+                        {.condition = divided_layers()}));
   table.push_back(field(Section::run, "dispatch", COTUNE_FIELD(run->dispatch), choice_of<DispatchRule>(),
                         "Which replica gets which rows of a round: `balanced`, so that the slowest one is done soonest; `greedy`, each "
                         "length to the replicas that are cheapest for it; `even`, as many to each.",

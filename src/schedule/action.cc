@@ -43,6 +43,7 @@ void visit_fields(ActionType& action, Visitor&& visit) {
   visit("stage", action.stage);
   visit("peer", action.peer);
   visit("bytes", action.bytes);
+  visit("clock", action.clock);
 }
 
 ActionKind kind_from_json(const nlohmann::json& value) {

@@ -51,6 +51,9 @@ struct Action {
   int32_t stage = 0;         ///< the stage, of those of the pipeline; messages: the one that uses what is sent
   int32_t peer = -1;         ///< messages: the other rank
   int64_t bytes = 0;         ///< messages and collectives
+  /// forward, backward: of the microbatches of RankPlan::clocks[clock] side by side (pipeline/clocks.h); microbatch is the first
+  /// of them that the stage takes in this direction.
+  int32_t clock = -1;
   bool operator==(const Action&) const = default;
 };
 

@@ -185,6 +185,14 @@ int64_t method_workspace_per_token(const ModelConfig& config, AdapterMethod meth
   return 0;
 }
 
+/// Where microbatches run side by side the ranks see them as one; those of a chain stay alone.
+WorstCase in_clocks(WorstCase lead, int64_t everything, const PackingPolicy& policy, const MemoryFacts& facts) {
+  if (policy.recompute) return lead;
+  lead.microbatch_tokens = std::max(lead.microbatch_tokens, std::min(facts.clock_microbatches * lead.microbatch_tokens, everything));
+  lead.alive_tokens = std::max(lead.alive_tokens, lead.microbatch_tokens);
+  return lead;
+}
+
 /// Tokens alive on all ranks together; `everything`: of a round.
 int64_t alive_on_ranks(const WorstCase& lead, int64_t everything, const MemoryFacts& facts) {
   if (facts.stages() == 1) return lead.alive_tokens;
@@ -432,7 +440,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   const int64_t key_value_size = parts * projection_size(config, Projection::k, tensor).out;
   int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    WorstCase lead = worst_case(jobs, i, policy);
+    WorstCase lead = in_clocks(worst_case(jobs, i, policy), round_up(everything, row_grid), policy, facts);
     lead.alive_tokens = alive_on_ranks(lead, round_up(everything, row_grid), facts);
     lead.chain_tokens *= facts.stages();
     const int64_t lowest = fuses(policy) ? lowest_of_all : lowest_layer(config, jobs[i]);

@@ -64,6 +64,7 @@ struct MemoryFacts {
   bool ranks_are_processes() const { return !process_stages.empty() || (!replicas.empty() && !replicas.front().process_stages.empty()); }
   RankOrder rank_order = RankOrder::automatic;
   bool interleaves = false;       ///< ranks of a pipeline have several stages each
+  int64_t clock_microbatches = 1; ///< that ranks which divide layers run side by side, at most (pipeline/clocks.h)
   double fragmentation = 1.05;    ///< of dynamic tensors: memory held over memory alive, for the holes that best fit leaves
   int64_t with_holes(int64_t bytes) const;
 };
@@ -117,6 +118,7 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
 ///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
 ///   ranks) are those of all; where each rank is a process, layers, weights and workspace are those of the dearest stage
+///   where microbatches run side by side (clock_microbatches) each of these is that many
 ///   replicas take what each would alone, with copies of the adapters beside the whole ones, and copies of the largest
 ///   job's gradients for their exchange
 ///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)

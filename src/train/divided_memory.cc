@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "schedule/pipeline/clocks.h"
+
 namespace cotune {
 
 std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
@@ -18,13 +20,15 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
   return ranks;
 }
 
-void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, std::span<const PipelineLayout> process_layouts) {
+void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, Interleave interleave,
+                  std::span<const PipelineLayout> process_layouts) {
   facts.replicas.clear();
-  facts.tensor_parallel = 1;
+  facts.tensor_parallel = facts.clock_microbatches = 1;
   facts.rank_order = order;
   facts.ranks = parallel.ranks();
   facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });
   if (parallel.replicas.size() == 1) {
+    if (interleave != Interleave::never && parallel.divides_layers()) facts.clock_microbatches = most_in_a_clock;
     facts.tensor_parallel = parallel.replicas.front().tensor;
     if (!process_layouts.empty()) facts.process_stages = shapes_of_ranks(process_layouts.front());
     return;

@@ -13,6 +13,7 @@ namespace cotune {
 std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout);
 
 /// What predictions of memory know of how the model is divided. process_layouts: of the replicas, where ranks are processes; else none.
-void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, std::span<const PipelineLayout> process_layouts);
+void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, Interleave interleave,
+                  std::span<const PipelineLayout> process_layouts);
 
 }  // namespace cotune

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/cost/overlapped_stage.h"
 #include "plan/cost/stage_cost.h"
 #include "plan/shapes/cluster_file.h"
 #include "train/rank_planner.h"
@@ -79,6 +80,7 @@ EmulatedTimes read_emulated_times(const std::string& file, const ModelConfig& mo
   device->all_reduce_seconds = [link = machine.link](int64_t bytes, int64_t count) {
     return all_reduce_seconds(static_cast<double>(bytes), count, link);
   };
+  device->rates = stream_rates(machine);
   const auto as_link = [](const LinkSpec& link) {  // unset: nothing is sent there
     return link == LinkSpec{} ? Link{} : Link{.latency_s = link.latency, .bytes_per_s = link.bandwidth};
   };

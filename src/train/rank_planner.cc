@@ -5,6 +5,7 @@
 #include <list>
 
 #include "base/error.h"
+#include "plan/cost/overlapped_stage.h"
 #include "plan/cost/replica_stages.h"
 #include "schedule/memory.h"
 #include "train/microbatch_shape.h"
@@ -108,16 +109,18 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
   own = {.stage_count = stage_count, .work = {}, .optimizer_s = step_seconds(replica)};
   std::map<const StepPlan*, size_t> first;  // the plans stay where they are when their vector is moved
   std::vector<Rest> rest;                   // beside own.work
+  std::vector<MicrobatchShape> shapes;      // by microbatch
   for (const StepPlan& plan : plans) {
     first[&plan] = own.work.size();
     StagePrices& prices = this->prices(plan.policy.recompute);
-    for (const MicrobatchShape& shape : shapes_of_microbatches(plan, rounds, jobs_.size(), prices)) {
+    for (MicrobatchShape shape : shapes_of_microbatches(plan, rounds, jobs_.size(), prices)) {
       for (const StageShape& stage : layout.stages) {
         const PricedStage& each = prices.at(stage, shape.jobs);
         const StageSeconds all = each.seconds(shape.counts), sums = each.all_reduces(shape.counts);
         own.work.push_back({all.forward - sums.forward, all.backward - sums.backward});
         rest.push_back({sums, each.kept_bytes(shape.counts)});
       }
+      shapes.push_back(std::move(shape));
     }
   }
   const auto cost = [&](bool corrects) {
@@ -128,15 +131,24 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
       return StageCost{work.forward + sums.forward, work.backward + sums.backward, kept_bytes};
     };
   };
+  const auto graphs = [&](const StepPlan& plan, size_t microbatch, size_t stage) {
+    const MicrobatchShape& shape = shapes[first.at(&plan) / stage_count + microbatch];
+    const PricedStage& each = prices(plan.policy.recompute).at(layout.stages[stage], shape.jobs, true);
+    PricedStage::ClockGraphs own = each.clock_graphs(shape.counts, PricedStage::ClockLayers::few, true);
+    return StageGraphs{std::move(own.forward), std::move(own.backward)};
+  };
   RankPlanOptions options{.order = options_.order,
                           .cluster = {.link = options_.link},
                           .bytes_per_token = model_.hidden_size * machine_.element_size(),
                           .optimizer_s = step_seconds(replica),
-                          .most_in_flight = layout.rank_count()};
+                          .most_in_flight = layout.rank_count(),
+                          .interleave = layouts_.size() == 1 ? options_.interleave : Interleave::never,
+                          .graphs = graphs,
+                          .rates = stream_rates(machine_)};
   for (double& seconds : options.optimizer_s) seconds = corrections_of(replica, 0).step.of(seconds);
   RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
   double uncorrected_s = plan.predicted.makespan_s;
-  if (!corrections_.empty()) {
+  if (!corrections_.empty() && plan.clocks.empty()) {
     options.optimizer_s = step_seconds(replica);
     uncorrected_s = simulate(work_of(plan.rounds, layout, cost(false), options), plan.schedule, options.cluster).makespan_s;
   }

@@ -42,6 +42,7 @@ struct ReplicaPacking {
 
 struct RankPlannerOptions {
   RankOrder order = RankOrder::automatic;
+  Interleave interleave = Interleave::automatic;  ///< of one replica whose ranks divide layers
   Link link = thread_link;
   // Of several replicas:
   DispatchRule dispatch = DispatchRule::balanced;

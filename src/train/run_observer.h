@@ -94,6 +94,7 @@ struct RankSummary {
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
   int64_t all_reduces = 0;    ///< of the rounds, among the ranks that divide its layers
+  double exposed_seconds = 0; ///< of waited_seconds: for these all-reduces, with nothing to compute beside them
   int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas
   int64_t peak_bytes = 0;     ///< that tensors of a rank with memory of its own have held; 0 of a thread
   double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }

@@ -21,7 +21,7 @@ MemoryFacts facts_with_weights(const Backbone& backbone, const TrainerOptions& o
   release_unused_memory();
   MemoryFacts facts = memory_facts(backbone.compute(), backbone.device());
   const bool are_processes = options.rank_group != nullptr && options.rank_group->are_processes();
-  set_division(facts, options.parallel, options.pipeline_order,
+  set_division(facts, options.parallel, options.pipeline_order, options.interleave,
                are_processes ? options.rank_group->layouts() : std::span<const PipelineLayout>{});
   int64_t weight_bytes = options.parts.contains(backbone.shard().count) ? 0 : backbone.weight_bytes();
   for (const auto& [degree, parts] : options.parts) {

@@ -51,6 +51,7 @@ struct TrainerOptions {
   std::map<int64_t, std::vector<std::shared_ptr<const Backbone>>> parts;
   DispatchRule dispatch = DispatchRule::balanced;  ///< of rows to several replicas
   RankOrder pipeline_order = RankOrder::automatic;
+  Interleave interleave = Interleave::automatic;   ///< where ranks divide layers
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
   ComputeDevice device;                        ///< where the backbone is
   int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none

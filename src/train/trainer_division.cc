@@ -87,7 +87,7 @@ double Trainer::expected_move_seconds() const {
 bool Trainer::fits_divided_as(const Parallel& parallel) const {
   if (tensor_limit_ == 0) return true;
   MemoryFacts facts = facts_;
-  set_division(facts, parallel, options_.pipeline_order, {});
+  set_division(facts, parallel, options_.pipeline_order, options_.interleave, {});
   std::vector<JobFootprint> footprints;
   for (const TrainingJob* job : running_jobs()) footprints.push_back(job->footprint());
   return LearnedPeak(backbone_->config(), facts).predict(footprints, {}, options_.policy).total() <= tensor_limit_;
@@ -97,7 +97,7 @@ void Trainer::divide_as(const Parallel& parallel, std::vector<PipelineLayout> la
   ranks_.reset();
   options_.parallel = parallel;
   options_.layouts = std::move(layouts);
-  set_division(facts_, parallel, options_.pipeline_order, {});
+  set_division(facts_, parallel, options_.pipeline_order, options_.interleave, {});
   learned_ = LearnedPeak(backbone_->config(), facts_);
   summary_.ranks.clear();
   start_ranks();

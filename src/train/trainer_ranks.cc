@@ -33,7 +33,7 @@ void Trainer::start_ranks() {
     }
     ranks_ = std::make_shared<RankThreads>(std::move(replicas));
   }
-  RankPlannerOptions planning{.order = options_.pipeline_order, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
+  RankPlannerOptions planning{.order = options_.pipeline_order, .interleave = options_.interleave, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
   planning.exchange_link = options_.exchange_link.value_or(planning.link);
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
@@ -176,6 +176,7 @@ void Trainer::count_rank_times(double predicted_s) {
     summary_.ranks[i].seconds += times.seconds;
     summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
     summary_.ranks[i].all_reduces += times.collectives[i];
+    summary_.ranks[i].exposed_seconds += times.exposed[i];
     summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
     summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
   }

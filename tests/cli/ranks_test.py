@@ -38,6 +38,20 @@ class Ranks(ProgramTest):
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
         self.assertEqual({event["tid"] for event in forwards}, {0, 1})
 
+    def test_interleaved_microbatches_leave_equal_adapters(self):
+        exposed = []
+        for interleave in ("never", "always", "auto"):
+            events = self.train(interleave, "--parallel=tp=2", "--sharing=temporal", f"--interleave={interleave}")
+            self.assert_alike(interleave, "never", 0)
+            exposed.append(events[-1]["ranks"][0]["exposed_seconds"])
+        self.assertGreater(min(exposed), 0)
+        done = self.train("refused", "--ranks=2", "--interleave=always", expect=2)
+        self.assertIn("`interleave` belongs to ranks that divide layers, such as run.parallel tp=2", done.stderr)
+        done = self.train("refused", "--parallel=dp=1+tp=2", "--interleave=always", expect=2)
+        self.assertIn("is always, but each of 2 replicas waits for its all-reduces; accepted are auto and never", done.stderr)
+        done = self.train("refused", "--parallel=tp=2", "--interleave=always", "--recompute=always", expect=2)
+        self.assertIn("rounds that recompute activations wait for every all-reduce", done.stderr)
+
     def test_a_run_goes_on_divided_in_another_way(self):
         exact = ("--set", "model.dtype=float64")
         self.train("one", *exact)

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <exception>
 
+#include "engine/labelled_rows.h"
+#include "schedule/adapter_shape.h"
+
 namespace cotune::testing {
 
 ModelConfig eight_heads(int64_t layers, int64_t kv_heads) {
@@ -127,6 +130,46 @@ PackingPolicy small_microbatches() { return {.sharing = Sharing::temporal, .toke
 RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order) {
   return plan_ranks({round}, layout, one_unit,
                     {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
+}
+
+OperatorTime uneven_times(const StageShape&, const Operator& op, const MicrobatchCounts& counts) {
+  const auto spread = [&](int64_t salt) { return 1 + static_cast<double>((counts.tokens * 31 + op.layer * 17 + static_cast<int64_t>(op.kind) * 7 + salt) % 13); };
+  return {.compute_s = spread(0), .communication_s = op.communicates ? 3 * spread(5) : 0};
+}
+
+StageGraphsOf graphs_of(const ModelConfig& config, const PipelineLayout& layout, std::span<const JobRound> rounds, OperatorTimes times) {
+  return [&config, &layout, rounds, times = std::move(times)](const StepPlan& plan, size_t m, size_t stage) {
+    const Microbatch& microbatch = plan.microbatches[m];
+    const MicrobatchCounts counts = count_microbatch(microbatch, labelled_rows(plan, rounds)[m]);
+    std::vector<AdapterShape> adapters;
+    int32_t previous = -1;
+    for (const Atom& atom : microbatch.atoms) {
+      if (atom.job == previous) continue;
+      previous = atom.job;
+      const auto round = std::ranges::find(rounds, atom.job, &JobRound::job);
+      if (round->adapter == nullptr) continue;
+      const AdapterSetup& setup = round->adapter->setup();
+      for (const AdapterShape& each : adapter_shapes(atom.job, setup.spec, setup.modules, config)) adapters.push_back(each);
+    }
+    const auto graph = [&](Direction direction) {
+      const std::vector<Operator> operators = stage_operators(config, layout.stages[stage], adapters, direction);
+      std::vector<OperatorTime> own;
+      for (const Operator& op : operators) own.push_back(times(layout.stages[stage], op, counts));
+      return subgraphs_of(operators, own);
+    };
+    return StageGraphs{graph(Direction::forward), graph(Direction::backward)};
+  };
+}
+
+RankPlan plan_interleaved_round(const StepPlan& round, std::span<const JobRound> rounds, const ModelConfig& config, const PipelineLayout& layout,
+                                RankOrder order) {
+  return plan_ranks({round}, layout, one_unit,
+                    {.order = order,
+                     .cluster = {},
+                     .bytes_per_token = 768,
+                     .most_in_flight = layout.rank_count(),
+                     .interleave = Interleave::always,
+                     .graphs = graphs_of(config, layout, rounds, uneven_times)});
 }
 
 void expect_equal_evaluation(const JobRound& round, const JobRound& expected) {

@@ -62,6 +62,16 @@ Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, 
 PackingPolicy small_microbatches();
 RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order = RankOrder::automatic);
 
+/// What operators take on one rank of those that divide the stage.
+using OperatorTimes = std::function<OperatorTime(const StageShape& stage, const Operator& op, const MicrobatchCounts& counts)>;
+/// Times that differ from one operator and microbatch to the next; all-reduces are dear.
+OperatorTime uneven_times(const StageShape& stage, const Operator& op, const MicrobatchCounts& counts);
+/// What is given is read by the result. rounds: the jobs of the plans that are asked for.
+StageGraphsOf graphs_of(const ModelConfig& config, const PipelineLayout& layout, std::span<const JobRound> rounds, OperatorTimes times);
+/// A round whose microbatches, where ranks divide layers, run two by two.
+RankPlan plan_interleaved_round(const StepPlan& round, std::span<const JobRound> rounds, const ModelConfig& config, const PipelineLayout& layout,
+                                RankOrder order = RankOrder::automatic);
+
 // What every group of ranks keeps, whether they are threads or processes. backbone: of the whole model, f64.
 
 /// Loss, of the rows too, and first choices.

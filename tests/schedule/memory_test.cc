@@ -210,6 +210,24 @@ TEST(PredictMemory, OfReplicasIsWhatEachTakesBesideTheWholeAdapters) {
   EXPECT_EQ(both.weights, alone.weights);
 }
 
+TEST(PredictMemory, OfMicrobatchesSideBySideIsThatOfAllOfThem) {
+  const ModelConfig config = small_model();
+  const std::vector<JobFootprint> jobs = {lora_job(config, 0, 16, 8, 256)};
+  PackingPolicy policy{.token_budget = 256};
+  MemoryFacts alone;
+  alone.ranks = alone.tensor_parallel = 2;
+  MemoryFacts pairs = alone;
+  pairs.clock_microbatches = 2;
+  const MemoryEstimate one = predict_memory(config, jobs, policy, alone), two = predict_memory(config, jobs, policy, pairs);
+  EXPECT_NEAR(static_cast<double>(two.activations), 2 * static_cast<double>(one.activations), 2);
+  EXPECT_GT(two.workspace, one.workspace);
+  EXPECT_EQ(two.adapters, one.adapters);
+  policy.token_budget = 4096;  // a round is one microbatch
+  EXPECT_EQ(predict_memory(config, jobs, policy, pairs), predict_memory(config, jobs, policy, alone));
+  policy = {.token_budget = 256, .recompute = true, .layer_count = config.layer_count};
+  EXPECT_EQ(predict_memory(config, jobs, policy, pairs), predict_memory(config, jobs, policy, alone)) << "such rounds wait";
+}
+
 TEST(PredictMemory, GrowsWithEveryJobAndBudget) {
   const ModelConfig config = small_model();
   for (uint64_t seed = 0; seed < 300; ++seed) {

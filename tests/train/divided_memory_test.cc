@@ -26,17 +26,30 @@ TEST(DividedMemory, KnowsReplicasAndWhetherRanksAreProcesses) {
   const Parallel one = *parse_parallel("pp=2,vp=2"), two = *parse_parallel("pp=2,vp=2+tp=2");
   const PipelineLayout divided{.stages = {stage(0, 8, 2, true, true)}, .stage_rank = {0}};
   MemoryFacts threads, processes, replicas;
-  set_division(threads, one, RankOrder::gpipe, {});
+  set_division(threads, one, RankOrder::gpipe, Interleave::automatic, {});
   EXPECT_EQ(threads.rank_order, RankOrder::gpipe);
   EXPECT_EQ(threads.ranks, 2);
   EXPECT_TRUE(threads.interleaves);
   EXPECT_FALSE(threads.ranks_are_processes());
-  set_division(processes, one, RankOrder::automatic, std::vector{interleaved()});
+  set_division(processes, one, RankOrder::automatic, Interleave::automatic, std::vector{interleaved()});
   EXPECT_EQ(processes.process_stages, shapes_of_ranks(interleaved()));
-  set_division(replicas, two, RankOrder::automatic, std::vector{interleaved(), divided});
+  set_division(replicas, two, RankOrder::automatic, Interleave::automatic, std::vector{interleaved(), divided});
   EXPECT_TRUE(replicas.ranks_are_processes());
   ASSERT_EQ(replicas.replicas.size(), 2u);
   EXPECT_EQ(replicas.replicas[1], (MemoryFacts::Replica{2, 2, divided.stages}));
+}
+
+TEST(DividedMemory, KnowsWhichRanksRunMicrobatchesSideBySide) {
+  const auto at_once = [](const std::string& parallel, Interleave interleave) {
+    MemoryFacts facts;
+    set_division(facts, *parse_parallel(parallel), RankOrder::automatic, interleave, {});
+    return facts.clock_microbatches;
+  };
+  EXPECT_EQ(at_once("pp=2,tp=2", Interleave::automatic), 2);
+  EXPECT_EQ(at_once("tp=2", Interleave::always), 2);
+  EXPECT_EQ(at_once("tp=2", Interleave::never), 1);
+  EXPECT_EQ(at_once("pp=2", Interleave::automatic), 1);
+  EXPECT_EQ(at_once("tp=2+dp=1", Interleave::automatic), 1) << "replicas wait for every sum";
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
   const Parallel parallel = parallel_of(run);
-  set_division(facts, parallel, run.pipeline_order, process_layouts);
+  set_division(facts, parallel, run.pipeline_order, run.interleave, process_layouts);
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
   facts.weight_bytes = 0;
   for (const PipelineLayout& layout : process_layouts) {

@@ -133,7 +133,9 @@ void print_ranks(const RunSummary& summary, size_t width) {
                            100 * (1 - rank.busy_share())) +
                (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20)) : "") +
                (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
-               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
+               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces, exposed {:.1f}%", rank.part + 1, rank.parts, rank.all_reduces,
+                                             rank.seconds > 0 ? 100 * rank.exposed_seconds / rank.seconds : 0)
+                               : ""));
   }
   print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", summary.ranks_seconds, summary.ranks_predicted_seconds,
                          100 * (summary.ranks_predicted_seconds / summary.ranks_seconds - 1)));

@@ -157,6 +157,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"part", rank.part},
                              {"parts", rank.parts},
                              {"all_reduces", rank.all_reduces},
+                             {"exposed_seconds", rank.exposed_seconds},
                              {"replica", rank.replica},
                              {"exchanged_bytes", rank.exchanged_bytes},
                              {"peak_bytes", rank.peak_bytes > 0 ? Json(rank.peak_bytes) : Json()},

@@ -151,12 +151,48 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster) {
-  RankPlan plan{.rounds = std::move(rounds), .work = work, .schedule = make_schedule(work, order, cluster), .predicted = {}, .ranks = {}};
+  RankPlan plan{.rounds = std::move(rounds), .work = work, .schedule = make_schedule(work, order, cluster), .predicted = {}, .clocks = {}, .ranks = {}};
   verify(work, plan.schedule);
   plan.predicted = simulate(work, plan.schedule, cluster);
   for (const std::vector<Action>& actions : plan.schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));
   return plan;
 }
+
+namespace {
+
+/// Without its rounds.
+RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, int32_t most, const RankPlanOptions& options) {
+  RankPlan plan{.rounds = {}, .work = {}, .schedule = {}, .predicted = {}, .clocks = clocks_of(work, most), .ranks = {}};
+  plan.work = launch_clocks(work, plan.clocks, graphs, options.rates);
+  verify(work, plan.clocks, graphs);
+  plan.schedule = make_schedule(plan.work, order_of(plan.work, options), options.cluster);
+  verify(plan.work, plan.schedule);
+  plan.predicted = simulate(plan.work, plan.schedule, options.cluster);
+  plan.ranks = actions_of_microbatches(plan.schedule, work, plan.clocks);
+  return plan;
+}
+
+RankPlan plan_interleaved(std::vector<StepPlan> rounds, const PipelineWork& work, const RankPlanOptions& options) {
+  std::vector<std::pair<size_t, size_t>> places;  // of each microbatch: its round, and place there
+  for (size_t round = 0; round < rounds.size(); ++round) {
+    for (size_t m = 0; m < rounds[round].microbatches.size(); ++m) places.emplace_back(round, m);
+  }
+  const MicrobatchGraphs graphs = [&](size_t microbatch, size_t stage) {
+    const auto [round, place] = places[microbatch];
+    StageGraphs own = options.graphs(rounds[round], place, stage);
+    if (lowest_stage(work, work.microbatches[microbatch]) > static_cast<int32_t>(stage)) own.backward.clear();
+    return own;
+  };
+  RankPlan plan = plan_clocks(work, graphs, most_in_a_clock, options);
+  if (options.interleave == Interleave::automatic) {
+    RankPlan alone = plan_clocks(work, graphs, 1, options);
+    if (alone.predicted.makespan_s <= plan.predicted.makespan_s) plan = std::move(alone);
+  }
+  plan.rounds = std::move(rounds);
+  return plan;
+}
+
+}  // namespace
 
 PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& layout, const StageCosts& costs,
                      const RankPlanOptions& options) {
@@ -170,6 +206,10 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
                     const RankPlanOptions& options) {
   const PipelineWork work = work_of(rounds, layout, costs, options);
+  const bool recomputes = std::ranges::any_of(rounds, [](const StepPlan& round) { return round.policy.recompute; });
+  if (options.interleave != Interleave::never && layout.tensor_parallel() > 1 && !recomputes) {
+    return plan_interleaved(std::move(rounds), work, options);
+  }
   return plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);
 }
 

@@ -8,6 +8,7 @@
 
 #include "model/config/tensor_shard.h"
 #include "schedule/operators.h"
+#include "schedule/pipeline/clocks.h"
 #include "schedule/pipeline/compute_graph.h"
 #include "schedule/pipeline/simulate.h"
 #include "schedule/step_plan.h"
@@ -35,14 +36,18 @@ PipelineLayout one_rank(const ModelConfig& config);
 
 struct RankPlan {
   std::vector<StepPlan> rounds;             ///< in order; each job's steps ascend. Their own `actions` are not read
-  PipelineWork work;                        ///< the rounds as the schedule has them, by the costs
+  PipelineWork work;                        ///< the rounds as the schedule has them (their clocks, if there are some), by the costs
   PipelineSchedule schedule;                ///< as it was proven: without recomputation
   PipelineSimulation predicted;             ///< of the schedule
+  std::vector<PipelineClock> clocks;        ///< where microbatches are interleaved: what the schedule's microbatches are; else empty
   std::vector<std::vector<Action>> ranks;   ///< what the engine executes. Action::microbatch counts over the microbatches of all rounds, one after another
 };
 
 /// Seconds, and bytes kept, of a microbatch on a stage. plan: an element of the rounds that are planned, where it lies.
 using StageCosts = std::function<StageCost(const StepPlan& plan, size_t microbatch, size_t stage)>;
+
+/// The same microbatch's subgraphs.
+using StageGraphsOf = std::function<StageGraphs(const StepPlan& plan, size_t microbatch, size_t stage)>;
 
 struct RankPlanOptions {
   RankOrder order = RankOrder::automatic;
@@ -52,6 +57,11 @@ struct RankPlanOptions {
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
   /// length. 0: no limit. Read by `automatic`, lorapp and muxtune.
   int32_t most_in_flight = 0;
+  /// Where ranks divide layers and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), `automatic` does so, or has
+  /// each alone in its clock, whichever is predicted to take less time. `never` waits for every all-reduce.
+  Interleave interleave = Interleave::never;
+  StageGraphsOf graphs;                   ///< read unless interleave is never
+  StreamRates rates;                      ///< of all-reduces beside computation
 };
 
 /// The rounds as the pipeline's schedules see them. Steps of a job that the rounds leave out are not counted: its steps are numbered

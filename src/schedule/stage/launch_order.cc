@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 
@@ -13,7 +15,7 @@ namespace {
 /// Launches one after the other what `choose` picks of what is ready; ready: all predecessors are launched.
 class Launcher {
  public:
-  explicit Launcher(std::span<const SubgraphDag> dags) : dags_(dags) {
+  Launcher(std::span<const SubgraphDag> dags, std::span<const LaunchEdge> edges) : dags_(dags) {
     for (size_t task = 0; task < dags.size(); ++task) {
       check(dags[task]);
       std::vector<int32_t>& missing = missing_.emplace_back();
@@ -23,7 +25,15 @@ class Launcher {
         for (const int32_t before : dags[task][i].predecessors) {
           successors[static_cast<size_t>(before)].push_back(static_cast<int32_t>(i));
         }
-        if (missing.back() == 0) ready_.push_back({static_cast<int32_t>(task), static_cast<int32_t>(i)});
+      }
+    }
+    for (const LaunchEdge& edge : edges) {
+      after_[{edge.before.task, edge.before.subgraph}].push_back(edge.after);
+      ++missing_of(edge.after);
+    }
+    for (size_t task = 0; task < dags.size(); ++task) {
+      for (size_t i = 0; i < dags[task].size(); ++i) {
+        if (missing_[task][i] == 0) ready_.push_back({static_cast<int32_t>(task), static_cast<int32_t>(i)});
       }
     }
   }
@@ -45,19 +55,26 @@ class Launcher {
       ready_.erase(next);
       order.push_back(launch);
       launched(launch);
-      for (const int32_t after : successors(launch)) {
-        if (--missing_[static_cast<size_t>(launch.task)][static_cast<size_t>(after)] == 0) {
-          ready_.push_back({launch.task, after});
-        }
-      }
+      for (const int32_t after : successors(launch)) make_ready({launch.task, after});
+      const auto others = after_.find({launch.task, launch.subgraph});
+      if (others == after_.end()) continue;
+      for (const Launch& after : others->second) make_ready(after);
     }
     return order;
   }
 
  private:
+  int32_t& missing_of(const Launch& launch) {
+    return missing_[static_cast<size_t>(launch.task)][static_cast<size_t>(launch.subgraph)];
+  }
+  void make_ready(const Launch& launch) {
+    if (--missing_of(launch) == 0) ready_.push_back(launch);
+  }
+
   std::span<const SubgraphDag> dags_;
   std::vector<std::vector<int32_t>> missing_;
   std::vector<std::vector<std::vector<int32_t>>> successors_;
+  std::map<std::pair<int32_t, int32_t>, std::vector<Launch>> after_;  ///< of other tasks
   std::vector<Launch> ready_;
 };
 
@@ -83,8 +100,9 @@ std::vector<Launch> task_by_task(std::span<const SubgraphDag> dags) {
   return order;
 }
 
-std::vector<Launch> launch_by_priority(std::span<const SubgraphDag> dags, LatencyPreference preference) {
-  Launcher launcher(dags);
+std::vector<Launch> launch_by_priority(std::span<const SubgraphDag> dags, LatencyPreference preference,
+                                       std::span<const LaunchEdge> edges) {
+  Launcher launcher(dags, edges);
   const auto key = [&](const Launch& launch) {
     const Subgraph& subgraph = launcher.subgraph(launch);
     const double latency =
@@ -95,8 +113,9 @@ std::vector<Launch> launch_by_priority(std::span<const SubgraphDag> dags, Latenc
                       [](const Launch&) {});
 }
 
-std::vector<Launch> launch_by_remaining_path(std::span<const SubgraphDag> dags, const StreamRates& rates) {
-  Launcher launcher(dags);
+std::vector<Launch> launch_by_remaining_path(std::span<const SubgraphDag> dags, const StreamRates& rates,
+                                             std::span<const LaunchEdge> edges) {
+  Launcher launcher(dags, edges);
   std::vector<std::vector<double>> remaining_s;
   std::vector<std::vector<double>> through_s;
   for (size_t task = 0; task < dags.size(); ++task) {
@@ -114,7 +133,8 @@ std::vector<Launch> launch_by_remaining_path(std::span<const SubgraphDag> dags, 
   double communication_free_s = 0;
   const auto start_s = [&](const Launch& launch) {
     double start = rates.overlap ? compute_free_s : std::max(compute_free_s, communication_free_s);
-    for (const int32_t before : launcher.subgraph(launch).predecessors) {
+    const Subgraph& subgraph = launcher.subgraph(launch);
+    for (const int32_t before : subgraph.is_adapter ? std::vector<int32_t>() : subgraph.predecessors) {
       start = std::max(start, through_s[static_cast<size_t>(launch.task)][static_cast<size_t>(before)]);
     }
     return start;
@@ -139,20 +159,21 @@ std::vector<Launch> launch_by_remaining_path(std::span<const SubgraphDag> dags, 
                       });
 }
 
-ChosenLaunch choose_launch_order(std::span<const SubgraphDag> dags, const StreamRates& rates) {
+ChosenLaunch choose_launch_order(std::span<const SubgraphDag> dags, const StreamRates& rates,
+                                 std::span<const LaunchEdge> edges) {
   ChosenLaunch chosen;
   chosen.overlap.makespan_s = std::numeric_limits<double>::infinity();
   const auto consider = [&](const char* name, std::vector<Launch> order) {
-    StageOverlap overlap = simulate_launches(dags, order, rates);
+    StageOverlap overlap = simulate_launches(dags, order, rates, edges);
     if (overlap.makespan_s < chosen.overlap.makespan_s) chosen = {std::move(order), name, std::move(overlap)};
   };
   if (has_one_order(dags)) {
     consider("priority", task_by_task(dags));
     return chosen;
   }
-  consider("priority", launch_by_priority(dags));
-  consider("priority, shortest first", launch_by_priority(dags, LatencyPreference::shortest));
-  consider("remaining path", launch_by_remaining_path(dags, rates));
+  consider("priority", launch_by_priority(dags, LatencyPreference::longest, edges));
+  consider("priority, shortest first", launch_by_priority(dags, LatencyPreference::shortest, edges));
+  consider("remaining path", launch_by_remaining_path(dags, rates, edges));
   consider("task by task", task_by_task(dags));
   return chosen;
 }

@@ -19,14 +19,17 @@ enum class LatencyPreference { longest, shortest };
 
 /// MuxTune's Algorithm 1: of the subgraphs whose predecessors are launched, those of least depth; of these
 /// the one with the longest compute; ties go to the lower task. `shortest` turns the second rule round.
+/// edges: between launches of different tasks; they hold no cycle with the order of the tasks.
 std::vector<Launch> launch_by_priority(std::span<const SubgraphDag> dags,
-                                       LatencyPreference preference = LatencyPreference::longest);
+                                       LatencyPreference preference = LatencyPreference::longest,
+                                       std::span<const LaunchEdge> edges = {});
 
 /// Greedy by the streams' times: of what can start first (what is ready counts as equal) the subgraph with
 /// the longest way to the end, its own communication included. Adapter gradients, which nobody waits for,
 /// fill what is left.
 std::vector<Launch> launch_by_remaining_path(std::span<const SubgraphDag> dags,
-                                             const StreamRates& rates = {});
+                                             const StreamRates& rates = {},
+                                             std::span<const LaunchEdge> edges = {});
 
 struct ChosenLaunch {
   std::vector<Launch> order;
@@ -35,6 +38,8 @@ struct ChosenLaunch {
 };
 
 /// The shortest of these four, simulated; the first named among equals. Never longer than any of them.
-ChosenLaunch choose_launch_order(std::span<const SubgraphDag> dags, const StreamRates& rates = {});
+/// edges: from an earlier task to a later one.
+ChosenLaunch choose_launch_order(std::span<const SubgraphDag> dags, const StreamRates& rates = {},
+                                 std::span<const LaunchEdge> edges = {});
 
 }  // namespace cotune
