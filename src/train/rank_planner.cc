@@ -106,7 +106,6 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
     int64_t kept_bytes = 0;
   };
   ReplicaPrices& own = priced.replicas[replica];
-  own = {.stage_count = stage_count, .work = {}, .optimizer_s = step_seconds(replica)};
   std::map<const StepPlan*, size_t> first;  // the plans stay where they are when their vector is moved
   std::vector<Rest> rest;                   // beside own.work
   std::vector<MicrobatchShape> shapes;      // by microbatch
@@ -209,7 +208,10 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
 
 std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds,
                                                       const ExchangeCosts& exchanges, PricedRounds& priced) {
-  priced = {.replicas = std::vector<ReplicaPrices>(layouts_.size())};
+  priced = {};
+  for (size_t replica = 0; replica < layouts_.size(); ++replica) {  // those without rows make steps too
+    priced.replicas.push_back({.stage_count = layouts_[replica].stages.size(), .work = {}, .optimizer_s = step_seconds(replica)});
+  }
   std::vector<DealtRound> dealt;
   for (const StepPlan& plan : plans) dealt.push_back(deal(plan));
   const auto policy = [&](size_t replica, size_t round) { return policy_of(replica, plans[round].policy); };
@@ -262,7 +264,7 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
   if (layouts_.size() == 1) {
     PlannedRun& run = runs.emplace_back();
     run.round_count = plans.size();
-    run.priced.replicas.resize(1);
+    run.priced.replicas.push_back({.stage_count = layouts_.front().stages.size(), .work = {}, .optimizer_s = optimizer_s_.front()});
     run.plans.replicas.push_back(order(0, std::move(plans), rounds, run.priced));
     return runs;
   }

@@ -130,7 +130,7 @@ TEST(RefittedRuns, LeaveTheAdaptersOfOneRankOnSeveral) {
   const std::vector<JobSpec> specs = mixed_jobs(9);
   SmallRun one("one", at::kDouble);
   one.trainer(specs, refitting())->run();
-  for (const char* degrees : {"pp=2", "dp=2", "dp=1,len=30+pp=2"}) {
+  for (const char* degrees : {"pp=2", "dp=2", "dp=1,len=30+pp=2", "dp=1,len=5+dp=1"}) {
     SmallRun several("several", at::kDouble);
     TrainerOptions options = refitting(parse_parallel(degrees)->ranks());
     options.parallel = *parse_parallel(degrees);
