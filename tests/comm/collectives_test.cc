@@ -49,6 +49,43 @@ TEST(Collectives, AllReduceGivesEveryRankTheSameBitsEveryTime) {
   }
 }
 
+TEST(Collectives, AllReducesThatAreStartedHaveTheBitsOfThoseThatAreWaitedFor) {
+  constexpr int32_t size = 4;
+  auto ranks = thread_communicators(size);
+  std::vector<at::Tensor> inputs;
+  for (int32_t rank = 0; rank < size; ++rank) inputs.push_back(at::randn({5, 10007}));
+  on_every_rank(ranks, [&](Communicator& self) {
+    const at::Tensor& own = inputs[static_cast<size_t>(self.rank())];
+    std::vector<at::Tensor> started, waited;
+    std::vector<std::shared_ptr<Transfer>> transfers;
+    for (int64_t row = 0; row < 5; ++row) {
+      started.push_back(own[row].clone());
+      transfers.push_back(self.start_all_reduce(started.back()));
+    }
+    at::Tensor nothing = at::empty({0});
+    self.start_all_reduce(nothing)->wait();
+    for (int64_t row = 0; row < 5; ++row) self.all_reduce(waited.emplace_back(own[row].clone()));
+    for (size_t row = 5; row-- > 0;) {
+      transfers[row]->wait();
+      transfers[row]->wait();
+      EXPECT_TRUE(transfers[row]->done());
+      EXPECT_TRUE(at::equal(started[row], waited[row]));
+    }
+  });
+}
+
+TEST(Collectives, AGroupMayEndWhileAllReducesAreUnderWay) {
+  auto ranks = thread_communicators(2);
+  on_every_rank(ranks, [](Communicator& self) {
+    at::Tensor values = at::ones({1000});
+    if (self.rank() == 0) self.start_all_reduce(values);  // nobody answers, and nobody waits
+  });
+  at::Tensor values = at::ones({1000});
+  const std::shared_ptr<Transfer> transfer = ranks[1]->start_all_reduce(values);
+  ranks[1]->abort();
+  EXPECT_THROW(transfer->wait(), CommunicationEnded);
+}
+
 TEST(Collectives, BroadcastTakesTheValuesOfAnyRoot) {
   auto ranks = thread_communicators(3);
   on_every_rank(ranks, [](Communicator& self) {
