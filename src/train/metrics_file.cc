@@ -98,6 +98,8 @@ void MetricsFile::on_usage(const UsageEvent& event) {
   json["tensor_bytes"] = event.tensor_bytes;
   if (event.device_memory) json["device_bytes"] = event.device_memory->held_bytes;
   json["tokens_per_second"] = event.tokens_per_second;
+  if (event.planning_seconds) json["planning_seconds"] = *event.planning_seconds;
+  if (event.planning_exposed_seconds) json["planning_exposed_seconds"] = *event.planning_exposed_seconds;
   if (event.emulated) json["emulated"] = true;
   json["seconds"] = event.seconds;
   write(text_of(json));

@@ -63,6 +63,7 @@ RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, c
 }
 
 void RankPlanner::add(const TrainingJob& job) {
+  ++changes_;
   jobs_.push_back(job.shape());
   add_optimizer_step(jobs_.back());
 }
@@ -264,7 +265,7 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
   if (layouts_.size() == 1) {
     PlannedRun& run = runs.emplace_back();
     run.round_count = plans.size();
-    run.priced.replicas.push_back({.stage_count = layouts_.front().stages.size(), .work = {}, .optimizer_s = optimizer_s_.front()});
+    run.priced.replicas.push_back({.stage_count = layouts_.front().stages.size(), .work = {}, .optimizer_s = step_seconds(0)});
     run.plans.replicas.push_back(order(0, std::move(plans), rounds, run.priced));
     return runs;
   }

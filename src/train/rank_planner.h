@@ -69,6 +69,8 @@ class RankPlanner {
 
   /// The run's next job. The model stays divided as it is.
   void add(const TrainingJob& job);
+  /// Counts what has been done to it: as long as it stays, equal rounds are planned alike.
+  int64_t changes() const { return changes_; }
 
   /// What is planned from now on goes by these. By replica and stage.
   void correct(std::vector<std::vector<WorkCorrections>> corrections) { corrections_ = std::move(corrections); }
@@ -99,6 +101,7 @@ class RankPlanner {
   std::map<bool, StagePrices> prices_;  ///< by whether activations are made again
   std::vector<PipelineLayout> layouts_;
   RankPlannerOptions options_;
+  int64_t changes_ = 0;
   std::vector<ReplicaSeconds> step_s_;  ///< by replica
   std::vector<std::vector<WorkCorrections>> corrections_;  ///< by replica and stage; empty: none
 };

@@ -67,6 +67,7 @@ struct UsageEvent {
   std::optional<DeviceMemory> device_memory;
   double tokens_per_second = 0;     ///< of all jobs, real tokens, since the event before, evaluations included
   bool emulated = false;            ///< nothing was computed
+  std::optional<double> planning_seconds, planning_exposed_seconds;  ///< on ranks, since the run began (RunSummary)
 };
 
 /// Prices that plans go by have changed: what was measured says so.
@@ -117,6 +118,9 @@ struct RunSummary {
   double ranks_predicted_seconds = 0;              ///< of the same, with prices as they were refitted by then
   PredictionErrors prediction_errors;              ///< where prices are refitted
   std::vector<DivisionSwap> swaps;                 ///< `ranks` are those since the last one
+  int64_t rounds_planned_ahead = 0;                ///< of these: planned while those before them ran
+  double planning_seconds = 0;                     ///< that packing, dealing, ordering and proving them took
+  double planning_exposed_seconds = 0;             ///< of it: while no rank computed
   std::string device = "cpu";           ///< what it calls itself
   bool emulated = false;                ///< it is not there: times are those of a prediction, and nothing was trained
   MemoryUsage memory;                   ///< of the host

@@ -259,6 +259,10 @@ void Trainer::tell_of_usage() {
                    .tokens_per_second = static_cast<double>(tokens_since_usage_) / (now - last_usage_s_),
                    .emulated = options_.device.is_emulated()};
   for (const auto& job : jobs_) usage.steps += job->state().step;
+  if (ranks_ != nullptr) {
+    usage.planning_seconds = summary_.planning_seconds;
+    usage.planning_exposed_seconds = summary_.planning_exposed_seconds;
+  }
   if (!options_.device.is_cpu()) usage.device_memory = options_.device.memory();
   tell([&](RunObserver& observer) { observer.on_usage(usage); });
   last_usage_s_ = now;
@@ -312,7 +316,7 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
     };
     try {
       std::vector<StepPlan> plans;
-      for (const std::vector<JobRound>& each : open) plans.push_back(plan_of(each));
+      for (const std::vector<JobRound>& each : open) plans.push_back(plan_of(plans.size(), each));
       const int64_t before = memory_usage().live_bytes();
       restart_recent_peak();
       run_plans(plans, results);
@@ -331,10 +335,8 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
   }
 }
 
-StepPlan Trainer::plan_of(const std::vector<JobRound>& rounds) {
-  std::vector<BatchShape> shapes;
-  for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, round.adapter->lowest_layer()));
-  StepPlan plan = plan_step(shapes, round_policy());
+StepPlan Trainer::plan_of(size_t place, const std::vector<JobRound>& rounds) {
+  StepPlan plan = step_plan_of(place, rounds);
   const std::vector<TokenCounts> counts = count_tokens(plan);
   for (size_t i = 0; i < rounds.size(); ++i) round_tokens_[{rounds[i].job, rounds[i].batch->step}] = counts[i];
   tell([&](RunObserver& observer) { observer.on_plan(plan, rounds); });

@@ -24,6 +24,7 @@
 #include "train/rank_planner.h"
 #include "train/round_planner.h"
 #include "train/round_prices.h"
+#include "train/rounds_ahead.h"
 #include "train/run_observer.h"
 #include "train/sweeps.h"
 #include "train/training_job.h"
@@ -53,6 +54,7 @@ struct TrainerOptions {
   RankOrder pipeline_order = RankOrder::automatic;
   Interleave interleave = Interleave::automatic;   ///< where ranks divide layers
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
+  bool plan_ahead = true;                      ///< on ranks, rounds are planned while those before them run; no result depends on it
   ComputeDevice device;                        ///< where the backbone is
   int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
@@ -179,7 +181,7 @@ class Trainer {
   /// does not help either it returns the trouble; rounds that were not run come back unfinished. rounds: one or several steps
   /// of each job, ascending.
   std::optional<std::string> interpret(std::vector<JobRound>& rounds);
-  StepPlan plan_of(const std::vector<JobRound>& rounds);
+  StepPlan plan_of(size_t place, const std::vector<JobRound>& rounds);
   // On this thread, or on ranks (trainer_ranks.cc).
   void start_alone();
   void start_ranks();
@@ -194,10 +196,27 @@ class Trainer {
   /// many rounds there are then.
   size_t add_rounds_ahead(std::vector<JobRound>& rounds);
   void run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds);
+  // Planning on ranks (trainer_ahead.cc). While they run, the run's thread waits for them and touches nothing; so the thread that plans
+  // ahead has planners, jobs and their data to itself.
+  /// Of one round, the place-th of those that run at once.
+  StepPlan step_plan_of(size_t place, std::span<const JobRound> rounds);
+  /// As they were planned ahead, where all that they were made from is still the same; else planned now.
+  std::vector<PlannedRun> planned_runs(std::span<const StepPlan> plans, std::span<const JobRound> rounds);
+  /// Of the rounds after these, on a thread of its own, which the returned future waits for: as if these went well, and no job came or left
+  /// but by its last step.
+  std::future<std::optional<RoundsAhead>> begin_planning_ahead(std::span<const JobRound> rounds);
+  std::optional<RoundsAhead> plan_ahead(const std::map<int32_t, int64_t>& next_step, std::map<int32_t, ExchangeMessages> exchanges);
+  void end_planning_ahead(std::future<std::optional<RoundsAhead>> planning);
+  void count_planning(double seconds, double exposed_s);
+  /// As far as time goes; 0: not known yet.
+  int64_t rounds_at_once() const;
+  /// The same, of rounds of which this is the first; those that were planned ahead, where it is theirs.
+  int64_t rounds_beginning_with(std::span<const JobRound> first) const;
   /// What replicas send each other after these rounds, by job.
   std::map<int32_t, ExchangeMessages> exchanges_of(std::span<const JobRound> rounds);
   void run_alone(const StepPlan& plan, std::span<JobRound> rounds);
-  void run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds);
+  /// followed: rounds after which others are planned meanwhile; may be none.
+  void run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed = {});
   void count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
   void count_rank_times(double predicted_s);
@@ -255,6 +274,7 @@ class Trainer {
   std::unique_ptr<RoundPrices> round_prices_;  ///< where there is one and prices are refitted
   std::unique_ptr<PriceRefit> refit_;          ///< where prices are refitted
   std::shared_ptr<RankGroup> ranks_;
+  std::optional<RoundsAhead> ahead_;           ///< of the rounds that come next, if nothing has changed
   std::vector<std::map<std::string, double>> operator_seconds_;  ///< per rank
   std::vector<int32_t> planned_jobs_;      ///< resident when it was last told of a plan; empty: never yet
   PackingPolicy planned_policy_;           ///< in use then

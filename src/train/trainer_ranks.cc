@@ -1,5 +1,6 @@
 // The part of a run that divides its rounds among ranks.
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/rank_results.h"
@@ -37,6 +38,7 @@ void Trainer::start_ranks() {
   planning.exchange_link = options_.exchange_link.value_or(planning.link);
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
+  ahead_.reset();  // of a planner before
   rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), std::move(shapes), costs, std::vector(layouts.begin(), layouts.end()),
                                                 std::move(planning));
   start_refit(costs);
@@ -83,13 +85,15 @@ bool Trainer::finish_round(TrainingJob& job, const JobRound& round) {
   return stepped;
 }
 
+int64_t Trainer::rounds_at_once() const {
+  if (options_.rounds_at_once > 0) return options_.rounds_at_once;
+  if (round_seconds_ == 0) return 0;
+  return std::clamp<int64_t>(static_cast<int64_t>(most_seconds_at_once / round_seconds_), 1, most_rounds_at_once);
+}
+
 size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
   if (ranks_ == nullptr) return 1;
-  int64_t count = options_.rounds_at_once;
-  if (count == 0 && round_seconds_ == 0) return 1;
-  if (count == 0) {
-    count = std::clamp<int64_t>(static_cast<int64_t>(most_seconds_at_once / round_seconds_), 1, most_rounds_at_once);
-  }
+  int64_t count = rounds_beginning_with(rounds);
   for (const JobRound& round : rounds) count = std::min(count, job(round.job).steps_at_once());
   const size_t job_count = rounds.size();
   for (int64_t ahead = 1; ahead < count; ++ahead) {
@@ -119,10 +123,12 @@ void Trainer::run_alone(const StepPlan& plan, std::span<JobRound> rounds) {
 
 void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) return run_alone(plans.front(), rounds);
-  for (const PlannedRun& run : rank_planner_->plan({plans.begin(), plans.end()}, rounds, exchanges_of(rounds))) {
+  const std::vector<PlannedRun> runs = planned_runs(plans, rounds);
+  std::span<const JobRound> followed = rounds;
+  for (const PlannedRun& run : runs) {
     size_t jobs = 0;
     for (const StepPlan& plan : plans.first(run.round_count)) jobs += plan.batches.size();
-    run_on_ranks(run, rounds.first(jobs));
+    run_on_ranks(run, rounds.first(jobs), std::exchange(followed, {}));
     // A job that failed goes no further; what is left of the others' rounds comes again.
     if (std::ranges::any_of(rounds.first(jobs), [](const JobRound& round) { return !round.failure.empty(); })) return;
     rounds = rounds.subspan(jobs);
@@ -140,11 +146,13 @@ std::map<int32_t, ExchangeMessages> Trainer::exchanges_of(std::span<const JobRou
   return exchanges;
 }
 
-void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds) {
+void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed) {
   const ReplicaPlans& plans = run.plans;
   const double begin_s = seconds_since_start();
   if (plans.replicas.size() > 1 && !evaluating_) count_tokens_of(plans, rounds);
+  std::future<std::optional<RoundsAhead>> planning = begin_planning_ahead(followed);
   ranks_->run(plans, rounds);
+  end_planning_ahead(std::move(planning));
   for (size_t rank = 0; rank < operator_seconds_.size(); ++rank) {
     // A device works while the host goes on: the host's times say nothing of it.
     if (!options_.device.is_cpu()) break;

@@ -197,16 +197,17 @@ bool TrainingJob::finish_evaluation(const JobRound& round) {
   return best;
 }
 
-int64_t TrainingJob::steps_at_once() const {
+int64_t TrainingJob::steps_at_once(int64_t ahead) const {
   if (selection_pass_ < selection_passes_) return 1;
-  int64_t steps = std::max<int64_t>(1, total_steps_ - state_.step);
+  const int64_t step = state_.step + ahead;
+  int64_t steps = std::max<int64_t>(1, total_steps_ - step);
   const auto until = [&](int64_t every) {
-    if (every > 0) steps = std::min(steps, every - state_.step % every);
+    if (every > 0) steps = std::min(steps, every - step % every);
   };
   if (!data_.eval.empty()) until(spec_.train.eval_steps);
   until(spec_.train.save_steps);
-  const auto rung = std::upper_bound(rungs_.begin(), rungs_.end(), state_.step);
-  if (rung != rungs_.end()) steps = std::min(steps, *rung - state_.step);
+  const auto rung = std::upper_bound(rungs_.begin(), rungs_.end(), step);
+  if (rung != rungs_.end()) steps = std::min(steps, *rung - step);
   return steps;
 }
 

@@ -69,11 +69,12 @@ class TrainingJob {
   void load();
 
   /// The job's part in the next round: one training step, or one batch of a method's selection. ahead: of the rounds that
-  /// are to run together, after those before it; below steps_at_once(). What it points to lives until the next call with 0.
+  /// are to run together, after those before it; at most as many as steps are left. What it points to lives until the next call with 0.
   /// Throws UserError naming file and line when an example holds a token that the model does not have.
   JobRound next_round(int64_t ahead = 0);
-  /// Training steps until something is due that needs all of them finished: evaluation, checkpoint, the end. At least 1.
-  int64_t steps_at_once() const;
+  /// Training steps until something is due that needs all of them finished: evaluation, checkpoint, the end. At least 1. ahead: from the
+  /// step on to which it will have come after so many.
+  int64_t steps_at_once(int64_t ahead = 0) const;
   /// Takes the result of that round into the state. Returns whether an optimizer step was made.
   bool finish_round(const JobRound& round);
   /// Begins the current selection pass again: a round of it was broken off.

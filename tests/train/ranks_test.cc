@@ -127,6 +127,63 @@ TEST(RunOnRanks, OfSeveralReplicasLeavesTheAdaptersOfOneRank) {
   }
 }
 
+/// Everything that ranks were given to run: lists, rows and the order of exchanges.
+class PlansOfRanks : public RunObserver {
+ public:
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double) override {
+    for (const RankPlan& replica : plans.replicas) lists.push_back(replica.ranks);
+    rows.insert(rows.end(), plans.rows.begin(), plans.rows.end());
+    exchanges.push_back(plans.exchanges);
+  }
+  std::vector<std::vector<std::vector<Action>>> lists;
+  std::vector<RowShares> rows;
+  std::vector<std::vector<JobStep>> exchanges;
+};
+
+/// Jobs of unlike numbers of steps, some with evaluations and checkpoints; during the run one is cancelled and one is paused and goes on.
+RunSummary run_with_changes(SmallRun& run, const std::vector<JobSpec>& specs, TrainerOptions options, PlansOfRanks& plans) {
+  options.observers = {&plans};
+  int64_t calls = 0;
+  options.between_rounds = [&](Trainer& trainer) {
+    ++calls;
+    if (calls == 3) trainer.cancel_job(*trainer.jobs()[1]);
+    if (calls == 4) trainer.pause_job(*trainer.jobs()[2]);
+    if (calls == 6) trainer.resume_job(*trainer.jobs()[2]);
+  };
+  return run.trainer(specs, options)->run();
+}
+
+TEST(RunOnRanks, IsThatOfPlanningInLineToTheBit) {
+  for (const auto& [degrees, sharing] : {std::pair("dp=2", Sharing::hybrid), {"pp=2", Sharing::temporal}, {"dp=1+pp=2", Sharing::batch_all}}) {
+    std::vector<JobSpec> specs = mixed_jobs(12);
+    std::erase_if(specs, [](const JobSpec& spec) { return spec.adapter.method == AdapterMethod::diff_pruning; });
+    ASSERT_GE(specs.size(), 3u);
+    specs[0].train.steps = 17;
+    specs[0].train.eval_steps = 5;
+    specs[2].train.save_steps = 7;
+    TrainerOptions options = on_ranks(parse_parallel(degrees)->ranks());
+    options.parallel = *parse_parallel(degrees);
+    options.policy.sharing = sharing;
+    options.rounds_at_once = 2;
+    SmallRun ahead("ahead"), in_line("in_line");
+    PlansOfRanks plans_ahead, plans_in_line;
+    const RunSummary with = run_with_changes(ahead, specs, options, plans_ahead);
+    options.plan_ahead = false;
+    const RunSummary without = run_with_changes(in_line, specs, options, plans_in_line);
+    EXPECT_EQ(plans_ahead.lists, plans_in_line.lists) << degrees;
+    EXPECT_EQ(plans_ahead.rows, plans_in_line.rows) << degrees;
+    EXPECT_EQ(plans_ahead.exchanges, plans_in_line.exchanges) << degrees;
+    EXPECT_EQ(with.losses, without.losses) << degrees;
+    for (const char* job : {"plain", "long"}) expect_same_adapter(adapter_bytes(ahead, job), adapter_bytes(in_line, job), job);
+    EXPECT_GT(with.rounds_planned_ahead, with.rounds / 2) << degrees;
+    EXPECT_LT(with.rounds_planned_ahead, with.rounds) << degrees;  // after every change they are planned anew
+    EXPECT_EQ(without.rounds_planned_ahead, 0);
+    EXPECT_EQ(without.planning_exposed_seconds, without.planning_seconds);
+    EXPECT_LE(with.planning_exposed_seconds, with.planning_seconds);
+    EXPECT_GT(with.planning_seconds, 0);
+  }
+}
+
 TEST(RunOnRanks, KeepsAJobThatFailsFromTheOthers) {
   std::vector<JobSpec> specs = mixed_jobs(6);
   SmallRun all("all", at::kDouble), others("others", at::kDouble);

@@ -139,6 +139,8 @@ void print_ranks(const RunSummary& summary, size_t width) {
   }
   print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", summary.ranks_seconds, summary.ranks_predicted_seconds,
                          100 * (summary.ranks_predicted_seconds / summary.ranks_seconds - 1)));
+  print_line(fmt::format("planning them took {:.3f} s, of which {:.3f} s beside no round; {} of {} were planned while others ran",
+                         summary.planning_seconds, summary.planning_exposed_seconds, summary.rounds_planned_ahead, summary.rounds));
   for (const DivisionSwap& swap : summary.swaps) {
     print_line(fmt::format("after round {}: {} in place of {} ({}), in {:.2f} s", swap.round, swap.after, swap.before, swap.cause, swap.seconds));
   }
