@@ -65,6 +65,34 @@ class Emulated(ProgramTest):
         self.assertIn("emulated, ranks", names)
         self.assertNotIn("measured, ranks", names)
 
+    def test_unlike_replicas_deal_rows_and_exchange_gradients(self):
+        # LobRA's deployment of a 7B model: four single devices, two pairs, and eight that divide every layer.
+        (self.path / "two-nodes.yaml").write_text(CLUSTER.replace("    devices: 8", "    count: 2\n    devices: 8") + "network: infiniband-100\n")
+        trace, degrees = self.path / "trace.json", "dp=4,len=64+tp=2,dp=2,len=128+tp=8"
+        for rule in ("balanced", "greedy"):
+            events = self.train(self.shapes, rule, f"--parallel={degrees}", f"--dispatch={rule}", "--rank-trace", trace, file=self.path / "two-nodes.yaml")
+            self.assertEqual(sum(event["event"] == "step" for event in events), 6)
+            summary = json.loads((self.path / rule / "summary.json").read_text())
+            self.assertTrue(summary["emulated"])
+            self.assertEqual([rank["replica"] for rank in summary["ranks"]], [0, 1, 2, 3, 4, 4, 5, 5] + [6] * 8)
+            for rank in summary["ranks"]:
+                self.assertGreater(rank["exchanged_bytes"], 0)
+                self.assertEqual(rank["all_reduces"] > 0, rank["parts"] > 1)
+            self.assertGreater(summary["ranks_predicted_seconds"], 0)
+            self.assertGreater(summary["planning"]["seconds"], 0)
+            for job in summary["jobs"]:
+                self.assertEqual((job["status"], job["step"]), ("finished", 3))
+            names = {event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "process_name"}
+            self.assertIn("emulated, ranks", names)
+        # What exchanges take over a network of a hundredth of the rate is in the prediction, and passes.
+        slow = self.path / "slow.yaml"
+        slow.write_text((self.path / "two-nodes.yaml").read_text().replace("infiniband-100", "{bandwidth: 0.1GB/s, latency: 10us}"))
+        self.train(self.shapes, "slow", "--parallel=dp=2,pp=8", "--dispatch=even", file=slow)
+        summary = json.loads((self.path / "slow" / "summary.json").read_text())
+        busiest = max(rank["seconds"] - rank["waited_seconds"] for rank in summary["ranks"])
+        self.assertGreater(summary["ranks_predicted_seconds"], 2 * busiest)
+        self.assertGreater(summary["ranks"][0]["seconds"], 0.9 * summary["ranks_predicted_seconds"])
+
     def test_a_profile_stands_in_for_its_device_and_evaluations_have_no_answer(self):
         profile = self.path / "profile.json"
         self.run_program("profile", self.path / "config.json", "--cluster", self.cluster, "--output", profile)
