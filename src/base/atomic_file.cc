@@ -75,7 +75,7 @@ void AtomicFile::open(uint32_t mode) {
     if (attempt > 0) temporary_ += fmt::format(".{}", attempt);  // of another thread, or of a process of another container
     temporary_ += fmt::format(".{}{}", ::getpid(), temporary_suffix);
     descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, mode);
-    if (descriptor_ < 0) fail("create", temporary_);
+    if (descriptor_ < 0) fail("create", path_);
     if (is_ours_alone(descriptor_, temporary_)) break;
     ::close(descriptor_);
   }

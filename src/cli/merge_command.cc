@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "cli/inputs/run_setup.h"
+#include "cli/terminal/interruption.h"
 #include "jobs/memory_size.h"
 #include "train/adapter_folder.h"
 #include "train/merged_gguf.h"
@@ -40,6 +41,9 @@ void check_output(const MergeArguments& arguments, const ModelFiles& model) {
   if (arguments.dtype == "float64") throw_user_error("--dtype float64: a GGUF model is merged to float32, bfloat16 or float16");
 }
 
+/// Unwinds what is written: nothing of it stays.
+struct Interrupted {};
+
 void merge(const MergeArguments& arguments) {
   MergeSettings settings;
   settings.dtype = dtype_of(arguments.dtype);
@@ -49,7 +53,9 @@ void merge(const MergeArguments& arguments) {
   check_output(arguments, model);
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kDouble, at::kCPU);
   const bool terminal = isatty(STDERR_FILENO) != 0;
+  catch_interruption();
   const auto progress = [&](int64_t done, int64_t all) {
+    if (interrupted()) throw Interrupted();
     if (terminal) fmt::print(stderr, "\r{} of {}\033[K", bytes_text(done), bytes_text(all));
   };
   const WeightChanges changes(*adapter);
@@ -80,7 +86,15 @@ void add_merge_command(CLI::App& app) {
         return size && size->bytes > 0 ? "" : "must be an amount such as 5GB or 512MiB (at least 1MiB), got " + text;
       })
       ->capture_default_str();
-  command->callback([arguments] { merge(*arguments); });
+  command->callback([arguments] {
+    try {
+      merge(*arguments);
+    } catch (const Interrupted&) {
+      if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K");
+      fmt::print(stderr, "interrupted: {} was not written\n", arguments->output);
+      exit_code() = interrupted_exit_code;
+    }
+  });
 }
 
 }  // namespace cotune

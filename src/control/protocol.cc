@@ -170,6 +170,7 @@ OrderedJson to_json(const JobReport& job) {
   return {{"name", job.name},
           {"tenant", text_or_null(job.tenant)},
           {"sweep", text_or_null(job.sweep)},
+          {"by_accuracy", job.by_accuracy},
           {"status", job.status},
           {"priority", job.priority},
           {"deadline", text_or_null(job.deadline)},
@@ -178,6 +179,7 @@ OrderedJson to_json(const JobReport& job) {
           {"steps", job.steps},
           {"loss", number_json(job.loss)},
           {"eval_loss", number_json(job.eval_loss)},
+          {"eval_accuracy", number_json(job.eval_accuracy)},
           {"tokens_per_second", number_json(job.tokens_per_second)},
           {"seconds_left", number_json(job.seconds_left)},
           {"reason", job.reason},
@@ -194,6 +196,7 @@ JobReport job_from(const Json& json, Fail fail) {
   job.name = fields.text("name");
   job.tenant = fields.text_or_none("tenant");
   job.sweep = fields.text_or_none("sweep");
+  job.by_accuracy = fields.truth("by_accuracy");
   job.status = fields.text("status");
   job.priority = fields.whole("priority", -most_priority, most_priority);
   job.deadline = fields.text_or_none("deadline");
@@ -202,6 +205,7 @@ JobReport job_from(const Json& json, Fail fail) {
   job.steps = fields.whole("steps", 0, any_whole);
   job.loss = fields.number("loss");
   job.eval_loss = fields.number("eval_loss");
+  job.eval_accuracy = fields.number("eval_accuracy");
   job.tokens_per_second = fields.number("tokens_per_second");
   job.seconds_left = fields.number("seconds_left");
   job.reason = fields.text("reason");

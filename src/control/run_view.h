@@ -15,13 +15,14 @@ struct JobReport {
   static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
   std::string name, tenant;
   std::string sweep;       ///< of which it is a candidate; "": of none
+  bool by_accuracy = false;  ///< candidates are compared by held-out accuracy, and by loss where that is equal; else by loss
   std::string status;      ///< waiting, running, paused, finished, stopped_early, failed, refused, cancelled;
                            ///< of a run without a process also stopped: it goes on with --resume
   int64_t priority = 0;
   std::string deadline;    ///< as the jobs file has it
   bool added = false;      ///< while the run went on
   int64_t step = 0, steps = 0;  ///< steps: 0 where only the log of an old run could say
-  double loss = unknown, eval_loss = unknown;
+  double loss = unknown, eval_loss = unknown, eval_accuracy = unknown;
   double tokens_per_second = unknown, seconds_left = unknown;  ///< while it runs
   std::string reason;      ///< why it waits, or failed
   std::string checkpoint;  ///< folder of the newest one; "": none

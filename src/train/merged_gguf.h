@@ -16,7 +16,7 @@ namespace cotune {
 /// keep their type, and quantised ones become float16, as llama.cpp's export of merged models makes them. Rows of q and k stay in the
 /// file's order (GgufRows).
 ///
-/// In memory are one tensor in f32, and the adapter. progress(done, all): bytes written.
+/// In memory are one tensor in f32, and the adapter. progress(done, all): bytes written; where it throws, no file is there.
 /// Throws UserError where `output` exists, and as write_merged_model does of values.
 MergeReport write_merged_gguf(const ModelFiles& model, const WeightChanges& changes, const std::filesystem::path& output,
                               std::optional<at::ScalarType> dtype, const std::function<void(int64_t, int64_t)>& progress);

@@ -96,11 +96,30 @@ void prepare(const fs::path& output, const fs::path& model) {
   if (!fs::is_empty(output)) throw_user_error("{}: holds files; choose another folder, or empty it", output.string());
 }
 
+/// A folder that was empty, and is so again unless keep() is called.
+class FilledFolder {
+ public:
+  explicit FilledFolder(fs::path path) : path_(std::move(path)) {}
+  ~FilledFolder() {
+    if (is_kept_) return;
+    std::error_code unknown;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_, unknown)) fs::remove_all(entry.path(), unknown);
+  }
+  FilledFolder(const FilledFolder&) = delete;
+  FilledFolder& operator=(const FilledFolder&) = delete;
+  void keep() { is_kept_ = true; }
+
+ private:
+  fs::path path_;
+  bool is_kept_ = false;
+};
+
 }  // namespace
 
 MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& changes, const fs::path& output,
                                const MergeSettings& settings, const std::function<void(int64_t, int64_t)>& progress) {
   prepare(output, model.path);
+  FilledFolder filled(output);
   const std::vector<std::vector<TensorPlan>> files = plan_files(model, settings);
   MergeReport report;
   report.files = std::ssize(files);
@@ -130,6 +149,7 @@ MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& cha
     copy_other_files(model.path / template_folder, output / template_folder);
   }
   write_file_atomically(output / config_file, merged_config(model.path, settings));
+  filled.keep();
   return report;
 }
 

@@ -21,8 +21,8 @@ struct MergeReport {
 
 /// Writes the model's weights with the changes added (in f64, then rounded; to bf16 and f16 by way of f32), config.json and whatever
 /// else the folder holds: every file but hidden ones and weights, and of its folders additional_chat_templates. One file of weights,
-/// or several with an index where they would exceed max_file_bytes; config.json comes last, so that what an interrupted merge leaves is
-/// no model.
+/// or several with an index where they would exceed max_file_bytes; config.json comes last, so that what a
+/// merge leaves that was killed is no model; where this or progress() throws, the folder is empty again.
 ///
 /// In memory are a block of rows of one tensor, and the adapter. progress(done, all): bytes of weights.
 /// The model is a Hugging Face folder. Throws UserError where `output` holds files, and where a weight that is changed or converted

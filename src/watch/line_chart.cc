@@ -8,6 +8,7 @@
 
 #include "base/quantity_text.h"
 #include "data/tokenizer/unicode.h"
+#include "watch/screen_text.h"
 
 namespace cotune {
 namespace {
@@ -74,6 +75,17 @@ double tick_of(double range, int count, Scale scale) {
   return 10 * power;
 }
 
+bool has_key(const LineChart& chart, const Curve& curve) { return chart.with_legend && !curve.faint && !curve.points.empty(); }
+
+double key_width(const Curve& curve) { return 12 + 6.6 * static_cast<double>(curve.name.size()); }
+
+/// That stand beside the legend.
+size_t title_columns(const LineChart& chart) {
+  double room = width - left - right;
+  for (const Curve& curve : chart.curves) room -= has_key(chart, curve) ? key_width(curve) : 0;
+  return static_cast<size_t>(std::max(room / 7.2, 12.0));
+}
+
 }  // namespace
 
 std::string html_text(std::string_view text, bool with_lines) {
@@ -104,7 +116,8 @@ std::string to_svg(const LineChart& chart) {
     }
   }
   std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"", width, height, html_text(chart.title));
-  const std::string title = fmt::format("<text class=\"title\" x=\"{}\" y=\"16\">{}</text>", left, html_text(chart.title));
+  const std::string title = fmt::format("<text class=\"title\" x=\"{}\" y=\"16\"><title>{}</title>{}</text>", left, html_text(chart.title),
+                                        html_text(with_both_ends(printable(chart.title), title_columns(chart))));
   if (y.empty()) {
     return svg + fmt::format(">{}<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">nothing was recorded</text></svg>\n", title, width / 2,
                              height / 2);
@@ -145,10 +158,10 @@ std::string to_svg(const LineChart& chart) {
       svg += fmt::format("<circle {} r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\"><title>{}: {} at {}</title></circle>", of, at_x(point.x),
                          at_y(point.y), html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale));
     }
-    if (!chart.with_legend || curve.faint || curve.points.empty()) continue;
+    if (!has_key(chart, curve)) continue;
     svg += fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve.colour % 8, legend,
                        html_text(curve.name));
-    legend -= 12 + 6.6 * static_cast<double>(curve.name.size());
+    legend -= key_width(curve);
   }
   return svg + "<path class=\"cursor\"/><text class=\"readout\"></text></svg>\n";
 }

@@ -223,6 +223,11 @@ RunLog read_run_log(const fs::path& folder) {
   }
   if (fs::exists(metrics, unknown)) add_metrics(log, read_file(metrics), metrics.string());
   if (fs::exists(summary, unknown)) reading(summary.string(), [&] { read_summary(log, read_file(summary)); });
+  if (!is_being_trained(log.folder)) {
+    for (LoggedJob& job : log.jobs) {
+      if (job.status == "running") job.status = "stopped";
+    }
+  }
   return log;
 }
 
@@ -265,13 +270,14 @@ RunView view_of(const RunLog& log, bool is_being_trained) {
     report.name = logged.spec.name;
     report.tenant = logged.spec.tenant;
     report.sweep = logged.spec.sweep.of;
+    report.by_accuracy = logged.spec.sweep.metric == SweepMetric::eval_accuracy;
     report.priority = logged.spec.priority;
     report.deadline = logged.spec.deadline;
     report.status = logged.status;
-    if (!is_being_trained && report.status == "running") report.status = "stopped";
     report.step = logged.step;
     report.steps = logged.steps;
     report.eval_loss = logged.eval_loss;
+    report.eval_accuracy = logged.eval_accuracy;
     report.reason = logged.reason;
     if (!logged.made.empty()) {
       report.loss = logged.made.back().loss;

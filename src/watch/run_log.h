@@ -44,7 +44,7 @@ struct LoggedUsage {
 
 struct LoggedJob {
   JobSpec spec;
-  std::string status;  ///< as the run's end, or its last event, left it
+  std::string status;  ///< as the run's end, or its last event, left it; `stopped` where it ran and nobody trains it any more
   std::string reason;
   int64_t step = 0, steps = 0;      ///< made; in all (0: not said)
   std::optional<int64_t> adapter_step;  ///< of the adapter that is left

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "base/quantity_text.h"
@@ -50,7 +51,7 @@ struct Column {
   size_t width = 0;
 };
 
-constexpr size_t least_name = 8, widest_name = 32, least_trend = 8, widest_trend = 24;
+constexpr size_t least_name = 8, widest_name = 48, least_trend = 8, widest_trend = 24;
 constexpr int name_rank = 0, state_rank = 1, trend_rank = 6;
 
 std::vector<Column> all_columns(bool unicode) {
@@ -71,7 +72,17 @@ size_t total_width(const std::vector<Column>& columns) {
   return total + 2 * (columns.size() - 1);
 }
 
-/// Those that fit, with their widths.
+/// The fewest columns in which no two names look alike, if widest_name are enough for that.
+size_t least_distinct_width(const RunView& view, const ScreenStyle& style) {
+  for (size_t width = least_name; width < widest_name; ++width) {
+    std::set<std::string> names;
+    for (const JobView& job : view.jobs) names.insert(with_both_ends(printable(job.report.name), width, style.unicode));
+    if (names.size() == view.jobs.size()) return width;
+  }
+  return widest_name;
+}
+
+/// Those that fit, with their widths. Names keep what tells them apart until nothing but the state stands beside them.
 std::vector<Column> columns_for(const RunView& view, const ScreenStyle& style) {
   std::vector<Column> columns = all_columns(style.unicode);
   for (Column& column : columns) {
@@ -87,13 +98,15 @@ std::vector<Column> columns_for(const RunView& view, const ScreenStyle& style) {
     if (column.rank == trend_rank && column.width > 0) column.width = least_trend;
   }
   std::erase_if(columns, [](const Column& column) { return column.width == 0; });
+  const size_t distinct_name = least_distinct_width(view, style);
   const auto of_rank = [&](int rank) {
     return std::find_if(columns.begin(), columns.end(), [rank](const Column& column) { return column.rank == rank; });
   };
   while (total_width(columns) > style.columns) {
     const auto name = of_rank(name_rank);
     const size_t over = total_width(columns) - style.columns;
-    const size_t spare = name->width > least_name ? name->width - least_name : 0;
+    const size_t least = columns.size() > 2 ? distinct_name : least_name;
+    const size_t spare = name->width > least ? name->width - least : 0;
     if (over <= spare || columns.size() == 1) {
       name->width -= std::min(over, name->width - 1);
       break;
@@ -112,7 +125,8 @@ std::vector<Column> columns_for(const RunView& view, const ScreenStyle& style) {
 std::string cell(const Column& column, const JobView& job, const ScreenStyle& style) {
   if (column.rank == trend_rank)
     return in_columns(sparkline(job.losses, column.width, style.unicode), column.width, Align::left, style.unicode);
-  return in_columns(column.text(job), column.width, column.align, style.unicode);
+  const std::string text = column.rank == name_rank ? with_both_ends(column.text(job), column.width, style.unicode) : column.text(job);
+  return in_columns(text, column.width, column.align, style.unicode);
 }
 
 std::string row(const std::vector<Column>& columns, const JobView& job, bool is_selected, const ScreenStyle& style) {
@@ -175,7 +189,17 @@ std::string counts_text(const std::map<std::string, int64_t>& jobs) {
   return counts;
 }
 
-/// Of each sweep, how far its candidates are and which of them has the least held-out loss so far. In a window they take a sixth of its
+bool is_ahead(const JobReport& a, const JobReport& b) {
+  if (a.by_accuracy && a.eval_accuracy != b.eval_accuracy) return a.eval_accuracy > b.eval_accuracy;
+  return a.eval_loss < b.eval_loss;
+}
+
+std::string best_text(const JobReport& best, const ScreenStyle& style) {
+  const std::string value = best.by_accuracy ? fmt::format("most right {:.1f}%", 100 * best.eval_accuracy) : fmt::format("least held out {:.4f}", best.eval_loss);
+  return fmt::format("{}: {}", value, with_both_ends(printable(best.name), std::max<size_t>(12, style.columns / 3), style.unicode));
+}
+
+/// Of each sweep, how far its candidates are and which of those that can still win stands best, as the sweep compares them. In a window they take a sixth of its
 /// rows at most.
 std::vector<std::string> sweep_lines(const RunView& view, const ScreenStyle& style) {
   struct Sweep {
@@ -187,14 +211,14 @@ std::vector<std::string> sweep_lines(const RunView& view, const ScreenStyle& sty
     if (job.report.sweep.empty()) continue;
     Sweep& sweep = sweeps[job.report.sweep];
     ++sweep.jobs[job.report.status];
-    if (std::isnan(job.report.eval_loss)) continue;
-    if (sweep.best == nullptr || job.report.eval_loss < sweep.best->eval_loss) sweep.best = &job.report;
+    const bool is_out = job.report.status == "cancelled" || job.report.status == "failed" || job.report.status == "refused";
+    if (is_out || std::isnan(job.report.eval_loss)) continue;
+    if (sweep.best == nullptr || is_ahead(job.report, *sweep.best)) sweep.best = &job.report;
   }
   std::vector<std::string> lines;
   for (const auto& [name, sweep] : sweeps) {
-    const std::string best =
-        sweep.best == nullptr ? "" : fmt::format("least held out {:.4f}: {}", sweep.best->eval_loss, printable(sweep.best->name));
-    lines.push_back(joined({"sweep " + printable(name), best, counts_text(sweep.jobs)}, style));
+    const std::string title = "sweep " + with_both_ends(printable(name), std::max<size_t>(12, style.columns / 4), style.unicode);
+    lines.push_back(joined({title, sweep.best == nullptr ? "" : best_text(*sweep.best, style), counts_text(sweep.jobs)}, style));
   }
   const size_t most = style.rows / 6;
   if (style.rows > 0 && lines.size() > most) lines.resize(most);
@@ -207,7 +231,9 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
   int64_t step = 0, steps = 0;
   for (const JobView& job : view.jobs) {
     step += job.report.step;
-    steps += job.report.steps;
+    const std::string& status = job.report.status;
+    const bool goes_on = status == "running" || status == "waiting" || status == "paused" || status == "stopped";
+    steps += goes_on ? job.report.steps : job.report.step;
   }
   std::vector<std::string> lines;
   const auto waiting = run.jobs.find("waiting"), paused = run.jobs.find("paused");
@@ -246,10 +272,17 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
 /// Why jobs wait, or have failed.
 std::vector<std::string> reasons(const RunView& view, const ScreenStyle& style) {
   std::vector<std::string> lines;
+  std::map<std::pair<std::string, std::string>, int64_t> alike;  // by status and reason
+  for (const JobView& job : view.jobs) ++alike[{job.report.status, job.report.reason}];
   for (const JobView& job : view.jobs) {
     if (job.report.reason.empty()) continue;
-    const char* verb = job.report.status == "waiting" ? " waits: " : ": ";
-    std::vector<std::string> each = wrapped(printable(job.report.name) + verb + printable(job.report.reason), style.columns);
+    int64_t& count = alike[{job.report.status, job.report.reason}];
+    if (count == 0) continue;  // told already
+    const bool waits = job.report.status == "waiting";
+    const std::string who = count == 1 ? printable(job.report.name) + (waits ? " waits" : "")
+                                       : fmt::format("{} jobs{}", count, waits ? " wait" : ", " + words(job.report.status));
+    count = 0;
+    std::vector<std::string> each = wrapped(who + ": " + printable(job.report.reason), style.columns);
     constexpr size_t most = 2;
     if (style.rows > 0 && each.size() > most) {
       each.resize(most);

@@ -69,6 +69,22 @@ std::string in_columns(std::string_view printable, size_t columns, Align align, 
   return align == Align::left ? std::string(printable) + space : space + std::string(printable);
 }
 
+std::string with_both_ends(std::string_view printable, size_t columns, bool unicode) {
+  const size_t needed = columns_of(printable);
+  if (needed <= columns) return std::string(printable);
+  const std::string_view between = unicode ? "…" : "..";
+  const size_t taken = unicode ? 1 : 2;
+  if (columns <= taken) return std::string(beginning(printable, columns));
+  const size_t end_columns = (columns - taken) / 2;
+  std::string_view end = printable;
+  while (columns_of(end) > end_columns) {
+    size_t next = 0;
+    next_code_point(end, next);
+    end.remove_prefix(next);
+  }
+  return std::string(beginning(printable, columns - taken - end_columns)).append(between).append(end);
+}
+
 std::vector<std::string> wrapped(std::string_view printable, size_t columns) {
   columns = std::max<size_t>(columns, 2);
   std::vector<std::string> lines(1);

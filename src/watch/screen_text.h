@@ -23,6 +23,9 @@ enum class Align { left, right };
 /// false).
 std::string in_columns(std::string_view printable, size_t columns, Align align = Align::left, bool unicode = true);
 
+/// Printable text in at most so many columns, both its ends kept: names of a sweep's candidates differ at theirs.
+std::string with_both_ends(std::string_view printable, size_t columns, bool unicode = true);
+
 /// Printable text in lines of at most so many columns, cut between words, or within words that are longer.
 std::vector<std::string> wrapped(std::string_view printable, size_t columns);
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "watch/screen_text.h"
 
 namespace cotune {
@@ -56,12 +58,48 @@ TEST(RunScreen, SaysOfEverySweepHowFarItIsAndWhichCandidateHasTheLeastLoss) {
   for (size_t i = 0; i < 4; ++i) view.jobs[i].report.sweep = i < 3 ? "rank" : "rate";
   view.jobs[1].report.status = "stopped_early";
   view.jobs[1].report.eval_loss = 0.75;
+  view.jobs[2].report.status = "cancelled";
+  view.jobs[2].report.eval_loss = 0.5;
   view.jobs[3].report.eval_loss = JobReport::unknown;
   const std::string text = text_of(run_screen(view, {.columns = 100}));
-  EXPECT_THAT(text, HasSubstr("sweep rank · least held out 0.7500: job-1 · 2 running, 1 stopped early\n"));
+  EXPECT_THAT(text, HasSubstr("sweep rank · least held out 0.7500: job-1 · 1 running, 1 stopped early, 1 cancelled\n"));
   EXPECT_THAT(text, HasSubstr("sweep rate · 1 running\n"));
   EXPECT_THAT(text_of(run_screen(view, {.columns = 48})), HasSubstr("sweep rank · least held out 0.7500: job-1\n"));
+  for (JobView& job : view.jobs) job.report.by_accuracy = true;
+  view.jobs[0].report.eval_accuracy = 0.91;
+  view.jobs[1].report.eval_accuracy = 0.9;
+  EXPECT_THAT(text_of(run_screen(view, {.columns = 100})), HasSubstr("sweep rank · most right 91.0%: job-0"));
   EXPECT_THAT(text_of(run_screen(view, {.columns = 80, .rows = 6})), AllOf(HasSubstr("sweep rank"), Not(HasSubstr("sweep rate"))));
+}
+
+TEST(RunScreen, TellsNamesApartThatDifferAtTheirEnds) {
+  RunView view = a_run(5);
+  const std::string stem = "another-sweep-with-a-very-long-name-";
+  for (size_t i = 0; i < 4; ++i) view.jobs[i].report.name = stem + std::string(i < 2 ? "r1" : "r2") + (i % 2 == 0 ? "-lr0.001" : "-lr0.0001");
+  for (const size_t columns : {60, 80, 130}) {
+    std::set<std::string> names;
+    for (const std::string& line : run_screen(view, {.columns = columns})) {
+      if (line.find("another") == 2) names.insert(line.substr(2, line.find(' ', 2) - 2));
+    }
+    EXPECT_EQ(names.size(), 4u) << columns;
+  }
+}
+
+TEST(RunScreen, SaysReasonsOnceThatSeveralJobsHave) {
+  RunView view = a_run(6);
+  for (size_t i = 1; i < 4; ++i) {
+    view.jobs[i].report.status = "waiting";
+    view.jobs[i].report.reason = "sweep: `sql` trains 2 at a time";
+  }
+  const std::string text = text_of(run_screen(view, {.columns = 100}));
+  EXPECT_THAT(text, HasSubstr("3 jobs wait: sweep: `sql` trains 2 at a time\n"));
+  EXPECT_THAT(text, Not(HasSubstr("job-2 waits")));
+}
+
+TEST(RunScreen, CountsStepsThatCanStillBeMade) {
+  RunView view = a_run(3);
+  view.jobs[0].report.status = "stopped_early";
+  EXPECT_THAT(text_of(run_screen(view, {.columns = 100})), HasSubstr("240 of 570 steps"));
 }
 
 TEST(RunScreen, HasExactlyTheRowsAndAtMostTheColumnsOfAnyWindow) {

@@ -65,5 +65,13 @@ TEST(Bar, IsFullByItsShare) {
   EXPECT_EQ(bar(std::nan(""), 2, false), "--");
 }
 
+TEST(ScreenText, KeepsBothEndsOfWhatIsTooLong) {
+  EXPECT_EQ(with_both_ends("abcdefghij", 10), "abcdefghij");
+  EXPECT_EQ(with_both_ends("abcdefghij", 7), "abc…hij");
+  EXPECT_EQ(with_both_ends("abcdefghij", 7, false), "abc..ij");
+  EXPECT_EQ(with_both_ends("日本語の名前", 7), "日…前");
+  for (size_t columns = 0; columns < 12; ++columns) EXPECT_LE(columns_of(with_both_ends("日本語の名前", columns, columns % 2 == 0)), columns);
+}
+
 }  // namespace
 }  // namespace cotune

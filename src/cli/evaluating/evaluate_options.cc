@@ -20,11 +20,10 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
       const auto* mistake = std::get_if<ValueMistake>(&value);
       return mistake == nullptr ? std::string() : mistake->message;
     };
-    command
-        .add_option_function<std::string>(
-            reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text; }, option.description + " As in the jobs file")
-        ->check(CLI::Validator(check, ""))
-        ->needs(data);
+    CLI::Option* added = command.add_option_function<std::string>(
+        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text; }, option.description + " As in the jobs file");
+    added->check(CLI::Validator(check, ""))->needs(data);
+    if (option.accepted.type == OptionType::boolean) added->expected(0, 1)->default_str("true");
   }
 }
 

@@ -27,13 +27,15 @@ void RunBoard::fill(JobReport& report, const TrainingJob& job) {
   report.steps = job.total_steps();
   if (state.step > 0) report.loss = state.last_loss;
   report.eval_loss = state.last_eval_loss;
+  report.eval_accuracy = state.last_eval_accuracy;
   report.reason = state.status == JobStatus::waiting ? state.wait_reason : state.end_reason();
   if (state.status != JobStatus::running) report.tokens_per_second = report.seconds_left = JobReport::unknown;
   if (job.has_left_adapter()) report.adapter = (job.folder() / "adapter").string();
 }
 
 void RunBoard::show(const TrainingJob& job, bool added) {
-  JobReport report{.name = job.spec().name, .tenant = job.spec().tenant, .sweep = job.spec().sweep.of, .deadline = job.spec().deadline, .added = added};
+  JobReport report{.name = job.spec().name, .tenant = job.spec().tenant, .sweep = job.spec().sweep.of, .by_accuracy = job.spec().sweep.metric == SweepMetric::eval_accuracy,
+                   .deadline = job.spec().deadline, .added = added};
   report.checkpoint = newest_checkpoint(job);
   fill(report, job);
   const std::lock_guard lock(mutex_);

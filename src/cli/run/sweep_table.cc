@@ -60,6 +60,7 @@ std::string end_text(const SweepStanding::Row& row) {
     return rung.judgement ? fmt::format("halved, {}/{}", rung.judgement->rank, rung.judgement->of) : "halved";
   }
   if (state.status == JobStatus::stopped_early) return "stopped early";
+  if (state.status == JobStatus::running) return "stopped";  // with the run, which --resume goes on with
   return to_string(state.status);
 }
 

@@ -40,9 +40,7 @@ size_t name_column_width(const std::vector<std::string>& names) {
 }
 
 std::string name_column(const std::string& name, size_t width) {
-  if (name.size() <= width) return fmt::format("{:<{}}", name, width);
-  const size_t end = (width - 2) / 2;  // both ends: names of a sweep's candidates differ at theirs
-  return name.substr(0, width - 2 - end) + ".." + name.substr(name.size() - end);
+  return fmt::format("{:<{}}", with_both_ends(name, width, false), width);
 }
 
 std::string accuracy_text(double accuracy) {
