@@ -21,7 +21,7 @@ import emulated
 # As emulated.CONFIGURATIONS: model, jobs' rows (tokens), rows of a step, parallel, device, link, time scale
 CONFIGURATIONS = {
     "0.5b-tp2": ("qwen2.5-0.5b", [128] * 4, 1, "tp=2", "cpu", "ethernet-10", 10),
-    "7b-tp2": ("llama-2-7b", [384] * 4, 1, "tp=2", "A40", "pcie4", 4),
+    "0.5b-tp2-unlike": ("qwen2.5-0.5b", [64, 128, 192, 256], 1, "tp=2", "cpu", "ethernet-10", 10),
 }
 
 
