@@ -12,8 +12,9 @@ that. Clipping is on. Steps of one microbatch: as many jobs as stages, since a j
 For each configuration and order it prints the rounds' time beside the prediction, and what share of the time the ranks had nothing to do
 in the steady region (without the first and the last two of the rounds between two flushes): by the simulator, of the run, and of the run beyond load imbalance (1 - mean / largest busy time of a rank). Medians.
 
-Of replicas it prints a second table: deployments and dispatches of the same rows on as many devices (LobRA's Figure 8), their
-time beside the prediction, and both relative to the first row's. Rows of a round are dealt by length buckets of that round in all of them.
+Of replicas it prints a second table: deployments and dispatches of the same rows on as many devices (after LobRA's Figure 8;
+7b-16: its plans of single devices, pairs and eights), their time beside the prediction, and both relative to the first row's. Rows
+of a round are dealt by length buckets of that round (dynamic bucketing) in all of them.
 
 Python's standard library only.
 """
@@ -39,12 +40,14 @@ CONFIGURATIONS = {
 # name: model, jobs as {tokens: rows} and their rows a step, token budget, nodes, devices of a node, device, link, network, time scale,
 # rounds, deployments as (name, parallel, dispatch); the first is what others are compared with
 SKEWED = [({128: 30, 256: 20, 512: 9, 1024: 3, 2048: 1}, 24), ({192: 24, 384: 10, 768: 4, 1536: 1}, 16),
-          ({512: 16, 1024: 8, 2048: 5, 4096: 2}, 8)]
+          ({512: 12, 1024: 8, 2048: 5, 3072: 4, 8192: 4}, 10)]
 REPLICAS = {
-    "7b-16": ("llama-2-7b", SKEWED, 2048, 2, 8, "A100-40", "nvlink-600", "infiniband-100", 20, 4, [
+    "7b-16": ("llama-2-7b", SKEWED, 2048, 2, 8, "A100-40", "nvlink-400", "infiniband-100", 20, 4, [
         ("like replicas (Task-Fused)", "dp=2,tp=8", "even"),
-        ("unlike, greedy", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "greedy"),
-        ("unlike, balanced", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "balanced")]),
+        ("six, one, one; greedy", "dp=6,len=2048+tp=2,len=4096+tp=8", "greedy"),
+        ("six, one, one; balanced", "dp=6,len=2048+tp=2,len=4096+tp=8", "balanced"),
+        ("four, two, one; greedy", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "greedy"),
+        ("four, two, one; balanced", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "balanced")]),
     "7b-dp2-pp4": ("llama-2-7b", [({256: 16, 384: 16}, 8)] * 4, 512, 1, 8, "A100-40", "nvlink-600", None, 8, 8, [
         ("one pipeline", "pp=8", "even"), ("two, even", "dp=2,pp=4", "even"), ("two, balanced", "dp=2,pp=4", "balanced")]),
     "135m-dp4": ("smollm2-135m", [({64: 24, 128: 12, 256: 6, 512: 2}, 8)] * 4, 512, 1, 4, "cpu", "ethernet-10", None, 2, 6, [
@@ -55,7 +58,7 @@ REPLICAS = {
 ORDERS = ["auto", "lorapp", "muxtune", "1f1b", "gpipe"]
 DEVICES = {  # bfloat16 TFLOP/s, memory GB/s, reached share of the former, launch in us
     "A40": (149.7, 696, 0.55, 4), "A100-40": (312, 1555, 0.55, 4), "cpu": (0.85, 20, 1.0, 4)}
-LINKS = {"pcie4": (25, 8), "ethernet-10": (1.25, 30), "nvlink-600": (300, 3), "infiniband-100": (12.5, 5)}  # GB/s, us
+LINKS = {"pcie4": (25, 8), "ethernet-10": (1.25, 30), "nvlink-600": (300, 3), "nvlink-400": (200, 3), "infiniband-100": (12.5, 5)}  # GB/s, us
 
 
 def slowed_link(name, scale):
