@@ -191,7 +191,7 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
 
 PackingPolicy RankPlanner::policy_of(size_t replica, PackingPolicy policy) const {
   if (options_.packing.empty()) return policy;
-  const ReplicaPacking& own = options_.packing[replica];
+  const FollowedPacking& own = options_.packing[replica];
   if (own.token_budget > 0) policy.token_budget = std::min(policy.token_budget, own.token_budget);
   if (!own.hybrid_tasks.empty()) policy.hybrid_tasks = own.hybrid_tasks;
   return policy;

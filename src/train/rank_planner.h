@@ -34,10 +34,10 @@ std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std
                                              const PackingPolicy& policy, const Parallel& parallel);
 
 /// How one replica packs its rows otherwise than the round.
-struct ReplicaPacking {
+struct FollowedPacking {
   int64_t token_budget = 0;  ///< at most; 0: the round's
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< sharing hybrid: PackingPolicy::hybrid_tasks; empty: the round's
-  bool operator==(const ReplicaPacking&) const = default;
+  bool operator==(const FollowedPacking&) const = default;
 };
 
 struct RankPlannerOptions {
@@ -47,7 +47,7 @@ struct RankPlannerOptions {
   // Of several replicas:
   DispatchRule dispatch = DispatchRule::balanced;
   std::vector<int64_t> longest_rows;  ///< that each takes, in tokens; 0: any
-  std::vector<ReplicaPacking> packing;  ///< of each; empty: all as the round
+  std::vector<FollowedPacking> packing;  ///< of each; empty: all as the round
   Link exchange_link = thread_link;     ///< over which a rank sends gradients to other replicas
 };
 

@@ -47,7 +47,7 @@ struct TrainerOptions {
   /// How the ranks divide the model where it is not as the stages of one pipeline. ranks is their number.
   Parallel parallel{.replicas = {}};
   std::vector<PipelineLayout> layouts;         ///< of the replicas, where they are threads; empty: cut by predicted cost
-  std::vector<ReplicaPacking> packing;         ///< of the replicas; empty: as policy says
+  std::vector<FollowedPacking> packing;         ///< of the replicas; empty: as policy says
   /// By degree, where threads divide each layer: all parts of the backbone, of the first replica's degree the trainer's own first.
   std::map<int64_t, std::vector<std::shared_ptr<const Backbone>>> parts;
   DispatchRule dispatch = DispatchRule::balanced;  ///< of rows to several replicas

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "plan/followed_plan.h"
 #include "plan/make_plan.h"
+#include "plan/nodes_planner.h"
 #include "train/rank_planner.h"
 
 namespace cotune {
@@ -30,7 +31,7 @@ ClusterSpec cluster_of(const DivisionQuestion& question, double time_ratio) {
   return {.nodes = {std::move(group)}, .network = link_preset("ethernet-10")};
 }
 
-PlanOptions options_for(const DivisionQuestion& question, const MeasuredTimes* measured) {
+PlanOptions options_for(const DivisionQuestion& question, std::vector<int64_t> tensor_degrees, const MeasuredTimes* measured) {
   const RunSpec& run = question.run;
   PlanOptions options;
   options.dtype = question.dtype;
@@ -43,6 +44,7 @@ PlanOptions options_for(const DivisionQuestion& question, const MeasuredTimes* m
   options.savings = {};
   options.recompute = run.recompute;
   options.measured = measured;
+  options.replicas.tensor_degrees = std::move(tensor_degrees);
   return options;
 }
 
@@ -50,12 +52,8 @@ bool is_possible(const Alternative& alternative, const DivisionQuestion& questio
   if (!alternative.fits() || is_sequential(alternative.deployment) || alternative.plans.size() != 1) return false;
   const Plan& plan = alternative.plans.front();
   int64_t ranks = 0;
-  bool divides_layers = false;
-  for (const PlannedReplica& replica : plan.replicas) {
-    ranks += replica.devices();
-    divides_layers = divides_layers || replica.tensor_parallel > 1;
-  }
-  return ranks == question.run.ranks && (question.may_divide_layers || !divides_layers) && reason_not_to_follow(plan).empty();
+  for (const PlannedReplica& replica : plan.replicas) ranks += replica.devices();
+  return ranks == question.run.ranks && reason_not_to_follow(plan).empty();
 }
 
 FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {
@@ -66,21 +64,49 @@ FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {
   return result;
 }
 
-/// The shortest step first.
-std::vector<PlannedDivision> possible_divisions(const DivisionQuestion& question, const std::vector<JobShape>& jobs, double time_ratio) {
-  std::optional<MeasuredTimes> measured;
-  if (question.costs.machine.measured != nullptr) measured = question.costs.machine.measured->scaled(time_ratio);
-  const PlanningResult result =
-      make_plan(question.model, cluster_of(question, time_ratio), jobs, options_for(question, measured ? &*measured : nullptr));
-  std::vector<PlannedDivision> divisions;
-  for (const Alternative& alternative : result.alternatives) {
-    if (!is_possible(alternative, question)) continue;
-    const FollowedPlan plan = followed(alternative.plans.front(), question);
-    PlannedDivision& division = divisions.emplace_back(PlannedDivision{plan.parallel(), {}, alternative.predicted.seconds});
-    for (const FollowedReplica& replica : plan.replicas) division.layouts.push_back(replica.layout);
+/// What the planner is asked, which lives as long as its answers are made.
+struct Planning {
+  Planning(const DivisionQuestion& question, std::vector<int64_t> tensor_degrees, double time_ratio) : cluster(cluster_of(question, time_ratio)) {
+    if (question.costs.machine.measured != nullptr) measured = question.costs.machine.measured->scaled(time_ratio);
+    options = options_for(question, std::move(tensor_degrees), measured ? &*measured : nullptr);
   }
-  std::ranges::stable_sort(divisions, {}, &PlannedDivision::seconds);
-  return divisions;
+  Planning(const Planning&) = delete;
+  Planning& operator=(const Planning&) = delete;
+
+  ClusterSpec cluster;
+  std::optional<MeasuredTimes> measured;
+  PlanOptions options;
+};
+
+std::optional<PlannedDivision> best_division(const DivisionQuestion& question, const Planning& planning, const std::vector<JobShape>& jobs) {
+  const PlanningResult result = make_plan(question.model, planning.cluster, jobs, planning.options);
+  std::vector<const Alternative*> possible;
+  for (const Alternative& alternative : result.alternatives) {
+    if (is_possible(alternative, question)) possible.push_back(&alternative);
+  }
+  std::ranges::stable_sort(possible, {}, [](const Alternative* each) { return each->predicted.seconds; });
+  if (possible.empty()) return std::nullopt;
+  const FollowedPlan best = followed(possible.front()->plans.front(), question);
+  PlannedDivision division{.parallel = best.parallel(), .layouts = {}, .seconds = possible.front()->predicted.seconds};
+  for (const FollowedReplica& replica : best.replicas) division.layouts.push_back(replica.layout);
+  return division;
+}
+
+/// Of a step; 0 where the division is none that the planner knows, or does not hold the jobs.
+double seconds_divided_as(const Parallel& parallel, const DivisionQuestion& question, const Planning& planning, const std::vector<JobShape>& jobs) {
+  const PlanOptions& options = planning.options;
+  NodesPlanner planner(question.model, planning.cluster, planning.cluster.nodes.front(), jobs, options,
+                       {.recompute = options.recompute == Recompute::always});
+  std::vector<int64_t> counts;
+  int64_t known = 0;
+  for (const Configuration& each : planner.configurations()) {
+    known += counts.emplace_back(std::ranges::count_if(parallel.replicas, [&](const ReplicaDegrees& replica) {
+      return replica.tensor == each.tensor_parallel && replica.pipeline == each.pipeline_stages && replica.stages_per_rank == 1;
+    }));
+  }
+  if (known != std::ssize(parallel.replicas) || !planner.holds_all_rows(counts)) return 0;
+  const Alternative alternative = planner.simulate(System::lobra, counts, options.sharing.front(), options.orders.front());
+  return alternative.fits() ? alternative.predicted.seconds : 0;
 }
 
 }  // namespace
@@ -97,21 +123,18 @@ std::vector<JobShape> shapes_of(const JobsFile& jobs_file, std::span<const JobDa
 }
 
 std::optional<PlannedDivision> plan_division(const DivisionQuestion& question, const std::vector<JobShape>& jobs) {
-  const std::vector<PlannedDivision> divisions = possible_divisions(question, jobs, 1);
-  if (divisions.empty()) return std::nullopt;
-  return divisions.front();
+  std::vector<int64_t> tensor_degrees;
+  if (!question.may_divide_layers) tensor_degrees = {1};
+  return best_division(question, Planning(question, std::move(tensor_degrees), 1), jobs);
 }
 
 std::optional<DivisionAnswer> plan_division_anew(const DivisionQuestion& question, const DivisionRequest& request) {
-  std::vector<PlannedDivision> divisions = possible_divisions(question, request.jobs, request.time_ratio);
-  std::erase_if(divisions, [&](const PlannedDivision& each) {
-    return !std::ranges::includes(request.tensor_degrees, each.parallel.tensor());
-  });
-  if (divisions.empty()) return std::nullopt;
-  DivisionAnswer answer{.best = divisions.front()};
-  const auto running = std::ranges::find(divisions, request.running, &PlannedDivision::parallel);
-  if (running != divisions.end()) answer.kept_seconds = running->seconds;
-  return answer;
+  const Planning planning(question, request.tensor_degrees, request.time_ratio);
+  std::optional<PlannedDivision> best = best_division(question, planning, request.jobs);
+  if (!best) return std::nullopt;
+  const double kept_seconds =
+      best->parallel == request.running ? best->seconds : seconds_divided_as(request.running, question, planning, request.jobs);
+  return DivisionAnswer{.best = std::move(*best), .kept_seconds = kept_seconds};
 }
 
 std::vector<PipelineLayout> divide_as_planned(RunSpec& run, const DivisionQuestion& question, const std::vector<JobShape>& jobs) {

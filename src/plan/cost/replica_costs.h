@@ -16,6 +16,7 @@ namespace cotune {
 struct ReplicaLimits {
   int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
   int64_t most_devices = 64;          ///< of one replica
+  std::vector<int64_t> tensor_degrees;  ///< that are looked at; empty: all
   int64_t most_shards = 1;            ///< copies that may share one set of weights: 1, 2, 4, …
   double gather_overlap = WeightSharding{}.overlap;
   bool recompute = false;             ///< StageMachine::recompute
