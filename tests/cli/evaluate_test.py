@@ -187,7 +187,7 @@ class Answers(Evaluates):
         self.assertEqual(both, apart)
         self.assertGreater(self.lines(*options, "--train-on-prompt", "true")["base"]["loss"], 0)
         choices = ("--choices", ",".join({record["completion"].strip() for record in completions(6)}), *self.adapters)
-        self.assertEqual(self.details(*choices, "--train-on-prompt", "true"), self.details(*choices))
+        self.assertEqual(self.details("--train-on-prompt", *choices), self.details(*choices))
 
     def test_may_differ_in_case_and_punctuation_where_that_is_to_be_ignored(self):
         text = self.answer("--raw", "--prompt", "abc", "--max-new-tokens", "6")["text"]

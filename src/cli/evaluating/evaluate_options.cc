@@ -15,15 +15,17 @@ constexpr const char* reading_options[] = {"format", "chat_template", "max_lengt
 void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* data) {
   for (const char* key : reading_options) {
     const Option& option = *find_option(Section::data, key);
-    const auto check = [&option](const std::string& text) {
+    const bool is_truth = option.accepted.type == OptionType::boolean;  // without a value: true
+    const auto check = [&option, is_truth](const std::string& text) {
+      if (is_truth && text.empty()) return std::string();
       const auto value = read_option_value(option, YAML::Node(text), true);
       const auto* mistake = std::get_if<ValueMistake>(&value);
       return mistake == nullptr ? std::string() : mistake->message;
     };
     CLI::Option* added = command.add_option_function<std::string>(
-        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text; }, option.description + " As in the jobs file");
+        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text.empty() ? "true" : text; }, option.description + " As in the jobs file");
     added->check(CLI::Validator(check, ""))->needs(data);
-    if (option.accepted.type == OptionType::boolean) added->expected(0, 1)->default_str("true");
+    if (is_truth) added->expected(0, 1)->type_name("TEXT:{true,false}");
   }
 }
 

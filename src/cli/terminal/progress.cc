@@ -9,6 +9,7 @@
 #include "cli/planning/plan_lines.h"
 #include "cli/terminal/output.h"
 #include "train/training_job.h"
+#include "watch/screen_text.h"
 
 namespace cotune {
 namespace {
