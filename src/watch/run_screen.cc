@@ -6,7 +6,6 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <set>
 #include <string_view>
 
 #include "base/quantity_text.h"
@@ -72,16 +71,6 @@ size_t total_width(const std::vector<Column>& columns) {
   return total + 2 * (columns.size() - 1);
 }
 
-/// The fewest columns in which no two names look alike, if widest_name are enough for that.
-size_t least_distinct_width(const RunView& view, const ScreenStyle& style) {
-  for (size_t width = least_name; width < widest_name; ++width) {
-    std::set<std::string> names;
-    for (const JobView& job : view.jobs) names.insert(with_both_ends(printable(job.report.name), width, style.unicode));
-    if (names.size() == view.jobs.size()) return width;
-  }
-  return widest_name;
-}
-
 /// Those that fit, with their widths. Names keep what tells them apart until nothing but the state stands beside them.
 std::vector<Column> columns_for(const RunView& view, const ScreenStyle& style) {
   std::vector<Column> columns = all_columns(style.unicode);
@@ -98,7 +87,9 @@ std::vector<Column> columns_for(const RunView& view, const ScreenStyle& style) {
     if (column.rank == trend_rank && column.width > 0) column.width = least_trend;
   }
   std::erase_if(columns, [](const Column& column) { return column.width == 0; });
-  const size_t distinct_name = least_distinct_width(view, style);
+  std::vector<std::string> names;
+  for (const JobView& job : view.jobs) names.push_back(printable(job.report.name));
+  const size_t distinct_name = distinct_width(names, least_name, widest_name, style.unicode);
   const auto of_rank = [&](int rank) {
     return std::find_if(columns.begin(), columns.end(), [rank](const Column& column) { return column.rank == rank; });
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
 
 #include "data/tokenizer/unicode.h"
 #include "watch/column_tables.h"
@@ -83,6 +84,16 @@ std::string with_both_ends(std::string_view printable, size_t columns, bool unic
     end.remove_prefix(next);
   }
   return std::string(beginning(printable, columns - taken - end_columns)).append(between).append(end);
+}
+
+size_t distinct_width(const std::vector<std::string>& names, size_t least, size_t widest, bool unicode) {
+  const size_t count = std::set(names.begin(), names.end()).size();
+  for (size_t width = least; width < widest; ++width) {
+    std::set<std::string> cut;
+    for (const std::string& name : names) cut.insert(with_both_ends(name, width, unicode));
+    if (cut.size() == count) return width;
+  }
+  return widest;
 }
 
 std::vector<std::string> wrapped(std::string_view printable, size_t columns) {

@@ -26,6 +26,9 @@ std::string in_columns(std::string_view printable, size_t columns, Align align =
 /// Printable text in at most so many columns, both its ends kept: names of a sweep's candidates differ at theirs.
 std::string with_both_ends(std::string_view printable, size_t columns, bool unicode = true);
 
+/// The fewest columns, from least to widest, in which with_both_ends() keeps printable names apart.
+size_t distinct_width(const std::vector<std::string>& names, size_t least, size_t widest, bool unicode = true);
+
 /// Printable text in lines of at most so many columns, cut between words, or within words that are longer.
 std::vector<std::string> wrapped(std::string_view printable, size_t columns);
 

@@ -63,7 +63,7 @@ void print_results(const std::vector<const TrainingJob*>& jobs, size_t width) {
     const JobState& state = job->state();
     const JobResult result = job->result();
     print_line(fmt::format(
-        "{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column(job->spec().name, width), to_string(state.status), state.step,
+        "{}  {:<13}  {:>8}  {:>18}  {:>16}", name_column(job->spec().name, width), ended_text(state), state.step,
         arrow(loss_text(state.start_eval_loss), loss_text(result.eval_loss)),
         arrow(accuracy_text(state.start_eval_accuracy), accuracy_text(result.eval_accuracy))));
   }

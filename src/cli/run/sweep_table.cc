@@ -59,9 +59,7 @@ std::string end_text(const SweepStanding::Row& row) {
     const RungRecord& rung = row.rungs.empty() ? RungRecord{} : row.rungs.back();
     return rung.judgement ? fmt::format("halved, {}/{}", rung.judgement->rank, rung.judgement->of) : "halved";
   }
-  if (state.status == JobStatus::stopped_early) return "stopped early";
-  if (state.status == JobStatus::running) return "stopped";  // with the run, which --resume goes on with
-  return to_string(state.status);
+  return ended_text(state);
 }
 
 /// `r8-lr0.0003` of `sql-r8-lr0.0003`.

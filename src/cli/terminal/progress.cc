@@ -14,7 +14,7 @@
 namespace cotune {
 namespace {
 
-constexpr size_t widest_name = 16;
+constexpr size_t usual_name = 16, widest_name = 40;
 
 /// Seconds between two blocks: seldom enough that a long run's log stays short.
 double block_interval(double seconds) { return std::clamp(seconds / 20, 5.0, 60.0); }
@@ -37,11 +37,16 @@ std::string on_one_line(std::string text) {
 size_t name_column_width(const std::vector<std::string>& names) {
   size_t width = 8;
   for (const std::string& name : names) width = std::max(width, name.size());
-  return std::min(width, widest_name);
+  return std::min(width, distinct_width(names, usual_name, widest_name, false));
 }
 
 std::string name_column(const std::string& name, size_t width) {
   return fmt::format("{:<{}}", with_both_ends(name, width, false), width);
+}
+
+std::string ended_text(const JobState& state) {
+  if (state.status == JobStatus::stopped_early) return "stopped early";
+  return state.status == JobStatus::running ? "stopped" : to_string(state.status);
 }
 
 std::string accuracy_text(double accuracy) {
@@ -161,7 +166,7 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
   const JobState& state = job.state();
   tokens_left_.erase(job.index());
   newest_.erase(job.index());
-  std::string text = state.status == JobStatus::stopped_early ? "stopped early" : to_string(state.status);
+  std::string text = ended_text(state);
   text += fmt::format(" at step {}", state.step);
   const JobResult result = job.result();
   if (job.has_left_adapter() && result.step != state.step) text += fmt::format(", leaves step {}, its best", result.step);
