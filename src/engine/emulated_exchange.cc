@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <ranges>
+#include <span>
 
 #include "schedule/pipeline/pipeline_work.h"
 
@@ -46,7 +46,7 @@ void EmulatedExchange::pass_on(const ExchangeMessages::Values& values, int64_t v
 
 void EmulatedExchange::exchange_records(const ExchangeMessages& messages) {
   const int32_t first = messages.ranks.front();
-  const auto others = messages.ranks | std::views::drop(1);
+  const auto others = std::span(messages.ranks).subspan(1);
   if (communicator_.rank() != first) {
     send(first, norm_message_bytes, Channel::activation);
     return receive(first, Channel::error);

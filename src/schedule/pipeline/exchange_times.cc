@@ -1,7 +1,7 @@
 #include "schedule/pipeline/exchange_times.h"
 
 #include <algorithm>
-#include <ranges>
+#include <span>
 
 namespace cotune {
 
@@ -85,7 +85,7 @@ void ExchangeTimes::run(size_t exchange, std::vector<End>& ends) {
   send(own.messages->returned, has_summands, has_sums);
   const int32_t first = own.messages->ranks.front();
   double has_records = has_sums.at(first);
-  for (const int32_t rank : own.messages->ranks | std::views::drop(1)) {
+  for (const int32_t rank : std::span(own.messages->ranks).subspan(1)) {
     has_records = std::max(has_records, there_s(rank, has_sums.at(rank), norm_message_bytes));
   }
   for (const int32_t rank : own.messages->ranks) {
