@@ -10,7 +10,7 @@ namespace cotune {
 
 /// Rounds of training that follow those at hand, planned while ranks run these (LobRA §4.3: "hidden behind previous steps"). Plain
 /// values: plans are pure functions of what they were made from, so they are the right ones where that is still the same, and of no use
-/// elsewhere.
+/// elsewhere. Prices alone may have been refitted since: rounds go by those that were known when they were planned.
 struct RoundsAhead {
   std::vector<StepPlan> plans;                    ///< with the batches and the policy that they were made from
   std::map<int32_t, ExchangeMessages> exchanges;  ///< with which, by which planner, `runs` were planned
