@@ -19,7 +19,14 @@ void TensorGroup::all_reduce(at::Tensor& values) {
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void TensorGroup::emulate_all_reduce(int64_t bytes) { finish(start_emulated_sum(bytes)); }
+void TensorGroup::emulate_all_reduce(int64_t bytes) {
+  at::Tensor ready_s = at::zeros({communicator_.size()}, at::kDouble);
+  ready_s[communicator_.rank()] = clock_->free_s();
+  communicator_.all_reduce(ready_s);
+  ++collectives_;
+  waited_s_ += clock_->wait_until(ready_s.max().item<double>() + clock_->device().all_reduce_seconds(bytes, communicator_.size()));
+  waited_s_ += clock_->wait_until_now();
+}
 
 at::Tensor TensorGroup::sum(const at::Tensor& partial) { return finish(start_sum(partial)); }
 
