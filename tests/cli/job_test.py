@@ -11,7 +11,6 @@ import random
 import signal
 import socket
 import stat
-import subprocess
 import time
 import unittest
 
@@ -23,18 +22,6 @@ ENDLESS = 1_000_000  # steps
 class JobTest(ProgramTest):
     def one_job(self, name, steps, save_steps=0, file=None):
         return self.jobs_file(steps=steps, save_steps=save_steps, jobs=[name], name=file or f"{name}.yaml")
-
-    def start_quietly(self, *arguments):
-        """Starts a run whose lines nobody reads, and waits until it can be asked."""
-        log = open(self.path / "log", "w")
-        self.addCleanup(log.close)
-        process = subprocess.Popen(self.command("train", *arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        self.running.append(process)
-        run = arguments[arguments.index("--output-dir") + 1]
-        while not (run / "control.sock").exists():
-            self.assertIsNone(process.poll(), (self.path / "log").read_text())
-            time.sleep(0.01)  # leaves it the processor
-        return process
 
     def job(self, action, run, *arguments, expect=0):
         return self.run_program("job", action, "--run", run, *arguments, expect=expect)

@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -104,6 +105,18 @@ class ProgramTest(unittest.TestCase):
         process = subprocess.Popen(self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
         self.running.append(process)
+        return process
+
+    def start_quietly(self, *arguments):
+        """Starts a run whose lines nobody reads, and waits until it can be asked."""
+        log = open(self.path / "log", "w")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(self.command("train", *arguments), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        self.running.append(process)
+        run = arguments[arguments.index("--output-dir") + 1]
+        while not (run / "control.sock").exists():
+            self.assertIsNone(process.poll(), (self.path / "log").read_text())
+            time.sleep(0.01)  # leaves it the processor
         return process
 
     def wait_for(self, process, wanted):
