@@ -8,12 +8,10 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/inputs/backbone_parts.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/planning/profile_fingerprint.h"
-#include "cli/run/check_report.h"
 #include "cli/run/emulated_run.h"
 #include "cli/run/memory_check.h"
 #include "cli/run/plan_to_follow.h"
@@ -28,6 +26,7 @@
 #include "cli/run/run_report.h"
 #include "cli/run/run_trace.h"
 #include "cli/run/sample_answers.h"
+#include "cli/run/start_check.h"
 #include "cli/terminal/json_events.h"
 #include "cli/terminal/live_run.h"
 #include "cli/terminal/output.h"
@@ -64,35 +63,6 @@ struct TrainArguments {
   std::optional<double> hang_timeout_s;
   bool is_restart = false;  ///< a launcher has started the run again
 };
-
-RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data,
-                      at::ScalarType compute, const ComputeDevice& device, int64_t limit) {
-  RunRecord record;
-  record.configuration = jobs_file;
-  record.emulated = emulated_file(jobs_file.run.device);
-  record.model_fingerprint = record.emulated.empty() ? model_fingerprint(files) : "no weights: " + model_shape_text(files.config);
-  record.compute_dtype = c10::toString(compute);
-  record.instruction_set = device.is_cpu() && record.emulated.empty() ? to_string(kernel_isa(compute, at::kCPU)) : device.name;
-  record.memory_limit_bytes = limit;
-  for (size_t i = 0; i < data.size(); ++i) record.data_hashes[jobs_file.jobs[i].name] = content_hash(data[i]);
-  return record;
-}
-
-/// Refuses to go on with a run as something else than it was. Before anything is written.
-void compare_with(const RunRecord& before, const RunRecord& now, const fs::path& folder,
-                  Diagnostics& mistakes) {
-  const std::vector<std::string> lines = differences(before, now);
-  if (!lines.empty()) {
-    mistakes.add((folder / "run.json").string(), 0, "",
-                 fmt::format("this run cannot be resumed with other settings (its own first):\n  {}",
-                             fmt::join(lines, "\n  ")));
-  }
-  if (before.instruction_set != now.instruction_set) {
-    fmt::print(stderr,
-               "{}: was computed with {} kernels so far and goes on with {}: the last bits will differ\n",
-               folder.string(), before.instruction_set, now.instruction_set);
-  }
-}
 
 /// A profile of this very device, with its fits.
 struct CheckedProfile {
@@ -171,81 +141,6 @@ std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& mode
     mistakes.add("", 0, "", error.what());
     return std::nullopt;
   }
-}
-
-std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::ScalarType compute,
-                                                    const ComputeDevice& device) {
-  const JobsFile& jobs_file = inputs.jobs_file;
-  std::vector<std::unique_ptr<TrainingJob>> jobs;
-  for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
-    jobs.push_back(make_job(i, jobs_file.jobs[i], std::move(inputs.data[i]), jobs_file.run.output, inputs.model.files, compute, device));
-  }
-  return jobs;
-}
-
-/// What only a start in this folder would find out about inputs without a mistake: whether every job can ever
-/// fit, and whether the run that is there can go on with them.
-void check_start(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-                 const DeviceCosts& costs, const std::vector<PipelineLayout>& layouts, bool ranks_are_processes, CheckReport& report,
-                 Diagnostics& mistakes) {
-  const JobsFile& jobs_file = inputs.jobs_file;
-  const at::ScalarType compute = compute_dtype(jobs_file.model, device);
-  const fs::path folder = jobs_file.run.output;
-  if (arguments.resume) {
-    const RunRecord record = make_record(jobs_file, inputs.model.files, inputs.data, compute, device, limit);
-    const fs::path file = folder / "run.json";
-    compare_with(RunRecord::from_json(read_file(file), file.string()), record, folder, mistakes);
-    inputs.model.files.weights->drop_pages();
-  }
-  report.jobs = make_jobs(inputs, compute, device);
-  check_rungs(report.jobs, mistakes);
-  const bool goes_on = arguments.resume && mistakes.empty();
-  for (const auto& job : report.jobs) {
-    if (!goes_on) continue;
-    try {
-      job->resume();
-    } catch (const UserError& error) {
-      mistakes.add(error);
-    }
-  }
-  std::vector<PipelineLayout> process_layouts;
-  if (ranks_are_processes) process_layouts = layouts;
-  if (ranks_are_processes && layouts.empty()) {
-    process_layouts = balanced_layouts(inputs.model.files.config, shapes_of(report.jobs), costs,
-                                       packing_policy(jobs_file.run, inputs.model.files.config), parallel_of(jobs_file.run));
-  }
-  report.memory = check_jobs_fit(report.jobs, jobs_file.run, inputs.model.files, compute, device, limit, process_layouts, mistakes);
-}
-
-/// Hybrid tasks as all jobs together will have them, before memory runs short; nothing under other sharing.
-std::optional<PlannedRound> plan_of_all(const std::vector<std::unique_ptr<TrainingJob>>& jobs, const RunInputs& inputs,
-                                        RoundPlanner& planner) {
-  const PackingPolicy policy = packing_policy(inputs.jobs_file.run, inputs.model.files.config);
-  if (policy.sharing != Sharing::hybrid) return std::nullopt;
-  std::vector<TrainingJob*> all;
-  for (const auto& job : jobs) all.push_back(job.get());
-  PlannedRound round = planner.plan(all, policy).round;
-  round.cause = "all jobs together";
-  return round;
-}
-
-/// `--check`: everything that a start would refuse, and nothing written.
-int check(RunInputs& inputs, const TrainArguments& arguments, const ComputeDevice& device, int64_t limit,
-          const DeviceCosts& costs, RoundPlanner planner, const std::vector<PipelineLayout>& layouts, bool ranks_are_processes,
-          Diagnostics& mistakes) {
-  CheckReport report;
-  try {
-    if (mistakes.empty()) check_start(inputs, arguments, device, limit, costs, layouts, ranks_are_processes, report, mistakes);
-    if (mistakes.empty()) report.plan = plan_of_all(report.jobs, inputs, planner);
-  } catch (const UserError& error) {
-    mistakes.add(error);
-    report.jobs.clear();
-  }
-  report.mistakes = mistakes.in_order();
-  if (arguments.json) fmt::print("{}\n", check_json(report));
-  mistakes.throw_if_any();
-  if (!arguments.json) print_check(report);
-  return 0;
 }
 
 int train(TrainArguments arguments, RankProcesses* processes, std::chrono::steady_clock::time_point program_start) {
@@ -346,7 +241,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     layouts = divide_as_planned(inputs.jobs_file.run, division_question(), shapes_of(jobs_file, inputs.data, files.config));
   }
   if (arguments.check) {
-    return check(inputs, arguments, device, limit, costs, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), layouts, processes != nullptr, mistakes);
+    const RunStart start{.device = device, .limit_bytes = limit, .costs = costs, .layouts = layouts, .ranks_are_processes = processes != nullptr, .resumes = arguments.resume};
+    check_run(inputs, start, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), arguments.json, mistakes);
+    return 0;
   }
   mistakes.throw_if_any();
   survive_closed_pipes();

@@ -326,6 +326,12 @@ int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter) 
   return 0;
 }
 
+int64_t parameter_count(const ModelConfig& config, std::span<const AdapterShape> adapters) {
+  int64_t count = 0;
+  for (const AdapterShape& adapter : adapters) count += parameter_count(config, adapter);
+  return count;
+}
+
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts) {
   // Parts of layers that are in one process take together what the whole takes.
   const int64_t parts = facts.tensor_parallel / parts_here(facts);

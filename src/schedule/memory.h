@@ -87,6 +87,8 @@ WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const P
 
 /// Trained values of one adapter: LoRA r·(in + out); bottleneck 2·width·out + width + out; diff pruning: entries.
 int64_t parameter_count(const ModelConfig& config, const AdapterShape& adapter);
+/// Of a job's.
+int64_t parameter_count(const ModelConfig& config, std::span<const AdapterShape> adapters);
 
 /// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 and parts pad the
 /// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the

@@ -23,14 +23,6 @@ using nlohmann::ordered_json;
 constexpr const char *config_file = "config.json", *index_file = "model.safetensors.index.json";
 constexpr const char* template_folder = "additional_chat_templates";
 
-DataType data_type_of(at::ScalarType type) {
-  for (const DataType candidate : {DataType::f64, DataType::f32, DataType::f16, DataType::bf16}) {
-    if (scalar_type_of(candidate) == type) return candidate;
-  }
-  COTUNE_CHECK(false, "{} is no dtype of weights", c10::toString(type));
-  return DataType::f32;
-}
-
 /// The weights of each file, in the model's order.
 std::vector<std::vector<TensorPlan>> plan_files(const ModelFiles& model, const MergeSettings& settings) {
   std::vector<std::vector<TensorPlan>> files(1);

@@ -3,16 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "base/error.h"
+#include "model/weights/data_type_conversion.h"
 
 namespace cotune {
-namespace {
-
-const char* short_name(at::ScalarType dtype) {
-  return dtype == at::kHalf ? "F16" : dtype == at::kBFloat16 ? "BF16" : dtype == at::kFloat ? "F32" : "F64";
-}
-
-}  // namespace
-
 at::Tensor merged_rows(const at::Tensor& stored, const WeightChanges& changes, const std::string& name, int64_t begin, int64_t count,
                        at::ScalarType dtype) {
   at::Tensor rows = stored.narrow(0, begin, count);
@@ -21,7 +14,7 @@ at::Tensor merged_rows(const at::Tensor& stored, const WeightChanges& changes, c
   if (is_changed) rows = rows.to(at::kDouble) + changes.rows(name, begin, count);
   const at::Tensor rounded = rows.to(dtype).contiguous();
   if (!at::isfinite(rounded).all().item<bool>()) {
-    throw_user_error("{}: holds values that {} cannot hold, or that are not finite", name, short_name(dtype));
+    throw_user_error("{}: holds values that {} cannot hold, or that are not finite", name, safetensors_name(data_type_of(dtype)));
   }
   return rounded;
 }

@@ -70,11 +70,9 @@ void RankPlanner::add(const TrainingJob& job) {
 
 /// As if every rank of a replica had as many of the job's values.
 void RankPlanner::add_optimizer_step(const JobShape& job) {
-  int64_t values = 0, summands = 0;
-  for (const AdapterShape& adapter : job.adapters) {
-    values += parameter_count(model_, adapter);
-    summands += summand_count(model_, adapter);
-  }
+  const int64_t values = parameter_count(model_, job.adapters);
+  int64_t summands = 0;
+  for (const AdapterShape& adapter : job.adapters) summands += summand_count(model_, adapter);
   for (size_t replica = 0; replica < layouts_.size(); ++replica) {
     const PipelineLayout& layout = layouts_[replica];
     const auto bytes = static_cast<double>(summands / layout.rank_count() * machine_.element_size());
@@ -92,6 +90,11 @@ StagePrices& RankPlanner::prices(bool recompute) {
 std::vector<double> RankPlanner::step_seconds(size_t replica) const {
   std::vector<double> seconds = step_s_[replica].optimizer_s;
   for (size_t job = 0; job < seconds.size(); ++job) seconds[job] += step_s_[replica].reduce_s[job];
+  return seconds;
+}
+
+std::vector<double> RankPlanner::corrected_steps(size_t replica, std::vector<double> seconds) const {
+  for (double& each : seconds) each = corrections_of(replica, 0).step.of(each);
   return seconds;
 }
 
@@ -140,12 +143,11 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
   RankPlanOptions options{.order = options_.order,
                           .cluster = {.link = options_.link},
                           .bytes_per_token = model_.hidden_size * machine_.element_size(),
-                          .optimizer_s = step_seconds(replica),
+                          .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
                           .interleave = layouts_.size() == 1 ? options_.interleave : Interleave::never,
                           .graphs = graphs,
                           .rates = stream_rates(machine_)};
-  for (double& seconds : options.optimizer_s) seconds = corrections_of(replica, 0).step.of(seconds);
   RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
   double uncorrected_s = plan.predicted.makespan_s;
   if (!corrections_.empty() && plan.clocks.empty()) {
@@ -237,7 +239,7 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
   };
   std::vector<ReplicaSeconds> steps = step_s_;
   for (size_t replica = 0; replica < steps.size(); ++replica) {
-    for (double& seconds : steps[replica].optimizer_s) seconds = corrections_of(replica, 0).step.of(seconds);
+    steps[replica].optimizer_s = corrected_steps(replica, std::move(steps[replica].optimizer_s));
   }
   predict_exchanges(*planned, layouts_, steps, {.link = options_.link}, exchanges);
   const double exposed_s = longest() - priced.corrected_s;
@@ -251,9 +253,7 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
 double RankPlanner::longest_exchange_s() const {
   double longest = 0;
   for (const JobShape& job : jobs_) {
-    int64_t values = 0;
-    for (const AdapterShape& adapter : job.adapters) values += parameter_count(model_, adapter);
-    const auto bytes = static_cast<double>(values * std::max<int64_t>(4, machine_.element_size()));
+    const auto bytes = static_cast<double>(parameter_count(model_, job.adapters) * std::max<int64_t>(4, machine_.element_size()));
     longest = std::max(longest, options_.exchange_link.latency_s + 2 * bytes / options_.exchange_link.bytes_per_s);
   }
   return longest;

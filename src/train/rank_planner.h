@@ -89,6 +89,8 @@ class RankPlanner {
                                            PricedRounds& priced);
   /// By job, of its optimizer step on a stage and the sums before it.
   std::vector<double> step_seconds(size_t replica) const;
+  /// Seconds of steps there, as they were refitted.
+  std::vector<double> corrected_steps(size_t replica, std::vector<double> seconds) const;
   WorkCorrections corrections_of(size_t replica, size_t stage) const;
   Configuration configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row);
   DealtRound deal(const StepPlan& plan);

@@ -7,16 +7,6 @@
 #include "train/training_job.h"
 
 namespace cotune {
-namespace {
-
-int64_t trained_values(const ModelConfig& model, const JobShape& job) {
-  int64_t values = 0;
-  for (const AdapterShape& each : job.adapters) values += parameter_count(model, each);
-  return values;
-}
-
-}  // namespace
-
 RoundPrices::RoundPrices(const ModelConfig& model, const StageMachine& machine) : model_(model), machine_(machine) {}
 
 void RoundPrices::add(const TrainingJob& job) {
@@ -27,7 +17,7 @@ void RoundPrices::add(const TrainingJob& job) {
   shape.moment_count = own.moment_count;
   // With a profile they are part of what a round takes beside its operators.
   optimizer_s_.push_back(machine_.measured != nullptr ? 0
-                                                      : optimizer_seconds(trained_values(model_, shape), shape.moment_count, machine_.device));
+                                                      : optimizer_seconds(parameter_count(model_, shape.adapters), shape.moment_count, machine_.device));
 }
 
 StagePrices& RoundPrices::prices(bool recompute) {
@@ -47,7 +37,7 @@ double RoundPrices::beside_operators(const StepPlan& plan) const {
   }
   for (const BatchShape& batch : plan.batches) {
     const JobShape& job = jobs_[static_cast<size_t>(batch.job)];
-    values += static_cast<double>(trained_values(model_, job));
+    values += static_cast<double>(parameter_count(model_, job.adapters));
     adapters += static_cast<double>(job.adapters.size());
   }
   return machine_.measured->round_seconds({1, static_cast<double>(plan.microbatches.size()), tokens, adapters_in_microbatches, values, adapters});

@@ -76,9 +76,7 @@ double Trainer::expected_move_seconds() const {
   double values = 0;
   for (const TrainingJob* job : running_jobs()) {
     const JobFootprint own = job->footprint();
-    for (const AdapterShape& adapter : own.adapters) {
-      values += static_cast<double>(parameter_count(backbone_->config(), adapter) * (1 + own.moment_count));
-    }
+    values += static_cast<double>(parameter_count(backbone_->config(), own.adapters) * (1 + own.moment_count));
   }
   const MoveCosts costs;
   return division_seconds_ + 2 * 4 * values / costs.checkpoint_bandwidth;  // gathered, and shared

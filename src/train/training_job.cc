@@ -286,9 +286,7 @@ void TrainingJob::write_adapter(const std::optional<fs::path>& checkpoint, const
 
 int64_t TrainingJob::checkpoint_file_bytes() const {
   const JobFootprint job = footprint();
-  int64_t values = 0;
-  for (const AdapterShape& adapter : job.adapters) values += parameter_count(config_, adapter);
-  return values * 4 * std::max<int64_t>(1, job.moment_count);
+  return parameter_count(config_, job.adapters) * 4 * std::max<int64_t>(1, job.moment_count);
 }
 
 JobFootprint TrainingJob::footprint() const {

@@ -65,6 +65,14 @@ GenerationRequest request_for(std::vector<int32_t> prompt, Adapter* adapter = nu
   return request;
 }
 
+void expect_answers_alone(Generator& generator, std::span<const GenerationRequest> requests, std::span<const GeneratedAnswer> together) {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const GeneratedAnswer alone = generator.generate(requests.subspan(i, 1)).front();
+    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
+    EXPECT_EQ(alone.reused_tokens, 0);
+  }
+}
+
 class GenerationIn : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   /// Of logits, relative to the largest.
@@ -111,9 +119,8 @@ TEST_P(GenerationIn, AnAnswerIsTheSameAloneAndInCompany) {
   if (!test_device().is_cpu() && GetParam() != at::kDouble) GTEST_SKIP() << "rounding may choose another token there";
   Generator generator(backbone, 64);
   const std::vector<GeneratedAnswer> together = generator.generate(requests);
+  expect_answers_alone(generator, requests, together);
   for (size_t i = 0; i < requests.size(); ++i) {
-    const GeneratedAnswer alone = generator.generate({&requests[i], 1}).front();
-    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
     EXPECT_EQ(together[i].tokens.size(), static_cast<size_t>(requests[i].max_new_tokens));
   }
 }
@@ -200,12 +207,8 @@ TEST_P(GenerationIn, EqualPromptsThatBeginTogetherGoThroughTheModelOnce) {
   if (!test_device().is_cpu() && GetParam() != at::kDouble) GTEST_SKIP() << "rounding may choose another token there";
   Generator generator(backbone, 64);
   const std::vector<GeneratedAnswer> together = generator.generate(requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const GeneratedAnswer alone = generator.generate({&requests[i], 1}).front();
-    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
-    EXPECT_EQ(alone.reused_tokens, 0);
-    EXPECT_EQ(together[i].reused_tokens, i < 3 || i == 7 ? 0 : 70) << i;
-  }
+  expect_answers_alone(generator, requests, together);
+  for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(together[i].reused_tokens, i < 3 || i == 7 ? 0 : 70) << i;
 }
 
 TEST_P(GenerationIn, NothingStaysInMemory) {

@@ -46,15 +46,6 @@ TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
 }
 
-/// The part of the backbone that each of `count` ranks has.
-std::vector<std::shared_ptr<const Backbone>> small_parts(int64_t count) {
-  std::vector<std::shared_ptr<const Backbone>> parts;
-  for (int64_t index = 0; index < count; ++index) {
-    parts.push_back(Backbone::load(random_model(small_config(), 5), at::kDouble, test_device(), {.shard = {index, count}}));
-  }
-  return parts;
-}
-
 TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
   std::vector<JobSpec> specs = mixed_jobs(5);
   specs[0].train.eval_steps = 4;

@@ -39,6 +39,15 @@ inline ModelConfig small_config() {
   return config;
 }
 
+/// The part of the model that each of `count` ranks has which divide its layers.
+inline std::vector<std::shared_ptr<const Backbone>> small_parts(int64_t count) {
+  std::vector<std::shared_ptr<const Backbone>> parts;
+  for (int64_t index = 0; index < count; ++index) {
+    parts.push_back(Backbone::load(random_model(small_config(), 5), at::kDouble, test_device(), {.shard = {index, count}}));
+  }
+  return parts;
+}
+
 /// Rows of random lengths over a few tokens, so that there is something to learn.
 inline Dataset small_data(uint64_t key, int64_t rows, int64_t longest) {
   Dataset dataset("random");

@@ -16,14 +16,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<std::shared_ptr<const Backbone>> small_parts(int64_t count) {
-  std::vector<std::shared_ptr<const Backbone>> parts;
-  for (int64_t index = 0; index < count; ++index) {
-    parts.push_back(Backbone::load(random_model(small_config(), 5), at::kDouble, test_device(), {.shard = {index, count}}));
-  }
-  return parts;
-}
-
 TrainerOptions of_four_ranks() {
   TrainerOptions options;
   options.ranks = 4;

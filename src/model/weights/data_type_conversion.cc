@@ -30,6 +30,14 @@ at::ScalarType scalar_type_of(DataType type) {
   COTUNE_CHECK(false, "data type {}", static_cast<int>(type));
 }
 
+DataType data_type_of(at::ScalarType type) {
+  for (const DataType candidate : {DataType::f64, DataType::f32, DataType::f16, DataType::bf16}) {
+    if (scalar_type_of(candidate) == type) return candidate;
+  }
+  COTUNE_CHECK(false, "{} is no dtype of weights", c10::toString(type));
+  return DataType::f32;
+}
+
 bool is_weight_type(at::ScalarType type) {
   return type == at::kDouble || type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
 }

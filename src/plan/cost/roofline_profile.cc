@@ -25,8 +25,7 @@ std::map<std::string, Sum> round_sums(const ModelConfig& model, const PlannedSte
       sum.calls += 1;
     }
   }
-  int64_t values = 0;
-  for (const AdapterShape& adapter : step.adapters) values += parameter_count(model, adapter);
+  const int64_t values = parameter_count(model, step.adapters);
   sums[round_key] = {optimizer_seconds(values, 2, machine.device), 1};
   return sums;
 }

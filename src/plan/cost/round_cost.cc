@@ -53,8 +53,7 @@ RoundCost::RoundCost(const RoundJobs& round) : round_(round), model_(round.model
   round_.policy.layer_count = model_.layer_count;
   int64_t values = 0, adapters = 0;
   for (const JobShape& job : round_.jobs) {
-    int64_t own = 0;
-    for (const AdapterShape& each : job.adapters) own += parameter_count(round_.model, each);
+    const int64_t own = parameter_count(round_.model, job.adapters);
     values += own;
     adapters += static_cast<int64_t>(job.adapters.size());
     if (round_.machine.measured == nullptr) {
