@@ -14,7 +14,7 @@ in the steady region (without the first and the last two of the rounds between t
 
 Of replicas it prints a second table: deployments and dispatches of the same rows on as many devices (after LobRA's Figure 8;
 7b-16: its plans of single devices, pairs and eights), their time beside the prediction, and both relative to the first row's. Rows
-of a round are dealt by length buckets of that round (dynamic bucketing) in all of them.
+of a round are dealt by length buckets of that round (dynamic bucketing) unless the row says fixed.
 
 Python's standard library only.
 """
@@ -38,7 +38,7 @@ CONFIGURATIONS = {
     "0.5b-pp4-tp2": ("qwen2.5-0.5b", [128] * 4, 1, "pp=4,tp=2", "cpu", "ethernet-10", 10),
 }
 # name: model, jobs as {tokens: rows} and their rows a step, token budget, nodes, devices of a node, device, link, network, time scale,
-# rounds, deployments as (name, parallel, dispatch); the first is what others are compared with
+# rounds, deployments as (name, parallel, dispatch and its length buckets); the first is what others are compared with
 SKEWED = [({128: 30, 256: 20, 512: 9, 1024: 3, 2048: 1}, 24), ({192: 24, 384: 10, 768: 4, 1536: 1}, 16),
           ({512: 12, 1024: 8, 2048: 5, 3072: 4, 8192: 4}, 10)]
 REPLICAS = {
@@ -47,6 +47,7 @@ REPLICAS = {
         ("six, one, one; greedy", "dp=6,len=2048+tp=2,len=4096+tp=8", "greedy"),
         ("six, one, one; balanced", "dp=6,len=2048+tp=2,len=4096+tp=8", "balanced"),
         ("four, two, one; greedy", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "greedy"),
+        ("four, two, one; balanced, fixed buckets", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "balanced fixed"),
         ("four, two, one; balanced", "dp=4,len=2048+tp=2,dp=2,len=4096+tp=8", "balanced")]),
     "7b-dp2-pp4": ("llama-2-7b", [({256: 16, 384: 16}, 8)] * 4, 512, 1, 8, "A100-40", "nvlink-600", None, 8, 8, [
         ("one pipeline", "pp=8", "even"), ("two, even", "dp=2,pp=4", "even"), ("two, balanced", "dp=2,pp=4", "balanced")]),
@@ -55,7 +56,8 @@ REPLICAS = {
     "tiny-unlike": ("smollm2-135m", [({64: 6, 128: 3}, 4)] * 2, 256, 1, 5, "cpu", "ethernet-10", None, 1, 2, [
         ("even", "dp=2+tp=3", "even"), ("greedy", "dp=2,len=64+tp=3", "greedy"), ("balanced", "dp=2,len=64+tp=3", "balanced")]),
 }
-ORDERS = ["auto", "lorapp", "muxtune", "1f1b", "gpipe"]
+# Steps of every job: of orders that do not flush enough for a steady region (rounds go on for about eight seconds).
+STEPS = {"auto": 40, "lorapp": 40, "muxtune": 40, "1f1b": 9, "gpipe": 9}
 DEVICES = {  # bfloat16 TFLOP/s, memory GB/s, reached share of the former, launch in us
     "A40": (149.7, 696, 0.55, 4), "A100-40": (312, 1555, 0.55, 4), "cpu": (0.85, 20, 1.0, 4)}
 LINKS = {"pcie4": (25, 8), "ethernet-10": (1.25, 30), "nvlink-600": (300, 3), "nvlink-400": (200, 3), "infiniband-100": (12.5, 5)}  # GB/s, us
@@ -84,6 +86,13 @@ def write_inputs(folder, model, jobs_rows, nodes, devices, device, link, network
         with open(path, "w", encoding="utf-8") as file:
             json.dump(content, file)
     return paths
+
+
+def write_pipeline_inputs(folder, configuration, steps):
+    """configuration: as in CONFIGURATIONS."""
+    model, lengths, batch_size, _, device, link, scale = configuration
+    jobs_rows = [({length: 4 * batch_size}, batch_size) for length in lengths]
+    return write_inputs(folder, model, jobs_rows, 1, 8, device, link, None, scale, steps)
 
 
 def steady_idle(spans_by_rank, jobs):
@@ -141,11 +150,9 @@ def compare_pipelines(options, names):
     print("|---|---|---|---|---|---|---|---|")
     for name in names:
         configuration = CONFIGURATIONS[name]
-        model, lengths, batch_size, _, device, link, scale = configuration
         with tempfile.TemporaryDirectory() as folder:
-            rows_of_jobs = [({length: 4 * batch_size}, batch_size) for length in lengths]
-            paths = write_inputs(folder, model, rows_of_jobs, 1, 8, device, link, None, scale, options.steps or 17)
             for order in options.order:
+                paths = write_pipeline_inputs(folder, configuration, options.steps or STEPS[order])
                 rows, idle_rows = [], []
                 for _ in range(options.repetitions):
                     summary, idle = run(options, folder, paths, configuration, order)
@@ -172,7 +179,8 @@ def compare_replicas(options, names):
                 for _ in range(options.repetitions):
                     arguments = ["--parallel", parallel, "--sharing", "batch-all", "--token-budget", str(budget)]
                     if "dp=" in parallel:
-                        arguments += ["--dispatch", dispatch]
+                        rule, *buckets = dispatch.split()
+                        arguments += ["--dispatch", rule, *(f"--length-buckets={each}" for each in buckets)]
                     summary = train(options, folder, paths, *arguments)
                     rows.append((summary["ranks"][0]["seconds"], summary["ranks_predicted_seconds"],
                                  summary["planning"]["exposed_seconds"]))
@@ -185,8 +193,8 @@ def compare_replicas(options, names):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*CONFIGURATIONS, *REPLICAS], default=[*CONFIGURATIONS, *REPLICAS])
-    parser.add_argument("--order", nargs="+", default=ORDERS)
-    parser.add_argument("--steps", type=int, help="of every job; default 17, of replicas as their configuration says")
+    parser.add_argument("--order", nargs="+", default=list(STEPS))
+    parser.add_argument("--steps", type=int, help="of every job; default 40, 9 under orders that flush; of replicas as their configuration says")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--cotune", default="build/cotune")
     options = parser.parse_args()

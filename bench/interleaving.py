@@ -48,7 +48,7 @@ def main():
     for name in options.only:
         configuration = CONFIGURATIONS[name]
         with tempfile.TemporaryDirectory() as folder:
-            paths = emulated.write_inputs(folder, configuration, options.steps)
+            paths = emulated.write_pipeline_inputs(folder, configuration, options.steps)
             waiting, interleaved = (run(options, folder, paths, configuration[3], each) for each in ("never", "always"))
         fall, predicted = waiting[2] - interleaved[2], waiting[1] - interleaved[1]
         print(f"| {name} | {waiting[0]:.2f} | {interleaved[0]:.2f} | {waiting[2]:.2f} | {interleaved[2]:.2f} | {fall:.2f} | {predicted:.2f} "

@@ -325,6 +325,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.ranks = run.ranks;
   options.parallel = parallel;
   options.dispatch = run.dispatch;
+  options.length_buckets = run.length_buckets;
   for (const auto& [degree, own] : parts) options.parts[degree].assign(own.begin(), own.end());
   options.pipeline_order = run.pipeline_order;
   options.interleave = run.interleave;

@@ -34,9 +34,11 @@ inline constexpr std::array<std::string_view, 3> enum_names<Layout>{"ragged", "c
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<Recompute>{"auto", "never", "always"};
 template <>
-inline constexpr std::array<std::string_view, 5> enum_names<RankOrder>{"auto", "gpipe", "1f1b", "lorapp", "muxtune"};
+inline constexpr std::array<std::string_view, 6> enum_names<RankOrder>{"auto", "gpipe", "1f1b", "lorapp", "muxtune", "split"};
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<Interleave>{"auto", "never", "always"};
+template <>
+inline constexpr std::array<std::string_view, 2> enum_names<LengthBucketing>{"dynamic", "fixed"};
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<DispatchRule>{"balanced", "greedy", "even"};
 

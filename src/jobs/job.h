@@ -158,13 +158,16 @@ enum class Sharing { separate, temporal, batch_all, hybrid };
 enum class Layout { ragged, chunked, padded };
 enum class Recompute { automatic, never, always };
 /// How the ranks of a pipeline take turns (schedule/pipeline/).
-enum class RankOrder { automatic, gpipe, one_f_one_b, lorapp, muxtune };
+enum class RankOrder { automatic, gpipe, one_f_one_b, lorapp, muxtune, split };
 
 /// Whether all-reduces of divided layers run beside other work (schedule/pipeline/clocks.h).
 enum class Interleave { automatic, never, always };
 
 /// How the rows of a round are dealt to replicas (train/row_dispatch.h).
 enum class DispatchRule { balanced, greedy, even };
+
+/// Which length buckets rows are dealt by: those of every round, or those that the data had when the run began (LobRA §4.3).
+enum class LengthBucketing { dynamic, fixed };
 
 /// The run around the jobs. Every field is also an option of `cotune train`.
 struct RunSpec {
@@ -180,6 +183,7 @@ struct RunSpec {
   int64_t ranks = 1;                   ///< that the model is divided among
   std::string parallel = "stages";     ///< how: `pp=2,tp=2` (parallel.h); stages: as those of a pipeline; auto: as the planner chooses
   DispatchRule dispatch = DispatchRule::balanced;
+  LengthBucketing length_buckets = LengthBucketing::dynamic;
   RankOrder pipeline_order = RankOrder::automatic;
   Interleave interleave = Interleave::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended

@@ -305,7 +305,8 @@ void add_run(std::vector<Option>& table) {
                         "predicts to be fastest on `ranks`. Degrees set `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
                         "How the ranks take turns; `auto` is what is predicted to be fastest, or interleaved 1F1B where ranks have several "
-                        "stages (`vp`), beside which `gpipe` alone can be asked for.",
+                        "stages (`vp`), beside which `gpipe` alone can be asked for. `split` is `auto` with steps of few jobs cut into more "
+                        "microbatches, which `auto` does where that is predicted to be faster.",
                         {.condition = several_ranks()}));
   table.push_back(field(Section::run, "interleave", COTUNE_FIELD(run->interleave), choice_of<Interleave>(),
                         "Where ranks divide layers: compute another microbatch, or adapter gradients, while an all-reduce is under way. `always` "
@@ -315,6 +316,10 @@ void add_run(std::vector<Option>& table) {
   table.push_back(field(Section::run, "dispatch", COTUNE_FIELD(run->dispatch), choice_of<DispatchRule>(),
                         "Which replica gets which rows of a round: `balanced`, so that the slowest one is done soonest; `greedy`, each "
                         "length to the replicas that are cheapest for it; `even`, as many to each.",
+                        {.condition = several_replicas()}));
+  table.push_back(field(Section::run, "length_buckets", COTUNE_FIELD(run->length_buckets), choice_of<LengthBucketing>(),
+                        "Borders of the up to 16 length buckets that rows are dealt by: `dynamic`, the best of every round; `fixed`, the best of "
+                        "all jobs' data, for all rounds.",
                         {.condition = several_replicas()}));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));

@@ -22,8 +22,8 @@ RankOrder order_of(PipelineOrder order) {
     case PipelineOrder::gpipe: return RankOrder::gpipe;
     case PipelineOrder::one_f_one_b: return RankOrder::one_f_one_b;
     case PipelineOrder::interleaved:
-    case PipelineOrder::automatic:
-    case PipelineOrder::split: return RankOrder::automatic;
+    case PipelineOrder::automatic: return RankOrder::automatic;
+    case PipelineOrder::split: return RankOrder::split;
   }
   return RankOrder::automatic;
 }
@@ -81,7 +81,8 @@ class Follower {
                                        .stage_rank = interleaved_stages(static_cast<int32_t>(planned.pipeline_stages()),
                                                                         static_cast<int32_t>(planned.chunks()))},
                             .token_budget = planned.token_budget,
-                            .hybrid_tasks = {}};
+                            .hybrid_tasks = {},
+                            .least_microbatches = planned.least_microbatches};
     const int64_t last = replica.layout.stages.back().last_layer;
     if (run_.model != nullptr && last != run_.model->layer_count) {
       refuse(field("stages"), fmt::format("must end at {}, the model's layers; got {}", run_.model->layer_count, last));
@@ -140,7 +141,6 @@ int64_t FollowedPlan::token_budget() const {
 std::string reason_not_to_follow(const Plan& plan) {
   for (const PlannedReplica& replica : plan.replicas) {
     if (replica.shards > 1) return "must each have the frozen weights; these share them, which `cotune train` does not do";
-    if (replica.least_microbatches > 1) return "must pack by the token budget; order split, which cuts steps into more microbatches, is simulated only";
   }
   return {};
 }

@@ -26,6 +26,7 @@ struct FollowedReplica {
   PipelineLayout layout;
   int64_t token_budget = 1024;
   HybridTasks hybrid_tasks;  ///< sharing hybrid: places in FollowingRun::jobs, each once, ascending in a task
+  int64_t least_microbatches = 1;  ///< order split: PackingPolicy::least_microbatches
   bool operator==(const FollowedReplica&) const = default;
 };
 
@@ -42,8 +43,7 @@ struct FollowedPlan {
   int64_t token_budget() const;  ///< of the replica that takes most
 };
 
-/// What keeps a run from following a plan of that kind, whatever its jobs and model: replicas that share frozen weights, or microbatches
-/// cut for few jobs (order split). "": nothing.
+/// What keeps a run from following a plan of that kind, whatever its jobs and model: replicas that share frozen weights. "": nothing.
 std::string reason_not_to_follow(const Plan& plan);
 
 /// Adds a mistake with file, field, what was found and what is accepted for each way in which the plan is not for this

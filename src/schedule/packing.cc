@@ -1,6 +1,7 @@
 #include "schedule/packing.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -77,7 +78,8 @@ class JobQueue {
 
 class Packer {
  public:
-  Packer(std::span<const std::vector<Atom>> jobs, const PackingPolicy& policy) : policy_(policy) {
+  /// share: what microbatches of several units keep within; at most the token budget.
+  Packer(std::span<const std::vector<Atom>> jobs, const PackingPolicy& policy, int64_t share) : policy_(policy), share_(share) {
     for (const std::vector<Atom>& atoms : jobs) {
       for (const Atom& atom : atoms) check_fits(atom);
       queues_.emplace_back(atoms);
@@ -113,7 +115,7 @@ class Packer {
   }
 
   bool fits(const Extent& more, const Extent& used) const {
-    return (used + more).size(policy_.layout) <= policy_.token_budget;
+    return (used + more).size(policy_.layout) <= (used.tokens > 0 ? share_ : policy_.token_budget);
   }
 
   /// The job with most tokens left; with something in the microbatch, among those whose next unit fits beside it.
@@ -167,6 +169,7 @@ class Packer {
   }
 
   const PackingPolicy& policy_;
+  int64_t share_;
   std::vector<JobQueue> queues_;
   Extent used_;                        // of the open microbatch
   std::vector<size_t> begins_, ends_;  // of each job's atoms in the open microbatch
@@ -174,8 +177,50 @@ class Packer {
 
 }  // namespace
 
+namespace {
+
+struct Units {
+  int64_t count = 0;
+  int64_t tokens = 0;  // of all, as the layout counts them one by one
+};
+
+Units units_of(std::span<const std::vector<Atom>> jobs, Layout layout) {
+  Units units;
+  for (const std::vector<Atom>& atoms : jobs) {
+    for (JobQueue queue(atoms); !queue.empty(); queue.take_from(queue.unit_begin())) {
+      ++units.count;
+      units.tokens += queue.unit().size(layout);
+    }
+  }
+  return units;
+}
+
+int64_t microbatch_count(const std::vector<MicrobatchGroup>& groups) {
+  int64_t count = 0;
+  for (const MicrobatchGroup& group : groups) count += std::ssize(group);
+  return count;
+}
+
+}  // namespace
+
 std::vector<MicrobatchGroup> pack_together(std::span<const std::vector<Atom>> jobs, const PackingPolicy& policy) {
-  return Packer(jobs, policy).pack();
+  std::vector<MicrobatchGroup> packed = Packer(jobs, policy, policy.token_budget).pack();
+  if (microbatch_count(packed) >= policy.least_microbatches) return packed;
+  const Units units = units_of(jobs, policy.layout);
+  const int64_t least = std::min(policy.least_microbatches, units.count);
+  std::optional<std::vector<MicrobatchGroup>> best;
+  const auto consider = [&](int64_t share) {
+    std::vector<MicrobatchGroup> groups = Packer(jobs, policy, share).pack();
+    const int64_t count = microbatch_count(groups);
+    if (count >= least && (!best || count < microbatch_count(*best))) best = std::move(groups);
+  };
+  const int64_t even = units.tokens / std::max<int64_t>(least, 1);
+  constexpr int64_t steps = 8;
+  for (int64_t step = 0; step <= steps; ++step) {
+    if (const int64_t share = even + even * step / steps; share < policy.token_budget) consider(share);
+  }
+  for (int64_t share = even / 2; !best; share /= 2) consider(share);
+  return std::move(*best);
 }
 
 Microbatch pack_everything(std::span<const std::vector<Atom>> jobs) {

@@ -14,7 +14,7 @@ namespace cotune {
 using MicrobatchGroup = std::vector<Microbatch>;
 
 /// Packs the jobs' atoms (`jobs[i]`: all atoms of one job, ascending) under the budget, jobs together. Groups in the
-/// order of their work. Throws UserError when one atom exceeds policy.token_budget.
+/// order of their work; at least policy.least_microbatches where units allow. Throws UserError when one atom exceeds policy.token_budget.
 std::vector<MicrobatchGroup> pack_together(std::span<const std::vector<Atom>> jobs, const PackingPolicy& policy);
 
 /// All atoms in one microbatch, whatever the budget.

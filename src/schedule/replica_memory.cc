@@ -11,6 +11,7 @@ MemoryFacts facts_of(const MemoryFacts::Replica& replica, const MemoryFacts& fac
   own.ranks = replica.ranks;
   own.tensor_parallel = replica.tensor_parallel;
   own.process_stages = replica.process_stages;
+  if (replica.tensor_parallel == 1) own.clock_microbatches = 1;
   return own;
 }
 

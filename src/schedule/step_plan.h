@@ -23,6 +23,9 @@ struct PackingPolicy {
   /// Sharing hybrid: the jobs of each hybrid task, which share microbatches with each other and with no others, each job at
   /// most once; a job that stands in none is one by itself. Empty: all jobs are one.
   std::vector<std::vector<int32_t>> hybrid_tasks;
+  /// What is packed together (a hybrid task, or a job by itself) is cut into so many microbatches at least, as far as its units allow, so that
+  /// pipelines have work (the few-adapter split of LoRAPP, mLoRA §3.2.2). Ignored by batch_all.
+  int64_t least_microbatches = 1;
   bool operator==(const PackingPolicy&) const = default;
 };
 
@@ -47,6 +50,9 @@ struct StepPlan {
 ///   temporal   each job packed alone; the jobs take turns, one microbatch (or one chain's microbatches) a turn
 ///   hybrid     the hybrid tasks one after the other, the jobs of each packed together; jobs of none come last
 ///   batch_all  everything in one microbatch, whatever the budget
+/// Where that gives fewer than least_microbatches (and there are units for more), those of several units keep within less than the budget: of
+/// once to twice an even share the least that gives the fewest microbatches which suffice, or else an even share halved until it does.
+/// No further rows become chains by that.
 /// Tokens count with their pads. Layout padded then pads every row part to the longest of its microbatch.
 ///
 /// Order: a job's atoms go backward in descending index. A microbatch goes forward just before its backward, except

@@ -23,7 +23,8 @@ nlohmann::ordered_json policy_to_json(const PackingPolicy& policy) {
           {"chunk_size", policy.chunk_size},
           {"recompute", policy.recompute},
           {"layer_count", policy.layer_count},
-          {"hybrid_tasks", policy.hybrid_tasks}};
+          {"hybrid_tasks", policy.hybrid_tasks},
+          {"least_microbatches", policy.least_microbatches}};
 }
 
 PackingPolicy policy_from_json(const nlohmann::json& object) {
@@ -33,7 +34,8 @@ PackingPolicy policy_from_json(const nlohmann::json& object) {
           .chunk_size = object.at("chunk_size").get<int64_t>(),
           .recompute = object.at("recompute").get<bool>(),
           .layer_count = object.at("layer_count").get<int64_t>(),
-          .hybrid_tasks = object.at("hybrid_tasks").get<std::vector<std::vector<int32_t>>>()};
+          .hybrid_tasks = object.at("hybrid_tasks").get<std::vector<std::vector<int32_t>>>(),
+          .least_microbatches = object.at("least_microbatches").get<int64_t>()};
 }
 
 nlohmann::ordered_json atom_to_json(const Atom& atom) {

@@ -27,8 +27,8 @@ void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order,
   facts.rank_order = order;
   facts.ranks = parallel.ranks();
   facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });
+  if (interleave != Interleave::never && parallel.divides_layers()) facts.clock_microbatches = most_in_a_clock;
   if (parallel.replicas.size() == 1) {
-    if (interleave != Interleave::never && parallel.divides_layers()) facts.clock_microbatches = most_in_a_clock;
     facts.tensor_parallel = parallel.replicas.front().tensor;
     if (!process_layouts.empty()) facts.process_stages = shapes_of_ranks(process_layouts.front());
     return;

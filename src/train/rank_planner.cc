@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <list>
+#include <set>
 
 #include "base/error.h"
 #include "plan/cost/overlapped_stage.h"
 #include "plan/cost/replica_stages.h"
 #include "schedule/memory.h"
+#include "schedule/pipeline/lorapp.h"
 #include "train/microbatch_shape.h"
 #include "train/training_job.h"
 
@@ -25,6 +27,21 @@ int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter) {
   if (adapter.method != AdapterMethod::lora) return 0;
   const ProjectionShape shape = projection_shape(model, adapter.projection);
   return adapter.width * (divides_outputs(adapter.projection) ? shape.in : shape.out);
+}
+
+constexpr int64_t most_for_one = 4;  // microbatches of a single hybrid task, for each rank
+constexpr size_t most_splits = 2;    // that a round is compared with
+
+/// Hybrid tasks with rows in a round that names them.
+int64_t task_count(const StepPlan& plan) {
+  const auto& named = plan.policy.hybrid_tasks;
+  std::set<size_t> tasks;
+  int64_t alone = 0;
+  for (const BatchShape& batch : plan.batches) {
+    const auto found = std::ranges::find_if(named, [&](const auto& task) { return std::ranges::find(task, batch.job) != task.end(); });
+    found == named.end() ? ++alone : static_cast<int64_t>(tasks.insert(static_cast<size_t>(found - named.begin())).second);
+  }
+  return std::ssize(tasks) + alone;
 }
 
 }  // namespace
@@ -60,12 +77,18 @@ RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, c
   options_.longest_rows.resize(layouts_.size(), 0);
   step_s_.resize(layouts_.size());
   for (const JobShape& job : jobs_) add_optimizer_step(job);
+  fix_buckets();
 }
 
 void RankPlanner::add(const TrainingJob& job) {
   ++changes_;
   jobs_.push_back(job.shape());
   add_optimizer_step(jobs_.back());
+  fix_buckets();
+}
+
+void RankPlanner::fix_buckets() {
+  if (options_.length_buckets == LengthBucketing::fixed) borders_ = borders_of_jobs(jobs_);
 }
 
 /// As if every rank of a replica had as many of the job's values.
@@ -102,25 +125,25 @@ WorkCorrections RankPlanner::corrections_of(size_t replica, size_t stage) const 
   return corrections_.empty() ? WorkCorrections{} : corrections_[replica][stage];
 }
 
-RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
+auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds) -> OrderedRounds {
   const PipelineLayout& layout = layouts_[replica];
   const size_t stage_count = layout.stages.size();
   struct Rest {
     StageSeconds all_reduces;
     int64_t kept_bytes = 0;
   };
-  ReplicaPrices& own = priced.replicas[replica];
+  std::vector<StageSeconds> priced;
   std::map<const StepPlan*, size_t> first;  // the plans stay where they are when their vector is moved
-  std::vector<Rest> rest;                   // beside own.work
+  std::vector<Rest> rest;                   // beside those that are priced
   std::vector<MicrobatchShape> shapes;      // by microbatch
   for (const StepPlan& plan : plans) {
-    first[&plan] = own.work.size();
+    first[&plan] = priced.size();
     StagePrices& prices = this->prices(plan.policy.recompute);
     for (MicrobatchShape shape : shapes_of_microbatches(plan, rounds, jobs_.size(), prices)) {
       for (const StageShape& stage : layout.stages) {
         const PricedStage& each = prices.at(stage, shape.jobs);
         const StageSeconds all = each.seconds(shape.counts), sums = each.all_reduces(shape.counts);
-        own.work.push_back({all.forward - sums.forward, all.backward - sums.backward});
+        priced.push_back({all.forward - sums.forward, all.backward - sums.backward});
         rest.push_back({sums, each.kept_bytes(shape.counts)});
       }
       shapes.push_back(std::move(shape));
@@ -129,7 +152,7 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
   const auto cost = [&](bool corrects) {
     return [&, corrects](const StepPlan& plan, size_t microbatch, size_t stage) {
       const size_t place = first.at(&plan) + microbatch * stage_count + stage;
-      const StageSeconds work = corrects ? corrections_of(replica, stage).of(own.work[place]) : own.work[place];
+      const StageSeconds work = corrects ? corrections_of(replica, stage).of(priced[place]) : priced[place];
       const auto& [sums, kept_bytes] = rest[place];
       return StageCost{work.forward + sums.forward, work.backward + sums.backward, kept_bytes};
     };
@@ -145,7 +168,7 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
                           .bytes_per_token = model_.hidden_size * machine_.element_size(),
                           .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
-                          .interleave = layouts_.size() == 1 ? options_.interleave : Interleave::never,
+                          .interleave = options_.interleave,
                           .graphs = graphs,
                           .rates = stream_rates(machine_)};
   RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
@@ -154,9 +177,55 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
     options.optimizer_s = step_seconds(replica);
     uncorrected_s = simulate(work_of(plan.rounds, layout, cost(false), options), plan.schedule, options.cluster).makespan_s;
   }
-  priced.uncorrected_s = std::max(priced.uncorrected_s, uncorrected_s);
-  priced.corrected_s = std::max(priced.corrected_s, plan.predicted.makespan_s);
-  return plan;
+  return {std::move(plan), std::move(priced), uncorrected_s};
+}
+
+std::vector<int64_t> RankPlanner::splits_of(size_t replica, const StepPlan& plan) const {
+  const PackingPolicy& policy = plan.policy;
+  const bool may_split = options_.order == RankOrder::automatic || options_.order == RankOrder::split;
+  const bool takes_turns = policy.sharing == Sharing::hybrid || policy.sharing == Sharing::temporal;
+  const int64_t ranks = layouts_[replica].rank_count();
+  if (!may_split || !takes_turns || ranks == 1) return {};
+  const int64_t followed = options_.packing.empty() ? 1 : options_.packing[replica].least_microbatches;
+  if (followed > 1) return {followed};
+  int64_t tasks = plan.batches.empty() ? 0 : 1, rows = 0;
+  if (policy.sharing == Sharing::temporal) {
+    tasks = std::ssize(plan.batches);
+  } else if (!policy.hybrid_tasks.empty()) {
+    tasks = task_count(plan);
+  }
+  for (const BatchShape& batch : plan.batches) rows += std::ssize(batch.row_lengths);
+  if (tasks == 0 || tasks >= ranks) return {};
+  const int64_t least = lorapp_microbatches(ranks, tasks, std::min(rows, most_for_one * ranks));
+  if (options_.order == RankOrder::split) return {least};
+  return {least, 2 * least};
+}
+
+RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
+  std::vector<std::vector<StepPlan>> packings;
+  const bool trains = std::ranges::all_of(rounds, [](const JobRound& round) { return round.purpose == RoundPurpose::train; });
+  for (size_t choice = 0; trains && choice < most_splits; ++choice) {
+    std::vector<StepPlan> split;
+    bool differs = false;
+    for (const StepPlan& plan : plans) {
+      const std::vector<int64_t> least = splits_of(replica, plan);
+      PackingPolicy policy = plan.policy;
+      if (choice < least.size()) policy.least_microbatches = least[choice];
+      split.push_back(policy == plan.policy ? plan : plan_step(plan.batches, policy));
+      differs = differs || split.back().microbatches.size() > plan.microbatches.size();
+    }
+    if (differs) packings.push_back(std::move(split));
+  }
+  if (packings.empty() || options_.order == RankOrder::automatic) packings.push_back(std::move(plans));
+  std::optional<OrderedRounds> best;
+  for (std::vector<StepPlan>& each : packings) {
+    OrderedRounds ordered = order_as_packed(replica, std::move(each), rounds);
+    if (!best || ordered.plan.predicted.makespan_s < best->plan.predicted.makespan_s) best = std::move(ordered);
+  }
+  priced.replicas[replica].work = std::move(best->work);
+  priced.uncorrected_s = std::max(priced.uncorrected_s, best->uncorrected_s);
+  priced.corrected_s = std::max(priced.corrected_s, best->plan.predicted.makespan_s);
+  return std::move(best->plan);
 }
 
 Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row) {
@@ -206,7 +275,7 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
   }
   std::vector<Configuration> replicas;
   for (size_t replica = 0; replica < layouts_.size(); ++replica) replicas.push_back(configuration_of(replica, policy_of(replica, plan.policy), longest));
-  return RowDispatcher(std::move(replicas), options_.dispatch).deal(plan.batches);
+  return RowDispatcher(std::move(replicas), options_.dispatch, borders_).deal(plan.batches);
 }
 
 std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds,

@@ -37,15 +37,17 @@ std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std
 struct FollowedPacking {
   int64_t token_budget = 0;  ///< at most; 0: the round's
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< sharing hybrid: PackingPolicy::hybrid_tasks; empty: the round's
+  int64_t least_microbatches = 1;  ///< order split; 1: as it is chosen here
   bool operator==(const FollowedPacking&) const = default;
 };
 
 struct RankPlannerOptions {
   RankOrder order = RankOrder::automatic;
-  Interleave interleave = Interleave::automatic;  ///< of one replica whose ranks divide layers
+  Interleave interleave = Interleave::automatic;  ///< where ranks divide layers
   Link link = thread_link;
   // Of several replicas:
   DispatchRule dispatch = DispatchRule::balanced;
+  LengthBucketing length_buckets = LengthBucketing::dynamic;
   std::vector<int64_t> longest_rows;  ///< that each takes, in tokens; 0: any
   std::vector<FollowedPacking> packing;  ///< of each; empty: all as the round
   Link exchange_link = thread_link;     ///< over which a rank sends gradients to other replicas
@@ -59,6 +61,11 @@ struct PlannedRun {
 };
 
 /// Orders the rounds of a run on its ranks by predicted times, and deals their rows to replicas where there are several.
+///
+/// A pipeline of P ranks whose rounds have T < P hybrid tasks (sharing temporal: jobs) waits for microbatches (mLoRA §3.2.2). Under order
+/// split the steps of each are cut into lorapp_microbatches(P, T); a single one, which no number fills the pipeline with, into 4 P, where less
+/// than a fifth of the time is lost. `automatic` compares rounds as they are packed with these and with twice as many
+/// microbatches, and takes the shortest. What is trained does not change by it.
 class RankPlanner {
  public:
   /// jobs: all of the run, by index. layouts: of the replicas.
@@ -82,9 +89,20 @@ class RankPlanner {
                                const std::map<int32_t, ExchangeMessages>& exchanges = {});
 
  private:
+  /// A replica's rounds, and what they were priced at.
+  struct OrderedRounds {
+    RankPlan plan;
+    std::vector<StageSeconds> work;  ///< ReplicaPrices::work
+    double uncorrected_s = 0;
+  };
+
   StagePrices& prices(bool recompute);
   void add_optimizer_step(const JobShape& job);
+  void fix_buckets();
   RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
+  OrderedRounds order_as_packed(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds);
+  /// PackingPolicy::least_microbatches that a round is to be compared with, or cut into.
+  std::vector<int64_t> splits_of(size_t replica, const StepPlan& plan) const;
   std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, const ExchangeCosts& exchanges,
                                            PricedRounds& priced);
   /// By job, of its optimizer step on a stage and the sums before it.
@@ -105,6 +123,7 @@ class RankPlanner {
   RankPlannerOptions options_;
   int64_t changes_ = 0;
   std::vector<ReplicaSeconds> step_s_;  ///< by replica
+  std::vector<int64_t> borders_;       ///< fixed length buckets
   std::vector<std::vector<WorkCorrections>> corrections_;  ///< by replica and stage; empty: none
 };
 

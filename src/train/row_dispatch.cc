@@ -1,6 +1,7 @@
 #include "train/row_dispatch.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 
@@ -36,7 +37,20 @@ RowDispatch dispatch_evenly(std::span<const BucketCosts> costs, std::span<const 
 
 }  // namespace
 
-RowDispatcher::RowDispatcher(std::vector<Configuration> replicas, DispatchRule rule) : replicas_(std::move(replicas)), rule_(rule) {}
+RowDispatcher::RowDispatcher(std::vector<Configuration> replicas, DispatchRule rule, std::vector<int64_t> borders)
+    : replicas_(std::move(replicas)), rule_(rule), borders_(std::move(borders)) {}
+
+std::vector<int64_t> borders_of_jobs(std::span<const JobShape> jobs) {
+  constexpr double steps = 100;
+  std::vector<int64_t> lengths;
+  for (const JobShape& job : jobs) {
+    const double rows = steps * static_cast<double>(job.batch_size) / job.lengths.total();
+    for (const auto& [tokens, weight] : job.lengths.weights) {
+      lengths.insert(lengths.end(), static_cast<size_t>(std::max<int64_t>(1, std::llround(rows * weight))), tokens);
+    }
+  }
+  return lengths.empty() ? lengths : bucket_lengths(lengths, bucket_policy(lengths, most_buckets)).tokens;
+}
 
 RowDispatch RowDispatcher::dispatch(const StepBuckets& buckets, std::span<const BucketCosts> costs) const {
   const std::vector<int64_t> one_each(replicas_.size(), 1);
@@ -58,7 +72,7 @@ DealtRound RowDispatcher::deal(std::vector<BatchShape> batches) const {
       COTUNE_CHECK(tokens <= reach, "row {} of job {} has {} tokens; the replicas take rows to {}", row, batch.job, tokens, reach);
     }
   }
-  const StepBuckets buckets = bucket_rows(rows, most_buckets, replicas_);
+  const StepBuckets buckets = borders_.empty() ? bucket_rows(rows, most_buckets, replicas_) : bucket_rows_by(rows, borders_, replicas_);
   const std::vector<BucketCosts> costs = bucket_costs(replicas_, buckets.tokens, buckets.mean);
   const std::vector<size_t> replica_of = replicas_of_rows(rows, buckets, dispatch(buckets, costs));
   DealtRound round{.batches = std::move(batches), .replica_of = {}};

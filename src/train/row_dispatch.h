@@ -6,6 +6,7 @@
 
 #include "jobs/job.h"
 #include "plan/deployment/step_dispatch.h"
+#include "plan/shapes/job_shape.h"
 #include "schedule/dealt_round.h"
 
 namespace cotune {
@@ -15,10 +16,12 @@ namespace cotune {
 ///   balanced  LobRA Eq. 3 (LB-14) for single replicas (plan/deployment/dispatch_rows.h): the slowest is done soonest
 ///   greedy    LB-10: rows go to the replicas that are cheapest for them, those that reach equally far share by time
 ///   even      as many rows of each length bucket to every replica that takes them (LB-9)
+/// Rows stand in at most 16 length buckets (LobRA §4.3, LB-20): those that pad a round's rows least, or those of the borders that are given.
 /// Pure: equal rounds are dealt alike.
 class RowDispatcher {
  public:
-  RowDispatcher(std::vector<Configuration> replicas, DispatchRule rule);
+  /// borders: ascending; empty: each round's own.
+  RowDispatcher(std::vector<Configuration> replicas, DispatchRule rule, std::vector<int64_t> borders = {});
 
   /// Some replica takes every row.
   DealtRound deal(std::vector<BatchShape> batches) const;
@@ -28,6 +31,10 @@ class RowDispatcher {
 
   std::vector<Configuration> replicas_;
   DispatchRule rule_;
+  std::vector<int64_t> borders_;
 };
+
+/// Of the buckets that pad the rows of a hundred of all jobs' steps least, as their histograms have them (LobRA §4.3, at the start).
+std::vector<int64_t> borders_of_jobs(std::span<const JobShape> jobs);
 
 }  // namespace cotune

@@ -119,6 +119,7 @@ struct RunSummary {
   PredictionErrors prediction_errors;              ///< where prices are refitted
   std::vector<DivisionSwap> swaps;                 ///< `ranks` are those since the last one
   int64_t rounds_planned_ahead = 0;                ///< of these: planned while those before them ran
+  int64_t rounds_split = 0;                        ///< of these: with steps cut into more microbatches for a pipeline (RankPlanner)
   double planning_seconds = 0;                     ///< that packing, dealing, ordering and proving them took
   double planning_exposed_seconds = 0;             ///< of it: while no rank computed
   std::string device = "cpu";           ///< what it calls itself

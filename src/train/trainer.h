@@ -51,6 +51,7 @@ struct TrainerOptions {
   /// By degree, where threads divide each layer: all parts of the backbone, of the first replica's degree the trainer's own first.
   std::map<int64_t, std::vector<std::shared_ptr<const Backbone>>> parts;
   DispatchRule dispatch = DispatchRule::balanced;  ///< of rows to several replicas
+  LengthBucketing length_buckets = LengthBucketing::dynamic;  ///< that they are dealt by
   RankOrder pipeline_order = RankOrder::automatic;
   Interleave interleave = Interleave::automatic;   ///< where ranks divide layers
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
@@ -220,6 +221,7 @@ class Trainer {
   void count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
   void count_rank_times(double predicted_s);
+  void count_split_rounds(const PlannedRun& run);
   // Prices by what was measured (trainer_prices.cc).
   void start_refit(const DeviceCosts& costs);
   /// Whether the times of these rounds say something of the prices.

@@ -34,7 +34,13 @@ void Trainer::start_ranks() {
     }
     ranks_ = std::make_shared<RankThreads>(std::move(replicas));
   }
-  RankPlannerOptions planning{.order = options_.pipeline_order, .interleave = options_.interleave, .link = options_.rank_link.value_or(thread_link), .dispatch = options_.dispatch, .longest_rows = {}, .packing = options_.packing};
+  RankPlannerOptions planning{.order = options_.pipeline_order,
+                              .interleave = options_.interleave,
+                              .link = options_.rank_link.value_or(thread_link),
+                              .dispatch = options_.dispatch,
+                              .length_buckets = options_.length_buckets,
+                              .longest_rows = {},
+                              .packing = options_.packing};
   planning.exchange_link = options_.exchange_link.value_or(planning.link);
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
@@ -149,7 +155,7 @@ std::map<int32_t, ExchangeMessages> Trainer::exchanges_of(std::span<const JobRou
 void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed) {
   const ReplicaPlans& plans = run.plans;
   const double begin_s = seconds_since_start();
-  if (plans.replicas.size() > 1 && !evaluating_) count_tokens_of(plans, rounds);
+  if (!evaluating_) count_tokens_of(plans, rounds);
   std::future<std::optional<RoundsAhead>> planning = begin_planning_ahead(followed);
   ranks_->run(plans, rounds);
   end_planning_ahead(std::move(planning));
@@ -160,6 +166,7 @@ void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, st
   }
   if (evaluating_) return;
   count_rank_times(plans.predicted_s());
+  count_split_rounds(run);
   if (are_measured(rounds)) learn_times_of_ranks(run);
   tell([&](RunObserver& observer) { observer.on_ranks(plans, ranks_->times(), begin_s); });
 }
@@ -173,6 +180,15 @@ void Trainer::count_tokens_of(const ReplicaPlans& plans, std::span<const JobRoun
       for (size_t b = 0; b < counts.size(); ++b) round_tokens_[{plan.batches[b].job, plan.batches[b].step}] += counts[b];
     }
   }
+}
+
+void Trainer::count_split_rounds(const PlannedRun& run) {
+  int64_t most = 0;
+  for (const RankPlan& replica : run.plans.replicas) {
+    const auto is_split = [](const StepPlan& plan) { return plan.policy.least_microbatches > 1; };
+    most = std::max<int64_t>(most, std::ranges::count_if(replica.rounds, is_split));
+  }
+  summary_.rounds_split += most;
 }
 
 void Trainer::count_rank_times(double predicted_s) {

@@ -93,6 +93,20 @@ class Emulated(ProgramTest):
         self.assertGreater(summary["ranks_predicted_seconds"], 2 * busiest)
         self.assertGreater(summary["ranks"][0]["seconds"], 0.9 * summary["ranks_predicted_seconds"])
 
+    def test_two_jobs_on_four_stages_wait_less_when_their_steps_are_split(self):
+        jobs = self.path / "few.yaml"
+        jobs.write_text(SHAPES.replace("[20, 30, 60, 25]", "{384: 4}").replace("{100: 5, 200: 1}", "{384: 4}").replace("steps: 3", "steps: 8")
+                        .replace("sharing: temporal", "sharing: temporal, token_budget: 1536"))
+        seconds, split = {}, {}
+        for order in ("lorapp", "split", "auto"):
+            self.train(jobs, order, "--parallel=pp=4,tp=1", f"--pipeline-order={order}")
+            summary = json.loads((self.path / order / "summary.json").read_text())
+            seconds[order], split[order] = summary["ranks_predicted_seconds"], summary["planning"]["rounds_split"]
+        self.assertEqual((split["lorapp"], split["split"]), (0, 8))
+        # Half of the time is idle with one microbatch a step, none with three in the steady region (mLoRA §3.2.2).
+        self.assertLess(seconds["split"], 0.75 * seconds["lorapp"])
+        self.assertLess(seconds["auto"], 1.001 * seconds["split"])
+
     def test_a_profile_stands_in_for_its_device_and_evaluations_have_no_answer(self):
         profile = self.path / "profile.json"
         self.run_program("profile", self.path / "config.json", "--cluster", self.cluster, "--output", profile)

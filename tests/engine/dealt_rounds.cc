@@ -23,6 +23,20 @@ DealtRound dealt(const StepPlan& round, uint64_t key, size_t replicas) {
   return result;
 }
 
+/// The rounds with the rows that a replica has of them.
+std::vector<JobRound> shares_of(std::span<const JobRound> rounds, std::span<const DealtRound> dealt, size_t replica, std::list<Batch>& batches) {
+  std::vector<JobRound> shares(rounds.begin(), rounds.end());
+  for (JobRound& round : shares) {
+    std::vector<int32_t> rows;
+    for (const DealtRound& each : dealt) {
+      const auto own = each.rows_of({round.job, round.batch->step}, static_cast<int32_t>(replica));
+      rows.insert(rows.end(), own.begin(), own.end());
+    }
+    round.batch = &batches.emplace_back(round.batch->share(rows));
+  }
+  return shares;
+}
+
 /// The rounds' jobs that have not stepped, round by round.
 void go_on(RankGroup& ranks, size_t job_count, Rounds& together, const ModelConfig& config) {
   for (size_t first = 0; first < together.rounds.size(); first += job_count) {
@@ -45,14 +59,22 @@ void go_on(RankGroup& ranks, size_t job_count, Rounds& together, const ModelConf
 
 }  // namespace
 
-std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, const RankGroup& ranks, uint64_t key, RankOrder order) {
+std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, const RankGroup& ranks, uint64_t key, RankOrder order,
+                                           const SideBySide* side_by_side) {
   std::vector<DealtRound> dealt_rounds;
   for (const StepPlan& round : rounds) dealt_rounds.push_back(dealt(round, key, ranks.layouts().size()));
   const auto policy = [&](size_t, size_t round) { return rounds[round].policy; };
   return plan_replicas(dealt_rounds, policy, ranks.layouts(), [&](size_t replica, std::vector<StepPlan> own) {
     const PipelineLayout& layout = ranks.layouts()[replica];
-    return plan_ranks(std::move(own), layout, one_unit,
-                      {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});
+    RankPlanOptions options{.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()};
+    std::list<Batch> batches;
+    std::vector<JobRound> shares;
+    if (side_by_side != nullptr) {
+      shares = shares_of(side_by_side->rounds, dealt_rounds, replica, batches);
+      options.interleave = Interleave::always;
+      options.graphs = graphs_of(side_by_side->config, layout, shares, uneven_times);
+    }
+    return plan_ranks(std::move(own), layout, one_unit, options);
   });
 }
 

@@ -52,6 +52,19 @@ class Replicas : public ::testing::Test {
     }, events);
   }
 
+  /// Losses and values after so many rounds that ran at once, as train() lists them.
+  std::vector<at::Tensor> trained_values(RankThreads& ranks, Rounds& together, int64_t steps) const {
+    std::vector<at::Tensor> trained;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      ranks.gather(static_cast<int32_t>(i), *together.adapters[i]);
+      for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
+        trained.push_back(at::scalar_tensor(together.rounds[step * jobs.size() + i].loss(), at::kDouble));
+      }
+      for (const at::Tensor& value : values_of(*together.adapters[i])) trained.push_back(value);
+    }
+    return trained;
+  }
+
   const ModelConfig config = eight_heads(4, 2);
   const std::shared_ptr<const Backbone> whole = random_backbone(config, at::kDouble, at::kCPU);
   std::map<int64_t, std::vector<std::shared_ptr<const Backbone>>> parts_;
@@ -92,6 +105,37 @@ TEST_F(Replicas, HaveEqualBits) {
   }
 }
 
+size_t pairs_of(const ReplicaPlans& plans) {
+  size_t pairs = 0;
+  for (const RankPlan& replica : plans.replicas) {
+    pairs += static_cast<size_t>(std::ranges::count_if(replica.clocks, [](const PipelineClock& clock) { return clock.microbatches.size() == 2; }));
+  }
+  return pairs;
+}
+
+TEST_F(Replicas, TrainTheSameWithMicrobatchesSideBySide) {
+  std::erase_if(jobs, [](const RandomJob& job) { return job.adapter.method == AdapterMethod::diff_pruning; });
+  const std::vector<at::Tensor> expected = train_on_one(jobs, whole, small_microbatches());
+  const int64_t steps = jobs.front().steps;
+  size_t planned = 0, pairs = 0;
+  for (const std::vector<Shape>& shapes : std::vector<std::vector<Shape>>{{{.tensor = 2}, {}}, {{.stages = 2, .tensor = 2}, {.tensor = 2}}}) {
+    for (const RankOrder order : {RankOrder::automatic, RankOrder::lorapp, RankOrder::gpipe}) {
+      const auto ranks = ranks_of(shapes);
+      Rounds together = rounds_of(jobs, config, small_microbatches(), steps);
+      const SideBySide side_by_side{config, together.rounds};
+      const auto plans = deal_at_random(together.plans, *ranks, 3 + static_cast<uint64_t>(order), order, &side_by_side);
+      if (!plans) continue;
+      ++planned;
+      pairs += pairs_of(*plans);
+      for (size_t i = 0; i < jobs.size(); ++i) ranks->share(static_cast<int32_t>(i), *together.adapters[i]);
+      ranks->run(*plans, together.rounds);
+      EXPECT_LE(largest_difference(trained_values(*ranks, together, steps), expected), 1e-10) << "order " << static_cast<int>(order);
+    }
+  }
+  EXPECT_GE(planned, 3u);
+  EXPECT_GT(pairs, 10u);
+}
+
 TEST_F(Replicas, TrainTheSameWithoutAFlushBetweenRounds) {
   std::erase_if(jobs, [](const RandomJob& job) { return job.adapter.method == AdapterMethod::diff_pruning; });
   const std::vector<at::Tensor> expected = train_on_one(jobs, whole, small_microbatches());
@@ -105,15 +149,7 @@ TEST_F(Replicas, TrainTheSameWithoutAFlushBetweenRounds) {
     ++planned;
     for (size_t i = 0; i < jobs.size(); ++i) ranks->share(static_cast<int32_t>(i), *together.adapters[i]);
     ranks->run(*plans, together.rounds);
-    std::vector<at::Tensor> trained;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      ranks->gather(static_cast<int32_t>(i), *together.adapters[i]);
-      for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
-        trained.push_back(at::scalar_tensor(together.rounds[step * jobs.size() + i].loss(), at::kDouble));
-      }
-      for (const at::Tensor& value : values_of(*together.adapters[i])) trained.push_back(value);
-    }
-    EXPECT_LE(largest_difference(trained, expected), 1e-10) << "order " << static_cast<int>(order);
+    EXPECT_LE(largest_difference(trained_values(*ranks, together, steps), expected), 1e-10) << "order " << static_cast<int>(order);
   }
   EXPECT_GE(planned, 2u);
 }

@@ -91,9 +91,6 @@ TEST(FollowedPlan, IsRefusedWhereItIsNotThisRuns) {
   plan.replicas[0].shards = 2;
   EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas: must each have the frozen weights")));
   plan = plan_of_three();
-  plan.replicas[0].least_microbatches = 2;
-  EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas: must pack by the token budget")));
-  plan = plan_of_three();
   plan.replicas[0].stages[0].shape.last_layer = 2;
   EXPECT_THAT(mistakes_in(plan),
               ElementsAre("plan.json: replicas[0].stages: must end at 3, the model's layers; got 2"));

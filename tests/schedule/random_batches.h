@@ -62,6 +62,7 @@ inline PackingPolicy random_policy(Dice& dice) {
           .recompute = dice.between(0, 1) == 1,
           .layer_count = test_layer_count};
   if (policy.sharing == Sharing::hybrid && dice.between(0, 1) == 1) policy.hybrid_tasks = random_tasks(dice);
+  if (dice.between(0, 2) == 0) policy.least_microbatches = dice.between(2, 12);
   return policy;
 }
 

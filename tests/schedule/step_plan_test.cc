@@ -73,6 +73,47 @@ TEST(PlanStep, FusesJobsUpToTheBudgetAndStepsEachAfterItsLastAtom) {
   EXPECT_EQ(text_of(plan), "f0 b0 free0 o1 f1 b1 free1 o0");
 }
 
+std::vector<int64_t> tokens_of_microbatches(const StepPlan& plan) {
+  std::vector<int64_t> tokens;
+  for (const Microbatch& microbatch : plan.microbatches) tokens.push_back(microbatch.token_count());
+  return tokens;
+}
+
+TEST(PlanStep, CutsAStepIntoAtLeastAsManyMicrobatchesAsAskedForAsEvenAsUnitsAllow) {
+  const std::vector<BatchShape> round = {{.job = 0, .row_lengths = std::vector<int64_t>(8, 256)}};
+  const auto tokens = [&](int64_t least) { return tokens_of_microbatches(plan_step(round, {.token_budget = 2048, .least_microbatches = least})); };
+  EXPECT_EQ(tokens(1), (std::vector<int64_t>{2048}));
+  EXPECT_EQ(tokens(2), (std::vector<int64_t>{1024, 1024}));
+  EXPECT_EQ(tokens(3), (std::vector<int64_t>{768, 768, 512}));
+  EXPECT_EQ(tokens(4), (std::vector<int64_t>(4, 512)));
+  EXPECT_EQ(tokens(100), (std::vector<int64_t>(8, 256)));
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(seed);
+    Dice dice(seed);
+    const std::vector<BatchShape> batches = random_round(dice);
+    PackingPolicy policy = random_policy(dice);
+    policy.sharing = Sharing::hybrid;
+    policy.hybrid_tasks.clear();
+    policy.least_microbatches = 1;
+    const StepPlan whole = plan_step(batches, policy);
+    int64_t units = 0;
+    for (const BatchShape& batch : batches) {
+      for (const Atom& atom : atoms_of(whole, batch.job)) units += atom.segments.front().position == 0;
+    }
+    const bool has_chain = std::ranges::any_of(groups_of(whole), [](const auto& group) { return group.size() > 1; });
+    policy.least_microbatches = dice.between(2, 12);
+    const StepPlan split = plan_step(batches, policy);
+    verify(split, test_layer_count);
+    EXPECT_GE(split.microbatches.size(), whole.microbatches.size());
+    if (has_chain) continue;
+    EXPECT_GE(std::ssize(split.microbatches), std::min(policy.least_microbatches, units));
+    for (const BatchShape& batch : batches) {
+      std::vector<Atom> atoms = atoms_of(whole, batch.job), again = atoms_of(split, batch.job);
+      EXPECT_TRUE(without_pads(std::move(atoms)) == without_pads(std::move(again))) << "the sums of job " << batch.job << " changed";
+    }
+  }
+}
+
 TEST(PlanStep, AChainGoesForwardInOrderAndBackwardInReverse) {
   const std::vector<BatchShape> round = {{.job = 0, .row_lengths = {600}}, {.job = 1, .row_lengths = {150, 90}}};
   const StepPlan plan = plan_step(round, {.token_budget = 256});

@@ -29,6 +29,17 @@ class PlansBetweenSteps : public RunObserver {
   int count_ = 0;
 };
 
+/// Clocks that two microbatches share.
+class CountsClocks : public RunObserver {
+ public:
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double) override {
+    for (const RankPlan& replica : plans.replicas) {
+      of_two += std::ranges::count_if(replica.clocks, [](const PipelineClock& clock) { return clock.microbatches.size() > 1; });
+    }
+  }
+  int64_t of_two = 0;
+};
+
 TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   std::vector<JobSpec> specs = mixed_jobs(9);
   specs[0].train.eval_steps = 4;
@@ -172,6 +183,67 @@ TEST(RunOnRanks, IsThatOfPlanningInLineToTheBit) {
     EXPECT_EQ(without.planning_exposed_seconds, without.planning_seconds);
     EXPECT_LE(with.planning_exposed_seconds, with.planning_seconds);
     EXPECT_GT(with.planning_seconds, 0);
+  }
+}
+
+/// MuxTune §2.4: tasks (what is fused), operators (what is computed beside an all-reduce) and data (how lengths are aligned), each on or off.
+TEST(RunOnRanks, TrainTheSameWithEveryCombinationOfTheThreeLevels) {
+  const std::vector<JobSpec> specs = mixed_jobs(4);
+  SmallRun one("one", at::kDouble);
+  const RunSummary expected = one.trainer(specs, on_ranks(1))->run();
+  const auto parts = small_parts(2);
+  int64_t beside_sums = 0;
+  for (const Sharing tasks : {Sharing::temporal, Sharing::hybrid}) {
+    for (const Interleave operators : {Interleave::never, Interleave::always}) {
+      for (const Layout data : {Layout::padded, Layout::chunked}) {
+        SCOPED_TRACE(fmt::format("sharing {}, interleave {}, layout {}", static_cast<int>(tasks), static_cast<int>(operators), static_cast<int>(data)));
+        SmallRun run("levels", at::kDouble);
+        TrainerOptions options = on_ranks(2);
+        options.policy = {.sharing = tasks, .layout = data, .token_budget = 320, .chunk_size = 16};
+        options.interleave = operators;
+        options.parallel = *parse_parallel("tp=2");
+        options.parts[2] = parts;
+        run.backbone = parts.front();
+        CountsClocks clocks;
+        options.observers = {&clocks};
+        const RunSummary summary = run.trainer(specs, options)->run();
+        expect_equal_adapters(run, one, specs);
+        for (const auto& [job, losses] : expected.losses) {
+          const std::vector<double>& own = summary.losses.at(job);
+          ASSERT_EQ(own.size(), losses.size());
+          for (size_t step = 0; step < own.size(); ++step) EXPECT_NEAR(own[step], losses[step], 1e-10) << job << " step " << step;
+        }
+        EXPECT_EQ(clocks.of_two > 0, operators == Interleave::always);
+        beside_sums += clocks.of_two;
+      }
+    }
+  }
+  EXPECT_GT(beside_sums, 0);
+}
+
+TEST(RunOnRanks, CutStepsOfFewJobsIntoMoreMicrobatchesThatTrainTheSame) {
+  std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 5), small_job("b", AdapterMethod::diff_pruning, 2, 5)};
+  for (JobSpec& spec : specs) spec.train.batch_size = 8;
+  specs[0].adapter.dropout = 0.2;
+  specs[1].train.max_grad_norm = 0.5;
+  const auto run = [&](const std::string& name, const TrainerOptions& options, RunSummary& summary) {
+    auto made = std::make_unique<SmallRun>(name, at::kDouble);
+    made->change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(key_of(spec.name), 20, 250); };
+    summary = made->trainer(specs, options)->run();
+    return made;
+  };
+  TrainerOptions options = on_ranks(1);
+  options.policy.token_budget = 4096;
+  RunSummary summary;
+  const auto one = run("one", options, summary);
+  options.ranks = 2;
+  options.parallel = *parse_parallel("pp=2");
+  for (const RankOrder order : {RankOrder::split, RankOrder::automatic, RankOrder::lorapp}) {
+    options.pipeline_order = order;
+    const auto two = run("two", options, summary);
+    expect_equal_adapters(*two, *one, specs);
+    if (order == RankOrder::split) EXPECT_GT(summary.rounds_split, 0);
+    if (order == RankOrder::lorapp) EXPECT_EQ(summary.rounds_split, 0);
   }
 }
 

@@ -45,8 +45,9 @@ std::vector<double> tokens_of(const DealtRound& round, size_t replicas) {
 TEST(RowDispatcher, SendsNoRowWhereItIsTooLongAndDealsAllAlikeEachTime) {
   const std::vector<Configuration> replicas{replica(100, 1), replica(300, 1), replica(1000, 2)};
   for (const DispatchRule rule : {DispatchRule::balanced, DispatchRule::greedy, DispatchRule::even}) {
-    const RowDispatcher dispatcher(replicas, rule);
     for (uint64_t key = 0; key < 60; ++key) {
+      const std::vector<int64_t> borders = key % 2 == 0 ? std::vector<int64_t>() : std::vector<int64_t>{64, 250, 700};
+      const RowDispatcher dispatcher(replicas, rule, borders);
       const DealtRound round = dispatcher.deal(random_batches(key, 1000));
       EXPECT_EQ(dispatcher.deal(random_batches(key, 1000)).replica_of, round.replica_of);
       for (size_t b = 0; b < round.batches.size(); ++b) {
@@ -78,6 +79,30 @@ TEST(RowDispatcher, GreedilySendsShortRowsToReplicasForShortRows) {
   for (size_t row = 0; row < 100; ++row) EXPECT_EQ(round.replica_of[0][row], row < 98 ? 0 : 1);
   const DealtRound balanced = RowDispatcher(replicas, DispatchRule::balanced).deal(batches);
   EXPECT_GT(std::ranges::count(balanced.replica_of[0], 1), 2) << "the replica for long rows takes short ones, too";
+}
+
+TEST(RowDispatcher, DealsByTheBordersThatItIsGiven) {
+  std::vector<BatchShape> batches(1);
+  for (int64_t row = 0; row < 40; ++row) batches[0].row_lengths.push_back(row < 20 ? 10 : 90);
+  const std::vector<Configuration> replicas{replica(1000, 1), replica(1000, 1)};
+  // In one bucket every row is worth the mean: as many rows to each, long ones as they come.
+  const std::vector<double> together = tokens_of(RowDispatcher(replicas, DispatchRule::balanced, {1000}).deal(batches), 2);
+  const std::vector<double> apart = tokens_of(RowDispatcher(replicas, DispatchRule::balanced, {10, 90}).deal(batches), 2);
+  EXPECT_EQ(together[0] + together[1], 2000);
+  EXPECT_NEAR(apart[0], apart[1], 20);
+  EXPECT_EQ(tokens_of(RowDispatcher(replicas, DispatchRule::balanced).deal(batches), 2), apart) << "its own borders are these";
+}
+
+TEST(RowDispatcher, FindsTheBordersOfAllJobsData) {
+  JobShape small{.name = "small", .batch_size = 8, .lengths = histogram_of(std::vector<int64_t>{20, 20, 30})};
+  JobShape large{.name = "large", .batch_size = 2, .lengths = histogram_of(std::vector<int64_t>{900, 1000})};
+  const std::vector<int64_t> borders = borders_of_jobs(std::vector{small, large});
+  ASSERT_FALSE(borders.empty());
+  EXPECT_LE(borders.size(), 16u);
+  EXPECT_TRUE(std::ranges::is_sorted(borders));
+  EXPECT_GE(borders.back(), 1000);
+  EXPECT_LE(borders.front(), 32) << "short rows have a bucket of their own";
+  EXPECT_TRUE(borders_of_jobs({}).empty());
 }
 
 TEST(RowDispatcher, RefusesARowThatNoReplicaTakes) {

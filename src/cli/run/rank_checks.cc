@@ -48,9 +48,10 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
                     names_degrees(run) ? "stage" : "rank"));
   }
   const auto has_several = [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; };
-  const bool orders_several = run.pipeline_order == RankOrder::automatic || run.pipeline_order == RankOrder::gpipe;
+  const bool orders_several =
+      run.pipeline_order == RankOrder::automatic || run.pipeline_order == RankOrder::split || run.pipeline_order == RankOrder::gpipe;
   if (!orders_several && std::ranges::any_of(parallel.replicas, has_several)) {
-    add(fmt::format("is {}, but run.pipeline_order {} wants one stage a rank; accepted with several are auto (interleaved 1F1B) and gpipe",
+    add(fmt::format("is {}, but run.pipeline_order {} wants one stage a rank; accepted with several are auto, split (interleaved 1F1B) and gpipe",
                     given, name_of(run.pipeline_order)));
   }
   if (!std::ranges::all_of(parallel.tensor(), [&](int64_t degree) { return can_be_sharded(config, degree); })) {

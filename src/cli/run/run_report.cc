@@ -141,6 +141,10 @@ void print_ranks(const RunSummary& summary, size_t width) {
                          100 * (summary.ranks_predicted_seconds / summary.ranks_seconds - 1)));
   print_line(fmt::format("planning them took {:.3f} s, of which {:.3f} s beside no round; {} of {} were planned while others ran",
                          summary.planning_seconds, summary.planning_exposed_seconds, summary.rounds_planned_ahead, summary.rounds));
+  if (summary.rounds_split > 0) {
+    print_line(fmt::format("steps were cut into more microbatches than the token budget asks for in {} of {} rounds, so that ranks wait less",
+                           summary.rounds_split, summary.rounds));
+  }
   for (const DivisionSwap& swap : summary.swaps) {
     print_line(fmt::format("after round {}: {} in place of {} ({}), in {:.2f} s", swap.round, swap.after, swap.before, swap.cause, swap.seconds));
   }

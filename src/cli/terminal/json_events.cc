@@ -148,7 +148,8 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
     json["ranks_predicted_seconds"] = summary.ranks_predicted_seconds;
     json["planning"] = {{"seconds", summary.planning_seconds},
                         {"exposed_seconds", summary.planning_exposed_seconds},
-                        {"rounds_ahead", summary.rounds_planned_ahead}};
+                        {"rounds_ahead", summary.rounds_planned_ahead},
+                        {"rounds_split", summary.rounds_split}};
   }
   for (const RankSummary& rank : summary.ranks) {
     Json layers = Json::array();

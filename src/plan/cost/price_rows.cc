@@ -52,7 +52,7 @@ class RowPricer {
         break;
       case Sharing::batch_all:
         priced_.hybrid_tasks.push_back(jobs_of(by_job));
-        add_work({pack_slices(by_job, 1)});
+        add_work({pack_slices(by_job)});
         break;
       case Sharing::hybrid: {
         std::vector<StepPlan> tasks;
@@ -98,7 +98,8 @@ class RowPricer {
     return {.sharing = sharing,
             .layout = packing_.layout,
             .token_budget = packing_.token_budget,
-            .chunk_size = packing_.chunk_size};
+            .chunk_size = packing_.chunk_size,
+            .least_microbatches = sharing == Sharing::hybrid && replica_.stages.size() > 1 ? packing_.least_microbatches : 1};
   }
 
   static std::vector<BatchShape> batches_of(const JobRows& rows) {
@@ -107,10 +108,7 @@ class RowPricer {
     return batches;
   }
 
-  StepPlan pack_task(const JobRows& rows) const {
-    const bool splits = packing_.least_microbatches > 1 && packing_.sharing == Sharing::hybrid && replica_.stages.size() > 1;
-    return splits ? pack_slices(rows, packing_.least_microbatches) : plan_step(batches_of(rows), policy(Sharing::hybrid));
-  }
+  StepPlan pack_task(const JobRows& rows) const { return plan_step(batches_of(rows), policy(Sharing::hybrid)); }
 
   /// Every count-th row of every job, from the first-th on; and where these rows stand in their job.
   static JobRows slice_of(const JobRows& rows, size_t first, size_t count) {
@@ -121,8 +119,8 @@ class RowPricer {
     return slice;
   }
 
-  /// The fewest slices that keep within the token budget, but at least so many where there are rows for them.
-  StepPlan pack_slices(const JobRows& rows, int64_t least) const {
+  /// The fewest slices that keep within the token budget.
+  StepPlan pack_slices(const JobRows& rows) const {
     if (replica_.stages.size() == 1) return plan_step(batches_of(rows), policy(Sharing::batch_all));
     size_t most = 1;
     int64_t tokens = 0;
@@ -130,7 +128,7 @@ class RowPricer {
       most = std::max(most, lengths.size());
       for (const int64_t length : lengths) tokens += length;
     }
-    for (auto count = static_cast<size_t>(std::max(least, (tokens + packing_.token_budget - 1) / packing_.token_budget));; ++count) {
+    for (auto count = static_cast<size_t>((tokens + packing_.token_budget - 1) / packing_.token_budget);; ++count) {
       count = std::min(count, most);
       StepPlan sliced{.policy = policy(Sharing::batch_all), .batches = batches_of(rows)};
       bool keeps_within = true;

@@ -60,8 +60,7 @@ struct PricedRows {
 ///   batch_all  all jobs in one microbatch whatever its size; in a pipeline, which one microbatch would leave idle, the fewest
 ///              slices of it within the token budget, each with every n-th row of every job
 ///   hybrid     the hybrid tasks given, one after the other in the round, each packed to the token budget or, with
-///              least_microbatches, cut into slices like those of batch_all (the few-adapter split of LoRAPP, mLoRA §3.2.2);
-///              in a bucket of several the n-th
+///              least_microbatches, to a smaller one (PackingPolicy::least_microbatches); in a bucket of several the n-th
 ///              microbatches of its tasks are one clock, priced by overlapped_seconds, and those that are left over
 ///              each by itself. With tensor parallelism single tasks hide what they can as well
 /// (each with its packed microbatches in their order; the jobs of a hybrid task begin their next step

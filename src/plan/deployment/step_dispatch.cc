@@ -14,37 +14,73 @@ size_t bucket_of(const StepBuckets& buckets, int64_t tokens) {
   return static_cast<size_t>(found - buckets.tokens.begin());
 }
 
+std::vector<int64_t> lengths_of(const std::vector<StepRow>& rows) {
+  std::vector<int64_t> lengths;
+  for (const StepRow& row : rows) lengths.push_back(row.tokens);
+  return lengths;
+}
+
+std::vector<int64_t> ascending(std::vector<int64_t> values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+  return values;
+}
+
+/// What configurations take at most, as far as there are longer rows.
+std::vector<int64_t> reaches_below(std::span<const Configuration> configurations, std::span<const int64_t> lengths) {
+  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  std::vector<int64_t> reaches;
+  for (const Configuration& each : configurations) {
+    if (each.chunk_tokens > 0 && each.chunk_tokens < longest) reaches.push_back(each.chunk_tokens);
+  }
+  return ascending(std::move(reaches));
+}
+
+/// Those that hold rows. borders: the last is the longest row or beyond.
+StepBuckets filled_buckets(std::span<const int64_t> lengths, const std::vector<int64_t>& borders) {
+  const StepBuckets by_border{.tokens = borders, .mean = {}, .sequences = {}};
+  std::vector<int64_t> reached(borders.size(), 0), sequences(borders.size(), 0), tokens(borders.size(), 0);
+  for (const int64_t each : lengths) {
+    const size_t j = bucket_of(by_border, each);
+    reached[j] = std::max(reached[j], each);
+    tokens[j] += each;
+    ++sequences[j];
+  }
+  StepBuckets filled;
+  for (size_t j = 0; j < borders.size(); ++j) {
+    if (sequences[j] == 0) continue;
+    filled.tokens.push_back(reached[j]);
+    filled.mean.push_back(static_cast<double>(tokens[j]) / static_cast<double>(sequences[j]));
+    filled.sequences.push_back(sequences[j]);
+  }
+  return filled;
+}
+
 }  // namespace
+
+BucketPolicy bucket_policy(std::span<const int64_t> lengths, int64_t buckets) {
+  const int64_t longest = lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
+  return {.buckets = buckets, .interval = std::max<int64_t>(1, (longest + 63) / 64), .pinned = {}};
+}
 
 StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
                         std::span<const Configuration> configurations) {
-  std::vector<int64_t> lengths;
-  int64_t longest = 0;
-  for (const StepRow& row : rows) longest = std::max(longest, lengths.emplace_back(row.tokens));
-  BucketPolicy policy{.buckets = buckets, .interval = std::max<int64_t>(1, (longest + 63) / 64)};
-  for (const Configuration& each : configurations) policy.pinned.push_back(each.chunk_tokens);
-  std::erase_if(policy.pinned, [&](int64_t tokens) { return tokens <= 0 || tokens >= longest; });
-  std::sort(policy.pinned.begin(), policy.pinned.end());
-  policy.pinned.erase(std::unique(policy.pinned.begin(), policy.pinned.end()), policy.pinned.end());
-  const LengthBuckets borders = bucket_lengths(lengths, policy);
-  StepBuckets result{.tokens = borders.tokens,
-                     .mean = std::vector<double>(borders.tokens.size(), 0),
-                     .sequences = std::vector<int64_t>(borders.tokens.size(), 0)};
-  std::vector<int64_t> reached(borders.tokens.size(), 0);
-  for (const int64_t tokens : lengths) {
-    const size_t j = bucket_of(result, tokens);
-    reached[j] = std::max(reached[j], tokens);
-    result.mean[j] += static_cast<double>(tokens);
-    ++result.sequences[j];
+  const std::vector<int64_t> lengths = lengths_of(rows);
+  BucketPolicy policy = bucket_policy(lengths, buckets);
+  policy.pinned = reaches_below(configurations, lengths);
+  return filled_buckets(lengths, bucket_lengths(lengths, policy).tokens);
+}
+
+StepBuckets bucket_rows_by(const std::vector<StepRow>& rows, std::span<const int64_t> borders, std::span<const Configuration> configurations) {
+  const std::vector<int64_t> lengths = lengths_of(rows);
+  if (lengths.empty()) return {};
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<int64_t> all = reaches_below(configurations, lengths);
+  for (const int64_t border : borders) {
+    if (border < longest) all.push_back(border);
   }
-  StepBuckets filled;
-  for (size_t j = 0; j < reached.size(); ++j) {
-    if (result.sequences[j] == 0) continue;
-    filled.tokens.push_back(reached[j]);
-    filled.mean.push_back(result.mean[j] / static_cast<double>(result.sequences[j]));
-    filled.sequences.push_back(result.sequences[j]);
-  }
-  return filled;
+  all.push_back(longest);
+  return filled_buckets(lengths, ascending(std::move(all)));
 }
 
 std::vector<size_t> replicas_of_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets, const RowDispatch& dispatch) {

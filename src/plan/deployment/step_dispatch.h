@@ -24,6 +24,12 @@ struct StepBuckets {
 StepBuckets bucket_rows(const std::vector<StepRow>& rows, int64_t buckets,
                         std::span<const Configuration> configurations);
 
+/// The same with borders that are given, ascending; the longest row is one in any case.
+StepBuckets bucket_rows_by(const std::vector<StepRow>& rows, std::span<const int64_t> borders, std::span<const Configuration> configurations);
+
+/// At most so many buckets on a grid of a sixty-fourth of the longest row.
+BucketPolicy bucket_policy(std::span<const int64_t> lengths, int64_t buckets);
+
 /// The replica of every row, by its place in the dispatch: of each bucket as many as it says. They are taken as they stand, each by the
 /// replica that has had the smallest part of its own, so that each job has its share everywhere.
 std::vector<size_t> replicas_of_rows(const std::vector<StepRow>& rows, const StepBuckets& buckets, const RowDispatch& dispatch);

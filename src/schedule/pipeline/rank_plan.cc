@@ -41,6 +41,7 @@ ComputeOrder order_of(const PipelineWork& work, const RankPlanOptions& options) 
   const bool interleaves = work.stage_rank != one_stage_per_rank(work.rank_count);
   switch (options.order) {
     case RankOrder::automatic:
+    case RankOrder::split:
       if (interleaves) return interleaved_one_f_one_b(work, BatchBoundary::continuous);
       return choose_order(work, options.cluster, limits, most_exchanges).order;
     case RankOrder::gpipe: return gpipe(work);

@@ -55,7 +55,7 @@ struct RankPlanOptions {
   int64_t bytes_per_token = 0;            ///< of an activation
   std::vector<double> optimizer_s;        ///< by job: seconds of its optimizer step on one stage; 0 of those beyond
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
-  /// length. 0: no limit. Read by `automatic`, lorapp and muxtune.
+  /// length. 0: no limit. Read by `automatic`, split, lorapp and muxtune.
   int32_t most_in_flight = 0;
   /// Where ranks divide layers and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), `automatic` does so, or has
   /// each alone in its clock, whichever is predicted to take less time. `never` waits for every all-reduce.
@@ -80,7 +80,7 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster = {});
 
-/// The same in the order that the options ask for; `automatic` is continuous interleaved 1F1B where ranks have several stages, which keeps
+/// The same in the order that the options ask for; `automatic`, and `split` (which is about how rounds are packed), is continuous interleaved 1F1B where ranks have several stages, which keeps
 /// less than 2P microbatches on P ranks.
 RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, const StageCosts& costs,
                     const RankPlanOptions& options);

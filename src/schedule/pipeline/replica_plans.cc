@@ -33,6 +33,27 @@ std::vector<std::set<JobStep>> steps_of_microbatches(const RankPlan& plan) {
   return steps;
 }
 
+/// Of every clock; without clocks, of every microbatch.
+std::vector<std::set<JobStep>> steps_of_clocks(const RankPlan& plan, const std::vector<std::set<JobStep>>& microbatches) {
+  if (plan.clocks.empty()) return microbatches;
+  std::vector<std::set<JobStep>> steps;
+  for (const PipelineClock& clock : plan.clocks) {
+    std::set<JobStep>& own = steps.emplace_back();
+    for (const int32_t m : clock.microbatches) own.insert(microbatches[static_cast<size_t>(m)].begin(), microbatches[static_cast<size_t>(m)].end());
+  }
+  return steps;
+}
+
+/// What an action computes or moves: the steps of its microbatch, or of its clock.
+struct ActionSteps {
+  const std::vector<std::set<JobStep>>& microbatches;  ///< as Action::microbatch counts
+  const std::vector<std::set<JobStep>>& clocks;        ///< as Action::clock counts
+
+  const std::set<JobStep>& of(const Action& action) const {
+    return action.clock < 0 ? microbatches[static_cast<size_t>(action.microbatch)] : clocks[static_cast<size_t>(action.clock)];
+  }
+};
+
 /// The steps of a window, with the round of each.
 struct Window {
   std::map<JobStep, size_t> round;
@@ -56,9 +77,8 @@ struct Window {
 /// Writes one rank's list anew.
 class ListWriter {
  public:
-  ListWriter(const Window& window, const PipelineLayout& layout, const std::vector<std::set<JobStep>>& microbatches,
-             const std::vector<Action>& actions, int32_t rank)
-      : window_(window), layout_(layout), microbatches_(microbatches) {
+  ListWriter(const Window& window, const PipelineLayout& layout, const ActionSteps& steps, const std::vector<Action>& actions, int32_t rank)
+      : window_(window), layout_(layout), steps_(steps) {
     for (size_t stage = 0; stage < layout.stages.size(); ++stage) {
       if (layout.stage_rank[stage] == rank) stages_.push_back(static_cast<int32_t>(stage));
     }
@@ -84,7 +104,7 @@ class ListWriter {
  private:
   int32_t lowest_stage(const JobStep& step) const { return layout_.stage_of(window_.lowest_layer.at(step)); }
   bool has_part_of(const JobStep& step) const { return stages_.back() >= lowest_stage(step); }
-  const std::set<JobStep>& steps_at(const Action& action) const { return microbatches_[static_cast<size_t>(action.microbatch)]; }
+  const std::set<JobStep>& steps_at(const Action& action) const { return steps_.of(action); }
 
   void place_reductions() {
     before_.resize(kept_.size());
@@ -142,13 +162,18 @@ class ListWriter {
 
   const Window& window_;
   const PipelineLayout& layout_;
-  const std::vector<std::set<JobStep>>& microbatches_;
+  const ActionSteps& steps_;
   std::vector<int32_t> stages_;
   std::vector<Action> kept_, list_;
   std::vector<std::vector<JobStep>> before_, after_;  ///< gradients posted there
   std::vector<JobStep> at_end_;
   std::vector<JobStep> open_;  ///< posted, not stepped, in the order of posts
 };
+
+std::vector<int32_t> microbatches_of(const RankPlan& plan, const Action& action) {
+  if (action.clock < 0) return {action.microbatch};
+  return plan.clocks[static_cast<size_t>(action.clock)].microbatches;
+}
 
 /// What waits for what, over the actions of all ranks of all replicas and the exchanges.
 class WaitGraph {
@@ -185,8 +210,12 @@ class WaitGraph {
             break;
           case ActionKind::receive_activation: receives[own(ActionKind::send_activation)] = node; break;
           case ActionKind::receive_error: receives[own(ActionKind::send_error)] = node; break;
-          case ActionKind::forward: uses.try_emplace(own(ActionKind::send_activation), node); break;
-          case ActionKind::backward: uses.try_emplace(own(ActionKind::send_error), node); break;
+          case ActionKind::forward:
+          case ActionKind::backward: {
+            const ActionKind brings = action.kind == ActionKind::forward ? ActionKind::send_activation : ActionKind::send_error;
+            for (const int32_t microbatch : microbatches_of(plan, action)) uses.try_emplace({brings, microbatch, action.stage}, node);
+            break;
+          }
           case ActionKind::reduce_gradients: edge(node, exchange_of_.at({action.job, action.job_step})); break;
           case ActionKind::optimizer_step: edge(exchange_of_.at({action.job, action.job_step}), node); break;
           default: break;
@@ -271,11 +300,14 @@ std::optional<ReplicaPlans> with_exchanges(ReplicaPlans plans, std::span<const P
   WaitGraph graph(window);
   for (size_t replica = 0; replica < layouts.size(); ++replica) {
     RankPlan& plan = plans.replicas[replica];
-    const std::vector<std::set<JobStep>> microbatches = steps_of_microbatches(plan);
+    const std::vector<std::set<JobStep>> microbatches = steps_of_microbatches(plan), clocks = steps_of_clocks(plan, microbatches);
+    const ActionSteps scheduled{clocks, clocks}, executed{microbatches, clocks};
     for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
-      for (std::vector<Action>* list : {&plan.schedule.ranks[rank], &plan.ranks[rank]}) {
-        *list = ListWriter(window, layouts[replica], microbatches, *list, static_cast<int32_t>(rank)).run();
-      }
+      const auto with_reductions = [&](std::vector<Action>& list, const ActionSteps& steps) {
+        list = ListWriter(window, layouts[replica], steps, list, static_cast<int32_t>(rank)).run();
+      };
+      with_reductions(plan.schedule.ranks[rank], scheduled);
+      with_reductions(plan.ranks[rank], executed);
     }
     graph.add(plan);
   }
