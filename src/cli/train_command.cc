@@ -116,6 +116,7 @@ void check_emulated(const TrainArguments& arguments, const std::map<std::string,
   if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
   if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
   if (jobs_file.run.parallel == parallel_as_planned) refuse("run.parallel", "is auto, for which the planner would choose among divisions of this machine; accepted are stages, and degrees");
+  if (parallel_of(jobs_file.run).shards_weights()) refuse("run.parallel", "has shard, and there are no weights; `cotune plan` says what they would take");
   check_emulated_run(run_places, mistakes);
   for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
 }
@@ -207,6 +208,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are written by one rank that has the whole model");
     if (!arguments.profile.empty()) refuse("--profile", "profiles are of whole layers");
   }
+  if (run_is_sound && processes != nullptr && !device.is_cpu() && parallel_of(run).shards_weights()) {
+    mistakes.add("run.parallel", 0, "", "has shard, which is for processes that compute on the CPU: slices would go from device to device through the host");
+  }
   if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
   if (!arguments.trace.empty() && run_is_sound) check_run_trace(arguments.trace, run, mistakes);
   if (inputs.model.has_config && run_is_sound) check_ranks(run, run_places, files.config, processes != nullptr ? processes->process().size : 0, arguments.plan, mistakes);
@@ -235,7 +239,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                             .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
                             .hosts = processes != nullptr ? processes->host_count() : 1,
                             .dtype = costs.machine.dtype,
-                            .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty()};
+                            .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty(),
+                            .may_shard_weights = processes != nullptr && device.is_cpu()};
   };
   if (is_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {
     layouts = divide_as_planned(inputs.jobs_file.run, division_question(), shapes_of(jobs_file, inputs.data, files.config));
@@ -308,7 +313,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   JsonEvents json_events;
   TrainerOptions options;
   if (processes != nullptr) {
-    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links());
+    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links(*backbone));
     options.rank_link = processes->measured_link();
     for (const RankProcess& rank : processes->ranks()) {
       options.rank_hosts.push_back(rank.host);

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace cotune {
@@ -40,9 +41,11 @@ class Transfer {
 };
 
 /// Messages of one kind from one rank to another keep their order; those of two kinds do not wait for each other.
-enum class Channel { activation, error };
+enum class Channel { activation, error, question, weights };
+std::string to_string(Channel channel);
 
-/// One rank's end of a group of ranks. Used by one thread, but for abort(). Every call but rank() and size() throws
+/// One rank's end of a group of ranks. Used by one thread, but for abort(), and for messages: several threads may send and receive, those
+/// of one peer, channel and direction being one thread's. Every call but rank() and size() throws
 /// CommunicationEnded once the group has ended.
 class Communicator {
  public:

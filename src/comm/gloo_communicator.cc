@@ -29,7 +29,7 @@ namespace {
 constexpr int tag_of(Channel channel) {
   return static_cast<int>(channel);
 }
-constexpr int fuse_tag = 2;
+constexpr int fuse_tag = 4;
 
 constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
 
@@ -218,6 +218,7 @@ class GlooCommunicator : public Communicator {
     if (*aborted_) throw CommunicationEnded(ended_text(description.text(), own_abort_text));
     std::vector<at::Tensor> tensors = {buffer};
     c10::intrusive_ptr<c10d::Work> work;
+    const std::lock_guard lock(start_mutex_);
     try {
       work = direction == Direction::send ? group_->send(tensors, peer, tag_of(channel))
                                           : group_->recv(tensors, peer, tag_of(channel));
@@ -259,7 +260,7 @@ class GlooCommunicator : public Communicator {
   const std::shared_ptr<std::atomic<int64_t>> under_way_ = std::make_shared<std::atomic<int64_t>>(0);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   const at::Tensor fuse_buffer_ = host_buffer({1}, at::kByte);  // groups are made where memory has run out, too
-  std::mutex abort_mutex_;
+  std::mutex abort_mutex_, start_mutex_;
   std::map<int32_t, c10::intrusive_ptr<c10d::Work>> fuses_;  ///< by peer: a receive of what nobody ever sends
   std::vector<std::thread> watchers_;
   std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;

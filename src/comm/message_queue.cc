@@ -11,7 +11,17 @@ namespace cotune {
 std::string MessageDescription::text() const {
   const bool sends = direction == Direction::send;
   return fmt::format("rank {}: {} {} bytes ({}) {} rank {}", rank, sends ? "sending" : "receiving", bytes,
-                     channel == Channel::activation ? "activation" : "error", sends ? "to" : "from", peer);
+                     to_string(channel), sends ? "to" : "from", peer);
+}
+
+std::string to_string(Channel channel) {
+  switch (channel) {
+    case Channel::activation: return "activation";
+    case Channel::error: return "error";
+    case Channel::question: return "question";
+    case Channel::weights: return "weights";
+  }
+  return "";
 }
 
 QueuedTransfer::QueuedTransfer(const MessageDescription& description, std::shared_ptr<const std::atomic<bool>> aborted)

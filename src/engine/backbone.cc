@@ -21,6 +21,7 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
   backbone->shard_config_ = sharded_config(config, use.shard.count);
   backbone->compute_ = compute;
   backbone->device_ = device;
+  if (!use.holder.is_alone()) backbone->sharded_ = std::make_shared<ShardedWeights>(use.holder);
   // What is cut is copied: a view would keep all of it.
   const auto part = [&](const std::string& name, int64_t dimension, const FeatureRange& range) {
     const at::Tensor whole = files.load(name, compute);
@@ -39,7 +40,8 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
                                                     : part(name + ".weight", 1, shard_inputs(config, projection, use.shard)));
       if (biases) bias_values.push_back(part(name + ".bias", 0, outputs));
     }
-    return make_frozen_product(weights, bias_values, use.training);
+    const std::shared_ptr<const FrozenProduct> whole = make_frozen_product(weights, bias_values, use.training);
+    return backbone->sharded_ != nullptr ? backbone->sharded_->keep(*whole, use.training) : whole;
   };
   const FeatureRange vocabulary = backbone->vocabulary();
   const std::vector<StageShape> stages = use.stages.empty() ? std::vector{whole_model(config)} : use.stages;
@@ -47,7 +49,20 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
   const bool needs_embedding = needs([](const StageShape& stage) { return stage.has_embedding; });
   const bool needs_head = needs([](const StageShape& stage) { return stage.has_head; });
   const bool head_embeds = config.tied_embeddings && needs_head;
-  if (needs_embedding && !head_embeds) backbone->embedding_ = part("model.embed_tokens.weight", 0, vocabulary);
+  if (needs_head) {
+    backbone->final_norm_ = norm("model.norm.weight");
+    backbone->head_ = make_frozen_product(
+        {part(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary)}, {}, use.training);
+    files.weights->drop_pages();
+  }
+  if (needs_embedding && !head_embeds) {
+    const at::Tensor embedding = part("model.embed_tokens.weight", 0, vocabulary);
+    if (backbone->sharded_ != nullptr) {
+      backbone->sharded_->keep_rows(embedding);
+    } else {
+      backbone->embedding_ = embedding;
+    }
+  }
   for (int64_t index = 0; index < config.layer_count; ++index) {
     if (!needs([&](const StageShape& stage) { return stage.first_layer <= index && index < stage.last_layer; })) {
       backbone->layers_.emplace_back();
@@ -64,12 +79,8 @@ std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType
     backbone->layers_.push_back(std::move(layer));
     files.weights->drop_pages();
   }
-  if (needs_head) {
-    backbone->final_norm_ = norm("model.norm.weight");
-    backbone->head_ = make_frozen_product(
-        {part(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary)}, {}, use.training);
-  }
   files.weights->drop_pages();
+  if (backbone->sharded_ != nullptr) release_unused_memory();  // of weights as they were before they were cut
   const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
   backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
   return backbone;
@@ -97,6 +108,7 @@ void Backbone::allow_rows(int64_t positions) {
 
 at::Tensor Backbone::embed(const at::Tensor& tokens) const {
   const auto rows = [&](const at::Tensor& indices) {
+    if (sharded_ != nullptr && sharded_->has_rows()) return sharded_->rows(indices);
     return embedding_.defined() ? embedding_.index_select(0, indices) : head_->weight_rows(indices);
   };
   if (shard_.is_whole()) return rows(tokens);
@@ -115,12 +127,18 @@ int64_t Backbone::weight_bytes() const {
   int64_t bytes = static_cast<int64_t>(rotary_.cosine.nbytes() + rotary_.sine.nbytes());
   if (head_ != nullptr) bytes += static_cast<int64_t>(final_norm_.nbytes()) + head_->bytes();
   if (embedding_.defined()) bytes += static_cast<int64_t>(embedding_.nbytes());
+  if (sharded_ != nullptr) bytes += sharded_->row_bytes() + sharded_->buffer_bytes();
   for (const BackboneLayer& layer : layers_) {
     if (layer.qkv == nullptr) continue;
     bytes += layer.qkv->bytes() + layer.o->bytes() + layer.gate_up->bytes() + layer.down->bytes() +
              static_cast<int64_t>(layer.attention_norm.nbytes() + layer.mlp_norm.nbytes());
   }
   return bytes;
+}
+
+int64_t Backbone::whole_weight_bytes() const {
+  if (sharded_ == nullptr) return weight_bytes();
+  return weight_bytes() - sharded_->buffer_bytes() - sharded_->bytes() + sharded_->whole_bytes();
 }
 
 }  // namespace cotune

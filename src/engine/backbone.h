@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/emulated_device.h"
+#include "engine/sharded_weights.h"
 #include "model/config/model_config.h"
 #include "model/config/tensor_shard.h"
 #include "model/weights/model_files.h"
@@ -27,6 +28,7 @@ struct BackboneUse {
   int64_t positions = 0;  ///< the longest row, answers included; 0: the model's whole context
   TensorShard shard;      ///< which part of every layer, of the embedding and of the head
   std::vector<StageShape> stages;  ///< of this process, where others compute the rest; empty: the whole model
+  WeightHolder holder;             ///< among the processes that spread these weights over them; alone: they are whole here
 };
 
 /// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable but for the length of rows it
@@ -67,19 +69,29 @@ class Backbone {
   /// was computed with shorter rows keeps its bits. Throws MemoryLimitExceeded, and is then as before.
   void allow_rows(int64_t positions);
   AttentionShape attention_shape() const;
+  /// Of everything that it holds; with gathered weights, at most.
   int64_t weight_bytes() const;
+  /// The same, were nothing spread over other processes.
+  int64_t whole_weight_bytes() const;
+  /// Through which layers' products and the embedding are slices, to be joined before anything computes; nullptr: they are whole.
+  /// Norms, biases, the head, and an embedding that is read from it, are whole in any case: the head is used where a step takes most
+  /// memory, and a slice beside the whole that is gathered then would take more.
+  ShardedWeights* sharded_weights() const { return sharded_.get(); }
+  /// ShardedWeights::forms; "" where all is whole.
+  std::string weight_forms() const { return sharded_ != nullptr ? sharded_->forms() : ""; }
 
  private:
   ModelConfig config_, shard_config_;
   TensorShard shard_;
   at::ScalarType compute_ = at::kFloat;
   at::Device device_ = at::kCPU;
-  at::Tensor embedding_;  ///< [vocabulary here, hidden]; undefined where the head has it, or nobody asks for it
+  at::Tensor embedding_;  ///< [vocabulary here, hidden]; undefined where the head or sharded_ has it, or nobody asks for it
   at::Tensor final_norm_;
   std::vector<BackboneLayer> layers_;
   std::shared_ptr<const FrozenProduct> head_;
   RotaryTable rotary_;
   std::shared_ptr<const EmulatedDevice> emulated_;
+  std::shared_ptr<ShardedWeights> sharded_;
 };
 
 }  // namespace cotune

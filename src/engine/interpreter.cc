@@ -133,6 +133,7 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
   spans_.clear();
   from_above_.clear();
   if (clock_ != nullptr) clock_->begin();
+  if (backbone_->sharded_weights() != nullptr) gathering_begin_s_ = backbone_->sharded_weights()->waited_s();
   for (JobRound& round : rounds) {
     rounds_[{round.job, round.batch->step}] = &round;
     round.loss_sum = 0;
@@ -175,6 +176,7 @@ void Interpreter::clear() {
   from_above_.clear();
   for (auto& [index, stage] : stages_) stage.chains.clear();
   waited_s_ = waited_now();
+  gathering_s_ = gathering_now();
   messages_.reset();
   join(nullptr);
   exchange_ = nullptr;
@@ -183,7 +185,11 @@ void Interpreter::clear() {
 
 double Interpreter::waited_now() const {
   return (messages_ != nullptr ? messages_->waited_s() : 0) + (group_ != nullptr ? group_->waited_s() : 0) +
-         (exchange_ != nullptr ? exchange_->waited_s() : 0);
+         (exchange_ != nullptr ? exchange_->waited_s() : 0) + gathering_now();
+}
+
+double Interpreter::gathering_now() const {
+  return backbone_->sharded_weights() != nullptr ? backbone_->sharded_weights()->waited_s() - gathering_begin_s_ : 0;
 }
 
 void Interpreter::read_results() {
@@ -211,7 +217,16 @@ void Interpreter::run_actions(std::span<const Action> actions) {
   }
 }
 
+/// Evaluations go through the head in another way than training.
+void Interpreter::begin_activity(ActionKind kind) {
+  constexpr int32_t of_evaluations = 1000;
+  if (ShardedWeights* const weights = backbone_->sharded_weights(); weights != nullptr) {
+    weights->begin_activity(static_cast<int32_t>(kind) + (evaluating_ ? of_evaluations : 0));
+  }
+}
+
 void Interpreter::take(const Action& action) {
+  if (computes(action.kind)) begin_activity(action.kind);
   switch (action.kind) {
     case ActionKind::forward: return action.clock < 0 ? forward(action) : run_clock(action);
     case ActionKind::recompute: return recompute(action);

@@ -60,6 +60,8 @@ class Interpreter {
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
   /// Seconds that the last run waited for messages and other replicas, and spent in the group's collectives.
   double waited_s() const { return waited_s_; }
+  /// Of these, for frozen weights that are spread over several processes.
+  double gathering_s() const { return gathering_s_; }
   /// When the last run computed which action, by std::chrono::steady_clock in seconds; waits left out. With an emulated
   /// backbone: when its device was busy, by the device's clock.
   const std::vector<SimulatedSpan>& spans() const { return spans_; }
@@ -101,9 +103,11 @@ class Interpreter {
   void begin(std::span<const StepPlan> plans, std::span<JobRound> rounds);
   void join(TensorGroup* group);
   double waited_now() const;
+  double gathering_now() const;
   void run_actions(std::span<const Action> actions);
   double now_s() const { return clock_ != nullptr ? clock_->free_s() : steady_seconds(); }
   void take(const Action& action);
+  void begin_activity(ActionKind kind);
   void clear();
   void forward(const Action& action);
   Live& begin_forward(int32_t microbatch, int32_t stage);
@@ -159,7 +163,8 @@ class Interpreter {
   TensorGroup* group_ = nullptr;
   GradientExchange* exchange_ = nullptr;
   bool evaluating_ = false;
-  double waited_s_ = 0;
+  double waited_s_ = 0, gathering_s_ = 0;
+  double gathering_begin_s_ = 0;  ///< ShardedWeights::waited_s when the run began
   std::vector<SimulatedSpan> spans_;
 };
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/replica_rounds.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/weight_copies.h"
 
 namespace cotune {
 namespace {
@@ -27,12 +28,15 @@ BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t ran
   for (size_t i = 0; i < layout.stages.size(); ++i) {
     if (layout.stage_rank[i] == layout.place_of(worker)) use.stages.push_back(layout.stages[i]);
   }
+  const std::vector<int32_t> holders = ranks_with_weights_of(layouts, rank);
+  use.holder = {static_cast<int32_t>(std::ranges::find(holders, rank) - holders.begin()), static_cast<int32_t>(holders.size())};
   return use;
 }
 
 ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::vector<PipelineLayout> layouts,
                          RankLinks links)
-    : layouts_(std::move(layouts)),
+    : backbone_(backbone),
+      layouts_(std::move(layouts)),
       links_(std::move(links)),
       place_(place_of_rank(layouts_, links_.control->rank())),
       shard_(layouts_[place_.replica].shard_of(place_.worker)),
@@ -47,7 +51,21 @@ ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::v
     time_.operator_seconds[to_string(op.kind)] += seconds;
     if (after_operator) after_operator(op);
   });
+  share_weights();
   join();
+}
+
+ProcessRank::~ProcessRank() {
+  if (ShardedWeights* const weights = backbone_->sharded_weights(); weights != nullptr) weights->leave();
+}
+
+/// Those whose weights are of no other rank ask for a group, too.
+void ProcessRank::share_weights() {
+  if (!some_share_weights(layouts_)) return;
+  std::vector<int32_t> holders = ranks_with_weights_of(layouts_, rank());
+  std::unique_ptr<Communicator> group = links_.new_group(holders);
+  if (backbone_->sharded_weights() == nullptr) return;
+  backbone_->sharded_weights()->join(std::move(group), std::move(holders), links_.progress);
 }
 
 void ProcessRank::take_work(const ReplicaPlans& plans, std::span<const JobRound> rounds, Work& work) const {
@@ -99,11 +117,15 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   }
   if (links_.progress != nullptr) links_.progress->end_run();
   time_.seconds = clock_s() - begin_s;
-  time_.peak_bytes = memory_usage().peak_held_bytes;
+  const MemoryUsage memory = memory_usage();
+  time_.peak_bytes = memory.peak_held_bytes;
+  time_.weight_bytes = memory.peak_bytes[static_cast<size_t>(MemoryKind::weights)];
+  time_.whole_weight_bytes = backbone_->whole_weight_bytes();
   if (!has_begun_) return error;
   time_.waited = interpreter_.waited_s();
   time_.collectives = group ? group->collectives() : 0;
   time_.exposed = group ? group->waited_s() : 0;
+  time_.gathering = interpreter_.gathering_s();
   if (exchange) {
     time_.exchanged_bytes = exchange->sent_bytes();
     exchange.reset();  // its thread ends

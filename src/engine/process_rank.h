@@ -27,8 +27,11 @@ struct RankTime {
   double waited = 0;   ///< for messages and in collectives
   int64_t collectives = 0;
   double exposed = 0;  ///< of waited: for all-reduces among the ranks that divide its layers
+  double gathering = 0;  ///< of waited: for slices of frozen weights
   int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
   int64_t peak_bytes = 0;       ///< that its tensors have held, so far
+  int64_t weight_bytes = 0;     ///< that frozen weights have taken at most, those gathered included
+  int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
   std::map<std::string, double> operator_seconds;
 };
@@ -39,6 +42,7 @@ class ProcessRank {
  public:
   /// backbone: with the weights of this rank, at least. layouts: of the replicas. Joins the others.
   ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::vector<PipelineLayout> layouts, RankLinks links);
+  ~ProcessRank();
 
   std::span<const PipelineLayout> layouts() const { return layouts_; }
   /// Where it stands, and which layers it has of which part.
@@ -90,7 +94,9 @@ class ProcessRank {
  private:
   void sum_over_ranks(at::Tensor& values, int64_t layer);
   void sum_over_holders(at::Tensor& values, int64_t layer);
+  void share_weights();
 
+  std::shared_ptr<const Backbone> backbone_;
   std::vector<PipelineLayout> layouts_;
   RankLinks links_;
   RankPlace place_;

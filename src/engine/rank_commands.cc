@@ -315,6 +315,9 @@ Json time_to_json(const RankTime& time) {
           {"exposed", time.exposed},
           {"exchanged_bytes", time.exchanged_bytes},
           {"peak_bytes", time.peak_bytes},
+          {"gathering", time.gathering},
+          {"weight_bytes", time.weight_bytes},
+          {"whole_weight_bytes", time.whole_weight_bytes},
           {"spans", std::move(spans)},
           {"operator_seconds", time.operator_seconds}};
 }
@@ -324,8 +327,11 @@ RankTime time_from_json(const Json& json) {
                 .waited = json.at("waited").get<double>(),
                 .collectives = json.at("collectives").get<int64_t>(),
                 .exposed = json.at("exposed").get<double>(),
+                .gathering = json.at("gathering").get<double>(),
                 .exchanged_bytes = json.at("exchanged_bytes").get<int64_t>(),
                 .peak_bytes = json.at("peak_bytes").get<int64_t>(),
+                .weight_bytes = json.at("weight_bytes").get<int64_t>(),
+                .whole_weight_bytes = json.at("whole_weight_bytes").get<int64_t>(),
                 .spans = {},
                 .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
   for (const Json& span : json.at("spans")) {

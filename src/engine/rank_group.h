@@ -21,6 +21,8 @@ struct RankTimes {
   std::vector<int64_t> collectives;  ///< all-reduces among the ranks that divide its layers
   std::vector<double> exposed;       ///< of waited: for these all-reduces, with nothing to compute beside them
   std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
+  std::vector<double> gathering;     ///< of waited: for slices of frozen weights that other ranks have
+  std::vector<int64_t> weight_bytes, whole_weight_bytes;  ///< RankTime, of ranks with memory of their own; of others 0
   std::vector<int64_t> peak_bytes;   ///< so far, of tensors, of ranks with memory of their own; of others 0
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin
   std::vector<std::map<std::string, double>> operator_seconds;  ///< by operator; of a device it is the host's time, which says nothing

@@ -294,6 +294,9 @@ void RankThreads::take_times() {
     times_.exposed.push_back(rank->exposed);
     times_.exchanged_bytes.push_back(rank->exchanged_bytes);
     times_.peak_bytes.push_back(0);
+    times_.gathering.push_back(0);
+    times_.weight_bytes.push_back(0);
+    times_.whole_weight_bytes.push_back(0);
     times_.operator_seconds.push_back(rank->operator_seconds);
     std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
     for (SimulatedSpan& span : spans) {

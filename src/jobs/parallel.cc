@@ -34,6 +34,10 @@ std::optional<std::vector<ReplicaDegrees>> parse_replicas(std::string_view text)
   std::vector<std::string_view> seen;
   for (bool is_last = false; !is_last;) {
     std::string_view part = take_until(text, ',', is_last);
+    if (part == "shard" && !degrees.shards_weights) {
+      degrees.shards_weights = true;
+      continue;
+    }
     const auto found = fields.find(part.substr(0, 3));
     if (found == fields.end() || std::ranges::count(seen, found->first) > 0) return std::nullopt;
     seen.push_back(found->first);
@@ -48,6 +52,7 @@ std::optional<std::vector<ReplicaDegrees>> parse_replicas(std::string_view text)
     if (error != std::errc{} || parsed != end || *value < 1 || *value > most) return std::nullopt;
   }
   if (degrees.stages_per_rank > 1 && degrees.pipeline == 1) return std::nullopt;
+  if (degrees.shards_weights && count == 1) return std::nullopt;
   return std::vector<ReplicaDegrees>(static_cast<size_t>(count), degrees);
 }
 
@@ -63,6 +68,10 @@ int64_t Parallel::stages() const {
   int64_t most = 1;
   for (const ReplicaDegrees& replica : replicas) most = std::max(most, replica.stages());
   return most;
+}
+
+bool Parallel::shards_weights() const {
+  return std::ranges::any_of(replicas, [](const ReplicaDegrees& each) { return each.shards_weights; });
 }
 
 std::vector<int64_t> Parallel::tensor() const {
@@ -102,6 +111,7 @@ std::string to_string(const Parallel& parallel) {
     while (i < parallel.replicas.size() && parallel.replicas[i] == degrees) ++i, ++count;
     text += fmt::format("{}dp={},{}", text.empty() ? "" : "+", count, to_string(degrees));
     if (degrees.stages_per_rank > 1) text += fmt::format(",vp={}", degrees.stages_per_rank);
+    if (degrees.shards_weights) text += ",shard";
     if (degrees.longest_row > 0) text += fmt::format(",len={}", degrees.longest_row);
   }
   return text;

@@ -37,6 +37,18 @@ class DenseProduct : public FrozenProduct {
     return static_cast<int64_t>(weight_.nbytes() + (bias_.defined() ? bias_.nbytes() : 0));
   }
 
+  ProductOutline outline() const override {
+    return {.in_features = in_features(),
+            .out_features = out_features(),
+            .compute = weight_.scalar_type(),
+            .device = weight_.device(),
+            .packed = false,
+            .parts = 0,
+            .bias = bias_};
+  }
+
+  at::Tensor form(WeightForm) const override { return weight_.view({-1}).view(at::kByte); }
+
  private:
   static at::Tensor product(const at::Tensor& x, const at::Tensor& matrix, const at::Tensor& bias,
                             const ProductOptions& options) {
@@ -118,6 +130,13 @@ class PackedProduct : public FrozenProduct {
     for_backward_.repack({joined.const_data_ptr(), joined.stride(0), dtype, kernels::MatrixView::Order::rows});
   }
 
+  PackedProduct(const ProductOutline& outline, WeightForm form)
+      : FrozenProduct(outline.in_features, outline.out_features), bias_(outline.bias), compute_(outline.compute), device_(outline.device) {
+    const bool is_forward = form == WeightForm::forward;
+    const int64_t k = is_forward ? outline.in_features : outline.out_features, n = is_forward ? outline.out_features : outline.in_features;
+    (is_forward ? for_forward_ : for_backward_) = kernels::PackedMatrix(k, n, kernel_dtype(compute_), counted_memory(), outline.parts);
+  }
+
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {
     return multiply(x, for_forward_, out_features(), options, bias_.defined() ? bias_.const_data_ptr() : nullptr);
   }
@@ -138,6 +157,21 @@ class PackedProduct : public FrozenProduct {
 
   int64_t bytes() const override {
     return for_forward_.bytes() + for_backward_.bytes() + (bias_.defined() ? static_cast<int64_t>(bias_.nbytes()) : 0);
+  }
+
+  ProductOutline outline() const override {
+    return {.in_features = in_features(),
+            .out_features = out_features(),
+            .compute = compute_,
+            .device = device_,
+            .packed = true,
+            .parts = for_forward_.parts(),
+            .bias = bias_};
+  }
+
+  at::Tensor form(WeightForm form) const override {
+    const kernels::PackedMatrix& matrix = form == WeightForm::forward ? for_forward_ : for_backward_;
+    return at::from_blob(const_cast<void*>(matrix.panel(0)), {matrix.bytes()}, at::TensorOptions().dtype(at::kByte));
   }
 
  private:
@@ -193,6 +227,12 @@ std::shared_ptr<const FrozenProduct> make_frozen_product(const std::vector<at::T
   }
   at::Tensor weight = weights.size() == 1 ? weights.front() : at::cat(weights);
   return std::make_shared<DenseProduct>(std::move(weight), std::move(bias));
+}
+
+std::shared_ptr<const FrozenProduct> make_unwritten_product(const ProductOutline& outline, WeightForm form) {
+  if (outline.packed) return std::make_shared<PackedProduct>(outline, form);
+  const at::TensorOptions options = at::TensorOptions().dtype(outline.compute).device(outline.device);
+  return std::make_shared<DenseProduct>(at::empty({outline.out_features, outline.in_features}, options), outline.bias);
 }
 
 }  // namespace cotune

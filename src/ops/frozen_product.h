@@ -17,6 +17,19 @@ struct ProductOptions {
   const std::vector<RowRange>* residual_rows = nullptr;  ///< the rows that get it; nullptr: all
 };
 
+/// Which of its products a weight is read for.
+enum class WeightForm { forward, backward };
+
+/// A frozen product but for its weights.
+struct ProductOutline {
+  int64_t in_features = 0, out_features = 0;
+  at::ScalarType compute = at::kFloat;
+  at::Device device = at::kCPU;
+  bool packed = false;  ///< for our kernels, once per form; else both forms are the same bytes
+  int parts = 0;        ///< kernels::PackedMatrix::parts
+  at::Tensor bias;      ///< or undefined
+};
+
 /// A frozen weight (or several side by side: q|k|v, gate|up) with its two products. Immutable and shared by all jobs;
 /// the place where quantised weights will join, so that families never see how a weight is stored.
 class FrozenProduct {
@@ -34,6 +47,11 @@ class FrozenProduct {
   virtual at::Tensor weight_rows(const at::Tensor& rows) const = 0;
   virtual int64_t bytes() const = 0;
 
+  virtual ProductOutline outline() const = 0;
+  /// What a product reads beside the bias: bytes [n] that share its memory, and are not to be used when it is gone. Equal for equal
+  /// weights and outlines, on any machine.
+  virtual at::Tensor form(WeightForm form) const = 0;
+
  protected:
   FrozenProduct(int64_t in_features, int64_t out_features) : in_features_(in_features), out_features_(out_features) {}
 
@@ -47,5 +65,8 @@ class FrozenProduct {
 std::shared_ptr<const FrozenProduct> make_frozen_product(const std::vector<at::Tensor>& weights,
                                                          const std::vector<at::Tensor>& biases,
                                                          bool need_backward = true);
+
+/// A product with that form alone, whose bytes have no meaning until all of them have been written (FrozenProduct::form).
+std::shared_ptr<const FrozenProduct> make_unwritten_product(const ProductOutline& outline, WeightForm form);
 
 }  // namespace cotune

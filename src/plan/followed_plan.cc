@@ -67,7 +67,6 @@ class Follower {
     int64_t devices = 0;
     for (const PlannedReplica& replica : plan_.replicas) devices += replica.devices();
     if (devices > most_ranks) refuse("replicas", fmt::format("must have at most {} devices together, which is what `cotune train` takes; got {}", most_ranks, devices));
-    if (const std::string reason = reason_not_to_follow(plan_); !reason.empty()) refuse("replicas", reason);
   }
 
   FollowedReplica follow(size_t index, int64_t most_tokens) {
@@ -76,10 +75,12 @@ class Follower {
     FollowedReplica replica{.degrees = {.pipeline = planned.pipeline_stages(),
                                         .tensor = planned.tensor_parallel,
                                         .longest_row = planned.token_budget < most_tokens ? planned.token_budget : 0,
-                                        .stages_per_rank = planned.chunks()},
+                                        .stages_per_rank = planned.chunks(),
+                                        .shards_weights = planned.shards > 1},
                             .layout = {.stages = planned.layer_runs(),
                                        .stage_rank = interleaved_stages(static_cast<int32_t>(planned.pipeline_stages()),
-                                                                        static_cast<int32_t>(planned.chunks()))},
+                                                                        static_cast<int32_t>(planned.chunks())),
+                                       .shards_weights = planned.shards > 1},
                             .token_budget = planned.token_budget,
                             .hybrid_tasks = {},
                             .least_microbatches = planned.least_microbatches};
@@ -136,13 +137,6 @@ int64_t FollowedPlan::token_budget() const {
   int64_t most = 0;
   for (const FollowedReplica& replica : replicas) most = std::max(most, replica.token_budget);
   return most;
-}
-
-std::string reason_not_to_follow(const Plan& plan) {
-  for (const PlannedReplica& replica : plan.replicas) {
-    if (replica.shards > 1) return "must each have the frozen weights; these share them, which `cotune train` does not do";
-  }
-  return {};
 }
 
 FollowedPlan follow(const Plan& plan, const FollowingRun& run, const std::string& file, Diagnostics& mistakes) {

@@ -43,11 +43,8 @@ struct FollowedPlan {
   int64_t token_budget() const;  ///< of the replica that takes most
 };
 
-/// What keeps a run from following a plan of that kind, whatever its jobs and model: replicas that share frozen weights. "": nothing.
-std::string reason_not_to_follow(const Plan& plan);
-
 /// Adds a mistake with file, field, what was found and what is accepted for each way in which the plan is not for this
-/// run: reason_not_to_follow, other jobs (their order does not matter), another model or dtype, more than most_ranks devices, in a plan of one replica jobs that
+/// run: other jobs (their order does not matter), another model or dtype, more than most_ranks devices, in a plan of one replica jobs that
 /// stand in no hybrid task (of several replicas those have no rows there), a token budget below an atom or a chunk. The result then means nothing.
 FollowedPlan follow(const Plan& plan, const FollowingRun& run, const std::string& file, Diagnostics& mistakes);
 

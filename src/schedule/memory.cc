@@ -14,6 +14,8 @@
 namespace cotune {
 namespace {
 
+constexpr int64_t forms_of_layer = 8;    // four products in two directions, each in slices of whole
+constexpr int64_t slice_alignment = 64;  // bytes
 constexpr int64_t row_grid = 64;  // microbatches are rounded up to multiples of it
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -26,10 +28,17 @@ int64_t panel_bytes(int64_t k, int64_t n, int64_t element_size, int parts) {
   return (element_size == 2 ? round_up(k, 32) : k) * round_up(n, 32) * element_size;
 }
 
-int64_t frozen_bytes(int64_t in, int64_t out, const MemoryFacts& facts) {
+/// Of what forward or backward reads, the larger; and of both.
+struct FrozenBytes {
+  int64_t form = 0;
+  int64_t all = 0;
+};
+
+FrozenBytes frozen_bytes(int64_t in, int64_t out, const MemoryFacts& facts) {
   const bool packed = facts.packed && facts.element_size != 8 && in % 32 == 0 && out % 32 == 0;
-  if (!packed) return in * out * facts.element_size;
-  return panel_bytes(in, out, facts.element_size, facts.parts) + panel_bytes(out, in, facts.element_size, facts.parts);
+  if (!packed) return {in * out * facts.element_size, in * out * facts.element_size};
+  const int64_t forward = panel_bytes(in, out, facts.element_size, facts.parts), backward = panel_bytes(out, in, facts.element_size, facts.parts);
+  return {std::max(forward, backward), forward + backward};
 }
 
 bool factor_is_packed(int64_t columns, const MemoryFacts& facts) {
@@ -340,15 +349,23 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
   const int64_t hidden = own.hidden_size, query = own.query_size(), key_value = own.key_value_size();
   const int64_t qkv = query + 2 * key_value;
   const int64_t a = accumulation_size(facts);
-  const int64_t layer = frozen_bytes(hidden, qkv, facts) + frozen_bytes(query, hidden, facts) +
-                        frozen_bytes(hidden, 2 * own.intermediate_size, facts) +
-                        frozen_bytes(own.intermediate_size, hidden, facts) + 2 * hidden * a + (own.qkv_bias ? qkv * a : 0);
+  int64_t products = 0, gathered = 0;  // of a layer
+  const std::array<std::pair<int64_t, int64_t>, 4> sizes{
+      {{hidden, qkv}, {query, hidden}, {hidden, 2 * own.intermediate_size}, {own.intermediate_size, hidden}}};
+  for (const auto& [in, out] : sizes) {
+    const FrozenBytes product = frozen_bytes(in, out, facts);
+    products += product.all;
+    gathered = std::max(gathered, 2 * product.form);
+  }
+  const int64_t vectors = 2 * hidden * a + (own.qkv_bias ? qkv * a : 0);
   int64_t dearest = 0;
   for (const StageShape& stage : stages_here(config, facts)) {
-    int64_t bytes = (stage.last_layer - stage.first_layer) * layer;
+    const int64_t layers = stage.last_layer - stage.first_layer;
     const bool head_embeds = config.tied_embeddings && stage.has_head;
-    if (stage.has_embedding && !head_embeds) bytes += vocabulary * hidden * facts.element_size;
-    if (stage.has_head) bytes += hidden * a + frozen_bytes(hidden, vocabulary, facts);
+    const int64_t embedding = stage.has_embedding && !head_embeds ? vocabulary * hidden * facts.element_size : 0;
+    int64_t bytes = divide_up(layers * products + embedding, facts.weight_copies) + layers * vectors;
+    if (facts.weight_copies > 1) bytes += gathered + layers * forms_of_layer * slice_alignment;
+    if (stage.has_head) bytes += hidden * a + frozen_bytes(hidden, vocabulary, facts).all;
     dearest = std::max(dearest, bytes);
   }
   return dearest;

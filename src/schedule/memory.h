@@ -62,6 +62,7 @@ struct MemoryFacts {
   };
   std::vector<Replica> replicas;
   bool ranks_are_processes() const { return !process_stages.empty() || (!replicas.empty() && !replicas.front().process_stages.empty()); }
+  int64_t weight_copies = 1;      ///< processes with the same layers, which spread their products and embedding over them (run.parallel, `shard`)
   RankOrder rank_order = RankOrder::automatic;
   bool interleaves = false;       ///< ranks of a pipeline have several stages each
   int64_t clock_microbatches = 1; ///< that ranks which divide layers run side by side, at most (pipeline/clocks.h)
@@ -92,7 +93,8 @@ int64_t parameter_count(const ModelConfig& config, std::span<const AdapterShape>
 
 /// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 and parts pad the
 /// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the
-/// accumulation dtype. A tied embedding is read from the head. With process_stages: of the dearest one.
+/// accumulation dtype. A tied embedding is read from the head. With process_stages: of the dearest one. With weight_copies: the slices of
+/// the layers' products and of the embedding, all else, and the largest form of a product twice, for those that are gathered.
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
 
 /// The packed form of a low-rank factor [rank, width] that a grouped call makes and frees, in panels of 32 columns: to

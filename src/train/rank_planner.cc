@@ -8,8 +8,10 @@
 #include "base/error.h"
 #include "plan/cost/overlapped_stage.h"
 #include "plan/cost/replica_stages.h"
+#include "plan/cost/weight_sharding.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/lorapp.h"
+#include "schedule/pipeline/weight_copies.h"
 #include "train/microbatch_shape.h"
 #include "train/training_job.h"
 
@@ -60,7 +62,8 @@ PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobSh
   StagePrices prices(model, jobs, machine);
   return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
                                     std::numeric_limits<int64_t>::max()),
-          .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank))};
+          .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank)),
+          .shards_weights = degrees.shards_weights};
 }
 
 std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std::vector<JobShape>& jobs, const DeviceCosts& costs,
@@ -129,7 +132,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
   const PipelineLayout& layout = layouts_[replica];
   const size_t stage_count = layout.stages.size();
   struct Rest {
-    StageSeconds all_reduces;
+    StageSeconds all_reduces, gathering;
     int64_t kept_bytes = 0;
   };
   std::vector<StageSeconds> priced;
@@ -144,7 +147,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
         const PricedStage& each = prices.at(stage, shape.jobs);
         const StageSeconds all = each.seconds(shape.counts), sums = each.all_reduces(shape.counts);
         priced.push_back({all.forward - sums.forward, all.backward - sums.backward});
-        rest.push_back({sums, each.kept_bytes(shape.counts)});
+        rest.push_back({sums, gathering_of(replica, stage, all), each.kept_bytes(shape.counts)});
       }
       shapes.push_back(std::move(shape));
     }
@@ -153,8 +156,8 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
     return [&, corrects](const StepPlan& plan, size_t microbatch, size_t stage) {
       const size_t place = first.at(&plan) + microbatch * stage_count + stage;
       const StageSeconds work = corrects ? corrections_of(replica, stage).of(priced[place]) : priced[place];
-      const auto& [sums, kept_bytes] = rest[place];
-      return StageCost{work.forward + sums.forward, work.backward + sums.backward, kept_bytes};
+      const auto& [sums, gathering, kept_bytes] = rest[place];
+      return StageCost{work.forward + sums.forward + gathering.forward, work.backward + sums.backward + gathering.backward, kept_bytes};
     };
   };
   const auto graphs = [&](const StepPlan& plan, size_t microbatch, size_t stage) {
@@ -228,6 +231,18 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
   return std::move(best->plan);
 }
 
+/// What it adds to a pass. The head is whole, and of the embedding come the rows that are looked up.
+StageSeconds RankPlanner::gathering_of(size_t replica, const StageShape& stage, const StageSeconds& computed) const {
+  if (!options_.are_processes) return {};
+  StageShape layers = stage;
+  layers.has_embedding = layers.has_head = false;
+  const WeightSharding sharding{.shards = static_cast<int64_t>(replicas_with_weights_of(layouts_, replica).size())};
+  const Link& link = options_.exchange_link;
+  const StageSeconds with = with_gathered_weights(computed, model_, layers, sharding, machine_.element_size(),
+                                                  {.bandwidth = link.bytes_per_s, .latency = link.latency_s});
+  return {with.forward - computed.forward, with.backward - computed.backward};
+}
+
 Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row) {
   const PipelineLayout& layout = layouts_[replica];
   std::vector<double> shares;
@@ -240,19 +255,22 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
   const size_t number = prices.jobs_number(all);
   std::vector<std::pair<const PricedStage*, WorkCorrections>> stages;
   for (const StageShape& stage : layout.stages) stages.emplace_back(&prices.at(stage, number), corrections_of(replica, stages.size()));
+  const auto gathering = [this, replica, shapes = layout.stages](size_t stage, const StageSeconds& computed) {
+    return gathering_of(replica, shapes[stage], computed).total();
+  };
   const int64_t limit = options_.longest_rows[replica];
   return {.tensor_parallel = layout.tensor_parallel(),
           .pipeline_stages = layout.rank_count(),
           .chunk_tokens = limit > 0 ? limit : std::max(policy.token_budget, longest_row),
           // What it takes at most is one thing, what shares a microbatch another.
-          .chunk_seconds = [stages, shares, stage_rank = layout.stage_rank, budget = policy.token_budget](int64_t sequences, int64_t row) {
+          .chunk_seconds = [stages, gathering, shares, stage_rank = layout.stage_rank, budget = policy.token_budget](int64_t sequences, int64_t row) {
             const int64_t together = std::max<int64_t>(1, budget / row);
             std::map<int32_t, double> of_rank;
             const MicrobatchCounts counts = even_microbatch(together, row, shares);
             for (size_t s = 0; s < stages.size(); ++s) {
               const auto& [stage, corrections] = stages[s];
               const StageSeconds all = stage->seconds(counts), sums = stage->all_reduces(counts);
-              of_rank[stage_rank[s]] += corrections.of({all.forward - sums.forward, all.backward - sums.backward}).total() + sums.total();
+              of_rank[stage_rank[s]] += corrections.of({all.forward - sums.forward, all.backward - sums.backward}).total() + sums.total() + gathering(s, all);
             }
             double slowest = 0;
             for (const auto& [rank, seconds] : of_rank) slowest = std::max(slowest, seconds);

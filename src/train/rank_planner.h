@@ -50,7 +50,8 @@ struct RankPlannerOptions {
   LengthBucketing length_buckets = LengthBucketing::dynamic;
   std::vector<int64_t> longest_rows;  ///< that each takes, in tokens; 0: any
   std::vector<FollowedPacking> packing;  ///< of each; empty: all as the round
-  Link exchange_link = thread_link;     ///< over which a rank sends gradients to other replicas
+  Link exchange_link = thread_link;     ///< over which a rank sends gradients, or slices of weights, to other replicas
+  bool are_processes = false;           ///< which gather each other's slices of frozen weights, where layouts say so
 };
 
 /// Plans of replicas that run at once, and how many of the rounds they are.
@@ -110,6 +111,7 @@ class RankPlanner {
   /// Seconds of steps there, as they were refitted.
   std::vector<double> corrected_steps(size_t replica, std::vector<double> seconds) const;
   WorkCorrections corrections_of(size_t replica, size_t stage) const;
+  StageSeconds gathering_of(size_t replica, const StageShape& stage, const StageSeconds& computed) const;
   Configuration configuration_of(size_t replica, const PackingPolicy& policy, int64_t longest_row);
   DealtRound deal(const StepPlan& plan);
   double longest_exchange_s() const;

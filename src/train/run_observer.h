@@ -97,6 +97,9 @@ struct RankSummary {
   int64_t all_reduces = 0;    ///< of the rounds, among the ranks that divide its layers
   double exposed_seconds = 0; ///< of waited_seconds: for these all-reduces, with nothing to compute beside them
   int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas
+  double gathering_seconds = 0; ///< of waited_seconds: for slices of frozen weights that other ranks have
+  int64_t weight_bytes = 0;   ///< that frozen weights of a rank with memory of its own have taken at most, those gathered included
+  int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
   int64_t peak_bytes = 0;     ///< that tensors of a rank with memory of its own have held; 0 of a thread
   double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }
 };

@@ -41,6 +41,7 @@ void Trainer::start_ranks() {
                               .length_buckets = options_.length_buckets,
                               .longest_rows = {},
                               .packing = options_.packing};
+  planning.are_processes = ranks_->are_processes();
   planning.exchange_link = options_.exchange_link.value_or(planning.link);
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
@@ -201,7 +202,10 @@ void Trainer::count_rank_times(double predicted_s) {
     summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
     summary_.ranks[i].all_reduces += times.collectives[i];
     summary_.ranks[i].exposed_seconds += times.exposed[i];
+    summary_.ranks[i].gathering_seconds += times.gathering[i];
     summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
+    summary_.ranks[i].weight_bytes = std::max(summary_.ranks[i].weight_bytes, times.weight_bytes[i]);
+    summary_.ranks[i].whole_weight_bytes = std::max(summary_.ranks[i].whole_weight_bytes, times.whole_weight_bytes[i]);
     summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
   }
 }

@@ -164,8 +164,6 @@ class TrainPlan(Check):
                          rf"{changed}: model: must be [0-9a-f]+, the hash of this run's model; got 0+: the plan is another model's")
         self.assertIn(f"{changed}: dtype: must be float32, which this run computes in; got bfloat16",
                       refusal(lambda content: content.update(dtype="bfloat16")))
-        self.assertIn(f"{changed}: replicas: must each have the frozen weights; these share them",
-                      refusal(lambda content: content.update(replicas=[dict(content["replicas"][0], shards=2)] * 2)))
         self.assertIn(f"{changed}: cotune_plan: must be a whole number from 1 to 1, got 2",
                       refusal(lambda content: content.update(cotune_plan=2)))
         self.assertIn(f"{changed}: replicas[0].bubble: is missing", refusal(lambda content: content["replicas"][0].pop("bubble")))

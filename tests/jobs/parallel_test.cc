@@ -18,7 +18,7 @@ TEST(ParallelDegrees, AreAnyInAnyOrder) {
   EXPECT_EQ(parse_parallel("vp=3,pp=2"), (Parallel{.replicas = {{.pipeline = 2, .stages_per_rank = 3}}}));
   for (const char* wrong : {"", "2", "pp", "pp=", "pp=0", "pp=-1", "pp=2,", ",tp=2", "pp=2,pp=2", "pp=2 ,tp=2", "pp=2,tp=2,tp=2",
                             "tp=65", "pp=8,tp=9", "tp=2x", "tp=99999999999999999999", "dp=2,pp=33", "dp=65", "len=0", "len512", "dp=2,len=512",
-                            "vp=2", "pp=2,vp=0", "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
+                            "vp=2", "shard", "dp=1,shard", "dp=2,shard,shard", "dp=2,shard=1", "pp=2,vp=0", "dp=2+", "+tp=2", "tp=2++tp=2", "dp=1+dp=64"}) {
     EXPECT_FALSE(parse_parallel(wrong)) << wrong;
   }
 }
@@ -41,7 +41,7 @@ JobsFile read(const std::string& run) {
 }
 
 TEST(ParallelDegrees, AreReadAsTheyAreWritten) {
-  for (const char* text : {"pp=2,tp=3", "dp=2,len=512+tp=4+pp=2,tp=2,vp=3", "dp=3"}) {
+  for (const char* text : {"pp=2,tp=3", "dp=2,len=512+tp=4+pp=2,tp=2,vp=3", "dp=3", "shard,dp=3,tp=2+dp=2,pp=2,shard,len=9"}) {
     const Parallel parallel = *parse_parallel(text);
     EXPECT_EQ(parse_parallel(to_string(parallel)), parallel) << to_string(parallel);
   }

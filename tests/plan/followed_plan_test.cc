@@ -75,6 +75,17 @@ TEST(FollowedPlan, HasReplicasOfAnyShape) {
   EXPECT_EQ(followed.replicas[1].hybrid_tasks, (HybridTasks{{0, 2}, {1}}));
 }
 
+TEST(FollowedPlan, SharesFrozenWeightsOverReplicasThatDoInThePlan) {
+  Plan plan = plan_of_three();
+  plan.replicas.front().shards = 2;
+  plan.replicas.push_back(plan.replicas.front());
+  Diagnostics mistakes;
+  const FollowedPlan followed = follow(plan, run, "plan.json", mistakes);
+  EXPECT_TRUE(mistakes.empty());
+  EXPECT_EQ(to_string(followed.parallel()), "dp=2,pp=1,tp=1,shard");
+  for (const FollowedReplica& replica : followed.replicas) EXPECT_TRUE(replica.layout.shards_weights);
+}
+
 TEST(FollowedPlan, IsRefusedWhereItIsNotThisRuns) {
   Plan plan = plan_of_three();
   EXPECT_THAT(mistakes_in(plan, {{"a", "b"}, &model, "float32"}),
@@ -88,8 +99,6 @@ TEST(FollowedPlan, IsRefusedWhereItIsNotThisRuns) {
               ElementsAre(HasSubstr("plan.json: dtype: must be bfloat16, which this run computes in; got float32")));
   EXPECT_TRUE(mistakes_in(plan, {{"a", "b", "c"}, nullptr, ""}).empty()) << "what is not known is not compared";
 
-  plan.replicas[0].shards = 2;
-  EXPECT_THAT(mistakes_in(plan), ElementsAre(HasSubstr("plan.json: replicas: must each have the frozen weights")));
   plan = plan_of_three();
   plan.replicas[0].stages[0].shape.last_layer = 2;
   EXPECT_THAT(mistakes_in(plan),

@@ -10,6 +10,7 @@
 #include "jobs/memory_size.h"
 #include "jobs/parallel.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/weight_copies.h"
 #include "schedule/smaller_rounds.h"
 #include "train/divided_memory.h"
 #include "train/process_memory.h"
@@ -80,9 +81,11 @@ PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> job
   set_division(facts, parallel, run.pipeline_order, run.interleave, process_layouts);
   MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
   facts.weight_bytes = 0;
-  for (const PipelineLayout& layout : process_layouts) {
+  for (size_t replica = 0; replica < process_layouts.size(); ++replica) {
+    const PipelineLayout& layout = process_layouts[replica];
     weight_facts.process_stages = shapes_of_ranks(layout);
     weight_facts.tensor_parallel = layout.tensor_parallel();
+    weight_facts.weight_copies = static_cast<int64_t>(replicas_with_weights_of(process_layouts, replica).size());
     facts.weight_bytes = std::max(facts.weight_bytes, predict_weight_bytes(model.config, weight_facts));
   }
   for (const int64_t degree : process_layouts.empty() ? parallel.tensor() : std::vector<int64_t>{}) {  // each has weights of its own

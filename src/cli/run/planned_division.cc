@@ -42,6 +42,7 @@ PlanOptions options_for(const DivisionQuestion& question, std::vector<int64_t> t
   options.orders = {PipelineOrder::automatic};
   options.orders_for_few = {};
   options.savings = {};
+  if (question.may_shard_weights) options.savings = {{.most_shards = run.ranks}};
   options.recompute = run.recompute;
   options.measured = measured;
   options.replicas.tensor_degrees = std::move(tensor_degrees);
@@ -53,7 +54,7 @@ bool is_possible(const Alternative& alternative, const DivisionQuestion& questio
   const Plan& plan = alternative.plans.front();
   int64_t ranks = 0;
   for (const PlannedReplica& replica : plan.replicas) ranks += replica.devices();
-  return ranks == question.run.ranks && reason_not_to_follow(plan).empty();
+  return ranks == question.run.ranks;
 }
 
 FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {

@@ -26,6 +26,7 @@
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "schedule/pipeline/rank_place.h"
+#include "schedule/pipeline/weight_copies.h"
 #include "train/process_memory.h"
 
 namespace cotune {
@@ -58,7 +59,7 @@ Json to_json(const PipelineLayout& layout) {
   for (const StageShape& stage : layout.stages) {
     stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel});
   }
-  return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}};
+  return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}, {"shards_weights", layout.shards_weights}};
 }
 
 PipelineLayout layout_from_json(const Json& json) {
@@ -71,6 +72,7 @@ PipelineLayout layout_from_json(const Json& json) {
                              .tensor_parallel = stage.at(4).get<int64_t>()});
   }
   layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
+  layout.shards_weights = json.at("shards_weights").get<bool>();
   return layout;
 }
 
@@ -116,12 +118,15 @@ class Follower {
     files.weights->drop_pages();
     limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
     tensor_limit_ = limit_.apply();
-    backbone_ = Backbone::load(files, compute_, device_.device, backbone_use_of(layouts_, process.rank, setup.at("positions").get<int64_t>()));
+    backbone_ = Backbone::load(files, compute_, device_.device,
+                               backbone_use_of(layouts_, process.rank, setup.at("positions").get<int64_t>()));
   }
 
   int64_t weight_bytes() const { return std::max(backbone_->weight_bytes(), memory_usage().held_bytes); }
 
   int64_t tensor_limit() const { return tensor_limit_; }
+
+  std::string weight_forms() const { return backbone_->weight_forms(); }
 
   const std::vector<PipelineLayout>& layouts() const { return layouts_; }
 
@@ -271,8 +276,21 @@ void RankProcesses::set_up(const RankSetup& setup) {
   is_set_up_ = true;
 }
 
-RankLinks RankProcesses::take_links() {
+/// Processors with other kernels keep weights in another form.
+void RankProcesses::check_weight_forms(std::span<const std::string> forms) const {
+  for (int32_t rank = 0; rank < process_.size; ++rank) {
+    const int32_t first = ranks_with_weights_of(layouts_, rank).front();
+    const auto own = static_cast<size_t>(rank), other = static_cast<size_t>(first);
+    if (forms[own] == forms[other]) continue;
+    throw_user_error("run.parallel: shard: {} and {} would share weights, but have processors with different kernels, which read them in "
+                     "different forms; accepted with run.portable_kernels: true, or with equal COTUNE_CPU_ISA on both",
+                     name_of_rank(first, ranks_[other].host), name_of_rank(rank, ranks_[own].host));
+  }
+}
+
+RankLinks RankProcesses::take_links(const Backbone& own) {
   std::exception_ptr failure;
+  std::vector<std::string> forms{own.weight_forms()};
   for (int32_t rank = 1; rank < process_.size; ++rank) {
     RankProcess& other = ranks_[static_cast<size_t>(rank)];
     const Json ready = receive_message(*links_.control, rank);
@@ -282,9 +300,11 @@ RankLinks RankProcesses::take_links() {
     }
     other.weight_bytes = ready.at("weight_bytes").get<int64_t>();
     other.tensor_limit_bytes = ready.at("tensor_limit_bytes").get<int64_t>();
+    forms.push_back(ready.at("weight_forms").get<std::string>());
   }
   is_set_up_ = false;
   if (failure != nullptr) std::rethrow_exception(failure);
+  check_weight_forms(forms);
   std::vector<std::string> hosts;
   for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
   broadcast_message(*links_.control, {{"hosts", hosts}});
@@ -313,6 +333,7 @@ int follow_first_rank(const LaunchedProcess& process) {
     follower = std::make_unique<Follower>(process, setup);
     ready["weight_bytes"] = follower->weight_bytes();
     ready["tensor_limit_bytes"] = follower->tensor_limit();
+    ready["weight_forms"] = follower->weight_forms();
   } catch (...) {
     ready["error"] = error_to_json(std::current_exception());
   }

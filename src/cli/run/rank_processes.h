@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "comm/launcher.h"
 #include "device/compute_device.h"
+#include "engine/backbone.h"
 #include "engine/rank_links.h"
 #include "jobs/job.h"
 #include "schedule/pipeline/rank_plan.h"
@@ -57,12 +59,14 @@ class RankProcesses {
   /// They begin to load their stages.
   void set_up(const RankSetup& setup);
   /// When all have loaded them: the links for the run, watched from now on (rank_watch.h): where a rank is gone or hangs this
-  /// process says so, and ends within seconds. Throws what failed on a rank.
-  RankLinks take_links();
+  /// process says so, and ends within seconds. own: this process's weights. Throws what failed on a rank.
+  RankLinks take_links(const Backbone& own);
   /// Between ranks that exchange messages, sums or gradients: the slowest that was measured, by messages of one byte and of 4 MiB.
   Link measured_link() const { return link_; }
 
  private:
+  void check_weight_forms(std::span<const std::string> forms) const;
+
   LaunchedProcess process_;
   std::vector<RankProcess> ranks_;
   RankLinks links_;

@@ -123,6 +123,16 @@ std::string layers_text(const std::vector<LayerRange>& layers) {
   return text;
 }
 
+/// Of a process.
+std::string weights_text(const RankSummary& rank) {
+  constexpr double mib = 1 << 20;
+  if (rank.weight_bytes == 0) return "";
+  const auto weights = static_cast<double>(rank.weight_bytes) / mib, whole = static_cast<double>(rank.whole_weight_bytes) / mib;
+  if (rank.weight_bytes >= rank.whole_weight_bytes) return fmt::format("  weights {:.0f} MiB", weights);
+  return fmt::format("  weights {:.0f} of {:.0f} MiB, gathering exposed {:.1f}%", weights, whole,
+                     rank.seconds > 0 ? 100 * rank.gathering_seconds / rank.seconds : 0);
+}
+
 void print_ranks(const RunSummary& summary, size_t width) {
   if (summary.ranks.empty() || summary.rounds == 0) return;
   print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>8}", name_column("ranks", width), "layers", "busy", "waiting"));
@@ -132,6 +142,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
                            layers_text(rank.layers), 100 * rank.busy_share(),
                            100 * (1 - rank.busy_share())) +
                (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20)) : "") +
+               weights_text(rank) +
                (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
                (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces, exposed {:.1f}%", rank.part + 1, rank.parts, rank.all_reduces,
                                              rank.seconds > 0 ? 100 * rank.exposed_seconds / rank.seconds : 0)

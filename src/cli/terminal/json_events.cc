@@ -164,6 +164,9 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"exposed_seconds", rank.exposed_seconds},
                              {"replica", rank.replica},
                              {"exchanged_bytes", rank.exchanged_bytes},
+                             {"gathering_seconds", rank.gathering_seconds},
+                             {"weight_bytes", rank.weight_bytes > 0 ? Json(rank.weight_bytes) : Json()},
+                             {"whole_weight_bytes", rank.whole_weight_bytes > 0 ? Json(rank.whole_weight_bytes) : Json()},
                              {"peak_bytes", rank.peak_bytes > 0 ? Json(rank.peak_bytes) : Json()},
                              {"seconds", rank.seconds},
                              {"waited_seconds", rank.waited_seconds}});

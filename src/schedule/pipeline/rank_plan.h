@@ -19,6 +19,7 @@ namespace cotune {
 struct PipelineLayout {
   std::vector<StageShape> stages;   ///< embedding to head
   std::vector<int32_t> stage_rank;  ///< the rank of each
+  bool shards_weights = false;      ///< frozen weights are spread over the replicas of this layout, where these are processes (weight_copies.h)
   int32_t rank_count() const;       ///< in the pipeline: one for each list of actions
   /// Ranks that divide the layers of every stage and run its actions side by side; messages go between equal places in them.
   int32_t tensor_parallel() const;

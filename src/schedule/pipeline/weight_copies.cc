@@ -1,0 +1,30 @@
+#include "schedule/pipeline/weight_copies.h"
+
+#include "schedule/pipeline/rank_place.h"
+
+namespace cotune {
+
+std::vector<size_t> replicas_with_weights_of(std::span<const PipelineLayout> layouts, size_t replica) {
+  if (!layouts[replica].shards_weights) return {replica};
+  std::vector<size_t> like;
+  for (size_t other = 0; other < layouts.size(); ++other) {
+    if (layouts[other] == layouts[replica]) like.push_back(other);
+  }
+  return like;
+}
+
+std::vector<int32_t> ranks_with_weights_of(std::span<const PipelineLayout> layouts, int32_t rank) {
+  const RankPlace place = place_of_rank(layouts, rank);
+  std::vector<int32_t> ranks;
+  for (const size_t replica : replicas_with_weights_of(layouts, place.replica)) ranks.push_back(first_rank_of(layouts, replica) + place.worker);
+  return ranks;
+}
+
+bool some_share_weights(std::span<const PipelineLayout> layouts) {
+  for (size_t replica = 0; replica < layouts.size(); ++replica) {
+    if (replicas_with_weights_of(layouts, replica).size() > 1) return true;
+  }
+  return false;
+}
+
+}  // namespace cotune

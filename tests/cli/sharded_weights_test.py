@@ -1,0 +1,108 @@
+"""cotune train --parallel dp=2,shard: replicas that are processes and keep a slice each of every layer's frozen weights."""
+import json
+import signal
+import unittest
+
+import rank_processes_test
+from program import METHODS, LIMIT_S, ProgramTest
+
+EXACT = rank_processes_test.EXACT
+LAUNCHED = rank_processes_test.RankProcesses
+
+
+class ShardedWeights(ProgramTest):
+    launch, train, end_all = LAUNCHED.launch, LAUNCHED.train, LAUNCHED.end_all
+
+    def setUp(self):
+        super().setUp()
+        self.config(num_hidden_layers=12, hidden_size=192, intermediate_size=512, num_attention_heads=6, num_key_value_heads=2)
+
+    def config(self, **changes):
+        file = self.path / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    def summary(self, run, *options, **launched):
+        written = self.end_all(self.train(run, *options, **launched))
+        self.assertEqual([errors for _, errors in written[1:]], [""] * (len(written) - 1))
+        return json.loads(written[0][0].splitlines()[-1])
+
+    def assert_equal_adapters(self, run, other):
+        for job in METHODS:
+            self.assertEqual(self.adapter(run, job), self.adapter(other, job), job)
+
+    def test_leave_the_adapters_of_whole_weights_and_take_half_the_memory(self):
+        whole = self.summary("whole", "--parallel=dp=2", "--dispatch=even")
+        sharded = self.summary("sharded", "--parallel=dp=2,shard", "--dispatch=even")
+        self.assert_equal_adapters("sharded", "whole")
+        head = 4 * 2 * 160 * 192 * 3  # f32, for both directions, in at most three parts
+        for rank, before in zip(sharded["ranks"], whole["ranks"]):
+            self.assertGreaterEqual(before["weight_bytes"], rank["whole_weight_bytes"] * 0.99)
+            self.assertLess(rank["weight_bytes"], 0.5 * rank["whole_weight_bytes"] + 4 * head + 2 * 4 * 3 * 192 * 1024)
+            self.assertGreater(rank["gathering_seconds"], 0)
+            self.assertEqual(before["gathering_seconds"], 0)
+
+    def test_on_stages_and_divided_layers_and_beside_a_replica_of_another_shape(self):
+        self.config(num_hidden_layers=4)
+        for parallel, sharing in (("dp=2,shard+pp=2", 2), ("dp=2,pp=2,shard", 4), ("dp=2,shard,tp=2", 4)):
+            with self.subTest(parallel):
+                whole = parallel.replace(",shard", "")
+                ranks = self.summary(parallel, f"--parallel={parallel}", "--dispatch=even", *EXACT, size=4)["ranks"]
+                self.summary(whole, f"--parallel={whole}", "--dispatch=even", *EXACT, size=4)
+                self.assert_equal_adapters(parallel, whole)
+                for rank in ranks[:sharing]:
+                    self.assertGreater(rank["gathering_seconds"], 0)
+                for rank in ranks[sharing:]:
+                    self.assertEqual(rank["gathering_seconds"], 0)
+
+    def test_a_killed_holder_ends_all_and_the_run_goes_on_without_slices(self):
+        self.config(num_hidden_layers=2)
+        for victim in (0, 1):
+            with self.subTest(victim):
+                run = f"killed{victim}"
+                ranks = self.train(run, "--parallel=dp=2,shard", *EXACT)
+                self.wait_for(ranks[0], lambda event: event["event"] == "checkpoint")
+                ranks[victim].send_signal(signal.SIGKILL)
+                ended = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
+                if ranks[victim].returncode == 0:
+                    self.skipTest("the run had ended before it could be killed")
+                self.assertEqual(ranks[1 - victim].returncode, 1, ended)
+                self.end_all(self.train(run, "--resume", "--parallel=dp=2", *EXACT))
+                LAUNCHED.assert_like_one_rank(self, run, *EXACT, bound=1e-8)
+
+    def test_check_counts_slices(self):
+        def peak(parallel):
+            (first, _), _ = self.end_all(self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--check", "--json",
+                                                     f"--parallel={parallel}"))
+            return json.loads(first)["peak_bytes"]
+
+        self.config(hidden_size=384, intermediate_size=1024, num_attention_heads=12)
+        self.assertLess(peak("dp=2,shard"), peak("dp=2"))
+
+    def test_a_plan_whose_replicas_share_weights_is_followed(self):
+        self.config(num_hidden_layers=2)
+        jobs = self.jobs_file(steps=12)
+        self.run_program("plan", jobs, "--device", "cpu", "--devices", "2", "--output", self.path / "plan.json")
+        plan = json.loads((self.path / "plan.json").read_text())
+        replica = dict(plan["replicas"][0], shards=2)
+        self.assertEqual((replica["tensor_parallel"], len(replica["stages"])), (1, 1))
+        plan["replicas"] = [replica, replica]
+        (self.path / "plan.json").write_text(json.dumps(plan))
+        ranks = self.launch("train", jobs, "--output-dir", self.path / "planned", "--json", "--plan", self.path / "plan.json")
+        (first, _), _ = self.end_all(ranks)
+        for rank in json.loads(first.splitlines()[-1])["ranks"]:
+            self.assertLess(rank["weight_bytes"], rank["whole_weight_bytes"])
+
+    def test_threads_share_weights_as_they_are(self):
+        self.config(num_hidden_layers=2)
+        for run, parallel in (("plain", "dp=2"), ("asked", "dp=2,shard")):
+            self.run_program("train", self.jobs_file(steps=6), "--output-dir", self.path / run, f"--parallel={parallel}", *EXACT)
+        self.assert_equal_adapters("plain", "asked")
+
+    def test_one_replica_alone_has_nobody_to_share_with(self):
+        done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--parallel=pp=2,shard", expect=2)
+        self.assertIn("shard beside dp", done.stderr)
+        self.assertFalse((self.path / "none").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
