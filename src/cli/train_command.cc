@@ -26,7 +26,9 @@
 #include "cli/run/run_report.h"
 #include "cli/run/run_trace.h"
 #include "cli/run/sample_answers.h"
+#include "cli/run/saved_progress.h"
 #include "cli/run/start_check.h"
+#include "cli/run/supervised_run.h"
 #include "cli/terminal/json_events.h"
 #include "cli/terminal/live_run.h"
 #include "cli/terminal/output.h"
@@ -62,6 +64,8 @@ struct TrainArguments {
   bool check = false, json = false, plain = false, resume = false, overwrite = false;
   std::optional<double> hang_timeout_s;
   bool is_restart = false;  ///< a launcher has started the run again
+  int32_t restarts = 0;
+  SupervisedRun* supervised = nullptr;  ///< with --restarts, in the process that trains
 };
 
 /// A profile of this very device, with its fits.
@@ -112,6 +116,7 @@ void check_emulated(const TrainArguments& arguments, const std::map<std::string,
   const auto refuse = [&](const char* option, const char* why) { mistakes.add(option, 0, "", fmt::format("{}, and run.device is emulated", why)); };
   if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are those of a trained adapter");
   if (arguments.resume) refuse("--resume", "a run is resumed from checkpoints");
+  if (arguments.restarts > 0) refuse("--restarts", "a run is started again from checkpoints");
   if (arguments.check) refuse("--check", "says what a run takes of this machine's memory");
   if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
   if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
@@ -159,6 +164,10 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::unique_ptr<PortableKernels> portable;
   if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
 
+  if (arguments.supervised != nullptr && arguments.supervised->resumes()) {
+    arguments.resume = true;
+    arguments.overwrite = false;
+  }
   if (arguments.is_restart && !arguments.resume && fs::exists(fs::path(reading.jobs_file.run.output) / "run.json")) {
     fmt::print(stderr, "{}: was started again, and goes on from every job's last checkpoint\n", reading.jobs_file.run.output);
     arguments.resume = true;
@@ -275,8 +284,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::vector<TensorShard> shards;
   if (processes != nullptr) {
     process_layouts = !layouts.empty() ? layouts : balanced_layouts(files.config, shapes_of(jobs), costs, policy, parallel);
-    processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint,
-                       arguments.hang_timeout_s.value_or(default_hang_timeout_s)});
+    processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint});
     use = backbone_use_of(process_layouts, 0, use.positions);
     shards = {use.shard};
   } else {
@@ -298,6 +306,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
 
   finish_before_stopping();
   folder.begin(record);
+  if (arguments.supervised != nullptr) arguments.supervised->has_begun();
   if (arguments.resume) {
     trim_metrics(folder.metrics_file(), progress);
     trim_tensorboard(folder.tensorboard_folder(), progress);
@@ -363,6 +372,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (run.tensorboard) options.observers.push_back(&tensorboard);
   RankTrace rank_trace(arguments.rank_trace);
   if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
+  SavedProgress saved_progress(arguments.supervised);
+  if (arguments.supervised != nullptr) options.observers.push_back(&saved_progress);
   RunTrace trace(arguments.trace);
   if (!arguments.trace.empty()) options.observers.push_back(&trace);
   std::unique_ptr<SampleAnswers> samples;
@@ -418,15 +429,53 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
 }
 
 /// In this process alone, or as one of those that were launched together.
-int train_here(TrainArguments arguments, std::chrono::steady_clock::time_point program_start) {
+int train_here(TrainArguments arguments, std::optional<LaunchedProcess> launched, std::chrono::steady_clock::time_point program_start) {
   install_counting_allocator();
-  const std::optional<LaunchedProcess> launched = launched_process(environment_of_this_process());
+  SupervisedRun* supervised = arguments.supervised;
   if (!launched || launched->size == 1) return train(arguments, nullptr, program_start);
-  if (launched->rank > 0) return follow_first_rank(*launched);
-  RankProcesses processes(*launched);
+  if (supervised != nullptr) launched->own_restart = supervised->restart();
+  if (launched->rank > 0) return follow_first_rank(*launched, supervised);
+  RankProcesses processes(*launched, arguments.hang_timeout_s.value_or(default_hang_timeout_s), supervised);
+  if (supervised != nullptr && supervised->gives_up()) {
+    processes.end_for_good();
+    return 1;
+  }
   arguments.overrides.insert(arguments.overrides.begin(), fmt::format("--ranks={}", launched->size));
   arguments.is_restart = launched->restart > 0;
-  return train(arguments, &processes, program_start);
+  try {
+    return train(arguments, &processes, program_start);
+  } catch (const UserError&) {
+    if (processes.end_for_good() && supervised != nullptr) supervised->ends_for_good();
+    throw;
+  }
+}
+
+/// As a process that supervised_run.h starts: what would end the next one alike, ends this one for good.
+int train_supervised(TrainArguments arguments, const std::optional<LaunchedProcess>& launched, SupervisedRun& supervised) {
+  arguments.supervised = &supervised;
+  const bool is_first = !launched || launched->rank == 0, is_alone = !launched || launched->size == 1;
+  try {
+    const int code = train_here(std::move(arguments), launched, std::chrono::steady_clock::now());
+    if (is_first) supervised.ends_for_good();
+    return code;
+  } catch (const UserError&) {
+    if (is_alone) supervised.ends_for_good();
+    throw;
+  } catch (const RanksMissing&) {
+    supervised.ends_for_good();
+    throw;
+  }
+}
+
+int train_as_asked(const TrainArguments& arguments, std::chrono::steady_clock::time_point program_start) {
+  const std::optional<LaunchedProcess> launched = launched_process(environment_of_this_process());
+  if (arguments.restarts == 0 || arguments.check) return train_here(arguments, launched, program_start);
+  RestartSettings settings{.restarts = arguments.restarts, .json = arguments.json};
+  if (launched) {
+    settings.rank = launched->rank;
+    settings.size = launched->size;
+  }
+  return run_with_restarts(settings, [&](SupervisedRun& supervised) { return train_supervised(arguments, launched, supervised); });
 }
 
 }  // namespace
@@ -462,6 +511,11 @@ void add_train_command(CLI::App& app) {
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
                    "Seconds without progress after which a launched process counts as hung, and all end (30; docs/ranks.md)")
       ->check(CLI::Range(1.0, 86400.0));
+  command
+      ->add_option("--restarts", arguments->restarts,
+                   "Start a run that was killed, has crashed or has lost a rank again, from every job's last checkpoint, up to so many times "
+                   "(0; docs/training.md)")
+      ->check(CLI::Range(0, 1000000));
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   command->add_flag("--plain", arguments->plain, "Lines in place of the live view, on a terminal too (docs/watching.md)");
   CLI::Option* resume =
@@ -487,7 +541,7 @@ void add_train_command(CLI::App& app) {
   command->callback([arguments, run_options] {
     const auto program_start = std::chrono::steady_clock::now();
     for (const auto& [flag, value] : *run_options) arguments->overrides.push_back(flag + "=" + value);
-    exit_code() = train_here(*arguments, program_start);
+    exit_code() = train_as_asked(*arguments, program_start);
   });
 }
 

@@ -135,6 +135,8 @@ LaunchedProcess slurm_process(const Environment& environment) {
 
 }  // namespace
 
+std::string start_key(const LaunchedProcess& process) { return fmt::format("cotune/{}.{}/", process.restart, process.own_restart); }
+
 Environment environment_of_this_process() {
   Environment environment;
   for (char** entry = environ; *entry != nullptr; ++entry) {

@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace cotune {
 
 class Communicator;
@@ -33,9 +35,13 @@ struct LaunchedProcess {
   uint16_t master_port = 0;
   bool launcher_listens = false;  ///< on master_port; otherwise rank 0 does
   int32_t restart = 0;            ///< how often the launcher has started the group again
+  int32_t own_restart = 0;        ///< how often the processes have started themselves again since
 
   bool operator==(const LaunchedProcess&) const = default;
 };
+
+/// Before what the processes of one start leave at the master, which may be there for several.
+std::string start_key(const LaunchedProcess& process);
 
 using Environment = std::map<std::string, std::string>;
 Environment environment_of_this_process();
@@ -44,13 +50,19 @@ Environment environment_of_this_process();
 /// was found in it and what is accepted.
 std::optional<LaunchedProcess> launched_process(const Environment& environment);
 
+class RanksMissing : public SystemError {
+ public:
+  using SystemError::SystemError;
+};
+
 /// Meets the other processes at the master and joins them; returns when all have joined. Messages take the interface
 /// from which this machine reaches the master. May be called again once the former communicator is gone, as often by
 /// every rank.
 ///
 /// joining_time: for the slowest process to come.
-/// Throws SystemError where the master cannot be reached, a rank does not come (the message names it) or comes twice,
-/// and CommunicationEnded where one leaves while the last ones join.
+/// Throws RanksMissing where the master cannot be reached or a rank does not come (the message names it), SystemError where one comes
+/// twice or has been started again meanwhile (own_restart: this one must be too), and CommunicationEnded where one leaves while
+/// the last ones join.
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
                                                    std::chrono::milliseconds joining_time = std::chrono::minutes(5));
 

@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds longest_answer = std::chrono::seconds(10);
 
 class StoreBoard : public NoticeBoard {
  public:
-  explicit StoreBoard(const LaunchedProcess& process) : prefix_(fmt::format("cotune/{}/board/", process.restart)) {
+  explicit StoreBoard(const LaunchedProcess& process) : prefix_(start_key(process) + "board/") {
     c10d::TCPStoreOptions options;
     options.port = process.master_port;
     options.waitWorkers = false;

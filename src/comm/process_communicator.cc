@@ -8,6 +8,7 @@
 #include <mutex>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
 #include "comm/failure_text.h"
@@ -20,34 +21,112 @@ namespace cotune {
 namespace {
 
 using StorePointer = c10::intrusive_ptr<c10d::Store>;
+using Clock = std::chrono::steady_clock;
 
 struct Meeting {
   StorePointer store;   ///< at the master
   int group_count = 0;  ///< that this process has joined there
 };
 
+/// Where a group's ranks meet: at the master, and the part of it that is the group's alone.
+struct MeetingPlace {
+  StorePointer master, group;
+};
+
+constexpr std::chrono::milliseconds look_again_after{200};
+/// What the first rank's own store is for: restart and own_restart. And what is added to a start_key where one of that start's ranks has been
+/// started again.
+constexpr const char* start_of_store = "cotune/start";
+constexpr const char* is_over = "over";
+
 std::string place(const LaunchedProcess& process) {
   return fmt::format("rank {} of {}, master {}:{}", process.rank, process.size, process.master_host,
                      process.master_port);
 }
 
-/// The store of the next group at the process's master, which this rank is the first of. The connection, and at rank 0 the
+std::string text_at(c10d::Store& store, const std::string& key) {
+  const std::vector<uint8_t> bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+
+void put_text(c10d::Store& store, const std::string& key, const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+bool may_be_early(const LaunchedProcess& process) { return process.restart > 0 || process.own_restart > 0; }
+
+StorePointer connect(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+  c10d::TCPStoreOptions options;
+  options.port = process.master_port;
+  options.isServer = process.rank == 0 && !process.launcher_listens;
+  options.waitWorkers = false;
+  options.timeout = joining_time;
+  return c10::make_intrusive<c10d::TCPStore>(process.master_host, options);
+}
+
+void tell_that_it_is_over(c10d::Store& store, const LaunchedProcess& start) { put_text(store, start_key(start) + is_over, "yes"); }
+
+/// Whether a first rank's store is for our start. Where it is for one before, those who wait there are told that it is over.
+bool is_for_us(const LaunchedProcess& process, c10d::Store& store) {
+  LaunchedProcess found = process;
+  std::istringstream(text_at(store, start_of_store)) >> found.restart >> found.own_restart;
+  const auto count = [](const LaunchedProcess& each) { return std::pair(each.restart, each.own_restart); };
+  if (count(found) > count(process)) throw SystemError(fmt::format("{}: the run has been started again meanwhile", place(process)));
+  if (count(found) == count(process)) return true;
+  tell_that_it_is_over(store, found);
+  return false;
+}
+
+/// At the store of the launcher, or of the first rank, which may still be ending what came before.
+StorePointer connect_to_own_start(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
+  const Clock::time_point last = Clock::now() + joining_time;
+  while (true) {
+    try {
+      const StorePointer store = connect(process, std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now()));
+      if (process.launcher_listens) {
+        LaunchedProcess before = process;
+        if (before.own_restart-- > 0) tell_that_it_is_over(*store, before);
+        return store;
+      }
+      if (process.rank == 0) put_text(*store, start_of_store, fmt::format("{} {}", process.restart, process.own_restart));
+      if (process.rank == 0 || is_for_us(process, *store)) return store;
+    } catch (const SystemError&) {
+      throw;
+    } catch (const std::exception& error) {
+      if (process.rank == 0 || !may_be_early(process)) throw RanksMissing(fmt::format("{}: {}", place(process), failure_text(error)));
+    }
+    if (Clock::now() + look_again_after >= last) throw RanksMissing(fmt::format("{}: the first rank has not been started again", place(process)));
+    std::this_thread::sleep_for(look_again_after);
+  }
+}
+
+/// Of the next group at the process's master, which this rank is the first of. The connection, and at rank 0 the
 /// listening socket, stay as long as the process, so that ranks may begin a new group while others leave the old one.
-StorePointer next_store(const LaunchedProcess& process, int32_t first, std::chrono::milliseconds joining_time) {
+MeetingPlace next_place(const LaunchedProcess& process, int32_t first, std::chrono::milliseconds joining_time) {
   static std::mutex mutex;
   static auto* meetings = new std::map<std::string, Meeting>;  // never destroyed: threads of c10d's use it until exit
   std::lock_guard lock(mutex);
   Meeting& meeting = (*meetings)[fmt::format("{}:{}", process.master_host, process.master_port)];
-  if (!meeting.store) {
-    c10d::TCPStoreOptions options;
-    options.port = process.master_port;
-    options.isServer = process.rank == 0 && !process.launcher_listens;
-    options.waitWorkers = false;
-    options.timeout = joining_time;
-    meeting.store = c10::make_intrusive<c10d::TCPStore>(process.master_host, options);
+  if (!meeting.store) meeting.store = connect_to_own_start(process, joining_time);
+  const std::string prefix = start_key(process) + fmt::format("{}/{}/", meeting.group_count++, first);
+  return {meeting.store, c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store)};
+}
+
+/// Until all these keys are there.
+void wait_for(const MeetingPlace& meeting, const LaunchedProcess& process, const std::vector<std::string>& keys,
+              std::chrono::milliseconds joining_time) {
+  const Clock::time_point last = Clock::now() + joining_time;
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now());
+    try {
+      return meeting.group->wait(keys, std::clamp<std::chrono::milliseconds>(left, std::chrono::milliseconds(1), std::chrono::seconds(1)));
+    } catch (const std::exception&) {
+      if (meeting.master->check({start_key(process) + is_over})) {
+        throw SystemError(fmt::format("{}: a rank has been started again meanwhile", place(process)));
+      }
+      if (Clock::now() >= last) throw;
+    }
   }
-  const std::string prefix = fmt::format("cotune/{}/{}/{}/", process.restart, meeting.group_count++, first);
-  return c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store);
 }
 
 std::string route_key(int32_t rank) {
@@ -55,33 +134,34 @@ std::string route_key(int32_t rank) {
 }
 
 /// The route of each of these ranks, when all have come.
-std::vector<RouteToMaster> exchange_routes(c10d::Store& store, const LaunchedProcess& process,
+std::vector<RouteToMaster> exchange_routes(const MeetingPlace& meeting, const LaunchedProcess& process,
                                            const std::vector<int32_t>& ranks, const RouteToMaster& mine,
                                            std::chrono::milliseconds joining_time) {
+  c10d::Store& store = *meeting.group;
   if (store.add(fmt::format("joined/{}", process.rank), 1) > 1) {
     throw SystemError(fmt::format("{}: another process has joined as this rank", place(process)));
   }
-  const std::string text = fmt::format("{} {} {}", mine.own, mine.master, process.size);
-  store.set(route_key(process.rank), std::vector<uint8_t>(text.begin(), text.end()));
+  put_text(store, route_key(process.rank), fmt::format("{} {} {}", mine.own, mine.master, process.size));
   std::vector<std::string> keys;
   for (const int32_t rank : ranks) keys.push_back(route_key(rank));
   try {
-    store.wait(keys, joining_time);
+    wait_for(meeting, process, keys, joining_time);
+  } catch (const SystemError&) {
+    throw;
   } catch (const std::exception& error) {
     std::vector<int32_t> missing;
     for (const int32_t rank : ranks) {
       if (!store.check({route_key(rank)})) missing.push_back(rank);
     }
     if (missing.empty()) throw;
-    throw SystemError(fmt::format("{}: {} {} {} not joined within {} s", place(process),
+    throw RanksMissing(fmt::format("{}: {} {} {} not joined within {} s", place(process),
                                   missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
                                   missing.size() == 1 ? "has" : "have",
                                   std::chrono::duration<double>(joining_time).count()));
   }
   std::vector<RouteToMaster> routes;
   for (const int32_t rank : ranks) {
-    const std::vector<uint8_t> value = store.get(route_key(rank));
-    std::istringstream words(std::string(value.begin(), value.end()));
+    std::istringstream words(text_at(store, route_key(rank)));
     int32_t size = 0;
     RouteToMaster& route = routes.emplace_back();
     words >> route.own >> route.master >> size;
@@ -97,12 +177,12 @@ std::unique_ptr<Communicator> alone(std::chrono::milliseconds joining_time) {
 std::unique_ptr<Communicator> join(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
                                    std::chrono::milliseconds joining_time) {
   const QuietC10d quiet;
-  const StorePointer store = next_store(process, ranks.front(), joining_time);
+  const MeetingPlace meeting = next_place(process, ranks.front(), joining_time);
   if (ranks.size() == 1) return alone(joining_time);
   const RouteToMaster mine = route_to_master(process.master_host, process.master_port);
-  const auto routes = exchange_routes(*store, process, ranks, mine, joining_time);
+  const auto routes = exchange_routes(meeting, process, ranks, mine, joining_time);
   const auto own = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), process.rank) - ranks.begin());
-  return gloo_communicator(store, own, static_cast<int32_t>(ranks.size()), own_address(mine, routes), joining_time);
+  return gloo_communicator(meeting.group, own, static_cast<int32_t>(ranks.size()), own_address(mine, routes), joining_time);
 }
 
 }  // namespace

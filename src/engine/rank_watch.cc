@@ -36,6 +36,19 @@ std::string text_of(const Action& action) {
 
 std::string name_of(size_t rank, const std::vector<std::string>& hosts) { return fmt::format("rank {} on {}", rank, hosts[rank]); }
 
+/// `rank 1 (forward of microbatch 3 on stage 1)`: for whom a rank waits, and with which action.
+std::string wait_text(const RankProgress::State& state, size_t rank) {
+  std::vector<int32_t> others = state.waits_for;
+  std::erase(others, static_cast<int32_t>(rank));
+  return fmt::format("{} {} ({})", others.size() == 1 ? "rank" : "ranks", fmt::join(others, ", "), text_of(state.action));
+}
+
+/// What a rank that tells nothing more told last; "" where it was between runs.
+std::string last_told(const RankProgress::State& state, size_t rank) {
+  if (!state.running) return "";
+  return state.waits_for.empty() ? "; last in " + text_of(state.action) : "; it waited for " + wait_text(state, rank);
+}
+
 }  // namespace
 
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s) {
@@ -48,7 +61,9 @@ std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, co
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const SeenRank& seen = ranks[rank];
     const double silent = seconds_between(seen.changed, now), still = seconds_between(seen.advanced, now);
-    if (silent > hang_timeout_s) return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank, hosts), silent);
+    if (silent > hang_timeout_s) {
+      return fmt::format("{} has not been heard of for {:.0f} s{}", name_of(rank, hosts), silent, last_told(seen.state, rank));
+    }
     const bool late = still > allowed_seconds(seen.state, hang_timeout_s);
     const bool waits = seen.state.running && !seen.state.waits_for.empty();
     if (seen.state.running && !waits && late) {
@@ -62,10 +77,7 @@ std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, co
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankProgress::State& state = ranks[rank].state;
     if (!state.running) continue;
-    std::vector<int32_t> others = state.waits_for;
-    std::erase(others, static_cast<int32_t>(rank));
-    text += fmt::format("{} {} for {} {} ({})", text.empty() ? "" : ",", name_of(rank, hosts), others.size() == 1 ? "rank" : "ranks",
-                        fmt::join(others, ", "), text_of(state.action));
+    text += fmt::format("{} {} for {}", text.empty() ? "" : ",", name_of(rank, hosts), wait_text(state, rank));
   }
   return "nobody goes on; there wait:" + text;
 }
@@ -177,10 +189,14 @@ void RankWatch::work() {
     {
       std::unique_lock lock(mutex_);
       changed_.wait_for(lock, settings_.interval, [this] { return over_ || closed_.has_value(); });
-      if (closed_) trouble = fmt::format("{} has left the run", name_of(static_cast<size_t>(*closed_), settings_.hosts));
+      if (closed_) {
+        const auto peer = static_cast<size_t>(*closed_);
+        trouble = fmt::format("{} has left the run{}", name_of(peer, settings_.hosts), last_told(seen_[peer].state, peer));
+      }
       if (over_ && !trouble) return;
     }
     if (!trouble) {
+      if (settings_.at_look) settings_.at_look();
       trouble = look();
       const std::lock_guard lock(mutex_);
       if (over_) return;
@@ -196,12 +212,13 @@ std::optional<std::string> RankWatch::look() {
   double unanswered = 0;
   {
     const std::lock_guard lock(notices_->mutex);
-    if (!notices_->error.empty()) return notices_->error;
+    if (!notices_->error.empty()) return fmt::format("{}: {}", name_of(0, settings_.hosts), notices_->error);
     texts = notices_->texts;
     unanswered = seconds_between(notices_->answered, Clock::now());
   }
   if (unanswered > settings_.hang_timeout_s) {
-    return fmt::format("the master has not answered {} for {:.0f} s", name_of(static_cast<size_t>(settings_.rank), settings_.hosts), unanswered);
+    return fmt::format("the master, with {}, has not answered {} for {:.0f} s{}", name_of(0, settings_.hosts),
+                       name_of(static_cast<size_t>(settings_.rank), settings_.hosts), unanswered, last_told(seen_[0].state, 0));
   }
   if (texts.empty()) return std::nullopt;
   if (!texts.front().empty()) return texts.front();

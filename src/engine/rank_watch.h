@@ -30,7 +30,7 @@ struct SeenRank {
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
 
 /// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.
-///   a process that has told nothing for hang_timeout_s
+///   a process that has told nothing for hang_timeout_s; its action is the last it told of
 ///   a rank that computes one action for longer than it is allowed
 ///   all that are in a run wait for messages, for longer than any is allowed
 /// A rank that waits while another one computes is well, however long.
@@ -46,6 +46,7 @@ class RankWatch {
     std::vector<std::string> hosts;  ///< of all ranks
     double hang_timeout_s = 30;
     std::chrono::milliseconds interval = std::chrono::seconds(1);
+    std::function<void()> at_look;  ///< called at every look, on the watch's thread; may be empty
   };
   /// end: called once, on the watch's thread, with what is wrong.
   RankWatch(Settings settings, std::unique_ptr<NoticeBoard> board, std::shared_ptr<const RankProgress> progress,

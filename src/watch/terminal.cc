@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <array>
@@ -219,6 +218,16 @@ std::string Terminal::messages() {
   ssize_t count = 0;
   while (error_before >= 0 && (count = ::read(error_pipe[0], bytes, sizeof bytes)) > 0) text.append(bytes, static_cast<size_t>(count));
   return text;
+}
+
+TerminalOfAnother::TerminalOfAnother() : is_there_(has_live_terminal() && ::tcgetattr(STDIN_FILENO, &was_) == 0) {}
+
+void TerminalOfAnother::mend() const {
+  termios now{};
+  if (!is_there_ || !in_foreground() || ::tcgetattr(STDIN_FILENO, &now) != 0 || now.c_lflag == was_.c_lflag) return;
+  const NotStopped here;
+  write_all(STDOUT_FILENO, leave_screen);
+  ::tcsetattr(STDIN_FILENO, TCSANOW, &was_);
 }
 
 void give_terminal_back() {

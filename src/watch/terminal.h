@@ -1,5 +1,7 @@
 #pragma once
 
+#include <termios.h>
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -48,6 +50,18 @@ class Terminal {
   std::string keys();
   /// What was written to standard error since the last call.
   std::string messages();
+};
+
+/// A terminal that another process, which this one waits for, may draw on, as it is when this is made.
+class TerminalOfAnother {
+ public:
+  TerminalOfAnother();
+  /// Where that process was killed while it had the screen: as it was.
+  void mend() const;
+
+ private:
+  bool is_there_ = false;
+  termios was_{};
 };
 
 /// Gives the terminal back at once, where a Terminal lives. May be called by a handler of signals.

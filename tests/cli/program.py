@@ -100,10 +100,10 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(done.returncode, expect, (done.stdout, done.stderr))
         return done
 
-    def start_program(self, *arguments):
+    def start_program(self, *arguments, **options):
         """Starts cotune. Its pipe holds 4 KiB and we read it unbuffered, so that it cannot run further ahead of us."""
         process = subprocess.Popen(self.command(*arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
+                                   stderr=subprocess.PIPE, bufsize=0, pipesize=4096, **options)
         self.running.append(process)
         return process
 

@@ -1,65 +1,15 @@
 """cotune train as several processes, as torchrun and Slurm start them, through its command line."""
 import json
-import os
-import random
-import shutil
 import signal
 import socket
 import subprocess
 import unittest
 
-from program import LIMIT_S, ROOT, ProgramTest
-
-EXACT = ("--set", "model.dtype=float64")
-
-
-def free_port():
-    """A port nobody listens on, below those that the system hands out by itself."""
-    while True:
-        port = random.SystemRandom().randrange(12000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
+from program import LIMIT_S
+from rank_launch import EXACT, LaunchTest, free_port, slurm, torchrun, torchrun_program
 
 
-def torchrun(rank, size, port):
-    return {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-
-def slurm(rank, size, port):
-    return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank), "SLURM_JOB_ID": "77",
-            "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)}
-
-
-class RankProcesses(ProgramTest):
-    def launch(self, *arguments, size=2, launcher=torchrun, extra=None):
-        port = free_port()
-        ranks = []
-        for rank in range(size):
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **launcher(rank, size, port), **(extra or {})}
-            ranks.append(subprocess.Popen(self.command(*arguments), env=environment, stdin=subprocess.DEVNULL,
-                                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pipesize=4096))
-        self.running += ranks
-        return ranks
-
-    def train(self, run, *options, steps=12, **launched):
-        return self.launch("train", self.jobs_file(steps=steps), "--output-dir", self.path / run, "--json", "--token-budget=256",
-                           *options, **launched)
-
-    def end_all(self, ranks, expect=0):
-        """What each wrote: (output, errors)."""
-        written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-        self.assertEqual([rank.returncode for rank in ranks], [expect] * len(ranks), written)
-        return [(output.decode(), errors.decode()) for output, errors in written]
-
-    def assert_like_one_rank(self, run, *options, bound=1e-3):
-        one = f"{run}-one"
-        self.run_program("train", self.jobs_file(steps=12), "--output-dir", self.path / one, "--json", "--token-budget=256", *options)
-        self.assert_alike(run, one, bound)
-
+class RankProcesses(LaunchTest):
     def test_leave_what_one_rank_leaves(self):
         for launcher in (torchrun, slurm):
             with self.subTest(launcher=launcher.__name__):
@@ -92,11 +42,10 @@ class RankProcesses(ProgramTest):
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 
     def test_processes_under_torchrun_itself_divide_layers(self):
-        program = ROOT / ".deps" / "venv" / "bin" / "torchrun"
-        torchrun_here = str(program) if program.exists() else shutil.which("torchrun")
-        if torchrun_here is None:
+        program = torchrun_program()
+        if program is None:
             self.skipTest("no torchrun here; scripts/install-dependencies --comparisons brings one")
-        done = subprocess.run([torchrun_here, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+        done = subprocess.run([program, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
                                "--no-python", *self.command("train", self.jobs_file(steps=12), "--output-dir", self.path / "two",
                                                             "--token-budget=256", "--parallel=tp=2", *EXACT)],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)

@@ -46,6 +46,12 @@ Environment as_torchrun_that_listens(int rank, int size, int port) {
   return environment;
 }
 
+Environment of_start(int number, int rank, int port) {
+  Environment environment = as_torchrun(rank, 2, port);
+  environment["TORCHELASTIC_RESTART_COUNT"] = std::to_string(number);
+  return environment;
+}
+
 Environment as_slurm(int rank, int size, int port) {
   return {{"SLURM_PROCID", std::to_string(rank)},
           {"SLURM_NTASKS", std::to_string(size)},
@@ -155,6 +161,23 @@ TEST(Processes, TwoOfOneRankAreNamed) {
 TEST(Processes, AMasterThatIsNotThereIsNamed) {
   RankProcess only("join nobody", as_torchrun(1, 2, free_port()));
   EXPECT_THAT(only.line(), StartsWith("error: rank 1 of 2, master 127.0.0.1:"));
+}
+
+TEST(Processes, OfALaterStartEndTheMeetingOfTheOneBeforeAndMeetAtTheSamePort) {
+  const int port = free_port();
+  RankProcess before("exchange", of_start(0, 0, port));
+  std::vector<std::unique_ptr<RankProcess>> ranks(2);
+  ranks[1] = std::make_unique<RankProcess>("exchange", of_start(1, 1, port));
+  EXPECT_THAT(before.line(), HasSubstr("a rank has been started again meanwhile"));
+  EXPECT_EQ(before.exit_status(), 0);
+  ranks[0] = std::make_unique<RankProcess>("exchange", of_start(1, 0, port));
+  expect_exchange_and_end(ranks);
+}
+
+TEST(Processes, OfAStartThatIsOverAreToldSo) {
+  const int port = free_port();
+  RankProcess first("exchange", of_start(2, 0, port)), late("exchange", of_start(1, 1, port));
+  EXPECT_THAT(late.line(), HasSubstr("the run has been started again meanwhile"));
 }
 
 TEST(Processes, OneProcessIsItsOwnGroup) {

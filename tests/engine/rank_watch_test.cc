@@ -52,6 +52,10 @@ TEST_F(HungRanks, AreNamedWithTheirActionWhenItTakesTooLong) {
 
 TEST_F(HungRanks, AreThoseThatAreSilent) {
   EXPECT_EQ(found({seen(1, 1, {}), seen(31, 31, {})}), "rank 1 on bee has not been heard of for 31 s");
+  EXPECT_EQ(found({seen(1, 1, {}), seen(31, 31, computing())}),
+            "rank 1 on bee has not been heard of for 31 s; last in forward of microbatch 3 on stage 1");
+  EXPECT_EQ(found({seen(1, 1, {}), seen(31, 31, waiting_for(0))}),
+            "rank 1 on bee has not been heard of for 31 s; it waited for rank 0 (forward of microbatch 3 on stage 1)");
 }
 
 TEST_F(HungRanks, AreAllWhereEachWaitsForAnother) {
@@ -156,14 +160,14 @@ TEST_F(WatchedRanks, EndWhenTheMasterIsGone) {
     const std::lock_guard lock(notices->mutex);
     notices->is_gone = true;
   }
-  EXPECT_EQ(end_of(0), "the board is gone");
-  EXPECT_EQ(end_of(1), "the board is gone");
+  EXPECT_EQ(end_of(0), "rank 0 on ant: the board is gone");
+  EXPECT_EQ(end_of(1), "rank 0 on ant: the board is gone");
 }
 
 TEST_F(WatchedRanks, EndWhenTheMasterDoesNotAnswer) {
   const std::lock_guard lock(notices->mutex);  // whoever asks waits
   start(3);
-  for (size_t rank = 0; rank < 2; ++rank) EXPECT_THAT(end_of(rank), HasSubstr("the master has not answered rank")) << rank;
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_THAT(end_of(rank), HasSubstr("the master, with rank 0 on ant, has not answered rank")) << rank;
   // Ends although its exchange with the master never does.
   watches.clear();
 }

@@ -159,13 +159,19 @@ void end_soon(const std::string& trouble) {
   }).detach();
 }
 
-void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s) {
+void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s, SupervisedRun* supervised) {
   links.progress = std::make_shared<RankProgress>();
-  const auto watch = std::make_shared<RankWatch>(
-      RankWatch::Settings{.rank = process.rank, .hosts = std::move(hosts), .hang_timeout_s = hang_timeout_s},
-      notice_board(process), links.progress, end_soon);
+  RankWatch::Settings settings{.rank = process.rank, .hosts = std::move(hosts), .hang_timeout_s = hang_timeout_s};
+  if (supervised != nullptr) {
+    settings.at_look = [supervised] { supervised->lives(); };
+    supervised->is_watched(hang_timeout_s);
+  }
+  const auto watch = std::make_shared<RankWatch>(std::move(settings), notice_board(process), links.progress, end_soon);
   links.control->watch_links([watch](int32_t peer) { watch->link_closed(peer); });
-  links.before_end = [watch] { watch->stand_down(); };
+  links.before_end = [watch, supervised] {
+    watch->stand_down();
+    if (supervised != nullptr) supervised->is_watched(0);
+  };
 }
 
 Link slower(const Link& a, const Link& b) {
@@ -210,20 +216,26 @@ int threads_of_process(const RunSpec& run, int32_t processes) {
   return static_cast<int>(std::max<int64_t>(1, threads / processes));
 }
 
-RankProcesses::RankProcesses(const LaunchedProcess& process) : process_(process), links_(meet(process)) {
+RankProcesses::RankProcesses(const LaunchedProcess& process, double hang_timeout_s, SupervisedRun* supervised)
+    : process_(process), links_(meet(process)) {
   ranks_.push_back({host_name(), process.local_rank, cores_of_this_process()});
   for (int32_t rank = 1; rank < process.size; ++rank) {
     const Json hello = receive_message(*links_.control, rank);
     ranks_.push_back({hello.at("host").get<std::string>(), hello.at("local_rank").get<int32_t>(),
                       hello.at("cores").get<std::vector<int32_t>>()});
   }
+  std::vector<std::string> hosts;
+  for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
+  broadcast_message(*links_.control, {{"hosts", hosts}, {"hang_timeout_s", hang_timeout_s}});
+  watch(links_, process_, std::move(hosts), hang_timeout_s, supervised);
 }
 
 RankProcesses::~RankProcesses() {
   if (links_.control == nullptr) return;
   try {
     for (int32_t rank = 1; is_set_up_ && rank < process_.size; ++rank) receive_message(*links_.control, rank);
-    broadcast_message(*links_.control, {{"end", std::uncaught_exceptions() > 0}});
+    broadcast_message(*links_.control, {{"end", for_good_ || std::uncaught_exceptions() > 0}, {"for_good", for_good_}});
+    links_.before_end();
     links_.control->barrier();
   } catch (const std::exception&) {
     // A rank is gone: the others see it as this one does.
@@ -252,7 +264,6 @@ int32_t RankProcesses::on_cores_of(size_t rank) const {
 }
 
 void RankProcesses::set_up(const RankSetup& setup) {
-  hang_timeout_s_ = setup.hang_timeout_s;
   layouts_ = setup.layouts;
   std::vector<int32_t> on_this_host, on_these_cores;
   std::vector<bool> on_first_host;
@@ -269,7 +280,6 @@ void RankProcesses::set_up(const RankSetup& setup) {
                                       {"positions", setup.positions},
                                       {"layouts", std::move(layouts)},
                                       {"model_fingerprint", setup.model_fingerprint},
-                                      {"hang_timeout_s", setup.hang_timeout_s},
                                       {"on_this_host", on_this_host},
                                       {"on_these_cores", on_these_cores},
                                       {"on_first_host", on_first_host}});
@@ -286,6 +296,11 @@ void RankProcesses::check_weight_forms(std::span<const std::string> forms) const
                      "different forms; accepted with run.portable_kernels: true, or with equal COTUNE_CPU_ISA on both",
                      name_of_rank(first, ranks_[other].host), name_of_rank(rank, ranks_[own].host));
   }
+}
+
+bool RankProcesses::end_for_good() {
+  for_good_ = links_.control != nullptr;
+  return for_good_;
 }
 
 RankLinks RankProcesses::take_links(const Backbone& own) {
@@ -305,23 +320,24 @@ RankLinks RankProcesses::take_links(const Backbone& own) {
   is_set_up_ = false;
   if (failure != nullptr) std::rethrow_exception(failure);
   check_weight_forms(forms);
-  std::vector<std::string> hosts;
-  for (const RankProcess& rank : ranks_) hosts.push_back(rank.host);
-  broadcast_message(*links_.control, {{"hosts", hosts}});
+  broadcast_message(*links_.control, Json::object());
   link_ = measure_links(*links_.control, layouts_);
   for (int32_t rank = 1; rank < process_.size; ++rank) {
     const Json speed = receive_message(*links_.control, rank);
     link_ = slower(link_, {speed.at(0).get<double>(), speed.at(1).get<double>()});
   }
-  watch(links_, process_, std::move(hosts), hang_timeout_s_);
   return std::move(links_);
 }
 
-int follow_first_rank(const LaunchedProcess& process) {
+int follow_first_rank(const LaunchedProcess& process, SupervisedRun* supervised) {
   RankLinks links = meet(process);
   leave_stopping_to_the_first_rank();
   send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}, {"cores", cores_of_this_process()}}, 0);
+  const Json meeting = receive_broadcast(*links.control);
+  watch(links, process, meeting.at("hosts").get<std::vector<std::string>>(), meeting.at("hang_timeout_s").get<double>(), supervised);
   const auto end = [&](const Json& message) {
+    if (supervised != nullptr && message.at("for_good").get<bool>()) supervised->ends_for_good();
+    links.before_end();
     links.control->barrier();
     return message.at("end").get<bool>() ? 1 : 0;
   };
@@ -342,7 +358,6 @@ int follow_first_rank(const LaunchedProcess& process) {
   if (next.contains("end")) return end(next);
   const Link link = measure_links(*links.control, follower->layouts());
   send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
-  watch(links, process, next.at("hosts").get<std::vector<std::string>>(), setup.at("hang_timeout_s").get<double>());
   return follower->serve(std::move(links));
 }
 

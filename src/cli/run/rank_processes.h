@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/run/supervised_run.h"
 #include "comm/launcher.h"
 #include "device/compute_device.h"
 #include "engine/backbone.h"
@@ -25,7 +26,6 @@ struct RankSetup {
   int64_t positions = 0;      ///< BackboneUse::positions
   std::vector<PipelineLayout> layouts;  ///< of the replicas
   std::string model_fingerprint;
-  double hang_timeout_s = default_hang_timeout_s;  ///< find_hung_rank
 };
 
 /// A rank's process, as the first one knows it.
@@ -39,11 +39,13 @@ struct RankProcess {
 
 /// The processes of a run that torchrun or Slurm has started, from the first one's side: it reads the jobs file and the data,
 /// plans, and writes everything; the others load their part of the model and do as they are told. If this is destroyed before
-/// they have been set up they end without a word.
+/// they have been set up they end without a word. All watch each other from the meeting on (rank_watch.h): where a rank is gone or hangs
+/// this process says so, and ends within seconds.
 class RankProcesses {
  public:
-  /// Meets the others. Throws as process_communicator does.
-  explicit RankProcesses(const LaunchedProcess& process);
+  /// Meets the others. hang_timeout_s: of find_hung_rank. supervised: this process, where it is; else nullptr; must stand as long as links do.
+  /// Throws as process_communicator does.
+  RankProcesses(const LaunchedProcess& process, double hang_timeout_s, SupervisedRun* supervised);
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
@@ -58,9 +60,10 @@ class RankProcesses {
 
   /// They begin to load their stages.
   void set_up(const RankSetup& setup);
-  /// When all have loaded them: the links for the run, watched from now on (rank_watch.h): where a rank is gone or hangs this
-  /// process says so, and ends within seconds. own: this process's weights. Throws what failed on a rank.
+  /// When all have loaded them: the links for the run. own: this process's weights. Throws what failed on a rank.
   RankLinks take_links(const Backbone& own);
+  /// Unless the links have been taken: when this is destroyed the others are told that no start will follow. Whether they are.
+  bool end_for_good();
   /// Between ranks that exchange messages, sums or gradients: the slowest that was measured, by messages of one byte and of 4 MiB.
   Link measured_link() const { return link_; }
 
@@ -72,12 +75,12 @@ class RankProcesses {
   RankLinks links_;
   std::vector<PipelineLayout> layouts_;
   Link link_;
-  double hang_timeout_s_ = 0;
   bool is_set_up_ = false;  ///< and the others' answers have not been taken
+  bool for_good_ = false;
 };
 
-/// Any other rank's process, from its start to its end. Returns the exit code.
-int follow_first_rank(const LaunchedProcess& process);
+/// Any other rank's process, from its start to its end. supervised: this process, where it is; else nullptr. Returns the exit code.
+int follow_first_rank(const LaunchedProcess& process, SupervisedRun* supervised);
 
 /// Threads that each of so many processes on the same cores computes with: run.threads, or all cores, divided among them;
 /// OMP_NUM_THREADS where only that says something.

@@ -21,7 +21,14 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_a
 /// Set once and never freed: the handler reads it.
 std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 
-extern "C" void on_stop_signal(int number) {
+/// Of the signals that have come: those that were sent to us, and those that our parent has passed on.
+std::atomic<int> sent{0}, passed_on{0};
+constexpr int passed_on_mark = 0x636f74;
+
+extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
+  const bool is_passed_on = info->si_code == SI_QUEUE && info->si_value.sival_int == passed_on_mark;
+  const int own = ++(is_passed_on ? passed_on : sent);
+  if (own <= (is_passed_on ? sent : passed_on)) return;
   if (!finishing) {
     remove_unfinished_files();
     if (const std::vector<std::string>* paths = removed_when_stopped) {
@@ -49,7 +56,8 @@ extern "C" void on_stop_signal(int number) {
 void catch_stop_signals() {
   if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   struct sigaction action{};
-  action.sa_handler = on_stop_signal;
+  action.sa_sigaction = on_stop_signal;
+  action.sa_flags = SA_SIGINFO;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before{};
     if (number == SIGHUP && sigaction(number, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) continue;
@@ -59,6 +67,12 @@ void catch_stop_signals() {
 
 void remove_when_stopped(const std::vector<std::filesystem::path>& paths) {
   removed_when_stopped = new std::vector<std::string>(paths.begin(), paths.end());
+}
+
+void pass_stop_signal_on(pid_t process, int number) {
+  sigval mark{};
+  mark.sival_int = passed_on_mark;
+  ::sigqueue(process, number, mark);
 }
 
 void leave_stopping_to_the_first_rank() {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <filesystem>
 #include <vector>
@@ -16,6 +18,10 @@ void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 
 /// From here on the first signal sets stop_requested(), and a second one ends the program as the signal does by default.
 void finish_before_stopping();
+
+/// For the parent of a process that catches stop signals. Where that one gets a signal itself too, as all of a terminal's foreground do,
+/// both are one.
+void pass_stop_signal_on(pid_t process, int number);
 
 /// Of a rank other than the first: launchers signal every process, and the first one ends the others when all is saved.
 void leave_stopping_to_the_first_rank();
