@@ -90,6 +90,10 @@ class ProcessRank {
   void join() { links_.join(layouts_); }
   /// All ranks end.
   void end() { links_.end(); }
+  /// RankLinks::at_loss.
+  void at_loss() {
+    if (links_.at_loss) links_.at_loss();
+  }
 
  private:
   void sum_over_ranks(at::Tensor& values, int64_t layer);

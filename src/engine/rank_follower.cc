@@ -13,7 +13,7 @@ namespace cotune {
 RankFollower::RankFollower(std::shared_ptr<Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links)
     : rank_(backbone, std::move(layouts), std::move(links)), backbone_(std::move(backbone)) {}
 
-bool RankFollower::serve() {
+bool RankFollower::serve() try {
   while (true) {
     const Json command = receive_broadcast(rank_.control());
     const RankCommand kind = command_of(command);
@@ -24,6 +24,9 @@ bool RankFollower::serve() {
     rank_.end();
     return command.at("well").get<bool>();
   }
+} catch (const CommunicationEnded&) {
+  rank_.at_loss();
+  throw;
 }
 
 void RankFollower::take(RankCommand kind, const Json& command) {

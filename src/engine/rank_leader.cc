@@ -41,6 +41,7 @@ RankLeader::RankLeader(std::shared_ptr<const Backbone> backbone, std::vector<Pip
 
 RankLeader::~RankLeader() {
   if (!is_answered_) {
+    rank_.at_loss();
     rank_.control().abort();
     return;
   }

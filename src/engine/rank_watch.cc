@@ -175,6 +175,11 @@ void RankWatch::stand_down() {
   changed_.notify_all();
 }
 
+void RankWatch::wait_for_end(std::chrono::milliseconds moment) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, moment, [this] { return over_ || has_ended_; });
+}
+
 void RankWatch::link_closed(int32_t peer) {
   {
     const std::lock_guard lock(mutex_);
@@ -203,6 +208,9 @@ void RankWatch::work() {
     }
     if (!trouble) continue;
     end_(*trouble);
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    changed_.notify_all();
     return;
   }
 }

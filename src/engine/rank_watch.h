@@ -58,6 +58,9 @@ class RankWatch {
   /// From any thread: the link to a rank has closed.
   void link_closed(int32_t peer);
 
+  /// Until `end` has been called, or a moment: for who has lost a rank and would say less of it.
+  void wait_for_end(std::chrono::milliseconds moment);
+
   /// The run is over: whoever leaves from now on may.
   void stand_down();
 
@@ -78,7 +81,7 @@ class RankWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<int32_t> closed_;
-  bool over_ = false;
+  bool over_ = false, has_ended_ = false;
   std::thread thread_, exchanging_;
 };
 

@@ -135,7 +135,7 @@ class Restarts(ProgramTest):
         self.assertTrue((self.path / "run" / "jobs" / "late" / "latest").exists())
 
     def test_a_terminal_is_mended_and_the_live_view_comes_again(self):
-        program = TerminalProgram(self.command("train", self.jobs_file(steps=1_000_000), "--output-dir", self.path / "run", "--threads=1",
+        program = TerminalProgram(self.command("train", self.jobs_file(steps=1_000_000, save_steps=0), "--output-dir", self.path / "run", "--threads=1",
                                                "--restarts=2"))
         self.addCleanup(program.close)
         program.wait_for_text("running", "tok/s")

@@ -168,6 +168,7 @@ void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::st
   }
   const auto watch = std::make_shared<RankWatch>(std::move(settings), notice_board(process), links.progress, end_soon);
   links.control->watch_links([watch](int32_t peer) { watch->link_closed(peer); });
+  links.at_loss = [watch] { watch->wait_for_end(std::chrono::milliseconds(1500)); };
   links.before_end = [watch, supervised] {
     watch->stand_down();
     if (supervised != nullptr) supervised->is_watched(0);
@@ -208,6 +209,36 @@ RankLinks meet(const LaunchedProcess& process) {
   return RankLinks([process](const std::vector<int32_t>& ranks) { return process_communicator(process, ranks); }, process.size);
 }
 
+int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supervised) {
+  send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}, {"cores", cores_of_this_process()}}, 0);
+  const Json meeting = receive_broadcast(*links.control);
+  watch(links, process, meeting.at("hosts").get<std::vector<std::string>>(), meeting.at("hang_timeout_s").get<double>(), supervised);
+  const auto end = [&](const Json& message) {
+    if (supervised != nullptr && message.at("for_good").get<bool>()) supervised->ends_for_good();
+    links.before_end();
+    links.control->barrier();
+    return message.at("end").get<bool>() ? 1 : 0;
+  };
+  const Json setup = receive_broadcast(*links.control);
+  if (setup.contains("end")) return end(setup);
+  std::unique_ptr<Follower> follower;
+  Json ready;
+  try {
+    follower = std::make_unique<Follower>(process, setup);
+    ready["weight_bytes"] = follower->weight_bytes();
+    ready["tensor_limit_bytes"] = follower->tensor_limit();
+    ready["weight_forms"] = follower->weight_forms();
+  } catch (...) {
+    ready["error"] = error_to_json(std::current_exception());
+  }
+  send_message(*links.control, ready, 0);
+  const Json next = receive_broadcast(*links.control);
+  if (next.contains("end")) return end(next);
+  const Link link = measure_links(*links.control, follower->layouts());
+  send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
+  return follower->serve(std::move(links));
+}
+
 }  // namespace
 
 int threads_of_process(const RunSpec& run, int32_t processes) {
@@ -238,7 +269,7 @@ RankProcesses::~RankProcesses() {
     links_.before_end();
     links_.control->barrier();
   } catch (const std::exception&) {
-    // A rank is gone: the others see it as this one does.
+    links_.at_loss();  // the others see it as this one does
   }
 }
 
@@ -332,33 +363,12 @@ RankLinks RankProcesses::take_links(const Backbone& own) {
 int follow_first_rank(const LaunchedProcess& process, SupervisedRun* supervised) {
   RankLinks links = meet(process);
   leave_stopping_to_the_first_rank();
-  send_message(*links.control, {{"host", host_name()}, {"local_rank", process.local_rank}, {"cores", cores_of_this_process()}}, 0);
-  const Json meeting = receive_broadcast(*links.control);
-  watch(links, process, meeting.at("hosts").get<std::vector<std::string>>(), meeting.at("hang_timeout_s").get<double>(), supervised);
-  const auto end = [&](const Json& message) {
-    if (supervised != nullptr && message.at("for_good").get<bool>()) supervised->ends_for_good();
-    links.before_end();
-    links.control->barrier();
-    return message.at("end").get<bool>() ? 1 : 0;
-  };
-  const Json setup = receive_broadcast(*links.control);
-  if (setup.contains("end")) return end(setup);
-  std::unique_ptr<Follower> follower;
-  Json ready;
   try {
-    follower = std::make_unique<Follower>(process, setup);
-    ready["weight_bytes"] = follower->weight_bytes();
-    ready["tensor_limit_bytes"] = follower->tensor_limit();
-    ready["weight_forms"] = follower->weight_forms();
-  } catch (...) {
-    ready["error"] = error_to_json(std::current_exception());
+    return follow(process, links, supervised);
+  } catch (const CommunicationEnded&) {
+    if (links.at_loss) links.at_loss();
+    throw;
   }
-  send_message(*links.control, ready, 0);
-  const Json next = receive_broadcast(*links.control);
-  if (next.contains("end")) return end(next);
-  const Link link = measure_links(*links.control, follower->layouts());
-  send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
-  return follower->serve(std::move(links));
 }
 
 }  // namespace cotune
