@@ -220,7 +220,7 @@ std::string Terminal::messages() {
   return text;
 }
 
-TerminalOfAnother::TerminalOfAnother() : is_there_(has_live_terminal() && ::tcgetattr(STDIN_FILENO, &was_) == 0) {}
+TerminalOfAnother::TerminalOfAnother() { is_there_ = has_live_terminal() && ::tcgetattr(STDIN_FILENO, &was_) == 0; }
 
 void TerminalOfAnother::mend() const {
   termios now{};
