@@ -513,8 +513,8 @@ void add_train_command(CLI::App& app) {
       ->check(CLI::Range(1.0, 86400.0));
   command
       ->add_option("--restarts", arguments->restarts,
-                   "Start a run that was killed, has crashed or has lost a rank again, from every job's last checkpoint, up to so many times "
-                   "(0; docs/training.md)")
+                   "Start a run that was killed, has crashed or has lost a rank again, from every job's last checkpoint, up to so many "
+                   "times (0; docs/training.md)")
       ->check(CLI::Range(0, 1000000));
   command->add_flag("--json", arguments->json, "Events and summary as JSON lines on standard output");
   command->add_flag("--plain", arguments->plain, "Lines in place of the live view, on a terminal too (docs/watching.md)");

@@ -34,8 +34,8 @@ struct MeetingPlace {
 };
 
 constexpr std::chrono::milliseconds look_again_after{200};
-/// What the first rank's own store is for: restart and own_restart. And what is added to a start_key where one of that start's ranks has been
-/// started again.
+/// What the first rank's own store is for: restart and own_restart. And what is added to a start_key where one of that start's ranks has
+/// been started again.
 constexpr const char* start_of_store = "cotune/start";
 constexpr const char* is_over = "over";
 
@@ -95,7 +95,9 @@ StorePointer connect_to_own_start(const LaunchedProcess& process, std::chrono::m
     } catch (const std::exception& error) {
       if (process.rank == 0 || !may_be_early(process)) throw RanksMissing(fmt::format("{}: {}", place(process), failure_text(error)));
     }
-    if (Clock::now() + look_again_after >= last) throw RanksMissing(fmt::format("{}: the first rank has not been started again", place(process)));
+    if (Clock::now() + look_again_after >= last) {
+      throw RanksMissing(fmt::format("{}: the first rank has not been started again", place(process)));
+    }
     std::this_thread::sleep_for(look_again_after);
   }
 }

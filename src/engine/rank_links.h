@@ -25,7 +25,8 @@ struct RankLinks {
   std::unique_ptr<Communicator> exchange;  ///< of all, for gradients; nullptr where there is one replica
   std::shared_ptr<RankProgress> progress;  ///< told how far this rank is; may be nullptr
   std::function<void()> before_end;        ///< called before the first link closes in order; may be empty
-  std::function<void()> at_loss;           ///< called where a message has ended by the loss of a rank: returns soon, when it is told which; may be empty
+  std::function<void()> at_loss;           ///< called where a message has ended by the loss of a rank: returns soon, when it is told
+                                           ///< which one; may be empty
 
   /// With the control group alone.
   RankLinks(NewGroup make, int32_t rank_count);

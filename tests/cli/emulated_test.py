@@ -134,7 +134,8 @@ class Emulated(ProgramTest):
         self.assertIn("checkpoints", refused)
         self.assertIn("diff_pruning chooses its entries", refused)
         plain = self.jobs_file(steps=4, jobs=("plain",))
-        for options, why in ((("--check",), "this machine's memory"), (("--sample-tokens=5",), "--sample-tokens"), (("--memory=4GiB",), "take no memory"),
+        for options, why in ((("--check",), "this machine's memory"), (("--restarts=2",), "from checkpoints"),
+                             (("--sample-tokens=5",), "--sample-tokens"), (("--memory=4GiB",), "take no memory"),
                              (("--threads=2",), "where nothing is computed"), (("--ranks=9",), "9"),
                              (("--set", "defaults.train.load_best=true", "--set", "defaults.train.eval_steps=2"), "lowest held-out loss"),
                              (("--set", "defaults.train.early_stopping_patience=2", "--set", "defaults.train.eval_steps=2"), "stops by held-out losses")):

@@ -4,8 +4,8 @@ whom it has lost, and ends with the adapters of an undisturbed run when it is re
 
     COTUNE=build/cotune python3 tests/cli/rank_failures_test.py [UNITTEST OPTIONS]
 
-COTUNE_FAILURES: how many moments of each kind (default 2). Where it is set, the times that docs/ranks.md promises are held to as well, which
-a machine that others keep busy cannot always keep; they are shown in any case. Links and disks need the rights of root.
+COTUNE_FAILURES: how many moments of each kind (default 2). Where it is set, the times that docs/ranks.md promises are held to as well,
+which a machine that others keep busy cannot always keep; they are shown in any case. Links and disks need the rights of root.
 """
 import os
 import pathlib
@@ -68,7 +68,8 @@ class TwoHosts:
         return ["ip", "netns", "exec", self.names[rank]]
 
     def forward(self, yes):
-        subprocess.run(["ip", "netns", "exec", self.names[2], "tee", self.FORWARDS], input=b"1" if yes else b"0", stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(["ip", "netns", "exec", self.names[2], "tee", self.FORWARDS], input=b"1" if yes else b"0",
+                       stdout=subprocess.DEVNULL, check=True)
 
     def mend(self):
         self.forward(True)
@@ -79,8 +80,8 @@ class TwoHosts:
 
     def close_links(self):
         """As a firewall or a switched-off interface does that says so."""
-        subprocess.run(["ip", "netns", "exec", self.names[0], "ss", "-K", "dst", "10.77.2.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                       check=True)
+        subprocess.run(["ip", "netns", "exec", self.names[0], "ss", "-K", "dst", "10.77.2.1"], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL, check=True)
 
     def close(self):
         for name in self.names:
@@ -199,8 +200,8 @@ class RankFailures(LaunchTest):
             if 0 in codes and (run / "summary.json").exists():  # it had ended, or nearly
                 shutil.rmtree(run)
                 continue
-            where = (f"{kind} {number + 1}: {layout}{', torchrun' if uses_torchrun else ''}, rank {victim}, {after_s:.2f} s after the meeting: "
-                     f"{took_s:.2f} s to the end")
+            where = (f"{kind} {number + 1}: {layout}{', torchrun' if uses_torchrun else ''}, rank {victim}, {after_s:.2f} s after the "
+                     f"meeting: {took_s:.2f} s to the end")
             print(f"  {where}", file=sys.stderr, flush=True)
             self.assertNotIn(0, codes, where)
             if not uses_torchrun:

@@ -58,7 +58,8 @@ class Restarts(ProgramTest):
     def test_where_nothing_is_saved_it_ends_with_the_third_start(self):
         environment = dict(os.environ, LD_PRELOAD=FAKES / "libfake_file_changes.so", COTUNE_KILL_AT="12",
                            ASAN_OPTIONS="verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", ""))
-        done = subprocess.run(self.command("train", self.jobs_file(save_steps=0, jobs=["plain"]), "--output-dir", self.path / "run", "--restarts=9"), env=environment,
+        jobs = self.jobs_file(save_steps=0, jobs=["plain"])
+        done = subprocess.run(self.command("train", jobs, "--output-dir", self.path / "run", "--restarts=9"), env=environment,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
         self.assertEqual(done.returncode, 128 + signal.SIGKILL, done.stderr)
         self.assertIn("restart 2 of 9", done.stderr)
@@ -71,19 +72,21 @@ class Restarts(ProgramTest):
         done = self.run_program("train", self.jobs_file(steps=4), "--restarts=-1", expect=2)
         self.assertIn("--restarts", done.stderr)
 
-    def test_an_overwritten_run_is_not_gone_on_with(self):
-        """Killed before it has begun, a start that overwrites is begun again, and not the old run resumed."""
-        run = self.path / "run"
+    def test_a_start_that_got_no_further_than_loading_does_not_go_on_with_the_run_it_overwrites(self):
+        run, fifo = self.path / "run", self.path / "fifo.yaml"
         self.run_program("train", self.jobs_file(steps=3), "--output-dir", run)
         jobs = self.jobs_file(steps=6)
         self.run_program("train", jobs, "--output-dir", self.path / "whole")
-        for change in (1, 2, 3, 4, 5, 8):
-            environment = dict(os.environ, LD_PRELOAD=FAKES / "libfake_file_changes.so", COTUNE_KILL_AT=str(change),
-                               ASAN_OPTIONS="verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", ""))
-            subprocess.run(self.command("train", jobs, "--output-dir", run, "--overwrite", "--restarts=1"), env=environment,
-                           stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S)
-            self.run_program("train", jobs, "--output-dir", run, "--overwrite", "--restarts=1")
-            self.assertEqual(self.adapters("run"), self.adapters("whole"))
+        os.mkfifo(fifo)  # each start waits in it for its jobs file
+        process = self.start_program("train", fifo, "--output-dir", run, "--overwrite", "--restarts=1")
+        with open(fifo, "w"):  # returns once the first one has opened it
+            first = run_of(process)
+            os.kill(first, signal.SIGKILL)
+            self.assertIsNotNone(run_of(process, first))
+        fifo.write_text(jobs.read_text())
+        _, errors = self.end(process, 0)
+        self.assertIn("restart 1 of 1, from its beginning", errors)
+        self.assertEqual(self.adapters("run"), self.adapters("whole"))
 
     def test_a_signal_stops_it_whoever_gets_it(self):
         whole = self.jobs_file(steps=200, save_steps=0)
@@ -135,8 +138,8 @@ class Restarts(ProgramTest):
         self.assertTrue((self.path / "run" / "jobs" / "late" / "latest").exists())
 
     def test_a_terminal_is_mended_and_the_live_view_comes_again(self):
-        program = TerminalProgram(self.command("train", self.jobs_file(steps=1_000_000, save_steps=0), "--output-dir", self.path / "run", "--threads=1",
-                                               "--restarts=2"))
+        jobs = self.jobs_file(steps=1_000_000, save_steps=0)
+        program = TerminalProgram(self.command("train", jobs, "--output-dir", self.path / "run", "--threads=1", "--restarts=2"))
         self.addCleanup(program.close)
         program.wait_for_text("running", "tok/s")
         os.kill(int((self.path / "run" / "lock").read_text()), signal.SIGKILL)
@@ -179,7 +182,8 @@ class RanksRestart(LaunchTest):
     def test_where_nothing_is_saved_all_end_with_the_third_start(self):
         fake = {"LD_PRELOAD": str(FAKES / "libfake_file_changes.so"), "COTUNE_KILL_AT": "12",
                 "ASAN_OPTIONS": "verify_asan_link_order=0:" + os.environ.get("ASAN_OPTIONS", "")}
-        ranks = self.launch("train", self.jobs_file(save_steps=0, jobs=["plain"]), "--output-dir", self.path / "run", "--restarts=9", extra=fake)
+        jobs = self.jobs_file(save_steps=0, jobs=["plain"])
+        ranks = self.launch("train", jobs, "--output-dir", self.path / "run", "--restarts=9", extra=fake)
         written = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [128 + signal.SIGKILL, 1], written)
         self.assertIn("3 starts in a row have saved nothing", written[0][1].decode())
@@ -197,9 +201,9 @@ class RanksRestart(LaunchTest):
         if program is None:
             self.skipTest("no torchrun here; scripts/install-dependencies --comparisons brings one")
         run = self.path / "run"
-        process = subprocess.Popen([program, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--no-python",
-                                    *self.command("train", self.jobs_file(steps=36), "--output-dir", run, "--token-budget=256", "--restarts=2",
-                                                  "--json", *EXACT)],
+        train = self.command("train", self.jobs_file(steps=36), "--output-dir", run, "--token-budget=256", "--restarts=2", "--json", *EXACT)
+        process = subprocess.Popen([program, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+                                    "--no-python", *train],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
         self.running.append(process)
         self.wait_for(process, is_checkpoint)

@@ -159,7 +159,8 @@ void end_soon(const std::string& trouble) {
   }).detach();
 }
 
-void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s, SupervisedRun* supervised) {
+void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s,
+           SupervisedRun* supervised) {
   links.progress = std::make_shared<RankProgress>();
   RankWatch::Settings settings{.rank = process.rank, .hosts = std::move(hosts), .hang_timeout_s = hang_timeout_s};
   if (supervised != nullptr) {

@@ -43,8 +43,8 @@ struct RankProcess {
 /// this process says so, and ends within seconds.
 class RankProcesses {
  public:
-  /// Meets the others. hang_timeout_s: of find_hung_rank. supervised: this process, where it is; else nullptr; must stand as long as links do.
-  /// Throws as process_communicator does.
+  /// Meets the others. hang_timeout_s: of find_hung_rank. supervised: this process, where it is; else nullptr; must stand as long as the
+  /// links do. Throws as process_communicator does.
   RankProcesses(const LaunchedProcess& process, double hang_timeout_s, SupervisedRun* supervised);
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;

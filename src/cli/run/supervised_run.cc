@@ -41,8 +41,6 @@ using Clock = std::chrono::steady_clock;
 
 bool is_stop(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP; }
 
-std::string signal_text(int number) { return fmt::format("signal {} ({})", number, ::strsignal(number)); }
-
 }  // namespace
 
 SupervisedRun::SupervisedRun() {
@@ -87,8 +85,8 @@ class Supervisor {
       if (ended_well() || run_.gives_up_) return exit_code();
       fruitless_starts = shared().saved > saved ? 0 : fruitless_starts + 1;
       if (run_.restart_ == settings_.restarts) {
-        tell(fmt::format("{}, after as many restarts as --restarts allows ({}); --resume goes on from every job's last checkpoint", how_it_ended(),
-                         settings_.restarts));
+        tell(fmt::format("{}, after as many restarts as --restarts allows ({}); --resume goes on from every job's last checkpoint",
+                         how_it_ended(), settings_.restarts));
         return exit_code();
       }
       ++run_.restart_;
@@ -163,8 +161,8 @@ class Supervisor {
   std::string how_it_ended() const {
     const std::string who = settings_.size > 1 ? fmt::format("rank {}", settings_.rank) : "the run";
     if (killed_for_hanging_) return fmt::format("{} did not run any more, and was killed", who);
-    return fmt::format("{} has ended {}", who,
-                       WIFSIGNALED(status_) ? "by " + signal_text(WTERMSIG(status_)) : fmt::format("with exit code {}", WEXITSTATUS(status_)));
+    if (WIFSIGNALED(status_)) return fmt::format("{} has ended by signal {} ({})", who, WTERMSIG(status_), ::strsignal(WTERMSIG(status_)));
+    return fmt::format("{} has ended with exit code {}", who, WEXITSTATUS(status_));
   }
 
   /// Ranks that end since another one has left are as many as there are; the first speaks for them.
@@ -179,7 +177,9 @@ class Supervisor {
     tell(fmt::format("{}: restart {} of {}, {}", how_it_ended(), run_.restart_, settings_.restarts, from));
     if (!settings_.json || settings_.rank != 0) return;
     survive_closed_pipes();
-    print_line(nlohmann::ordered_json{{"event", "restart"}, {"restart", run_.restart_}, {"of", settings_.restarts}, {"reason", how_it_ended()}}.dump());
+    const nlohmann::ordered_json event{
+        {"event", "restart"}, {"restart", run_.restart_}, {"of", settings_.restarts}, {"reason", how_it_ended()}};
+    print_line(event.dump());
   }
 
   void give_signals_back() {
