@@ -4,9 +4,10 @@
     COTUNE=build/cotune python3 tests/cli/documents_test.py [UNITTEST OPTIONS]
 
 A page's ```bash blocks run one after another in a folder that holds what its reader has: models, data, examples/, and a run or a
-plan where the page begins with one (SCENES). A fence that names a file, ```yaml jobs.yaml, writes it. Blocks of ```sh are for what a
-test does not have: root, a network, a GPU, a second machine, minutes. Of them, and of `commands` in text, the options are held to
-what the program's --help and the scripts know.
+plan where the page, or a block, begins with one (SCENES). A fence that names a file, ```yaml jobs.yaml, writes it. NOT_RUN names the
+blocks, all of ```sh, that a test cannot run, and why; a command in any other block is a mistake. Of them, and of `commands` in text,
+the options are held to what the program's --help and the scripts know. torchrun, Slurm and TensorBoard are used where
+scripts/install-dependencies --comparisons has installed them.
 """
 import json
 import os
@@ -18,9 +19,12 @@ import subprocess
 import sys
 import threading
 import unittest
+import urllib.request
 
+import one_machine_slurm
 from program import LIMIT_S, PROGRAM, ProgramTest
-from tiny_models import copy_model
+from terminal_screen import TerminalProgram
+from tiny_models import copy_model, write_model, write_tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests"))
@@ -30,6 +34,20 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEMO_MODEL = "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTION = r"--[a-z][a-z-]*"
 OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--long", "--gpus"}  # the program's own, torchrun's, zstd's, docker's
+COMMAND = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:build/)?(?:cotune [a-z]|(?:scripts|bench)/|"
+                     r"(?:torchrun|srun|sbatch|python3?|pip|docker|sudo|tensorboard|hf|cmake|mkdir) )", re.M)
+# Page and first line of the blocks that no test runs, and why.
+NOT_RUN = {
+    ("README.md", "scripts/demo"): "installs packages, fetches a model, and trains it for minutes",
+    ("README.md", "scripts/test"): "is what runs this test",
+    ("docs/correctness.md", "scripts/install-dependencies --comparisons"): "6 GB of packages, and minutes of training of a real model",
+    ("docs/gpu.md", "scripts/install-dependencies --cuda"): "needs an NVIDIA GPU",
+    ("docs/installing.md", "scripts/install-dependencies     # packages"): "scripts/test has run both lines before any test",
+    ("docs/installing.md", "scripts/install-dependencies     # the compiler"): "compiles the program once more",
+    ("docs/installing.md", "scripts/package deb"): "compiles the program once more, and installs a package as root",
+    ("docs/installing.md", "docker build "): "needs a container engine, and compiles the program once more",
+    ("docs/training.md", "cotune train JOBS_FILE [--set"): "is the command's form",
+}
 
 
 def blocks(page):
@@ -47,6 +65,11 @@ def blocks(page):
             current[3].append(line)
 
 
+def is_run(block):
+    _, language, file, _ = block
+    return language == "bash" and not file
+
+
 def named(page):
     return str(page.relative_to(ROOT))
 
@@ -54,12 +77,15 @@ def named(page):
 class Documents(ProgramTest):
     def setUp(self):
         super().setUp()
+        self.slurm = None
         self.cwd = self.path / "reader"
         for folder in ("bin", "build/demo/data", "build/demo/model", "models", "data"):
             (self.cwd / folder).mkdir(parents=True)
         for place in ("bin/cotune", "build/cotune"):
             (self.cwd / place).symlink_to(PROGRAM)
         shutil.copytree(ROOT / "examples", self.cwd / "examples")
+        demo = self.cwd / "examples/demo.yaml"
+        demo.write_text(re.sub(r"steps: \d+", "steps: 8", demo.read_text()))
         copy_model(self.cwd / "models/SmolLM2-135M-Instruct")
         (self.cwd / DEMO_MODEL).symlink_to(self.cwd / "models/SmolLM2-135M-Instruct")
         self.write_rows("data/support.jsonl", lambda i: self.chat(f"Where is order {i}?", f"Order {i} is on its way."))
@@ -77,9 +103,16 @@ class Documents(ProgramTest):
         (self.cwd / name).write_text("".join(json.dumps(row(i)) + "\n" for i in range(count)))
 
     def shell(self, script):
-        environment = {**os.environ, "PATH": f"{self.cwd / 'bin'}:{os.environ['PATH']}", "HOME": str(self.path)}
-        return subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=self.cwd, env=environment, stdin=subprocess.DEVNULL,
+        return subprocess.run(self.shell_command(script), cwd=self.cwd, env=self.environment(), stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+
+    def shell_command(self, script):
+        return ["bash", "-euo", "pipefail", "-c", script]
+
+    def environment(self):
+        places = (self.cwd / "bin", os.environ["PATH"], ROOT / ".deps/venv/bin")
+        of_slurm = self.slurm.environment if self.slurm is not None else {}
+        return {**os.environ, **of_slurm, "PATH": ":".join(map(str, places)), "HOME": str(self.path)}
 
     def prepare(self, script):
         done = self.shell(script)
@@ -94,13 +127,76 @@ class Documents(ProgramTest):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
             elif language == "bash":
-                done = self.shell(text)
-                self.assertEqual(done.returncode, 0, f"{named(page)}:{number}:\n{text}\n{done.stdout}\n{done.stderr}")
+                with self.subTest(f"{named(page)}:{number}"):
+                    self.prepare_block(page, text)
+                    self.run_block(text)
                 count += 1
         return count
 
+    def prepare_block(self, page, text):
+        for (name, part), prepare in self.BLOCK_SCENES.items():
+            if name == named(page) and part in text:
+                prepare(self)
+
+    def run_block(self, text):
+        for program in ("torchrun", "tensorboard"):
+            if re.search(rf"^\s*{program} ", text, re.M) and shutil.which(program, path=self.environment()["PATH"]) is None:
+                self.skipTest(f"no {program} here; scripts/install-dependencies --comparisons brings one")
+        if re.search(r"^\s*(srun|sbatch) ", text, re.M):
+            self.start_slurm()
+        if "$NODE" in text:
+            return self.run_on_two_machines(text)
+        if "cotune watch" in text:
+            return self.run_on_terminal(text)
+        if text.startswith("tensorboard "):
+            return self.run_server(text)
+        done = self.shell(text)
+        self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}\n{done.stderr}")
+
+    def start_slurm(self):
+        if self.slurm is not None:
+            return
+        if not one_machine_slurm.is_installed():
+            self.skipTest("no Slurm here, or not root; scripts/install-dependencies --comparisons brings Debian 12's")
+        self.slurm = one_machine_slurm.OneMachineSlurm(self.path / "slurm")
+        self.addCleanup(self.slurm.stop)
+
+    def run_on_two_machines(self, text):
+        """Both are this one: the block runs twice at the same time, each time as another node."""
+        environment = {**self.environment(), "FIRST_MACHINE": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        nodes = [subprocess.Popen(self.shell_command(text), cwd=self.cwd, env={**environment, "NODE": str(node)}, stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for node in range(2)]
+        self.running += nodes
+        written = [node.communicate(timeout=LIMIT_S)[0].decode() for node in nodes]
+        self.assertEqual([node.returncode for node in nodes], [0, 0], "\n".join([text, *written]))
+
+    def run_on_terminal(self, text):
+        """On a terminal whose user looks, and leaves with q."""
+        program = TerminalProgram(self.shell_command(f"cd {self.cwd}\n{text}"), **self.environment())
+        self.addCleanup(program.close)
+        program.wait_for(lambda screen: screen.is_alternate or "finished" in screen.normal)
+        program.press("q")
+        self.assertEqual(program.end(), 0)
+        self.assertIn("support-r16", program.screen.normal)
+
+    def run_server(self, text):
+        """A server that goes on until it is stopped."""
+        server = subprocess.Popen(self.shell_command("exec " + text), cwd=self.cwd, env=self.environment(), stdin=subprocess.DEVNULL,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.running.append(server)
+        log = ""
+        for line in server.stdout:
+            log += line
+            address = re.search(r"http://(?:localhost|[\w.-]+):(\d+)/", line)
+            if address:
+                with urllib.request.urlopen(f"http://localhost:{address[1]}/data/runs", timeout=LIMIT_S) as answer:
+                    self.assertIn("support-r16", json.load(answer))
+                return server.send_signal(signal.SIGINT)
+        self.fail(f"{text}\n{log}")
+
     def start_program_there(self, *arguments):
-        run = subprocess.Popen([PROGRAM, *arguments], cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        run = subprocess.Popen([PROGRAM, *arguments], cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
         self.running.append(run)
         return run
 
@@ -149,12 +245,64 @@ class Documents(ProgramTest):
             shutil.copytree(self.cwd / "runs/latest", self.cwd / "runs" / name)
         self.write_rows("questions.jsonl", lambda i: {"id": i, "prompt": f"List user {i}."}, count=3)
         self.write_rows("test.jsonl", lambda i: {"prompt": f"List user {i}.", "completion": f" SELECT {i};"}, count=3)
-        self.write_rows("reviews.jsonl", lambda i: {"prompt": f"Review {i}. Mood:", "completion": " positive" if i % 2 else " negative"}, count=4)
+        moods = (" negative", " positive")
+        self.write_rows("reviews.jsonl", lambda i: {"prompt": f"Review {i}. Mood:", "completion": moods[i % 2]}, count=4)
 
-    SCENES = {"docs/generating.md": scene_answering, "docs/evaluating.md": scene_answering, "docs/adapter-format.md": scene_trained, "docs/watching.md": scene_trained, "docs/control.md": scene_running,
+    def scene_installable(self):
+        built = pathlib.Path(PROGRAM).parent / "cmake_install.cmake"
+        if not built.exists():
+            self.skipTest(f"{PROGRAM} does not lie in a folder that cmake installs from")
+        (self.cwd / "build/cmake_install.cmake").symlink_to(built)
+
+    def scene_trained_on_gguf(self):
+        shutil.rmtree(self.cwd / "runs")
+        (self.cwd / "jobs.yaml").write_text(f"cotune: 1\nmodel: {{path: {ROOT}/tests/model_weights/data/gguf_llama/model.gguf}}\njobs:\n"
+                                            "  - {name: sql, data: {train: data/numbers.jsonl}, adapter: {r: 2}, train: {steps: 2}}\n")
+        self.write_rows("data/numbers.jsonl", lambda i: {"input_ids": [3, 4, 5, i % 8], "labels": [-100, 4, 5, i % 8]})
+        self.prepare("cotune train jobs.yaml")
+
+    def scene_emulated(self):
+        (self.cwd / "config.json").write_text(json.dumps({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 8, "num_attention_heads": 8,
+            "num_key_value_heads": 8, "head_dim": 8, "vocab_size": 64, "hidden_act": "silu", "max_position_embeddings": 128,
+            "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True}))
+        (self.cwd / "jobs.yaml").write_text(
+            "cotune: 1\nmodel: {config: config.json, weights: none}\ndefaults: {train: {batch_size: 4, steps: 2}}\njobs:\n"
+            "  - {name: a, data: {lengths: [32, 64]}, adapter: {r: 4}}\n  - {name: b, data: {lengths: [64, 128]}, adapter: {r: 4}}\n")
+        shutil.copy(ROOT / "examples/plan/16-a100-40.yaml", self.cwd / "cluster.yaml")
+        self.prepare("cotune profile config.json --seconds 0.1")
+
+    def scene_of_readme(self):
+        shutil.rmtree(self.cwd / "runs/latest", ignore_errors=True)
+        self.jobs_of_readme()
+
+    def scene_long_rows(self):
+        (self.cwd / "bench").symlink_to(ROOT / "bench")
+        self.replace_demo_model(vocabulary=5000, positions=8192)
+
+    def scene_of_three_ranks(self):
+        self.replace_demo_model(layers=2, heads=9, kv_heads=3)
+        write_tokenizer(self.cwd / DEMO_MODEL)
+
+    def replace_demo_model(self, **shape):
+        (self.cwd / DEMO_MODEL).unlink()
+        write_model(self.cwd / DEMO_MODEL, **shape)
+
+    SCENES = {"docs/generating.md": scene_answering, "docs/evaluating.md": scene_answering, "docs/adapter-format.md": scene_trained,
+              "docs/watching.md": scene_trained, "docs/control.md": scene_running, "docs/data-formats.md": scene_of_readme,
+              "docs/ranks.md": scene_of_three_ranks,
               "docs/planning.md": scene_planned, "docs/simulation.md": scene_simulated,
               "docs/tasks/continue-an-adapter.md": scene_stopped, "docs/tasks/run-out-of-memory.md": scene_planned,
               "docs/tasks/move-to-two-machines.md": scene_planned}
+    # Page, what a block holds, what is there before it runs.
+    BLOCK_SCENES = {("docs/adapter-format.md", "models/sql.gguf"): scene_trained_on_gguf,
+                    ("docs/installing.md", "cmake --install"): scene_installable,
+                    ("docs/ranks.md", "emulated:profile.json"): scene_emulated,
+                    ("docs/ranks.md", "$FIRST_MACHINE"): scene_of_readme,
+                    ("docs/ranks.md", "sbatch"): scene_of_readme,
+                    ("docs/tasks/move-to-two-machines.md", "srun"): scene_of_readme,
+                    ("docs/tasks/move-to-two-machines.md", "$FIRST_MACHINE"): scene_of_readme,
+                    ("docs/training.md", "bench/long_row.py"): scene_long_rows}
 
 
 def page_test(page):
@@ -162,17 +310,31 @@ def page_test(page):
         prepare = self.SCENES.get(named(page))
         if prepare is not None:
             prepare(self)
-        self.assertEqual(self.run_page(page), sum(language == "bash" for _, language, _, _ in blocks(page)))
+        self.assertEqual(self.run_page(page), sum(is_run(block) for block in blocks(page)))
     return test
 
 
 for page_with_commands in PAGES:
-    if any(language == "bash" for _, language, _, _ in blocks(page_with_commands)):
+    if any(is_run(block) for block in blocks(page_with_commands)):
         setattr(Documents, "test_the_commands_of_" + re.sub(r"\W", "_", named(page_with_commands)), page_test(page_with_commands))
 
 
 def help_of(*words):
     return subprocess.run([PROGRAM, *words, "--help"], capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
+
+
+class Blocks(unittest.TestCase):
+    def test_that_hold_commands_are_run_or_listed_with_the_reason(self):
+        left = dict(NOT_RUN)
+        for page in PAGES:
+            for number, language, file, text in blocks(page):
+                if language == "bash" or file or not (language == "sh" or COMMAND.search(text)):
+                    continue
+                listed = [key for key in NOT_RUN if key[0] == named(page) and text.lstrip().startswith(key[1])]
+                self.assertTrue(listed, f"{named(page)}:{number}: make it a block of ```bash, which this test runs, or list it in NOT_RUN")
+                for key in listed:
+                    left.pop(key, None)
+        self.assertEqual(left, {}, "such blocks there are no more")
 
 
 class Options(unittest.TestCase):
