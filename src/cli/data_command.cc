@@ -51,7 +51,10 @@ void show_shares(const JobSpec& job, const Dataset& train) {
 void show_job(const JobSpec& job, const JobData& data, const DataArguments& arguments,
               const ModelText& text) {
   fmt::print("job {}\n", job.name);
-  for (const FileReport& file : data.files) fmt::print("  {}\n", file.to_string());
+  for (const FileReport& file : data.files) {
+    fmt::print("  {}\n", file.to_string());
+    for (const std::string& warning : file.warnings()) fmt::print("  warning: {}\n", warning);
+  }
   if (!data.cache_file.empty()) fmt::print("  tokenized {}: {}\n", data.was_cached ? "before" : "now", data.cache_file);
   show_shares(job, data.train);
   fmt::print("  train:    {}\n", lengths_of(data.train).to_string());

@@ -151,6 +151,19 @@ std::string FileReport::to_string() const {
   return text;
 }
 
+std::vector<std::string> FileReport::warnings() const {
+  std::vector<std::string> lines;
+  const auto add = [&](int64_t count, std::string_view what) {
+    if (count == 0) return;
+    lines.push_back(fmt::format("{}: the chat template leaves out the {} of {} of its {} records, which are trained without "
+                                "(data.chat_template takes another template)",
+                                file, what, count, records));
+  };
+  add(without_tool_calls, "tool calls");
+  add(without_tools, "tools");
+  return lines;
+}
+
 bool truncate_example(Example& example, int64_t max_length, Truncation truncation) {
   const auto length = static_cast<int64_t>(example.tokens.size());
   if (max_length <= 0 || length <= max_length) return true;

@@ -11,12 +11,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 6> counts = {{{"records", &FileReport::records},
+constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 8> counts = {{{"records", &FileReport::records},
                                                                                   {"malformed", &FileReport::malformed},
                                                                                   {"repaired", &FileReport::repaired},
                                                                                   {"truncated", &FileReport::truncated},
                                                                                   {"dropped_long", &FileReport::dropped_long},
-                                                                                  {"dropped_unlearned", &FileReport::dropped_unlearned}}};
+                                                                                  {"dropped_unlearned", &FileReport::dropped_unlearned},
+                                                                                  {"without_tool_calls", &FileReport::without_tool_calls},
+                                                                                  {"without_tools", &FileReport::without_tools}}};
 
 FileReport report_of(const Json& json) {
   FileReport report;

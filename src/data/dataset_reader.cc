@@ -265,6 +265,7 @@ DataSpec eval_spec(const DataSpec& spec) {
 struct MadeExample {
   Example example;
   bool is_too_long = false, was_truncated = false, has_learned = false, is_held_out = false;
+  LeftOut left_out;
 };
 
 /// One file's examples to `part`, or, where it holds out, to both.
@@ -282,6 +283,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
     made.was_truncated = made.example.tokens.size() < whole;
     const std::vector<uint8_t>& learned = made.example.learned;
     made.has_learned = std::find(learned.begin(), learned.end(), uint8_t{1}) != learned.end();
+    if (made.has_learned) made.left_out = builder.left_out(record, format);
     made.is_held_out = holds_out && uniform(ExampleBuilder::content_key(record, format), 0) < spec.eval_fraction;
     return made;
   };
@@ -296,6 +298,8 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
       ++report.dropped_unlearned;
       return true;
     }
+    report.without_tool_calls += made.left_out.tool_calls;
+    report.without_tools += made.left_out.tools;
     ++kept;
     tokens += std::ssize(made.example.tokens);
     made.example.line = line;

@@ -217,6 +217,12 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
   return example;
 }
 
+LeftOut ExampleBuilder::left_out(const ordered_json& record, DataFormat format) const {
+  if (format == DataFormat::sharegpt) return left_out(messages_of_sharegpt(record), DataFormat::messages);
+  if (format != DataFormat::messages || !chat_template_) return {};
+  return chat_template_->left_out(record["messages"], tools_of_chat(record));
+}
+
 void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
   switch (format) {
     case DataFormat::messages: return check_chat(record);

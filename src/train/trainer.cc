@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
@@ -93,6 +94,7 @@ RunSummary Trainer::run() {
                                      options_.costs ? options_.costs->source : "a roofline"));
     });
   }
+  tell_of_data(jobs_);
   for (const auto& job : jobs_) {
     const JobStatus status = job->state().status;
     if (status == JobStatus::paused) tell([&](RunObserver& observer) { observer.on_job_paused(*job); });
@@ -138,6 +140,21 @@ RunSummary Trainer::run() {
   process_limit_.set(0);
   tell([&](RunObserver& observer) { observer.on_run_ended(summary_); });
   return summary_;
+}
+
+void Trainer::tell_of_data(std::span<const std::unique_ptr<TrainingJob>> jobs) {
+  std::set<std::string> told;
+  for (const auto& job : jobs) {
+    if (has_ended(job->state().status)) continue;
+    const JobSpec& spec = job->spec();
+    const std::string who = spec.sweep.of.empty() ? fmt::format("job `{}`", spec.name) : fmt::format("sweep `{}`", spec.sweep.of);
+    for (const FileReport& file : job->data().files) {
+      for (const std::string& warning : file.warnings()) {
+        const std::string text = fmt::format("{}: {}", who, warning);
+        if (told.insert(text).second) tell([&](RunObserver& observer) { observer.on_notice(text); });
+      }
+    }
+  }
 }
 
 std::vector<TrainingJob*> Trainer::live_jobs() const {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -261,6 +262,8 @@ class Trainer {
     return (options_.stop != nullptr && options_.stop->load()) || (options_.drained != nullptr && options_.drained->load());
   }
   void save_if_it_has_stepped(TrainingJob& job);
+  /// What is remarkable about the data of jobs that are to train (FileReport::warnings), once of all candidates of a sweep.
+  void tell_of_data(std::span<const std::unique_ptr<TrainingJob>> jobs);
   template <typename Call>
   void tell(Call call) {
     for (RunObserver* observer : options_.observers) call(*observer);

@@ -20,6 +20,7 @@ void Trainer::save_if_it_has_stepped(TrainingJob& job) {
 }
 
 void Trainer::add_jobs(std::vector<std::unique_ptr<TrainingJob>> jobs) {
+  tell_of_data(jobs);
   for (std::unique_ptr<TrainingJob>& job : jobs) {
     COTUNE_CHECK(job->index() == static_cast<int32_t>(jobs_.size()), "job {} is to be {}", job->index(), jobs_.size());
     if (rank_planner_ != nullptr) rank_planner_->add(*job);

@@ -117,6 +117,26 @@ class DataFiles(ProgramTest):
         template = f"chat_template: {ROOT}/tests/data/templates/qwen25.jinja"
         self.assertEqual(self.examples(f"train: sharegpt.jsonl, {template}"), self.examples(f"train: chats.jsonl, {template}"))
 
+    def test_tool_calls_that_the_template_leaves_out_are_told_wherever_data_are_read(self):
+        (self.path / "tools.jsonl").write_bytes(lines([{"messages": TOOL_CHAT, "tools": TOOLS}] * 3 + [{"messages": [TOOL_CHAT[0], TOOL_CHAT[3]]}]))
+        calls = f"{self.path}/tools.jsonl: the chat template leaves out the tool calls of 3 of its 4 records"
+        tools = f"{self.path}/tools.jsonl: the chat template leaves out the tools of 3 of its 4 records"
+        for time in ("now", "before"):  # a set that is cached says it too
+            shown = self.shown("train: tools.jsonl")
+            self.assertIn(f"tokenized {time}", shown)
+            self.assertIn(f"warning: {calls}", shown)
+            self.assertIn(f"warning: {tools}", shown)
+        jobs = self.write_jobs("train: tools.jsonl", ", train: {steps: 2}")
+        self.assertEqual(self.run_program("train", jobs, "--check").stdout.count(f"warning: {calls}"), 1)
+        file = json.loads(self.run_program("train", jobs, "--check", "--json").stdout)["jobs"][0]["files"][0]
+        self.assertEqual((file["without_tool_calls"], file["without_tools"]), (3, 3))
+        shown = self.run_program("train", jobs, "--output-dir", self.path / "run").stdout
+        self.assertEqual((shown.count(f"job `one`: {calls}"), shown.count(f"job `one`: {tools}")), (1, 1))
+        notices = [event["text"] for event in self.metrics("run") if event["event"] == "notice"]
+        self.assertEqual(len([text for text in notices if "leaves out" in text]), 2)
+        shown = self.shown(f"train: tools.jsonl, chat_template: {ROOT}/tests/data/templates/qwen25.jinja")
+        self.assertNotIn("leaves out", shown)
+
     def test_several_files_are_one_after_the_other(self):
         (self.path / "more.jsonl").write_bytes(lines([{"prompt": "p", "completion": "c"}]))
         text = self.shown("train: [plain.jsonl, {path: more.jsonl}]", "--count", "7")

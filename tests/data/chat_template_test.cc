@@ -91,6 +91,29 @@ TEST(ChatTemplate, LearnsToolCallsToTheEndOfTheTurn) {
             "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": 1}}\n</tool_call><|im_end|> / done<|im_end|>");
 }
 
+TEST(ChatTemplate, SaysWhetherToolsAndTheirCallsAreInTheText) {
+  const std::string call = R"("tool_calls":[{"type":"function","function":{"name":"f","arguments":{"x":1}}}])";
+  const ordered_json calls = chat(R"([{"role":"user","content":"q"},{"role":"assistant","content":"",)" + call +
+                                  R"(},{"role":"tool","content":"r"},{"role":"assistant","content":"done"}])");
+  const ordered_json tools = chat(R"([{"type":"function","function":{"name":"f","description":"d","parameters":{}}}])");
+  const auto is_left_out = [&](const ChatTemplate& used, const ordered_json& messages) {
+    const LeftOut left_out = used.left_out(messages, tools);
+    return std::pair(left_out.tool_calls, left_out.tools);
+  };
+  EXPECT_EQ(is_left_out(chat_template("qwen25"), calls), std::pair(false, false));
+  EXPECT_EQ(is_left_out(chat_template("chatml"), calls), std::pair(true, true));
+  EXPECT_EQ(is_left_out(chat_template("chatml"), chat(two_turns)), std::pair(false, true));
+  const LeftOut without_any = chat_template("chatml").left_out(chat(R"([{"role":"assistant","content":"a","tool_calls":[]}])"), chat("[]"));
+  EXPECT_FALSE(without_any.tool_calls || without_any.tools);
+  // A call beside a text is left out here, a call alone is not.
+  const ChatTemplate either("{% for m in messages %}{{ m.content or m.tool_calls|tojson }}{% endfor %}", "either", {});
+  EXPECT_EQ(is_left_out(either, calls), std::pair(false, true));
+  EXPECT_EQ(is_left_out(either, chat(R"([{"role":"assistant","content":"a",)" + call + "}]")), std::pair(true, true));
+  // Without the call this one has nothing to add up.
+  const ChatTemplate adds("{% for m in messages %}{{ '<' + (m.content or m.tool_calls[0].function.name) + '>' }}{% endfor %}", "adds", {});
+  EXPECT_FALSE(adds.left_out(calls, nullptr).tool_calls);
+}
+
 TEST(ChatTemplate, LearnsTheEndOfTurnOfAnEmptyAnswer) {
   EXPECT_EQ(learned("chatml", R"([{"role":"user","content":"q"},{"role":"assistant","content":""}])"), "<|im_end|>");
 }

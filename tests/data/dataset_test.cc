@@ -19,6 +19,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 struct Reading {
   Dataset train{"f"}, eval{"f"};
@@ -235,6 +236,23 @@ TEST(Dataset, TakesToolsAsAListOrItsJsonText) {
   EXPECT_EQ(text(R"("[{\"name\":\"f\"}]")"), text(R"([{"name":"f"}])"));
   EXPECT_EQ(text(R"("")"), text("null"));
   EXPECT_THAT(text(R"("f x")"), HasSubstr("f:1: tools: expected a list, or the JSON text of one, found a string"));
+}
+
+TEST(Dataset, CountsRecordsWhoseToolsTheTemplateLeavesOut) {
+  const std::string call = R"({"role":"assistant","content":"","tool_calls":[{"function":{"name":"f","arguments":{}}}]})";
+  const std::string answer = R"({"role":"assistant","content":"a"})";
+  const Reading reading = read("{\"messages\":[" + call + "]}\n" + R"({"messages":[)" + answer + R"(],"tools":[{"name":"f"}]})" + "\n" +
+                               R"({"messages":[)" + call + R"(],"tools":"[{\"name\":\"f\"}]"})" + "\n" +
+                               R"({"messages":[)" + answer + "]}");
+  EXPECT_EQ(reading.report.records, 4);
+  EXPECT_EQ(reading.report.without_tool_calls, 2);
+  EXPECT_EQ(reading.report.without_tools, 2);
+  EXPECT_THAT(reading.report.warnings(),
+              ElementsAre(HasSubstr("f: the chat template leaves out the tool calls of 2 of its 4 records"),
+                          HasSubstr("f: the chat template leaves out the tools of 2 of its 4 records")));
+  const FileReport sharegpt = read(sharegpt_call).report;
+  EXPECT_EQ(std::pair(sharegpt.without_tool_calls, sharegpt.without_tools), std::pair(int64_t{1}, int64_t{1}));
+  EXPECT_THAT(read("{\"messages\":[" + answer + "]}").report.warnings(), IsEmpty());
 }
 
 TEST(Dataset, RefusesDeepNestingInJsonTextsWithinRecords) {

@@ -221,6 +221,7 @@ std::vector<EvaluatedData> read_evaluated_data(const EvaluateOptions& options, c
     data.answered = answered_examples(job, read, &JobData::train, options, model, reading, mistakes);
     for (const FileReport& file : read.files) {
       if (file.truncated + file.dropped_long + file.dropped_unlearned > 0) write_to_standard_error(file.to_string() + "\n");
+      for (const std::string& warning : file.warnings()) write_to_standard_error(warning + "\n");
     }
     data.examples = std::move(read.train);
     if (!options.choices.empty() && mistakes.size() == before) data.questions = questions_of(data.answered, options, model, mistakes);

@@ -40,7 +40,9 @@ Json file_json(const FileReport& file) {
           {"repaired", file.repaired},
           {"truncated", file.truncated},
           {"dropped_long", file.dropped_long},
-          {"dropped_unlearned", file.dropped_unlearned}};
+          {"dropped_unlearned", file.dropped_unlearned},
+          {"without_tool_calls", file.without_tool_calls},
+          {"without_tools", file.without_tools}};
 }
 
 }  // namespace
@@ -51,7 +53,10 @@ void print_check(const CheckReport& report) {
     fmt::print("{:<16} {}\n", job.spec().name, lengths_of(job.data().train).to_string());
     if (!job.data().eval.empty())
       fmt::print("{:<16} held out: {}\n", "", lengths_of(job.data().eval).to_string());
-    for (const FileReport& file : job.data().files) fmt::print("{:<16} {}\n", "", file.to_string());
+    for (const FileReport& file : job.data().files) {
+      fmt::print("{:<16} {}\n", "", file.to_string());
+      for (const std::string& warning : file.warnings()) fmt::print("{:<16} warning: {}\n", "", warning);
+    }
     fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
   }
   std::map<std::string, std::vector<const TrainingJob*>> sweeps;

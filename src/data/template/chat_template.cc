@@ -120,6 +120,32 @@ TrainingText ChatTemplate::for_training(const ordered_json& messages, const orde
   return result;
 }
 
+bool ChatTemplate::renders_as(const std::string& text, const ordered_json& messages, const ordered_json& tools) const {
+  try {
+    return render(messages, {false, tools, std::nullopt}).bytes() == text;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+LeftOut ChatTemplate::left_out(const ordered_json& messages, const ordered_json& tools) const {
+  const auto holds = [](const ordered_json& list) { return !list.is_null() && !list.empty(); };
+  LeftOut found;
+  std::optional<std::string> text;
+  const auto whole = [&]() -> const std::string& {
+    if (!text) text = render(messages, {false, tools, std::nullopt}).bytes();
+    return *text;
+  };
+  for (size_t i = 0; i < messages.size() && !found.tool_calls; ++i) {
+    if (!messages[i].contains("tool_calls") || !holds(messages[i]["tool_calls"])) continue;
+    ordered_json without = messages;
+    without[i].erase("tool_calls");
+    found.tool_calls = renders_as(whole(), without, tools);
+  }
+  if (holds(tools)) found.tools = renders_as(whole(), messages, nullptr);
+  return found;
+}
+
 ByteRange ChatTemplate::learned_range(const ordered_json& messages, size_t index, const ordered_json& tools,
                                       const jinja::Text& whole, const TextEncoder& encoder) const {
   const ByteRange own = range_of(whole, static_cast<jinja::Origin>(index) + 1);

@@ -33,6 +33,12 @@ struct RenderOptions {
   std::optional<std::tm> now;        ///< what strftime_now sees; absent: the function is undefined (see jinja.h)
 };
 
+/// What a rendered chat holds nothing of, because its template does not look at it.
+struct LeftOut {
+  bool tool_calls = false;  ///< of one message at least
+  bool tools = false;       ///< the list beside the messages
+};
+
 /// A model's template. Immutable; may be used by several threads at once.
 class ChatTemplate {
  public:
@@ -65,11 +71,15 @@ class ChatTemplate {
   TrainingText for_training(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                             const TextEncoder& encoder, bool whole = false) const;
 
+  /// Renders the chat again without each message's tool calls, and without its tools: what leaves the text as it was is not in it.
+  LeftOut left_out(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+
   const std::string& name() const { return template_.name(); }
   /// Checksum of the template's source and of the special tokens: templates with an equal one render equal texts.
   const std::string& hash() const { return hash_; }
 
  private:
+  bool renders_as(const std::string& text, const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
   ByteRange learned_range(const nlohmann::ordered_json& messages, size_t index, const nlohmann::ordered_json& tools,
                           const jinja::Text& whole, const TextEncoder& encoder) const;
 
