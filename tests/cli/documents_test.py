@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 import urllib.request
 
@@ -189,10 +190,14 @@ class Documents(ProgramTest):
             log += line
             address = re.search(r"http://(?:localhost|[\w.-]+):(\d+)/", line)
             if address:
-                with urllib.request.urlopen(f"http://localhost:{address[1]}/data/runs", timeout=LIMIT_S) as answer:
-                    self.assertIn("support-r16", json.load(answer))
+                while not self.shows_run(f"http://localhost:{address[1]}/data/runs", "support-r16"):
+                    time.sleep(0.1)  # it reads the files beside answering
                 return server.send_signal(signal.SIGINT)
         self.fail(f"{text}\n{log}")
+
+    def shows_run(self, address, run):
+        with urllib.request.urlopen(address, timeout=LIMIT_S) as answer:
+            return run in json.load(answer)
 
     def start_program_there(self, *arguments):
         run = subprocess.Popen([PROGRAM, *arguments], cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

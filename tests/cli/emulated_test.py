@@ -4,6 +4,7 @@ import json
 import unittest
 
 from program import ProgramTest
+from trace_rules import checked_events
 
 CLUSTER = """cotune_cluster: 1
 nodes:
@@ -61,7 +62,7 @@ class Emulated(ProgramTest):
         self.assertIn("emulated A100-40", next(event["text"] for event in metrics if event["event"] == "notice"))
         for event in metrics:
             self.assertTrue(event["event"] in ("notice", "plan") or event["emulated"], event)
-        names = {event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "process_name"}
+        names = {event["args"]["name"] for event in checked_events(trace.read_text()) if event["name"] == "process_name"}
         self.assertIn("emulated, ranks", names)
         self.assertNotIn("measured, ranks", names)
 
@@ -82,7 +83,7 @@ class Emulated(ProgramTest):
             self.assertGreater(summary["planning"]["seconds"], 0)
             for job in summary["jobs"]:
                 self.assertEqual((job["status"], job["step"]), ("finished", 3))
-            names = {event["args"]["name"] for event in json.loads(trace.read_text())["traceEvents"] if event["name"] == "process_name"}
+            names = {event["args"]["name"] for event in checked_events(trace.read_text()) if event["name"] == "process_name"}
             self.assertIn("emulated, ranks", names)
         # What exchanges take over a network of a hundredth of the rate is in the prediction, and passes.
         slow = self.path / "slow.yaml"

@@ -9,6 +9,7 @@ import unittest
 import xml.etree.ElementTree
 
 from program import METHODS, ProgramTest
+from trace_rules import checked_events
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/plan"
 CLUSTER = """cotune_cluster: 1
@@ -190,7 +191,7 @@ class Plan(ProgramTest):
         shown = json.loads(self.plan("--json", "--output", outputs[0], "--svg", outputs[1], "--trace", outputs[2]).stdout)
         self.assertEqual(json.loads(outputs[0].read_text()), shown["plan"])
         self.assertTrue(xml.etree.ElementTree.fromstring(outputs[1].read_text()).tag.endswith("svg"))
-        self.assertTrue(json.loads(outputs[2].read_text())["traceEvents"])
+        self.assertTrue(checked_events(outputs[2].read_text()))
         errors = self.plan("--svg", outputs[1], "--replica", "99", expect=2).stderr
         self.assertRegex(errors, r"--replica: must be below \d, .*got 99")
 

@@ -6,6 +6,7 @@ import unittest
 import xml.etree.ElementTree
 
 from program import ProgramTest
+from trace_rules import checked_events
 
 CLUSTER = "cotune_cluster: 1\nnodes: [{count: 1, devices: 8, device: A40, link: pcie4}]\n"
 TRACE = """arrival_min,duration_min,job,tenant,priority,deadline_min,rows,tokens,width,gpu
@@ -122,7 +123,7 @@ class SimulateTest(ProgramTest):
         self.assertRegex(text, r"A step of <1,4>.*; \d\.\d+ times the planned ")
         self.assertIn("rank 3", text)
         self.picture(self.path / "charts" / "replica-0.svg")
-        self.assertTrue(json.loads((self.path / "trace.json").read_text())["traceEvents"])
+        self.assertTrue(checked_events((self.path / "trace.json").read_text()))
 
     def test_a_step_follows_what_the_jobs_file_says_of_the_run(self):
         usual = self.step()
@@ -171,7 +172,7 @@ class SimulateTest(ProgramTest):
         self.assertIn("rank 0", text)
         for replica in range(replicas):
             self.picture(self.path / "charts" / f"replica-{replica}.svg")
-        names = {event["args"]["name"] for event in json.loads((self.path / "trace.json").read_text())["traceEvents"] if event["name"] == "process_name"}
+        names = {event["args"]["name"] for event in checked_events((self.path / "trace.json").read_text()) if event["name"] == "process_name"}
         self.assertTrue({f"replica {replica}, ranks" for replica in range(replicas)} <= names, names)
         for arguments, message in (
                 (("--slow", "999:2"), "plan.json: --slow: there is no rank 999"),

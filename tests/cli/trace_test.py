@@ -8,6 +8,7 @@ import os
 import unittest
 
 from program import METHODS, ProgramTest
+from trace_rules import checked_events
 
 
 class Trace(ProgramTest):
@@ -17,7 +18,7 @@ class Trace(ProgramTest):
         self.run_program("train", jobs, "--output-dir", self.path / "run", "--trace", trace)
         self.run_program("train", jobs, "--output-dir", self.path / "without")
         self.assertEqual(self.adapters("run"), self.adapters("without"))
-        events = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+        events = [event for event in checked_events(trace.read_text()) if event["ph"] == "X"]
         of = {}
         for event in events:
             self.assertGreaterEqual(event["ts"], 0)
@@ -37,6 +38,14 @@ class Trace(ProgramTest):
                                 for each in rounds), event)
         trained = sum(event["real_tokens"] for event in self.metrics("run") if event["event"] == "step")
         self.assertLessEqual(trained, sum(event["args"]["tokens"] for event in of["backward"]))
+
+    def test_of_ranks_keeps_the_rules_of_the_format(self):
+        trace = self.path / "trace.json"
+        for name, options in (("stages", ["--ranks=2", "--recompute=always"]), ("replicas", ["--parallel=dp=1+pp=2"])):
+            with self.subTest(name):
+                self.run_program("train", self.jobs_file(steps=4), "--output-dir", self.path / name, "--token-budget=256", *options,
+                                 "--rank-trace", trace)
+                self.assertEqual({event["ph"] for event in checked_events(trace.read_text())}, {"C", "M", "X", "s", "f"})
 
     def test_is_refused_where_it_cannot_be_written_or_there_are_several_ranks(self):
         jobs = self.jobs_file(steps=1)

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "schedule/pipeline/render.h"
 
@@ -51,8 +53,12 @@ class TraceWriter {
   void add(const TracedRun& run) {
     run_ = &run;
     start_of_.clear();
+    tracks_of_ranks_.clear();
     for (size_t r = 0; r < run.simulation->ranks.size(); ++r) add_rank(r);
-    for (const SimulatedTransfer& transfer : run.simulation->transfers) add_transfer(transfer);
+    std::vector<SimulatedTransfer> transfers = run.simulation->transfers;
+    std::stable_sort(transfers.begin(), transfers.end(),
+                     [](const SimulatedTransfer& a, const SimulatedTransfer& b) { return a.start_s < b.start_s; });
+    for (const SimulatedTransfer& transfer : transfers) add_transfer(transfer);
   }
 
   std::string text() && { return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}}.dump(1) + "\n"; }
@@ -71,14 +77,29 @@ class TraceWriter {
     if (tracks_.insert({process, track}).second) events_.push_back(label("thread_name", process, track, name));
   }
 
+  /// The track of what takes [start_s, end_s): the given one or, where that is taken then, a further one of the same name. A viewer draws
+  /// what overlaps on one track wrongly.
+  int64_t free_track(int64_t process, int64_t track, const char* kind, const std::string& name, double start_s, double end_s) {
+    std::vector<double>& ends = ends_[{process, track}];
+    const auto found = std::find_if(ends.begin(), ends.end(), [&](double end) { return end <= run_->start_s + start_s; });
+    const int64_t lane = found - ends.begin();
+    if (found == ends.end()) ends.emplace_back();
+    ends[static_cast<size_t>(lane)] = run_->start_s + end_s;
+    const int64_t used = track + (lane << 20);
+    name_track(process, used, kind, lane == 0 ? name : fmt::format("{} ({})", name, lane + 1));
+    return used;
+  }
+
   Json slice(const std::string& name, int64_t process, int64_t track, double start_s, double end_s) const {
     return {{"name", name}, {"ph", "X"}, {"ts", microseconds(start_s)}, {"dur", 1e6 * (end_s - start_s)}, {"pid", process}, {"tid", track}};
   }
 
   void add_rank(size_t r) {
-    const int64_t track = called(static_cast<int64_t>(r));
+    const int64_t number = called(static_cast<int64_t>(r));
     const SimulatedRank& rank = run_->simulation->ranks[r];
-    name_track(ranks_process(), track, "ranks", fmt::format("rank {}", track));
+    const double start_s = rank.spans.empty() ? 0 : rank.spans.front().start_s, end_s = rank.spans.empty() ? 0 : rank.spans.back().end_s;
+    const int64_t track = free_track(ranks_process(), number, "ranks", fmt::format("rank {}", number), start_s, end_s);
+    tracks_of_ranks_.push_back(track);
     for (const SimulatedSpan& span : rank.spans) {
       const Action& action = run_->schedule->ranks[r][span.action];
       start_of_[use_of(action)] = span.start_s;
@@ -88,7 +109,7 @@ class TraceWriter {
       events_.push_back(std::move(event));
     }
     for (const MemorySample& sample : rank.memory) {
-      events_.push_back({{"name", fmt::format("bytes in flight, rank {}", track)},
+      events_.push_back({{"name", fmt::format("bytes in flight, rank {}", number)},
                          {"ph", "C"},
                          {"ts", microseconds(sample.time_s)},
                          {"pid", ranks_process()},
@@ -98,8 +119,9 @@ class TraceWriter {
 
   void add_transfer(const SimulatedTransfer& transfer) {
     const int64_t from = called(transfer.from), to = called(transfer.to);
-    const int64_t track = track_of_.try_emplace({from, to}, static_cast<int64_t>(track_of_.size())).first->second;
-    name_track(links_process(), track, "links", fmt::format("rank {} to rank {}", from, to));
+    const int64_t link = track_of_.try_emplace({from, to}, static_cast<int64_t>(track_of_.size())).first->second;
+    const int64_t track =
+        free_track(links_process(), link, "links", fmt::format("rank {} to rank {}", from, to), transfer.start_s, transfer.end_s);
     const Action& action = run_->schedule->ranks[static_cast<size_t>(transfer.from)][transfer.action];
     Json event = slice(name_of(action), links_process(), track, transfer.start_s, transfer.end_s);
     event["cat"] = to_string(action.kind);
@@ -120,7 +142,7 @@ class TraceWriter {
                        {"id", flow},
                        {"ts", microseconds(start_of_.at(use_of(action)))},
                        {"pid", ranks_process()},
-                       {"tid", to}});
+                       {"tid", tracks_of_ranks_[static_cast<size_t>(transfer.to)]}});
   }
 
   Json events_ = Json::array();
@@ -128,6 +150,8 @@ class TraceWriter {
   std::map<Use, double> start_of_;  // of every computation of the run
   std::set<int64_t> processes_;
   std::set<std::pair<int64_t, int64_t>> tracks_;
+  std::vector<int64_t> tracks_of_ranks_;  // of the run
+  std::map<std::pair<int64_t, int64_t>, std::vector<double>> ends_;  // when the tracks of a process and number are free
   std::map<std::pair<int64_t, int64_t>, int64_t> track_of_;  // of the link between two ranks
   int64_t flows_ = 0;
 };

@@ -120,9 +120,14 @@ TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
     size_t slices = 0;
     size_t starts = 0;
     std::map<int64_t, double> flow_start;
+    std::map<std::pair<int64_t, int64_t>, std::vector<std::pair<double, double>>> tracks;
     for (const nlohmann::json& event : trace["traceEvents"]) {
       const std::string phase = event["ph"];
       slices += phase == "X" ? 1 : 0;
+      if (phase == "X") {
+        const double begin = event["ts"];
+        tracks[{event["pid"], event["tid"]}].emplace_back(begin, begin + event["dur"].get<double>());
+      }
       if (phase == "s") flow_start[event["id"]] = event["ts"];
       if (phase == "f") {
         ++starts;
@@ -134,6 +139,10 @@ TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
     EXPECT_EQ(slices, spans + example.simulation.transfers.size());
     EXPECT_EQ(starts, example.simulation.transfers.size());
     EXPECT_EQ(flow_start.size(), starts);
+    for (auto& [track, taken] : tracks) {  // what overlaps has tracks of its own
+      std::sort(taken.begin(), taken.end());
+      for (size_t i = 1; i < taken.size(); ++i) EXPECT_LE(taken[i - 1].second, taken[i].first + 1e-6) << track.second;
+    }
   }
 }
 
