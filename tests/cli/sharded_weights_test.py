@@ -7,11 +7,11 @@ import rank_processes_test
 from program import METHODS, LIMIT_S, ProgramTest
 
 EXACT = rank_processes_test.EXACT
-LAUNCHED = rank_processes_test.RankProcesses
 
 
 class ShardedWeights(ProgramTest):
-    launch, train, end_all = LAUNCHED.launch, LAUNCHED.train, LAUNCHED.end_all
+    launched = rank_processes_test.RankProcesses
+    launch, train, end_all = launched.launch, launched.train, launched.end_all
 
     def setUp(self):
         super().setUp()
@@ -67,7 +67,7 @@ class ShardedWeights(ProgramTest):
                     self.skipTest("the run had ended before it could be killed")
                 self.assertEqual(ranks[1 - victim].returncode, 1, ended)
                 self.end_all(self.train(run, "--resume", "--parallel=dp=2", *EXACT))
-                LAUNCHED.assert_like_one_rank(self, run, *EXACT, bound=1e-8)
+                self.launched.assert_like_one_rank(self, run, *EXACT, bound=1e-8)
 
     def test_check_counts_slices(self):
         def peak(parallel):
@@ -81,11 +81,17 @@ class ShardedWeights(ProgramTest):
     def test_a_plan_whose_replicas_share_weights_is_followed(self):
         self.config(num_hidden_layers=2)
         jobs = self.jobs_file(steps=12)
-        self.run_program("plan", jobs, "--device", "cpu", "--devices", "2", "--output", self.path / "plan.json")
+        cluster = self.path / "two.yaml"
+        cluster.write_text("cotune_cluster: 1\nnodes: [{name: box, devices: 2, device: cpu, link: pcie4}]\n")
+        self.run_program("plan", jobs, "--cluster", cluster, "--output", self.path / "plan.json", "--set", "run.token_budget=512",
+                         "--set", "run.sharing=hybrid")
         plan = json.loads((self.path / "plan.json").read_text())
-        replica = dict(plan["replicas"][0], shards=2)
-        self.assertEqual((replica["tensor_parallel"], len(replica["stages"])), (1, 1))
-        plan["replicas"] = [replica, replica]
+        # Whatever it chose: two replicas of one device that share the weights.
+        made = plan["replicas"][0]
+        stage = dict(made["stages"][0], layers=[0, 2], embedding=True, head=True)
+        group, node, _ = stage["devices"][0]
+        one = dict(made, tensor_parallel=1, token_budget=512, buckets=[[0]], hybrid_tasks=[[0, 1, 2]], shards=2)
+        plan["replicas"] = [dict(one, stages=[dict(stage, devices=[[group, node, device]])]) for device in (0, 1)]
         (self.path / "plan.json").write_text(json.dumps(plan))
         ranks = self.launch("train", jobs, "--output-dir", self.path / "planned", "--json", "--plan", self.path / "plan.json")
         (first, _), _ = self.end_all(ranks)
@@ -95,7 +101,8 @@ class ShardedWeights(ProgramTest):
     def test_threads_share_weights_as_they_are(self):
         self.config(num_hidden_layers=2)
         for run, parallel in (("plain", "dp=2"), ("asked", "dp=2,shard")):
-            self.run_program("train", self.jobs_file(steps=6), "--output-dir", self.path / run, f"--parallel={parallel}", *EXACT)
+            self.run_program("train", self.jobs_file(steps=6), "--output-dir", self.path / run, f"--parallel={parallel}", "--dispatch=even",
+                             *EXACT)
         self.assert_equal_adapters("plain", "asked")
 
     def test_one_replica_alone_has_nobody_to_share_with(self):
