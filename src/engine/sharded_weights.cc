@@ -1,7 +1,9 @@
 #include "engine/sharded_weights.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <chrono>
@@ -124,6 +126,8 @@ void ShardedWeights::leave() noexcept {
 
 /// Takes memory that no limit counts, for it must answer where memory has run out, too.
 void ShardedWeights::answer(int32_t peer) noexcept {
+  at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
+  omp_set_num_threads(1);  // the rank's threads compute meanwhile
   try {
     const at::Tensor asked = question(0, 0);
     const int64_t* words = asked.const_data_ptr<int64_t>();

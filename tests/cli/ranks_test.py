@@ -36,7 +36,7 @@ class Ranks(ProgramTest):
         self.train("half", "--parallel=tp=2", "--ranks=2", "--rank-trace", trace, *exact)
         self.assert_alike("half", "one", 1e-8)
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
-        self.assertEqual({event["tid"] for event in forwards}, {0, 1})
+        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {0, 1})  # tracks of one rank differ above
 
     def test_interleaved_microbatches_leave_equal_adapters(self):
         exposed = []
@@ -47,8 +47,10 @@ class Ranks(ProgramTest):
         self.assertGreater(min(exposed), 0)
         done = self.train("refused", "--ranks=2", "--interleave=always", expect=2)
         self.assertIn("`interleave` belongs to ranks that divide layers, such as run.parallel tp=2", done.stderr)
-        done = self.train("refused", "--parallel=dp=1+tp=2", "--interleave=always", expect=2)
-        self.assertIn("is always, but each of 2 replicas waits for its all-reduces; accepted are auto and never", done.stderr)
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        self.train("replicas", "--parallel=dp=1+tp=2", "--interleave=always", "--sharing=temporal", *exact)
+        self.assert_alike("replicas", "one", 1e-8)
         done = self.train("refused", "--parallel=tp=2", "--interleave=always", "--recompute=always", expect=2)
         self.assertIn("rounds that recompute activations wait for every all-reduce", done.stderr)
 
@@ -74,7 +76,7 @@ class Ranks(ProgramTest):
         for rank in ranks:
             self.assertGreater(rank["exchanged_bytes"], 0)
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
-        self.assertEqual({event["tid"] for event in forwards}, {0, 1, 2})
+        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {0, 1, 2})
         self.train("unlike", "--parallel=dp=2,len=20+tp=2", "--dispatch=greedy", *exact)
         self.assert_alike("unlike", "one", 1e-8)
 
@@ -82,7 +84,7 @@ class Ranks(ProgramTest):
         done = self.train("three", "--parallel=pp=2,vp=2", expect=2)
         self.assertIn("--parallel: is pp=2,vp=2, but the model has 2 layers: at most one stage for each", done.stderr)
         done = self.train("three", "--parallel=pp=2,vp=2", "--pipeline-order=lorapp", expect=2)
-        self.assertIn("run.pipeline_order lorapp wants one stage a rank; accepted with several are auto (interleaved 1F1B) and gpipe", done.stderr)
+        self.assertIn("run.pipeline_order lorapp wants one stage a rank; accepted with several are auto, split (interleaved 1F1B) and gpipe", done.stderr)
         config = json.loads((self.path / "config.json").read_text())
         (self.path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
         exact = ("--set", "model.dtype=float64")
@@ -132,7 +134,7 @@ class Ranks(ProgramTest):
         planned, measured = names["planned, ranks"], names["measured, ranks"]
         for process in (planned, measured):
             forwards = [event for event in events if event["pid"] == process and event.get("cat") == "forward"]
-            self.assertEqual({event["tid"] for event in forwards}, {0, 1})
+            self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {0, 1})  # tracks of one rank differ above
         count = lambda process, kind: sum(event["pid"] == process and event.get("cat") == kind for event in events)
         for kind in ("forward", "optimizer_step"):
             self.assertEqual(count(planned, kind), count(measured, kind))

@@ -19,11 +19,10 @@ namespace {
 void check_interleaving(const RunSpec& run, const std::map<std::string, OptionPlace>& places, Diagnostics& mistakes) {
   const auto found = places.find("run.interleave");
   if (run.interleave != Interleave::always || found == places.end()) return;
-  const auto add = [&](const std::string& message) { mistakes.add(found->second.file, found->second.line, found->second.field, message); };
-  const size_t replicas = parallel_of(run).replicas.size();
-  if (replicas > 1) add(fmt::format("is always, but each of {} replicas waits for its all-reduces; accepted are auto and never", replicas));
   if (run.recompute == Recompute::always) {
-    add("is always, but run.recompute is always, and rounds that recompute activations wait for every all-reduce; accepted are auto and never");
+    mistakes.add(found->second.file, found->second.line, found->second.field,
+                 "is always, but run.recompute is always, and rounds that recompute activations wait for every all-reduce; accepted are auto and "
+                 "never");
   }
 }
 
