@@ -49,6 +49,14 @@ class Restarts(ProgramTest):
         self.assertEqual(self.adapters("run"), self.adapters("whole"))
         self.assertEqual(self.results("run"), self.results("whole"))
 
+    def test_goes_on_where_nobody_reads_what_is_told(self):
+        process = self.start(steps=40)
+        process.stderr.close()
+        self.crash(process)
+        for _ in process.stdout:
+            pass
+        self.assertEqual(process.wait(timeout=LIMIT_S), 0)
+
     def test_after_the_last_restart_the_exit_code_is_of_the_signal(self):
         process = self.start(steps=4000, restarts=1)
         self.crash(process, other_than=self.crash(process))

@@ -69,6 +69,9 @@ class Supervisor {
     struct sigaction by_default{};
     by_default.sa_handler = SIG_DFL;  // a child whose end is ignored leaves no status
     ::sigaction(SIGCHLD, &by_default, &child_before_);
+    struct sigaction ignored{};
+    ignored.sa_handler = SIG_IGN;  // whoever read what is told may have left
+    ::sigaction(SIGPIPE, &ignored, &pipe_before_);
     ::sigprocmask(SIG_BLOCK, &awaited_, &mask_before_);
   }
   ~Supervisor() { give_signals_back(); }
@@ -176,7 +179,6 @@ class Supervisor {
     const char* from = shared().begun ? "from every job's last checkpoint" : "from its beginning";
     tell(fmt::format("{}: restart {} of {}, {}", how_it_ended(), run_.restart_, settings_.restarts, from));
     if (!settings_.json || settings_.rank != 0) return;
-    survive_closed_pipes();
     const nlohmann::ordered_json event{
         {"event", "restart"}, {"restart", run_.restart_}, {"of", settings_.restarts}, {"reason", how_it_ended()}};
     print_line(event.dump());
@@ -184,6 +186,7 @@ class Supervisor {
 
   void give_signals_back() {
     ::sigaction(SIGCHLD, &child_before_, nullptr);
+    ::sigaction(SIGPIPE, &pipe_before_, nullptr);
     ::sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
   }
 
@@ -191,7 +194,7 @@ class Supervisor {
   const TerminalOfAnother terminal_;
   SupervisedRun run_;
   sigset_t awaited_{}, mask_before_{};
-  struct sigaction child_before_{};
+  struct sigaction child_before_{}, pipe_before_{};
   pid_t child_ = -1;
   int status_ = 0;
   bool is_stopped_ = false, killed_for_hanging_ = false;
