@@ -49,7 +49,7 @@ TEST(DividedMemory, KnowsWhichRanksRunMicrobatchesSideBySide) {
   EXPECT_EQ(at_once("tp=2", Interleave::always), 2);
   EXPECT_EQ(at_once("tp=2", Interleave::never), 1);
   EXPECT_EQ(at_once("pp=2", Interleave::automatic), 1);
-  EXPECT_EQ(at_once("tp=2+dp=1", Interleave::automatic), 1) << "replicas wait for every sum";
+  EXPECT_EQ(at_once("tp=2+dp=1", Interleave::automatic), 2) << "on those replicas that divide layers";
 }
 
 }  // namespace
