@@ -85,7 +85,7 @@ StorePointer connect_to_own_start(const LaunchedProcess& process, std::chrono::m
       const StorePointer store = connect(process, std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now()));
       if (process.launcher_listens) {
         LaunchedProcess before = process;
-        if (before.own_restart-- > 0) tell_that_it_is_over(*store, before);
+        while (before.own_restart-- > 0) tell_that_it_is_over(*store, before);
         return store;
       }
       if (process.rank == 0) put_text(*store, start_of_store, fmt::format("{} {}", process.restart, process.own_restart));
@@ -184,7 +184,9 @@ std::unique_ptr<Communicator> join(const LaunchedProcess& process, const std::ve
   const RouteToMaster mine = route_to_master(process.master_host, process.master_port);
   const auto routes = exchange_routes(meeting, process, ranks, mine, joining_time);
   const auto own = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), process.rank) - ranks.begin());
-  return gloo_communicator(meeting.group, own, static_cast<int32_t>(ranks.size()), own_address(mine, routes), joining_time);
+  // All are there: whoever does not answer within this time has ended meanwhile.
+  const std::chrono::milliseconds answering_time = std::min<std::chrono::milliseconds>(joining_time, std::chrono::minutes(1));
+  return gloo_communicator(meeting.group, own, static_cast<int32_t>(ranks.size()), own_address(mine, routes), answering_time);
 }
 
 }  // namespace

@@ -217,16 +217,9 @@ void Interpreter::run_actions(std::span<const Action> actions) {
   }
 }
 
-/// Evaluations go through the head in another way than training.
-void Interpreter::begin_activity(ActionKind kind) {
-  constexpr int32_t of_evaluations = 1000;
-  if (ShardedWeights* const weights = backbone_->sharded_weights(); weights != nullptr) {
-    weights->begin_activity(static_cast<int32_t>(kind) + (evaluating_ ? of_evaluations : 0));
-  }
-}
-
 void Interpreter::take(const Action& action) {
-  if (computes(action.kind)) begin_activity(action.kind);
+  ShardedWeights* const weights = backbone_->sharded_weights();
+  if (weights != nullptr && computes(action.kind)) weights->begin_activity(action.kind, evaluating_);
   switch (action.kind) {
     case ActionKind::forward: return action.clock < 0 ? forward(action) : run_clock(action);
     case ActionKind::recompute: return recompute(action);

@@ -107,7 +107,6 @@ class Interpreter {
   void run_actions(std::span<const Action> actions);
   double now_s() const { return clock_ != nullptr ? clock_->free_s() : steady_seconds(); }
   void take(const Action& action);
-  void begin_activity(ActionKind kind);
   void clear();
   void forward(const Action& action);
   Live& begin_forward(int32_t microbatch, int32_t stage);

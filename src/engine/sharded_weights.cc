@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "comm/host_buffer.h"
 #include "ops/memory.h"
+#include "schedule/memory.h"
 
 namespace cotune {
 namespace {
@@ -124,7 +125,7 @@ void ShardedWeights::leave() noexcept {
   group_.reset();
 }
 
-/// Takes memory that no limit counts, for it must answer where memory has run out, too.
+/// Takes memory that no limit counts (predict_weight_bytes does), for it must answer where memory has run out, too.
 void ShardedWeights::answer(int32_t peer) noexcept {
   at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
   omp_set_num_threads(1);  // the rank's threads compute meanwhile
@@ -205,29 +206,28 @@ void ShardedWeights::wait_for_answers(const std::vector<std::shared_ptr<Transfer
 
 at::Tensor ShardedWeights::rows(const at::Tensor& indices) {
   COTUNE_CHECK(group_ != nullptr, "rows are looked up before their holders have joined");
-  const at::Tensor found = at::empty({indices.numel(), rows_.size(1)}, rows_.options());
-  struct Part {
-    at::Tensor places, rows;
-  };
-  std::vector<Part> parts;
+  const auto [wanted, place, counts] = at::_unique2(indices, /*sorted=*/true, /*return_inverse=*/true);
+  const at::Tensor found = at::empty({wanted.numel(), rows_.size(1)}, rows_.options());
   std::vector<std::shared_ptr<Transfer>> arrivals;
+  const int64_t* const first = wanted.const_data_ptr<int64_t>();
   for (int32_t peer = 0; peer < holder_.count; ++peer) {
     const Range range = share_of(row_count_, peer, holder_.count);
-    const at::Tensor places = indices.ge(range.begin).logical_and_(indices.lt(range.end)).nonzero().squeeze(1);
-    if (places.numel() == 0) continue;
-    const at::Tensor own = (indices.index_select(0, places) - range.begin).contiguous();
+    const Range own = {std::lower_bound(first, first + wanted.numel(), range.begin) - first,
+                       std::lower_bound(first, first + wanted.numel(), range.end) - first};
+    const at::Tensor asked = part_of(wanted, own) - range.begin, answer = part_of(found, own);
     if (peer == holder_.index) {
-      found.index_copy_(0, places, rows_.index_select(0, own));
+      answer.copy_(rows_.index_select(0, asked));
       continue;
     }
-    parts.push_back({places, at::empty({places.numel(), rows_.size(1)}, rows_.options())});
-    arrivals.push_back(group_->receive(parts.back().rows, peer, Channel::weights));
-    arrivals.push_back(group_->send(question(0, own.numel()), peer, Channel::question));
-    arrivals.push_back(group_->send(own, peer, Channel::question));
+    for (int64_t begin = 0; begin < own.count(); begin += embedding_rows_at_once) {
+      const Range piece = {begin, std::min(begin + embedding_rows_at_once, own.count())};
+      arrivals.push_back(group_->receive(part_of(answer, piece), peer, Channel::weights));
+      arrivals.push_back(group_->send(question(0, piece.count()), peer, Channel::question));
+      arrivals.push_back(group_->send(part_of(asked, piece), peer, Channel::question));
+    }
   }
   wait_for_answers(arrivals);
-  for (const Part& part : parts) found.index_copy_(0, part.places, part.rows);
-  return found;
+  return found.index_select(0, place);
 }
 
 std::string ShardedWeights::forms() const {

@@ -21,6 +21,7 @@
 #include "comm/communicator.h"
 #include "engine/rank_progress.h"
 #include "ops/frozen_product.h"
+#include "schedule/action.h"
 
 namespace cotune {
 
@@ -51,9 +52,11 @@ class ShardedWeights : public std::enable_shared_from_this<ShardedWeights> {
   /// Ends the group: when no holder multiplies any more, or where all is over.
   void leave() noexcept;
 
-  /// What follows belongs to an action of this kind: the guess which weight comes next goes by it.
-  void begin_activity(int32_t kind) { activity_ = kind; }
-  /// Of the kept embedding: rows [n] (int64) → [n, columns]. Asks each holder for those that it has.
+  /// What follows belongs to an action of this kind: the guess which weight comes next goes by it. Evaluations go through the head in
+  /// another way than training.
+  void begin_activity(ActionKind kind, bool evaluates) { activity_ = {kind, evaluates}; }
+  /// Of the kept embedding: rows [n] (int64) → [n, columns]. Asks each holder for those that it has, once for each, embedding_rows_at_once
+  /// at a time.
   at::Tensor rows(const at::Tensor& indices);
   bool has_rows() const { return row_count_ > 0; }
 
@@ -99,10 +102,11 @@ class ShardedWeights : public std::enable_shared_from_this<ShardedWeights> {
   std::shared_ptr<RankProgress> progress_;
   std::vector<std::thread> answering_;
 
-  int32_t activity_ = 0;
+  using Activity = std::pair<ActionKind, bool>;
+  Activity activity_;
   std::optional<Gathered> used_, next_;
-  std::pair<int32_t, size_t> used_in_;  ///< the activity in which used_ was used last, and it
-  std::map<std::pair<int32_t, size_t>, size_t> followed_by_;
+  std::pair<Activity, size_t> used_in_;  ///< the activity in which used_ was used last, and it
+  std::map<std::pair<Activity, size_t>, size_t> followed_by_;
   double waited_s_ = 0;
 };
 

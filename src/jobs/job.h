@@ -166,7 +166,7 @@ enum class Interleave { automatic, never, always };
 /// How the rows of a round are dealt to replicas (train/row_dispatch.h).
 enum class DispatchRule { balanced, greedy, even };
 
-/// Which length buckets rows are dealt by: those of every round, or those that the data had when the run began (LobRA §4.3).
+/// Which length buckets rows are dealt by: those of every round, or those of all jobs' data (LobRA §4.3).
 enum class LengthBucketing { dynamic, fixed };
 
 /// The run around the jobs. Every field is also an option of `cotune train`.

@@ -320,7 +320,7 @@ void add_run(std::vector<Option>& table) {
                         {.condition = several_replicas()}));
   table.push_back(field(Section::run, "length_buckets", COTUNE_FIELD(run->length_buckets), choice_of<LengthBucketing>(),
                         "Borders of the up to 16 length buckets that rows are dealt by: `dynamic`, the best of every round; `fixed`, the best of "
-                        "all jobs' data, for all rounds.",
+                        "all jobs' data, for all rounds until a job joins. Beside fixed ones the longest row of each replica is one.",
                         {.condition = several_replicas()}));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));

@@ -76,28 +76,32 @@ MemorySource MemorySource::heap() {
 }
 
 PackedMatrix::PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory, int parts)
-    : k_(k),
-      n_(n),
-      padded_k_(padded_rows(k, dtype, parts)),
-      dtype_(dtype),
-      parts_(parts),
-      memory_(memory) {
+    : PackedMatrix(unwritten(k, n, dtype, memory, parts)) {
+  if (data_ != nullptr) std::memset(data_, 0, static_cast<size_t>(bytes()));
+}
+
+PackedMatrix PackedMatrix::unwritten(int64_t k, int64_t n, DType dtype, MemorySource memory, int parts) {
   COTUNE_CHECK(k >= 0 && n >= 0, "a packed matrix of {} by {}", k, n);
   COTUNE_CHECK(parts == 0 || (dtype == DType::f32 && parts <= largest_part_count && cpu_features().amx_bf16),
                "a matrix in {} parts", parts);
-  if (bytes() == 0) return;
-  data_ = memory_.allocate(memory_.context, static_cast<size_t>(bytes()));
-  std::memset(data_, 0, static_cast<size_t>(bytes()));
+  PackedMatrix matrix = shape_of(k, n, dtype, parts);
+  matrix.memory_ = memory;
+  if (matrix.bytes() > 0) matrix.data_ = memory.allocate(memory.context, static_cast<size_t>(matrix.bytes()));
+  return matrix;
 }
 
-int64_t PackedMatrix::bytes_for(int64_t k, int64_t n, DType dtype, int parts) {
+PackedMatrix PackedMatrix::shape_of(int64_t k, int64_t n, DType dtype, int parts) {
   PackedMatrix shape;
   shape.k_ = k;
   shape.n_ = n;
   shape.padded_k_ = padded_rows(k, dtype, parts);
   shape.dtype_ = dtype;
   shape.parts_ = parts;
-  return shape.bytes();
+  return shape;
+}
+
+int64_t PackedMatrix::bytes_for(int64_t k, int64_t n, DType dtype, int parts) {
+  return shape_of(k, n, dtype, parts).bytes();
 }
 
 PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept {

@@ -63,6 +63,8 @@ class PackedMatrix {
   PackedMatrix() = default;
   /// All zero. parts > 0 (f32 only, on a machine with AMX): in parts; what they cannot hold of an element is lost.
   PackedMatrix(int64_t k, int64_t n, DType dtype, MemorySource memory = MemorySource::heap(), int parts = 0);
+  /// Of the same shape, with bytes that mean nothing until all of them, pads too, have been copied from a matrix of this shape.
+  static PackedMatrix unwritten(int64_t k, int64_t n, DType dtype, MemorySource memory = MemorySource::heap(), int parts = 0);
   PackedMatrix(PackedMatrix&& other) noexcept;
   PackedMatrix& operator=(PackedMatrix&& other) noexcept;
   ~PackedMatrix();
@@ -108,6 +110,7 @@ class PackedMatrix {
   void read_column(int64_t j, float* values) const;
 
  private:
+  static PackedMatrix shape_of(int64_t k, int64_t n, DType dtype, int parts);  ///< without memory
   void free_memory() noexcept;
   float element(int64_t i, int64_t j) const;  ///< within the matrix
 

@@ -134,7 +134,7 @@ class PackedProduct : public FrozenProduct {
       : FrozenProduct(outline.in_features, outline.out_features), bias_(outline.bias), compute_(outline.compute), device_(outline.device) {
     const bool is_forward = form == WeightForm::forward;
     const int64_t k = is_forward ? outline.in_features : outline.out_features, n = is_forward ? outline.out_features : outline.in_features;
-    (is_forward ? for_forward_ : for_backward_) = kernels::PackedMatrix(k, n, kernel_dtype(compute_), counted_memory(), outline.parts);
+    (is_forward ? for_forward_ : for_backward_) = kernels::PackedMatrix::unwritten(k, n, kernel_dtype(compute_), counted_memory(), outline.parts);
   }
 
   at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const override {

@@ -28,6 +28,17 @@ std::vector<int32_t> DealtRound::rows_of(const JobStep& step, int32_t replica) c
   return rows;
 }
 
+RowShares row_shares(std::span<const DealtRound> rounds, int32_t replica) {
+  RowShares shares;
+  for (const DealtRound& round : rounds) {
+    for (const BatchShape& batch : round.batches) {
+      const JobStep step{batch.job, batch.step};
+      shares[step] = round.rows_of(step, replica);
+    }
+  }
+  return shares;
+}
+
 std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, const PolicyOf& policy_of,
                                           std::span<const PipelineLayout> layouts, const PlanReplica& plan_replica) {
   ReplicaPlans plans;
@@ -39,13 +50,7 @@ std::optional<ReplicaPlans> plan_replicas(std::span<const DealtRound> rounds, co
       if (!share.empty()) own.push_back(plan_step(share, policy_of(replica, i)));
     }
     plans.replicas.push_back(own.empty() ? idle_plan(layouts[replica]) : plan_replica(replica, std::move(own)));
-    RowShares& rows = plans.rows.emplace_back();
-    for (const DealtRound& round : rounds) {
-      for (const BatchShape& batch : round.batches) {
-        const JobStep step{batch.job, batch.step};
-        rows[step] = round.rows_of(step, index);
-      }
-    }
+    plans.rows.push_back(row_shares(rounds, index));
   }
   std::vector<std::vector<SharedStep>> steps;
   for (const DealtRound& round : rounds) {

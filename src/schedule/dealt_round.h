@@ -21,6 +21,9 @@ struct DealtRound {
   std::vector<int32_t> rows_of(const JobStep& step, int32_t replica) const;
 };
 
+/// Of all job steps of the rounds: the rows that a replica has.
+RowShares row_shares(std::span<const DealtRound> rounds, int32_t replica);
+
 /// Orders a replica's rounds, at least one, as plan_ranks does.
 using PlanReplica = std::function<RankPlan(size_t replica, std::vector<StepPlan> rounds)>;
 

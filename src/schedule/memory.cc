@@ -364,8 +364,13 @@ int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts
     const bool head_embeds = config.tied_embeddings && stage.has_head;
     const int64_t embedding = stage.has_embedding && !head_embeds ? vocabulary * hidden * facts.element_size : 0;
     int64_t bytes = divide_up(layers * products + embedding, facts.weight_copies) + layers * vectors;
-    if (facts.weight_copies > 1) bytes += gathered + layers * forms_of_layer * slice_alignment;
-    if (stage.has_head) bytes += hidden * a + frozen_bytes(hidden, vocabulary, facts).all;
+    const int64_t head = stage.has_head ? hidden * a + frozen_bytes(hidden, vocabulary, facts).all : 0;
+    if (facts.weight_copies > 1) {
+      const int64_t answers = embedding > 0 ? (facts.weight_copies - 1) * embedding_rows_at_once * hidden * facts.element_size : 0;
+      bytes += gathered + answers + layers * forms_of_layer * slice_alignment;
+      bytes = std::max(bytes, embedding + divide_up(embedding, facts.weight_copies));  // while it is cut, before the layers come
+    }
+    bytes += head;
     dearest = std::max(dearest, bytes);
   }
   return dearest;

@@ -39,6 +39,9 @@ struct JobFootprint {
   bool operator==(const JobFootprint&) const = default;
 };
 
+/// Of an embedding in slices, what one holder asks another for at a time (engine/sharded_weights.h).
+inline constexpr int64_t embedding_rows_at_once = 1024;
+
 /// How this machine holds things.
 struct MemoryFacts {
   int64_t element_size = 2;       ///< of the compute dtype
@@ -94,7 +97,8 @@ int64_t parameter_count(const ModelConfig& config, std::span<const AdapterShape>
 /// Bytes of the frozen model. packed: each product in panels of 32 columns, once per direction (bf16 and parts pad the
 /// other side to 32, too); products whose sizes are no multiples of 32 as they are, once. Norms and biases in the
 /// accumulation dtype. A tied embedding is read from the head. With process_stages: of the dearest one. With weight_copies: the slices of
-/// the layers' products and of the embedding, all else, and the largest form of a product twice, for those that are gathered.
+/// the layers' products and of the embedding, all else, the largest form of a product twice, for those that are gathered, and what others
+/// ask of the embedding at a time; at least the embedding beside its slice, from which it is cut.
 int64_t predict_weight_bytes(const ModelConfig& config, const MemoryFacts& facts);
 
 /// The packed form of a low-rank factor [rank, width] that a grouped call makes and frees, in panels of 32 columns: to

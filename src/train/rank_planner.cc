@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "engine/replica_rounds.h"
 #include "plan/cost/overlapped_stage.h"
 #include "plan/cost/replica_stages.h"
 #include "plan/cost/weight_sharding.h"
@@ -204,24 +205,37 @@ std::vector<int64_t> RankPlanner::splits_of(size_t replica, const StepPlan& plan
   return {least, 2 * least};
 }
 
-RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
+std::vector<std::vector<StepPlan>> RankPlanner::packings(size_t replica, std::vector<StepPlan> plans) const {
   std::vector<std::vector<StepPlan>> packings;
-  const bool trains = std::ranges::all_of(rounds, [](const JobRound& round) { return round.purpose == RoundPurpose::train; });
-  for (size_t choice = 0; trains && choice < most_splits; ++choice) {
+  const bool may_split = std::ranges::any_of(plans, [&](const StepPlan& plan) { return !splits_of(replica, plan).empty(); });
+  for (size_t choice = 0; may_split && choice < most_splits; ++choice) {
     std::vector<StepPlan> split;
-    bool differs = false;
+    bool gains = false;
     for (const StepPlan& plan : plans) {
       const std::vector<int64_t> least = splits_of(replica, plan);
       PackingPolicy policy = plan.policy;
       if (choice < least.size()) policy.least_microbatches = least[choice];
-      split.push_back(policy == plan.policy ? plan : plan_step(plan.batches, policy));
-      differs = differs || split.back().microbatches.size() > plan.microbatches.size();
+      StepPlan finer = plan_step(plan.batches, policy);
+      const bool is_finer = finer.microbatches.size() > plan.microbatches.size();
+      split.push_back(is_finer ? std::move(finer) : plan);
+      gains = gains || is_finer;
     }
-    if (differs) packings.push_back(std::move(split));
+    if (gains) packings.push_back(std::move(split));
   }
   if (packings.empty() || options_.order == RankOrder::automatic) packings.push_back(std::move(plans));
+  return packings;
+}
+
+RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced) {
+  const bool trains = std::ranges::all_of(rounds, [](const JobRound& round) { return round.purpose == RoundPurpose::train; });
+  std::vector<std::vector<StepPlan>> choices;
+  if (trains) {
+    choices = packings(replica, std::move(plans));
+  } else {
+    choices.push_back(std::move(plans));
+  }
   std::optional<OrderedRounds> best;
-  for (std::vector<StepPlan>& each : packings) {
+  for (std::vector<StepPlan>& each : choices) {
     OrderedRounds ordered = order_as_packed(replica, std::move(each), rounds);
     if (!best || ordered.plan.predicted.makespan_s < best->plan.predicted.makespan_s) best = std::move(ordered);
   }
@@ -307,15 +321,7 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
   const auto policy = [&](size_t replica, size_t round) { return policy_of(replica, plans[round].policy); };
   std::optional<ReplicaPlans> planned = plan_replicas(dealt, policy, layouts_, [&](size_t replica, std::vector<StepPlan> own) {
     std::list<Batch> batches;
-    std::vector<JobRound> shares(rounds.begin(), rounds.end());
-    for (JobRound& round : shares) {
-      std::vector<int32_t> rows;
-      for (const DealtRound& each : dealt) {
-        const auto found = each.rows_of({round.job, round.batch->step}, static_cast<int32_t>(replica));
-        rows.insert(rows.end(), found.begin(), found.end());
-      }
-      round.batch = &batches.emplace_back(round.batch->share(rows));
-    }
+    const std::vector<JobRound> shares = rounds_of_replica(rounds, row_shares(dealt, static_cast<int32_t>(replica)), batches);
     return order(replica, std::move(own), shares, priced);
   });
   if (!planned) return planned;

@@ -102,6 +102,8 @@ class RankPlanner {
   void fix_buckets();
   RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
   OrderedRounds order_as_packed(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds);
+  /// The rounds in every way to pack them that order compares; one where there is no choice. Rounds that no split cuts further stay as they are.
+  std::vector<std::vector<StepPlan>> packings(size_t replica, std::vector<StepPlan> plans) const;
   /// PackingPolicy::least_microbatches that a round is to be compared with, or cut into.
   std::vector<int64_t> splits_of(size_t replica, const StepPlan& plan) const;
   std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, const ExchangeCosts& exchanges,

@@ -16,7 +16,8 @@ namespace cotune {
 ///   balanced  LobRA Eq. 3 (LB-14) for single replicas (plan/deployment/dispatch_rows.h): the slowest is done soonest
 ///   greedy    LB-10: rows go to the replicas that are cheapest for them, those that reach equally far share by time
 ///   even      as many rows of each length bucket to every replica that takes them (LB-9)
-/// Rows stand in at most 16 length buckets (LobRA §4.3, LB-20): those that pad a round's rows least, or those of the borders that are given.
+/// Rows stand in length buckets (LobRA §4.3, LB-20): at most 16, those that pad a round's rows least, or those of the borders that are given
+/// and of what each replica takes at most.
 /// Pure: equal rounds are dealt alike.
 class RowDispatcher {
  public:

@@ -354,8 +354,10 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
 
 StepPlan Trainer::plan_of(size_t place, const std::vector<JobRound>& rounds) {
   StepPlan plan = step_plan_of(place, rounds);
-  const std::vector<TokenCounts> counts = count_tokens(plan);
-  for (size_t i = 0; i < rounds.size(); ++i) round_tokens_[{rounds[i].job, rounds[i].batch->step}] = counts[i];
+  if (ranks_ == nullptr) {  // else as the ranks pack it (count_tokens_of)
+    const std::vector<TokenCounts> counts = count_tokens(plan);
+    for (size_t i = 0; i < rounds.size(); ++i) round_tokens_[{rounds[i].job, rounds[i].batch->step}] = counts[i];
+  }
   tell([&](RunObserver& observer) { observer.on_plan(plan, rounds); });
   return plan;
 }

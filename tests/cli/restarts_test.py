@@ -24,8 +24,8 @@ def is_checkpoint(event):
 
 
 class Restarts(ProgramTest):
-    def start(self, *options, steps=12, restarts=3, save_steps=3, **how):
-        return self.start_program("train", self.jobs_file(steps=steps, save_steps=save_steps), "--output-dir", self.path / "run", "--json",
+    def start(self, *options, run="run", steps=12, restarts=3, save_steps=3, **how):
+        return self.start_program("train", self.jobs_file(steps=steps, save_steps=save_steps), "--output-dir", self.path / run, "--json",
                                   f"--restarts={restarts}", *options, **how)
 
     def crash(self, process, number=signal.SIGKILL, other_than=None):
@@ -48,6 +48,20 @@ class Restarts(ProgramTest):
         self.assertIn("the run has ended by signal 11 (Segmentation fault): restart 2 of 3, from", errors)
         self.assertEqual(self.adapters("run"), self.adapters("whole"))
         self.assertEqual(self.results("run"), self.results("whole"))
+
+    def test_killed_as_soon_as_its_folder_holds_it_it_goes_on(self):
+        for attempt in range(3):
+            with self.subTest(attempt):
+                process = self.start(run=f"run{attempt}", steps=6)
+                while not (self.path / f"run{attempt}" / "run.json").exists():
+                    self.assertIsNone(process.poll())
+                trains = run_of(process)
+                if trains is not None:
+                    os.kill(trains, signal.SIGKILL)
+                for _ in process.stdout:
+                    pass
+                self.assertEqual(process.wait(timeout=LIMIT_S), 0, process.stderr.read())
+                process.stderr.close()
 
     def test_goes_on_where_nobody_reads_what_is_told(self):
         process = self.start(steps=40)

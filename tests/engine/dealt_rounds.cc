@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "base/random.h"
+#include "engine/replica_rounds.h"
 #include "schedule/dealt_round.h"
 
 namespace cotune::testing {
@@ -21,20 +22,6 @@ DealtRound dealt(const StepPlan& round, uint64_t key, size_t replicas) {
     }
   }
   return result;
-}
-
-/// The rounds with the rows that a replica has of them.
-std::vector<JobRound> shares_of(std::span<const JobRound> rounds, std::span<const DealtRound> dealt, size_t replica, std::list<Batch>& batches) {
-  std::vector<JobRound> shares(rounds.begin(), rounds.end());
-  for (JobRound& round : shares) {
-    std::vector<int32_t> rows;
-    for (const DealtRound& each : dealt) {
-      const auto own = each.rows_of({round.job, round.batch->step}, static_cast<int32_t>(replica));
-      rows.insert(rows.end(), own.begin(), own.end());
-    }
-    round.batch = &batches.emplace_back(round.batch->share(rows));
-  }
-  return shares;
 }
 
 /// The rounds' jobs that have not stepped, round by round.
@@ -70,7 +57,7 @@ std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, con
     std::list<Batch> batches;
     std::vector<JobRound> shares;
     if (side_by_side != nullptr) {
-      shares = shares_of(side_by_side->rounds, dealt_rounds, replica, batches);
+      shares = rounds_of_replica(side_by_side->rounds, row_shares(dealt_rounds, static_cast<int32_t>(replica)), batches);
       options.interleave = Interleave::always;
       options.graphs = graphs_of(side_by_side->config, layout, shares, uneven_times);
     }

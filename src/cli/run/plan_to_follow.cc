@@ -88,11 +88,7 @@ std::optional<FollowedRun> follow_plan(const Plan& planned, const std::string& n
   if (plan.sharing == Sharing::hybrid) followed.tasks = FollowedTasks{plan.replicas.front().hybrid_tasks, name};
   for (const FollowedReplica& replica : plan.replicas) {
     followed.layouts.push_back(replica.layout);
-    if (plan.replicas.size() > 1) {
-      followed.packing.push_back({replica.token_budget, replica.hybrid_tasks, replica.least_microbatches});
-    } else if (replica.least_microbatches > 1) {
-      followed.packing.push_back({.least_microbatches = replica.least_microbatches});
-    }
+    followed.packing.push_back({replica.token_budget, replica.hybrid_tasks, replica.least_microbatches});
   }
   return followed;
 }

@@ -18,7 +18,7 @@ namespace cotune {
 struct FollowedRun {
   std::optional<FollowedTasks> tasks;   ///< sharing hybrid: those of the first replica
   std::vector<PipelineLayout> layouts;  ///< of the replicas
-  std::vector<FollowedPacking> packing;  ///< of the replicas, where there are several
+  std::vector<FollowedPacking> packing;  ///< of the replicas
 };
 
 /// Of `cotune train --plan FILE`: what the plan says becomes the run's: replicas, stages, order, sharing, layout, chunk size, token

@@ -29,7 +29,7 @@ void check_interleaving(const RunSpec& run, const std::map<std::string, OptionPl
 }  // namespace
 
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
-                 int32_t launched, const std::string& plan, Diagnostics& mistakes) {
+                 const LaunchedRanks& launched, const std::string& plan, Diagnostics& mistakes) {
   check_interleaving(run, places, mistakes);
   const auto found = places.find(names_degrees(run) ? "run.parallel" : "run.ranks");
   if (found == places.end() && plan.empty()) return;
@@ -37,10 +37,10 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   const auto add = [&](const std::string& message) { mistakes.add(place.file, place.line, place.field, message); };
   const Parallel parallel = parallel_of(run);
   const std::string given = names_degrees(run) ? run.parallel : std::to_string(run.ranks);
-  if (launched > 0 && run.ranks != launched && found == places.end()) {
-    add(fmt::format("are of {} devices, but {} processes were launched, each of which is one", run.ranks, launched));
-  } else if (launched > 0 && run.ranks != launched) {
-    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched));
+  if (launched.count > 0 && run.ranks != launched.count && found == places.end()) {
+    add(fmt::format("are of {} devices, but {} processes were launched, each of which is one", run.ranks, launched.count));
+  } else if (launched.count > 0 && run.ranks != launched.count) {
+    add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched.count));
   }
   if (run.parallel != parallel_as_planned && parallel.stages() > config.layer_count) {
     add(fmt::format("is {}, but the model has {} layers: at most one {} for each", given, config.layer_count,
@@ -52,6 +52,9 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   if (!orders_several && std::ranges::any_of(parallel.replicas, has_several)) {
     add(fmt::format("is {}, but run.pipeline_order {} wants one stage a rank; accepted with several are auto, split (interleaved 1F1B) and gpipe",
                     given, name_of(run.pipeline_order)));
+  }
+  if (launched.count > 0 && !launched.on_cpu && parallel.shards_weights()) {
+    add(fmt::format("is {}, but shard is for processes that compute on the CPU: slices would go from device to device through the host", given));
   }
   if (!std::ranges::all_of(parallel.tensor(), [&](int64_t degree) { return can_be_sharded(config, degree); })) {
     add(fmt::format("is {}, but the model has {} heads, {} kv heads and {} inner features; accepted are tp {}: they divide heads "

@@ -12,10 +12,15 @@
 
 namespace cotune {
 
-/// Adds a mistake where the model cannot be divided among so many ranks, here. launched: processes of a launcher; 0: none. plan: the
-/// file that the division is of; "": none.
+/// The processes of a launcher.
+struct LaunchedRanks {
+  int32_t count = 0;  ///< 0: there is none
+  bool on_cpu = true;
+};
+
+/// Adds a mistake where the model cannot be divided among so many ranks, here. plan: the file that the division is of; "": none.
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
-                 int32_t launched, const std::string& plan, Diagnostics& mistakes);
+                 const LaunchedRanks& launched, const std::string& plan, Diagnostics& mistakes);
 
 /// The same where there is nothing to trace, or no folder for the file.
 void check_rank_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);

@@ -237,7 +237,9 @@ int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supe
   if (next.contains("end")) return end(next);
   const Link link = measure_links(*links.control, follower->layouts());
   send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
-  return follower->serve(std::move(links));
+  RankLinks taken = std::move(links);
+  links.at_loss = taken.at_loss;  // for whom a loss ends
+  return follower->serve(std::move(taken));
 }
 
 }  // namespace

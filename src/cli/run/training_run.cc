@@ -1,0 +1,421 @@
+#include "cli/run/training_run.h"
+
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "base/diagnostics.h"
+#include "base/error.h"
+#include "cli/inputs/backbone_parts.h"
+#include "cli/inputs/run_setup.h"
+#include "cli/planning/profile_fingerprint.h"
+#include "cli/run/emulated_run.h"
+#include "cli/run/memory_check.h"
+#include "cli/run/plan_to_follow.h"
+#include "cli/run/planned_division.h"
+#include "cli/run/rank_checks.h"
+#include "cli/run/rank_processes.h"
+#include "cli/run/rank_trace.h"
+#include "cli/run/resumed_jobs.h"
+#include "cli/run/run_control.h"
+#include "cli/run/run_prediction.h"
+#include "cli/run/run_recorder.h"
+#include "cli/run/run_report.h"
+#include "cli/run/run_trace.h"
+#include "cli/run/sample_answers.h"
+#include "cli/run/saved_progress.h"
+#include "cli/run/start_check.h"
+#include "cli/run/supervised_run.h"
+#include "cli/terminal/json_events.h"
+#include "cli/terminal/live_run.h"
+#include "cli/terminal/output.h"
+#include "cli/terminal/progress.h"
+#include "cli/terminal/stop_signals.h"
+#include "engine/backbone.h"
+#include "engine/rank_leader.h"
+#include "jobs/emulated_file.h"
+#include "jobs/jobs_file.h"
+#include "jobs/parallel.h"
+#include "model/config/tensor_shard.h"
+#include "ops/backend.h"
+#include "ops/memory.h"
+#include "train/emulated_times.h"
+#include "train/metrics_file.h"
+#include "train/run_folder.h"
+#include "train/sweep_folder.h"
+#include "train/tensorboard_log.h"
+#include "train/trainer.h"
+
+namespace cotune {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A profile of this very device, with its fits.
+struct CheckedProfile {
+  Profile profile;
+  MeasuredTimes times;
+};
+
+std::unique_ptr<CheckedProfile> profile_for(const std::string& file, const ModelConfig& config, at::ScalarType compute,
+                                            const ComputeDevice& device, const RanksHere& ranks) {
+  if (file.empty()) return nullptr;
+  Profile profile = read_profile(file);
+  check_fingerprint(profile, fingerprint_here(config, compute, device, ranks), file);
+  MeasuredTimes times(profile, config, file);
+  return std::make_unique<CheckedProfile>(CheckedProfile{std::move(profile), std::move(times)});
+}
+
+RanksHere ranks_here(const RunSpec& run, const RankProcesses* processes) {
+  if (processes != nullptr) return {.ranks = processes->on_host_of(0)};  // each has its threads already
+  return {.ranks = run.ranks, .threads = std::max<int64_t>(1, omp_get_max_threads() / run.ranks)};
+}
+
+int64_t longest_row(const std::vector<JobData>& data) {
+  int64_t longest = 0;
+  for (const JobData& job : data) {
+    for (const Dataset* dataset : {&job.train, &job.eval})
+      longest = std::max(longest, lengths_of(*dataset).max);
+  }
+  return longest;
+}
+
+constexpr const char* ends_here =
+    "{}\nThe run ends here. Once that is mended, --resume goes on from every job's last checkpoint.";
+
+RunSummary run_to_the_end(Trainer& trainer) {
+  try {
+    return trainer.run();
+  } catch (const CommunicationEnded& error) {
+    throw SystemError(fmt::format(ends_here, error.what()));
+  } catch (const SystemError& error) {
+    throw SystemError(fmt::format(ends_here, error.what()));
+  }
+}
+
+/// Options that mean nothing where nothing is computed, and a launcher, whose processes do not share a clock.
+void check_emulated(const TrainArguments& arguments, const std::map<std::string, OptionPlace>& run_places, const JobsFile& jobs_file,
+                    bool is_launched, Diagnostics& mistakes) {
+  const auto refuse = [&](const char* option, const char* why) { mistakes.add(option, 0, "", fmt::format("{}, and run.device is emulated", why)); };
+  if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are those of a trained adapter");
+  if (arguments.resume) refuse("--resume", "a run is resumed from checkpoints");
+  if (arguments.restarts > 0) refuse("--restarts", "a run is started again from checkpoints");
+  if (arguments.check) refuse("--check", "says what a run takes of this machine's memory");
+  if (!arguments.profile.empty()) refuse("--profile", "times are those of the file of run.device");
+  if (is_launched) refuse("run.device", "ranks are processes of a launcher; accepted are threads of one program (run.ranks)");
+  if (jobs_file.run.parallel == parallel_as_planned) refuse("run.parallel", "is auto, for which the planner would choose among divisions of this machine; accepted are stages, and degrees");
+  if (parallel_of(jobs_file.run).shards_weights()) refuse("run.parallel", "has shard, and there are no weights; `cotune plan` says what they would take");
+  check_emulated_run(run_places, mistakes);
+  for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
+}
+
+RunFolder::Start start_of(const TrainArguments& arguments) {
+  using Start = RunFolder::Start;
+  return arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh;
+}
+
+ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mistakes) {
+  try {
+    return choose_device(run.device, "run.device", {}, local_rank);
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
+}
+
+std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& model, const ModelConfig& config, Diagnostics& mistakes) {
+  try {
+    return read_emulated_times(emulated_file(run.device), config, model.dtype, parallel_of(run));
+  } catch (const UserError& error) {
+    mistakes.add("", 0, "", error.what());
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+int train(TrainArguments arguments, RankProcesses* processes, std::chrono::steady_clock::time_point program_start) {
+  catch_stop_signals();
+  Diagnostics mistakes;
+  JobsFileReading reading =
+      read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
+  const int32_t processes_here = processes != nullptr ? processes->on_host_of(0) : 1;
+  ComputeDevice device =
+      device_for(reading.jobs_file.run, processes != nullptr ? processes->process().local_rank : 0, mistakes);
+  if (!device.notice.empty()) fmt::print(stderr, "{}\n", device.notice);
+  if (processes != nullptr || reading.jobs_file.run.threads > 0) {
+    omp_set_num_threads(threads_of_process(reading.jobs_file.run, processes != nullptr ? processes->on_cores_of(0) : 1));
+  }
+  std::unique_ptr<PortableKernels> portable;
+  if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
+
+  const bool holds_run = fs::exists(fs::path(reading.jobs_file.run.output) / "run.json");
+  // A start that was to be the first has found that there was none before its own.
+  const bool own_start_began = arguments.supervised != nullptr &&
+                               (arguments.supervised->resumes() || (arguments.supervised->restart() > 0 && !arguments.overwrite && holds_run));
+  const bool goes_on = arguments.is_restart && !own_start_began && !arguments.resume && holds_run;
+  if (goes_on) {
+    fmt::print(stderr, "{}: was started again, and goes on from every job's last checkpoint\n", reading.jobs_file.run.output);
+  }
+  if (own_start_began || goes_on) {
+    arguments.resume = true;
+    arguments.overwrite = false;
+  }
+  if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
+  const bool run_is_sound = reading.run;
+  const size_t own_jobs = reading.jobs_file.jobs.size();
+  if (arguments.resume && reading.run) take_up_job_changes(reading, mistakes);
+  const std::map<std::string, OptionPlace> run_places = reading.run_places;
+  const DataReading data_reading(reading.jobs_file.run);
+  RunInputs inputs = read_inputs(std::move(reading), data_reading, mistakes);
+  const JobsFile& jobs_file = inputs.jobs_file;
+  const RunSpec& run = jobs_file.run;
+  const ModelFiles& files = inputs.model.files;
+  if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
+    mistakes.add("--sample-tokens", 0, "", "needs a model with a tokenizer, to read the prompt and the answer");
+  }
+  if (arguments.hang_timeout_s && processes == nullptr) {
+    mistakes.add("--hang-timeout", 0, "", "belongs to processes that torchrun or Slurm has started, and this is one alone");
+  }
+  if (arguments.sample_tokens > 0 && processes != nullptr) {
+    mistakes.add("--sample-tokens", 0, "", "needs the whole model in one process: `cotune generate` answers when the run is over");
+  }
+  std::optional<EmulatedTimes> emulated;
+  if (device.is_emulated()) {
+    check_emulated(arguments, run_places, jobs_file, processes != nullptr, mistakes);
+    if (inputs.model.has_config) emulated = times_for(run, jobs_file.model, files.config, mistakes);
+    if (emulated) device.name = emulated->device->name;
+  }
+  const at::ScalarType compute = emulated ? torch_dtype(emulated->dtype) : compute_dtype(jobs_file.model, device);
+  std::optional<FollowedRun> followed;
+  if (!arguments.plan.empty() && run_is_sound) {
+    const Parallel asked = parallel_of(run);
+    std::map<std::string, OptionPlace> places = run_places;
+    if (processes != nullptr) places.erase("run.ranks");  // the launcher's; check_ranks compares it
+    followed = follow_plan(arguments.plan, inputs.jobs_file, own_jobs, places, inputs.model.has_config ? &files.config : nullptr,
+                           dtype_name(compute), mistakes);
+    if (device.is_emulated() && parallel_of(run) != asked) {
+      mistakes.add("--plan", 0, "", fmt::format("is for ranks {}, and run.device is emulated: give them by run.parallel too", run.parallel));
+    }
+  }
+  if (run_is_sound && parallel_of(run).divides_layers()) {
+    const auto refuse = [&](const char* option, const char* why) {
+      mistakes.add(option, 0, "", fmt::format("{}, but run.parallel is {}: take it away, or let ranks have whole layers", why, run.parallel));
+    };
+    if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are written by one rank that has the whole model");
+    if (!arguments.profile.empty()) refuse("--profile", "profiles are of whole layers");
+  }
+  if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
+  if (!arguments.trace.empty() && run_is_sound) check_run_trace(arguments.trace, run, mistakes);
+  if (inputs.model.has_config && run_is_sound) {
+    check_ranks(run, run_places, files.config, {.count = processes != nullptr ? processes->process().size : 0, .on_cpu = device.is_cpu()},
+                arguments.plan, mistakes);
+  }
+  const int64_t limit = device.is_emulated() ? 0 : memory_limit(run, device, processes_here);
+  if (inputs.model.has_config && device.is_cpu() && !device.is_emulated() && processes == nullptr) {
+    check_weights_fit(run.memory, limit, files.config, compute, parallel_of(run).tensor().size(), mistakes);
+  }
+  std::unique_ptr<CheckedProfile> profile;
+  if (inputs.model.has_config && !device.is_emulated()) {
+    try {
+      profile = profile_for(arguments.profile, files.config, compute, device, ranks_here(run, processes));
+    } catch (const UserError& error) {
+      mistakes.add("", 0, "", error.what());
+    }
+  }
+  const int64_t sharing_ranks = !device.is_cpu() ? 1 : processes != nullptr ? processes->on_cores_of(0) : run.ranks;
+  DeviceCosts costs = emulated  ? emulated->costs
+                      : profile ? measured_costs(compute, device, profile->times, arguments.profile, sharing_ranks)
+                                : roofline_costs(compute, device, sharing_ranks);
+  std::vector<PipelineLayout> layouts = followed ? followed->layouts : std::vector<PipelineLayout>{};
+  const bool is_planned = run.parallel == parallel_as_planned;
+  const auto division_question = [&] {
+    return DivisionQuestion{.run = run,
+                            .model = files.config,
+                            .costs = costs,
+                            .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
+                            .hosts = processes != nullptr ? processes->host_count() : 1,
+                            .dtype = costs.machine.dtype,
+                            .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty(),
+                            .may_shard_weights = processes != nullptr && device.is_cpu()};
+  };
+  if (is_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {
+    layouts = divide_as_planned(inputs.jobs_file.run, division_question(), shapes_of(jobs_file, inputs.data, files.config));
+  }
+  if (arguments.check) {
+    const RunStart start{.device = device, .limit_bytes = limit, .costs = costs, .layouts = layouts, .ranks_are_processes = processes != nullptr, .resumes = arguments.resume};
+    check_run(inputs, start, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), arguments.json, mistakes);
+    return 0;
+  }
+  mistakes.throw_if_any();
+  survive_closed_pipes();
+  if (const std::string reused = reuse_text(inputs.data); !reused.empty() && !arguments.json) print_line(reused);
+
+  RunFolder folder(run.output, start_of(arguments));
+  remove_when_stopped(folder.made());
+  RunRecord record = make_record(jobs_file, files, inputs.data, compute, device, limit);
+  if (const std::optional<RunRecord> before = folder.record()) {
+    compare_with(*before, record, folder.path(), mistakes);
+    mistakes.throw_if_any();
+    record.relief = before->relief;
+    record.changes = before->changes;
+  }
+  if (files.weights != nullptr) files.weights->drop_pages();  // the fingerprint has read them all
+  if (limit > 0 && device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
+  BackboneUse use{.positions = longest_row(inputs.data) + arguments.sample_tokens};
+  std::vector<std::unique_ptr<TrainingJob>> jobs = make_jobs(inputs, compute, device);
+  check_rungs(jobs, mistakes);
+  mistakes.throw_if_any();
+  const PackingPolicy policy = packing_policy(run, files.config);
+  std::vector<PipelineLayout> process_layouts;
+  const Parallel parallel = parallel_of(run);
+  std::vector<TensorShard> shards;
+  if (processes != nullptr) {
+    process_layouts = !layouts.empty() ? layouts : balanced_layouts(files.config, shapes_of(jobs), costs, policy, parallel);
+    processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint});
+    use = backbone_use_of(process_layouts, 0, use.positions);
+    shards = {use.shard};
+  } else {
+    for (const int64_t degree : parallel.tensor()) {
+      for (int64_t index = 0; index < degree; ++index) shards.push_back({index, degree});
+    }
+  }
+  const BackboneParts parts = emulated ? emulated_backbone(files.config, compute, *emulated, shards)
+                                       : load_backbone(files, compute, device, use, shards, run.memory);
+  const std::shared_ptr<Backbone>& backbone = parts.at(parallel.replicas.front().tensor).front();
+
+  std::map<std::string, JobProgress> progress;
+  for (const auto& job : jobs) {
+    if (arguments.resume) job->resume();
+    progress[job->spec().name] = {job->state().step, job->state().last_eval_step};
+  }
+  const RungRecords rungs = arguments.resume ? read_rung_records(folder.path()) : RungRecords{};
+  leave_as_they_were(jobs, rungs, record.changes, run.stay);
+
+  finish_before_stopping();
+  folder.begin(record);
+  if (arguments.supervised != nullptr) arguments.supervised->has_begun();
+  if (arguments.resume) {
+    trim_metrics(folder.metrics_file(), progress);
+    trim_tensorboard(folder.tensorboard_folder(), progress);
+  }
+  MetricsFile metrics(folder.metrics_file(), arguments.resume);
+  std::vector<std::string> names;
+  int64_t most_steps = 0;
+  for (const auto& job : jobs) {
+    names.push_back(job->spec().name);
+    most_steps = std::max(most_steps, job->total_steps());
+  }
+  ProgressLines lines(names, most_steps);
+  JsonEvents json_events;
+  TrainerOptions options;
+  if (processes != nullptr) {
+    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links(*backbone));
+    options.rank_link = processes->measured_link();
+    for (const RankProcess& rank : processes->ranks()) {
+      options.rank_hosts.push_back(rank.host);
+      options.largest_rank_weight_bytes = std::max(options.largest_rank_weight_bytes, rank.weight_bytes);
+      if (rank.tensor_limit_bytes > 0) options.rank_tensor_limits.push_back(rank.tensor_limit_bytes);
+    }
+  }
+  if (emulated) {
+    options.rank_link = emulated->device->link;
+    options.exchange_link = emulated->device->exchange_link;
+  }
+  options.policy = policy;
+  options.recompute = run.recompute;
+  options.ranks = run.ranks;
+  options.parallel = parallel;
+  options.dispatch = run.dispatch;
+  options.length_buckets = run.length_buckets;
+  for (const auto& [degree, own] : parts) options.parts[degree].assign(own.begin(), own.end());
+  options.pipeline_order = run.pipeline_order;
+  options.interleave = run.interleave;
+  options.device = device;
+  options.costs = costs;
+  options.refits_prices = arguments.replan != "never";
+  if (is_planned && arguments.replan == "auto" && processes == nullptr) {
+    options.plan_division = [question = division_question()](const DivisionRequest& request) { return plan_division_anew(question, request); };
+  }
+  if (followed) {
+    options.followed = std::move(followed->tasks);
+    options.packing = std::move(followed->packing);
+  }
+  options.layouts = std::move(layouts);
+  options.memory_limit_bytes = limit;
+  options.relief = record.relief;
+  RunRecorder recorder(folder, record);
+  const MeasuredTimes* times = emulated ? emulated->measured.get() : profile ? &profile->times : nullptr;
+  RunPrediction prediction(*backbone, times, profile ? profile->profile.process_bytes : 0,
+                           run.ranks);
+  Sweeps sweeps(rungs);
+  SweepFolder sweep_folder(folder.sweeps_folder(), sweeps);
+  options.observers = {&metrics, &recorder, &sweep_folder, &prediction};
+  if (arguments.json) {
+    options.observers.push_back(&json_events);
+  } else {
+    options.observers.push_back(&lines);
+  }
+  TensorBoardLog tensorboard(folder.tensorboard_folder());
+  if (run.tensorboard) options.observers.push_back(&tensorboard);
+  RankTrace rank_trace(arguments.rank_trace);
+  if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
+  SavedProgress saved_progress(arguments.supervised);
+  if (arguments.supervised != nullptr) options.observers.push_back(&saved_progress);
+  RunTrace trace(arguments.trace);
+  if (!arguments.trace.empty()) options.observers.push_back(&trace);
+  std::unique_ptr<SampleAnswers> samples;
+  if (arguments.sample_tokens > 0) {
+    samples = std::make_unique<SampleAnswers>(backbone, *inputs.text, arguments.sample_tokens, options.observers);
+    options.observers.push_back(samples.get());
+  }
+  options.stop = &stop_requested();
+  options.program_start = program_start;
+  options.effective_configuration = [&](const TrainingJob& job) {
+    JobsFile alone = jobs_file;
+    alone.jobs = {job.spec()};
+    return to_yaml(alone);
+  };
+  RunControl control({.folder = folder.path(),
+                      .run = {jobs_file, files, *inputs.text, data_reading.in_background()},
+                      .compute = compute,
+                      .device = device,
+                      .recorder = recorder,
+                      .memory_limit_bytes = limit,
+                      .allow_rows = [&](int64_t tokens) {
+                        for (const auto& [degree, own] : parts) {
+                          for (const auto& part : own) part->allow_rows(tokens + arguments.sample_tokens);
+                        }
+                      }});
+  if (arguments.resume) control.show_losses(logged_losses(folder.path()));
+  control.attach(options);
+  options.sweeps = &sweeps;
+  Trainer trainer(backbone, std::move(jobs), std::move(options));
+  control.open(trainer);
+  const bool is_live = !arguments.json && !arguments.plain && processes == nullptr && has_live_terminal();
+  const std::unique_ptr<LiveView> live = is_live ? live_view_of_this_run(control, lines) : nullptr;
+  const RunSummary summary = run_to_the_end(trainer);
+  if (live != nullptr) live->end();
+  control.close();
+
+  std::vector<const TrainingJob*> all;
+  bool all_well = true;
+  for (const auto& job : trainer.jobs()) {
+    all.push_back(job.get());
+    const JobStatus status = job->state().status;
+    all_well = all_well && status != JobStatus::failed && status != JobStatus::refused;
+  }
+  const std::string summary_text = summary_json(summary, all, standings_of(sweeps), prediction);
+  folder.write_summary(summary_text);
+  if (arguments.json) {
+    print_line(summary_text);
+  } else {
+    print_run_report(summary, all, standings_of(sweeps), folder.path(), prediction);
+  }
+  if (summary.interrupted) return 130;
+  return all_well && !output_failed() ? 0 : 1;
+}
+
+}  // namespace cotune
