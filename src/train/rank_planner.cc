@@ -1,6 +1,7 @@
 #include "train/rank_planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <list>
 #include <set>
@@ -369,7 +370,11 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
     return runs;
   }
   for (const StepPlan& plan : plans) {
-    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, rounds, costs, priced);
+    std::vector<JobRound> own;
+    std::ranges::copy_if(rounds, std::back_inserter(own), [&](const JobRound& round) {
+      return std::ranges::any_of(plan.batches, [&](const BatchShape& batch) { return batch.job == round.job && batch.step == round.batch->step; });
+    });
+    std::optional<ReplicaPlans> alone = plan_at_once({&plan, 1}, own, costs, priced);
     COTUNE_CHECK(alone.has_value(), "the exchanges of a single round wait for each other");
     runs.push_back({std::move(*alone), 1, std::move(priced)});
   }
