@@ -446,11 +446,12 @@ def single_figures(by_row, median_rate, median_memory, shares_of_matrix_rate, de
                f"{start:.1f} s (≤ {START_GOAL_S:g} s" + (")" if start <= START_GOAL_S else ", **missed**)"))
 
 
-def write_docs(path, text):
-    old = path.read_text() if path.exists() else f"# Benchmarks\n\n{BEGIN}\n{END}\n"
-    if BEGIN not in old or END not in old:
-        raise BenchmarkError(f"{path} lacks the lines '{BEGIN}' and '{END}'")
-    path.write_text(old[:old.index(BEGIN) + len(BEGIN)] + "\n" + text + "\n" + old[old.index(END):])
+def write_docs(path, text, begin=BEGIN, end=END):
+    """The part of the page between two lines becomes the text."""
+    old = path.read_text() if path.exists() else f"# Benchmarks\n\n{begin}\n{end}\n"
+    if begin not in old or end not in old:
+        raise BenchmarkError(f"{path} lacks the lines '{begin}' and '{end}'")
+    path.write_text(old[:old.index(begin) + len(begin)] + "\n" + text + "\n" + old[old.index(end):])
 
 
 def main():

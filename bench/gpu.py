@@ -303,13 +303,6 @@ class Table:
                           *[f"| {title} | {value} |" for title, value in self.figures()]])
 
 
-def write_docs(text):
-    path = ROOT / "docs/benchmarks.md"
-    page = path.read_text()
-    begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-    path.write_text(f"{page[:begin]}\n{text}\n{page[end:]}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=ROWS, metavar="NAME", help="of " + ", ".join(ROWS))
@@ -342,7 +335,7 @@ def main():
     table = Table(records)
     print(f"\n{table.markdown()}")
     if not options.no_docs and table.is_of_the_benchmark():
-        write_docs(table.markdown())
+        compare.write_docs(ROOT / "docs/benchmarks.md", table.markdown(), BEGIN, END)
     if runner and runner.failures:
         sys.exit(f"bench/gpu.py: failed: {'; '.join(runner.failures)}")
 

@@ -74,9 +74,9 @@ def counts_of(rows):
             "labelled_tokens": sum(label != -100 for row in rows for label in row["labels"][1:])}
 
 
-def jobs_yaml(folder, model, dtype, jobs, steps):
+def jobs_yaml(folder, model, dtype, jobs, steps, prepared=True):
     """YAML written by hand: JSON values are YAML values. model: a path, or the `model` section of a random one, whose jobs
-    start from their seeds."""
+    start from their seeds, as all do where no adapters are prepared."""
     about_model = {"path": model} if isinstance(model, str) else model
     lines = ["cotune: 1", f"model: {json.dumps({**about_model, 'dtype': dtype})}", "defaults:", "  train:"]
     lines += [f"    {key}: {json.dumps(value)}" for key, value in {**TRAIN, "steps": steps, "shuffle": "none"}.items()]
@@ -86,7 +86,7 @@ def jobs_yaml(folder, model, dtype, jobs, steps):
         train = {"batch_size": job["batch_size"], "steps": steps + job["more_steps"]}
         if not isinstance(model, str):
             train["seed"] = job["seed"]
-        elif adapter["method"] == "lora":
+        elif prepared and adapter["method"] == "lora":
             adapter["init_from"] = os.path.join(folder, "initial", job["name"])
         data = {"train": os.path.join(folder, job["name"] + ".jsonl"), "format": "tokens"}
         lines += [f"  - name: {job['name']}", f"    data: {json.dumps(data)}", f"    adapter: {json.dumps(adapter)}",
@@ -94,7 +94,7 @@ def jobs_yaml(folder, model, dtype, jobs, steps):
     return "\n".join(lines) + "\n"
 
 
-def write_workload(folder, name, model, steps, dtype, jobs_wanted=None, vocabulary=VOCABULARY):
+def write_workload(folder, name, model, steps, dtype, jobs_wanted=None, vocabulary=VOCABULARY, prepared=True):
     """Writes one workload's folder and returns the folder. Needs absolute paths in `folder` and `model` (jobs_yaml).
     jobs_wanted: those of WORKLOADS[name] where it is left out."""
     folder = os.path.join(folder, name)
@@ -109,7 +109,7 @@ def write_workload(folder, name, model, steps, dtype, jobs_wanted=None, vocabula
     with open(os.path.join(folder, "workload.json"), "w", encoding="utf-8") as file:
         json.dump(about, file, indent=1)
     with open(os.path.join(folder, "jobs.yaml"), "w", encoding="utf-8") as file:
-        file.write(jobs_yaml(folder, model, dtype, jobs, steps))
+        file.write(jobs_yaml(folder, model, dtype, jobs, steps, prepared))
     return folder
 
 
