@@ -56,8 +56,8 @@ REPLICAS = {
     "tiny-unlike": ("smollm2-135m", [({64: 6, 128: 3}, 4)] * 2, 256, 1, 5, "cpu", "ethernet-10", None, 1, 2, [
         ("even", "dp=2+tp=3", "even"), ("greedy", "dp=2,len=64+tp=3", "greedy"), ("balanced", "dp=2,len=64+tp=3", "balanced")]),
 }
-# Steps of every job: of orders that do not flush enough for a steady region (rounds go on for about eight seconds).
-STEPS = {"auto": 40, "lorapp": 40, "muxtune": 40, "1f1b": 9, "gpipe": 9}
+# Steps of every job, and rounds without a flush between them: of orders that do not flush themselves enough for a steady region.
+STEPS = {"auto": 50, "lorapp": 50, "muxtune": 50, "1f1b": 9, "gpipe": 9}
 DEVICES = {  # bfloat16 TFLOP/s, memory GB/s, reached share of the former, launch in us
     "A40": (149.7, 696, 0.55, 4), "A100-40": (312, 1555, 0.55, 4), "cpu": (0.85, 20, 1.0, 4)}
 LINKS = {"pcie4": (25, 8), "ethernet-10": (1.25, 30), "nvlink-600": (300, 3), "nvlink-400": (200, 3), "infiniband-100": (12.5, 5)}  # GB/s, us
@@ -139,7 +139,7 @@ def train(options, folder, paths, *arguments):
 def run(options, folder, paths, configuration, order):
     trace = os.path.join(folder, "trace.json")
     summary = train(options, folder, paths, "--parallel", configuration[3], "--sharing", "temporal", "--token-budget", "512",
-                    "--pipeline-order", order, "--rank-trace", trace)
+                    "--pipeline-order", order, "--rounds-at-once", str(STEPS[order]), "--rank-trace", trace)
     # The longest stretch has the steadiest region.
     return summary, {name: steady_idle(max(all_of, key=lambda ranks: len(ranks[0])), len(configuration[1]))
                      for name, all_of in stretches(trace).items()}
@@ -194,7 +194,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[*CONFIGURATIONS, *REPLICAS], default=[*CONFIGURATIONS, *REPLICAS])
     parser.add_argument("--order", nargs="+", default=list(STEPS))
-    parser.add_argument("--steps", type=int, help="of every job; default 40, 9 under orders that flush; of replicas as their configuration says")
+    parser.add_argument("--steps", type=int, help="of every job; default 50, 9 under orders that flush; of replicas as their configuration says")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--cotune", default="build/cotune")
     options = parser.parse_args()

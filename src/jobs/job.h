@@ -185,6 +185,7 @@ struct RunSpec {
   DispatchRule dispatch = DispatchRule::balanced;
   LengthBucketing length_buckets = LengthBucketing::dynamic;
   RankOrder pipeline_order = RankOrder::automatic;
+  int64_t rounds_at_once = 0;  ///< on ranks, without a flush between them; 0: those of about eight seconds
   Interleave interleave = Interleave::automatic;
   bool stay = false;                   ///< wait for further jobs when all have ended
   bool tensorboard = false;            ///< write event files for TensorBoard

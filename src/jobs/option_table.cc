@@ -309,6 +309,11 @@ void add_run(std::vector<Option>& table) {
                         "stages (`vp`), beside which `gpipe` alone can be asked for. `split` is `auto` with steps of few jobs cut into more "
                         "microbatches, which `auto` does where that is predicted to be faster.",
                         {.condition = several_ranks()}));
+  table.push_back(field(Section::run, "rounds_at_once", COTUNE_FIELD(run->rounds_at_once), whole(0, 1024),
+                        "Rounds that follow each other without a flush of the pipeline; 0: those of about eight seconds, at most 16. Fewer where "
+                        "something is due: an evaluation, a checkpoint, the end of a job. Losses are told, and signals and the control socket "
+                        "answered, after them. Does not change results.",
+                        {.condition = several_ranks()}));
   table.push_back(field(Section::run, "interleave", COTUNE_FIELD(run->interleave), choice_of<Interleave>(),
                         "Where ranks divide layers: compute another microbatch, or adapter gradients, while an all-reduce is under way. `always` "
                         "interleaves microbatches two by two, `auto` where that is predicted to be faster; `never` waits for every all-reduce. "

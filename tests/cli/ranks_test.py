@@ -144,6 +144,21 @@ class Ranks(ProgramTest):
             done = self.train("none", wrong, "--rank-trace", self.path / "missing" / "trace.json", expect=2)
             self.assertIn(why, done.stderr)
 
+    def test_as_many_rounds_as_asked_for_follow_without_a_flush(self):
+        flushes = {}
+        for rounds in (1, 3):
+            trace = self.path / "trace.json"
+            self.train(f"at-once-{rounds}", "--ranks=2", f"--rounds-at-once={rounds}", "--rank-trace", trace)
+            events = json.loads(trace.read_text())["traceEvents"]
+            measured = next(event["pid"] for event in events if event["args"].get("name") == "measured, ranks")
+            actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event["tid"] == 0
+                                                                    and event.get("ph") == "X"), key=lambda event: event["ts"])]
+            flushes[rounds] = sum(after <= before for before, after in zip(actions, actions[1:]))  # actions are numbered anew
+        self.assert_alike("at-once-3", "at-once-1", 0)
+        self.assertGreater(flushes[1], flushes[3])
+        done = self.train("none", "--rounds-at-once=2", expect=2)
+        self.assertIn("`rounds_at_once` belongs to several ranks", done.stderr)
+
     def test_a_run_goes_on_with_another_number_of_ranks(self):
         self.train("one")
         process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / "both", "--json",

@@ -332,6 +332,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.length_buckets = run.length_buckets;
   for (const auto& [degree, own] : parts) options.parts[degree].assign(own.begin(), own.end());
   options.pipeline_order = run.pipeline_order;
+  options.rounds_at_once = run.rounds_at_once;
   options.interleave = run.interleave;
   options.device = device;
   options.costs = costs;
