@@ -242,8 +242,11 @@ TEST(RunOnRanks, CutStepsOfFewJobsIntoMoreMicrobatchesThatTrainTheSame) {
     options.pipeline_order = order;
     const auto two = run("two", options, summary);
     expect_equal_adapters(*two, *one, specs);
-    if (order == RankOrder::split) EXPECT_GT(summary.rounds_split, 0);
-    if (order == RankOrder::lorapp) EXPECT_EQ(summary.rounds_split, 0);
+    if (order == RankOrder::split) {
+      EXPECT_GT(summary.rounds_split, 0);
+    } else if (order == RankOrder::lorapp) {
+      EXPECT_EQ(summary.rounds_split, 0);
+    }
   }
 }
 
