@@ -5,7 +5,7 @@
 
 A page's ```bash blocks run one after another in a folder that holds what its reader has: models, data, examples/, and a run or a
 plan where the page, or a block, begins with one (SCENES). A fence that names a file, ```yaml jobs.yaml, writes it. NOT_RUN names the
-blocks, all of ```sh, that a test cannot run, and why; a command in any other block is a mistake. Of them, and of `commands` in text,
+blocks, all of ```sh, that a test cannot run, and why, or what runs them; a command in any other block is a mistake. Of them, and of `commands` in text,
 the options are held to what the program's --help and the scripts know. torchrun, Slurm and TensorBoard are used where
 scripts/install-dependencies --comparisons has installed them.
 """
@@ -29,9 +29,8 @@ from tiny_models import copy_model, write_model, write_tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests"))
-from check_readme import FENCE  # noqa: E402
+from document_blocks import PAGES, blocks, named  # noqa: E402
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEMO_MODEL = "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTION = r"--[a-z][a-z-]*"
 OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--long", "--gpus"}  # the program's own, torchrun's, zstd's, docker's
@@ -44,35 +43,15 @@ NOT_RUN = {
     ("docs/correctness.md", "scripts/install-dependencies --comparisons"): "6 GB of packages, and minutes of training of a real model",
     ("docs/gpu.md", "scripts/install-dependencies --cuda"): "needs an NVIDIA GPU",
     ("docs/installing.md", "scripts/install-dependencies     # packages"): "scripts/test has run both lines before any test",
-    ("docs/installing.md", "scripts/install-dependencies     # the compiler"): "compiles the program once more",
-    ("docs/installing.md", "scripts/package deb"): "compiles the program once more, and installs a package as root",
-    ("docs/installing.md", "docker build "): "needs a container engine, and compiles the program once more",
+    **{("docs/installing.md", first): "scripts/test-packages runs it, in bare systems made for it"
+       for first in ("scripts/install-dependencies     # the compiler", "scripts/package wheel", "scripts/package deb", "docker build ")},
     ("docs/training.md", "cotune train JOBS_FILE [--set"): "is the command's form",
 }
-
-
-def blocks(page):
-    """(line number, language, file or "", text) of every fenced block."""
-    current = None
-    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
-        if FENCE.match(line):
-            if current is None:
-                words = line.strip().lstrip("`~").split()
-                current = (number, words[0] if words else "", words[1] if len(words) > 1 else "", [])
-            else:
-                yield (*current[:3], "".join(text + "\n" for text in current[3]))
-                current = None
-        elif current is not None:
-            current[3].append(line)
 
 
 def is_run(block):
     _, language, file, _ = block
     return language == "bash" and not file
-
-
-def named(page):
-    return str(page.relative_to(ROOT))
 
 
 class Documents(ProgramTest):
@@ -340,6 +319,14 @@ class Blocks(unittest.TestCase):
                 for key in listed:
                     left.pop(key, None)
         self.assertEqual(left, {}, "such blocks there are no more")
+
+
+    def test_of_packages_are_those_that_scripts_test_packages_runs(self):
+        listed = subprocess.run([ROOT / "scripts/test-packages", "--list"], check=True, capture_output=True, text=True).stdout.splitlines()
+        own = [first for (_, first), reason in NOT_RUN.items() if "scripts/test-packages" in reason]
+        self.assertEqual(len(listed), len(own))
+        for first in own:
+            self.assertTrue(any(line.startswith(first) for line in listed), first)
 
 
 class Options(unittest.TestCase):
