@@ -9,12 +9,12 @@ import pathlib
 import pty
 import re
 import select
-import shutil
 import subprocess
 import tempfile
 import time
 import unittest
 
+import needs
 from program import LIMIT_S, PROGRAM, ROOT
 
 SHARINGS = {"separate", "temporal", "batch-all", "hybrid"}
@@ -56,8 +56,7 @@ class Completion(unittest.TestCase):
         self.assertNotIn("--philly", offers("cotune train --"))
 
     def test_bash(self):
-        if shutil.which("bash") is None:
-            self.skipTest("bash is not installed")
+        needs.require(self, "bash")
         text = script("bash")
 
         def offers(line):
@@ -74,8 +73,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(offers("cotune train --profile "), [])  # files, by compopt
 
     def test_fish(self):
-        if shutil.which("fish") is None:
-            self.skipTest("fish is not installed")
+        needs.require(self, "fish")
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "cotune.fish").write_text(script("fish"))
 
@@ -88,8 +86,7 @@ class Completion(unittest.TestCase):
             self.check_shell(offers)
 
     def test_zsh(self):
-        if shutil.which("zsh") is None:
-            self.skipTest("zsh is not installed")
+        needs.require(self, "zsh")
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "_cotune").write_text(script("zsh"))
             (pathlib.Path(folder) / "empty").mkdir()
@@ -145,7 +142,7 @@ class Manual(unittest.TestCase):
                 source = page.read_text(encoding="utf-8")
                 for option in long_options(words):
                     self.assertIn(option.replace("-", "\\-"), source, page.name)
-                if shutil.which("mandoc"):
+                if needs.is_here("mandoc"):
                     judged = subprocess.run(["mandoc", "-W", "error", page], capture_output=True, text=True)
                     self.assertEqual((judged.returncode, judged.stderr), (0, ""), page.name)
             self.assertEqual(subprocess.run([PROGRAM, "manual", "train"], capture_output=True, text=True, check=True).stdout,

@@ -10,18 +10,15 @@ import os
 import re
 import unittest
 
+import needs
 from program import PROGRAM, ProgramTest
 from tiny_models import ROOT, copy_model
 
-try:
+if needs.is_here("pyarrow"):
     import pyarrow
     import pyarrow.parquet
-except ImportError:
-    pyarrow = None
-try:
+if needs.is_here("transformers"):
     import transformers
-except ImportError:
-    transformers = None
 
 TEXTS = [{"text": f"example {i}"} for i in range(6)]
 CALL = {"id": "call12345", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern", "days": 2}}}
@@ -89,7 +86,7 @@ class DataFiles(ProgramTest):
         self.assertEqual(self.examples("train: sharegpt.jsonl"), self.examples("train: chats.jsonl") * 2)
         self.assertIn("⟦2\n⟧", self.examples("train: sharegpt.jsonl, format: sharegpt")[0])
 
-    @unittest.skipIf(transformers is None, "transformers renders the reference")
+    @needs.required("transformers")
     def test_tool_calls_render_as_transformers_does_and_their_replies_are_not_learned(self):
         from transformers.utils.chat_template_utils import render_jinja_template
         (self.path / "tools.jsonl").write_bytes(lines([{"messages": TOOL_CHAT, "tools": TOOLS}, {"messages": TOOL_CHAT, "tools": json.dumps(TOOLS)}]))
@@ -194,7 +191,7 @@ class DataFiles(ProgramTest):
             self.train(f"train: {ROOT}/tests/data/parquet/tokens.{kind}", kind)
         self.assertEqual(self.adapter("jsonl", "one"), self.adapter("parquet", "one"))
 
-    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    @needs.required("pyarrow")
     def test_parquet_rows_are_read_as_the_same_records_of_jsonl(self):
         records = {
             "texts": TEXTS,
@@ -214,7 +211,7 @@ class DataFiles(ProgramTest):
         pyarrow.parquet.write_table(large, self.path / "large")
         self.assertIn("train:    2000 examples", self.shown("train: large"))
 
-    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    @needs.required("pyarrow")
     def test_parquet_files_that_cannot_be_learned_are_named(self):
         pyarrow.parquet.write_table(pyarrow.table({"question": ["a"], "answer": ["b"]}), self.path / "other.parquet")
         self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer")
@@ -226,14 +223,14 @@ class DataFiles(ProgramTest):
         (self.path / "cut.parquet").write_bytes(whole[:len(whole) // 2])
         self.assertIn("cut.parquet: cannot be read as Parquet: ", self.refused("train: cut.parquet"))
 
-    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    @needs.required("pyarrow")
     def test_parquet_rows_longer_than_a_line_may_be_are_named(self):
         offsets = pyarrow.array([0, 4, 20_000_004, 20_000_008], pyarrow.int32())
         tokens = pyarrow.ListArray.from_arrays(offsets, pyarrow.nulls(20_000_008, pyarrow.int8()).fill_null(1))
         pyarrow.parquet.write_table(pyarrow.table({"input_ids": tokens, "labels": tokens}), self.path / "long.parquet", compression="zstd")
         self.assertIn("long.parquet:2: the line is longer than 64 MiB", self.refused("train: long.parquet"))
 
-    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    @needs.required("pyarrow")
     def test_a_text_that_parquet_repeats_is_in_memory_once(self):
         texts = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0, 1] * 600, pyarrow.int32()), pyarrow.array(["a" * (8 << 20), "b"]))
         pyarrow.parquet.write_table(pyarrow.table({"text": texts}), self.path / "texts.parquet", compression="zstd", store_schema=False)
@@ -244,7 +241,7 @@ class DataFiles(ProgramTest):
         self.assertEqual(status, 0)
         self.assertLess(usage.ru_maxrss, 1 << 20)  # KiB; 256 rows as plain texts are 1 GiB, and more while they are read
 
-    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    @needs.required("pyarrow")
     def test_maps_of_texts_are_read_from_parquet(self):
         arguments = pyarrow.array([[("city", "Bern")]] * 2, pyarrow.map_(pyarrow.string(), pyarrow.string()))
         call = pyarrow.StructArray.from_arrays([pyarrow.array(["weather"] * 2), arguments], ["name", "arguments"])
@@ -260,7 +257,7 @@ class DataFiles(ProgramTest):
         self.assertIn("Bern", shown[0])
         self.assertEqual(shown, self.examples(f"train: maps.jsonl, {template}"))
 
-    @unittest.skipIf(pyarrow is None, "pyarrow writes the files")
+    @needs.required("pyarrow")
     def test_parquet_trains_as_jsonl_does(self):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(TEXTS), self.path / "texts.parquet")
         self.train("train: plain.jsonl", "jsonl")

@@ -22,6 +22,7 @@ import time
 import unittest
 import urllib.request
 
+import needs
 import one_machine_slurm
 from program import LIMIT_S, PROGRAM, ProgramTest
 from terminal_screen import TerminalProgram
@@ -120,8 +121,8 @@ class Documents(ProgramTest):
 
     def run_block(self, text):
         for program in ("torchrun", "tensorboard"):
-            if re.search(rf"^\s*{program} ", text, re.M) and shutil.which(program, path=self.environment()["PATH"]) is None:
-                self.skipTest(f"no {program} here; scripts/install-dependencies --comparisons brings one")
+            if re.search(rf"^\s*{program} ", text, re.M):
+                needs.require(self, program)
         if re.search(r"^\s*(srun|sbatch) ", text, re.M):
             self.start_slurm()
         if "$NODE" in text:
@@ -136,8 +137,7 @@ class Documents(ProgramTest):
     def start_slurm(self):
         if self.slurm is not None:
             return
-        if not one_machine_slurm.is_installed():
-            self.skipTest("no Slurm here, or not root; scripts/install-dependencies --comparisons brings Debian 12's")
+        needs.require(self, "slurm")
         self.slurm = one_machine_slurm.OneMachineSlurm(self.path / "slurm")
         self.addCleanup(self.slurm.stop)
 

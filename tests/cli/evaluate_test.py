@@ -10,16 +10,15 @@ import signal
 import time
 import unittest
 
+import needs
 from generations import Generates, trained_adapter
 from program import METHODS, ProgramTest
 from tiny_models import ROOT
 
-try:
+if needs.is_here("transformers"):
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
-except ImportError:
-    torch = None
 
 EOS = chr(2)
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
@@ -79,7 +78,7 @@ class Reference:
 
 
 class Losses(Evaluates):
-    @unittest.skipIf(torch is None, "transformers or PEFT is not installed")
+    @needs.required("transformers")
     def test_are_those_of_transformers_and_peft(self):
         records = self.write(completions(20))
         for dtype, torch_dtype, bound in (("float32", torch.float32, 1e-4), ("float64", torch.float64, 1e-6)):

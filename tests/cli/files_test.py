@@ -10,7 +10,8 @@ import resource
 import subprocess
 import unittest
 
-from program import LIMIT_S, PROGRAM, ROOT, ProgramTest
+import needs
+from program import LIMIT_S, ROOT, ProgramTest
 
 NOBODY = 65534
 
@@ -81,12 +82,7 @@ class Privileges(ProgramTest):
         self.others = {}
         if os.geteuid() == 0:
             self.others = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-        try:
-            started = subprocess.run([PROGRAM, "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **self.others)
-        except OSError as error:
-            self.skipTest(f"as another user than root: {error}")
-        if started.returncode != 0:
-            self.skipTest("the program cannot be run by another user than root here")
+        needs.require(self, "other_users")
 
     def test_a_folder_that_cannot_be_written_is_named(self):
         jobs = self.jobs_file(steps=2, jobs=["plain"])

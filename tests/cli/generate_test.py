@@ -7,15 +7,14 @@ what it refuses.
 import json
 import unittest
 
+import needs
 from generations import Generates, trained_adapter
 from tiny_models import ROOT, copy_model, text_of
 
-try:
+if needs.is_here("transformers"):
     import torch
     from transformers import (AutoModelForCausalLM, LogitsProcessorList, MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper,
                               TopPLogitsWarper)
-except ImportError:
-    torch = None
 
 ADAPTERS = ROOT / "tests/engine/data/peft/smollm2"
 KNOWN = [case for case in json.loads((ROOT / "tests/engine/data/generation.json").read_text()) if case["model"] == "smollm2"]
@@ -114,7 +113,7 @@ class Answers(Generates):
         self.assertEqual((answer["stop"], answer["new_tokens"]), ("context_length", 12))
 
 
-@unittest.skipIf(torch is None, "transformers is not installed")
+@needs.required("transformers")
 class AgainstTransformers(Generates):
     PROMPT = "abcabcab"
 

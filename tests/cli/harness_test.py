@@ -10,16 +10,15 @@ import unittest
 
 os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
 
+import needs
 from generations import trained_adapter
 from program import ProgramTest
 from tiny_models import ROOT, byte_level, copy_model
 
-try:
+if needs.is_here("lm_eval"):
     import lm_eval
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
-except ImportError:
-    lm_eval = None
 
 ADAPTER = ROOT / "tests/engine/data/peft/smollm2/all_linear"
 TASK = """task: {name}
@@ -34,7 +33,7 @@ metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
 """
 
 
-@unittest.skipIf(lm_eval is None, "lm-evaluation-harness judges: scripts/install-dependencies --comparisons")
+@needs.required("lm_eval")
 class Harness(ProgramTest):
     def setUp(self):
         super().setUp()

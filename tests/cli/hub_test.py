@@ -10,13 +10,12 @@ import re
 import shutil
 import unittest
 
+import needs
 from program import ProgramTest
 from tiny_models import copy_model
 
-try:
+if needs.is_here("huggingface_hub"):
     import huggingface_hub
-except ImportError:
-    huggingface_hub = None
 
 COMMITS = {"main": "1" * 40, "v2": "2" * 40}
 
@@ -39,7 +38,7 @@ class Hub(ProgramTest):
             shutil.copy(file, blob)
             (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
         (repository / "refs" / revision).write_text(COMMITS[revision])
-        if huggingface_hub is not None:
+        if needs.is_here("huggingface_hub"):
             found = huggingface_hub.snapshot_download(name, revision=revision, cache_dir=self.cache, local_files_only=True)
             self.assertEqual(pathlib.Path(found), snapshot)
         return snapshot

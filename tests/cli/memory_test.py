@@ -12,10 +12,10 @@ import random
 import subprocess
 import unittest
 
-from program import ROOT, ProgramTest
+import needs
+from program import ProgramTest
 
 MIB = 1 << 20
-SMOLLM2 = pathlib.Path(os.environ.get("COTUNE_SMOLLM2", ROOT / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"))
 # Equal bits whatever the token budget are what our kernels promise; ATen agrees within rounding.
 OWN_KERNELS = ("avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text().split()
                and os.environ.get("COTUNE_CPU_ISA") not in ("none", "avx512"))
@@ -132,9 +132,9 @@ class Memory(ProgramTest):
         if os.environ.get("COTUNE_MEMORY_MIXES"):
             print(f"{MIXES} mixes: {finished} jobs finished, {refused} refused, {relieved} runs made smaller")
 
-    @unittest.skipUnless(SMOLLM2.exists(), "no SmolLM2 here: scripts/demo-data --model-only fetches it")
+    @needs.required("smollm2")
     def test_of_smollm2_is_never_exceeded(self):
-        jobs = self.write_jobs(f"path: {SMOLLM2}", ("wide", "narrow", "bottleneck"), steps=1, longest=120)
+        jobs = self.write_jobs(f"path: {needs.SMOLLM2}", ("wide", "narrow", "bottleneck"), steps=1, longest=120)
         self.hold_to_limits(jobs, (0.8,))
 
 

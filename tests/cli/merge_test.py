@@ -8,18 +8,17 @@ import shutil
 import struct
 import unittest
 
+import needs
 from program import ProgramTest
 from tiny_models import MODELS, copy_model
 
-try:
+if needs.is_here("transformers") and needs.is_here("gguf"):
     import gguf
     import numpy
     import peft
     import torch
     import transformers
     from safetensors.torch import load_file
-except ImportError:
-    transformers = None
 
 ADAPTERS = {
     "lora": "{r: 4, alpha: 9, target_modules: all-linear}",
@@ -187,7 +186,7 @@ class Merge(MergeTest):
         self.assertEqual((kind, alpha), (6, 4))  # f32; r
 
 
-@unittest.skipIf(transformers is None, "transformers, peft and gguf judge: scripts/install-dependencies --comparisons")
+@needs.required("transformers", "gguf")
 class JudgedMerge(MergeTest):
     @staticmethod
     def logits(model):

@@ -18,8 +18,9 @@ import sys
 import time
 import unittest
 
+import needs
 from program import LIMIT_S
-from rank_launch import EXACT, LaunchTest, free_port, torchrun, torchrun_program
+from rank_launch import EXACT, LaunchTest, free_port, torchrun
 
 MOMENTS = int(os.environ.get("COTUNE_FAILURES", "2"))
 IS_TIMED = "COTUNE_FAILURES" in os.environ
@@ -59,10 +60,9 @@ class TwoHosts:
                          ["ip", "-n", name, "link", "set", "lo", "up"], ["ip", "-n", name, "link", "set", "eth0", "up"],
                          ["ip", "-n", router, "link", "set", f"to{net}", "up"],
                          ["ip", "-n", name, "route", "add", "default", "via", f"10.77.{net}.2"]]
-        self.are_there = shutil.which("ip") is not None and all(
-            subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0 for command in commands)
-        if self.are_there:
-            self.mend()
+        for command in commands:
+            subprocess.run(command, check=True)
+        self.mend()
 
     def before(self, rank):
         return ["ip", "netns", "exec", self.names[rank]]
@@ -125,7 +125,7 @@ class RankFailures(LaunchTest):
         return Ranks(started, [process.pid for process in started])
 
     def start_by_torchrun(self, run, layout):
-        agent = self.launch_logged(0, [torchrun_program(), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port",
+        agent = self.launch_logged(0, [needs.installed_program("torchrun"), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port",
                                        str(free_port()), "--no-python", *self.command_of(run, layout)])
         ids = {}
         while len(ids) < 2:
@@ -188,7 +188,7 @@ class RankFailures(LaunchTest):
             layout = LAYOUTS[number % len(LAYOUTS)]
             lasts_s = self.seconds_of_whole(layout)
             run = self.place / f"failed-{number}"
-            uses_torchrun = by_torchrun and number % 2 == 1 and torchrun_program() is not None
+            uses_torchrun = by_torchrun and number % 2 == 1 and needs.is_here("torchrun")
             ranks = (self.start_by_torchrun if uses_torchrun else self.start)(run, layout)
             self.wait_until_met(run, ranks)
             after_s, victim = self.random.uniform(0, lasts_s), self.random.randrange(2)
@@ -243,10 +243,9 @@ class RankFailures(LaunchTest):
         self.at_random_moments("hang", stop, lambda _: MOST_S["hang"], mend=kill)
 
     def test_a_link_that_drops_or_closes(self):
+        needs.require(self, "root")
         hosts = TwoHosts()
         self.addCleanup(hosts.close)
-        if not hosts.are_there:
-            self.skipTest("no network namespaces here, which need the rights of root")
         self.before, self.master = hosts.before, hosts.MASTER
 
         def cut(ranks, _, number):
@@ -258,8 +257,8 @@ class RankFailures(LaunchTest):
     def test_a_disk_that_is_full(self):
         self.place = self.path / "disk"
         self.place.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", self.place], stderr=subprocess.DEVNULL).returncode != 0:
-            self.skipTest("no disk can be mounted here, which needs the rights of root")
+        needs.require(self, "root")
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", self.place], check=True)
         self.is_mounted = True
         ballast = self.place / "ballast"
 

@@ -1,11 +1,10 @@
 """What tests of ranks that are processes share: starting them as torchrun and Slurm do."""
 import os
 import random
-import shutil
 import socket
 import subprocess
 
-from program import LIMIT_S, ROOT, ProgramTest
+from program import LIMIT_S, ProgramTest
 
 EXACT = ("--set", "model.dtype=float64")
 
@@ -29,12 +28,6 @@ def torchrun(rank, size, port):
 def slurm(rank, size, port):
     return {"SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size), "SLURM_LOCALID": str(rank), "SLURM_JOB_ID": "77",
             "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "localhost", "MASTER_PORT": str(port)}
-
-
-def torchrun_program():
-    """torchrun itself, where it is installed."""
-    program = ROOT / ".deps" / "venv" / "bin" / "torchrun"
-    return str(program) if program.exists() else shutil.which("torchrun")
 
 
 class LaunchTest(ProgramTest):

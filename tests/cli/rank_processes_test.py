@@ -5,8 +5,9 @@ import socket
 import subprocess
 import unittest
 
+import needs
 from program import LIMIT_S
-from rank_launch import EXACT, LaunchTest, free_port, slurm, torchrun, torchrun_program
+from rank_launch import EXACT, LaunchTest, free_port, slurm, torchrun
 
 
 class RankProcesses(LaunchTest):
@@ -42,10 +43,8 @@ class RankProcesses(LaunchTest):
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 
     def test_processes_under_torchrun_itself_divide_layers(self):
-        program = torchrun_program()
-        if program is None:
-            self.skipTest("no torchrun here; scripts/install-dependencies --comparisons brings one")
-        done = subprocess.run([program, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+        needs.require(self, "torchrun")
+        done = subprocess.run([needs.installed_program("torchrun"), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
                                "--no-python", *self.command("train", self.jobs_file(steps=12), "--output-dir", self.path / "two",
                                                             "--token-budget=256", "--parallel=tp=2", *EXACT)],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S)

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import unittest
 
+import needs
 from program import LIMIT_S, ProgramTest
-from rank_launch import EXACT, LaunchTest, free_port, torchrun_program
+from rank_launch import EXACT, LaunchTest, free_port
 from supervised import run_of
 from terminal_screen import TerminalProgram
 
@@ -219,12 +220,10 @@ class RanksRestart(LaunchTest):
         self.assertEqual([rank.returncode for rank in ranks], [130, 0], written)
 
     def test_under_torchrun_it_notices_nothing(self):
-        program = torchrun_program()
-        if program is None:
-            self.skipTest("no torchrun here; scripts/install-dependencies --comparisons brings one")
+        needs.require(self, "torchrun")
         run = self.path / "run"
         train = self.command("train", self.jobs_file(steps=36), "--output-dir", run, "--token-budget=256", "--restarts=2", "--json", *EXACT)
-        process = subprocess.Popen([program, "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
+        process = subprocess.Popen([needs.installed_program("torchrun"), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),
                                     "--no-python", *train],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, pipesize=4096)
         self.running.append(process)

@@ -3,7 +3,6 @@
 
     COTUNE=build/cotune python3 tests/cli/sweep_test.py [UNITTEST OPTIONS]
 """
-import importlib.util
 import json
 import re
 import signal
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import unittest
 
+import needs
 from program import LIMIT_S, ProgramTest, ROOT
 from tiny_models import copy_model, text_of
 
@@ -299,8 +299,7 @@ class Sweep(ProgramTest):
         self.train(jobs, "run")
         folder = self.path / "run/sweeps/sql"
         self.run_program("generate", "--adapter", folder, "--prompt", "List 3.", "--max-new-tokens", "4")
-        if importlib.util.find_spec("peft") is None:
-            self.skipTest("peft judges: scripts/install-dependencies --comparisons")
+        needs.require(self, "transformers")
         judge = ("import sys, peft, transformers\nmodel = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
                  "print(peft.PeftModel.from_pretrained(model, sys.argv[2]).peft_config['default'].r)")
         done = subprocess.run([sys.executable, "-c", judge, str(model), str(folder)], capture_output=True, text=True, timeout=LIMIT_S)

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """What `cotune train --tensorboard` writes: by a reader of our own, and by TensorBoard where it is installed.
 
-    COTUNE=build/cotune python3 tests/cli/tensorboard_test.py [UNITTEST OPTIONS]
-
-TensorBoard is looked for in .deps/venv (scripts/install-dependencies --comparisons).
+    COTUNE=build/cotune .deps/venv/bin/python tests/cli/tensorboard_test.py [UNITTEST OPTIONS]
 """
 import json
 import math
@@ -12,11 +10,12 @@ import pathlib
 import signal
 import struct
 import subprocess
+import sys
 import unittest
 
-from program import ROOT, ProgramTest
+import needs
+from program import ProgramTest
 
-PYTHON = ROOT / ".deps" / "venv" / "bin" / "python"
 # Prints {run: {tag: [[step, value]]}} of a folder, as TensorBoard itself reads it.
 READ_WITH_TENSORBOARD = """
 import json, sys
@@ -32,10 +31,6 @@ for run, tags in reader.Runs().items():
         of_run[tag] = [[event.step, plugin + ":" + event.tensor_proto.string_val[0].decode()] for event in reader.Tensors(run, tag)]
 print(json.dumps(runs))
 """
-
-
-def has_tensorboard():
-    return PYTHON.exists() and subprocess.run([PYTHON, "-c", "import tensorboard"], capture_output=True).returncode == 0
 
 
 def fields(data):
@@ -95,8 +90,8 @@ class TensorBoardTest(ProgramTest):
         """What the files say, which is what TensorBoard reads."""
         folder = self.path / "run" / "tensorboard"
         ours = read(folder)
-        if has_tensorboard():
-            done = subprocess.run([PYTHON, "-c", READ_WITH_TENSORBOARD, folder], capture_output=True, text=True)
+        if needs.is_here("tensorboard"):
+            done = subprocess.run([sys.executable, "-c", READ_WITH_TENSORBOARD, folder], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual(json.loads(done.stdout), ours)
         return ours
