@@ -82,7 +82,8 @@ TEST(ReplanTrace, UnderSeveralRulesIsWhatItIsUnderEach) {
     double arrival_s = 0;
     for (int64_t jobs = 6; jobs > 0; --jobs) {
       arrival_s += 400 * uniform(seed, next++);
-      problem.add(static_cast<int32_t>(uniform_below(seed, next++, 3)), arrival_s, 1000 * uniform(seed, next++));
+      const auto kind = static_cast<int32_t>(uniform_below(seed, next++, 3));
+      problem.add(kind, arrival_s, 1000 * uniform(seed, next++));
     }
     const std::vector<ReplannedTrace> together =
         replan_trace(problem.trace, problem.model, problem.cluster, problem.cluster.nodes[0], problem.dedicated_round_s, {}, rules);
@@ -129,7 +130,9 @@ TEST(ReplanTrace, DoesAllWorkOnceAndMovesByItsRuleOnRandomTraces) {
       }
       EXPECT_EQ(result.moves, moves);
       EXPECT_NEAR(result.moving_s, moving_s, 1e-9);
-      if (seed % 10 == 0) EXPECT_EQ(problem.run(rule), result) << "pure";
+      if (seed % 10 == 0) {
+        EXPECT_EQ(problem.run(rule), result) << "pure";
+      }
     }
   }
 }

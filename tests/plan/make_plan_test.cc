@@ -232,7 +232,9 @@ TEST(MakePlan, SaysOfEveryAlternativeWhatItsPartsSay) {
       }
       for (size_t p = 0; p < each.plans.size(); ++p) {
         const std::string constraint = expect_plan_adds_up(each.plans[p], each.rows[p], problem, each.fits());
-        if (!is_sequential(each.deployment)) EXPECT_EQ(each.constraint, constraint);
+        if (!is_sequential(each.deployment)) {
+          EXPECT_EQ(each.constraint, constraint);
+        }
         seconds += each.plans[p].predicted.seconds;
       }
       if (each.fits()) {

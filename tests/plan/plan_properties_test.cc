@@ -126,7 +126,9 @@ TEST(EveryPlan, VerifiesKeepsWithinMemoryAndIsTheSameAgainOnThousandsOfSmallCase
       EXPECT_LE(again.fullest_bytes(), models[r].memory_limit);
       for (const ReplicaRun& run : again.runs) EXPECT_NO_THROW(verify(run.work, run.schedule));
     }
-    if (seed % 4 == 0) EXPECT_EQ(*problem.plan().plan(), plan) << "equal inputs give equal plans";
+    if (seed % 4 == 0) {
+      EXPECT_EQ(*problem.plan().plan(), plan) << "equal inputs give equal plans";
+    }
   }
   EXPECT_GT(found, 800);
   EXPECT_GT(without, 60);

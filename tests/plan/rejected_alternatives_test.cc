@@ -81,7 +81,9 @@ TEST(RejectedAlternatives, GroupingsHaveTheSecondsAndMemoryThatTheyGive) {
       const ReplicaPrediction prediction = predict_replica(models[each.replica], priced, plan.order, problem.options.rounds);
       EXPECT_EQ(prediction.constraint, each.constraint) << seed;
       EXPECT_EQ(prediction.fullest_bytes(), each.fullest_bytes) << seed;
-      if (each.constraint.empty()) EXPECT_EQ(prediction.seconds, each.seconds) << seed;
+      if (each.constraint.empty()) {
+        EXPECT_EQ(prediction.seconds, each.seconds) << seed;
+      }
       if (each.rejected_for.empty()) {
         ++taken;
         EXPECT_EQ(each.seconds, replica.seconds) << seed;

@@ -204,7 +204,9 @@ TEST(ReplicaPlans, StepEachJobOnceOnEveryStageFromItsLowestUp) {
         std::map<JobStep, size_t> posted;
         for (size_t i = 0; i < list.size(); ++i) {
           const JobStep step{list[i].job, list[i].job_step};
-          if (list[i].kind == ActionKind::reduce_gradients) EXPECT_TRUE(posted.emplace(step, i).second);
+          if (list[i].kind == ActionKind::reduce_gradients) {
+            EXPECT_TRUE(posted.emplace(step, i).second);
+          }
           if (list[i].kind != ActionKind::optimizer_step) continue;
           EXPECT_TRUE(posted.contains(step)) << "gradients are posted before the step";
           ++made[{step, list[i].stage}];
