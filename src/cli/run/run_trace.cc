@@ -9,6 +9,7 @@
 
 #include "cli/run/trace_file.h"
 #include "schedule/pipeline/simulate.h"
+#include "schedule/pipeline/trace_times.h"
 #include "train/training_job.h"
 
 namespace cotune {
@@ -90,8 +91,8 @@ void RunTrace::on_run_ended(const RunSummary& summary) {
     Json event{{"name", slice.name},
                {"cat", slice.category},
                {"ph", "X"},
-               {"ts", 1e6 * (slice.start_s - begin_s)},
-               {"dur", 1e6 * (slice.end_s - slice.start_s)},
+               {"ts", trace_time(slice.start_s - begin_s)},
+               {"dur", trace_duration(slice.start_s - begin_s, slice.end_s - begin_s)},
                {"pid", 1},
                {"tid", static_cast<int64_t>(slice.track)},
                {"args", {{"jobs", slice.jobs}}}};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "schedule/pipeline/render.h"
+#include "schedule/pipeline/trace_times.h"
 
 namespace cotune {
 namespace {
@@ -33,8 +34,12 @@ std::string name_of(const Action& action) {
   }
 }
 
-Json label(const char* what, int64_t process, int64_t track, const std::string& name) {
-  return {{"name", what}, {"ph", "M"}, {"pid", process}, {"tid", track}, {"args", {{"name", name}}}};
+Json process_label(int64_t process, const std::string& name) {
+  return {{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}};
+}
+
+Json track_label(int64_t process, int64_t track, const std::string& name) {
+  return {{"name", "thread_name"}, {"ph", "M"}, {"pid", process}, {"tid", track}, {"args", {{"name", name}}}};
 }
 
 /// What a message is for, or a computation of: kind of the computation, stage, microbatch or job and step.
@@ -47,7 +52,8 @@ Use use_of(const Action& action) {
   return {is_backward ? ActionKind::backward : ActionKind::forward, action.stage, action.microbatch, -1, -1};
 }
 
-/// Ranks of a run are process 2·process, links 2·process + 1.
+/// Ranks of a run are process 2·process + 1, links 2·process + 2. Processes and tracks count from 1: Perfetto takes thread 0 for the thread
+/// that has its process's number, which may be another track.
 class TraceWriter {
  public:
   void add(const TracedRun& run) {
@@ -64,17 +70,17 @@ class TraceWriter {
   std::string text() && { return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}}.dump(1) + "\n"; }
 
  private:
-  int64_t ranks_process() const { return 2 * run_->process; }
-  int64_t links_process() const { return 2 * run_->process + 1; }
+  int64_t ranks_process() const { return 2 * run_->process + 1; }
+  int64_t links_process() const { return 2 * run_->process + 2; }
   int64_t called(int64_t rank) const { return run_->first_rank + rank; }
-  double microseconds(double seconds) const { return 1e6 * (run_->start_s + seconds); }
+  double microseconds(double seconds) const { return trace_time(run_->start_s + seconds); }
 
   /// Names a track, and its process, once.
   void name_track(int64_t process, int64_t track, const char* kind, const std::string& name) {
     if (processes_.insert(process).second) {
-      events_.push_back(label("process_name", process, 0, run_->name.empty() ? kind : run_->name + ", " + kind));
+      events_.push_back(process_label(process, run_->name.empty() ? kind : run_->name + ", " + kind));
     }
-    if (tracks_.insert({process, track}).second) events_.push_back(label("thread_name", process, track, name));
+    if (tracks_.insert({process, track}).second) events_.push_back(track_label(process, track, name));
   }
 
   /// The track of what takes [start_s, end_s): the given one or, where that is taken then, a further one of the same name. A viewer draws
@@ -85,13 +91,14 @@ class TraceWriter {
     const int64_t lane = found - ends.begin();
     if (found == ends.end()) ends.emplace_back();
     ends[static_cast<size_t>(lane)] = run_->start_s + end_s;
-    const int64_t used = track + (lane << 20);
+    const int64_t used = 1 + track + (lane << 20);
     name_track(process, used, kind, lane == 0 ? name : fmt::format("{} ({})", name, lane + 1));
     return used;
   }
 
   Json slice(const std::string& name, int64_t process, int64_t track, double start_s, double end_s) const {
-    return {{"name", name}, {"ph", "X"}, {"ts", microseconds(start_s)}, {"dur", 1e6 * (end_s - start_s)}, {"pid", process}, {"tid", track}};
+    const double duration = trace_duration(run_->start_s + start_s, run_->start_s + end_s);
+    return {{"name", name}, {"ph", "X"}, {"ts", microseconds(start_s)}, {"dur", duration}, {"pid", process}, {"tid", track}};
   }
 
   void add_rank(size_t r) {

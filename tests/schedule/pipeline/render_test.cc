@@ -126,6 +126,8 @@ TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
       slices += phase == "X" ? 1 : 0;
       if (phase == "X") {
         const double begin = event["ts"];
+        EXPECT_GT(event["pid"], 0);
+        EXPECT_GT(event["tid"], 0) << "Perfetto takes it for the thread of the process's number";
         tracks[{event["pid"], event["tid"]}].emplace_back(begin, begin + event["dur"].get<double>());
       }
       if (phase == "s") flow_start[event["id"]] = event["ts"];
