@@ -50,6 +50,12 @@ NOT_RUN = {
 }
 
 
+def headings(page):
+    """As links name them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 def is_run(block):
     _, language, file, _ = block
     return language == "bash" and not file
@@ -327,6 +333,22 @@ class Blocks(unittest.TestCase):
         self.assertEqual(len(listed), len(own))
         for first in own:
             self.assertTrue(any(line.startswith(first) for line in listed), first)
+
+
+class Links(unittest.TestCase):
+    def test_lead_to_files_and_headings_that_there_are(self):
+        count = 0
+        for page in PAGES:
+            text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+            for target in re.findall(r"\]\((?!\w+:)([^)\s]+)\)", text):
+                file, _, heading = target.partition("#")
+                with self.subTest(named(page), link=target):
+                    leads_to = (page.parent / file).resolve() if file else page
+                    self.assertTrue(leads_to.exists())
+                    if heading:
+                        self.assertIn(heading, headings(leads_to))
+                count += 1
+        self.assertGreater(count, 100)
 
 
 class Options(unittest.TestCase):

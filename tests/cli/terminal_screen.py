@@ -24,6 +24,7 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
         self.row = self.column = self.times_taken = 0
+        self.style, self.normal_styles, self.alternate_styles = "", [], {}  # numbers of select graphic rendition, "" for none
         self.frames = []  # what the alternate screen held whenever it was drawn anew or left
         self.pending = ""
 
@@ -45,13 +46,15 @@ class Screen:
             position += 1
             if not self.is_alternate:
                 self.normal += character
+                self.normal_styles.append(self.style)
             elif character == "\r":
                 self.column = 0
             elif character == "\n":
                 self.row = min(self.row + 1, self.rows - 1)
             else:
                 assert character >= " ", repr(character)
-                self.alternate[self.row, min(self.column, self.columns - 1)] = character
+                place = self.row, min(self.column, self.columns - 1)
+                self.alternate[place], self.alternate_styles[place] = character, self.style
                 self.column += 1
 
     def sequence(self, numbers, kind):
@@ -79,6 +82,7 @@ class Screen:
                 self.alternate.pop((self.row, column), None)
         else:
             assert kind == "m", (numbers, kind)
+            self.style = "" if numbers == "0" else numbers
 
     def keep_frame(self):
         if self.is_alternate and self.alternate:
@@ -91,6 +95,21 @@ class Screen:
 
     def text(self):
         return "\n".join(self.lines())
+
+    def cells(self):
+        """{(row, column): (character, style)} of the alternate screen."""
+        return {place: (character, self.alternate_styles[place]) for place, character in self.alternate.items()}
+
+    def written_cells(self):
+        """The same of the lines that were written on the normal screen."""
+        cells, row, column = {}, 0, 0
+        for character, style in zip(self.normal, self.normal_styles):
+            if character == "\n":
+                row, column = row + 1, 0
+            elif character != "\r":
+                cells[row, column] = character, style
+                column += 1
+        return cells
 
 
 # Runs a program in a process group of its own as a shell does: when it has stopped it takes the terminal, and a line has it go on.
