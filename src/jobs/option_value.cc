@@ -321,7 +321,7 @@ std::string accepted_text(const Option& option) {
       return fmt::format("one of {}{}", fmt::join(accepted.choices, ", "), accepted.may_be_emulated ? ", emulated:FILE" : "");
     case OptionType::boolean: return "true or false";
     case OptionType::whole: return range_text(accepted, "a whole number");
-    case OptionType::seed: return "a whole number from 0 to 18446744073709551615";
+    case OptionType::seed: return fmt::format("a whole number from {} to 18446744073709551615", accepted.low_open ? 1 : 0);
     case OptionType::number: return range_text(accepted, "a number");
     case OptionType::modules: return "a list of module names, `all-linear` or one regular expression";
     case OptionType::wholes: return "a list, each " + range_text(accepted, "a whole number");

@@ -40,31 +40,42 @@ std::string short_name(const Option& option) {
   return name;
 }
 
-/// Four significant digits, so that tables and names stay readable.
-double rounded(double value) {
+double rounded(double value, int significant_digits) {
   if (value == 0) return 0;
-  const double scale = std::pow(10, 3 - std::floor(std::log10(std::abs(value))));
+  const double scale = std::pow(10, significant_digits - 1 - std::floor(std::log10(std::abs(value))));
   return std::round(value * scale) / scale;
+}
+
+/// So that tables and names stay readable, and so that 0.1 + 2 · 0.1 is 0.3.
+constexpr int digits_of_draws = 4, digits_of_steps = 12;
+
+/// Whole numbers of a range are below 2^53, so that all of this is exact (swept_fields.h).
+double drawn_whole(const SweptField& field, uint64_t key) {
+  if (field.is_log) {
+    const double low = std::log(field.low);
+    return std::floor(std::exp(low + uniform(key, 0) * (std::log(field.high + 1) - low)));
+  }
+  const auto step = std::max<uint64_t>(1, static_cast<uint64_t>(field.step)), width = static_cast<uint64_t>(field.high - field.low);
+  return field.low + static_cast<double>(uniform_below(key, 0, width / step + 1) * step);
+}
+
+double drawn_number(const SweptField& field, uint64_t key) {
+  if (field.step > 0) {
+    const auto last = static_cast<uint64_t>(std::floor((field.high - field.low) / field.step * (1 + 1e-12)));
+    return rounded(field.low + static_cast<double>(uniform_below(key, 0, last + 1)) * field.step, digits_of_steps);
+  }
+  const double share = uniform(key, 0);
+  if (!field.is_log) return rounded(field.low + share * (field.high - field.low), digits_of_draws);
+  const double low = std::log(field.low);
+  return rounded(std::exp(low + share * (std::log(field.high) - low)), digits_of_draws);
 }
 
 std::string drawn_value(const SweptField& field, uint64_t seed, int64_t sample) {
   const uint64_t key = mix_key(mix_key(mix64(seed), key_of(field.option)), static_cast<uint64_t>(sample));
   if (!field.values.empty()) return field.values[uniform_below(key, 0, field.values.size())];
-  const double share = uniform(key, 0);
   const Option& option = *options_set_by({.option = field.option}, "null").front().option;
-  const bool is_whole = option.accepted.type == OptionType::whole;
-  double value = 0;
-  if (field.step > 0) {
-    const double steps = std::floor((field.high - field.low) / field.step * (1 + 1e-12)) + 1;
-    value = field.low + std::floor(share * steps) * field.step;
-  } else if (field.is_log) {
-    const double end = is_whole ? field.high + 1 : field.high;
-    value = std::exp(std::log(field.low) + share * (std::log(end) - std::log(field.low)));
-  } else {
-    value = field.low + share * (field.high - field.low + (is_whole ? 1 : 0));
-  }
-  value = std::clamp(is_whole ? std::floor(value) : rounded(value), field.low, field.high);
-  return is_whole ? fmt::format("{}", static_cast<int64_t>(value)) : fmt::format("{}", value);
+  if (option.accepted.type == OptionType::number) return fmt::format("{}", std::clamp(drawn_number(field, key), field.low, field.high));
+  return fmt::format("{}", static_cast<int64_t>(std::clamp(drawn_whole(field, key), field.low, field.high)));
 }
 
 class SweepExpansion {

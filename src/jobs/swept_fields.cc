@@ -26,6 +26,37 @@ struct Key {
 
 constexpr Section swept_sections[] = {Section::data, Section::adapter, Section::train};
 
+constexpr double most_exact_whole = 9007199254740992;  // 2^53
+
+bool is_single_number(const Option& option) {
+  const OptionType type = option.accepted.type;
+  return type == OptionType::whole || type == OptionType::seed || type == OptionType::number;
+}
+
+/// `priority`, `tenant` and what else a job has beside its sections, but its name.
+std::vector<std::string> own_options_of_a_job() {
+  std::vector<std::string> keys;
+  for (const Option& option : option_table()) {
+    if (option.section == Section::job && option.key != "name") keys.push_back(option.key);
+  }
+  return keys;
+}
+
+/// Of what such a key is an option, with its section or without: "the run"; "" where of nothing that a sweep could be thought to try.
+std::string owner_of(const std::string& key) {
+  const std::pair<Section, const char*> owners[] = {
+      {Section::run, "the run"}, {Section::model, "the model"}, {Section::halving, "the sweep itself"}, {Section::sweep, "the sweep itself"}};
+  for (const auto& [section, owner] : owners) {
+    for (const std::string& path : {std::string(section_path(section)), std::string(section_name(section))}) {
+      if (key == path || (key.starts_with(path + ".") && find_option(section, key.substr(path.size() + 1)) != nullptr)) return owner;
+    }
+  }
+  for (const auto& [section, owner] : owners) {
+    if (find_option(section, key) != nullptr) return owner;
+  }
+  return "";
+}
+
 std::variant<Key, std::string> find_key(const std::string& key) {
   if (key == "name") return std::string("names of candidates are made by the sweep");
   for (const Section section : swept_sections) {
@@ -41,7 +72,10 @@ std::variant<Key, std::string> find_key(const std::string& key) {
       return fmt::format("options of a sweep are named with their section: did you mean `{}`?", option->path());
     }
   }
-  return std::string("is no option of a job: accepted are those of data, adapter and train, such as `adapter.r` or `train.lr`");
+  const std::string owner = owner_of(key);
+  return fmt::format("{}; a sweep tries options of its job: {}, and those of data, adapter and train, such as `adapter.r` or `train.lr`",
+                     owner.empty() ? "is no option of a job" : fmt::format("is an option of {}, the same for all candidates", owner),
+                     fmt::join(own_options_of_a_job(), ", "));
 }
 
 double number_of(const OptionValue& value) {
@@ -135,8 +169,8 @@ class FieldReader {
   }
 
   std::string read_range(const Key& key, const YAML::Node& node, SweptField& field) {
-    const bool is_number = key.option != nullptr && (key.option->accepted.type == OptionType::whole || key.option->accepted.type == OptionType::number);
-    if (!is_number) return "is no number: give a list to choose from";
+    if (key.option == nullptr) return "is a section, and ranges are of single options: give a list of maps to choose from";
+    if (!is_single_number(*key.option)) return fmt::format("is no number, but {}: give a list of values to choose from", accepted_text(*key.option));
     bool has_range = false, has_step = false;
     for (const auto& item : node) {
       const std::string name = item.first.IsScalar() ? item.first.Scalar() : "";
@@ -154,6 +188,9 @@ class FieldReader {
         auto read = read_option_value(*key.option, item.second[i]);
         if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fmt::format("{}: {}", name, mistake->message);
         *ends[i] = number_of(std::get<OptionValue>(read));
+        if (key.option->accepted.type != OptionType::number && std::abs(*ends[i]) > most_exact_whole) {
+          return fmt::format("{}: the ends of a range must be at most {}, got {}", name, static_cast<int64_t>(most_exact_whole), item.second[i].Scalar());
+        }
       }
       if (!(field.low < field.high)) return fmt::format("{}: the first end, {}, must be below the second, {}", name, field.low, field.high);
       if (field.is_log && field.low <= 0) return fmt::format("log_uniform: both ends must be above 0, got {}", field.low);

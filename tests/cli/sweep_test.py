@@ -81,6 +81,15 @@ class Sweep(ProgramTest):
         without.write_text(without.read_text().replace(", eval_fraction: 0.3", ""))
         self.assertIn("candidates are compared by what they make of held-out examples", self.run_program("train", "--check", without, expect=2).stderr)
 
+    def test_seeds_are_drawn_from_a_range_and_options_of_the_run_are_not(self):
+        self.train(self.sweep_file("random: {train.seed: {uniform: [0, 9007199254740992]}, train.lr: {log_uniform: [1e-4, 1e-2]}}, samples: 3", steps=2), "run")
+        seeds = [int(each["values"]["train.seed"]) for each in self.sweep("run")["candidates"]]
+        self.assertEqual(len(set(seeds)), 3)
+        self.assertGreater(max(seeds), 2**32)
+        refused = self.sweep_file("random: {run.memory: {uniform: [1, 2]}, train.lr: {uniform: [1e-4, 1e-3]}}, samples: 3")
+        self.assertIn("jobs.yaml:7: jobs[0].sweep.random.run.memory: is an option of the run, the same for all candidates; a sweep tries options of its job: "
+                      "tenant, priority, deadline, and those of data, adapter and train", self.run_program("train", refused, "--check", expect=2).stderr)
+
     def test_halving_stops_the_rest_and_candidates_keep_their_bits(self):
         self.train(self.sweep_file(GRID + ", halving: {first_steps: 2}"), "run", "--json")
         sweep = self.sweep("run")

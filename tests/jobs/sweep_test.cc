@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,6 +7,7 @@
 
 #include "base/error.h"
 #include "jobs/jobs_file.h"
+#include "jobs/option_table.h"
 #include "jobs/settings.h"
 
 namespace cotune {
@@ -112,6 +114,53 @@ TEST(Sweep, DrawsFromListsAndRanges) {
   EXPECT_EQ(warmups, (std::set<int64_t>{0, 25, 50, 75, 100}));
 }
 
+TEST(Sweep, DrawsEveryKindOfWholeNumberExactly) {
+  const std::vector<JobSpec> jobs = candidates(
+      "random: {train.seed: {uniform: [0, 9007199254740992]}, priority: {uniform: [-2, 2]}, data.max_examples: {uniform: [1, 1000000000], step: 7}, "
+      "train.weight_decay: {uniform: [1000, 1002], step: 0.5}, adapter.alpha: {uniform: [0.1, 0.4], step: 0.1}}, samples: 300");
+  std::set<uint64_t> seeds, odd;
+  std::set<int64_t> priorities;
+  std::set<double> decays, alphas;
+  for (const JobSpec& job : jobs) {
+    seeds.insert(job.train.seed);
+    EXPECT_LE(job.train.seed, uint64_t{1} << 53);
+    odd.insert(job.train.seed % 2);
+    priorities.insert(job.priority);
+    EXPECT_EQ(job.data.max_examples % 7, 1);
+    EXPECT_LE(job.data.max_examples, 1'000'000'000);
+    decays.insert(job.train.weight_decay);
+    alphas.insert(job.adapter.alpha);
+  }
+  EXPECT_EQ(seeds.size(), 300U);
+  EXPECT_GT(*seeds.rbegin(), uint64_t{1} << 52);
+  EXPECT_EQ(odd.size(), 2U);
+  EXPECT_EQ(priorities, (std::set<int64_t>{-2, -1, 0, 1, 2}));
+  EXPECT_EQ(decays, (std::set<double>{1000, 1000.5, 1001, 1001.5, 1002}));
+  EXPECT_EQ(alphas, (std::set<double>{0.1, 0.2, 0.3, 0.4}));
+  std::set<uint64_t> few;
+  for (const JobSpec& job : candidates("random: {train.seed: {uniform: [3, 6]}}, samples: 60")) few.insert(job.train.seed);
+  EXPECT_EQ(few, (std::set<uint64_t>{3, 4, 5, 6}));
+  for (const JobSpec& job : candidates("random: {train.seed: {log_uniform: [1, 9007199254740992]}}, samples: 60")) {
+    EXPECT_GE(job.train.seed, 1U);
+    EXPECT_LE(job.train.seed, uint64_t{1} << 53);
+  }
+}
+
+TEST(Sweep, EveryOptionThatIsANumberTakesARange) {
+  for (const Option& option : option_table()) {
+    const OptionType type = option.accepted.type;
+    const bool is_number = type == OptionType::whole || type == OptionType::seed || type == OptionType::number;
+    const bool is_tried = option.section == Section::job || option.section == Section::data || option.section == Section::adapter || option.section == Section::train;
+    if (!is_number || !is_tried) continue;
+    const double low = std::max(option.accepted.low, 0.0) + (option.accepted.low_open ? 0.001 : 0), high = std::min(option.accepted.high, 40.0) * 0.99;
+    const bool is_real = type == OptionType::number;
+    const std::string ends = is_real ? fmt::format("{}, {}", low, high) : fmt::format("{}, {}", static_cast<int64_t>(low), static_cast<int64_t>(high));
+    const std::string message = mistakes(file_with(fmt::format("random: {{{}: {{uniform: [{}]}}}}, samples: 3", option.path(), ends)));
+    EXPECT_EQ(message.find("sweep.random." + option.path() + ": uniform"), std::string::npos) << message;
+    EXPECT_EQ(message.find("is no number"), std::string::npos) << message;
+  }
+}
+
 TEST(Sweep, FurtherDrawsAndOptionsLeaveEarlierCandidatesAlone) {
   const std::string few = "random: {train.lr: {log_uniform: [1e-5, 1e-3]}}, samples: 3", lr = few.substr(9, few.find('}') - 8);
   const std::vector<JobSpec> before = candidates(few), more = candidates(few, {"jobs.sql.sweep.samples=9"});
@@ -182,7 +231,8 @@ TEST(SweepMistakes, NameLineFieldAndValue) {
       {"grid: {r: [4]}", "j.yaml:3: jobs[0].sweep.grid.r: options of a sweep are named with their section: did you mean `adapter.r`?"},
       {"grid: {adapter.rnak: [4]}", "j.yaml:3: jobs[0].sweep.grid.adapter.rnak: unknown key; did you mean `rank`?"},
       {"grid: {run.memory: [4]}",
-       "j.yaml:3: jobs[0].sweep.grid.run.memory: is no option of a job: accepted are those of data, adapter and train, such as `adapter.r` or `train.lr`"},
+       "j.yaml:3: jobs[0].sweep.grid.run.memory: is an option of the run, the same for all candidates; a sweep tries options of its job: tenant, "
+       "priority, deadline, and those of data, adapter and train, such as `adapter.r` or `train.lr`"},
       {"grid: {name: [a]}", "j.yaml:3: jobs[0].sweep.grid.name: names of candidates are made by the sweep"},
       {"grid: {adapter: [{r: 4, alpha: -1}]}", "j.yaml:3: jobs[0].sweep.grid.adapter: alpha: must be a number above 0, got -1"},
       {"grid: {adapter: [{r: 4}], adapter.r: [8]}", "j.yaml:3: jobs[0].sweep.grid.adapter.r: `adapter.r` is tried by another field of the sweep, too"},
@@ -192,7 +242,17 @@ TEST(SweepMistakes, NameLineFieldAndValue) {
       {"random: {train.lr: {uniform: [1, 0.5]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.lr: uniform: the first end, 1, must be below the second, 0.5"},
       {"random: {train.lr: {normal: [0, 1]}}, samples: 2",
        "j.yaml:3: jobs[0].sweep.random.train.lr: `normal` is no distribution; accepted: uniform, log_uniform, and step beside uniform"},
-      {"random: {train.optimizer: {uniform: [0, 1]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.optimizer: is no number: give a list to choose from"},
+      {"random: {train.optimizer: {uniform: [0, 1]}}, samples: 2", "j.yaml:3: jobs[0].sweep.random.train.optimizer: is no number, but one of adamw, sgd: give a list of values to choose from"},
+      {"random: {deadline: {uniform: [2026-01-01, 2026-02-01]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.deadline: is no number, but a time such as 2026-01-31 or 2026-01-31T18:00:00Z: give a list of values to choose from"},
+      {"random: {adapter: {uniform: [1, 2]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.adapter: is a section, and ranges are of single options: give a list of maps to choose from"},
+      {"random: {train.seed: {uniform: [0, 18446744073709551615]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.train.seed: uniform: the ends of a range must be at most 9007199254740992, got 18446744073709551615"},
+      {"random: {train.seed: {uniform: [0, 8], step: 0}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.train.seed: step: must be a whole number from 1 to 18446744073709551615, got 0"},
+      {"random: {train.seed: {uniform: [-1, 8]}}, samples: 2",
+       "j.yaml:3: jobs[0].sweep.random.train.seed: uniform: must be a whole number from 0 to 18446744073709551615, got -1"},
       {"random: {train.lr: {uniform: [0.1, 0.2]}}", "j.yaml:3: jobs[0].sweep.random: needs `samples` beside it: how often to draw"},
       {"grid: {adapter.r: [4]}, samples: 3", "j.yaml:3: jobs[0].sweep.samples: counts draws of `random`, and the sweep has none"},
       {"grid: {adapter.r: [4]}, seed: 3", "j.yaml:3: jobs[0].sweep.seed: seeds draws of `random`, and the sweep has none"},
