@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,20 +56,26 @@ class RanksMissing : public SystemError {
   using SystemError::SystemError;
 };
 
+/// How long a process waits for the others, and who is told what it waits for.
+struct Joining {
+  std::chrono::milliseconds most = std::chrono::minutes(5);          ///< for the slowest process to come
+  std::chrono::milliseconds most_for_name = std::chrono::seconds(40);  ///< for the master's name to be known
+  std::chrono::milliseconds quiet = std::chrono::seconds(10);        ///< before anything is told; of a name that is not known at once
+  std::function<void(const std::string&)> tell = [](const std::string&) {};  ///< a line, from any thread
+};
+
 /// Meets the other processes at the master and joins them; returns when all have joined. Messages take the interface
 /// from which this machine reaches the master. May be called again once the former communicator is gone, as often by
-/// every rank.
+/// every rank. Whoever waits says so: for the master's name, for the master, and, the first of the ranks, for which others.
 ///
-/// joining_time: for the slowest process to come.
-/// Throws RanksMissing where the master cannot be reached or a rank does not come (the message names it), SystemError where one comes
-/// twice or has been started again meanwhile (own_restart: this one must be too), and CommunicationEnded where one leaves while
-/// the last ones join.
-std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
-                                                   std::chrono::milliseconds joining_time = std::chrono::minutes(5));
+/// Throws RanksMissing where the master's name cannot be looked up, the master cannot be reached or a rank does not come (the message
+/// names it), SystemError where one comes twice or has been started again meanwhile (own_restart: this one must be too), and
+/// CommunicationEnded where one leaves while the last ones join.
+std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, const Joining& joining = {});
 
 /// A group of some of them: element r of `ranks`, which ascend and this process's is among, becomes rank r. All processes join
 /// groups equally often; those that they join at the same time have no process in common.
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
-                                                   std::chrono::milliseconds joining_time = std::chrono::minutes(5));
+                                                   const Joining& joining = {});
 
 }  // namespace cotune

@@ -13,6 +13,8 @@
 #include "base/error.h"
 #include "comm/failure_text.h"
 #include "comm/gloo_communicator.h"
+#include "comm/host_lookup.h"
+#include "comm/late_notice.h"
 #include "comm/launcher.h"
 #include "comm/own_address.h"
 #include "comm/quiet_c10d.h"
@@ -55,6 +57,25 @@ void put_text(c10d::Store& store, const std::string& key, const std::string& tex
 
 bool may_be_early(const LaunchedProcess& process) { return process.restart > 0 || process.own_restart > 0; }
 
+double seconds(std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); }
+
+/// TCPStore would look the name up again and again, in silence, for as long as it may wait for the master.
+void wait_for_master_name(const LaunchedProcess& process, const Joining& joining) {
+  const std::chrono::milliseconds patience = std::min(joining.most_for_name, joining.most);
+  const LateNotice notice(joining.quiet, [&] {
+    joining.tell(fmt::format("{}: waiting for an answer to who `{}` is", place(process), process.master_host));
+  });
+  try {
+    wait_for_host(process.master_host, patience, [&](const std::string& failure) {
+      joining.tell(fmt::format("{}: the name of the master, `{}`, cannot be looked up: {}; trying again for up to {} s", place(process),
+                               process.master_host, failure, seconds(patience)));
+    });
+  } catch (const SystemError& error) {
+    throw RanksMissing(fmt::format("{}: the name of the master, `{}`, cannot be looked up: {} (tried for {} s)", place(process),
+                                   process.master_host, error.what(), seconds(patience)));
+  }
+}
+
 StorePointer connect(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
   c10d::TCPStoreOptions options;
   options.port = process.master_port;
@@ -78,8 +99,15 @@ bool is_for_us(const LaunchedProcess& process, c10d::Store& store) {
 }
 
 /// At the store of the launcher, or of the first rank, which may still be ending what came before.
-StorePointer connect_to_own_start(const LaunchedProcess& process, std::chrono::milliseconds joining_time) {
-  const Clock::time_point last = Clock::now() + joining_time;
+StorePointer connect_to_own_start(const LaunchedProcess& process, const Joining& joining) {
+  wait_for_master_name(process, joining);
+  const LateNotice notice(joining.quiet, [&] {
+    const std::string what = process.launcher_listens ? process.launcher + " to listen there"
+                             : process.rank == 0      ? "its own answer from there (is that a name of this machine?)"
+                                                      : "the first rank to listen there";
+    joining.tell(fmt::format("{}: waiting for {}, for up to {} s", place(process), what, seconds(joining.most)));
+  });
+  const Clock::time_point last = Clock::now() + joining.most;
   while (true) {
     try {
       const StorePointer store = connect(process, std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now()));
@@ -104,20 +132,39 @@ StorePointer connect_to_own_start(const LaunchedProcess& process, std::chrono::m
 
 /// Of the next group at the process's master, which this rank is the first of. The connection, and at rank 0 the
 /// listening socket, stay as long as the process, so that ranks may begin a new group while others leave the old one.
-MeetingPlace next_place(const LaunchedProcess& process, int32_t first, std::chrono::milliseconds joining_time) {
+MeetingPlace next_place(const LaunchedProcess& process, int32_t first, const Joining& joining) {
   static std::mutex mutex;
   static auto* meetings = new std::map<std::string, Meeting>;  // never destroyed: threads of c10d's use it until exit
   std::lock_guard lock(mutex);
   Meeting& meeting = (*meetings)[fmt::format("{}:{}", process.master_host, process.master_port)];
-  if (!meeting.store) meeting.store = connect_to_own_start(process, joining_time);
+  if (!meeting.store) meeting.store = connect_to_own_start(process, joining);
   const std::string prefix = start_key(process) + fmt::format("{}/{}/", meeting.group_count++, first);
   return {meeting.store, c10::make_intrusive<c10d::PrefixStore>(prefix, meeting.store)};
 }
 
-/// Until all these keys are there.
-void wait_for(const MeetingPlace& meeting, const LaunchedProcess& process, const std::vector<std::string>& keys,
-              std::chrono::milliseconds joining_time) {
-  const Clock::time_point last = Clock::now() + joining_time;
+std::string route_key(int32_t rank) {
+  return fmt::format("route/{}", rank);
+}
+
+std::vector<int32_t> missing_ranks(c10d::Store& store, const std::vector<int32_t>& ranks) {
+  std::vector<int32_t> missing;
+  for (const int32_t rank : ranks) {
+    if (!store.check({route_key(rank)})) missing.push_back(rank);
+  }
+  return missing;
+}
+
+/// `rank 3`, `ranks 1, 2`.
+std::string ranks_text(const std::vector<int32_t>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+}
+
+/// Until the routes of all these ranks are there.
+void wait_for_routes(const MeetingPlace& meeting, const LaunchedProcess& process, const std::vector<int32_t>& ranks, const Joining& joining) {
+  std::vector<std::string> keys;
+  for (const int32_t rank : ranks) keys.push_back(route_key(rank));
+  const Clock::time_point start = Clock::now(), last = start + joining.most;
+  bool is_told = process.rank != ranks.front();
   while (true) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(last - Clock::now());
     try {
@@ -127,39 +174,31 @@ void wait_for(const MeetingPlace& meeting, const LaunchedProcess& process, const
         throw SystemError(fmt::format("{}: a rank has been started again meanwhile", place(process)));
       }
       if (Clock::now() >= last) throw;
+      if (Clock::now() < start + joining.quiet || std::exchange(is_told, true)) continue;
+      const std::vector<int32_t> missing = missing_ranks(*meeting.group, ranks);
+      if (missing.empty()) continue;
+      joining.tell(fmt::format("{}: waiting for {} to join, for up to {} s", place(process), ranks_text(missing), seconds(joining.most)));
     }
   }
 }
 
-std::string route_key(int32_t rank) {
-  return fmt::format("route/{}", rank);
-}
-
 /// The route of each of these ranks, when all have come.
 std::vector<RouteToMaster> exchange_routes(const MeetingPlace& meeting, const LaunchedProcess& process,
-                                           const std::vector<int32_t>& ranks, const RouteToMaster& mine,
-                                           std::chrono::milliseconds joining_time) {
+                                           const std::vector<int32_t>& ranks, const RouteToMaster& mine, const Joining& joining) {
   c10d::Store& store = *meeting.group;
   if (store.add(fmt::format("joined/{}", process.rank), 1) > 1) {
     throw SystemError(fmt::format("{}: another process has joined as this rank", place(process)));
   }
   put_text(store, route_key(process.rank), fmt::format("{} {} {}", mine.own, mine.master, process.size));
-  std::vector<std::string> keys;
-  for (const int32_t rank : ranks) keys.push_back(route_key(rank));
   try {
-    wait_for(meeting, process, keys, joining_time);
+    wait_for_routes(meeting, process, ranks, joining);
   } catch (const SystemError&) {
     throw;
   } catch (const std::exception& error) {
-    std::vector<int32_t> missing;
-    for (const int32_t rank : ranks) {
-      if (!store.check({route_key(rank)})) missing.push_back(rank);
-    }
+    const std::vector<int32_t> missing = missing_ranks(store, ranks);
     if (missing.empty()) throw;
-    throw RanksMissing(fmt::format("{}: {} {} {} not joined within {} s", place(process),
-                                  missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "),
-                                  missing.size() == 1 ? "has" : "have",
-                                  std::chrono::duration<double>(joining_time).count()));
+    throw RanksMissing(fmt::format("{}: {} {} not joined within {} s", place(process), ranks_text(missing),
+                                  missing.size() == 1 ? "has" : "have", seconds(joining.most)));
   }
   std::vector<RouteToMaster> routes;
   for (const int32_t rank : ranks) {
@@ -177,35 +216,34 @@ std::unique_ptr<Communicator> alone(std::chrono::milliseconds joining_time) {
 }
 
 std::unique_ptr<Communicator> join(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
-                                   std::chrono::milliseconds joining_time) {
+                                   const Joining& joining) {
   const QuietC10d quiet;
-  const MeetingPlace meeting = next_place(process, ranks.front(), joining_time);
-  if (ranks.size() == 1) return alone(joining_time);
+  const MeetingPlace meeting = next_place(process, ranks.front(), joining);
+  if (ranks.size() == 1) return alone(joining.most);
   const RouteToMaster mine = route_to_master(process.master_host, process.master_port);
-  const auto routes = exchange_routes(meeting, process, ranks, mine, joining_time);
+  const auto routes = exchange_routes(meeting, process, ranks, mine, joining);
   const auto own = static_cast<int32_t>(std::find(ranks.begin(), ranks.end(), process.rank) - ranks.begin());
   // All are there: whoever does not answer within this time has ended meanwhile.
-  const std::chrono::milliseconds answering_time = std::min<std::chrono::milliseconds>(joining_time, std::chrono::minutes(1));
+  const std::chrono::milliseconds answering_time = std::min<std::chrono::milliseconds>(joining.most, std::chrono::minutes(1));
   return gloo_communicator(meeting.group, own, static_cast<int32_t>(ranks.size()), own_address(mine, routes), answering_time);
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process,
-                                                   std::chrono::milliseconds joining_time) {
+std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, const Joining& joining) {
   std::vector<int32_t> all(static_cast<size_t>(process.size));
   std::iota(all.begin(), all.end(), 0);
-  return process_communicator(process, all, joining_time);
+  return process_communicator(process, all, joining);
 }
 
 std::unique_ptr<Communicator> process_communicator(const LaunchedProcess& process, const std::vector<int32_t>& ranks,
-                                                   std::chrono::milliseconds joining_time) {
+                                                   const Joining& joining) {
   COTUNE_CHECK(std::is_sorted(ranks.begin(), ranks.end()) && std::binary_search(ranks.begin(), ranks.end(), process.rank),
                "rank {} joins a group of ranks {}", process.rank, fmt::join(ranks, ", "));
-  if (process.size == 1) return alone(joining_time);
+  if (process.size == 1) return alone(joining.most);
   std::unique_ptr<Communicator> communicator;
   try {
-    communicator = join(process, ranks, joining_time);
+    communicator = join(process, ranks, joining);
   } catch (const SystemError&) {
     throw;
   } catch (const std::exception& error) {

@@ -83,6 +83,17 @@ class RankProcesses(LaunchTest):
         done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--hang-timeout=5", expect=2)
         self.assertIn("--hang-timeout: belongs to processes that torchrun or Slurm has started", done.stderr)
 
+    def test_a_master_whose_name_nobody_knows_is_told_at_once_and_ends_all(self):
+        for launcher in (torchrun, slurm):
+            ranks = self.train("none", launcher=launcher, extra={"MASTER_ADDR": "nosuchhost.invalid"})
+            first_line = ranks[1].stderr.readline().decode()
+            self.assertIn("rank 1 of 2, master nosuchhost.invalid:", first_line)
+            self.assertRegex(first_line, r"the name of the master, `nosuchhost\.invalid`, cannot be looked up: .+; trying again for up to 40 s")
+            for rank, (_, errors) in enumerate(self.end_all(ranks, expect=1)):
+                self.assertRegex(errors, rf"rank {rank} of 2, master nosuchhost\.invalid:\d+: the name of the master, `nosuchhost\.invalid`, cannot be "
+                                         r"looked up: .+ \(tried for 40 s\)")
+            self.assertFalse((self.path / "none").exists())
+
     def test_check_trains_nothing(self):
         def peak(*options):
             (first, _), (second, _) = self.end_all(

@@ -14,6 +14,8 @@
 namespace cotune {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
 using testing::HasSubstr;
 using testing::StartsWith;
 using testing::UnorderedElementsAre;
@@ -138,11 +140,20 @@ TEST(Processes, AKilledRankEndsTheOthersWaits) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks[rank]->exit_status(), 0);
 }
 
+/// What a process is told, up to its error.
+std::vector<std::string> lines_to_error(RankProcess& process) {
+  std::vector<std::string> lines;
+  while (lines.empty() || lines.back().starts_with("told: ")) lines.push_back(process.line());
+  return lines;
+}
+
 TEST(Processes, ARankThatDoesNotComeIsNamed) {
   const int port = free_port();
   RankProcess only("join alone", as_torchrun(0, 3, port));
-  EXPECT_EQ(only.line(),
-            fmt::format("error: rank 0 of 3, master 127.0.0.1:{}: ranks 1, 2 have not joined within 2 s", port));
+  const std::vector<std::string> lines = lines_to_error(only);
+  const std::string place = fmt::format("rank 0 of 3, master 127.0.0.1:{}: ", port);
+  EXPECT_THAT(lines, Contains("told: " + place + "waiting for ranks 1, 2 to join, for up to 2 s"));
+  EXPECT_EQ(lines.back(), "error: " + place + "ranks 1, 2 have not joined within 2 s");
 }
 
 TEST(Processes, TwoOfOneRankAreNamed) {
@@ -154,13 +165,30 @@ TEST(Processes, TwoOfOneRankAreNamed) {
   const auto environment = as_torchrun_that_listens(1, 2, store->getPort());
   RankProcess one("join alone", environment), other("join alone", environment);
   EXPECT_THAT(
-      (std::vector{one.line(), other.line()}),
+      (std::vector{lines_to_error(one).back(), lines_to_error(other).back()}),
       UnorderedElementsAre(HasSubstr("another process has joined as this rank"), HasSubstr("rank 0 has not joined")));
 }
 
 TEST(Processes, AMasterThatIsNotThereIsNamed) {
-  RankProcess only("join nobody", as_torchrun(1, 2, free_port()));
-  EXPECT_THAT(only.line(), StartsWith("error: rank 1 of 2, master 127.0.0.1:"));
+  const int port = free_port();
+  RankProcess only("join nobody", as_torchrun(1, 2, port));
+  const std::vector<std::string> lines = lines_to_error(only);
+  const std::string place = fmt::format("rank 1 of 2, master 127.0.0.1:{}: ", port);
+  EXPECT_THAT(lines, Contains("told: " + place + "waiting for the first rank to listen there, for up to 1.5 s"));
+  EXPECT_THAT(lines.back(), StartsWith("error: " + place));
+}
+
+TEST(Processes, AMasterWhoseNameIsNotKnownIsNamedWithTheResolversWords) {
+  for (const int rank : {0, 1}) {
+    Environment environment = as_torchrun(rank, 2, 12345);
+    environment["MASTER_ADDR"] = "nosuchhost.invalid";
+    RankProcess only("join nobody", environment);
+    const std::vector<std::string> lines = lines_to_error(only);
+    const std::string start = fmt::format("rank {} of 2, master nosuchhost.invalid:12345: the name of the master, `nosuchhost.invalid`, cannot be looked up: ", rank);
+    EXPECT_THAT(lines, Contains(AllOf(StartsWith("told: " + start), HasSubstr("; trying again for up to 1.5 s"))));
+    EXPECT_THAT(lines.back(), AllOf(StartsWith("error: " + start), HasSubstr("(tried for 1.5 s)")));
+    EXPECT_EQ(only.exit_status(), 0);
+  }
 }
 
 TEST(Processes, OfALaterStartEndTheMeetingOfTheOneBeforeAndMeetAtTheSamePort) {

@@ -93,6 +93,8 @@ void say(const std::string& text) {
   std::fflush(stdout);
 }
 
+void tell(const std::string& text) { say("told: " + text); }
+
 std::string exchange(Communicator& self) {
   const int32_t next = (self.rank() + 1) % self.size(), previous = (self.rank() + self.size() - 1) % self.size();
   const at::Tensor mine = at::full({100000}, double(self.rank())), other = at::empty({100000});
@@ -119,11 +121,11 @@ void play(const std::string& part) {
   }
   const LaunchedProcess process = launched_process(environment_of_this_process()).value();
   if (part == "join alone") {
-    process_communicator(process, std::chrono::seconds(2));
+    process_communicator(process, {.most = std::chrono::seconds(2), .quiet = std::chrono::milliseconds(300), .tell = tell});
     return;
   }
   if (part == "join nobody") {
-    process_communicator(process, std::chrono::milliseconds(100));
+    process_communicator(process, {.most = std::chrono::milliseconds(1500), .quiet = std::chrono::milliseconds(300), .tell = tell});
     return;
   }
   auto self = process_communicator(process);

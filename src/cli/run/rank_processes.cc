@@ -207,7 +207,8 @@ Link measure_links(Communicator& communicator, std::span<const PipelineLayout> l
 }
 
 RankLinks meet(const LaunchedProcess& process) {
-  return RankLinks([process](const std::vector<int32_t>& ranks) { return process_communicator(process, ranks); }, process.size);
+  const Joining joining{.tell = [](const std::string& text) { write_to_standard_error(text + "\n"); }};
+  return RankLinks([process, joining](const std::vector<int32_t>& ranks) { return process_communicator(process, ranks, joining); }, process.size);
 }
 
 int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supervised) {
