@@ -205,7 +205,7 @@ std::string adapter_config_bytes(const Adapter& adapter, const std::string& base
   config["peft_type"] = peft_type(spec.method);
   config["task_type"] = "CAUSAL_LM";
   const std::optional<HubName> name = hub_name_of(base_model);
-  config["base_model_name_or_path"] = name ? name->repository : base_model;
+  config["base_model_name_or_path"] = name ? name->repository + (name->file.empty() ? "" : "/" + name->file) : base_model;
   if (name) config["revision"] = name->revision;
   config["inference_mode"] = true;
   const Json targets = target_names(adapter);

@@ -40,7 +40,7 @@ constexpr int fewest_sweeps = 3;
 
 /// A checkpoint; or a shape alone, whose weights are then random: times do not depend on them.
 ModelSpec model_spec(const ProfileArguments& arguments) {
-  const std::filesystem::path path = path_or_snapshot(arguments.model);
+  const std::filesystem::path path = model_path(arguments.model);
   const bool has_weights = std::filesystem::is_directory(path) || path.extension() == ".gguf";
   ModelSpec spec;
   (has_weights ? spec.path : spec.config) = path.string();

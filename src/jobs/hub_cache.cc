@@ -1,10 +1,12 @@
 #include "jobs/hub_cache.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -14,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view folder_prefix = "models--", separator = "--", snapshots_folder = "snapshots";
+constexpr std::string_view folder_prefix = "models--", separator = "--", snapshots_folder = "snapshots", gguf_ending = ".gguf";
 constexpr size_t longest_part = 96;
 constexpr size_t longest_reference = 256;
 
@@ -28,6 +30,15 @@ bool is_name_part(std::string_view part) {
 bool is_revision(std::string_view text) {
   return !text.empty() && text.find("..") == std::string_view::npos && !text.starts_with('/') &&
          std::all_of(text.begin(), text.end(), [](char c) { return is_word_character(c) || std::string_view("-./+").find(c) != std::string_view::npos; });
+}
+
+/// A path inside a repository.
+bool is_file(std::string_view text) {
+  for (const fs::path& part : fs::path(text)) {
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return !text.starts_with('/') && text.find("//") == std::string_view::npos &&
+         std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
 bool is_commit(std::string_view text) {
@@ -66,6 +77,38 @@ fs::path folder_of(const HubName& name, const fs::path& cache) {
   return cache / folder;
 }
 
+/// As users write it.
+std::string text_of(const HubName& name) {
+  return name.repository + (name.file.empty() ? "" : "/" + name.file) + (name.revision == "main" ? "" : "@" + name.revision);
+}
+
+bool says_gguf(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text.find(gguf_ending.substr(1)) != std::string::npos;
+}
+
+/// For a shell.
+std::string quoted(const std::string& word) {
+  const bool is_plain = std::all_of(word.begin(), word.end(), [](char c) { return is_word_character(c) || std::string_view("-./+@=,:").find(c) != std::string_view::npos; });
+  if (is_plain) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+/// Relative to the snapshot, sorted; empty where there are other weights or a configuration too.
+std::vector<std::string> files_of_gguf_repository(const fs::path& snapshot) {
+  std::vector<std::string> files;
+  if (fs::exists(snapshot / "config.json")) return files;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(snapshot, fs::directory_options::skip_permission_denied)) {
+    if (!entry.is_regular_file()) continue;
+    if (entry.path().extension() == ".safetensors") return {};
+    if (entry.path().extension() == gguf_ending) files.push_back(entry.path().lexically_relative(snapshot).string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
 std::string commit_of(const HubName& name, const fs::path& folder) {
   if (is_commit(name.revision)) return name.revision;
   const fs::path reference = folder / "refs" / name.revision;
@@ -85,7 +128,12 @@ std::optional<HubName> parse_hub_name(std::string_view text) {
     if (!is_revision(name.revision)) return std::nullopt;
     text = text.substr(0, at);
   }
-  const size_t slash = text.find('/');
+  const size_t slash = text.find('/'), second = slash == std::string_view::npos ? slash : text.find('/', slash + 1);
+  if (second != std::string_view::npos) {
+    name.file = text.substr(second + 1);
+    text = text.substr(0, second);
+    if (!name.file.ends_with(gguf_ending) || !is_file(name.file)) return std::nullopt;
+  }
   const bool is_sound = slash == std::string_view::npos ? is_name_part(text)
                                                         : is_name_part(text.substr(0, slash)) && is_name_part(text.substr(slash + 1));
   if (!is_sound || text.find("--") != std::string_view::npos || text.find("..") != std::string_view::npos || text.ends_with(".git")) {
@@ -108,19 +156,25 @@ std::optional<fs::path> find_in_hub_cache(const HubName& name, const fs::path& c
   const fs::path folder = folder_of(name, cache);
   const std::string commit = commit_of(name, folder);
   std::error_code unreadable;
-  if (commit.empty() || !fs::is_directory(folder / snapshots_folder / commit, unreadable)) return std::nullopt;
-  return folder / snapshots_folder / commit;
+  if (commit.empty()) return std::nullopt;
+  const fs::path snapshot = folder / snapshots_folder / commit, found = name.file.empty() ? snapshot : snapshot / name.file;
+  const bool is_there = name.file.empty() ? fs::is_directory(found, unreadable) : fs::is_regular_file(found, unreadable);
+  return is_there ? std::optional(found) : std::nullopt;
 }
 
 std::string hub_download_command(const HubName& name) {
-  return fmt::format("hf download {}{}", name.repository, name.revision == "main" ? "" : " --revision " + name.revision);
+  const std::string file = !name.file.empty() ? " " + quoted(name.file) : says_gguf(name.repository) ? " FILE.gguf" : "";
+  return fmt::format("hf download {}{}{}", name.repository, file, name.revision == "main" ? "" : " --revision " + name.revision);
 }
 
 std::string hub_cache_complaint(const HubName& name, const fs::path& cache) {
   const fs::path folder = folder_of(name, cache);
   std::error_code unreadable;
   std::string found = "does not exist";
-  if (fs::exists(folder, unreadable)) found = fmt::format("holds no revision {}", name.revision);
+  if (fs::exists(folder, unreadable)) {
+    const bool has_revision = find_in_hub_cache({name.repository, name.revision}, cache).has_value();
+    found = has_revision ? fmt::format("holds no {} of revision {}", name.file, name.revision) : fmt::format("holds no revision {}", name.revision);
+  }
   return fmt::format("it is not in the Hugging Face cache either ({} {}); `{}` fetches it", folder.string(), found,
                      hub_download_command(name));
 }
@@ -132,19 +186,41 @@ fs::path path_or_snapshot(const fs::path& path) {
   return name ? find_in_hub_cache(*name).value_or(path) : path;
 }
 
+fs::path model_in_snapshot(const fs::path& found, const HubName& name) {
+  if (!fs::is_directory(found)) return found;
+  const std::vector<std::string> files = files_of_gguf_repository(found);
+  if (files.empty()) return found;
+  if (files.size() == 1) return found / files.front();
+  HubName one = name;
+  one.file = files.front();
+  throw_user_error("{}: holds {} GGUF files: {}; name one of them, such as {}", text_of(name), files.size(), fmt::join(files, ", "), text_of(one));
+}
+
+fs::path model_path(const fs::path& path) {
+  const fs::path found = path_or_snapshot(path);
+  const std::optional<HubName> of_folder = hub_name_of(found);
+  return of_folder ? model_in_snapshot(found, parse_hub_name(path.string()).value_or(*of_folder)) : found;
+}
+
 std::string hub_cache_hint(const fs::path& path) {
   const std::optional<HubName> name = parse_hub_name(path.string());
   return name ? "; " + hub_cache_complaint(*name) : "";
 }
 
-std::optional<HubName> hub_name_of(const fs::path& folder) {
-  const fs::path clean = (folder / "").lexically_normal().parent_path();
-  if (clean.parent_path().filename() != snapshots_folder || !is_commit(clean.filename().string())) return std::nullopt;
-  std::string repository = clean.parent_path().parent_path().filename().string();
+std::optional<HubName> hub_name_of(const fs::path& path) {
+  fs::path folder = (path / "").lexically_normal().parent_path(), file;
+  if (folder.extension() == gguf_ending) {
+    while (folder.has_relative_path() && folder.parent_path().filename() != snapshots_folder) {
+      file = file.empty() ? folder.filename() : folder.filename() / file;
+      folder = folder.parent_path();
+    }
+  }
+  if (folder.parent_path().filename() != snapshots_folder || !is_commit(folder.filename().string())) return std::nullopt;
+  std::string repository = folder.parent_path().parent_path().filename().string();
   if (!repository.starts_with(folder_prefix)) return std::nullopt;
   repository.erase(0, folder_prefix.size());
   if (const size_t border = repository.find(separator); border != std::string::npos) repository.replace(border, separator.size(), "/");
-  return HubName{repository, clean.filename().string()};
+  return HubName{repository, folder.filename().string(), file.string()};
 }
 
 }  // namespace cotune

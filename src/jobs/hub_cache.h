@@ -9,10 +9,12 @@
 
 namespace cotune {
 
-/// `organisation/name`, `name`, or one of them with `@revision`: a branch, a tag or a commit.
+/// `organisation/name`, `name`, or `organisation/name/file.gguf`, whose file may be in folders; each also with `@revision`: a branch, a
+/// tag or a commit.
 struct HubName {
   std::string repository;
   std::string revision = "main";
+  std::string file = {};  ///< "": the whole repository
   bool operator==(const HubName&) const = default;
 };
 
@@ -24,10 +26,11 @@ std::optional<HubName> parse_hub_name(std::string_view text);
 std::filesystem::path hub_cache_folder();
 
 /// The folder of the revision's files: models--ORGANISATION--NAME/snapshots/COMMIT, where refs/REVISION holds the commit or the
-/// revision is one. Nothing where it is not there.
+/// revision is one; or the named file in it. Nothing where it is not there.
 std::optional<std::filesystem::path> find_in_hub_cache(const HubName& name, const std::filesystem::path& cache = hub_cache_folder());
 
-/// `hf download organisation/name --revision …`.
+/// `hf download organisation/name file.gguf --revision …`. Of a repository by whose name it holds GGUF files, often many, and no file's
+/// name: with FILE.gguf for one.
 std::string hub_download_command(const HubName& name);
 
 /// `it is not in the Hugging Face cache either (FOLDER does not exist); `hf download …` fetches it`.
@@ -36,10 +39,17 @@ std::string hub_cache_complaint(const HubName& name, const std::filesystem::path
 /// `path` where it exists; else the snapshot that it names; else `path` again.
 std::filesystem::path path_or_snapshot(const std::filesystem::path& path);
 
+/// What find_in_hub_cache() has found, as a model: of a repository without config.json and safetensors files its one GGUF file. Throws
+/// UserError that lists the files where there are several.
+std::filesystem::path model_in_snapshot(const std::filesystem::path& found, const HubName& name);
+
+/// path_or_snapshot() of a model.
+std::filesystem::path model_path(const std::filesystem::path& path);
+
 /// What is added to a message about a path that does not exist: `; ` and the complaint where it may be a name, else nothing.
 std::string hub_cache_hint(const std::filesystem::path& path);
 
-/// The name, with the commit as revision, of a folder in a cache; nothing for any other folder.
-std::optional<HubName> hub_name_of(const std::filesystem::path& folder);
+/// The name, with the commit as revision, of a repository's folder in a cache, or of a GGUF file in it; nothing for any other path.
+std::optional<HubName> hub_name_of(const std::filesystem::path& path);
 
 }  // namespace cotune

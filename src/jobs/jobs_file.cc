@@ -244,14 +244,25 @@ class JobsFileBuilder {
     if (!found) {
       const std::optional<HubName> name = option.accepted.may_be_hub_name ? parse_hub_name(text) : std::nullopt;
       if (const auto snapshot = name ? find_in_hub_cache(*name) : std::nullopt) {
-        text = fs::absolute(*snapshot).string();
-        return true;
+        return resolve_snapshot(option, given, *name, fs::absolute(*snapshot), text);
       }
       const std::string hint = option.accepted.may_be_hub_name ? hub_cache_hint(text) : "";
       mistakes_.add(given, fmt::format("no such file or folder: {}{}", full.string(), hint));
     }
     text = full.string();
     return found;
+  }
+
+  bool resolve_snapshot(const Option& option, const GivenOption& given, const HubName& name, const fs::path& snapshot, std::string& text) {
+    text = snapshot.string();
+    if (option.section != Section::model) return true;
+    try {
+      text = model_in_snapshot(snapshot, name).string();
+    } catch (const UserError& error) {
+      mistakes_.add(given, error.what());
+      return false;
+    }
+    return true;
   }
 
   void resolve_emulated(const GivenOption& given, std::string& text) {

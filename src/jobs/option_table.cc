@@ -259,8 +259,9 @@ Condition random_weights() {
 
 void add_model(std::vector<Option>& table) {
   table.push_back(field(Section::model, "path", COTUNE_FIELD(model->path), hub_name_or(OptionType::path),
-                        "Folder of a Hugging Face model, a GGUF file, or the name of a model in the Hugging Face cache: `organisation/name`, with "
-                        "`@revision` for another than `main` (see *Names instead of paths*). A file or folder of that name wins.",
+                        "Folder of a Hugging Face model, a GGUF file, or the name of a model in the Hugging Face cache: `organisation/name` or "
+                        "`organisation/name/file.gguf`, with `@revision` for another than `main` (see *Names instead of paths*). A file or folder of "
+                        "that name wins.",
                         {.aliases = {"base_model", "model_name_or_path"},
                          .root_aliases = {"base_model"},
                          .group = "model",

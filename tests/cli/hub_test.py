@@ -12,7 +12,7 @@ import unittest
 
 import needs
 from program import ProgramTest
-from tiny_models import copy_model
+from tiny_models import MODELS, copy_model
 
 if needs.is_here("huggingface_hub"):
     import huggingface_hub
@@ -33,15 +33,29 @@ class Hub(ProgramTest):
         snapshot = repository / "snapshots" / COMMITS[revision]
         for part in (repository / "blobs", repository / "refs", snapshot):
             part.mkdir(parents=True, exist_ok=True)
-        for number, file in enumerate(sorted(folder.iterdir())):
+        for number, file in enumerate(sorted(file for file in folder.rglob("*") if file.is_file())):
             blob = repository / "blobs" / f"{revision}{number}"
             shutil.copy(file, blob)
-            (snapshot / file.name).symlink_to(os.path.relpath(blob, snapshot))
+            link = snapshot / file.relative_to(folder)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(os.path.relpath(blob, link.parent))
         (repository / "refs" / revision).write_text(COMMITS[revision])
         if needs.is_here("huggingface_hub"):
             found = huggingface_hub.snapshot_download(name, revision=revision, cache_dir=self.cache, local_files_only=True)
             self.assertEqual(pathlib.Path(found), snapshot)
         return snapshot
+
+    def publish_gguf(self, *files, revision="main"):
+        """The files in a repository of their own, each of which the hub's client finds."""
+        folder = self.path / f"gguf-{revision}"
+        for file in files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(MODELS / "gguf_llama/model.gguf", folder / file)
+        snapshot = self.publish("org/tiny-GGUF", folder, revision)
+        for file in files if huggingface_hub is not None else ():
+            found = huggingface_hub.hf_hub_download("org/tiny-GGUF", file, revision=revision, cache_dir=self.cache, local_files_only=True)
+            self.assertEqual(pathlib.Path(found), snapshot / file)
+        (self.path / "text.jsonl").write_text('{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}\n' * 4)
 
     def jobs(self, model, adapter="r: 4"):
         path = self.path / "hub.yaml"
@@ -82,6 +96,37 @@ class Hub(ProgramTest):
         self.assertIn("`hf download org/tiny` fetches it", errors)
         errors = self.cotune("generate", "--model", "org/tiny", "--adapter", "org/adapter", "--prompt", "x", expect=2).stderr
         self.assertIn("org/adapter: does not exist; it is not in the Hugging Face cache either", errors)
+
+    def test_the_one_gguf_file_of_a_repository_is_its_model(self):
+        self.publish_gguf("q4/tiny.gguf")
+        adapter = self.trained("org/tiny-GGUF")
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        self.assertEqual((config["base_model_name_or_path"], config["revision"]), ("org/tiny-GGUF/q4/tiny.gguf", COMMITS["main"]))
+        self.cotune("merge", "--adapter", adapter, "--output", self.path / "by-record.gguf")
+        self.cotune("merge", "--adapter", adapter, "--model", "org/tiny-GGUF", "--output", self.path / "by-name.gguf")
+        self.assertEqual((self.path / "by-record.gguf").read_bytes(), (self.path / "by-name.gguf").read_bytes())
+        self.cotune("train", self.jobs("org/tiny-GGUF"), "--output-dir", self.path / "run", "--resume")
+
+    def test_a_gguf_file_is_named_in_its_repository(self):
+        self.publish_gguf("q4/tiny.gguf", "tiny q8.gguf", revision="v2")
+        by_file = {}
+        for file in ("q4/tiny.gguf", "tiny q8.gguf"):
+            config = json.loads((self.trained(f"org/tiny-GGUF/{file}@v2") / "adapter_config.json").read_text())
+            by_file[file] = (config["base_model_name_or_path"], config["revision"])
+        self.assertEqual(by_file, {file: (f"org/tiny-GGUF/{file}", COMMITS["v2"]) for file in by_file})
+        several = "org/tiny-GGUF@v2: holds 2 GGUF files: q4/tiny.gguf, tiny q8.gguf; name one of them, such as org/tiny-GGUF/q4/tiny.gguf@v2"
+        self.assertIn(f"hub.yaml:2: model.path: {several}", self.cotune("train", self.jobs("org/tiny-GGUF@v2"), "--check", expect=2).stderr)
+        self.assertIn(several, self.cotune("generate", "--model", "org/tiny-GGUF@v2", "--prompt", "x", expect=2).stderr)
+        self.assertIn(several, self.cotune("profile", "org/tiny-GGUF@v2", "--output", self.path / "p.json", expect=2).stderr)
+
+    def test_an_absent_gguf_file_is_named_with_the_command_that_fetches_it(self):
+        errors = self.cotune("train", self.jobs("org/tiny-GGUF"), "--check", expect=2).stderr
+        self.assertIn("`hf download org/tiny-GGUF FILE.gguf` fetches it", errors)
+        self.publish_gguf("q4/tiny.gguf")
+        errors = self.cotune("train", self.jobs("org/tiny-GGUF/q8/tiny.gguf"), "--check", expect=2).stderr
+        self.assertIn(f"({self.cache}/models--org--tiny-GGUF holds no q8/tiny.gguf of revision main); `hf download org/tiny-GGUF q8/tiny.gguf` fetches it", errors)
+        errors = self.cotune("generate", "--model", "org/tiny-GGUF/q8/tiny.gguf@v2", "--prompt", "x", expect=2).stderr
+        self.assertIn("holds no revision v2); `hf download org/tiny-GGUF q8/tiny.gguf --revision v2` fetches it", errors)
 
     def test_a_model_that_was_fetched_in_part_is_told_how_to_get_the_rest(self):
         copy_model(self.path / "files")

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/error.h"
 #include "formats/temporary_folder.h"
 
 namespace cotune {
@@ -31,7 +32,9 @@ TEST(HubName, FollowsTheHubsRules) {
   EXPECT_EQ(parse_hub_name("HuggingFaceTB/SmolLM2-135M-Instruct"), (HubName{"HuggingFaceTB/SmolLM2-135M-Instruct", "main"}));
   EXPECT_EQ(parse_hub_name("gpt2@v1.0"), (HubName{"gpt2", "v1.0"}));
   EXPECT_EQ(parse_hub_name("a/b@refs/pr/1"), (HubName{"a/b", "refs/pr/1"}));
-  for (const char* text : {"", "/a/b", "a/b/c", "./a", "../a", "a/", "-a/b", "a/b.", "a--b", "a..b", "a/b.git", "a/b@", "a@/b", "a/b@../c",
+  EXPECT_EQ(parse_hub_name("a/b-GGUF/c.gguf"), (HubName{"a/b-GGUF", "main", "c.gguf"}));
+  EXPECT_EQ(parse_hub_name("a/b/Q4--K/c d.gguf@v1"), (HubName{"a/b", "v1", "Q4--K/c d.gguf"}));
+  for (const char* text : {"a/b/c.bin", "a/b/../c.gguf", "a/b//c.gguf", "a/b/c.gguf/", "a/b/c\n.gguf", "/a/b/c.gguf", "./a/b/c.gguf", "", "/a/b", "a/b/c", "./a", "../a", "a/", "-a/b", "a/b.", "a--b", "a..b", "a/b.git", "a/b@", "a@/b", "a/b@../c",
                            "a b", "a/\xC3\xA9"}) {
     EXPECT_FALSE(parse_hub_name(text)) << text;
   }
@@ -61,6 +64,44 @@ TEST_F(HubCache, SaysWhereItLookedAndWhatFetchesTheModel) {
   EXPECT_EQ(hub_cache_complaint({"gpt2", "main"}, cache),
             "it is not in the Hugging Face cache either (" + (cache / "models--gpt2").string() +
                 " does not exist); `hf download gpt2` fetches it");
+}
+
+TEST_F(HubCache, FindsAGgufFileByTheRepositorysNameAndByItsOwn) {
+  add_repository("models--org--name", "main");
+  const fs::path snapshot = cache / "models--org--name" / "snapshots" / commit;
+  const HubName name{"org/name"};
+  EXPECT_EQ(model_in_snapshot(snapshot, name), snapshot);
+  std::ofstream(snapshot / "README.md") << "x";
+  fs::create_directories(snapshot / "q4");
+  std::ofstream(snapshot / "q4/a.gguf") << "x";
+  fs::create_symlink("nowhere", snapshot / "gone.gguf");
+  EXPECT_EQ(model_in_snapshot(snapshot, name), snapshot / "q4/a.gguf");
+  EXPECT_EQ(model_path(snapshot), snapshot / "q4/a.gguf");
+  EXPECT_EQ(find_in_hub_cache({"org/name", "main", "q4/a.gguf"}, cache), snapshot / "q4/a.gguf");
+  EXPECT_EQ(hub_name_of(snapshot / "q4/a.gguf"), (HubName{"org/name", commit, "q4/a.gguf"}));
+  EXPECT_FALSE(hub_name_of(folder.path() / "a.gguf"));
+  for (const char* file : {"gone.gguf", "b.gguf", "q4"}) EXPECT_FALSE(find_in_hub_cache({"org/name", "main", file}, cache)) << file;
+  EXPECT_EQ(hub_cache_complaint({"org/name", "main", "b.gguf"}, cache),
+            "it is not in the Hugging Face cache either (" + (cache / "models--org--name").string() +
+                " holds no b.gguf of revision main); `hf download org/name b.gguf` fetches it");
+  std::ofstream(snapshot / "b.gguf") << "x";
+  try {
+    model_in_snapshot(snapshot, {"org/name", "v2"});
+    ADD_FAILURE() << "one of several was taken";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "org/name@v2: holds 2 GGUF files: b.gguf, q4/a.gguf; name one of them, such as org/name/b.gguf@v2");
+  }
+  for (const char* other : {"config.json", "model.safetensors"}) {
+    std::ofstream(snapshot / other) << "x";
+    EXPECT_EQ(model_in_snapshot(snapshot, name), snapshot);
+    fs::remove(snapshot / other);
+  }
+}
+
+TEST(HubDownload, NamesTheFileInAShellsWords) {
+  EXPECT_EQ(hub_download_command({"a/b", "main", "c.gguf"}), "hf download a/b c.gguf");
+  EXPECT_EQ(hub_download_command({"a/b", "v1", "it's/c d.gguf"}), "hf download a/b 'it'\\''s/c d.gguf' --revision v1");
+  EXPECT_EQ(hub_download_command({"a/b-GGUF", "v1"}), "hf download a/b-GGUF FILE.gguf --revision v1");
 }
 
 TEST_F(HubCache, AReferenceThatLeadsElsewhereIsNone) {

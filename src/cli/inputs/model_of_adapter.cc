@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 fs::path model_of_adapter(const std::string& model, const fs::path& adapter_folder) {
   if (!model.empty()) {
-    const fs::path path = path_or_snapshot(model);
+    const fs::path path = model_path(model);
     if (!fs::exists(path)) {
       throw_user_error("--model: {}: no such file or folder; accepted: a Hugging Face model folder or a .gguf file{}", path.string(),
                        hub_cache_hint(path));
@@ -22,7 +22,7 @@ fs::path model_of_adapter(const std::string& model, const fs::path& adapter_fold
   if (recorded.empty()) {
     throw_user_error("--model: is needed: the adapter in {} does not say which model it is for", adapter_folder.string());
   }
-  const fs::path path = path_or_snapshot(recorded);
+  const fs::path path = model_path(recorded);
   if (!fs::exists(path)) {
     throw_user_error("--model: is needed: the adapter in {} is for `{}`, which is no file or folder here{}", adapter_folder.string(),
                      recorded, hub_cache_hint(path));

@@ -72,7 +72,7 @@ std::unique_ptr<ChatTemplate> ModelText::make_template(const std::filesystem::pa
 }
 
 ModelFiles model_without_weights(const ModelSpec& spec) {
-  const std::string source = path_or_snapshot(spec.path.empty() ? spec.config : spec.path).string();
+  const std::string source = model_path(spec.path.empty() ? spec.config : spec.path).string();
   ModelFiles files{.path = source, .config = find_model_config(source), .tokenizer = {}, .weights = nullptr};
   std::filesystem::path folder = source;
   if (folder.filename() == "config.json") folder = folder.parent_path();
@@ -87,7 +87,7 @@ ModelFiles model_without_weights(const ModelSpec& spec) {
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {
   if (!spec.path.empty()) {
     const size_t before = mistakes.size();
-    const std::filesystem::path path = path_or_snapshot(spec.path);
+    const std::filesystem::path path = model_path(spec.path);
     ModelParts parts = open_model(path, mistakes);
     const std::optional<HubName> name = hub_name_of(path);
     if (name && mistakes.size() > before) {

@@ -84,7 +84,7 @@ ModelConfig model_preset(std::string_view name) {
 }
 
 ModelConfig find_model_config(const std::string& preset_or_path) {
-  const std::filesystem::path path = path_or_snapshot(preset_or_path);
+  const std::filesystem::path path = model_path(preset_or_path);
   if (std::filesystem::is_directory(path)) {
     const std::filesystem::path file = path / "config.json";
     return parse_model_config(read_file(file), file.string());
