@@ -4,11 +4,16 @@ where they are installed.
 
     COTUNE=build/cotune .deps/venv/bin/python tests/cli/data_files_test.py [UNITTEST OPTIONS]
 """
+import bz2
 import gzip
+import io
 import json
+import lzma
 import os
 import re
+import tarfile
 import unittest
+import zipfile
 
 import needs
 from program import PROGRAM, ProgramTest
@@ -77,6 +82,49 @@ class DataFiles(ProgramTest):
         self.assertIn("bad.gz: damaged gzip data", self.refused("train: bad.gz"))
         (self.path / "mistake.gz").write_bytes(gzip.compress(lines(TEXTS) + b"{\n"))
         self.assertIn("mistake.gz:7: column 2: not JSON", self.refused("train: mistake.gz"))
+
+    def foreign_files(self):
+        """Files of kinds that are not read, by what they are."""
+        content = lines(TEXTS)
+        zipped, archive = io.BytesIO(), io.BytesIO()
+        with zipfile.ZipFile(zipped, "w") as file:
+            file.writestr("a.jsonl", content)
+        with tarfile.open(fileobj=archive, mode="w") as file:
+            entry = tarfile.TarInfo("a.jsonl")
+            entry.size = len(content)
+            file.addfile(entry, io.BytesIO(content))
+        yield "is compressed by bzip2", bz2.compress(content)
+        yield "is compressed by bzip2", bz2.compress(b"")
+        yield "is compressed by xz", lzma.compress(content)
+        yield "is a zip archive", zipped.getvalue()
+        yield "is a tar archive", archive.getvalue()
+        yield "is text in UTF-16", content.decode().encode("utf-16")
+        if pyarrow is None:
+            return
+        from pyarrow import feather, orc
+        table = pyarrow.Table.from_pylist(TEXTS)
+        for name, write in (("is an Arrow IPC file (Feather)", feather.write_feather), ("is an ORC file", orc.write_table)):
+            sink = io.BytesIO()
+            write(table, sink)
+            yield name, sink.getvalue()
+        sink = io.BytesIO()
+        with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        yield "is a stream of Arrow IPC, as the cache of `datasets` holds", sink.getvalue()
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.CompressedOutputStream(sink, "lz4") as stream:
+            stream.write(content)
+        yield "is compressed by lz4", sink.getvalue().to_pybytes()
+
+    def test_files_that_are_not_read_are_told_by_what_they_are(self):
+        for name, content in self.foreign_files():
+            with self.subTest(name):
+                (self.path / "foreign.jsonl").write_bytes(content)
+                errors = self.refused("train: foreign.jsonl")
+                self.assertIn(f"foreign.jsonl: {name}; accepted are JSONL, plain or compressed by gzip or zstd, and Parquet: ", errors)
+                self.assertNotIn("JSON:", errors)
+                errors = self.run_program("generate", "--model", self.path / "model", "--prompts", self.path / "foreign.jsonl", expect=2).stderr
+                self.assertIn(f"foreign.jsonl: {name}; accepted are", errors)
 
     def test_sharegpt_is_learned_as_messages_are(self):
         chat = [{"from": "system", "value": "S"}, {"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "data/records/compressed_stream.h"
+#include "data/records/foreign_file.h"
 #include "data/records/jsonl.h"
 #include "data/records/parquet_rows.h"
 
@@ -38,6 +39,7 @@ DataFile::DataFile(const std::filesystem::path& path, const std::vector<std::str
     lines_ = open_parquet(path, fields);
     return;
   }
+  if (const std::string complaint = foreign_file_complaint(stream_); !complaint.empty()) throw_user_error("{}", complaint);
   const Compression compression = compression_of(stream_);
   if (compression != Compression::none) content_ = decompress(stream_, compression);
   lines_ = std::make_unique<JsonlReader>(content_ ? *content_ : stream_);

@@ -15,7 +15,8 @@ namespace cotune {
 /// JSONL, plain or compressed by gzip or zstd, or Parquet, by the file's first bytes and not by its name.
 class DataFile {
  public:
-  /// fields: what is read of a Parquet file's columns. Throws UserError, without the file's name, where it cannot be opened.
+  /// fields: what is read of a Parquet file's columns. Throws UserError, without the file's name, where it cannot be opened or is of another kind
+  /// (foreign_file.h).
   DataFile(const std::filesystem::path& path, const std::vector<std::string>& fields);
 
   /// Its next() throws UserError where the file cannot be read on.
