@@ -10,6 +10,7 @@
 #include "cli/inputs/run_setup.h"
 #include "cli/inputs/unread_overrides.h"
 #include "data/example.h"
+#include "jobs/job_list.h"
 #include "jobs/jobs_file.h"
 
 namespace cotune {
@@ -75,7 +76,7 @@ std::vector<const JobSpec*> chosen_jobs(const JobsFile& jobs_file, const std::st
     if (name.empty() || job.name == name) chosen.push_back(&job);
   }
   if (chosen.empty())
-    throw_user_error("--job: no job is called `{}`; there are {}", name, fmt::join(names, ", "));
+    throw_user_error("--job: no job is called `{}`; there are {}", name, job_list(names, sweeps_of(jobs_file.jobs)));
   return chosen;
 }
 

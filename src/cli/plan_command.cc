@@ -155,7 +155,7 @@ int plan(const PlanArguments& arguments) {
                  bytes_text(cluster.nodes.front().device.usable_bytes()));
     }
     fmt::print("{}", truncation_text(jobs));
-    fmt::print("{}", explain(result, cluster));
+    fmt::print("{}", explain(result, cluster, sweeps_of(setup.jobs_file.jobs)));
     if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));
   }
   if (result.plan() == nullptr) {

@@ -9,6 +9,7 @@
 
 #include "cluster/disturbances.h"
 #include "cluster/hidden_exchange.h"
+#include "jobs/job_list.h"
 #include "plan/cost/replica_prediction.h"
 #include "plan/plan.h"
 #include "plan/plan_options.h"
@@ -55,8 +56,8 @@ PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& 
                      const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const Disturbances& slow,
                      const PlanOptions& options = {});
 
-/// `drawn`: the replica whose pipeline is drawn below the numbers.
-std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn);
+/// `drawn`: the replica whose pipeline is drawn below the numbers. sweeps: by which many jobs are named (jobs/job_list.h).
+std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, const SweepOfJob& sweeps = {});
 nlohmann::ordered_json to_json(const PlanStudy& study, const Plan& plan);
 
 /// All replicas and links as one Perfetto file: two processes per replica, its ranks counted over the replicas.

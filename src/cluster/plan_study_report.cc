@@ -5,21 +5,20 @@
 
 #include "base/quantity_text.h"
 #include "cluster/plan_study.h"
+#include "plan/plan_report.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
 namespace {
 
 /// `bucket A: a + b | c`: tasks between bars, their jobs joined. Replicas of hundreds of jobs end in dots.
-std::string tasks_text(const Plan& plan, const PlannedReplica& replica) {
+std::string tasks_text(const Plan& plan, const PlannedReplica& replica, const SweepOfJob& sweeps) {
   constexpr size_t most_shown = 16;
   std::string text;
   for (size_t b = 0; b < std::min(most_shown, replica.buckets.size()); ++b) {
     std::vector<std::string> tasks;
     for (const int32_t task : replica.buckets[b]) {
-      std::vector<std::string> names;
-      for (const int32_t job : replica.hybrid_tasks[static_cast<size_t>(task)]) names.push_back(plan.jobs[static_cast<size_t>(job)]);
-      tasks.push_back(fmt::format("{}", fmt::join(names, " + ")));
+      tasks.push_back(job_list(names_of_jobs(plan, replica.hybrid_tasks[static_cast<size_t>(task)]), sweeps, " + "));
     }
     text += fmt::format("  bucket {}: {}\n", static_cast<char>('A' + b % 26), fmt::join(tasks, " | "));
   }
@@ -28,11 +27,11 @@ std::string tasks_text(const Plan& plan, const PlannedReplica& replica) {
 }
 
 /// One replica: its jobs, pipelines and stages.
-std::string replica_text(const StudiedReplica& studied, const Plan& plan, size_t index) {
+std::string replica_text(const StudiedReplica& studied, const Plan& plan, size_t index, const SweepOfJob& sweeps) {
   const PlannedReplica& replica = plan.replicas[index];
   if (studied.runs.empty()) return fmt::format("\nreplica {} has no rows of the step\n", index);
   std::string text = fmt::format("\nreplica {}, microbatches of at most {} tokens:\n", index, replica.token_budget);
-  if (plan.sharing == Sharing::hybrid) text += tasks_text(plan, replica);
+  if (plan.sharing == Sharing::hybrid) text += tasks_text(plan, replica, sweeps);
   for (const StudiedRun& each : studied.runs) {
     if (!each.name.empty()) text += fmt::format("job {}:\n", each.name);
     text += render_text(each.run.schedule, each.run.simulation);
@@ -50,7 +49,7 @@ std::string replica_text(const StudiedReplica& studied, const Plan& plan, size_t
 
 }  // namespace
 
-std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn) {
+std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, const SweepOfJob& sweeps) {
   double slowest_s = study.step_s - study.exchange_s;
   std::string text = fmt::format("A step of {}, {}, {}: {} = slowest replica {} + exchange of gradients {}; {:.0f} tokens/s; {:.3f} times the planned {}\n",
                                  replicas_text(plan), name_of(plan.sharing), name_of(plan.layout), seconds_text(study.step_s, false),
@@ -68,7 +67,7 @@ std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn) {
                         plan.replicas[r].tensor_parallel, plan.replicas[r].pipeline_stages(), seconds_text(replica.planned_s, false),
                         seconds_text(replica.simulated_s, false), 100 * replica.idle);
   }
-  return text + replica_text(study.replicas[drawn], plan, drawn);
+  return text + replica_text(study.replicas[drawn], plan, drawn, sweeps);
 }
 
 nlohmann::ordered_json to_json(const PlanStudy& study, const Plan& plan) {

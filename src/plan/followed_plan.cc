@@ -1,11 +1,11 @@
 #include "plan/followed_plan.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 
+#include "jobs/job_list.h"
 #include "schedule/microbatch.h"
 #include "schedule/pipeline/pipeline_work.h"
 
@@ -53,8 +53,7 @@ class Follower {
 
   void check_plan() {
     if (!same_jobs_) {
-      refuse("jobs", fmt::format("must be the jobs of the jobs file, {}; got {}", fmt::join(run_.jobs, ", "),
-                                 fmt::join(plan_.jobs, ", ")));
+      refuse("jobs", fmt::format("must be the jobs of the jobs file, {}; got {}", job_list(run_.jobs), job_list(plan_.jobs)));
     }
     if (run_.model != nullptr && plan_.model_hash != hash_of(*run_.model)) {
       refuse("model", fmt::format("must be {}, the hash of this run's model; got {}: the plan is another model's",

@@ -42,24 +42,26 @@ std::string devices_text(const PlannedReplica& replica) {
   return fmt::format("{}", fmt::join(parts, " "));
 }
 
-std::string names_of(const Plan& plan, const std::vector<int32_t>& jobs) {
-  std::vector<std::string> names;
-  for (const int32_t job : jobs) names.push_back(plan.jobs[static_cast<size_t>(job)]);
-  return fmt::format("{}", fmt::join(names, " + "));
-}
+constexpr size_t most_buckets_shown = 16;
 
 /// `a + b | c & d`: a and b share microbatches; those of c and of d run in one clock.
-std::string tasks_text(const Plan& plan, const PlannedReplica& replica) {
+std::string tasks_text(const Plan& plan, const PlannedReplica& replica, const SweepOfJob& sweeps) {
   std::vector<std::string> buckets;
   for (const std::vector<int32_t>& bucket : replica.buckets) {
+    if (buckets.size() == most_buckets_shown) {
+      buckets.push_back(fmt::format("{} more", replica.buckets.size() - buckets.size()));
+      break;
+    }
     std::vector<std::string> tasks;
-    for (const int32_t task : bucket) tasks.push_back(names_of(plan, replica.hybrid_tasks[static_cast<size_t>(task)]));
+    for (const int32_t task : bucket) {
+      tasks.push_back(job_list(names_of_jobs(plan, replica.hybrid_tasks[static_cast<size_t>(task)]), sweeps, " + "));
+    }
     buckets.push_back(fmt::format("{}", fmt::join(tasks, " & ")));
   }
   return fmt::format("{}", fmt::join(buckets, " | "));
 }
 
-void explain_replica(std::string& text, const Plan& plan, size_t index) {
+void explain_replica(std::string& text, const Plan& plan, size_t index, const SweepOfJob& sweeps) {
   const PlannedReplica& replica = plan.replicas[index];
   text += fmt::format("  replica {}: <{},{}> on {}{}\n", index, replica.tensor_parallel,
                       replica.pipeline_stages(), devices_text(replica),
@@ -87,19 +89,19 @@ void explain_replica(std::string& text, const Plan& plan, size_t index) {
   }
   const bool interleaves = replica.buckets.size() < replica.hybrid_tasks.size();
   text += fmt::format("    share microbatches (+){}: {}\n", interleaves ? ", are interleaved to hide communication (&)" : "",
-                      tasks_text(plan, replica));
+                      tasks_text(plan, replica, sweeps));
   if (replica.least_microbatches > 1) {
     text += fmt::format("    a step of each is split into {} microbatches, so that few fill the pipeline\n", replica.least_microbatches);
   }
 }
 
 /// The first of each shape in full, the others in a line.
-void explain_replicas(std::string& text, const Plan& plan) {
+void explain_replicas(std::string& text, const Plan& plan, const SweepOfJob& sweeps) {
   std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t> seen;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
     if (seen[{replica.tensor_parallel, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
-      explain_replica(text, plan, r);
+      explain_replica(text, plan, r, sweeps);
     } else {
       text += fmt::format("  replica {}: likewise on {}; {} rows, {} tokens, {}\n", r, devices_text(replica),
                           replica.rows, replica.tokens, seconds_text(replica.seconds, false));
@@ -107,7 +109,7 @@ void explain_replicas(std::string& text, const Plan& plan) {
   }
 }
 
-void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& cluster) {
+void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& cluster, const SweepOfJob& sweeps) {
   const PredictedStep& step = plan.predicted;
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   const int64_t devices = group.count * group.devices;
@@ -134,7 +136,7 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
                         step.cost, step.cost / static_cast<double>(step.tokens) * 1e6,
                         group.device.cost_per_hour);
   }
-  explain_replicas(text, plan);
+  explain_replicas(text, plan, sweeps);
 }
 
 /// `<1,4>/2 r`: with its shards, and r where activations are recomputed.
@@ -206,6 +208,12 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
 
 }  // namespace
 
+std::vector<std::string> names_of_jobs(const Plan& plan, const std::vector<int32_t>& jobs) {
+  std::vector<std::string> names;
+  for (const int32_t job : jobs) names.push_back(plan.jobs[static_cast<size_t>(job)]);
+  return names;
+}
+
 std::string comparison_table(const PlanningResult& result) {
   const bool has_cost = std::any_of(result.alternatives.begin(), result.alternatives.end(),
                                     [](const Alternative& each) { return each.predicted.cost > 0; });
@@ -256,10 +264,10 @@ std::string explain(const std::vector<NodeChange>& changes, const PredictedStep&
   return text;
 }
 
-std::string explain(const PlanningResult& result, const ClusterSpec& cluster) {
+std::string explain(const PlanningResult& result, const ClusterSpec& cluster, const SweepOfJob& sweeps) {
   std::string text;
   if (const Plan* plan = result.plan()) {
-    explain_choice(text, *plan, cluster);
+    explain_choice(text, *plan, cluster, sweeps);
   } else {
     text += "No plan: nothing that was tried fits.\n";
     if (!result.advice.empty()) text += "What would:\n" + result.advice;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "jobs/job_list.h"
 #include "plan/make_plan.h"
 #include "plan/node_changes.h"
 
@@ -12,8 +13,11 @@ namespace cotune {
 /// The chosen plan in words and numbers: replicas with their devices, layers, rows and times; what is shared;
 /// throughput, memory by term, bubble and cost, each with how it is made up; then what was rejected and why.
 /// Where nothing fits: why, and what would. Lines of at most 120 columns where names allow it; ends with a
-/// newline.
-std::string explain(const PlanningResult& result, const ClusterSpec& cluster);
+/// newline. sweeps: by which many jobs are named (jobs/job_list.h).
+std::string explain(const PlanningResult& result, const ClusterSpec& cluster, const SweepOfJob& sweeps = {});
+
+/// Those of a hybrid task.
+std::vector<std::string> names_of_jobs(const Plan& plan, const std::vector<int32_t>& jobs);
 
 /// Every alternative in one table: seconds, tokens/s, device seconds and cost of a step, fullest device,
 /// bubble and idle share, how it stands to the chosen one.

@@ -1,10 +1,10 @@
 #include "plan/planned_rows.h"
 
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "jobs/job_list.h"
 #include "plan/deployment/placement.h"
 #include "plan/nodes_planner.h"
 
@@ -25,7 +25,7 @@ void check_origin(const Plan& plan, const ModelConfig& model, const ClusterSpec&
   std::vector<std::string> names;
   for (const JobShape& job : jobs) names.push_back(job.name);
   if (plan.jobs != names) {
-    throw_user_error("jobs: the plan is of the jobs {}, the jobs file has {}", fmt::join(plan.jobs, ", "), fmt::join(names, ", "));
+    throw_user_error("jobs: the plan is of the jobs {}, the jobs file has {}", job_list(plan.jobs), job_list(names));
   }
 }
 

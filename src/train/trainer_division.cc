@@ -9,6 +9,7 @@
 #include "plan/deployment/replan.h"
 #include "schedule/memory.h"
 #include "train/divided_memory.h"
+#include "train/job_changes.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -33,15 +34,16 @@ void Trainer::replan_division() {
     return;
   }
   std::vector<int32_t> now;
-  std::vector<std::string> causes;
+  JobChanges changes;
   for (const TrainingJob* job : running_jobs()) {
     now.push_back(job->index());
-    if (!std::ranges::binary_search(division_jobs_, job->index())) causes.push_back(fmt::format("`{}` joins", job->spec().name));
+    if (!std::ranges::binary_search(division_jobs_, job->index())) changes.add(job->spec().name, "joins");
   }
   if (now.empty()) return;
   for (const int32_t index : division_jobs_) {
-    if (!std::ranges::binary_search(now, index)) causes.push_back(fmt::format("`{}` leaves", job(index).spec().name));
+    if (!std::ranges::binary_search(now, index)) changes.add(job(index).spec().name, "leaves");
   }
+  std::vector<std::string> causes = changes.texts();
   const double ratio = refit_ != nullptr ? refit_->settled_ratio() : 1;
   if (std::abs(ratio / division_ratio_ - 1) > least_ratio_change) causes.push_back("measured times");
   if (causes.empty()) return;

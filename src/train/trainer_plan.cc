@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "train/job_changes.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -33,16 +34,16 @@ void Trainer::tell_of_plan(const PlannedRound& planned, const std::vector<Traini
     const auto was_there = [&](int32_t index) {
       return std::find(planned_jobs_.begin(), planned_jobs_.end(), index) != planned_jobs_.end();
     };
+    JobChanges changes;
     for (const int32_t index : planned_jobs_) {
       const TrainingJob& before = job(index);
       const JobStatus status = before.state().status;
-      if (status == JobStatus::running) continue;
-      causes.push_back(
-          fmt::format("`{}` {}", before.spec().name, status == JobStatus::waiting ? "pauses" : to_string(status)));
+      if (status != JobStatus::running) changes.add(before.spec().name, status == JobStatus::waiting ? "pauses" : to_string(status));
     }
     for (const TrainingJob* job : resident) {
-      if (!was_there(job->index())) causes.push_back(fmt::format("`{}` joins", job->spec().name));
+      if (!was_there(job->index())) changes.add(job->spec().name, "joins");
     }
+    causes = changes.texts();
     const PackingPolicy& policy = options_.policy;
     if (policy.token_budget != planned_policy_.token_budget)
       causes.push_back(fmt::format("token budget {}", policy.token_budget));

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "cli/terminal/progress.h"
 
 namespace cotune {
 namespace {
 
-constexpr size_t columns = 80;
+constexpr size_t columns = 80, most_tasks = 6;
 
 /// Words in lines of at most 80 columns: the first begins with `indent` spaces, the others with two.
 void append_wrapped(std::vector<std::string>& lines, size_t indent, const std::string& text) {
@@ -35,21 +37,33 @@ std::string seconds_text(double seconds) {
   return fmt::format("{:.3g} s", seconds);
 }
 
-std::string task_text(const std::vector<std::string>& jobs) {
-  std::vector<std::string> names;
-  for (const std::string& name : jobs) names.push_back(name_column(name, name_column_width({name})));
-  for (std::string& name : names) name.erase(name.find_last_not_of(' ') + 1);
-  return fmt::format("{}", fmt::join(names, "+"));
+std::string task_text(const std::vector<std::string>& jobs, const SweepOfJob& sweeps) {
+  std::vector<std::string> entries = listed_jobs(jobs, sweeps);
+  for (std::string& entry : entries) {
+    if (std::count(jobs.begin(), jobs.end(), entry) == 0) continue;  // it stands for several
+    entry = name_column(entry, name_column_width({entry}));
+    entry.erase(entry.find_last_not_of(' ') + 1);
+  }
+  return fmt::format("{}", fmt::join(entries, "+"));
+}
+
+/// `a+b | c | d`; of many the first, and how many more: `a | b | c | d | e | 187 more`.
+std::string tasks_text(const std::vector<std::vector<std::string>>& tasks, const SweepOfJob& sweeps) {
+  std::vector<std::string> texts;
+  for (const std::vector<std::string>& task : tasks) {
+    const bool is_last_room = texts.size() + 1 == most_tasks && tasks.size() > most_tasks;
+    texts.push_back(is_last_room ? fmt::format("{} more", tasks.size() - texts.size()) : task_text(task, sweeps));
+    if (is_last_room) break;
+  }
+  return fmt::format("{}", fmt::join(texts, " | "));
 }
 
 }  // namespace
 
-std::vector<std::string> plan_lines(const PlannedRound& plan) {
+std::vector<std::string> plan_lines(const PlannedRound& plan, const SweepOfJob& sweeps) {
   std::vector<std::string> lines;
   const JobGrouping& taken = plan.taken();
-  std::vector<std::string> tasks;
-  for (const std::vector<std::string>& task : taken.tasks) tasks.push_back(task_text(task));
-  append_wrapped(lines, 0, fmt::format("plan ({}): {}: {}", plan.cause, taken.name, fmt::join(tasks, " | ")));
+  append_wrapped(lines, 0, fmt::format("plan ({}): {}: {}", plan.cause, taken.name, tasks_text(taken.tasks, sweeps)));
   append_wrapped(lines, 2,
                  fmt::format("{} a round, predicted by {}; {}", seconds_text(taken.seconds), plan.costs, plan.reason));
   std::vector<std::string> others;

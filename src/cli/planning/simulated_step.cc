@@ -9,6 +9,7 @@
 #include "cli/planning/planning_setup.h"
 #include "cluster/instance_plan.h"
 #include "cluster/plan_study.h"
+#include "jobs/job_list.h"
 #include "plan/plan_json.h"
 #include "plan/planned_rows.h"
 #include "schedule/pipeline/render.h"
@@ -88,7 +89,7 @@ void simulate_step(const StepArguments& arguments) {
   }
   write_pictures(arguments, study, simulated.plan);
   fmt::print("{}", arguments.json ? to_json(study, simulated.plan).dump(2) + "\n"
-                                  : to_text(study, simulated.plan, static_cast<size_t>(arguments.replica)));
+                                  : to_text(study, simulated.plan, static_cast<size_t>(arguments.replica), sweeps_of(setup.jobs_file.jobs)));
 }
 
 }  // namespace cotune

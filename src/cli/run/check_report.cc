@@ -60,8 +60,12 @@ void print_check(const CheckReport& report) {
     fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
   }
   std::map<std::string, std::vector<const TrainingJob*>> sweeps;
+  SweepOfJob sweep_of_job;
   for (const auto& job : report.jobs) {
-    if (!job->spec().sweep.of.empty()) sweeps[job->spec().sweep.of].push_back(job.get());
+    const std::string& sweep = job->spec().sweep.of;
+    if (sweep.empty()) continue;
+    sweeps[sweep].push_back(job.get());
+    sweep_of_job.emplace(job->spec().name, sweep);
   }
   for (const auto& [name, candidates] : sweeps) fmt::print("{}\n", sweep_line(name, candidates));
   const PredictedMemory& memory = report.memory;
@@ -71,7 +75,7 @@ void print_check(const CheckReport& report) {
                  ? ": some jobs will wait for others, or rounds be smaller"
                  : "");
   if (report.plan) {
-    for (const std::string& line : plan_lines(*report.plan)) fmt::print("{}\n", line);
+    for (const std::string& line : plan_lines(*report.plan, sweep_of_job)) fmt::print("{}\n", line);
   }
   const size_t count = report.jobs.size();
   fmt::print("{} ready to train\n", count == 1 ? "1 job is" : fmt::format("{} jobs are", count));

@@ -74,6 +74,7 @@ void ProgressLines::make_room_for(const TrainingJob& job) {
 
 void ProgressLines::on_job_started(const TrainingJob& job) {
   make_room_for(job);
+  if (const std::string& sweep = job.spec().sweep.of; !sweep.empty()) sweeps_.emplace(job.spec().name, sweep);
   if (job.state().step > 0) {
     line(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
     return;
@@ -175,7 +176,7 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
 }
 
 void ProgressLines::on_hybrid_tasks(const PlannedRound& plan) {
-  for (const std::string& text : plan_lines(plan)) print_(text);
+  for (const std::string& text : plan_lines(plan, sweeps_)) print_(text);
 }
 
 void ProgressLines::on_swap(const DivisionSwap& swap) {

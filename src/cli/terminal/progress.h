@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "jobs/job_list.h"
 #include "train/run_observer.h"
 
 namespace cotune {
@@ -47,6 +48,7 @@ class ProgressLines : public RunObserver {
   std::function<bool()> shows_steps_ = [] { return true; };
   std::map<int32_t, StepEvent> newest_;    ///< per live job, its step since the last block
   std::map<int32_t, double> tokens_left_;  ///< per live job, at its mean tokens a step
+  SweepOfJob sweeps_;
   std::set<int32_t> selecting_;            ///< jobs whose selection has been told of
   double last_block_s_ = -1;
 };
