@@ -7,6 +7,7 @@
 #include <ctime>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
@@ -34,10 +35,10 @@ void list_sets(const std::string& given) {
   const std::vector<CachedSet> sets = cached_sets(folder);
   int64_t bytes = 0;
   for (const CachedSet& set : sets) bytes += set.bytes;
-  fmt::print("{}: {} set{} of tokenized data, {}\n", folder.string(), sets.size(), sets.size() == 1 ? "" : "s", bytes_text(bytes));
+  fmt::print("{}: {} of tokenized data, {}\n", folder.string(), counted(std::ssize(sets), "set"), bytes_text(bytes));
   if (const UnfinishedSets unfinished = unfinished_sets(folder); unfinished.count > 0) {
-    fmt::print("unfinished: {} file{}, {}: being written, or left by a process that was killed\n", unfinished.count,
-               unfinished.count == 1 ? "" : "s", bytes_text(unfinished.bytes));
+    fmt::print("unfinished: {}, {}: being written, or left by a process that was killed\n", counted(unfinished.count, "file"),
+               bytes_text(unfinished.bytes));
   }
   if (sets.empty()) return;
   fmt::print("{:>10}  {:16}  {:>10}  {:>13}  from\n", "size", "last used", "examples", "tokens");
@@ -52,7 +53,7 @@ void clear_sets(const std::string& given) {
   const std::filesystem::path folder = folder_of(given);
   const size_t count = cached_sets(folder).size();
   const int64_t bytes = clear_dataset_cache(folder);
-  fmt::print("{}: removed {} set{} of tokenized data, {}\n", folder.string(), count, count == 1 ? "" : "s", bytes_text(bytes));
+  fmt::print("{}: removed {} of tokenized data, {}\n", folder.string(), counted(static_cast<int64_t>(count), "set"), bytes_text(bytes));
 }
 
 }  // namespace

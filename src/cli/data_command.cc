@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "cli/commands.h"
@@ -28,7 +29,7 @@ void show_example(const Dataset& dataset, int64_t index, const ModelText& text, 
   const Example example = dataset.example(index);
   int64_t learned = 0;
   for (const uint8_t flag : example.learned) learned += flag;
-  fmt::print("--- {}:{}: {} tokens, {} learned\n", example.source, example.line, example.tokens.size(),
+  fmt::print("--- {}:{}: {}, {} learned\n", example.source, example.line, counted(std::ssize(example.tokens), "token"),
              learned);
   const Marking marking = ::isatty(STDOUT_FILENO) != 0 ? Marking::colour : Marking::brackets;
   fmt::print("{}\n", describe_example(example, text.encoder(), marking));
@@ -44,7 +45,7 @@ void show_shares(const JobSpec& job, const Dataset& train) {
   if (!has_weights(job.data) || train.empty()) return;
   const std::vector<int64_t> sizes = share_sizes(batch_order(job, train));
   for (size_t i = 0; i < sizes.size(); ++i) {
-    fmt::print("  {} of the {} examples of an epoch are from {} (weight {}), which holds {}\n", sizes[i], train.size(), job.data.train[i].path,
+    fmt::print("  {} of the {} of an epoch are from {} (weight {}), which holds {}\n", sizes[i], counted(train.size(), "example"), job.data.train[i].path,
                job.data.train[i].weight, train.source_size(i));
   }
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/quantity_text.h"
@@ -40,7 +41,7 @@ void export_adapter(const ExportArguments& arguments) {
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kFloat, at::kCPU);
   const GgufType type = arguments.type == "f16" ? GgufType::F16 : GgufType::F32;
   write_gguf_adapter(arguments.output, *adapter, type, fs::path(arguments.output).stem().string());
-  fmt::print("{}: LoRA for {} modules of {}, {}\n", arguments.output, adapter->setup().modules.size(), spec.path,
+  fmt::print("{}: LoRA for {} of {}, {}\n", arguments.output, counted(std::ssize(adapter->setup().modules), "module"), spec.path,
              bytes_text(static_cast<int64_t>(fs::file_size(arguments.output))));
 }
 

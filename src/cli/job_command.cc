@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/quantity_text.h"
@@ -46,8 +47,8 @@ void print_jobs(const std::vector<JobReport>& jobs) {
 void print_run(const RunReport& run) {
   std::string jobs;
   for (const auto& [status, count] : run.jobs) jobs += fmt::format("{}{} {}", jobs.empty() ? "" : ", ", count, status);
-  print_line(fmt::format("{}: process {}, {}{}; {} training rounds in {}; jobs: {}", run.folder, run.pid, run.phase,
-                         run.stay ? ", stays for further jobs" : "", run.rounds, duration_text(run.seconds), jobs));
+  print_line(fmt::format("{}: process {}, {}{}; {} in {}; jobs: {}", run.folder, run.pid, run.phase,
+                         run.stay ? ", stays for further jobs" : "", counted(run.rounds, "training round"), duration_text(run.seconds), jobs));
 }
 
 void print_reply(const ControlReply& reply, ControlAction action) {

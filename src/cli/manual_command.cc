@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/commands.h"
@@ -31,7 +32,7 @@ void write_manual(const ManualArguments& arguments, const CommandDescription& pr
   if (!arguments.output.empty()) {
     std::filesystem::create_directories(arguments.output);
     for (const auto& [name, text] : pages) write_file_atomically(std::filesystem::path(arguments.output) / name, text);
-    print_line(fmt::format("wrote {} pages to {}", pages.size(), arguments.output));
+    print_line(fmt::format("wrote {} to {}", counted(std::ssize(pages), "page"), arguments.output));
     return;
   }
   const auto page = pages.find(program.name + (arguments.command.empty() ? "" : "-" + arguments.command) + ".1");

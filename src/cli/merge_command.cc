@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
@@ -63,8 +64,8 @@ void merge(const MergeArguments& arguments) {
                                  ? write_merged_model(model, changes, arguments.output, settings, progress)
                                  : write_merged_gguf(model, changes, arguments.output, settings.dtype, progress);
   if (terminal) fmt::print(stderr, "\r\033[K");
-  fmt::print("{}: {} weights in {}, {} of them changed by {}; {}\n", arguments.output, report.tensors,
-             report.files == 1 ? "one file" : fmt::format("{} files", report.files), report.changed, folder.string(), bytes_text(report.bytes));
+  fmt::print("{}: {} in {}, {} of them changed by {}; {}\n", arguments.output, counted(report.tensors, "weight"),
+             counted(report.files, "file"), report.changed, folder.string(), bytes_text(report.bytes));
 }
 
 }  // namespace

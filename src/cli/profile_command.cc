@@ -8,6 +8,7 @@
 #include <exception>
 #include <thread>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -186,14 +187,14 @@ void profile(const ProfileArguments& arguments) {
   // The last sweep is one that still fits, by the mean of those before.
   while (sweeps < fewest_sweeps || elapsed() * (sweeps + 1) / sweeps < arguments.seconds) {
     profiler.sweep();
-    fmt::print(stderr, "sweep {} over {} shapes, {:.0f} s\n", ++sweeps, result.shapes.size(), elapsed());
+    fmt::print(stderr, "sweep {} over {}, {:.0f} s\n", ++sweeps, counted(std::ssize(result.shapes), "shape"), elapsed());
   }
   result.operators = profiler.times();
   write_file_atomically(arguments.output, to_json(result));
   print_fits(result, MeasuredTimes(result, files.config, arguments.output));
   const std::string ranks = arguments.ranks > 1 ? fmt::format("{} ranks of ", arguments.ranks) : "";
-  fmt::print("{}: {} on {}, {}, {}{} threads, {} sweeps in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
-             result.fingerprint.device, result.fingerprint.kernels, ranks, result.fingerprint.threads, sweeps, elapsed());
+  fmt::print("{}: {} on {}, {}, {}{}, {} in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
+             result.fingerprint.device, result.fingerprint.kernels, ranks, counted(result.fingerprint.threads, "thread"), counted(sweeps, "sweep"), elapsed());
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cluster/plan_study.h"
 #include "plan/plan_report.h"
@@ -22,7 +23,7 @@ std::string tasks_text(const Plan& plan, const PlannedReplica& replica, const Sw
     }
     text += fmt::format("  bucket {}: {}\n", static_cast<char>('A' + b % 26), fmt::join(tasks, " | "));
   }
-  if (replica.buckets.size() > most_shown) text += fmt::format("  … {} buckets\n", replica.buckets.size());
+  if (replica.buckets.size() > most_shown) text += fmt::format("  … {}\n", counted(std::ssize(replica.buckets), "bucket"));
   return text;
 }
 
@@ -57,8 +58,8 @@ std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, cons
                                  static_cast<double>(study.tokens) / study.step_s, study.step_s / study.planned_step_s,
                                  seconds_text(study.planned_step_s, false));
   if (plan.replicas.size() > 1) {
-    text += fmt::format("  in {} bucket{} behind the last backward: {} of exchange, {} of it exposed: a step of {}\n",
-                        study.hidden.buckets, study.hidden.buckets == 1 ? "" : "s", seconds_text(study.hidden.seconds, false),
+    text += fmt::format("  in {} behind the last backward: {} of exchange, {} of it exposed: a step of {}\n",
+                        counted(study.hidden.buckets, "bucket"), seconds_text(study.hidden.seconds, false),
                         seconds_text(study.hidden.exposed_s, false), seconds_text(slowest_s + study.hidden.exposed_s, false));
   }
   for (size_t r = 0; r < study.replicas.size(); ++r) {

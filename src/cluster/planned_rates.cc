@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/counted.h"
 #include "base/error.h"
 
 namespace cotune {
@@ -66,7 +67,7 @@ double PlannedRates::plan(const JobMix& mix) const {
 
 std::string PlannedRates::describe() const {
   const double remembered = asked_ > 0 ? 1 - static_cast<double>(planned()) / static_cast<double>(asked_) : 0;
-  return fmt::format("the planner: {} mixes asked for, {} planned, {:.1f}% remembered", asked_, planned(), 100 * remembered);
+  return fmt::format("the planner: {} asked for, {} planned, {:.1f}% remembered", counted(asked_, "mix", "mixes"), planned(), 100 * remembered);
 }
 
 }  // namespace cotune

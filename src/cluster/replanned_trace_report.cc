@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cluster/replanned_trace.h"
 
@@ -27,7 +28,7 @@ std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace)
     if (!event.moves()) continue;
     if (shown == 0) text += fmt::format("\nMoves {}:\n", name_of(last.rule));
     if (++shown > most_shown) break;
-    text += fmt::format("  {:>8.1f} min, {} jobs: {}; a step {} in place of {}, {} to move\n", event.time_s / 60, event.jobs, event.replicas,
+    text += fmt::format("  {:>8.1f} min, {}: {}; a step {} in place of {}, {} to move\n", event.time_s / 60, counted(event.jobs, "job"), event.replicas,
                         seconds_text(event.best_s, false), event.kept_s > 0 ? seconds_text(event.kept_s, false) : "none",
                         seconds_text(event.move_s, false));
   }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/counted.h"
+
 namespace cotune {
 namespace {
 
@@ -48,8 +50,8 @@ std::vector<std::pair<std::string, double>> numbers_of(const TraceSummary& each)
 std::string minutes(double value) { return fmt::format("{:.{}f}", value, value < 100 ? 1 : 0); }
 
 std::string block(const TraceSummary& each) {
-  std::string text = fmt::format("{} jobs, {} instances of {} devices, policy {}, sharing {}\n", each.jobs, each.instances,
-                                 each.instances > 0 ? each.devices / each.instances : 0, each.policy, each.sharing);
+  std::string text = fmt::format("{}, {} of {}, policy {}, sharing {}\n", counted(each.jobs, "job"), counted(each.instances, "instance"),
+                                 counted(each.instances > 0 ? each.devices / each.instances : 0, "device"), each.policy, each.sharing);
   const auto line = [&text](const char* name, const std::string& value) { text += fmt::format("  {:<22}{}\n", name, value); };
   const auto spread = [](const Spread& one) {
     return fmt::format("mean {}, median {}, p95 {}, p99 {} min", minutes(one.mean), minutes(one.median), minutes(one.p95), minutes(one.p99));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cluster/planned_rates.h"
@@ -40,9 +41,9 @@ SharingChoice parse_sharing(const std::string& text) {
 }
 
 std::string describe(const InstanceSpec& instance) {
-  return fmt::format("{} layers of {}, {} {}, tp {}, pp {}, {} microbatches, {}", instance.model.layer_count, instance.model.hidden_size,
+  return fmt::format("{} of {}, {} {}, tp {}, pp {}, {}, {}", counted(instance.model.layer_count, "layer"), instance.model.hidden_size,
                      instance.machine.device.name, instance.machine.dtype, instance.tensor_parallel, instance.pipeline_stages,
-                     instance.microbatches, SharingChoice{instance.sharing, instance.layout}.name());
+                     counted(instance.microbatches, "microbatch", "microbatches"), SharingChoice{instance.sharing, instance.layout}.name());
 }
 
 std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds) {

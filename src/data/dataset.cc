@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/counted.h"
 #include "base/error.h"
 
 namespace cotune {
@@ -134,12 +135,12 @@ LengthReport lengths_of(const Dataset& dataset) {
 }
 
 std::string LengthReport::to_string() const {
-  return fmt::format("{} examples, {} tokens, {} learned; length min {}, median {}, p95 {}, max {}", examples, tokens,
+  return fmt::format("{}, {}, {} learned; length min {}, median {}, p95 {}, max {}", counted(examples, "example"), counted(tokens, "token"),
                      learned, min, median, p95, max);
 }
 
 std::string FileReport::to_string() const {
-  std::string text = fmt::format("{}: {} records", file, records);
+  std::string text = fmt::format("{}: {}", file, counted(records, "record"));
   const auto add = [&](int64_t count, std::string_view what) {
     if (count > 0) text += fmt::format(", {} {}", count, what);
   };
@@ -155,9 +156,9 @@ std::vector<std::string> FileReport::warnings() const {
   std::vector<std::string> lines;
   const auto add = [&](int64_t count, std::string_view what) {
     if (count == 0) return;
-    lines.push_back(fmt::format("{}: the chat template leaves out the {} of {} of its {} records, which are trained without "
+    lines.push_back(fmt::format("{}: the chat template leaves out the {} of {} of its {}, which are trained without "
                                 "(data.chat_template takes another template)",
-                                file, what, count, records));
+                                file, what, count, counted(records, "record")));
   };
   add(without_tool_calls, "tool calls");
   add(without_tools, "tools");
@@ -182,7 +183,7 @@ bool truncate_example(Example& example, int64_t max_length, Truncation truncatio
     case Truncation::error:
       break;
   }
-  throw_user_error("{} tokens, more than max_length {}; shorten it, or set truncation to right, left or drop", length,
+  throw_user_error("{}, more than max_length {}; shorten it, or set truncation to right, left or drop", counted(length, "token"),
                    max_length);
 }
 

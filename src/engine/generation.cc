@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "engine/memory_facts.h"
 #include "ops/backend.h"
@@ -29,7 +30,7 @@ void check_request(const GenerationRequest& request, const Backbone& model) {
   if (request.prompt.empty()) throw_user_error("the prompt is empty");
   const auto length = static_cast<int64_t>(request.prompt.size());
   if (length >= model.positions()) {
-    throw_user_error("the prompt has {} tokens; the model's context holds {}, an answer included", length,
+    throw_user_error("the prompt has {}; the model's context holds {}, an answer included", counted(length, "token"),
                      model.positions());
   }
   for (const int32_t token : request.prompt) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
+
 namespace cotune {
 namespace {
 
@@ -25,8 +27,8 @@ nlohmann::ordered_json finite(double value) { return std::isfinite(value) ? nloh
 }  // namespace
 
 std::string result_table(const EvaluationResult& result, bool unicode) {
-  std::string text = fmt::format("{}: {} examples", result.data, result.examples);
-  if (result.tokens > 0) text += fmt::format(", {} learned tokens", result.tokens);
+  std::string text = fmt::format("{}: {}", result.data, counted(result.examples, "example"));
+  if (result.tokens > 0) text += ", " + counted(result.tokens, "learned token");
   text += "\n";
   size_t metric_width = 6, adapter_width = 7, value_width = 5;
   for (const AdapterResult& adapter : result.adapters) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "schedule/microbatch.h"
 
@@ -55,8 +56,8 @@ class Adviser {
           bytes_text(group.device.memory_bytes));
     }
     if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
-      text += fmt::format("  {}: {} devices would hold it as {} ({} nodes in place of {}), {} per device.\n", group.name,
-                          fewest->devices(), fewest->name(), (fewest->devices() + group.devices - 1) / group.devices,
+      text += fmt::format("  {}: {} would hold it as {} ({} in place of {}), {} per device.\n", group.name,
+                          counted(fewest->devices(), "device"), fewest->name(), counted((fewest->devices() + group.devices - 1) / group.devices, "node"),
                           group.count, bytes_text(fewest->bytes()));
     }
     const int64_t reach = longest_that_fits(group);

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "plan/deployment/placement.h"
 
@@ -71,8 +72,9 @@ void explain_replica(std::string& text, const Plan& plan, size_t index, const Sw
     return;
   }
   text += fmt::format(
-      "    {} rows, {} tokens ({} with pads) in {} microbatches of at most {} tokens: {}, bubble {}\n",
-      replica.rows, replica.tokens, replica.processed_tokens, replica.microbatches, replica.token_budget,
+      "    {}, {} ({} with pads) in {} of at most {} tokens: {}, bubble {}\n",
+      counted(replica.rows, "row"), counted(replica.tokens, "token"), replica.processed_tokens,
+      counted(replica.microbatches, "microbatch", "microbatches"), replica.token_budget,
       seconds_text(replica.seconds, false), share_text(replica.bubble));
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const PlannedStage& stage = replica.stages[s];
@@ -103,8 +105,8 @@ void explain_replicas(std::string& text, const Plan& plan, const SweepOfJob& swe
     if (seen[{replica.tensor_parallel, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
       explain_replica(text, plan, r, sweeps);
     } else {
-      text += fmt::format("  replica {}: likewise on {}; {} rows, {} tokens, {}\n", r, devices_text(replica),
-                          replica.rows, replica.tokens, seconds_text(replica.seconds, false));
+      text += fmt::format("  replica {}: likewise on {}; {}, {}, {}\n", r, devices_text(replica),
+                          counted(replica.rows, "row"), counted(replica.tokens, "token"), seconds_text(replica.seconds, false));
     }
   }
 }
@@ -113,19 +115,19 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
   const PredictedStep& step = plan.predicted;
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   const int64_t devices = group.count * group.devices;
-  text += fmt::format("Plan: {} on {} devices of {} ({}), sharing {}, order {}, layout {}, {}{}\n",
-                      replicas_text(plan), devices, group.name,
+  text += fmt::format("Plan: {} on {} of {} ({}), sharing {}, order {}, layout {}, {}{}\n",
+                      replicas_text(plan), counted(devices, "device"), group.name,
                       group.device.name.empty() ? "device of the file" : group.device.name,
                       name_of(plan.sharing), name_of(plan.order), name_of(plan.layout), plan.dtype,
                       plan.recompute == Recompute::always ? ", activations recomputed" : "");
   const double slowest = step.seconds - step.exchange_s;
-  text += fmt::format("  a step of all {} jobs: {} = slowest replica {} + exchange of gradients {}\n",
-                      plan.jobs.size(), seconds_text(step.seconds, false), seconds_text(slowest, false),
+  text += fmt::format("  a step of {}: {} = slowest replica {} + exchange of gradients {}\n",
+                      plan.jobs.size() == 1 ? "the job" : fmt::format("all {} jobs", plan.jobs.size()), seconds_text(step.seconds, false), seconds_text(slowest, false),
                       seconds_text(step.exchange_s, false));
   text +=
-      fmt::format("  throughput: {:.0f} tokens/s = {} tokens / {}; {} processed with pads\n",
-                  step.tokens_per_s(), step.tokens, seconds_text(step.seconds, false), step.processed_tokens);
-  text += fmt::format("  device seconds: {:.3g} per step = {} devices x {}\n", step.device_seconds, devices,
+      fmt::format("  throughput: {:.0f} tokens/s = {} / {}; {} processed with pads\n",
+                  step.tokens_per_s(), counted(step.tokens, "token"), seconds_text(step.seconds, false), step.processed_tokens);
+  text += fmt::format("  device seconds: {:.3g} per step = {} x {}\n", step.device_seconds, counted(devices, "device"),
                       seconds_text(step.seconds, false));
   text += fmt::format("  idle: {} of all devices until the step ends, of that in pipelines (bubble) {}\n",
                       share_text(step.idle), share_text(step.bubble));
@@ -198,10 +200,10 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
   const Deployment& lobra = result.lobra;
   if (lobra.enumerated > 0) {
     text += fmt::format(
-        "  of {} vectors of replica counts {} hold not every row, {} are ruled out by a lower bound, {} were "
+        "  of {} of replica counts {} hold not every row, {} are ruled out by a lower bound, {} were "
         "solved, {} are "
         "open;\n  by the linear model no deployment takes less than {}\n",
-        lobra.enumerated, lobra.unable, lobra.bounded, lobra.solved, lobra.open,
+        counted(lobra.enumerated, "vector"), lobra.unable, lobra.bounded, lobra.solved, lobra.open,
         seconds_text(lobra.lower_bound, false));
   }
 }
@@ -275,7 +277,7 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster, co
   if (result.groupings.size() > 1) {
     const auto slower = std::count_if(result.groupings.begin(), result.groupings.end(),
                                       [](const ConsideredGrouping& each) { return !each.rejected_for.empty(); });
-    text += fmt::format("  {} other groupings of jobs were simulated, in --json\n", slower);
+    text += fmt::format("  {} of jobs {} simulated, in --json\n", counted(slower, "other grouping"), slower == 1 ? "was" : "were");
   }
   text += "\nAlternatives (saving r: activations recomputed, s: frozen weights sharded over replicas):\n" +
           comparison_table(result);

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "schedule/smaller_rounds.h"
@@ -121,8 +122,8 @@ std::string Trainer::wait_reason(const TrainingJob& job) const {
   for (const TrainingJob* running : running_jobs()) together.push_back(running->index());
   const size_t running_count = together.size();
   together.push_back(job.index());
-  return fmt::format("memory: with it the {} running job{} would take {}, the limit leaves {}", running_count,
-                     running_count == 1 ? "" : "s", bytes_text(predict(together, options_.policy).total()),
+  return fmt::format("memory: with it the {} would take {}, the limit leaves {}", counted(static_cast<int64_t>(running_count), "running job"),
+                     bytes_text(predict(together, options_.policy).total()),
                      bytes_text(tensor_limit_));
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/counted.h"
+
 namespace cotune {
 namespace {
 
@@ -21,7 +23,7 @@ std::string job_outcome(const JobReport& job, ControlAction action) {
   if (job.status == "waiting") return fmt::format("{}: waits: {}", job.name, job.reason);
   if (job.status != "running") return fmt::format("{}: {}{}", job.name, job.status, job.reason.empty() ? "" : ": " + job.reason);
   return job.step > 0 ? fmt::format("{}: goes on at step {} of {}", job.name, job.step, job.steps)
-                      : fmt::format("{}: starts; {} steps", job.name, job.steps);
+                      : fmt::format("{}: starts; {}", job.name, counted(job.steps, "step"));
 }
 
 }  // namespace cotune

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "watch/screen_text.h"
 
@@ -26,7 +27,7 @@ std::string reading_line(const ReadingProgress& progress, double seconds) {
   if (progress.part >= 0) text += fmt::format("{:.0f}%, ", 100 * progress.part);
   if (progress.part > 0.01) text += fmt::format("{} left, ", duration_text(seconds * (1 - progress.part) / progress.part));
   if (seconds > 0) text += fmt::format("{} tokens/s, ", grouped(static_cast<int64_t>(static_cast<double>(progress.tokens) / seconds)));
-  return printable(text + fmt::format("{} records of {}", grouped(progress.records), progress.file));
+  return printable(text + fmt::format("{} {} of {}", grouped(progress.records), progress.records == 1 ? "record" : "records", progress.file));
 }
 
 ReadingLines::~ReadingLines() {

@@ -8,6 +8,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "watch/screen_text.h"
 
@@ -229,9 +230,9 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
   std::vector<std::string> lines;
   const auto waiting = run.jobs.find("waiting"), paused = run.jobs.find("paused");
   const bool others_wait = waiting != run.jobs.end() || paused != run.jobs.end();
-  const std::string rounds = run.rounds > 0 ? fmt::format("{} rounds in {}", run.rounds, duration_text(run.seconds)) : "";
+  const std::string rounds = run.rounds > 0 ? fmt::format("{} in {}", counted(run.rounds, "round"), duration_text(run.seconds)) : "";
   lines.push_back(joined({"cotune", phase_text(run), rounds, printable(run.folder)}, style));
-  lines.push_back(joined({!counts.empty() ? counts : run.phase == "loading" ? "" : "no jobs", steps > 0 ? fmt::format("{} of {} steps", step, steps) : "",
+  lines.push_back(joined({!counts.empty() ? counts : run.phase == "loading" ? "" : "no jobs", steps > 0 ? fmt::format("{} of {}", step, counted(steps, "step")) : "",
                           number_or_nothing(view.tokens_per_second, "{:.0f} tok/s"),
                           std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + (others_wait ? " left of those that run" : " left")},
                          style));

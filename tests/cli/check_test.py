@@ -76,7 +76,7 @@ class AllMistakes(Check):
             "{name: c, data: {train: few.jsonl, train_on_prompt: true}}"))
         self.assertRegex(errors, r"jobs\.yaml:4: jobs\[0\]\.data\.chat_template: has no effect: the job's data hold no chats")
         self.assertRegex(errors, r"jobs\.yaml:6: jobs\[2\]\.data\.train_on_prompt: has no effect: the job's data hold no prompts")
-        self.assertRegex(errors, r"jobs\.yaml:5: jobs\[1\]\.data\.eval_fraction: 0\.01 holds out none of the 1 examples of ")
+        self.assertRegex(errors, r"jobs\.yaml:5: jobs\[1\]\.data\.eval_fraction: 0\.01 holds out none of the 1 example of ")
         self.assertRegex(self.refused(self.jobs_file(), "--sample-tokens", "5"), r"--sample-tokens: needs a model with a tokenizer")
         errors = self.run_program("train", self.jobs_file(), "--resume", "--overwrite", expect=2).stderr
         self.assertRegex(errors, r"--(resume|overwrite) excludes --(resume|overwrite)")

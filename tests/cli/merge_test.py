@@ -76,7 +76,7 @@ class Merge(MergeTest):
     def test_a_merged_folder_is_a_model_with_its_tokenizer_that_answers_as_the_adapter_does(self):
         adapter = self.trained()["lora"]
         text = self.merge(adapter, "--dtype", "float32").stdout
-        self.assertRegex(text, r"merged: \d+ weights in one file, 14 of them changed by .*adapter; ")
+        self.assertRegex(text, r"merged: \d+ weights in 1 file, 14 of them changed by .*adapter; ")
         self.assertEqual((self.path / "merged/tokenizer.json").read_bytes(), (self.path / "model/tokenizer.json").read_bytes())
         options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
         beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
@@ -117,7 +117,7 @@ class Merge(MergeTest):
     def test_of_a_gguf_model_comes_a_gguf_file_that_answers_as_the_adapter_does(self):
         adapter = self.trained_of_gguf()["lora"]
         text = self.merge(adapter, "--dtype", "float32", name="merged.gguf").stdout
-        self.assertRegex(text, r"merged\.gguf: \d+ weights in one file, 14 of them changed by .*adapter; ")
+        self.assertRegex(text, r"merged\.gguf: \d+ weights in 1 file, 14 of them changed by .*adapter; ")
         options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
         beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
         merged = json.loads(self.run_program("generate", "--model", self.path / "merged.gguf", *options).stdout)

@@ -44,7 +44,7 @@ class ProfileTest(ProgramTest):
 
     def test_ranks_that_compute_at_the_same_time_are_profiled_for_runs_on_as_many(self):
         path, done = self.make_profile("--ranks=2", "--threads=2")
-        self.assertIn("2 ranks of 1 threads", done.stdout)
+        self.assertIn("2 ranks of 1 thread", done.stdout)
         fingerprint = json.loads(path.read_text())["fingerprint"]
         self.assertEqual((fingerprint["ranks"], fingerprint["threads"]), (2, 1))
         jobs = self.jobs_file(steps=2)

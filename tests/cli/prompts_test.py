@@ -187,7 +187,7 @@ class Mistakes(Prompts):
         whole = output.read_text()
         adapters = ("--adapter", "base", "--adapter", f"one={self.adapters[0]}")
         self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", *adapters),
-                         r"answers\.jsonl:2: is sample 1 of an answer to prompt 0 \(both from 0\), of 1 samples and 13 prompts that are asked for")
+                         r"answers\.jsonl:2: is sample 1 of an answer to prompt 0 \(both from 0\), of 1 sample and 13 prompts that are asked for")
         self.prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS[:2]))
         self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", "--samples", "2", *adapters),
                          r"answers\.jsonl:9: is sample 0 of an answer to prompt 2 .* 2 samples and 2 prompts")

@@ -24,7 +24,7 @@ TEST(ResultTable, HasARowForEveryMetricAndAdapter) {
 
 TEST(ResultTable, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(result_table({.data = "x", .examples = 1, .adapters = {{"a", {{"acc", true, {1.0, std::nan("")}, {}}}}}}, false),
-            "x: 1 examples\n"
+            "x: 1 example\n"
             "metric  adapter  value\n"
             "acc     a        100.0%\n");
 }

@@ -432,7 +432,7 @@ TEST(MakePlan, TakesTheKindOfNodesWithTheShortestStep) {
   const PlanningResult result = make_plan(model, cluster, jobs);
   ASSERT_NE(result.plan(), nullptr);
   EXPECT_EQ(result.plan()->replicas[0].stages[0].devices[0].nodes, "fast");
-  EXPECT_THAT(explain(result, cluster), HasSubstr("on 1 devices of fast (H100)"));
+  EXPECT_THAT(explain(result, cluster), HasSubstr("on 1 device of fast (H100)"));
 }
 
 TEST(Explain, AddsUpInWords) {

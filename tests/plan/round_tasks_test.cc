@@ -40,7 +40,7 @@ TEST(RoundTasks, FuseShortBatchesIntoFewerMicrobatches) {
   EXPECT_EQ(apart.microbatches, 4);
   EXPECT_GT(apart.seconds, chosen.taken().seconds);
   EXPECT_THAT(chosen.reason, HasSubstr("% shorter than "));
-  EXPECT_THAT(chosen.reason, HasSubstr("1 microbatches in place of "));
+  EXPECT_THAT(chosen.reason, HasSubstr("1 microbatch in place of "));
 }
 
 TEST(RoundTasks, KeepJobsAdaptedHighUpFromGoingBackwardForNeighboursAdaptedLowDown) {

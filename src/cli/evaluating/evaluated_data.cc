@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
@@ -81,7 +82,7 @@ void check_lengths(const TokenisedChoices& tokens, int64_t context) {
     const size_t length = tokens.question.size() + tokens.choices[i].size();
     if (static_cast<int64_t>(length) > context) {
       throw RecordError(fmt::format("choices[{}]", i),
-                        fmt::format("has {} tokens with its question; the model's context holds {}", length, context));
+                        fmt::format("has {} with its question; the model's context holds {}", counted(length, "token"), context));
     }
   }
 }
@@ -176,8 +177,8 @@ Dataset answered_examples(const JobSpec& job, const JobData& read, Dataset JobDa
   check_answerable(again.files, again.*part, mistakes);
   if ((again.*part).size() != (read.*part).size()) {
     mistakes.add((read.*part).source(0), 0, "",
-                 fmt::format("{} of {} examples have no answer within data.max_length, which --exact-match and --choices need",
-                             (read.*part).size() - (again.*part).size(), (read.*part).size()));
+                 fmt::format("{} of {} have no answer within data.max_length, which --exact-match and --choices need",
+                             (read.*part).size() - (again.*part).size(), counted((read.*part).size(), "example")));
   }
   return std::move(again.*part);
 }

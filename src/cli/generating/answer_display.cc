@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
 #include "watch/answer_panes.h"
@@ -34,7 +35,7 @@ void write_out(std::string_view text) {
 
 std::string cut_off_notice(const Answer& answer, const AdaptedModel& model) {
   if (answer.generated.stop == StopReason::max_new_tokens) {
-    return fmt::format("(cut off after {} tokens: --max-new-tokens)\n", answer.generated.tokens.size());
+    return fmt::format("(cut off after {}: --max-new-tokens)\n", counted(std::ssize(answer.generated.tokens), "token"));
   }
   if (answer.generated.stop == StopReason::context_length) {
     return fmt::format("(cut off: the model's context of {} tokens is full)\n", model.files().config.context_length);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/atomic_file.h"
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -110,9 +111,9 @@ void StoredAnswers::check(AnswerKey key, const ordered_json& record) const {
 void StoredAnswers::check_range(int64_t prompts, int64_t samples) const {
   for (const auto& [key, place] : places_) {
     if (key.index >= 0 && key.index < prompts && key.sample >= 0 && key.sample < samples) continue;
-    throw_user_error("{}:{}: is sample {} of an answer to prompt {} (both from 0), of {} samples and {} prompts that are asked for; pass what "
+    throw_user_error("{}:{}: is sample {} of an answer to prompt {} (both from 0), of {} and {} that are asked for; pass what "
                      "the file was begun with, or --overwrite to begin it anew",
-                     path_.string(), place.line, key.sample, key.index, samples, prompts);
+                     path_.string(), place.line, key.sample, key.index, counted(samples, "sample"), counted(prompts, "prompt"));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
@@ -84,7 +85,7 @@ class Chat {
       fmt::print(".\n");
     }
     const size_t messages = sides_.front().conversation.messages().size();
-    if (messages > 0 && !options_.session.empty()) fmt::print("Going on with {}: {} messages.\n", options_.session, messages);
+    if (messages > 0 && !options_.session.empty()) fmt::print("Going on with {}: {}.\n", options_.session, counted(messages, "message"));
     fmt::print("Ctrl-C ends an answer; Ctrl-D ends the program; /help lists what else can be said.\n");
   }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
@@ -35,7 +36,7 @@ class PromptAnswers {
   int run() {
     if (to_do_ == 0) {
       answers_->finish();
-      write_to_standard_error(fmt::format("all {} answers are there\n", all_));
+      write_to_standard_error(all_ == 1 ? "the one answer is there\n" : fmt::format("all {} answers are there\n", all_));
       return 0;
     }
     model_.load();
@@ -56,10 +57,10 @@ class PromptAnswers {
     line_->end_with(fmt::format("{}, {}", count_text(), rate_text()));
     if (not_finite_ > 0) {
       throw SystemError(
-          fmt::format("{} answers: the model's output is not finite: its weights or the adapter's hold NaN or infinity", not_finite_));
+          fmt::format("{}: the model's output is not finite: its weights or the adapter's hold NaN or infinity", counted(not_finite_, "answer")));
     }
     if (is_whole) return 0;
-    write_to_standard_error(fmt::format("interrupted: {} of {} answers are there{}\n", all_ - to_do_ + done_, all_,
+    write_to_standard_error(fmt::format("interrupted: {} of {} are there{}\n", all_ - to_do_ + done_, counted(all_, "answer"),
                                         stored_ != nullptr ? "; --resume gives the rest" : ""));
     return interrupted_exit_code;
   }
@@ -142,7 +143,7 @@ class PromptAnswers {
       const int64_t context = model_.files().config.context_length;
       if (count == 0) mistake("", "the prompt is empty");
       if (count >= context)
-        mistake("", fmt::format("the prompt has {} tokens; the model's context holds {}, an answer included", count, context));
+        mistake("", fmt::format("the prompt has {}; the model's context holds {}, an answer included", counted(count, "token"), context));
     } catch (const UserError& error) {
       mistake("", error.what());
     }
@@ -199,7 +200,7 @@ class PromptAnswers {
     if (!line_->is_due()) return;
     line_->show(fmt::format("{}, {} under way, {}{}", count_text(), under_way, rate_text(), line_->time_left(done_, to_do_)));
   }
-  std::string count_text() const { return fmt::format("{} of {} answers", all_ - to_do_ + done_, all_); }
+  std::string count_text() const { return fmt::format("{} of {}", all_ - to_do_ + done_, counted(all_, "answer")); }
   std::string rate_text() const { return fmt::format("{:.0f} tokens/s", static_cast<double>(new_tokens_) / std::max(line_->seconds(), 1e-3)); }
 
   const GenerateOptions& options_;

@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "base/atomic_file.h"
+#include "base/counted.h"
 #include "base/sudden_end.h"
 #include "watch/reading_lines.h"
 
@@ -64,7 +65,7 @@ std::string reuse_text(const std::vector<JobData>& data) {
   const auto reused = [](const JobData& job) { return job.was_cached; };
   const auto first = std::find_if(data.begin(), data.end(), reused);
   if (first == data.end()) return {};
-  return fmt::format("data of {} of {} jobs were tokenized before: {}", std::count_if(data.begin(), data.end(), reused), data.size(),
+  return fmt::format("data of {} of {} were tokenized before: {}", std::count_if(data.begin(), data.end(), reused), counted(std::ssize(data), "job"),
                      std::filesystem::path(first->cache_file).parent_path().string());
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -69,10 +70,10 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
   }
   if (job.data.eval_fraction > 0 && data.eval.empty() && !data.train.empty()) {
     add(job.place_of("data.eval_fraction"),
-        fmt::format("{:g} holds out none of the {} examples of {}: give a larger share, or a file of "
+        fmt::format("{:g} holds out none of the {} of {}: give a larger share, or a file of "
                     "held-out examples "
                     "(data.eval)",
-                    job.data.eval_fraction, data.train.size(), names_of_train_files(job.data)),
+                    job.data.eval_fraction, counted(data.train.size(), "example"), names_of_train_files(job.data)),
         mistakes);
   }
 }
@@ -219,7 +220,7 @@ void check_rungs(const std::vector<std::unique_ptr<TrainingJob>>& jobs, Diagnost
     if (!job->rungs().empty()) continue;
     const HalvingSpec& halving = job->spec().sweep.halving;
     add(job->spec().place_of(halving.first_steps > 0 ? "sweep.halving.first_steps" : "sweep.halving.first_fraction"),
-        fmt::format("no candidate of `{}` comes to a rung: they have at most {} steps", name, job->total_steps()), mistakes);
+        fmt::format("no candidate of `{}` comes to a rung: they have at most {}", name, counted(job->total_steps(), "step")), mistakes);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cli/planning/plan_lines.h"
 #include "cli/run/sweep_table.h"
@@ -17,9 +18,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string adapter_text(const TrainingJob& job, const PredictedMemory::Job& predicted) {
-  return fmt::format("{} on {} modules: {} values; {} steps; by itself at most {}",
-                     name_of(job.spec().adapter.method), predicted.module_count, predicted.value_count,
-                     job.total_steps(), bytes_text(predicted.alone_bytes));
+  return fmt::format("{} on {}: {}; {}; by itself at most {}",
+                     name_of(job.spec().adapter.method), counted(predicted.module_count, "module"), counted(predicted.value_count, "value"),
+                     counted(job.total_steps(), "step"), bytes_text(predicted.alone_bytes));
 }
 
 Json lengths_json(const Dataset& dataset) {
@@ -77,8 +78,7 @@ void print_check(const CheckReport& report) {
   if (report.plan) {
     for (const std::string& line : plan_lines(*report.plan, sweep_of_job)) fmt::print("{}\n", line);
   }
-  const size_t count = report.jobs.size();
-  fmt::print("{} ready to train\n", count == 1 ? "1 job is" : fmt::format("{} jobs are", count));
+  fmt::print("{} ready to train\n", counted(std::ssize(report.jobs), "job is", "jobs are"));
 }
 
 std::string check_json(const CheckReport& report) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <map>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "plan/followed_plan.h"
@@ -146,8 +147,8 @@ std::vector<PipelineLayout> divide_as_planned(RunSpec& run, const DivisionQuesti
     return division->layouts;
   }
   if (run.ranks > question.model.layer_count) {
-    throw_user_error("run.parallel: is auto, and nothing that takes all {} ranks fits; they cannot be stages of {} layers either", run.ranks,
-                     question.model.layer_count);
+    throw_user_error("run.parallel: is auto, and nothing that takes all {} ranks fits; they cannot be stages of {} either", run.ranks,
+                     counted(question.model.layer_count, "layer"));
   }
   run.parallel = parallel_as_stages;
   fmt::print(stderr, "run.parallel: the planner finds nothing that takes all {} ranks: they are stages of a pipeline\n", run.ranks);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
 #include "cli/run/trace_file.h"
 #include "jobs/enum_names.h"
 #include "jobs/parallel.h"
@@ -38,12 +39,12 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
   const Parallel parallel = parallel_of(run);
   const std::string given = names_degrees(run) ? run.parallel : std::to_string(run.ranks);
   if (launched.count > 0 && run.ranks != launched.count && found == places.end()) {
-    add(fmt::format("are of {} devices, but {} processes were launched, each of which is one", run.ranks, launched.count));
+    add(fmt::format("are of {}, but {} processes were launched, each of which is one", counted(run.ranks, "device"), launched.count));
   } else if (launched.count > 0 && run.ranks != launched.count) {
     add(fmt::format("is {}, but {} processes were launched: each is one rank, and this is better left out", given, launched.count));
   }
   if (run.parallel != parallel_as_planned && parallel.stages() > config.layer_count) {
-    add(fmt::format("is {}, but the model has {} layers: at most one {} for each", given, config.layer_count,
+    add(fmt::format("is {}, but the model has {}: at most one {} for each", given, counted(config.layer_count, "layer"),
                     names_degrees(run) ? "stage" : "rank"));
   }
   const auto has_several = [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; };
@@ -57,9 +58,9 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
     add(fmt::format("is {}, but shard is for processes that compute on the CPU: slices would go from device to device through the host", given));
   }
   if (!std::ranges::all_of(parallel.tensor(), [&](int64_t degree) { return can_be_sharded(config, degree); })) {
-    add(fmt::format("is {}, but the model has {} heads, {} kv heads and {} inner features; accepted are tp {}: they divide heads "
+    add(fmt::format("is {}, but the model has {}, {} and {} inner features; accepted are tp {}: they divide heads "
                     "and inner features, and divide the kv heads or are a multiple of them",
-                    given, config.head_count, config.kv_head_count, config.intermediate_size,
+                    given, counted(config.head_count, "head"), counted(config.kv_head_count, "kv head"), config.intermediate_size,
                     fmt::join(shard_counts(config), ", ")));
   }
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cli/run/run_prediction.h"
 #include "cli/run/sweep_table.h"
@@ -51,8 +52,8 @@ void print_speed(const RunSummary& summary) {
   if (summary.emulated) print_line(fmt::format("\nEmulated, {}: nothing was computed, and no adapter is left", summary.device));
   print_line(fmt::format("\n{} in {}: {}", summary.interrupted ? stopped : "Done",
                          duration_text(summary.seconds), speed_text(summary)));
-  print_line(fmt::format("{} training rounds in {}, {} evaluations in {}", summary.rounds,
-                         duration_text(summary.seconds_training), summary.evaluation_rounds,
+  print_line(fmt::format("{} in {}, {} in {}", counted(summary.rounds, "training round"),
+                         duration_text(summary.seconds_training), counted(summary.evaluation_rounds, "evaluation"),
                          duration_text(summary.seconds_evaluating)));
 }
 
@@ -113,7 +114,7 @@ void print_operators(const RunSummary& summary, size_t width) {
     row(operators[i].second, operators[i].first);
     rest -= operators[i].first;
   }
-  if (operators.size() > most) row(fmt::format("{} others", operators.size() - most), rest);
+  if (operators.size() > most) row(counted(std::ssize(operators) - static_cast<int64_t>(most), "other"), rest);
 }
 
 /// `0-7,16-23`.
@@ -153,8 +154,8 @@ void print_ranks(const RunSummary& summary, size_t width) {
   print_line(fmt::format("planning them took {:.3f} s, of which {:.3f} s beside no round; {} of {} were planned while others ran",
                          summary.planning_seconds, summary.planning_exposed_seconds, summary.rounds_planned_ahead, summary.rounds));
   if (summary.rounds_split > 0) {
-    print_line(fmt::format("steps were cut into more microbatches than the token budget asks for in {} of {} rounds, so that ranks wait less",
-                           summary.rounds_split, summary.rounds));
+    print_line(fmt::format("steps were cut into more microbatches than the token budget asks for in {} of {}, so that ranks wait less",
+                           summary.rounds_split, counted(summary.rounds, "round")));
   }
   for (const DivisionSwap& swap : summary.swaps) {
     print_line(fmt::format("after round {}: {} in place of {} ({}), in {:.2f} s", swap.round, swap.after, swap.before, swap.cause, swap.seconds));
@@ -163,7 +164,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
 
 void print_prediction_errors(const PredictionErrors& errors) {
   if (errors.rounds == 0) return;
-  print_line(fmt::format("predicted times of {} rounds were off by {:.1f}%, refitted ones by {:.1f}%", errors.rounds,
+  print_line(fmt::format("predicted times of {} were off by {:.1f}%, refitted ones by {:.1f}%", counted(errors.rounds, "round"),
                          100 * errors.before(), 100 * errors.after()));
 }
 

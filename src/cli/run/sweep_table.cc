@@ -8,6 +8,7 @@
 #include <functional>
 #include <set>
 
+#include "base/counted.h"
 #include "cli/terminal/progress.h"
 #include "jobs/enum_names.h"
 #include "train/training_job.h"
@@ -148,7 +149,7 @@ std::string sweep_line(const std::string& name, const std::vector<const Training
     rungs.insert(job->rungs());
   }
   const SweepSpec& rules = candidates.front()->spec().sweep;
-  std::string text = fmt::format("sweep {}: {} candidate{} of {}", name, candidates.size(), candidates.size() == 1 ? "" : "s", fmt::join(options, ", "));
+  std::string text = fmt::format("sweep {}: {} of {}", name, counted(std::ssize(candidates), "candidate"), fmt::join(options, ", "));
   if (rules.max_concurrent > 0) text += fmt::format("; {} at a time", rules.max_concurrent);
   if (!rules.halving.is_on()) return text;
   if (rungs.size() > 1) return text + "; rungs at steps that differ";

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cli/planning/plan_lines.h"
 #include "cli/terminal/output.h"
@@ -79,8 +80,8 @@ void ProgressLines::on_job_started(const TrainingJob& job) {
     line(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
     return;
   }
-  line(job, fmt::format("starts: {} steps of {} rows; {} to train, {} held out", job.total_steps(),
-                        job.spec().train.batch_size, job.data().train.size(), job.data().eval.size()));
+  line(job, fmt::format("starts: {} of {}; {} to train, {} held out", counted(job.total_steps(), "step"),
+                        counted(job.spec().train.batch_size, "row"), job.data().train.size(), job.data().eval.size()));
 }
 
 void ProgressLines::on_job_waiting(const TrainingJob& job) {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <set>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "plan/fusion/job_runs.h"
 
@@ -300,8 +301,8 @@ std::string overflow(const FusionProblem& problem, std::span<const int32_t> jobs
   for (size_t s = 0; s < problem.memory_bytes.size(); ++s) {
     const int64_t kept = static_cast<size_t>(cost.lowest_stage) <= s ? cost.stages[s].kept_bytes : 0;
     if (kept + workspace[s] <= problem.memory_bytes[s]) continue;
-    return fmt::format("stage {} of {}: a microbatch of {} job{} keeps {:.1f} MiB and computes in {:.1f}, {:.1f} are left", s + 1,
-                       problem.memory_bytes.size(), jobs.size(), jobs.size() == 1 ? "" : "s",
+    return fmt::format("stage {} of {}: a microbatch of {} keeps {:.1f} MiB and computes in {:.1f}, {:.1f} are left", s + 1,
+                       problem.memory_bytes.size(), counted(std::ssize(jobs), "job"),
                        static_cast<double>(kept) / 1048576, static_cast<double>(workspace[s]) / 1048576,
                        static_cast<double>(problem.memory_bytes[s]) / 1048576);
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/counted.h"
 #include "base/error.h"
 
 namespace cotune {
@@ -108,9 +109,9 @@ std::string shorter_text(const RoundTasks& than, double seconds) {
 std::string why_shorter(const RoundTasks& taken, const RoundTasks& other) {
   std::vector<std::string> causes;
   if (taken.microbatches < other.microbatches) {
-    causes.push_back(fmt::format("{} microbatches in place of {}", taken.microbatches, other.microbatches));
+    causes.push_back(fmt::format("{} in place of {}", counted(taken.microbatches, "microbatch", "microbatches"), other.microbatches));
   }
-  if (taken.pads < other.pads) causes.push_back(fmt::format("{} pads in place of {}", taken.pads, other.pads));
+  if (taken.pads < other.pads) causes.push_back(fmt::format("{} in place of {}", counted(taken.pads, "pad"), other.pads));
   if (taken.backward_layers < other.backward_layers) {
     causes.push_back(fmt::format(
         "{:.1f}% less backward below a job's own adapters",

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "schedule/pipeline/render.h"
@@ -127,8 +128,8 @@ class SvgWriter {
     }
     y += 12;
     text(left, y,
-         fmt::format("{}, {:.1f}% idle, {} messages, {}", seconds_text(simulation_.makespan_s),
-                     100 * simulation_.bubble_ratio(), simulation_.message_count,
+         fmt::format("{}, {:.1f}% idle, {}, {}", seconds_text(simulation_.makespan_s),
+                     100 * simulation_.bubble_ratio(), counted(simulation_.message_count, "message"),
                      bytes_text(simulation_.message_bytes)));
     y += 22;
     legend(y);

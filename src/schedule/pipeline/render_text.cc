@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "schedule/pipeline/render.h"
@@ -76,8 +77,8 @@ std::string render_text(const PipelineSchedule& schedule, const PipelineSimulati
   for (const SimulatedRank& rank : simulation.ranks) highest = std::max(highest, rank.peak_bytes);
 
   std::string text = fmt::format(
-      "{}, {:.1f}% idle, {} messages, {}\n", seconds_text(simulation.makespan_s, chart.unicode),
-      100 * simulation.bubble_ratio(), simulation.message_count, bytes_text(simulation.message_bytes));
+      "{}, {:.1f}% idle, {}, {}\n", seconds_text(simulation.makespan_s, chart.unicode),
+      100 * simulation.bubble_ratio(), counted(simulation.message_count, "message"), bytes_text(simulation.message_bytes));
   for (size_t r = 0; r < simulation.ranks.size(); ++r) {
     const SimulatedRank& rank = simulation.ranks[r];
     text += fmt::format("{:<{}}{}{}{} {:5.1f}%\n", fmt::format("rank {}", r), label_width, bar,
