@@ -84,15 +84,18 @@ class Sweep(ProgramTest):
     def test_many_candidates_are_few_words_wherever_jobs_are_on_one_line(self):
         jobs = self.sweep_file("random: {train.lr: {log_uniform: [1e-4, 1e-2]}}, samples: 48", steps=1)
         jobs.write_text(jobs.read_text() + "  - {name: other, data: {train: plain.jsonl}, train: {steps: 1, batch_size: 4}}\n")
-        self.run_program("plan", jobs, "--output", self.path / "plan.json")
+        cluster = self.path / "cluster.yaml"
+        cluster.write_text("cotune_cluster: 1\nnodes: [{name: here, count: 1, devices: 1, device: cpu}]\n")
+        plan = ("--plan", self.path / "plan.json", "--cluster", cluster)
+        self.run_program("plan", jobs, "--cluster", cluster, "--output", self.path / "plan.json")
         for command in (("train", "--check", jobs), ("train", jobs, "--output-dir", self.path / "run"), ("plan", jobs),
-                        ("simulate", "--plan", self.path / "plan.json", "--jobs", jobs)):
+                        ("simulate", "--jobs", jobs, *plan)):
             with self.subTest(command[:2]):
                 said = self.run_program(*command).stdout
                 self.assertIn("sql (48 candidates)", said)
                 self.assertLess(max(line.count("sql-0") for line in said.splitlines()), 3)
         with_others = self.sweep_file("random: {train.lr: {log_uniform: [1e-4, 1e-2]}}, samples: 47", steps=1, name="others.yaml")
-        errors = self.run_program("simulate", "--plan", self.path / "plan.json", "--jobs", with_others, expect=2).stderr
+        errors = self.run_program("simulate", "--jobs", with_others, *plan, expect=2).stderr
         self.assertIn("the plan is of the jobs sql-001, sql-002, sql-003, sql-004, sql-005, 44 more, the jobs file has sql-001, ", errors)
 
     def test_seeds_are_drawn_from_a_range_and_options_of_the_run_are_not(self):

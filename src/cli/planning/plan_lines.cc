@@ -6,14 +6,16 @@
 #include <algorithm>
 
 #include "cli/terminal/progress.h"
+#include "watch/terminal.h"
 
 namespace cotune {
 namespace {
 
-constexpr size_t columns = 80, most_tasks = 6;
+constexpr size_t most_columns = 80, most_tasks = 6;
 
-/// Words in lines of at most 80 columns: the first begins with `indent` spaces, the others with two.
+/// Words in lines that the terminal has room for, of at most 80 columns: the first begins with `indent` spaces, the others with two.
 void append_wrapped(std::vector<std::string>& lines, size_t indent, const std::string& text) {
+  const size_t columns = std::min(most_columns, terminal_size().first);
   std::string line(indent, ' ');
   size_t begin = 0;
   bool is_first = true;
