@@ -70,6 +70,11 @@ class Communicator {
   /// all_reduce that returns at once and runs beside the computation: when the transfer's wait() has returned `values` hold the sum,
   /// with the bits of all_reduce. Nobody touches them before. Collectives run one after the other, in the order of the calls.
   virtual std::shared_ptr<Transfer> start_all_reduce(at::Tensor& values) = 0;
+  /// Rows to every rank and from every rank, beside the computation like start_all_reduce: given [rows, n] are, in the order of the ranks,
+  /// given_rows[r] for rank r, whose row count that rank has as taken_rows[own rank]; taken [Σ taken_rows, n] the same of what comes. Any
+  /// count may be 0. Every rank sends what it gives to others once, and nothing else travels.
+  virtual std::shared_ptr<Transfer> start_all_to_all(const at::Tensor& given, const std::vector<int64_t>& given_rows, at::Tensor& taken,
+                                                     const std::vector<int64_t>& taken_rows) = 0;
   /// values := those of rank `root`.
   virtual void broadcast(at::Tensor& values, int32_t root) = 0;
   /// Returns when every rank has called it.

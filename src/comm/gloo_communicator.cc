@@ -156,17 +156,22 @@ class GlooCommunicator : public Communicator {
   std::shared_ptr<Transfer> start_all_reduce(at::Tensor& values) override {
     COTUNE_CHECK(values.is_contiguous(), "all_reduce of what is not contiguous");
     if (values.numel() == 0) return std::make_shared<NothingToTransfer>();
-    const std::string description = fmt::format("rank {}: all_reduce of {} bytes of {} ranks", rank_, values.nbytes(), size_);
-    throw_if_aborted(description);
     std::vector<at::Tensor> tensors = {values.cpu()};
-    std::shared_ptr<Transfer> sum;
-    try {
-      sum = std::make_shared<StartedCollective>(group_->allreduce(tensors), description, aborted_, under_way_);
-    } catch (const std::exception& error) {
-      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
-    }
+    std::shared_ptr<Transfer> sum =
+        start_collective(fmt::format("all_reduce of {} bytes", values.nbytes()), [&] { return group_->allreduce(tensors); });
     if (values.is_cpu()) return sum;
     return std::make_shared<TransferToDevice>(std::move(sum), tensors.front(), values);
+  }
+
+  std::shared_ptr<Transfer> start_all_to_all(const at::Tensor& given, const std::vector<int64_t>& given_rows, at::Tensor& taken,
+                                             const std::vector<int64_t>& taken_rows) override {
+    COTUNE_CHECK(given.is_contiguous() && taken.is_contiguous(), "all_to_all of what is not contiguous");
+    at::Tensor from = given.cpu(), to = taken.is_cpu() ? taken : at::empty(taken.sizes(), taken.options().device(at::kCPU));
+    std::vector<int64_t> from_rows = given_rows, to_rows = taken_rows;
+    std::shared_ptr<Transfer> rows = start_collective(fmt::format("all_to_all of {} bytes", given.nbytes()),
+                                                      [&] { return group_->alltoall_base(to, from, to_rows, from_rows); });
+    if (taken.is_cpu()) return rows;
+    return std::make_shared<TransferToDevice>(std::move(rows), to, taken);
   }
 
   void broadcast(at::Tensor& values, int32_t root) override {
@@ -228,6 +233,17 @@ class GlooCommunicator : public Communicator {
     auto transfer = std::make_shared<QueuedTransfer>(description, aborted_);
     queues_[{peer, channel, direction}].add(std::move(work), transfer);
     return transfer;
+  }
+
+  template <typename Begin>
+  std::shared_ptr<Transfer> start_collective(const std::string& what, Begin begin) {
+    const std::string description = fmt::format("rank {}: {} of {} ranks", rank_, what, size_);
+    throw_if_aborted(description);
+    try {
+      return std::make_shared<StartedCollective>(begin(), description, aborted_, under_way_);
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
+    }
   }
 
   template <typename Begin>

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <numeric>
 
 #include "comm/communicator.h"
 #include "comm/rank_threads.h"
@@ -141,6 +142,31 @@ int batch_threads() {
     count += sched_getscheduler(std::stoi(task.path().filename())) == SCHED_BATCH;
   }
   return count;
+}
+
+TEST(Collectives, AllToAllBringsEveryRankItsRowsOfAllOthers) {
+  constexpr int32_t size = 3;
+  auto ranks = thread_communicators(size);
+  // Of rank a for rank b; some are none.
+  const std::vector<std::vector<int64_t>> counts{{2, 0, 3}, {1, 4, 0}, {0, 0, 0}};
+  const auto first = [&](size_t from, size_t to) { return std::accumulate(counts[from].begin(), counts[from].begin() + static_cast<int64_t>(to), int64_t{0}); };
+  on_every_rank(ranks, [&](Communicator& self) {
+    const auto own = static_cast<size_t>(self.rank());
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      const auto rows_of = [&](size_t from) {
+        return at::arange(first(from, size) * 5).add(100 * static_cast<int64_t>(from)).remainder(97).view({-1, 5}).to(dtype);
+      };
+      std::vector<int64_t> comes;
+      std::vector<at::Tensor> expected;
+      for (size_t from = 0; from < size; ++from) {
+        comes.push_back(counts[from][own]);
+        expected.push_back(rows_of(from).narrow(0, first(from, own), counts[from][own]));
+      }
+      at::Tensor taken = at::full({comes[0] + comes[1] + comes[2], 5}, -1, dtype);
+      self.start_all_to_all(rows_of(own), counts[own], taken, comes)->wait();
+      EXPECT_TRUE(at::equal(taken, at::cat(expected))) << "rank " << own << ", " << dtype;
+    }
+  });
 }
 
 /// Otherwise an all_reduce takes a tick of the scheduler where cores are scarce (gloo_communicator.cc).
