@@ -101,6 +101,7 @@ void Adapter::add_selection_to(Adapter&) { COTUNE_CHECK(false, "this method sele
 void Method::before_forward(OperatorUse&, const at::Tensor&, std::vector<LowRankTerm>&) const {}
 void Method::after_forward(OperatorUse&, const at::Tensor&, at::Tensor&, const at::Tensor&) const {}
 void Method::before_backward(OperatorUse&, at::Tensor&, std::vector<LowRankTerm>&) const {}
+LowRankRows Method::summands(SiteUse&) const { return {}; }
 void Method::after_backward(OperatorUse&, const at::Tensor&, at::Tensor&) const {}
 
 }  // namespace cotune

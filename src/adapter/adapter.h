@@ -148,13 +148,22 @@ struct SiteUse {
   int64_t column_count = 0;
   const JobRows* job = nullptr;
   SiteRecord* record = nullptr;
+  const JobRows* input = nullptr;  ///< in `gradients`: the job's rows in x, where they are other ones than `job` (Method::summands)
+
+  const JobRows& input_rows() const { return input != nullptr ? *input : *job; }
+};
+
+/// The first columns of a tensor with a row for each of a job's rows.
+struct LowRankRows {
+  at::Tensor* rows = nullptr;
+  int64_t columns = 0;  ///< those behind are zeros
 };
 
 /// One operator, one method, all jobs of that method in the microbatch.
 struct OperatorUse {
   int64_t layer = 0;
   std::vector<SiteUse> sites;
-  DropoutRows rows;  ///< of the microbatch
+  DropoutRows rows;  ///< of the microbatch; in `gradients` of x
 };
 
 /// One PEFT method: stateless; every call serves all jobs of the method at an operator (one grouped call).
@@ -176,6 +185,10 @@ class Method {
   /// frozen product.
   virtual void before_backward(OperatorUse& use, at::Tensor& dy, std::vector<LowRankTerm>& terms) const;
   virtual void after_backward(OperatorUse& use, const at::Tensor& dy, at::Tensor& dx) const;
+  /// What before_backward has put into a site's record and `gradients` multiplies with the input, where every rank of a group that divides the
+  /// product's outputs has a summand of it. Under sequence parallelism, where x is a rank's slice of the rows, it is the sum over the ranks
+  /// at these rows when `gradients` is called. Undefined rows: there is nothing of the kind.
+  virtual LowRankRows summands(SiteUse& use) const;
   /// Adds the parameters' gradients, atom by atom. x: the product's input; dy: the gradient of the operator's output
   /// before any replacement.
   virtual void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const = 0;

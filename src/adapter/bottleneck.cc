@@ -47,8 +47,9 @@ class BottleneckAdapter : public Adapter {
       parameters_.push_back(make_parameter(prefix + ".adapter_up.weight", module.layer, at::zeros({size, width}, options)));
       parameters_.back().transposed_in_file = true;
       parameters_.push_back(make_parameter(prefix + ".adapter_up.bias", module.layer, at::zeros({width}, options)));
-      // It reads and changes an operator's whole output: every rank of a group computes all of it, from equal bits.
-      for (size_t i = site->first_parameter; i < parameters_.size(); ++i) parameters_[i].place = whole_place(false);
+      // It reads and changes an operator's whole output: every rank of a group computes all of it, from equal bits, or the slice of the
+      // tokens that it has.
+      for (size_t i = site->first_parameter; i < parameters_.size(); ++i) parameters_[i].place = whole_place(setup().shard.divides_tokens);
       site->down = make_low_rank_factor(site->down_weight().value, setup().compute, setup().factor_form);
       site->up = make_low_rank_factor(site->up_weight().value, setup().compute, setup().factor_form);
       place(module.layer, module.projection, site.get());

@@ -100,9 +100,10 @@ MaskedInputs masked_inputs(const OperatorUse& use, const at::Tensor& x) {
   int64_t count = 0;
   for (const SiteUse& site : use.sites) {
     if (!drops(site)) continue;
-    groups.push_back({mask_of(site), site.job->rows});
-    masked.rows.push_back({count, count + site.job->rows.count()});
+    const RowRange rows = site.input_rows().rows;
+    masked.rows.push_back({count, count + rows.count()});
     count = masked.rows.back().end;
+    if (rows.count() > 0) groups.push_back({mask_of(site), rows});
   }
   if (count > 0) masked.x = apply_dropout(groups, use.rows, x);
   return masked;
@@ -162,15 +163,17 @@ class LoraMethod : public Method {
     add_expansions(dx, groups, {.dropout = use.rows});
   }
 
+  LowRankRows summands(SiteUse& use) const override { return {&use.record->kept[1], lora_of(use).b->rank()}; }
+
   void gradients(OperatorUse& use, const at::Tensor& x, const at::Tensor& dy) const override {
     const MaskedInputs masked = masked_inputs(use, x);
     std::vector<GradientGroup> plain, dropped;
     size_t next_masked = 0;
     for (const SiteUse& site : use.sites) {
-      const int64_t begin = site.job->rows.begin;
+      const int64_t begin = site.input_rows().rows.begin;
       const bool drop = drops(site);
       const int64_t shift = drop ? masked.rows[next_masked++].begin - begin : 0;
-      for (const RowRange& atom : site.job->atoms) {
+      for (const RowRange& atom : site.input_rows().atoms) {
         (drop ? dropped : plain)
             .push_back({{atom.begin + shift, atom.end + shift},
                         site.record->kept[1].narrow(0, atom.begin - begin, atom.count()),

@@ -5,6 +5,7 @@
 
 #include "engine/stage.h"
 #include "ops/backend.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 
@@ -13,32 +14,37 @@ double Stage::emulate(const Operator& op, MicrobatchState& state) {
   clock_->compute(seconds);
   // One element stands for all: what a message is made of takes memory when it is sent.
   const auto nothing = [&] {
-    return at::zeros({1, 1}, backbone_->compute()).expand({state.token_count(), backbone_->config().hidden_size});
+    const int64_t rows = state.slices ? state.slices->own.count() : state.token_count();
+    return at::zeros({1, 1}, backbone_->compute()).expand({rows, backbone_->config().hidden_size});
   };
   if (op.kind == OperatorKind::embedding) state.hidden = nothing();
   if (op.kind == OperatorKind::head) state.d_hidden = nothing();
-  if (shape_.tensor_parallel > 1) emulate_sums(op, state);
+  if (shape_.tensor_parallel > 1) emulate_collectives(op, state);
   return seconds;
 }
 
 /// Those that the operator makes with its group where it computes (Stage::run, ops/sharded_head.h).
-void Stage::emulate_sums(const Operator& op, MicrobatchState& state) {
+void Stage::emulate_collectives(const Operator& op, MicrobatchState& state) {
   const int64_t hidden = backbone_->config().hidden_size, ranks = shape_.tensor_parallel;
-  const auto value_bytes = static_cast<int64_t>(c10::elementSize(accumulation_dtype(backbone_->compute())));
-  const auto sum = [&](int64_t values) { group_->emulate_all_reduce(values * value_bytes); };
-  if (op.kind == OperatorKind::embedding) return sum(state.token_count() * hidden);
+  const auto element = static_cast<int64_t>(c10::elementSize(backbone_->compute()));
+  const auto sum_element = static_cast<int64_t>(c10::elementSize(accumulation_dtype(backbone_->compute())));
+  const Collective sum = state.slices ? Collective::reduce_scatter : Collective::all_reduce;
+  if (op.kind == OperatorKind::embedding) return group_->emulate(sum, state.token_count() * hidden * sum_element);
   if (op.communicates) {
-    state.sum = {group_->start_emulated_sum(state.token_count() * hidden * value_bytes), [](const at::Tensor&) {}};
-    return;
+    const Collective kind = collective_of(shape_, op);
+    const int64_t values = state.token_count() * collective_columns(backbone_->config(), shape_, op);
+    return start_communication(state, group_->start_emulated(kind, values * (kind == Collective::all_gather ? element : sum_element)),
+                               [](const at::Tensor&) {});
   }
   const bool trains = op.kind == OperatorKind::head;
   const int64_t rows = state.labels.size(0);
   if ((!trains && op.kind != OperatorKind::loss_head) || rows == 0) return;
+  if (state.slices) group_->emulate(Collective::all_gather, rows * hidden * element);
   const int64_t chunk = sharded_head_rows(backbone_->vocabulary().count, backbone_->compute(), backbone_->device(), head_workspace_bytes_);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
-    sum((trains ? ranks + 1 : 3 * ranks + 1) * std::min(chunk, rows - begin));
+    group_->emulate(Collective::all_reduce, (trains ? ranks + 1 : 3 * ranks + 1) * std::min(chunk, rows - begin) * sum_element);
   }
-  if (trains) sum(rows * hidden);
+  if (trains) group_->emulate(sum, rows * hidden * sum_element);
 }
 
 }  // namespace cotune

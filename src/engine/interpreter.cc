@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/optimizer.h"
 #include "ops/memory.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -244,6 +245,18 @@ void Interpreter::forward(const Action& action) {
   end_forward(action.microbatch, action.stage);
 }
 
+TensorShard Interpreter::shard() const {
+  TensorShard shard = backbone_->shard();
+  shard.divides_tokens = layout_.divides_tokens();
+  return shard;
+}
+
+/// Of a message to a rank whose slice of the tokens is empty.
+at::Tensor Interpreter::or_no_rows(const at::Tensor& rows) const {
+  if (rows.defined()) return rows;
+  return at::empty({0, backbone_->config().hidden_size}, at::TensorOptions().dtype(backbone_->compute()).device(backbone_->device()));
+}
+
 auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   const Backbone& model = *backbone_;
   const Place& at = place(microbatch);
@@ -254,13 +267,13 @@ auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   for (const JobStep& job : at.jobs) rounds[job.job] = rounds_.at(job);
   live.state = std::make_unique<MicrobatchState>(
       make_microbatch_state(*at.microbatch, at.round->policy.layout, rounds, here.chains, here.layers,
-                            model.attention_shape(), model.compute(), model.device()));
+                            model.attention_shape(), model.compute(), model.device(), shard()));
   MicrobatchState& state = *live.state;
   if (clock_ != nullptr) state.counts = count_microbatch(*at.microbatch, state.labels.size(0));
   if (stage > 0 && is_own(stage - 1)) {
     state.hidden = std::move(handed_.extract({false, stage, microbatch}).mapped());
   } else if (stage > 0) {
-    state.hidden = messages_->wait(ActionKind::receive_activation, stage, microbatch).rows;
+    state.hidden = or_no_rows(messages_->wait(ActionKind::receive_activation, stage, microbatch).rows);
     messages_->release(ActionKind::receive_activation, stage, microbatch);
   }
   live.forward = here.stage.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
@@ -322,7 +335,7 @@ void Interpreter::enter_backward(int32_t microbatch, int32_t stage, Live& live) 
     live.state->d_hidden = std::move(handed_.extract({true, stage, microbatch}).mapped());
   } else {
     const Message& message = messages_->wait(ActionKind::receive_error, stage, microbatch);
-    live.state->d_hidden = message.rows;
+    live.state->d_hidden = or_no_rows(message.rows);
     records = message.records.clone();
     messages_->release(ActionKind::receive_error, stage, microbatch);
   }
@@ -367,7 +380,9 @@ void Interpreter::receive(const Action& action) {
     return;
   }
   const Place& at = place(action);
-  messages_->post(action, at.microbatch->token_count(), static_cast<int64_t>(at.jobs.size()));
+  const std::vector<int64_t> slices = token_slices(at.microbatch->token_count(), layout_.divides_tokens() ? shard().count : 1);
+  const auto own = static_cast<size_t>(layout_.divides_tokens() ? shard().index : 0);
+  messages_->post(action, slices[own + 1] - slices[own], static_cast<int64_t>(at.jobs.size()));
 }
 
 void Interpreter::send_activation(const Action& action) {
@@ -496,7 +511,7 @@ void Interpreter::make_step(JobRound& round, int32_t stage, const at::Tensor& re
 at::Tensor Interpreter::emulate_record(const JobRound& round, const LayerRange& layers) {
   if (group_ == nullptr) return no_record();
   group_->reduce_gradients(*round.adapter, layers);
-  group_->emulate_all_reduce(sizeof(double));  // squares
+  group_->emulate(Collective::all_reduce, sizeof(double));  // squares
   return no_record();
 }
 

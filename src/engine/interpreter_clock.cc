@@ -61,7 +61,7 @@ void Interpreter::run_subgraph(ClockTask& task, const Subgraph& subgraph, int32_
     const Operator& op = operators[static_cast<size_t>(index)];
     if (!forward) free_layers_above(op.layer, *task.live);
     own(stage).stage.start(op, *task.live->state);
-    if (task.live->state->sum && task.communicates == nullptr) {
+    if (task.live->state->communication && task.communicates == nullptr) {
       task.communicates = &op;
     } else {
       end_operator(op, task.microbatch, *task.live);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -81,6 +82,32 @@ std::shared_ptr<ChainLayers> chain_of(const RowPart& part, int64_t step, ChainCa
   return chain;
 }
 
+/// What of the rows lies in the slice, counted from its first.
+RowRange within(const RowRange& rows, const RowRange& slice) {
+  const int64_t begin = std::clamp(rows.begin, slice.begin, slice.end);
+  return {begin - slice.begin, std::clamp(rows.end, begin, slice.end) - slice.begin};
+}
+
+TokenSlices slices_of(const Rows& rows, const std::vector<JobRows>& jobs, const TensorShard& shard) {
+  TokenSlices slices{.tokens = token_slices(static_cast<int64_t>(rows.tokens.size()), shard.count), .labelled = {}, .job_rows = {}};
+  for (const int64_t begin : slices.tokens) {
+    slices.labelled.push_back(std::ranges::lower_bound(rows.labelled_rows, begin) - rows.labelled_rows.begin());
+  }
+  const auto own = static_cast<size_t>(shard.index);
+  slices.own = {slices.tokens[own], slices.tokens[own + 1]};
+  slices.own_labelled = {slices.labelled[own], slices.labelled[own + 1]};
+  for (const JobRows& job : jobs) {
+    JobRows& here = slices.job_rows.emplace_back(job);
+    here.rows = within(job.rows, slices.own);
+    here.atoms.clear();
+    for (const RowRange& atom : job.atoms) {
+      const RowRange part = within(atom, slices.own);
+      if (part.count() > 0) here.atoms.push_back(part);
+    }
+  }
+  return slices;
+}
+
 }  // namespace
 
 int64_t LayerRecord::bytes() const {
@@ -106,7 +133,7 @@ int64_t LayerRecord::bytes() const {
 
 MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
                                       const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, LayerRange layers, const AttentionShape& attention,
-                                      at::ScalarType compute, at::Device device) {
+                                      at::ScalarType compute, at::Device device, const TensorShard& shard) {
   const MemoryScope scope(MemoryKind::workspace);
   MicrobatchState state;
   Rows rows;
@@ -140,6 +167,7 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
     for (const AttentionSegment& segment : state.segments) begins.push_back(static_cast<int32_t>(segment.begin + segment.count));
     state.segment_begins = to_tensor(begins, at::kInt, device);
   }
+  if (shard.divides_tokens) state.slices = slices_of(rows, state.job_rows, shard);
   state.tokens = to_tensor(rows.tokens, at::kLong, device);
   state.positions = to_tensor(rows.positions, at::kInt, device);
   state.example_keys = to_tensor(rows.example_keys, at::kLong, device);

@@ -42,6 +42,14 @@ using ChainLayers = std::vector<ChainCache>;
 /// backward; from the last chunk's forward on nobody else does.
 using ChainCaches = std::map<std::tuple<int32_t, int64_t, int32_t>, std::shared_ptr<ChainLayers>>;
 
+/// The tokens of a microbatch that each rank of a group has between products.
+struct TokenSlices {
+  std::vector<int64_t> tokens;    ///< where each rank's begin, and behind them where the last one's end
+  std::vector<int64_t> labelled;  ///< the same of the labelled rows
+  RowRange own, own_labelled;
+  std::vector<JobRows> job_rows;  ///< of each job: its rows here, counted from the slice's first
+};
+
 struct MicrobatchState {
   std::vector<JobRound*> jobs;        ///< with rows here, in row order
   std::vector<JobRows> job_rows;
@@ -72,12 +80,18 @@ struct MicrobatchState {
   at::Tensor d_hidden;                ///< running gradient of the residual stream
   at::Tensor d_x, d_qkv, d_gate_up, activated;  ///< running gradients within a layer
 
-  /// Of the operator before the cut, where ranks divide layers: what its group adds up, and what becomes of it.
-  struct PartialSum {
-    StartedSum started;
-    std::function<void(const at::Tensor& sum)> complete;
+  /// Where ranks divide the tokens between products (schedule/sequence_parallel.h). There `hidden`, `input`, `middle`, `final_hidden`,
+  /// `d_hidden`, the norms' 1/rms and what bottlenecks keep are of this rank's slice, and so is d_x behind a sum; the rest is of all tokens.
+  std::optional<TokenSlices> slices;
+  at::Tensor whole_error;             ///< [tokens, hidden]: the gradient of a product's output, gathered
+  at::Tensor whole_input;             ///< [tokens, hidden]: a product's input, gathered again for adapter gradients
+
+  /// Of the operator before the cut, where ranks divide layers: what its group does together, and what becomes of the result.
+  struct Communication {
+    GroupCollective started;
+    std::function<void(const at::Tensor& result)> complete;
   };
-  std::optional<PartialSum> sum;
+  std::optional<Communication> communication;
 
   int64_t token_count() const { return tokens.size(0); }
 };
@@ -85,8 +99,9 @@ struct MicrobatchState {
 /// Builds the inputs of a microbatch. layout: of its plan; padded splits each atom of job_rows into runs that do not depend on
 /// how many pads the neighbours demand. rounds: by job id. Chains get their caches in `chains` (created at the first
 /// chunk, sized for the whole row, one for each of the stage's layers, at the layer's own index; the last chunk takes them out).
+/// shard: whose slice of the tokens `slices` are of, where its group divides them.
 MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layout,
                                       const std::map<int32_t, JobRound*>& rounds, ChainCaches& chains, LayerRange layers, const AttentionShape& attention,
-                                      at::ScalarType compute, at::Device device);
+                                      at::ScalarType compute, at::Device device, const TensorShard& shard = {});
 
 }  // namespace cotune

@@ -44,8 +44,8 @@ ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::v
       interpreter_(backbone, layouts_[place_.replica], layouts_[place_.replica].place_of(place_.worker)) {
   COTUNE_CHECK(links_.control->size() == rank_count_of(layouts_), "a group of {} ranks for layouts of {}",
                links_.control->size(), rank_count_of(layouts_));
-  COTUNE_CHECK(backbone->shard() == shard_, "rank {} has another part of the layers than its weights",
-               rank());
+  COTUNE_CHECK(backbone->shard().index == shard_.index && backbone->shard().count == shard_.count,
+               "rank {} has another part of the layers than its weights", rank());
   interpreter_.progress = links_.progress;
   interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
     time_.operator_seconds[to_string(op.kind)] += seconds;
@@ -124,6 +124,7 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   if (!has_begun_) return error;
   time_.waited = interpreter_.waited_s();
   time_.collectives = group ? group->collectives() : 0;
+  time_.group_bytes = group ? group->sent_bytes() : 0;
   time_.exposed = group ? group->waited_s() : 0;
   time_.gathering = interpreter_.gathering_s();
   if (exchange) {

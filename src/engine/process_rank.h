@@ -25,7 +25,7 @@ BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t ran
 struct RankTime {
   double seconds = 0;  ///< from its begin to its end
   double waited = 0;   ///< for messages and in collectives
-  int64_t collectives = 0;
+  int64_t collectives = 0, group_bytes = 0;
   double exposed = 0;  ///< of waited: for all-reduces among the ranks that divide its layers
   double gathering = 0;  ///< of waited: for slices of frozen weights
   int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks

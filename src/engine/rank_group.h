@@ -18,7 +18,8 @@ struct RankTimes {
   std::vector<double> waited; ///< for messages
   std::vector<double> idle;   ///< after its own end, for the others
   std::vector<size_t> first_rank = {0};  ///< of each replica
-  std::vector<int64_t> collectives;  ///< all-reduces among the ranks that divide its layers
+  std::vector<int64_t> collectives;  ///< among the ranks that divide its layers
+  std::vector<int64_t> group_bytes;  ///< that it sent in them
   std::vector<double> exposed;       ///< of waited: for these all-reduces, with nothing to compute beside them
   std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
   std::vector<double> gathering;     ///< of waited: for slices of frozen weights that other ranks have

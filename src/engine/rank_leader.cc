@@ -221,6 +221,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
     times_.waited.push_back(each.waited);
     times_.idle.push_back(times_.seconds - each.seconds);
     times_.collectives.push_back(each.collectives);
+    times_.group_bytes.push_back(each.group_bytes);
     times_.exposed.push_back(each.exposed);
     times_.exchanged_bytes.push_back(each.exchanged_bytes);
     times_.peak_bytes.push_back(each.peak_bytes);

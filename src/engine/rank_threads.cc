@@ -53,8 +53,8 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
     }
     layouts_.push_back(std::move(replica.layout));
   }
-  for (Replica& replica : replicas_) {
-    for (int32_t part = 0; has_shards() && part < replica.parts; ++part) replica.shards.emplace_back(TensorShard{part, replica.parts});
+  for (size_t replica = 0; has_shards() && replica < replicas_.size(); ++replica) {
+    for (int32_t part = 0; part < replicas_[replica].parts; ++part) replicas_[replica].shards.emplace_back(layouts_[replica].shard_of(part));
   }
   make_communicators();
   try {
@@ -225,6 +225,7 @@ void RankThreads::run_on(Rank& rank) {
     rank.interpreter->run(plans_->replicas[rank.replica], rank.rounds, *rank.communicator, group ? &*group : nullptr,
                           exchange ? &*exchange : nullptr);
     rank.collectives = group ? group->collectives() : 0;
+    rank.group_bytes = group ? group->sent_bytes() : 0;
     rank.exposed = group ? group->waited_s() : 0;
     rank.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
   } catch (...) {
@@ -291,6 +292,7 @@ void RankThreads::take_times() {
     times_.waited.push_back(rank->interpreter->waited_s());
     times_.idle.push_back(times_.seconds - rank->ended_s);
     times_.collectives.push_back(rank->collectives);
+    times_.group_bytes.push_back(rank->group_bytes);
     times_.exposed.push_back(rank->exposed);
     times_.exchanged_bytes.push_back(rank->exchanged_bytes);
     times_.peak_bytes.push_back(0);

@@ -67,7 +67,7 @@ class RankThreads : public RankGroup {
     std::unique_ptr<Communicator> group_communicator;
     std::unique_ptr<Communicator> exchange_communicator;  ///< of all replicas
     std::vector<GradientExchange::Step> exchanges;        ///< of the run at hand
-    int64_t collectives = 0, exchanged_bytes = 0;
+    int64_t collectives = 0, group_bytes = 0, exchanged_bytes = 0;
     double exposed = 0;
     std::vector<JobRound> rounds;
     std::map<std::string, double> operator_seconds;

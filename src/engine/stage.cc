@@ -14,6 +14,7 @@
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
 #include "schedule/adapter_shape.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -54,11 +55,11 @@ void Stage::start(const Operator& op, MicrobatchState& state) {
 }
 
 void Stage::finish(MicrobatchState& state) {
-  if (!state.sum) return;
+  if (!state.communication) return;
   const MemoryScope scope(MemoryKind::activations);
-  MicrobatchState::PartialSum sum = std::move(*state.sum);
-  state.sum.reset();
-  sum.complete(group_->finish(std::move(sum.started)));
+  MicrobatchState::Communication communication = std::move(*state.communication);
+  state.communication.reset();
+  communication.complete(group_->finish(std::move(communication.started)));
 }
 
 template <typename End>
@@ -90,14 +91,16 @@ Stage::ProductSite Stage::product_site(OperatorKind kind, int64_t layer) const {
       return {weights.qkv.get(), {Projection::q, Projection::k, Projection::v}};
     case OperatorKind::o_proj:
     case OperatorKind::o_proj_backward:
-    case OperatorKind::o_adapter_gradient: return {weights.o.get(), {Projection::o}};
+    case OperatorKind::o_adapter_gradient:
+    case OperatorKind::o_error_gather: return {weights.o.get(), {Projection::o}};
     case OperatorKind::gate_up_proj:
     case OperatorKind::gate_up_proj_backward:
     case OperatorKind::gate_up_adapter_gradient:
       return {weights.gate_up.get(), {Projection::gate, Projection::up}};
     case OperatorKind::down_proj:
     case OperatorKind::down_proj_backward:
-    case OperatorKind::down_adapter_gradient: return {weights.down.get(), {Projection::down}};
+    case OperatorKind::down_adapter_gradient:
+    case OperatorKind::down_error_gather: return {weights.down.get(), {Projection::down}};
     default: COTUNE_CHECK(false, "{} has no product", to_string(kind));
   }
 }
@@ -117,7 +120,7 @@ std::vector<Stage::MethodUse> Stage::method_uses(const ProductSite& site, int64_
       while (index < kinds.size() && kinds[index] != adapter->method()) ++index;
       if (index == kinds.size()) {
         kinds.push_back(adapter->method());
-        uses.push_back({&method_of(adapter->method()), {layer, {}, {state.example_keys, state.positions}}});
+        uses.push_back({&method_of(adapter->method()), adapter->method(), {layer, {}, {state.example_keys, state.positions}}});
       }
       SiteRecord& record =
           state.layers[static_cast<size_t>(layer)].sites[job][static_cast<size_t>(projection)];
@@ -141,15 +144,16 @@ void Stage::forward_product(const Operator& op, MicrobatchState& state, const at
   }
   std::vector<RowRange> residual_rows;
   if (withheld) {
+    const std::vector<JobRows>& job_rows = state.slices ? state.slices->job_rows : state.job_rows;
     for (size_t job = 0; job < state.jobs.size(); ++job) {
       const Adapter* adapter = state.jobs[job]->adapter;
       const bool waits = adapter != nullptr && method_of(adapter->method()).withholds_residual() &&
                          adapter->at(op.layer, site.projections.front()) != nullptr;
-      if (!waits) residual_rows.push_back(state.job_rows[job].rows);
+      if (!waits) residual_rows.push_back(job_rows[job].rows);
     }
   }
   if (op.communicates) {
-    if (!withheld) residual_rows = {{0, x.size(0)}};
+    if (!withheld) residual_rows = {{0, residual.size(0)}};
     return summed_forward_product(site, std::move(uses), state, terms, x, residual, std::move(residual_rows), std::move(take));
   }
   ProductOptions options{.terms = &terms, .residual = residual};
@@ -169,6 +173,7 @@ void Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUs
     if (!use.method->withholds_residual()) use.method->after_forward(use.use, x, partial, {});
   }
   std::erase_if(uses, [](const MethodUse& use) { return !use.method->withholds_residual(); });
+  if (state.slices) uses = uses_in_slice(std::move(uses), state);
   const at::Tensor read = uses.empty() ? at::Tensor() : x;
   auto complete = [uses = std::move(uses), read, dtype = x.scalar_type(), residual, residual_rows = std::move(residual_rows),
                    take = std::move(take)](const at::Tensor& sum) mutable {
@@ -179,12 +184,22 @@ void Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUs
     for (MethodUse& use : uses) use.method->after_forward(use.use, read, y, residual);
     take(y);
   };
-  state.sum = {group_->start_sum(partial), std::move(complete)};
+  start_communication(state, start_sum(partial, state), std::move(complete));
+}
+
+void Stage::start_communication(MicrobatchState& state, GroupCollective started, Take complete) const {
+  state.communication = {std::move(started), std::move(complete)};
+}
+
+/// All rows of it, or this rank's.
+GroupCollective Stage::start_sum(const at::Tensor& partial, const MicrobatchState& state) const {
+  return state.slices ? group_->start_scattered_sum(partial, state.slices->tokens) : group_->start_sum(partial);
 }
 
 void Stage::backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy, Take take) {
   const ProductSite site = product_site(op.kind, op.layer);
   std::vector<MethodUse> uses = method_uses(site, op.layer, state);
+  if (state.slices) std::erase_if(uses, [](const MethodUse& use) { return adapts_slices(use.kind); });  // gather_error has done these
   std::vector<LowRankTerm> terms;
   at::Tensor entering = dy;
   for (MethodUse& use : uses) {
@@ -194,12 +209,14 @@ void Stage::backward_product(const Operator& op, MicrobatchState& state, const a
   at::Tensor dx = site.product->backward(entering, {.terms = &terms});
   for (MethodUse& use : uses) use.method->after_backward(use.use, entering, dx);
   if (!op.communicates) return take(dx);
-  state.sum = {group_->start_sum(dx),
-               [dtype = dx.scalar_type(), take = std::move(take)](const at::Tensor& sum) { take(sum.to(dtype)); }};
+  if (state.slices) return sum_with_low_rank(state, std::move(uses), dx, std::move(take));
+  start_communication(state, group_->start_sum(dx),
+                      [dtype = dx.scalar_type(), take = std::move(take)](const at::Tensor& sum) { take(sum.to(dtype)); });
 }
 
 void Stage::adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy) {
   std::vector<MethodUse> uses = method_uses(product_site(op.kind, op.layer), op.layer, state);
+  if (state.slices) return gradients_in_slices(op, state, std::move(uses), x, dy);
   for (MethodUse& use : uses) {
     if (op.without_input_gradient) {  // no backward product has dispatched, and the gradients need what that makes
       std::vector<LowRankTerm> unused;
@@ -221,10 +238,11 @@ std::vector<AttentionSegment> Stage::segments_of(const MicrobatchState& state, i
 
 HeadShard Stage::head_shard() const {
   const TensorShard& shard = backbone_->shard();
-  return {shard.index, shard.count, backbone_->vocabulary().begin, [this](at::Tensor& values) { group_->all_reduce(values); }};
+  return {shard.index, shard.count, backbone_->vocabulary().begin, [this](at::Tensor& values) { group_->all_reduce(values); }, {}};
 }
 
 void Stage::run_head(MicrobatchState& state, bool want_gradient) {
+  if (state.slices) return run_head_in_slices(state, want_gradient);
   const MemoryScope scope(MemoryKind::logits);
   const ModelConfig& config = backbone_->config();
   if (want_gradient) state.d_hidden = at::zeros_like(state.final_hidden);
@@ -255,14 +273,17 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
   const BackboneLayer* weights = op.layer >= 0 ? &model.layer(op.layer) : nullptr;
   const int64_t rotated_heads = shape.heads + shape.kv_heads;
   const Take take_d_x = [&state](const at::Tensor& dx) { state.d_x = dx; };
+  const at::Tensor& error = state.slices ? state.whole_error : state.d_hidden;  // of a product whose output is the stream
   switch (op.kind) {
     case OperatorKind::embedding:
       state.hidden = model.embed(state.tokens);
-      if (shape_.tensor_parallel > 1) state.hidden = group_->sum(state.hidden).to(model.compute());  // one has it, the others zeros
+      if (shape_.tensor_parallel > 1) {  // one has it, the others zeros
+        state.hidden = group_->finish(start_sum(state.hidden, state)).to(model.compute());
+      }
       break;
     case OperatorKind::attention_norm:
       record.input = state.hidden;
-      state.x = rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms);
+      hand_on_normed(op, state, rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms));
       break;
     case OperatorKind::qkv_proj:
       forward_product(op, state, state.x, {}, [&](const at::Tensor& y) { record.qkv = y; });
@@ -277,7 +298,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
                       [&state, &record](const at::Tensor& y) { state.hidden = record.middle = y; });
       break;
     case OperatorKind::mlp_norm:
-      state.x = rms_norm(state.hidden, weights->mlp_norm, epsilon, record.mlp_inverse_rms);
+      hand_on_normed(op, state, rms_norm(state.hidden, weights->mlp_norm, epsilon, record.mlp_inverse_rms));
       break;
     case OperatorKind::gate_up_proj:
       forward_product(op, state, state.x, {}, [&](const at::Tensor& y) { record.gate_up = y; });
@@ -295,7 +316,7 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
     case OperatorKind::head: run_head(state, true); break;
 
     case OperatorKind::down_proj_backward:
-      backward_product(op, state, state.d_hidden, take_d_x);
+      backward_product(op, state, error, take_d_x);
       break;
     case OperatorKind::swiglu_backward: {
       SwigluGradient gradient = swiglu_backward(state.d_x, record.gate_up);
@@ -306,11 +327,12 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
     }
     case OperatorKind::down_adapter_gradient:
       if (!state.activated.defined()) state.activated = swiglu(record.gate_up);
-      adapter_gradient(op, state, state.activated, state.d_hidden);
+      adapter_gradient(op, state, state.activated, error);
       state.activated.reset();
       break;
     case OperatorKind::gate_up_proj_backward:
       record.gate_up.reset();
+      state.whole_error.reset();
       backward_product(op, state, state.d_gate_up, take_d_x);
       break;
     case OperatorKind::mlp_norm_backward:
@@ -324,12 +346,13 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       break;
     case OperatorKind::o_proj_backward:
       state.d_gate_up.reset();
-      backward_product(op, state, state.d_hidden, take_d_x);
+      backward_product(op, state, error, take_d_x);
       break;
     case OperatorKind::o_adapter_gradient:
-      adapter_gradient(op, state, record.attention.out, state.d_hidden);
+      adapter_gradient(op, state, record.attention.out, error);
       break;
     case OperatorKind::attention_backward:
+      state.whole_error.reset();
       state.d_qkv = attention_backward(state.d_x, record.qkv, record.attention, segments_of(state, op.layer), shape,
                                        state.segment_begins);
       rotate_in_place(state.d_qkv, state.positions, model.rotary(), rotated_heads, shape.head_dim, -1);
@@ -346,6 +369,15 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
                        rms_norm_again(record.input, weights->attention_norm, record.attention_inverse_rms),
                        state.d_qkv);
       state.d_qkv.reset();
+      break;
+
+    case OperatorKind::down_error_gather:
+    case OperatorKind::o_error_gather: gather_error(op, state); break;
+    case OperatorKind::gate_up_input_gather:
+      gather_input(state, rms_norm_again(record.middle, weights->mlp_norm, record.mlp_inverse_rms));
+      break;
+    case OperatorKind::qkv_input_gather:
+      gather_input(state, rms_norm_again(record.input, weights->attention_norm, record.attention_inverse_rms));
       break;
   }
 }

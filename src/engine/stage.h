@@ -31,9 +31,9 @@ class Stage {
   /// The operators of a microbatch with these jobs on this stage.
   std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
   void execute(const Operator& op, MicrobatchState& state);
-  /// The same, but that the all-reduce after the operator, if there is one, is under way when it returns (state.sum). Other microbatches'
-  /// operators may run then, and of this one those that read nothing of the operator's result (subgraphs_of). finish waits for the sum
-  /// and makes the result of it.
+  /// The same, but that the collective after the operator, if there is one, is under way when it returns (state.communication). Other
+  /// microbatches' operators may run then, and of this one those that read nothing of the operator's result (subgraphs_of). finish waits for it
+  /// and makes the result of what has come.
   void start(const Operator& op, MicrobatchState& state);
   void finish(MicrobatchState& state);
 
@@ -51,6 +51,7 @@ class Stage {
   /// Jobs with an adapter at the operator, by method.
   struct MethodUse {
     const Method* method = nullptr;
+    AdapterMethod kind = AdapterMethod::lora;
     OperatorUse use;
   };
 
@@ -67,11 +68,22 @@ class Stage {
                               std::vector<RowRange> residual_rows, Take take);
   void backward_product(const Operator& op, MicrobatchState& state, const at::Tensor& dy, Take take);
   void adapter_gradient(const Operator& op, MicrobatchState& state, const at::Tensor& x, const at::Tensor& dy);
+  void start_communication(MicrobatchState& state, GroupCollective started, Take complete) const;
+  GroupCollective start_sum(const at::Tensor& partial, const MicrobatchState& state) const;
+
+  // Where ranks divide the tokens between products (sequence_stage.cc).
+  void hand_on_normed(const Operator& op, MicrobatchState& state, const at::Tensor& normed) const;
+  static std::vector<MethodUse> uses_in_slice(std::vector<MethodUse> uses, const MicrobatchState& state);
+  void gather_error(const Operator& op, MicrobatchState& state);
+  void gather_input(MicrobatchState& state, const at::Tensor& normed) const;
+  void sum_with_low_rank(MicrobatchState& state, std::vector<MethodUse> uses, const at::Tensor& dx, Take take) const;
+  void gradients_in_slices(const Operator& op, MicrobatchState& state, std::vector<MethodUse> uses, const at::Tensor& x, const at::Tensor& dy);
+  void run_head_in_slices(MicrobatchState& state, bool want_gradient);
   std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
   void run_head(MicrobatchState& state, bool want_gradient);
   HeadShard head_shard() const;
   double emulate(const Operator& op, MicrobatchState& state);
-  void emulate_sums(const Operator& op, MicrobatchState& state);
+  void emulate_collectives(const Operator& op, MicrobatchState& state);
 
   std::shared_ptr<const Backbone> backbone_;
   StageShape shape_;

@@ -10,54 +10,99 @@
 
 namespace cotune {
 
+namespace {
+
+double seconds_of(Collective kind, int64_t bytes, int32_t ranks, const EmulatedDevice& device) {
+  return device.all_reduce_seconds(bytes, ranks) / (kind == Collective::all_reduce ? 1 : 2);
+}
+
+std::vector<int64_t> row_counts(const std::vector<int64_t>& begins) {
+  std::vector<int64_t> counts;
+  for (size_t rank = 0; rank + 1 < begins.size(); ++rank) counts.push_back(begins[rank + 1] - begins[rank]);
+  return counts;
+}
+
+}  // namespace
+
+void TensorGroup::count_all_reduce(const at::Tensor& values) {
+  ++collectives_;
+  sent_bytes_ += 2 * (communicator_.size() - 1) * static_cast<int64_t>(values.nbytes()) / communicator_.size();
+}
+
 void TensorGroup::all_reduce(at::Tensor& values) {
   const auto begin = std::chrono::steady_clock::now();
   if (progress_ != nullptr) progress_->wait_for_group();
   communicator_.all_reduce(values);
   if (progress_ != nullptr) progress_->go_on();
-  ++collectives_;
+  count_all_reduce(values);
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void TensorGroup::emulate_all_reduce(int64_t bytes) {
+void TensorGroup::emulate(Collective kind, int64_t bytes) {
   at::Tensor ready_s = at::zeros({communicator_.size()}, at::kDouble);
   ready_s[communicator_.rank()] = clock_->free_s();
   communicator_.all_reduce(ready_s);
   ++collectives_;
-  waited_s_ += clock_->wait_until(ready_s.max().item<double>() + clock_->device().all_reduce_seconds(bytes, communicator_.size()));
+  waited_s_ += clock_->wait_until(ready_s.max().item<double>() + seconds_of(kind, bytes, communicator_.size(), clock_->device()));
   waited_s_ += clock_->wait_until_now();
 }
 
 at::Tensor TensorGroup::sum(const at::Tensor& partial) { return finish(start_sum(partial)); }
 
-StartedSum TensorGroup::start_sum(const at::Tensor& partial) {
-  StartedSum sum{.values = partial.to(accumulation_dtype(partial.scalar_type())).contiguous(), .transfer = nullptr};
+GroupCollective TensorGroup::start_sum(const at::Tensor& partial) {
+  GroupCollective sum{.values = partial.to(accumulation_dtype(partial.scalar_type())).contiguous(), .transfer = nullptr};
   sum.transfer = communicator_.start_all_reduce(sum.values);
-  ++collectives_;
+  count_all_reduce(sum.values);
   return sum;
 }
 
-StartedSum TensorGroup::start_emulated_sum(int64_t bytes) {
-  StartedSum sum{.values = at::zeros({communicator_.size()}, at::kDouble), .transfer = nullptr, .ready_s = clock_->free_s()};
-  sum.values[communicator_.rank()] = sum.ready_s;
-  sum.there_s = clock_->communicate(clock_->device().all_reduce_seconds(bytes, communicator_.size()));
-  sum.transfer = communicator_.start_all_reduce(sum.values);
+GroupCollective TensorGroup::start_scattered_sum(const at::Tensor& partial, const std::vector<int64_t>& begins) {
+  const int64_t ranks = communicator_.size();
+  const at::Tensor given = partial.to(accumulation_dtype(partial.scalar_type())).contiguous();
+  const std::vector<int64_t> counts = row_counts(begins);
+  const int64_t own = counts[static_cast<size_t>(communicator_.rank())], columns = given.size(1);
+  GroupCollective sum{.values = at::empty({ranks * own, columns}, given.options()), .transfer = nullptr, .summands = ranks};
+  sum.transfer = communicator_.start_all_to_all(given, counts, sum.values, std::vector<int64_t>(counts.size(), own));
   ++collectives_;
+  sent_bytes_ += (begins.back() - own) * columns * static_cast<int64_t>(given.element_size());
   return sum;
 }
 
-at::Tensor TensorGroup::finish(StartedSum sum) {
+GroupCollective TensorGroup::start_gather(const at::Tensor& rows, const std::vector<int64_t>& begins) {
+  const int64_t ranks = communicator_.size(), own = rows.size(0);
+  const std::vector<int64_t> counts = row_counts(begins);
+  GroupCollective gathered{.values = at::empty({begins.back(), rows.size(1)}, rows.options()), .transfer = nullptr};
+  gathered.transfer = communicator_.start_all_to_all(rows.repeat({ranks, 1}), std::vector<int64_t>(counts.size(), own), gathered.values, counts);
+  ++collectives_;
+  sent_bytes_ += (ranks - 1) * static_cast<int64_t>(rows.nbytes());
+  return gathered;
+}
+
+GroupCollective TensorGroup::start_emulated(Collective kind, int64_t bytes) {
+  GroupCollective started{.values = at::zeros({communicator_.size()}, at::kDouble), .transfer = nullptr, .ready_s = clock_->free_s()};
+  started.values[communicator_.rank()] = started.ready_s;
+  started.there_s = clock_->communicate(seconds_of(kind, bytes, communicator_.size(), clock_->device()));
+  started.transfer = communicator_.start_all_reduce(started.values);
+  ++collectives_;
+  return started;
+}
+
+at::Tensor TensorGroup::finish(GroupCollective started) {
   const auto begin = std::chrono::steady_clock::now();
   if (progress_ != nullptr) progress_->wait_for_group();
-  sum.transfer->wait();
+  started.transfer->wait();
   if (progress_ != nullptr) progress_->go_on();
   if (clock_ != nullptr) {
-    const double late_s = sum.values.max().item<double>() - sum.ready_s;
-    waited_s_ += clock_->wait_until(sum.there_s + late_s) + clock_->wait_until_now();
-  } else {
-    waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double late_s = started.values.max().item<double>() - started.ready_s;
+    waited_s_ += clock_->wait_until(started.there_s + late_s) + clock_->wait_until_now();
+    return {};
   }
-  return std::move(sum.values);
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (started.summands == 1) return std::move(started.values);
+  const int64_t rows = started.values.size(0) / started.summands;
+  at::Tensor sum = started.values.narrow(0, 0, rows).clone();
+  for (int64_t rank = 1; rank < started.summands; ++rank) sum.add_(started.values.narrow(0, rank * rows, rows));
+  return sum;
 }
 
 void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
@@ -76,7 +121,7 @@ void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
     count += c10::multiply_integers(whole_sizes(parameter));
   }
   if (summands.empty()) return;
-  if (clock_ != nullptr) return emulate_all_reduce(count * static_cast<int64_t>(summands.front()->gradient.element_size()));
+  if (clock_ != nullptr) return emulate(Collective::all_reduce, count * static_cast<int64_t>(summands.front()->gradient.element_size()));
   // Where several ranks share a part and others have other parts (kv heads), each adds to its place in the
   // whole.
   at::Tensor values = at::zeros({count}, summands.front()->gradient.options());

@@ -303,7 +303,7 @@ void add_run(std::vector<Option>& table) {
                         "every layer (tensor parallelism); `dp=2` are two replicas of the model, each of which trains a part of every "
                         "batch, `dp=2+tp=2` three of two shapes, `dp=2,len=512+tp=2` two of them for rows of at most 512 tokens. "
                         "`pp=2,vp=3`: each of two ranks has three stages. "
-                        "`dp=2,shard`: the two replicas, where they are processes, keep half of the frozen weights each. `stages`: each of `ranks` is a stage. `auto`: what the planner "
+                        "`dp=2,shard`: the two replicas, where they are processes, keep half of the frozen weights each. `tp=2,seq`: the two ranks also divide the tokens between products (sequence parallelism). `stages`: each of `ranks` is a stage. `auto`: what the planner "
                         "predicts to be fastest on `ranks`. Degrees set `ranks` where that is not given."));
   table.push_back(field(Section::run, "pipeline_order", COTUNE_FIELD(run->pipeline_order), choice_of<RankOrder>(),
                         "How the ranks take turns; `auto` is what is predicted to be fastest, or interleaved 1F1B where ranks have several "

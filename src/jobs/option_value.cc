@@ -316,7 +316,7 @@ std::string accepted_text(const Option& option) {
     case OptionType::name_or_path: return accepted.may_be_hub_name ? "a name, a path or a Hugging Face name" : "a name or a path";
     case OptionType::memory: return "auto, an amount such as 8GiB or 512MB (at least 1MiB), or a percentage such as 60%";
     case OptionType::parallel:
-      return fmt::format("stages, auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all, vp=2 beside pp and shard beside dp", most_ranks);
+      return fmt::format("stages, auto, or degrees such as pp=2,tp=2 or dp=2+tp=2 of at most {} ranks, with len=512 beside some replicas but not all, vp=2 beside pp, seq beside tp and shard beside dp", most_ranks);
     case OptionType::choice:
       return fmt::format("one of {}{}", fmt::join(accepted.choices, ", "), accepted.may_be_emulated ? ", emulated:FILE" : "");
     case OptionType::boolean: return "true or false";

@@ -61,7 +61,7 @@ Json value_schema(const Option& option) {
     case OptionType::memory:
       return {{"type", "string"}, {"pattern", "^(auto|[0-9.]+ ?(%|[KMGT]i?B))$"}};
     case OptionType::parallel: {
-      const std::string part = "(([ptdv]p|len)=[1-9][0-9]*|shard)", kind = fmt::format("{0}(,{0})*", part);
+      const std::string part = "(([ptdv]p|len)=[1-9][0-9]*|seq|shard)", kind = fmt::format("{0}(,{0})*", part);
       return {{"type", "string"}, {"pattern", fmt::format("^(stages|auto|{0}([+]{0})*)$", kind)}};
     }
     case OptionType::choice: {

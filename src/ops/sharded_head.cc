@@ -112,7 +112,11 @@ HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor
     }
   }
   if (want_gradient) {
-    shard.all_reduce(gradient);
+    if (shard.sum_gradients) {
+      gradient = shard.sum_gradients(gradient);
+    } else {
+      shard.all_reduce(gradient);
+    }
     result.gradient = gradient.to(hidden.scalar_type());
   }
   return result;

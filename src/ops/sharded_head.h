@@ -12,12 +12,14 @@ struct HeadShard {
   int64_t first_token = 0;
   std::function<void(at::Tensor&)>
       all_reduce;  ///< values := sum over the group's ranks, equal bits on all of them
+  /// The sum of the hidden states' gradients, or the rows of it that this rank goes on with. Empty: all_reduce.
+  std::function<at::Tensor(const at::Tensor&)> sum_gradients;
 };
 
 /// cross_entropy_head where the vocabulary is divided among ranks (Shoeybi et al. 2019, §3): no rank sees
 /// another's logits. For each chunk of rows the ranks exchange, in one all-reduce of zero-filled slots, their
 /// log-sum-exps and the label's score; with log Σ exp of these every rank forms its part of softmax − onehot.
-/// One all-reduce more adds the hidden states' gradients of all rows, summed in the accumulation dtype.
+/// sum_gradients adds the hidden states' gradients of all rows, in the accumulation dtype.
 /// Results have equal bits on all ranks; predictions are the first of the likeliest.
 HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor& labels,
                                       const at::Tensor& row_scale, const FrozenProduct& output,

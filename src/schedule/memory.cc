@@ -81,6 +81,7 @@ std::vector<StageShape> stages_here(const ModelConfig& config, const MemoryFacts
   if (!facts.process_stages.empty()) return facts.process_stages;
   StageShape whole = whole_model(config);
   whole.tensor_parallel = facts.tensor_parallel;
+  whole.divides_tokens = facts.divides_tokens;
   return {whole};
 }
 
@@ -102,11 +103,13 @@ struct SavedPerToken {
 
 SavedPerToken saved_per_token(const ModelConfig& config, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                               const std::vector<int64_t>& job_tokens, const MemoryFacts& facts) {
-  const MicrobatchCounts one_token{.tokens = 1, .job_tokens = job_tokens};
+  const int64_t slices = stage.divides_tokens ? stage.tensor_parallel : 1;
+  MicrobatchCounts one_each{.tokens = slices, .job_tokens = job_tokens};  // so that every slice has a token
+  for (int64_t& tokens : one_each.job_tokens) tokens *= slices;
   SavedPerToken saved;
   std::map<int64_t, int64_t> layers;
   for (const Operator& op : stage_operators(config, stage, adapters, Direction::forward)) {
-    const int64_t bytes = parts_here(facts) * saved_bytes(config, stage, op, one_token, facts.element_size);
+    const int64_t bytes = divide_up(parts_here(facts) * saved_bytes(config, stage, op, one_each, facts.element_size), slices);
     saved.model += bytes;
     saved.layer = std::max(saved.layer, layers[op.layer] += bytes);
   }
@@ -464,7 +467,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
   }
 
-  const int64_t tensor = facts.tensor_parallel, parts = parts_here(facts);
+  const int64_t tensor = facts.tensor_parallel, parts = parts_here(facts), slices = facts.divides_tokens ? tensor : 1;
   const int64_t key_value_size = parts * projection_size(config, Projection::k, tensor).out;
   int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -479,7 +482,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
       return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };
     const int64_t kept = policy.recompute
-                             ? lead.alive_tokens * (trained_layers + 1) * parts * config.hidden_size * e +
+                             ? lead.alive_tokens * (trained_layers + 1) * divide_up(parts * config.hidden_size * e, slices) +
                                    lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens)
                              : lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
     estimate.activations = std::max(estimate.activations, kept);
@@ -496,6 +499,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   const int64_t neighbours = facts.process_stages.empty() ? facts.ranks - 1 : std::min<int64_t>(2, facts.stages() - 1);
   int64_t messages = 8 * neighbours * microbatch_tokens * config.hidden_size * e;
   if (tensor > 1) messages += ranks_here * microbatch_tokens * config.hidden_size * (e + 2 * a) + reduced_gradients;
+  if (facts.divides_tokens) messages += ranks_here * microbatch_tokens * config.hidden_size * 2 * e;  // an error, and an input, of all rows
   estimate.workspace = facts.with_holes(
       ranks_here * (workspace_bytes(config, jobs, microbatch_tokens, facts) + largest_forms(config, jobs, facts)) + messages);
   const int64_t logit_bytes = facts.packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "schedule/adapter_cost.h"
 #include "schedule/operators.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -32,6 +33,12 @@ struct Sizes {
 
 int64_t job_tokens(const MicrobatchCounts& counts, int32_t job) {
   return job < static_cast<int32_t>(counts.job_tokens.size()) ? counts.job_tokens[static_cast<size_t>(job)] : 0;
+}
+
+/// Rows that an adapter computes with: of one that adapts slices, where there are some, as many as fall on a rank.
+int64_t adapter_tokens(const MicrobatchCounts& counts, const AdapterShape& adapter, const StageShape& stage) {
+  const int64_t tokens = job_tokens(counts, adapter.job);
+  return adapts_slices(adapter.method) ? largest_slice(tokens, stage) : tokens;
 }
 
 /// Columns of x·Fᵀ for an adapter's factor F [width, …].
@@ -81,7 +88,7 @@ void add_adapters(const ModelConfig& config, const StageShape& stage, const Oper
                   const MicrobatchCounts& counts, const Sizes& s, OperatorCost& cost) {
   uint32_t methods = 0;  // a bit for each
   for (const AdapterShape& adapter : op.adapters) {
-    const int64_t tokens = job_tokens(counts, adapter.job);
+    const int64_t tokens = adapter_tokens(counts, adapter, stage);
     if (tokens == 0) continue;
     const ProjectionSize size = projection_size(config, adapter.projection, stage.tensor_parallel);
     const auto n = static_cast<double>(tokens);
@@ -125,9 +132,9 @@ OperatorCost head_cost(double labelled, bool with_gradient, const Sizes& s) {
           .frozen_calls = with_gradient ? 2 : 1};
 }
 
-OperatorCost base_cost(const Operator& op, const MicrobatchCounts& counts, const Sizes& s) {
+OperatorCost base_cost(const StageShape& stage, const Operator& op, const MicrobatchCounts& counts, const Sizes& s) {
   const auto tokens = static_cast<double>(counts.tokens);
-  const auto hidden_values = tokens * static_cast<double>(s.hidden);
+  const auto stream_values = static_cast<double>(largest_slice(counts.tokens, stage) * s.hidden);
   const auto gated_values = tokens * static_cast<double>(s.intermediate);
   const double attention_flops =
       4.0 * static_cast<double>(counts.attention_pairs) * static_cast<double>(s.heads * s.head_dim);
@@ -135,13 +142,13 @@ OperatorCost base_cost(const Operator& op, const MicrobatchCounts& counts, const
       tokens * static_cast<double>((s.qkv + s.query) * s.element_size + s.heads * s.accumulation_size);
   switch (op.kind) {
     case OperatorKind::embedding:
-      return elementwise(hidden_values, 0, 2, s);
+      return elementwise(tokens * static_cast<double>(s.hidden), 0, 2, s);
     case OperatorKind::attention_norm:
     case OperatorKind::mlp_norm:
-      return elementwise(hidden_values, 4, 2, s);
+      return elementwise(stream_values, 4, 2, s);
     case OperatorKind::attention_norm_backward:
     case OperatorKind::mlp_norm_backward:
-      return elementwise(hidden_values, 8, 4, s);
+      return elementwise(stream_values, 8, 4, s);
     case OperatorKind::qkv_proj:
       return frozen_product(tokens, s.hidden, s.qkv, 0, s);
     case OperatorKind::o_proj:
@@ -174,8 +181,12 @@ OperatorCost base_cost(const Operator& op, const MicrobatchCounts& counts, const
       return op.without_input_gradient ? elementwise(gated_values, 5, 3, s) : OperatorCost{};
     case OperatorKind::qkv_adapter_gradient:
     case OperatorKind::gate_up_adapter_gradient:
-      return elementwise(hidden_values, 2, 2, s);  // the normalised input again
+    case OperatorKind::qkv_input_gather:
+    case OperatorKind::gate_up_input_gather:
+      return elementwise(stream_values, 2, 2, s);  // the normalised input again
     case OperatorKind::o_adapter_gradient:
+    case OperatorKind::down_error_gather:
+    case OperatorKind::o_error_gather:
       return {};
   }
   return {};
@@ -232,11 +243,12 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
   if (!op.keeps) return 0;
   const Sizes s(config, stage, element_size);
   const int64_t e = s.element_size, a = s.accumulation_size;
-  int64_t per_token = 0;
+  int64_t per_token = 0, tokens = counts.tokens;
   switch (op.kind) {
     case OperatorKind::attention_norm:
     case OperatorKind::mlp_norm:
       per_token = s.hidden * e + a;
+      tokens = largest_slice(counts.tokens, stage);
       break;
     case OperatorKind::qkv_proj:
       per_token = s.qkv * e;
@@ -251,14 +263,15 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
       break;
     case OperatorKind::down_proj:
       per_token = stage.has_head && op.layer == stage.last_layer - 1 ? s.hidden * e : 0;
+      tokens = largest_slice(counts.tokens, stage);
       break;
     default:
       return 0;
   }
-  int64_t bytes = counts.tokens * per_token;
+  int64_t bytes = tokens * per_token;
   for (const AdapterShape& adapter : op.adapters) {
     const ProjectionSize size = projection_size(config, adapter.projection, stage.tensor_parallel);
-    bytes += job_tokens(counts, adapter.job) * kept_bytes_per_token(adapter, size, e);
+    bytes += adapter_tokens(counts, adapter, stage) * kept_bytes_per_token(adapter, size, e);
   }
   return bytes;
 }
@@ -266,7 +279,7 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
 OperatorCost operator_cost(const ModelConfig& config, const StageShape& stage, const Operator& op,
                            const MicrobatchCounts& counts, int64_t element_size) {
   const Sizes s(config, stage, element_size);
-  OperatorCost cost = base_cost(op, counts, s);
+  OperatorCost cost = base_cost(stage, op, counts, s);
   add_adapters(config, stage, op, counts, s, cost);
   cost.bytes_saved = saved_bytes(config, stage, op, counts, element_size);
   return cost;

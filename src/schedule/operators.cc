@@ -5,11 +5,12 @@
 
 #include "base/error.h"
 #include "model/config/tensor_shard.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
 
-constexpr std::array<const char*, 23> kind_names = {
+constexpr std::array<const char*, 27> kind_names = {
     "embedding",
     "attention_norm",
     "qkv_proj",
@@ -33,8 +34,12 @@ constexpr std::array<const char*, 23> kind_names = {
     "qkv_proj_backward",
     "attention_norm_backward",
     "qkv_adapter_gradient",
+    "down_error_gather",
+    "gate_up_input_gather",
+    "o_error_gather",
+    "qkv_input_gather",
 };
-static_assert(kind_names.size() == static_cast<size_t>(OperatorKind::qkv_adapter_gradient) + 1);
+static_assert(kind_names.size() == static_cast<size_t>(OperatorKind::qkv_input_gather) + 1);
 
 /// The operators with frozen products and adapters, from the input of a layer to its output.
 enum class BaseOp { qkv, o, gate_up, down };
@@ -113,12 +118,31 @@ class ListBuilder {
     return index;
   }
 
+  int32_t gathering(int32_t index) {
+    list_[static_cast<size_t>(index)].communicates = stage_.divides_tokens;
+    return index;
+  }
+
+  /// Of the error that products read whole; `stream` itself where its ranks have it all.
+  int32_t whole_error(OperatorKind gather, int64_t layer, int32_t stream) {
+    return stage_.divides_tokens ? gathering(add(gather, layer, {stream})) : stream;
+  }
+
+  /// What an adapter gradient comes after: `before`, and the whole input where a method reads that.
+  std::vector<int32_t> with_whole_input(OperatorKind gather, int64_t layer, std::vector<int32_t> before, BaseOp base_op) {
+    const auto reads = [](const AdapterShape& adapter) { return reads_whole_input(adapter.method); };
+    if (stage_.divides_tokens && std::ranges::any_of(adapters_at(layer, base_op), reads)) {
+      before.push_back(gathering(add(gather, layer, before)));
+    }
+    return before;
+  }
+
   void forward_layer(int64_t layer) {
-    const int32_t norm = add(OperatorKind::attention_norm, layer, {stream_});
+    const int32_t norm = gathering(add(OperatorKind::attention_norm, layer, {stream_}));
     const int32_t qkv = add(OperatorKind::qkv_proj, layer, {norm}, BaseOp::qkv);
     const int32_t attention = add(OperatorKind::attention, layer, {qkv});
     stream_ = communicating(add(OperatorKind::o_proj, layer, {attention, stream_}, BaseOp::o));
-    const int32_t mlp_norm = add(OperatorKind::mlp_norm, layer, {stream_});
+    const int32_t mlp_norm = gathering(add(OperatorKind::mlp_norm, layer, {stream_}));
     const int32_t gate_up = add(OperatorKind::gate_up_proj, layer, {mlp_norm}, BaseOp::gate_up);
     const int32_t swiglu = add(OperatorKind::swiglu, layer, {gate_up});
     stream_ = communicating(add(OperatorKind::down_proj, layer, {swiglu, stream_}, BaseOp::down));
@@ -128,25 +152,32 @@ class ListBuilder {
     const int32_t attention = attention_half(layer, mlp_half(layer));
     const int32_t qkv = communicating(add(OperatorKind::qkv_proj_backward, layer, {attention}, BaseOp::qkv));
     stream_ = add(OperatorKind::attention_norm_backward, layer, {qkv, stream_});
-    add_gradient(OperatorKind::qkv_adapter_gradient, layer, {attention, qkv}, BaseOp::qkv);
+    add_gradient(OperatorKind::qkv_adapter_gradient, layer,
+                 with_whole_input(OperatorKind::qkv_input_gather, layer, {attention, qkv}, BaseOp::qkv), BaseOp::qkv);
   }
 
   void backward_lowest_layer(int64_t layer) {
     if (adapted(layer, BaseOp::qkv)) {
       const int32_t attention = attention_half(layer, mlp_half(layer));
-      add_last_gradient(OperatorKind::qkv_adapter_gradient, layer, attention, BaseOp::qkv);
+      add_last_gradient(OperatorKind::qkv_adapter_gradient, layer,
+                        with_whole_input(OperatorKind::qkv_input_gather, layer, {attention}, BaseOp::qkv), BaseOp::qkv);
     } else if (adapted(layer, BaseOp::o)) {
-      add_last_gradient(OperatorKind::o_adapter_gradient, layer, mlp_half(layer), BaseOp::o);
+      add_last_gradient(OperatorKind::o_adapter_gradient, layer,
+                        last_error(OperatorKind::o_error_gather, layer, mlp_half(layer), BaseOp::o), BaseOp::o);
     } else if (adapted(layer, BaseOp::gate_up)) {
-      add_last_gradient(OperatorKind::gate_up_adapter_gradient, layer, down_and_swiglu(layer), BaseOp::gate_up);
+      const int32_t swiglu = down_and_swiglu(layer);
+      add_last_gradient(OperatorKind::gate_up_adapter_gradient, layer,
+                        with_whole_input(OperatorKind::gate_up_input_gather, layer, {swiglu}, BaseOp::gate_up), BaseOp::gate_up);
     } else {
-      add_last_gradient(OperatorKind::down_adapter_gradient, layer, stream_, BaseOp::down);
+      add_last_gradient(OperatorKind::down_adapter_gradient, layer,
+                        last_error(OperatorKind::down_error_gather, layer, stream_, BaseOp::down), BaseOp::down);
     }
   }
 
   /// From the gradient of the layer's output to that of gate and up.
   int32_t down_and_swiglu(int64_t layer) {
-    const int32_t down = add(OperatorKind::down_proj_backward, layer, {stream_}, BaseOp::down);
+    const int32_t error = whole_error(OperatorKind::down_error_gather, layer, stream_);
+    const int32_t down = add(OperatorKind::down_proj_backward, layer, {error}, BaseOp::down);
     const int32_t swiglu = add(OperatorKind::swiglu_backward, layer, {down});
     add_gradient(OperatorKind::down_adapter_gradient, layer, {down, swiglu}, BaseOp::down);
     return swiglu;
@@ -158,13 +189,15 @@ class ListBuilder {
     const int32_t gate_up =
         communicating(add(OperatorKind::gate_up_proj_backward, layer, {swiglu}, BaseOp::gate_up));
     stream_ = add(OperatorKind::mlp_norm_backward, layer, {gate_up, stream_});
-    add_gradient(OperatorKind::gate_up_adapter_gradient, layer, {swiglu, gate_up}, BaseOp::gate_up);
+    add_gradient(OperatorKind::gate_up_adapter_gradient, layer,
+                 with_whole_input(OperatorKind::gate_up_input_gather, layer, {swiglu, gate_up}, BaseOp::gate_up), BaseOp::gate_up);
     return stream_;
   }
 
   /// From there to the gradient of q, k and v.
   int32_t attention_half(int64_t layer, int32_t stream) {
-    const int32_t o = add(OperatorKind::o_proj_backward, layer, {stream}, BaseOp::o);
+    const int32_t error = whole_error(OperatorKind::o_error_gather, layer, stream);
+    const int32_t o = add(OperatorKind::o_proj_backward, layer, {error}, BaseOp::o);
     add_gradient(OperatorKind::o_adapter_gradient, layer, {o}, BaseOp::o);
     return add(OperatorKind::attention_backward, layer, {o});
   }
@@ -173,9 +206,17 @@ class ListBuilder {
     if (adapted(layer, base_op)) add(kind, layer, std::move(predecessors), base_op);
   }
 
-  void add_last_gradient(OperatorKind kind, int64_t layer, int32_t predecessor, BaseOp base_op) {
-    add(kind, layer, {predecessor}, base_op);
+  void add_last_gradient(OperatorKind kind, int64_t layer, std::vector<int32_t> predecessors, BaseOp base_op) {
+    add(kind, layer, std::move(predecessors), base_op);
     list_.back().without_input_gradient = true;
+    list_.back().communicates = riding_columns(stage_, list_.back()) > 0;
+  }
+
+  /// Methods that adapt slices read no more of the error than the slice.
+  std::vector<int32_t> last_error(OperatorKind gather, int64_t layer, int32_t stream, BaseOp base_op) {
+    const auto reads = [](const AdapterShape& adapter) { return !adapts_slices(adapter.method); };
+    if (!std::ranges::any_of(adapters_at(layer, base_op), reads)) return {stream};
+    return {whole_error(gather, layer, stream)};
   }
 
   bool adapted(int64_t layer, BaseOp base_op) const { return !adapters_at(layer, base_op).empty(); }
@@ -209,6 +250,7 @@ std::vector<Operator> stage_operators(const ModelConfig& config, const StageShap
   COTUNE_CHECK(stage.first_layer >= 0 && stage.first_layer <= stage.last_layer &&
                stage.last_layer <= config.layer_count);
   COTUNE_CHECK(can_be_sharded(config, stage.tensor_parallel), "tensor-parallel degree {}", stage.tensor_parallel);
+  COTUNE_CHECK(!stage.divides_tokens || stage.tensor_parallel > 1, "one rank divides tokens");
   ListBuilder builder(stage, adapters);
   if (direction == Direction::backward) {
     builder.backward();

@@ -51,6 +51,11 @@ enum class OperatorKind {
   qkv_proj_backward,
   attention_norm_backward,
   qkv_adapter_gradient,
+  // Of ranks that divide the tokens (sequence_parallel.h).
+  down_error_gather,     ///< the gradient of down's output, all rows
+  gate_up_input_gather,  ///< the normalised input again, all rows
+  o_error_gather,
+  qkv_input_gather,
 };
 
 std::string to_string(OperatorKind kind);
@@ -76,6 +81,7 @@ struct StageShape {
   bool has_embedding = true;
   bool has_head = true;
   int64_t tensor_parallel = 1;
+  bool divides_tokens = false;  ///< where layers are not divided its ranks have slices of the tokens (sequence_parallel.h)
   bool operator==(const StageShape&) const = default;
 };
 
@@ -106,6 +112,7 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
 ///   diff pruning                                  2·n·entries in each of the three
 ///   norms 4·T·hidden, backward 8·T·hidden; swiglu 5·T·intermediate, backward 12·T·intermediate (its y again included)
 ///   head 4·labelled·hidden·vocabulary + 5·labelled·vocabulary + 12·labelled·hidden; loss_head 2·… + 3·… + 4·…
+/// With divides_tokens T and n are of a slice at norms, embedding and bottlenecks, and at the gathers, which else cost nothing.
 /// Where X_proj_backward is absent, the adapter gradient adds the half of the adapter's backward that makes g.
 /// bytes_moved: frozen weights once, operands and results once.
 struct OperatorCost {
@@ -121,7 +128,7 @@ struct Operator {
   OperatorKind kind = OperatorKind::embedding;
   int64_t layer = -1;                ///< -1: outside the layers
   std::vector<int32_t> predecessors; ///< indices in the same list
-  bool communicates = false;         ///< an all-reduce over the tensor-parallel group follows
+  bool communicates = false;         ///< a collective over the tensor-parallel group follows: an all-reduce, or collective_of (sequence_parallel.h)
   std::vector<AdapterShape> adapters;///< of the jobs at this operator's projections (forward, backward and gradient)
   bool keeps = false;                ///< forward operators: results are kept for the backward list (saved_bytes)
   bool without_input_gradient = false;  ///< adapter gradient operators: see above
@@ -140,7 +147,7 @@ ProjectionSize projection_size(const ModelConfig& config, Projection projection,
 /// operators without adapters and, in the lowest layer, the input gradients below its first adapter. Without any adapter
 /// the backward list is the head alone. evaluate: the forward list and loss_head. Forward operators keep their results
 /// in the lowest adapted layer and above; under evaluate none does.
-/// `communicates` is set at the cuts when tensor_parallel > 1. Embedding and head, which
+/// `communicates` is set at the cuts when tensor_parallel > 1; with divides_tokens at those of sequence_parallel.h. Embedding and head, which
 /// communicate inside themselves then, are not marked. Throws InternalError where can_be_sharded is false (model/config/tensor_shard.h).
 std::vector<Operator> stage_operators(const ModelConfig& config, const StageShape& stage,
                                       const std::vector<AdapterShape>& adapters, Direction direction);
@@ -162,6 +169,8 @@ OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, cons
 ///   down_proj       T·hidden·e           in the last layer of the stage with the head: the head's input
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e
+/// With divides_tokens T and n are those of the largest slice at attention_norm, mlp_norm, down_proj and bottlenecks, as if each job's rows
+/// were spread evenly.
 /// padded: up to a multiple of 32 where our kernels run (not f64). The portable path keeps the width itself; these are
 /// then upper bounds.
 int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Operator& op,

@@ -10,8 +10,9 @@ MemoryFacts facts_of(const MemoryFacts::Replica& replica, const MemoryFacts& fac
   own.replicas.clear();
   own.ranks = replica.ranks;
   own.tensor_parallel = replica.tensor_parallel;
+  own.divides_tokens = replica.divides_tokens;
   own.process_stages = replica.process_stages;
-  if (replica.tensor_parallel == 1) own.clock_microbatches = 1;
+  if (replica.tensor_parallel == 1 || replica.divides_tokens) own.clock_microbatches = 1;
   return own;
 }
 

@@ -215,7 +215,11 @@ void StepMemorySimulation::run_operator(const Operator& op) {
       s.x.reset();
       if (op.layer + 1 == config_.layer_count) s.final_hidden = s.hidden;
       break;
-    case OperatorKind::loss_head: break;  // no part of a training step
+    case OperatorKind::loss_head:  // no part of a training step
+    case OperatorKind::down_error_gather:  // nor those of a step on one rank
+    case OperatorKind::gate_up_input_gather:
+    case OperatorKind::o_error_gather:
+    case OperatorKind::qkv_input_gather: break;
     case OperatorKind::head: run_head(); break;
 
     case OperatorKind::down_proj_backward: s.d_x = backward_product(op, intermediate_, hidden_); break;

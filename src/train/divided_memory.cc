@@ -16,6 +16,7 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
     rank.has_embedding = rank.has_embedding || stage.has_embedding;
     rank.has_head = rank.has_head || stage.has_head;
     rank.tensor_parallel = stage.tensor_parallel;
+    rank.divides_tokens = stage.divides_tokens;
   }
   return ranks;
 }
@@ -24,18 +25,21 @@ void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order,
                   std::span<const PipelineLayout> process_layouts) {
   facts.replicas.clear();
   facts.tensor_parallel = facts.clock_microbatches = 1;
+  facts.divides_tokens = false;
   facts.rank_order = order;
   facts.ranks = parallel.ranks();
   facts.interleaves = std::ranges::any_of(parallel.replicas, [](const ReplicaDegrees& each) { return each.stages_per_rank > 1; });
-  if (interleave != Interleave::never && parallel.divides_layers()) facts.clock_microbatches = most_in_a_clock;
+  const auto may_interleave = [](const ReplicaDegrees& each) { return each.tensor > 1 && !each.divides_tokens; };
+  if (interleave != Interleave::never && std::ranges::any_of(parallel.replicas, may_interleave)) facts.clock_microbatches = most_in_a_clock;
   if (parallel.replicas.size() == 1) {
     facts.tensor_parallel = parallel.replicas.front().tensor;
+    facts.divides_tokens = parallel.replicas.front().divides_tokens;
     if (!process_layouts.empty()) facts.process_stages = shapes_of_ranks(process_layouts.front());
     return;
   }
   for (size_t i = 0; i < parallel.replicas.size(); ++i) {
     const ReplicaDegrees& degrees = parallel.replicas[i];
-    facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}});
+    facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}, degrees.divides_tokens});
     if (!process_layouts.empty()) facts.replicas.back().process_stages = shapes_of_ranks(process_layouts[i]);
   }
 }

@@ -14,6 +14,7 @@
 #include "schedule/memory.h"
 #include "schedule/pipeline/lorapp.h"
 #include "schedule/pipeline/weight_copies.h"
+#include "schedule/sequence_parallel.h"
 #include "train/microbatch_shape.h"
 #include "train/training_job.h"
 
@@ -26,8 +27,9 @@ LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
   return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
 }
 
-/// Of LoRA's factors the one that every rank of a group has whole: their gradients are summed once a step.
-int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter) {
+/// Of LoRA's factors the one that every rank of a group has whole, and bottlenecks that adapt slices: their gradients are summed once a step.
+int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter, bool divides_tokens) {
+  if (divides_tokens && adapts_slices(adapter.method)) return parameter_count(model, adapter);
   if (adapter.method != AdapterMethod::lora) return 0;
   const ProjectionShape shape = projection_shape(model, adapter.projection);
   return adapter.width * (divides_outputs(adapter.projection) ? shape.in : shape.out);
@@ -62,8 +64,10 @@ PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobSh
   machine.recompute = policy.recompute;
   machine.link = link_of_sums(thread_link, machine);
   StagePrices prices(model, jobs, machine);
-  return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
-                                    std::numeric_limits<int64_t>::max()),
+  std::vector<StageShape> stages =
+      balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices, std::numeric_limits<int64_t>::max());
+  for (StageShape& stage : stages) stage.divides_tokens = degrees.divides_tokens;
+  return {.stages = std::move(stages),
           .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank)),
           .shards_weights = degrees.shards_weights};
 }
@@ -99,10 +103,10 @@ void RankPlanner::fix_buckets() {
 /// As if every rank of a replica had as many of the job's values.
 void RankPlanner::add_optimizer_step(const JobShape& job) {
   const int64_t values = parameter_count(model_, job.adapters);
-  int64_t summands = 0;
-  for (const AdapterShape& adapter : job.adapters) summands += summand_count(model_, adapter);
   for (size_t replica = 0; replica < layouts_.size(); ++replica) {
     const PipelineLayout& layout = layouts_[replica];
+    int64_t summands = 0;
+    for (const AdapterShape& adapter : job.adapters) summands += summand_count(model_, adapter, layout.divides_tokens());
     const auto bytes = static_cast<double>(summands / layout.rank_count() * machine_.element_size());
     step_s_[replica].optimizer_s.push_back(optimizer_seconds(values / layout.worker_count(), job.moment_count, machine_.device));
     step_s_[replica].reduce_s.push_back(summands > 0 ? all_reduce_seconds(bytes, layout.tensor_parallel(), machine_.link) : 0);
@@ -134,7 +138,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
   const PipelineLayout& layout = layouts_[replica];
   const size_t stage_count = layout.stages.size();
   struct Rest {
-    StageSeconds all_reduces, gathering;
+    StageSeconds collectives, gathering;
     int64_t kept_bytes = 0;
   };
   std::vector<StageSeconds> priced;
@@ -147,7 +151,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
     for (MicrobatchShape shape : shapes_of_microbatches(plan, rounds, jobs_.size(), prices)) {
       for (const StageShape& stage : layout.stages) {
         const PricedStage& each = prices.at(stage, shape.jobs);
-        const StageSeconds all = each.seconds(shape.counts), sums = each.all_reduces(shape.counts);
+        const StageSeconds all = each.seconds(shape.counts), sums = each.collectives(shape.counts);
         priced.push_back({all.forward - sums.forward, all.backward - sums.backward});
         rest.push_back({sums, gathering_of(replica, stage, all), each.kept_bytes(shape.counts)});
       }
@@ -170,7 +174,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
   };
   RankPlanOptions options{.order = options_.order,
                           .cluster = {.link = options_.link},
-                          .bytes_per_token = model_.hidden_size * machine_.element_size(),
+                          .bytes_per_token = model_.hidden_size * machine_.element_size() / (layout.divides_tokens() ? layout.tensor_parallel() : 1),
                           .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
                           .interleave = options_.interleave,
@@ -284,7 +288,7 @@ Configuration RankPlanner::configuration_of(size_t replica, const PackingPolicy&
             const MicrobatchCounts counts = even_microbatch(together, row, shares);
             for (size_t s = 0; s < stages.size(); ++s) {
               const auto& [stage, corrections] = stages[s];
-              const StageSeconds all = stage->seconds(counts), sums = stage->all_reduces(counts);
+              const StageSeconds all = stage->seconds(counts), sums = stage->collectives(counts);
               of_rank[stage_rank[s]] += corrections.of({all.forward - sums.forward, all.backward - sums.backward}).total() + sums.total() + gathering(s, all);
             }
             double slowest = 0;

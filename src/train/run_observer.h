@@ -94,7 +94,7 @@ struct RankSummary {
   int64_t part = 0, parts = 1;              ///< of each of these layers, where ranks divide them
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
-  int64_t all_reduces = 0;    ///< of the rounds, among the ranks that divide its layers
+  int64_t all_reduces = 0;    ///< of the rounds, and other collectives, among the ranks that divide its layers
   double exposed_seconds = 0; ///< of waited_seconds: for these all-reduces, with nothing to compute beside them
   int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas
   double gathering_seconds = 0; ///< of waited_seconds: for slices of frozen weights that other ranks have

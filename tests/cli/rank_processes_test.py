@@ -32,6 +32,10 @@ class RankProcesses(LaunchTest):
             self.assertGreater(rank["all_reduces"], 0)
         self.assert_like_one_rank("four", *EXACT, bound=1e-8)
 
+    def test_processes_that_divide_the_tokens_too_leave_what_one_rank_leaves(self):
+        self.end_all(self.train("slices", "--parallel=pp=2,tp=2,seq", *EXACT, size=4))
+        self.assert_like_one_rank("slices", *EXACT, bound=1e-8)
+
     def test_processes_that_are_replicas_leave_what_one_rank_leaves(self):
         written = self.end_all(self.train("unlike", "--parallel=dp=1+pp=2", "--dispatch=even", *EXACT, size=3))
         self.assertEqual([errors for _, errors in written[1:]], [""] * 2)

@@ -54,10 +54,29 @@ class Ranks(ProgramTest):
         done = self.train("refused", "--parallel=tp=2", "--interleave=always", "--recompute=always", expect=2)
         self.assertIn("rounds that recompute activations wait for every all-reduce", done.stderr)
 
+    def test_ranks_that_divide_the_tokens_too_leave_what_one_leaves(self):
+        exact = ("--set", "model.dtype=float64")
+        self.train("one", *exact)
+        for run, parallel in (("two", "tp=2,seq"), ("four", "pp=2,tp=2,seq"), ("unlike", "dp=1+tp=2,seq")):
+            with self.subTest(parallel):
+                ranks = self.train(run, f"--parallel={parallel}", *exact)[-1]["ranks"]
+                self.assert_alike(run, "one", 1e-8)
+                self.assertGreater(ranks[-1]["all_reduces"], 0)
+        self.train("again", "--parallel=tp=2,seq", "--recompute=always", "--layout=padded", *exact)
+        self.assert_alike("again", "one", 1e-8)
+        self.train("waits", "--parallel=tp=2,seq", "--interleave=auto", *exact)
+        for wrong, why in (("seq", "seq beside tp"), ("pp=2,seq", "seq beside tp"), ("tp=2,seq,seq", "seq beside tp")):
+            done = self.train("none", f"--parallel={wrong}", expect=2)
+            self.assertIn("--parallel", done.stderr)
+            self.assertIn(why, done.stderr)
+        done = self.train("none", "--parallel=tp=2,seq", "--interleave=always", expect=2)
+        self.assertIn("--interleave: is always, but run.parallel is tp=2,seq, and ranks with seq wait for every collective; accepted are auto "
+                      "and never", done.stderr)
+
     def test_a_run_goes_on_divided_in_another_way(self):
         exact = ("--set", "model.dtype=float64")
         self.train("one", *exact)
-        for first, then in (("tp=2", "pp=2"), ("dp=2", "dp=2+pp=2")):
+        for first, then in (("tp=2", "pp=2"), ("tp=2,seq", "tp=2"), ("dp=2", "dp=2+pp=2")):
             process = self.start_program("train", self.jobs_file(steps=12), "--output-dir", self.path / first, "--json",
                                          "--token-budget=256", f"--parallel={first}", *exact)
             self.wait_for(process, lambda event: event["event"] == "checkpoint")
@@ -196,6 +215,9 @@ class Ranks(ProgramTest):
         self.assertGreater(together("--ranks=2"), together())
         self.assertGreater(together("--parallel=tp=2"), together())
         self.assertGreater(together("--parallel=dp=2"), together())
+        config = json.loads((self.path / "config.json").read_text())
+        (self.path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 8}))
+        self.assertLess(together("--parallel=tp=2,seq"), together("--parallel=tp=2", "--interleave=never"))
 
 
 if __name__ == "__main__":

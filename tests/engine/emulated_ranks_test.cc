@@ -82,7 +82,8 @@ class EmulatedRanks : public ::testing::Test {
       const auto sums_s = [&](const Operator& op) {
         if (layout.tensor_parallel() == 1) return 0.0;
         if (op.kind == OperatorKind::head) return labelled > 0 ? 2 * all_reduce_s : 0;
-        return op.communicates || op.kind == OperatorKind::embedding ? all_reduce_s : 0;
+        const double own_s = layout.divides_tokens() ? all_reduce_s / 2 : all_reduce_s;
+        return op.communicates || op.kind == OperatorKind::embedding ? own_s : 0;
       };
       for (const Operator& op : stage_operators(config, layout.stages[stage], adapters, Direction::forward)) {
         result.forward_s += seconds_of(op, counts) + sums_s(op);
@@ -158,6 +159,7 @@ class EmulatedReplicas : public EmulatedRanks {
   struct Shape {
     int32_t stages = 1;
     int64_t tensor = 1;
+    bool divides_tokens = false;
   };
 
   std::unique_ptr<RankThreads> ranks_of(const std::vector<Shape>& shapes, Link link, Link exchange_link) const {
@@ -165,6 +167,7 @@ class EmulatedReplicas : public EmulatedRanks {
     for (const Shape& shape : shapes) {
       ReplicaRanks& replica = replicas.emplace_back();
       replica.layout = even_layout(config, shape.stages, 1, shape.tensor);
+      for (StageShape& stage : replica.layout.stages) stage.divides_tokens = shape.divides_tokens;
       for (int64_t index = 0; index < shape.tensor; ++index) replica.parts.push_back(emulated(link, {index, shape.tensor}, exchange_link));
     }
     return std::make_unique<RankThreads>(std::move(replicas), 1);
@@ -197,8 +200,8 @@ class EmulatedReplicas : public EmulatedRanks {
     for (const PipelineLayout& layout : layouts) {
       ReplicaSeconds& own = seconds.emplace_back();
       own.optimizer_s.assign(rounds.adapters.size(), optimizer_s);
-      for (const auto& adapter : rounds.adapters) {  // whose factors ranks have whole
-        const bool has_sum = layout.tensor_parallel() > 1 && adapter->setup().spec.method == AdapterMethod::lora;
+      for (const auto& adapter : rounds.adapters) {  // whose factors ranks have whole, or which adapt slices
+        const bool has_sum = layout.divides_tokens() || (layout.tensor_parallel() > 1 && adapter->setup().spec.method == AdapterMethod::lora);
         own.reduce_s.push_back(has_sum ? all_reduce_s : 0);
       }
     }
@@ -265,6 +268,7 @@ TEST_F(EmulatedReplicas, ThatDivideLayersTakeItToo) {
     for (const Link& exchange_link : {Link{}, Link{.latency_s = 0.4, .bytes_per_s = 1e5}}) {
       SCOPED_TRACE(::testing::Message() << "order " << static_cast<int>(order) << ", latency " << exchange_link.latency_s);
       expect_predicted_times({{}, {.tensor = 3}, {.stages = 2, .tensor = 3}}, order, {}, exchange_link);
+      expect_predicted_times({{.tensor = 3, .divides_tokens = true}, {.stages = 2, .tensor = 3, .divides_tokens = true}}, order, {}, exchange_link);
     }
   }
   EXPECT_GT(compared, 1);
@@ -372,12 +376,13 @@ TEST_F(EmulatedRanks, OnOneRankTakeTheSumOfTheirOperators) {
   for (const JobRound& round : rounds.rounds) EXPECT_TRUE(round.stepped);
 }
 
-TEST_F(EmulatedRanks, ThatDivideLayersMakeTheSumsOfRealOnes) {
-  const auto layout = [&] {
-    PipelineLayout result = even_layout(config, 2);
-    for (StageShape& stage : result.stages) stage.tensor_parallel = 3;
-    return result;
-  }();
+class EmulatedRanksThatDivideLayers : public EmulatedRanks, public ::testing::WithParamInterface<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(AndTokens, EmulatedRanksThatDivideLayers, ::testing::Bool());
+
+TEST_P(EmulatedRanksThatDivideLayers, MakeTheCollectivesOfRealOnes) {
+  PipelineLayout layout = even_layout(config, 2, 1, 3);
+  for (StageShape& stage : layout.stages) stage.divides_tokens = GetParam();
   std::vector<std::shared_ptr<const Backbone>> real, unreal;
   for (int64_t index = 0; index < 3; ++index) {
     real.push_back(Backbone::load(random_model(config, 1), at::kFloat, at::kCPU, {.shard = {index, 3}}));
@@ -401,13 +406,14 @@ TEST_F(EmulatedRanks, ThatDivideLayersMakeTheSumsOfRealOnes) {
   }
   EXPECT_GT(times[0].collectives.front(), 0);
   EXPECT_EQ(times[1].collectives, times[0].collectives);
-  // Ranks of a group are busy at the same time, and every sum takes the device's.
+  // Ranks of a group are busy at the same time, and every collective takes the device's.
   for (size_t stage = 0; stage < 2; ++stage) {
     for (size_t part = 1; part < 3; ++part) {
       ASSERT_EQ(times[1].spans[3 * stage].size(), times[1].spans[3 * stage + part].size());
       EXPECT_EQ(times[1].spans[3 * stage].back().end_s, times[1].spans[3 * stage + part].back().end_s);
     }
-    EXPECT_GE(times[1].waited[3 * stage], all_reduce_s * static_cast<double>(times[1].collectives[3 * stage]));
+    const double least_s = GetParam() ? all_reduce_s / 2 : all_reduce_s;
+    EXPECT_GE(times[1].waited[3 * stage], least_s * static_cast<double>(times[1].collectives[3 * stage]));
   }
 }
 

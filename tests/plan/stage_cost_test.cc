@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "plan/cost/pipeline_seconds.h"
+#include "plan/cost/priced_stage.h"
 #include "plan/cost/replica_costs.h"
 
 namespace cotune {
@@ -44,6 +45,22 @@ TEST(StageSeconds, OnAMachineThatCountsAreTheFlopsOfTheList) {
     EXPECT_NEAR(seconds.forward / flops(Direction::forward), 1, 1e-9) << layers.first;
     EXPECT_NEAR(seconds.backward / flops(Direction::backward), 1, 1e-9) << layers.first;
   }
+}
+
+TEST(StageSeconds, OfSequenceParallelRanksCommunicateForAsLongAndForLorasColumnsBesides) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  StageMachine machine = counting_machine();
+  machine.device.flops["float32"] = 1;
+  machine.dtype = "float32";
+  machine.link = {.bandwidth = 1e9, .latency = 0};
+  const MicrobatchCounts counts = even_microbatch(4, 200, {1});
+  StageShape stage{9, 22, false, true, 2};
+  const StageSeconds whole = PricedStage(model, stage, lora_everywhere(model, 0, 16), machine).collectives(counts);
+  stage.divides_tokens = true;
+  const StageSeconds slices = PricedStage(model, stage, lora_everywhere(model, 0, 16), machine).collectives(counts);
+  EXPECT_NEAR(slices.forward / whole.forward, 1, 1e-12);
+  const double columns = 13 * 2 * 16;  // q's and v's of each layer
+  EXPECT_NEAR(slices.backward - whole.backward, 800 * columns * 4 / 2 / 1e9, 1e-12);
 }
 
 TEST(StageSeconds, OfManyLikeLayersAreThoseOfTheWholeList) {

@@ -228,6 +228,25 @@ TEST(PredictMemory, OfMicrobatchesSideBySideIsThatOfAllOfThem) {
   EXPECT_EQ(predict_memory(config, jobs, policy, pairs), predict_memory(config, jobs, policy, alone)) << "such rounds wait";
 }
 
+TEST(PredictMemory, OfRanksThatDivideTheTokensLeavesOutTheStreamOfTheOthers) {
+  const ModelConfig config = small_model();
+  const std::vector<JobFootprint> jobs = {lora_job(config, 0, 16, 8, 256)};
+  MemoryFacts whole;
+  whole.ranks = whole.tensor_parallel = 2;
+  MemoryFacts slices = whole;
+  slices.divides_tokens = true;
+  const int64_t tokens = 8 * 256, stream = 2 * config.hidden_size;
+  for (const bool recompute : {false, true}) {
+    const PackingPolicy policy{.token_budget = 4096, .recompute = recompute, .layer_count = config.layer_count};
+    const MemoryEstimate all = predict_memory(config, jobs, policy, whole), own = predict_memory(config, jobs, policy, slices);
+    const int64_t kept = recompute ? (config.layer_count + 1) * stream + 2 * (stream + 4) + stream : config.layer_count * 2 * (stream + 4) + stream;
+    EXPECT_NEAR(static_cast<double>(all.activations - own.activations), 1.05 * static_cast<double>(tokens * kept), 4.0 * tokens) << recompute;
+    EXPECT_GT(own.workspace, all.workspace) << "rows that are gathered";
+    EXPECT_EQ(own.weights, all.weights);
+    EXPECT_EQ(own.chain_kv, all.chain_kv);
+  }
+}
+
 TEST(PredictMemory, GrowsWithEveryJobAndBudget) {
   const ModelConfig config = small_model();
   for (uint64_t seed = 0; seed < 300; ++seed) {

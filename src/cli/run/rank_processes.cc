@@ -57,7 +57,7 @@ std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::fo
 Json to_json(const PipelineLayout& layout) {
   Json stages = Json::array();
   for (const StageShape& stage : layout.stages) {
-    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel});
+    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel, stage.divides_tokens});
   }
   return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}, {"shards_weights", layout.shards_weights}};
 }
@@ -69,7 +69,8 @@ PipelineLayout layout_from_json(const Json& json) {
                              .last_layer = stage.at(1).get<int64_t>(),
                              .has_embedding = stage.at(2).get<bool>(),
                              .has_head = stage.at(3).get<bool>(),
-                             .tensor_parallel = stage.at(4).get<int64_t>()});
+                             .tensor_parallel = stage.at(4).get<int64_t>(),
+                             .divides_tokens = stage.at(5).get<bool>()});
   }
   layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
   layout.shards_weights = json.at("shards_weights").get<bool>();

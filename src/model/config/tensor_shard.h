@@ -14,6 +14,7 @@ namespace cotune {
 struct TensorShard {
   int64_t index = 0;
   int64_t count = 1;
+  bool divides_tokens = false;  ///< sequence parallelism: between products each rank has some of the tokens (schedule/sequence_parallel.h)
   bool is_whole() const { return count == 1; }
   bool operator==(const TensorShard&) const = default;
 };

@@ -185,11 +185,7 @@ std::vector<double> FusedStageCosts::base_seconds(const Lists& lists, const Micr
         seconds += operator_seconds(cost, std::max<int64_t>(1, cost.frozen_calls), machine_);
       }
     }
-    if (op.communicates) {
-      const auto bytes = static_cast<double>(counts.tokens * model_.hidden_size * element);
-      seconds += all_reduce_seconds(bytes, shape.tensor_parallel, machine_.link);
-    }
-    result.push_back(seconds);
+    result.push_back(seconds + collective_seconds(model_, shape, op, counts.tokens, machine_));
   }
   return result;
 }

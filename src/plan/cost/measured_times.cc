@@ -82,6 +82,7 @@ double MeasuredTimes::operator_seconds(const ModelConfig& config, const StageSha
     throw_user_error("the profile was measured with tensor_parallel {}, and says nothing of {}", tensor_parallel_,
                      stage.tensor_parallel);
   }
+  if (operator_term_names(profile_key(op)).empty()) return 0;
   return dot(fit_for(profile_key(op)).coefficients, operator_terms(config, stage, op, counts));
 }
 

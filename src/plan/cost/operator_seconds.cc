@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 
@@ -28,6 +29,15 @@ double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link) {
   if (ranks <= 1) return 0;
   const double steps = 2.0 * static_cast<double>(ranks - 1);
   return steps / static_cast<double>(ranks) * bytes / link.bandwidth + steps * link.latency;
+}
+
+double collective_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, int64_t tokens, const StageMachine& machine) {
+  if (!op.communicates) return 0;
+  const Collective kind = collective_of(stage, op);
+  const int64_t element = machine.element_size();
+  auto bytes = static_cast<double>(tokens * collective_columns(model, stage, op) * element);
+  if (kind == Collective::all_gather) bytes *= static_cast<double>(element) / static_cast<double>(std::max<int64_t>(4, element));
+  return all_reduce_seconds(bytes, stage.tensor_parallel, machine.link) / (kind == Collective::all_reduce ? 1 : 2);
 }
 
 }  // namespace cotune

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "schedule/memory.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -38,12 +39,21 @@ Form form_of(OperatorKind kind) {
     case OperatorKind::swiglu_backward:
     case OperatorKind::mlp_norm_backward:
     case OperatorKind::attention_norm_backward:
+    case OperatorKind::down_error_gather:
+    case OperatorKind::gate_up_input_gather:
+    case OperatorKind::o_error_gather:
+    case OperatorKind::qkv_input_gather:
       return Form::elementwise;
   }
   return Form::elementwise;
 }
 
-constexpr OperatorKind last_kind = OperatorKind::qkv_adapter_gradient;
+constexpr OperatorKind last_kind = OperatorKind::qkv_adapter_gradient;  // that is measured
+
+bool is_norm(OperatorKind kind) {
+  return kind == OperatorKind::attention_norm || kind == OperatorKind::mlp_norm || kind == OperatorKind::attention_norm_backward ||
+         kind == OperatorKind::mlp_norm_backward;
+}
 
 const std::vector<std::string>& names_of(Form form) {
   static const std::vector<std::string> adapters = {
@@ -143,7 +153,7 @@ std::vector<double> operator_terms(const ModelConfig& config, const StageShape& 
   const auto tokens = static_cast<double>(counts.tokens);
   switch (form_of(op.kind)) {
     case Form::elementwise:
-      return {1, tokens};
+      return {1, is_norm(op.kind) ? static_cast<double>(largest_slice(counts.tokens, stage)) : tokens};
     case Form::attention:
       return {1, tokens, static_cast<double>(counts.attention_pairs), static_cast<double>(counts.row_parts)};
     case Form::head:

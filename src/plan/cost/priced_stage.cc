@@ -24,6 +24,8 @@ bool costs_the_same(const Operator& a, const Operator& b) {
   });
 }
 
+int64_t ranks_with_slices(const StageShape& stage) { return stage.divides_tokens ? stage.tensor_parallel : 1; }
+
 /// The list with only those operators, and predecessors among them.
 std::vector<Operator> without_others(const std::vector<Operator>& kept, const std::vector<Operator>& all) {
   std::vector<int32_t> place(all.size(), -1);
@@ -90,7 +92,7 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
       kept_.per_job_token.push_back(extrapolated(two.per_job_token[job], three.per_job_token[job]));
     }
   }
-  if (stage.tensor_parallel == 1 || !has_clocks) return;
+  if (stage.tensor_parallel == 1 || stage.divides_tokens || !has_clocks) return;
   few_ = clock_of(adapters, clock_layers(ClockLayers::few));
   more_ = clock_of(adapters, clock_layers(ClockLayers::more));
 }
@@ -104,9 +106,9 @@ size_t PricedStage::term_of(const StageOfLayers& part, const Operator& op) {
 }
 
 void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept) const {
-  const int64_t element = machine_.element_size();
-  MicrobatchCounts counts{.tokens = 1, .job_tokens = std::vector<int64_t>(static_cast<size_t>(job_count_), 0)};
-  for (const Operator& op : forward) kept.per_token += saved_bytes(part.model, part.stage, op, counts, element);
+  const int64_t element = machine_.element_size(), ranks = ranks_with_slices(part.stage);  // of so many tokens each has one
+  MicrobatchCounts counts{.tokens = ranks, .job_tokens = std::vector<int64_t>(static_cast<size_t>(job_count_), 0)};
+  for (const Operator& op : forward) kept.per_token += saved_bytes(part.model, part.stage, op, counts, element) / ranks;
   kept.per_job_token.assign(counts.job_tokens.size(), 0);
   counts.tokens = 0;
   for (const Operator& op : forward) {
@@ -116,8 +118,8 @@ void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operat
       const int32_t job = first->job;
       const auto end = std::find_if(first, op.adapters.end(), [job](const AdapterShape& each) { return each.job != job; });
       own.adapters.assign(first, end);
-      counts.job_tokens[static_cast<size_t>(job)] = 1;
-      kept.per_job_token[static_cast<size_t>(job)] += saved_bytes(part.model, part.stage, own, counts, element);
+      counts.job_tokens[static_cast<size_t>(job)] = ranks;
+      kept.per_job_token[static_cast<size_t>(job)] += saved_bytes(part.model, part.stage, own, counts, element) / ranks;
       counts.job_tokens[static_cast<size_t>(job)] = 0;
       first = end;
     }
@@ -126,23 +128,23 @@ void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operat
 
 void PricedStage::find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept,
                                         std::vector<Bytes>& layers) const {
-  const int64_t element = machine_.element_size();
+  const int64_t element = machine_.element_size(), ranks = ranks_with_slices(part.stage);
   const auto bytes_for = [&](const MicrobatchCounts& counts, std::map<int64_t, int64_t>& by_layer) {
     int64_t sum = 0;
     for (const Operator& op : forward) {
-      by_layer[op.layer] += saved_bytes(part.model, part.stage, op, counts, element);
-      sum += kept_input_bytes(part.model, part.stage, op, counts, element);
+      by_layer[op.layer] += saved_bytes(part.model, part.stage, op, counts, element) / ranks;
+      sum += kept_input_bytes(part.model, part.stage, op, counts, element) / ranks;
     }
     return sum;
   };
   std::map<int64_t, Bytes> of_layer;
   std::map<int64_t, int64_t> by_layer;
   const std::vector<int64_t> none(static_cast<size_t>(job_count_), 0);
-  kept.per_token = bytes_for({.tokens = 1, .job_tokens = none}, by_layer);
+  kept.per_token = bytes_for({.tokens = ranks, .job_tokens = none}, by_layer);
   for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_token = bytes;
   for (size_t job = 0; job < none.size(); ++job) {
     std::vector<int64_t> one = none;
-    one[job] = 1;
+    one[job] = ranks;
     by_layer.clear();
     kept.per_job_token.push_back(bytes_for({.tokens = 0, .job_tokens = one}, by_layer));
     for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_job_token.push_back(bytes);
@@ -159,30 +161,27 @@ std::vector<double> PricedStage::term_seconds(const MicrobatchCounts& counts) co
   return seconds;
 }
 
-double PricedStage::one_all_reduce(const MicrobatchCounts& counts) const {
-  return all_reduce_seconds(static_cast<double>(counts.tokens * model_.hidden_size * machine_.element_size()), stage_.tensor_parallel,
-                            machine_.link);
+double PricedStage::collective(const Term& term, const MicrobatchCounts& counts) const {
+  return collective_seconds(model_, stage_, term.op.whole, counts.tokens, machine_);
 }
 
-StageSeconds PricedStage::all_reduces(const MicrobatchCounts& counts) const {
+StageSeconds PricedStage::collectives(const MicrobatchCounts& counts) const {
   StageSeconds sum;
   if (stage_.tensor_parallel == 1) return sum;
-  const double all_reduce_s = one_all_reduce(counts);
   for (const Term& term : terms_) {
-    if (!term.op.whole.communicates) continue;
-    sum.forward += term.forward * all_reduce_s;
-    sum.backward += term.backward * all_reduce_s;
+    const double seconds = collective(term, counts);
+    sum.forward += term.forward * seconds;
+    sum.backward += term.backward * seconds;
   }
   return sum;
 }
 
 StageSeconds PricedStage::seconds(const MicrobatchCounts& counts) const {
   StageSeconds sum;
-  const double all_reduce_s = one_all_reduce(counts);
   for (const Term& term : terms_) {
     if (term.forward == 0 && term.backward == 0) continue;
     const double own = term.op.seconds(term.part.model, term.part.stage, counts, machine_) +
-                       (term.op.whole.communicates ? all_reduce_s : 0);
+                       collective(term, counts);
     sum.forward += term.forward * own;
     sum.backward += term.backward * own;
   }
@@ -222,12 +221,12 @@ auto PricedStage::clock_of(const std::vector<AdapterShape>& adapters, int64_t la
   return made;
 }
 
-SubgraphDag PricedStage::graph_of(const List& list, const std::vector<double>& seconds, double all_reduce_s) const {
+SubgraphDag PricedStage::graph_of(const List& list, const std::vector<double>& seconds, const MicrobatchCounts& counts) const {
   SubgraphDag graph = list.graph;
   for (Subgraph& subgraph : graph) {
     for (const int32_t op : subgraph.operators) {
       subgraph.compute_s += seconds[list.terms[static_cast<size_t>(op)]];
-      if (list.operators[static_cast<size_t>(op)].communicates) subgraph.communication_s += all_reduce_s;
+      subgraph.communication_s += collective(terms_[list.terms[static_cast<size_t>(op)]], counts);
     }
   }
   return graph;
@@ -236,11 +235,10 @@ SubgraphDag PricedStage::graph_of(const List& list, const std::vector<double>& s
 auto PricedStage::clock_graphs(const MicrobatchCounts& counts, ClockLayers layers, bool has_backward) const -> ClockGraphs {
   const Clock& lists = layers == ClockLayers::few ? few_ : more_;
   const std::vector<double> seconds = term_seconds(counts);
-  const double all_reduce_s = one_all_reduce(counts);
-  ClockGraphs graphs{.forward = graph_of(lists.forward, seconds, all_reduce_s), .again = {}, .backward = {}};
+  ClockGraphs graphs{.forward = graph_of(lists.forward, seconds, counts), .again = {}, .backward = {}};
   if (!has_backward) return graphs;
-  graphs.again = graph_of(lists.again, seconds, all_reduce_s);
-  graphs.backward = graph_of(lists.backward, seconds, all_reduce_s);
+  graphs.again = graph_of(lists.again, seconds, counts);
+  graphs.backward = graph_of(lists.backward, seconds, counts);
   return graphs;
 }
 

@@ -29,8 +29,8 @@ class PricedStage {
 
   /// stage_seconds of a microbatch.
   StageSeconds seconds(const MicrobatchCounts& counts) const;
-  /// What of it are all-reduces.
-  StageSeconds all_reduces(const MicrobatchCounts& counts) const;
+  /// What of it are collectives.
+  StageSeconds collectives(const MicrobatchCounts& counts) const;
 
   /// Of stage_memory with one microbatch in flight: activations, and workspace.
   int64_t kept_bytes(const MicrobatchCounts& counts) const;
@@ -75,8 +75,8 @@ class PricedStage {
   void find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept, std::vector<Bytes>& layers) const;
   Clock clock_of(const std::vector<AdapterShape>& adapters, int64_t layers);
   std::vector<double> term_seconds(const MicrobatchCounts& counts) const;
-  double one_all_reduce(const MicrobatchCounts& counts) const;
-  SubgraphDag graph_of(const List& list, const std::vector<double>& seconds, double all_reduce_s) const;
+  double collective(const Term& term, const MicrobatchCounts& counts) const;
+  SubgraphDag graph_of(const List& list, const std::vector<double>& seconds, const MicrobatchCounts& counts) const;
 
   ModelConfig model_;
   StageShape stage_;

@@ -62,10 +62,7 @@ double OperatorParts::seconds(const ModelConfig& model, const StageShape& stage,
 
 double operator_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, const MicrobatchCounts& counts,
                         const StageMachine& machine) {
-  const double seconds = OperatorParts(op).seconds(model, stage, counts, machine);
-  if (!op.communicates) return seconds;
-  const double bytes = static_cast<double>(counts.tokens * model.hidden_size * machine.element_size());
-  return seconds + all_reduce_seconds(bytes, stage.tensor_parallel, machine.link);
+  return OperatorParts(op).seconds(model, stage, counts, machine) + collective_seconds(model, stage, op, counts.tokens, machine);
 }
 
 double list_seconds(const ModelConfig& model, const StageShape& stage, const std::vector<Operator>& operators,

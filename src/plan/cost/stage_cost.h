@@ -18,7 +18,7 @@ struct StageSeconds {
 ///   Σ_o t_o                          each operator without its adapters, for all tokens, on the shard of one rank
 /// + Σ_a max{max_k τ_ak, Σ_k u_ak·τ_ak}   the adapters at an operator: τ_ak of job k alone, no less than a launch; u_ak the
 ///                                    share of the device that it keeps busy meanwhile, so u·τ is its time at full use
-/// + Σ all-reduces                    where the list communicates: tokens·hidden values over the tensor-parallel ranks.
+/// + Σ collective_seconds             where the list communicates: tokens·hidden values over the tensor-parallel ranks.
 /// Attention and norms are operators like the rest, communication is not hidden, forward and backward are each their own
 /// sum: where the paper's formula is silent (reference inventory MX-10).
 /// machine.recompute: backward has recomputed_operators as well.

@@ -99,6 +99,8 @@ std::vector<Action> with_recomputation(const std::vector<Action>& actions, const
 
 int32_t PipelineLayout::rank_count() const { return 1 + *std::max_element(stage_rank.begin(), stage_rank.end()); }
 
+bool PipelineLayout::divides_tokens() const { return stages.front().divides_tokens; }
+
 int32_t PipelineLayout::tensor_parallel() const { return static_cast<int32_t>(stages.front().tensor_parallel); }
 
 int32_t PipelineLayout::stage_of(int64_t layer) const {
@@ -208,7 +210,7 @@ RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, 
                     const RankPlanOptions& options) {
   const PipelineWork work = work_of(rounds, layout, costs, options);
   const bool recomputes = std::ranges::any_of(rounds, [](const StepPlan& round) { return round.policy.recompute; });
-  if (options.interleave != Interleave::never && layout.tensor_parallel() > 1 && !recomputes) {
+  if (options.interleave != Interleave::never && layout.tensor_parallel() > 1 && !layout.divides_tokens() && !recomputes) {
     return plan_interleaved(std::move(rounds), work, options);
   }
   return plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);

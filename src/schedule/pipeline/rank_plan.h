@@ -23,10 +23,11 @@ struct PipelineLayout {
   int32_t rank_count() const;       ///< in the pipeline: one for each list of actions
   /// Ranks that divide the layers of every stage and run its actions side by side; messages go between equal places in them.
   int32_t tensor_parallel() const;
+  bool divides_tokens() const;  ///< those ranks do (sequence_parallel.h), on every stage
   int32_t worker_count() const { return rank_count() * tensor_parallel(); }
   /// Of a worker: its rank in the pipeline, whose actions it takes, and its part of the layers.
   int32_t place_of(int32_t worker) const { return worker / tensor_parallel(); }
-  TensorShard shard_of(int32_t worker) const { return {worker % tensor_parallel(), tensor_parallel()}; }
+  TensorShard shard_of(int32_t worker) const { return {worker % tensor_parallel(), tensor_parallel(), divides_tokens()}; }
   /// The stage that holds a layer.
   int32_t stage_of(int64_t layer) const;
   bool operator==(const PipelineLayout&) const = default;
@@ -58,7 +59,7 @@ struct RankPlanOptions {
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
   /// length. 0: no limit. Read by `automatic`, split, lorapp and muxtune.
   int32_t most_in_flight = 0;
-  /// Where ranks divide layers and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), `automatic` does so, or has
+  /// Where ranks divide layers, not tokens, and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), `automatic` does so, or has
   /// each alone in its clock, whichever is predicted to take less time. `never` waits for every all-reduce.
   Interleave interleave = Interleave::never;
   StageGraphsOf graphs;                   ///< read unless interleave is never

@@ -1,0 +1,75 @@
+#include "schedule/sequence_parallel.h"
+
+#include <algorithm>
+#include <map>
+
+namespace cotune {
+
+std::vector<int64_t> token_slices(int64_t tokens, int64_t ranks) {
+  const int64_t size = (tokens + ranks - 1) / ranks;
+  std::vector<int64_t> begins;
+  for (int64_t rank = 0; rank <= ranks; ++rank) begins.push_back(std::min(rank * size, tokens));
+  return begins;
+}
+
+int64_t largest_slice(int64_t tokens, const StageShape& stage) {
+  return stage.divides_tokens ? (tokens + stage.tensor_parallel - 1) / stage.tensor_parallel : tokens;
+}
+
+bool adapts_slices(AdapterMethod method) {
+  switch (method) {
+    case AdapterMethod::bottleneck: return true;
+    case AdapterMethod::lora:
+    case AdapterMethod::diff_pruning: return false;
+  }
+  return false;
+}
+
+bool reads_whole_input(AdapterMethod method) {
+  switch (method) {
+    case AdapterMethod::diff_pruning: return true;
+    case AdapterMethod::lora:
+    case AdapterMethod::bottleneck: return false;
+  }
+  return false;
+}
+
+bool sums_low_rank(AdapterMethod method) {
+  switch (method) {
+    case AdapterMethod::lora: return true;
+    case AdapterMethod::bottleneck:
+    case AdapterMethod::diff_pruning: return false;
+  }
+  return false;
+}
+
+Collective collective_of(const StageShape& stage, const Operator& op) {
+  if (!stage.divides_tokens) return Collective::all_reduce;
+  switch (op.kind) {
+    case OperatorKind::attention_norm:
+    case OperatorKind::mlp_norm:
+    case OperatorKind::down_error_gather:
+    case OperatorKind::gate_up_input_gather:
+    case OperatorKind::o_error_gather:
+    case OperatorKind::qkv_input_gather: return Collective::all_gather;
+    default: return Collective::reduce_scatter;
+  }
+}
+
+int64_t riding_columns(const StageShape& stage, const Operator& op) {
+  const bool is_of_backward = op.kind == OperatorKind::qkv_proj_backward || op.kind == OperatorKind::gate_up_proj_backward ||
+                              op.kind == OperatorKind::qkv_adapter_gradient || op.kind == OperatorKind::gate_up_adapter_gradient;
+  if (!stage.divides_tokens || !is_of_backward) return 0;
+  std::map<int32_t, int64_t> columns;
+  int64_t most = 0;
+  for (const AdapterShape& adapter : op.adapters) {
+    if (sums_low_rank(adapter.method)) most = std::max(most, columns[adapter.job] += adapter.width);
+  }
+  return most;
+}
+
+int64_t collective_columns(const ModelConfig& config, const StageShape& stage, const Operator& op) {
+  return riding_columns(stage, op) + (op.without_input_gradient ? 0 : config.hidden_size);
+}
+
+}  // namespace cotune
