@@ -37,6 +37,11 @@ TEST(DividedMemory, KnowsReplicasAndWhetherRanksAreProcesses) {
   EXPECT_TRUE(replicas.ranks_are_processes());
   ASSERT_EQ(replicas.replicas.size(), 2u);
   EXPECT_EQ(replicas.replicas[1], (MemoryFacts::Replica{2, 2, divided.stages}));
+  set_division(threads, *parse_parallel("tp=2,seq"), RankOrder::automatic, Interleave::never, {});
+  EXPECT_TRUE(threads.divides_tokens);
+  set_division(replicas, *parse_parallel("dp=1+tp=2,seq"), RankOrder::automatic, Interleave::never, {});
+  EXPECT_FALSE(replicas.divides_tokens);
+  EXPECT_TRUE(replicas.replicas[1].divides_tokens);
 }
 
 TEST(DividedMemory, KnowsWhichRanksRunMicrobatchesSideBySide) {
@@ -50,6 +55,8 @@ TEST(DividedMemory, KnowsWhichRanksRunMicrobatchesSideBySide) {
   EXPECT_EQ(at_once("tp=2", Interleave::never), 1);
   EXPECT_EQ(at_once("pp=2", Interleave::automatic), 1);
   EXPECT_EQ(at_once("tp=2+dp=1", Interleave::automatic), 2) << "on those replicas that divide layers";
+  EXPECT_EQ(at_once("tp=2,seq", Interleave::automatic), 1) << "these wait for every collective";
+  EXPECT_EQ(at_once("tp=2,seq+tp=2", Interleave::automatic), 2);
 }
 
 }  // namespace

@@ -63,18 +63,21 @@ TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
   specs[1].train.save_steps = 3;
   specs[3].train.load_best = true;
   specs[3].train.eval_steps = 2;
-  SmallRun one("one", at::kDouble), four("four", at::kDouble);
+  SmallRun one("one", at::kDouble);
   one.trainer(specs, on_ranks(1))->run();
-  TrainerOptions options = on_ranks(4);
-  options.parallel = *parse_parallel("pp=2,tp=2");
-  options.parts[2] = small_parts(2);
-  four.backbone = options.parts[2].front();
-  const RunSummary summary = four.trainer(specs, options)->run();
-  expect_equal_adapters(four, one, specs);
-  ASSERT_EQ(summary.ranks.size(), 4u);
-  EXPECT_EQ(summary.ranks[1].part, 1);
-  EXPECT_EQ(summary.ranks[2].layers.front().begin, 1);
-  EXPECT_GT(summary.ranks[3].all_reduces, 0);
+  for (const char* degrees : {"pp=2,tp=2", "pp=2,tp=2,seq"}) {
+    SmallRun four("four", at::kDouble);
+    TrainerOptions options = on_ranks(4);
+    options.parallel = *parse_parallel(degrees);
+    options.parts[2] = small_parts(2);
+    four.backbone = options.parts[2].front();
+    const RunSummary summary = four.trainer(specs, options)->run();
+    expect_equal_adapters(four, one, specs);
+    ASSERT_EQ(summary.ranks.size(), 4u) << degrees;
+    EXPECT_EQ(summary.ranks[1].part, 1);
+    EXPECT_EQ(summary.ranks[2].layers.front().begin, 1);
+    EXPECT_GT(summary.ranks[3].all_reduces, 0);
+  }
 }
 
 /// A run that is stopped as a job has made two steps, and goes on with other options, leaves what one rank leaves.
@@ -96,7 +99,7 @@ void expect_to_go_on(TrainerOptions first, const TrainerOptions& then) {
 
 TEST(RunOnRanks, GoesOnHoweverTheModelIsDivided) {
   TrainerOptions divided = on_ranks(2), replicas = on_ranks(2);
-  divided.parallel = *parse_parallel("tp=2");
+  divided.parallel = *parse_parallel("tp=2,seq");
   divided.parts[2] = small_parts(2);
   replicas.parallel = *parse_parallel("dp=2");
   expect_to_go_on(on_ranks(1), on_ranks(2));
@@ -114,7 +117,8 @@ TEST(RunOnRanks, OfSeveralReplicasLeavesTheAdaptersOfOneRank) {
   SmallRun one("one", at::kDouble);
   one.trainer(specs, on_ranks(1))->run();
   for (const auto& [degrees, rule] : {std::pair("dp=2", DispatchRule::balanced), {"dp=2,len=30+pp=2", DispatchRule::greedy},
-                                      {"dp=2+tp=2", DispatchRule::even}}) {
+                                      {"dp=2+tp=2", DispatchRule::even},
+                                      {"dp=1+tp=2,seq", DispatchRule::balanced}}) {
     SmallRun several("several", at::kDouble);
     TrainerOptions options = on_ranks(parse_parallel(degrees)->ranks());
     options.parallel = *parse_parallel(degrees);

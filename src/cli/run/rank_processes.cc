@@ -57,7 +57,8 @@ std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::fo
 Json to_json(const PipelineLayout& layout) {
   Json stages = Json::array();
   for (const StageShape& stage : layout.stages) {
-    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel, stage.divides_tokens});
+    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel,
+                      stage.divides_tokens});
   }
   return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}, {"shards_weights", layout.shards_weights}};
 }
