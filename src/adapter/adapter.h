@@ -185,9 +185,9 @@ class Method {
   /// frozen product.
   virtual void before_backward(OperatorUse& use, at::Tensor& dy, std::vector<LowRankTerm>& terms) const;
   virtual void after_backward(OperatorUse& use, const at::Tensor& dy, at::Tensor& dx) const;
-  /// What before_backward has put into a site's record and `gradients` multiplies with the input, where every rank of a group that divides the
-  /// product's outputs has a summand of it. Under sequence parallelism, where x is a rank's slice of the rows, it is the sum over the ranks
-  /// at these rows when `gradients` is called. Undefined rows: there is nothing of the kind.
+  /// What before_backward has put into a site's record and `gradients` multiplies with the input, where every rank of a group that divides
+  /// the product's outputs has a summand of it. Under sequence parallelism, where x is a rank's slice of the rows, it is the sum over the
+  /// ranks at these rows when `gradients` is called. Undefined rows: there is nothing of the kind.
   virtual LowRankRows summands(SiteUse& use) const;
   /// Adds the parameters' gradients, atom by atom. x: the product's input; dy: the gradient of the operator's output
   /// before any replacement.

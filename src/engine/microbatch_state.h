@@ -81,7 +81,8 @@ struct MicrobatchState {
   at::Tensor d_x, d_qkv, d_gate_up, activated;  ///< running gradients within a layer
 
   /// Where ranks divide the tokens between products (schedule/sequence_parallel.h). There `hidden`, `input`, `middle`, `final_hidden`,
-  /// `d_hidden`, the norms' 1/rms and what bottlenecks keep are of this rank's slice, and so is d_x behind a sum; the rest is of all tokens.
+  /// `d_hidden`, the norms' 1/rms and what bottlenecks keep are of this rank's slice, and so is d_x behind a sum; the rest is of all
+  /// tokens.
   std::optional<TokenSlices> slices;
   at::Tensor whole_error;             ///< [tokens, hidden]: the gradient of a product's output, gathered
   at::Tensor whole_input;             ///< [tokens, hidden]: a product's input, gathered again for adapter gradients

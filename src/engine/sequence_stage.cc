@@ -100,8 +100,8 @@ void Stage::sum_with_low_rank(MicrobatchState& state, std::vector<MethodUse> use
   start_communication(state, start_sum(sent, state), complete);
 }
 
-/// x and dy of a product that divides its outputs: the input's slice, and the whole gradient; of one that divides its inputs both are whole, and
-/// the adapters on its output read this rank's error.
+/// x and dy of a product that divides its outputs: the input's slice, and the whole gradient; of one that divides its inputs both are
+/// whole, and the adapters on its output read this rank's error.
 void Stage::gradients_in_slices(const Operator& op, MicrobatchState& state, std::vector<MethodUse> uses, const at::Tensor& x,
                                 const at::Tensor& dy) {
   const bool has_whole_input = op.kind == OperatorKind::o_adapter_gradient || op.kind == OperatorKind::down_adapter_gradient;

@@ -32,8 +32,8 @@ class Stage {
   std::vector<Operator> operators(const MicrobatchState& state, Direction direction) const;
   void execute(const Operator& op, MicrobatchState& state);
   /// The same, but that the collective after the operator, if there is one, is under way when it returns (state.communication). Other
-  /// microbatches' operators may run then, and of this one those that read nothing of the operator's result (subgraphs_of). finish waits for it
-  /// and makes the result of what has come.
+  /// microbatches' operators may run then, and of this one those that read nothing of the operator's result (subgraphs_of). finish waits
+  /// for it and makes the result of what has come.
   void start(const Operator& op, MicrobatchState& state);
   void finish(MicrobatchState& state);
 

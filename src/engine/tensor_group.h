@@ -47,8 +47,8 @@ class TensorGroup {
 
   /// The same, beside what the rank goes on to compute: finish waits. Every rank starts and finishes the same sums in the same order.
   GroupCollective start_sum(const at::Tensor& partial);
-  /// A reduce-scatter: of the sum over the ranks, in the accumulation dtype, this rank's rows. begins: where each rank's rows begin and the last
-  /// one's end. Summands are added in the order of the ranks.
+  /// A reduce-scatter: of the sum over the ranks, in the accumulation dtype, this rank's rows. begins: where each rank's rows begin and the
+  /// last one's end. Summands are added in the order of the ranks.
   GroupCollective start_scattered_sum(const at::Tensor& partial, const std::vector<int64_t>& begins);
   /// An all-gather: the rows of all ranks, in their dtype.
   GroupCollective start_gather(const at::Tensor& rows, const std::vector<int64_t>& begins);

@@ -40,8 +40,9 @@ inline constexpr int64_t most_ranks = 64;
 
 /// `pp=2,tp=2,dp=2`: two replicas of two stages each, in which two ranks divide every layer. Any of them, in any order, whole numbers
 /// from 1. Unlike replicas are joined by `+`: `dp=2+tp=2`. `vp=2`: every rank of the pipeline has two stages. `len=512` beside a replica's
-/// degrees: no row of more tokens goes there; one kind has none. `dp=2,shard`: the two share their frozen weights out. `tp=2,seq`: the two divide the tokens, too, where
-/// layers are not divided (sequence parallelism). At most most_ranks in all. Nothing where the text is none of these.
+/// degrees: no row of more tokens goes there; one kind has none. `dp=2,shard`: the two share their frozen weights out. `tp=2,seq`: the two
+/// divide the tokens, too, where layers are not divided (sequence parallelism). At most most_ranks in all. Nothing where the text is none
+/// of these.
 std::optional<Parallel> parse_parallel(std::string_view text);
 
 /// RunSpec::parallel that are no degrees.

@@ -147,8 +147,9 @@ ProjectionSize projection_size(const ModelConfig& config, Projection projection,
 /// operators without adapters and, in the lowest layer, the input gradients below its first adapter. Without any adapter
 /// the backward list is the head alone. evaluate: the forward list and loss_head. Forward operators keep their results
 /// in the lowest adapted layer and above; under evaluate none does.
-/// `communicates` is set at the cuts when tensor_parallel > 1; with divides_tokens at those of sequence_parallel.h. Embedding and head, which
-/// communicate inside themselves then, are not marked. Throws InternalError where can_be_sharded is false (model/config/tensor_shard.h).
+/// `communicates` is set at the cuts when tensor_parallel > 1; with divides_tokens at those of sequence_parallel.h. Embedding and head,
+/// which communicate inside themselves then, are not marked. Throws InternalError where can_be_sharded is false
+/// (model/config/tensor_shard.h).
 std::vector<Operator> stage_operators(const ModelConfig& config, const StageShape& stage,
                                       const std::vector<AdapterShape>& adapters, Direction direction);
 

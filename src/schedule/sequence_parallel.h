@@ -1,7 +1,7 @@
-/// Sequence parallelism (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2): ranks that divide
-/// layers have all tokens of a microbatch in products and attention, whose features they divide, and a slice of the tokens between them: in
-/// norms, the residual stream and bottleneck adapters. Each all-reduce becomes a reduce-scatter, and an all-gather before the next product;
-/// together they are as many bytes.
+/// Sequence parallelism (Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2): ranks that
+/// divide layers have all tokens of a microbatch in products and attention, whose features they divide, and a slice of the tokens between
+/// them: in norms, the residual stream and bottleneck adapters. Each all-reduce becomes a reduce-scatter, and an all-gather before the next
+/// product; together they are as many bytes.
 ///
 /// Forward of a layer (↧ reduce-scatter, ↥ all-gather):
 ///   attention_norm ↥, qkv_proj, attention, o_proj ↧, mlp_norm ↥, gate_up_proj, swiglu, down_proj ↧
@@ -10,10 +10,10 @@
 ///   gate_up_input_gather ↥, gate_up_adapter_gradient, o_error_gather ↥, o_proj_backward, o_adapter_gradient, attention_backward,
 ///   qkv_proj_backward ↧, attention_norm_backward, qkv_input_gather ↥, qkv_adapter_gradient
 ///
-/// A product's input is kept as its slice. LoRA's A at q, k, v, gate and up needs it with g = dy·Bᵀ, of which every rank has a summand: g rides
-/// on the reduce-scatter of the input's gradient, as a few more columns, and each rank adds what its slice gives. Where no input gradient is
-/// made, the adapter gradient itself scatters g. Diff pruning reads the whole input: X_input_gather is there for it alone. An error's gather
-/// is absent where only bottlenecks would read it.
+/// A product's input is kept as its slice. LoRA's A at q, k, v, gate and up needs it with g = dy·Bᵀ, of which every rank has a summand: g
+/// rides on the reduce-scatter of the input's gradient, as a few more columns, and each rank adds what its slice gives. Where no input
+/// gradient is made, the adapter gradient itself scatters g. Diff pruning reads the whole input: X_input_gather is there for it alone. An
+/// error's gather is absent where only bottlenecks would read it.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace cotune {
 
-/// Where each rank's slice begins, and behind them where the last one ends: [ranks + 1]. All are of ⌈tokens / ranks⌉ but the last ones, which
-/// are shorter or empty.
+/// Where each rank's slice begins, and behind them where the last one ends: [ranks + 1]. All are of ⌈tokens / ranks⌉ but the last ones,
+/// which are shorter or empty.
 std::vector<int64_t> token_slices(int64_t tokens, int64_t ranks);
 /// Tokens of the largest; all of them where the stage does not divide them.
 int64_t largest_slice(int64_t tokens, const StageShape& stage);

@@ -27,7 +27,8 @@ LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
   return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
 }
 
-/// Of LoRA's factors the one that every rank of a group has whole, and bottlenecks that adapt slices: their gradients are summed once a step.
+/// Of LoRA's factors the one that every rank of a group has whole, and bottlenecks that adapt slices: their gradients are summed once a
+/// step.
 int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter, bool divides_tokens) {
   if (divides_tokens && adapts_slices(adapter.method)) return parameter_count(model, adapter);
   if (adapter.method != AdapterMethod::lora) return 0;

@@ -30,8 +30,9 @@ class MeasuredTimes {
   /// file_name, when the model's shape is not the profile's, or the profile lacks an operator that training needs.
   MeasuredTimes(const Profile& profile, const ModelConfig& config, const std::string& file_name);
 
-  /// One call of one operator; 0 for the gathers of sequence parallelism, which compute next to nothing. An operator of alone_suffix that the profile does not have takes the time of the one without.
-  /// Throws UserError for a stage whose tensor-parallel degree is not the profile's.
+  /// One call of one operator; 0 for the gathers of sequence parallelism, which compute next to nothing. An operator of alone_suffix that
+  /// the profile does not have takes the time of the one without. Throws UserError for a stage whose tensor-parallel degree is not the
+  /// profile's.
   double operator_seconds(const ModelConfig& config, const StageShape& stage, const Operator& op,
                           const MicrobatchCounts& counts) const;
 

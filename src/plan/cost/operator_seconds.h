@@ -37,9 +37,9 @@ double optimizer_seconds(int64_t values, int64_t moment_count, const DeviceSpec&
 /// Ring all-reduce of `bytes` over n ranks: 2·(n − 1)/n·bytes / bandwidth + 2·(n − 1)·latency.
 double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link);
 
-/// What follows an operator that communicates, for a microbatch of so many tokens; 0 where it does not. A reduce-scatter or an all-gather is
-/// half an all-reduce. Sums are reckoned as if they travelled in the compute dtype, and gathers, which do, by their share of that: a link that is
-/// given slower by as much as accumulations are larger (train/rank_planner.cc) then holds for both.
+/// What follows an operator that communicates, for a microbatch of so many tokens; 0 where it does not. A reduce-scatter or an all-gather
+/// is half an all-reduce. Sums are reckoned as if they travelled in the compute dtype, and gathers, which do, by their share of that: a
+/// link that is given slower by as much as accumulations are larger (train/rank_planner.cc) then holds for both.
 double collective_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, int64_t tokens, const StageMachine& machine);
 
 }  // namespace cotune

@@ -36,7 +36,8 @@ class StagePrices {
     std::vector<AdapterShape> adapters;
     bool is_alike = false;
   };
-  /// jobs, every layer, tensor and sequence parallelism, layers, embedding, head, first and last layer (of the stage: 0 where that does not matter).
+  /// jobs, every layer, tensor and sequence parallelism, layers, embedding, head, first and last layer (of the stage: 0 where that does not
+  /// matter).
   using Key = std::tuple<size_t, bool, int64_t, bool, int64_t, bool, bool, int64_t, int64_t>;
 
   const ModelConfig& model_;
