@@ -22,9 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Names the first of `values`, and how many more there are.
-std::string first_of(const std::vector<std::string>& values) {
-  const std::string more = values.size() > 1 ? fmt::format(" and {} more", values.size() - 1) : "";
-  return values.front() + more;
+std::string first_of(const std::vector<std::string>& values, const char* others = " and {} more") {
+  return values.front() + (values.size() > 1 ? fmt::format(fmt::runtime(others), values.size() - 1) : "");
 }
 
 /// How two sets of modules differ, as seen from the job.
@@ -54,8 +53,8 @@ void compare_modules(const std::vector<AdaptedModule>& adapter, const std::vecto
   }
   if (!only_theirs.empty()) differences.push_back("it adapts " + first_of(only_theirs));
   if (!only_ours.empty()) differences.push_back("it does not adapt " + first_of(only_ours));
-  if (!ranks.empty()) differences.push_back(first_of(ranks));
-  if (!alphas.empty()) differences.push_back(first_of(alphas));
+  if (!ranks.empty()) differences.push_back(first_of(ranks, " ({} more differ)"));
+  if (!alphas.empty()) differences.push_back(first_of(alphas, " ({} more differ)"));
 }
 
 /// What keeps a job from starting with an adapter.

@@ -160,9 +160,21 @@ void LiveView::press(char key) {
     case 'k': selected_ = neighbour(view_, selected_, -1); break;
     case 'p': ask(ControlAction::pause); break;
     case 'r': ask(ControlAction::resume); break;
-    case 'c': asked_to_cancel_ = selected_; break;
+    case 'c': ask_whether_to_cancel(); break;
     case '\f': drawn_.clear(); break;
     default: break;
+  }
+}
+
+/// Of a job that has ended the run says so itself.
+void LiveView::ask_whether_to_cancel() {
+  const auto found = std::ranges::find_if(view_.jobs, [&](const JobView& job) { return job.report.name == selected_; });
+  if (found == view_.jobs.end()) return;
+  const std::string& status = found->report.status;
+  if (status == "waiting" || status == "running" || status == "paused") {
+    asked_to_cancel_ = selected_;
+  } else {
+    ask(ControlAction::cancel);
   }
 }
 

@@ -52,6 +52,7 @@ class LiveView {
   void run();
   void read_keys();
   void press(char key);
+  void ask_whether_to_cancel();
   void ask(ControlAction action);
   void draw(bool anew);
   std::string footer() const;

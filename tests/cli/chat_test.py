@@ -87,6 +87,9 @@ class Sessions(Chats):
         self.assertEqual(len(self.messages()), 3)
         self.assertEqual(list(self.path.glob("chat.json*")), [self.session])
 
+    def test_that_could_not_be_kept_are_refused_before_the_first_question(self):
+        self.assertIn("is no folder", self.chat("One?", options=("--session", self.path / "none" / "chat.json"), expect=2))
+
     def test_are_kept_of_every_adapter(self):
         answers = self.chat("One?", "/adapter two", "Two?", "/adapter all", "Three?", options=("--session", self.session, *self.several))
         self.assertEqual([answer["adapter"] for answer in answers], ["base", "one", "two", "two", "base", "one", "two"])

@@ -52,7 +52,7 @@ class Hub(ProgramTest):
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(MODELS / "gguf_llama/model.gguf", folder / file)
         snapshot = self.publish("org/tiny-GGUF", folder, revision)
-        for file in files if huggingface_hub is not None else ():
+        for file in files if needs.is_here("huggingface_hub") else ():
             found = huggingface_hub.hf_hub_download("org/tiny-GGUF", file, revision=revision, cache_dir=self.cache, local_files_only=True)
             self.assertEqual(pathlib.Path(found), snapshot / file)
         (self.path / "text.jsonl").write_text('{"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}\n' * 4)

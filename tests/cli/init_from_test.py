@@ -45,9 +45,9 @@ class InitFrom(Check):
     def test_another_adapter_is_refused_with_every_difference(self):
         place = r"jobs\.yaml:4: jobs\[0\]\.adapter\.init_from: \S+adapter: is another adapter than this job's: "
         for adapter, wanted in (
-                ("r: 8, alpha: 8, target_modules: all-linear", r"\S+_proj has rank 4, not 8 and 13 more"),
+                ("r: 8, alpha: 8, target_modules: all-linear", r"\S+_proj has rank 4, not 8 \(13 more differ\)"),
                 ("r: 4, alpha: 9, use_rslora: true, target_modules: [q_proj]",
-                 r"it adapts \S+ and 11 more; \S+q_proj has alpha 8, not 9 and 1 more; its use_rslora is false, not true"),
+                 r"it adapts \S+ and 11 more; \S+q_proj has alpha 8, not 9 \(1 more differ\); its use_rslora is false, not true"),
                 ("method: bottleneck", "its method is lora, not bottleneck")):
             self.assertRegex(self.refused(self.jobs_from(self.job, adapter)), place + wanted)
 

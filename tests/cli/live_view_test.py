@@ -87,6 +87,8 @@ class OfTraining(LiveViewTest):
         self.assertIn("running", self.row(program, "plain"))
         program.press("cy")
         self.wait_for_row(program, "plain", "cancelled")
+        program.press("c")
+        program.wait_for_text("`plain` has ended: cancelled at step")
         program.press("q")
         program.wait_for(lambda screen: not screen.is_alternate and re.search(r"bottleneck +\d+/1000000 +loss", screen.normal))
         self.assertIn("cancelled at step", program.screen.normal)
@@ -111,6 +113,14 @@ class OfTraining(LiveViewTest):
         self.wait_for_row(program, "plain", f"/{ENDLESS}")
         program.process.send_signal(signal.SIGTERM)
         self.assertEqual(program.end(), 130)
+
+    def test_a_session_that_ends_by_two_signals_is_saved(self):
+        program = self.train(steps=ENDLESS)
+        self.wait_for_row(program, "plain", f"/{ENDLESS}")
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            program.process.send_signal(number)
+        self.assertEqual(program.end(), 130)
+        self.assertTrue((self.path / "run/summary.json").exists())
 
     def test_an_error_gives_the_terminal_back_and_is_told(self):
         program = self.train()

@@ -169,7 +169,7 @@ class Ranks(ProgramTest):
             trace = self.path / "trace.json"
             self.train(f"at-once-{rounds}", "--ranks=2", f"--rounds-at-once={rounds}", "--rank-trace", trace)
             events = json.loads(trace.read_text())["traceEvents"]
-            measured = next(event["pid"] for event in events if event["args"].get("name") == "measured, ranks")
+            measured = next(event["pid"] for event in events if event.get("args", {}).get("name") == "measured, ranks")
             actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event["tid"] == 0
                                                                     and event.get("ph") == "X"), key=lambda event: event["ts"])]
             flushes[rounds] = sum(after <= before for before, after in zip(actions, actions[1:]))  # actions are numbered anew
@@ -191,7 +191,7 @@ class Ranks(ProgramTest):
         done = self.train("none", "--ranks=3", expect=2)
         self.assertIn("--ranks", done.stderr)
         self.assertIn("the model has 2 layers", done.stderr)
-        for wrong, why in (("tp=3", "has 2 heads, 1 kv heads and 96 inner features; accepted are tp 1, 2"),
+        for wrong, why in (("tp=3", "has 2 heads, 1 kv head and 96 inner features; accepted are tp 1, 2"),
                            ("pp=3,tp=2", "the model has 2 layers"), ("tp=two", "degrees such as pp=2,tp=2"),
                            ("dp=2+tp=3", "accepted are tp 1, 2"), ("dp=2,len=9", "beside some replicas but not all")):
             done = self.train("none", f"--parallel={wrong}", expect=2)

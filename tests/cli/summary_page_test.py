@@ -20,7 +20,7 @@ PAGE = ROOT / "docs/reading-the-summary.md"
 SOURCES = {"src/cli/run/run_report.cc": [""], "src/cli/run/sweep_table.cc": ["std::string end_text(", "std::vector<std::string> sweep_table("],
            "src/cli/terminal/progress.cc": ["std::string ended_text("], "src/ops/memory.cc": ["std::string to_string(MemoryKind"],
            "src/train/job_state.cc": ["status_names"]}
-NOT_PRINTED = {"waiting", "running", "paused", "stopped_early"}  # states of jobs of which a summary says something else
+NOT_PRINTED = {"running", "stopped_early"}  # states of jobs of which a summary says something else
 VALUE = re.compile(r"([+-]?[\d.,:/xe-]+ ?(%|s|m\d*s?|h\d*m?|B|KiB|MiB|GiB)?|\S+ -> \S+|of [\d.]+ [KMG]iB)")
 VARIES = re.compile(r"…|\{[^{}]*\}")
 STARTS = re.compile(r"Emulated, |(Done|Stopped|Stopped and saved) in ")
@@ -166,10 +166,11 @@ class SummaryPage(LaunchTest):
     def of_a_stopped_run(self):
         run = self.path / "stopped"
         train = ", eval_steps: 1, load_best_model_at_end: true"
-        process = self.start_quietly(self.jobs_file(steps=1_000_000, save_steps=0, train=train, jobs=["plain"]), "--output-dir", run)
+        process = self.start_quietly(self.jobs_file(steps=1_000_000, save_steps=0, train=train, jobs=["plain", "bottleneck"]), "--output-dir", run)
         while (run / "metrics.jsonl").read_text().count('"event":"evaluation"') < 5:
             self.assertIsNone(process.poll())
             time.sleep(0.01)  # leaves it the processor
+        self.run_program("job", "pause", "bottleneck", "--run", run)
         process.send_signal(signal.SIGTERM)
         self.assertEqual(process.wait(), 130)
         yield (self.path / "log").read_text(),

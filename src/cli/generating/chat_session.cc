@@ -50,7 +50,9 @@ class Chat {
       sides_.push_back({Conversation(options.system), CachedSequence()});
       speaking_.push_back(i);
     }
-    if (!options.session.empty() && std::filesystem::exists(options.session)) take_up(read_session(options.session));
+    const std::filesystem::path session = options.session, folder = session.parent_path();
+    if (!folder.empty() && !std::filesystem::is_directory(folder)) throw_user_error("--session {}: {} is no folder", session.string(), folder.string());
+    if (!session.empty() && std::filesystem::exists(session)) take_up(read_session(session));
   }
 
   int run() {

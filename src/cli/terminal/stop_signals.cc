@@ -29,6 +29,7 @@ extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
   const bool is_passed_on = info->si_code == SI_QUEUE && info->si_value.sival_int == passed_on_mark;
   const int own = ++(is_passed_on ? passed_on : sent);
   if (own <= (is_passed_on ? sent : passed_on)) return;
+  if (number == SIGHUP && requested) return;  // comes with SIGTERM where a session ends: nobody's second wish
   if (!finishing) {
     remove_unfinished_files();
     if (const std::vector<std::string>* paths = removed_when_stopped) {

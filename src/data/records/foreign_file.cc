@@ -40,6 +40,7 @@ constexpr std::array kinds = {
     Kind{"Obj\x01"sv, 0, "is an Avro file", write_anew},
     Kind{"\x89HDF\r\n\x1a\n"sv, 0, "is an HDF5 file", write_anew},
     Kind{"SQLite format 3\0"sv, 0, "is an SQLite database", write_anew},
+    Kind{"GGUF"sv, 0, "is a GGUF model", "a model is named by `model.path`"},
     Kind{"\xff\xfe"sv, 0, "is text in UTF-16", "write it as UTF-8"},
     Kind{"\xfe\xff"sv, 0, "is text in UTF-16", "write it as UTF-8"},
 };
