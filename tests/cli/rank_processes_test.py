@@ -80,7 +80,7 @@ class RankProcesses(LaunchTest):
         self.assertIn("--sample-tokens: needs the whole model in one process", errors)
         ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--parallel=tp=3", size=3)
         errors = ranks[0].communicate(timeout=LIMIT_S)[1].decode()
-        self.assertIn("has 2 heads, 1 kv heads and 96 inner features; accepted are tp 1, 2", errors)
+        self.assertIn("has 2 heads, 1 kv head and 96 inner features; accepted are tp 1, 2", errors)
         ranks = self.launch("train", self.jobs_file(), "--output-dir", self.path / "none", "--parallel=pp=2,tp=2")
         self.assertIn("`pp=2,tp=2` is 4 ranks, but run.ranks is 2", ranks[0].communicate(timeout=LIMIT_S)[1].decode())
         self.assertFalse((self.path / "none").exists())

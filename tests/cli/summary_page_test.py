@@ -53,7 +53,7 @@ class Shown:
         self.text = " ".join(text.split())
         words = [r"\S+" if re.search(r"\d", word) else VARIES.sub(".+?", re.sub(r"([\\.^$*+?()\[\]|])", r"\\\1", word))
                  for word in self.text.split()]
-        self.pattern = re.compile(r"\s+".join(words))
+        self.pattern = re.compile(r"\s+".join(re.sub(r"(?<=[a-z]{4})s(?=,?$)", "s?", word) for word in words))  # a noun, of one or several
 
 
 def page_texts():
@@ -178,7 +178,7 @@ class SummaryPage(LaunchTest):
     def matches(self, text, shown):
         """Whether what a source prints is what the page shows, or a part of it."""
         pattern = r"\s+".join(".+?".join(map(re.escape, VARIES.split(word))) for word in text.split())
-        return re.search(rf"(?<!\w){pattern}(?!\w)", shown) is not None
+        return re.search(rf"(?<!\w){pattern}s?(?!\w)", shown) is not None
 
     def test_shows_every_text_of_the_sources_that_print_it(self):
         count = 0
