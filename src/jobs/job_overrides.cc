@@ -57,7 +57,8 @@ class OverrideReader {
     return true;
   }
 
-  void fail(const std::string& message) { mistakes_.add(source_, 0, shown(field_), message); }
+  /// within: of the field's value, `.adapter.rr`.
+  void fail(const std::string& message, const std::string& within = "") { mistakes_.add(source_, 0, shown(field_) + within, message); }
 
   /// `--token-budget=512`.
   void add_run_option(const std::string& text, size_t equals) {
@@ -175,7 +176,7 @@ class OverrideReader {
       return fail(error.what());
     }
     auto read = read_option_value(option, node, literal);
-    if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message);
+    if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message, mistake->field);
     given.value = std::get<OptionValue>(std::move(read));
     layer.insert_or_assign(&option, std::move(given));
   }

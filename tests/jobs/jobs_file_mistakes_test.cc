@@ -250,6 +250,7 @@ TEST(JobsFileMistakes, InOverrides) {
       {"jobs[0].train=1", "--set: jobs[0].train: must name one option of `train`: jobs[0].train.KEY=value"},
       {"defaults.name=1", "--set: defaults.name: every job needs its own `name`"},
       {"jobs[0].adapter.layers_to_transform=[1", "--set: jobs[0].adapter.layers_to_transform: line 1: not YAML: end of sequence flow not found"},
+      {"jobs.a.sweep.grid={adapter.rnak: [1]}", "--set: jobs.a.sweep.grid.adapter.rnak: unknown key; did you mean `rank`?"},
       {"model.weights=none", "--set: model.weights: `none` needs `config` in place of `path`"},
   };
   for (const Case& c : cases) EXPECT_EQ(job_mistakes("priority: 0", {c.input}), c.message);
