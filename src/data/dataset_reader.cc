@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <map>
 #include <optional>
 
 #include "base/error.h"
@@ -14,41 +13,10 @@
 #include "data/ordered_work.h"
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
+#include "data/records/record_mistakes.h"
 
 namespace cotune {
 namespace {
-
-constexpr int64_t most_reported = 20, most_alike = 3;
-
-/// Reports the first mistakes of a file and counts the rest.
-class Mistakes {
- public:
-  Mistakes(std::string file, Diagnostics& diagnostics) : file_(std::move(file)), diagnostics_(diagnostics) {}
-
-  void add(int line, const std::string& field, const std::string& message) {
-    ++count_;
-    if (reported_ == most_reported || ++alike_[field + message] > most_alike) {
-      last_line_ = line;
-      return;
-    }
-    ++reported_;
-    diagnostics_.add(file_, line, field, message);
-  }
-  void finish() {
-    if (count_ > reported_) {
-      diagnostics_.add(file_, last_line_, "",
-                       fmt::format("and {} more such lines, this is the last", count_ - reported_));
-    }
-  }
-  int64_t count() const { return count_; }
-
- private:
-  std::string file_;
-  Diagnostics& diagnostics_;
-  std::map<std::string, int64_t> alike_;  ///< at most most_reported messages are in it, and one more
-  int64_t count_ = 0, reported_ = 0;
-  int last_line_ = 0;
-};
 
 /// The format of a record, or a RecordError when it is not the file's.
 DataFormat checked_format(const nlohmann::ordered_json& record, int line, const DataSpec& spec,
@@ -235,7 +203,7 @@ class RecordWalk {
   const std::string& name_;
   const DataSpec& spec_;
   Diagnostics& diagnostics_;
-  Mistakes mistakes_;
+  RecordMistakes mistakes_;
   Make make_;
   Take take_;
   FileReport report_;

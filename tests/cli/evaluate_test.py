@@ -280,6 +280,14 @@ class Mistakes(Evaluates):
         self.write(completions(2))
         self.assertRegex(self.refused("--data", self.data, "--choices", "yes,no"),
                          r"data\.jsonl:1: --choices: expected one of yes, no as the answer, found `\w+`")
+        self.write([{"prompt": f"{i}", "completion": f"answer {i}"} for i in range(50)])
+        errors = self.refused("--data", self.data, "--choices", "yes,no").splitlines()
+        self.assertEqual(sum("--choices: expected one of yes, no" in line for line in errors), 20)
+        self.assertRegex(errors[-1], r"data\.jsonl:50: and 30 more such lines, this is the last$")
+        self.write([{"question": "a", "choices": ["x"], "answer": 0}] * 50)
+        errors = self.refused("--data", self.data).splitlines()
+        self.assertEqual(sum("choices: expected at least two" in line for line in errors), 3)
+        self.assertRegex(errors[-1], r"data\.jsonl:50: and 47 more such lines, this is the last$")
         self.write([{"prompt": "ab", "completion": "c"}, {"prompt": "abcdefgh", "completion": "c"}])
         self.assertRegex(self.refused("--data", self.data, "--exact-match", "--train-on-prompt", "true", "--max-length", "5"),
                          r"data\.jsonl: 1 of 2 examples have no answer within data\.max_length")

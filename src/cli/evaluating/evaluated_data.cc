@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "base/counted.h"
@@ -15,6 +16,7 @@
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
+#include "data/records/record_mistakes.h"
 #include "evaluate/choice_record.h"
 #include "evaluate/last_answer.h"
 #include "jobs/option_table.h"
@@ -22,8 +24,6 @@
 
 namespace cotune {
 namespace {
-
-constexpr size_t most_mistakes = 20;
 
 DataSpec data_spec(const EvaluateOptions& options) {
   JobSpec job;
@@ -94,12 +94,12 @@ void add(TokenisedChoices tokens, std::vector<std::string> texts, size_t answer,
   questions.lines.push_back(line);
 }
 
-ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes) {
+ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& diagnostics) {
   ChoiceQuestions questions;
-  const size_t before = mistakes.size();
+  RecordMistakes mistakes(path, diagnostics);
   DataFile file(path, choice_fields());
   RecordLines& lines = file.lines();
-  while (mistakes.size() < before + most_mistakes && lines.next()) {
+  while (lines.next()) {
     try {
       if (lines.too_long()) throw RecordError("", fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
       ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
@@ -107,11 +107,12 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
       check_lengths(tokens, model.files().config.context_length);
       add(std::move(tokens), std::move(record.choices), record.answer, lines.line(), questions);
     } catch (const RecordError& error) {
-      mistakes.add(path, lines.line(), error.field(), error.what());
+      mistakes.add(lines.line(), error.field(), error.what());
     } catch (const std::runtime_error& error) {
-      mistakes.add(path, lines.line(), "", error.what());
+      mistakes.add(lines.line(), "", error.what());
     }
   }
+  mistakes.finish();
   return questions;
 }
 
@@ -140,10 +141,10 @@ void check_answerable(const std::vector<FileReport>& files, const Dataset& answe
 
 }  // namespace
 
-ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& mistakes) {
+ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& diagnostics) {
   ChoiceQuestions questions;
-  const size_t before = mistakes.size();
-  for (int64_t i = 0; i < answered.size() && mistakes.size() < before + most_mistakes; ++i) {
+  std::map<std::string, RecordMistakes> mistakes;
+  for (int64_t i = 0; i < answered.size(); ++i) {
     try {
       const std::optional<LastAnswer> last = last_answer_of(answered, i);
       const std::string answer = model.answer_text(last->answer);
@@ -158,9 +159,11 @@ ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& opt
       check_lengths(tokens, model.files().config.context_length);
       add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), answered.line(i), questions);
     } catch (const RecordError& error) {
-      mistakes.add(answered.source(i), answered.line(i), error.field(), error.what());
+      const std::string& source = answered.source(i);
+      mistakes.try_emplace(source, source, diagnostics).first->second.add(answered.line(i), error.field(), error.what());
     }
   }
+  for (auto& [source, of_source] : mistakes) of_source.finish();
   return questions;
 }
 
