@@ -91,11 +91,12 @@ Json value_json(const std::string& yaml) {
 }
 
 /// So that the folder holds an adapter only when all of it is there.
-void export_adapter(const fs::path& from, const fs::path& to) {
+void export_adapter(const fs::path& from, const fs::path& to, const std::string& configuration) {
   std::error_code error;
   fs::remove(to / adapter_config_file, error);
   if (error) throw SystemError(fmt::format("{}: cannot be removed: {}", (to / adapter_config_file).string(), error.message()));
-  for (const char* file : {"cotune.yaml", adapter_model_file, adapter_config_file}) write_file_atomically(to / file, read_file(from / file));
+  write_file_atomically(to / "cotune.yaml", configuration);
+  for (const char* file : {adapter_model_file, adapter_config_file}) write_file_atomically(to / file, read_file(from / file));
 }
 
 }  // namespace
@@ -167,6 +168,13 @@ RungRecords read_rung_records(const fs::path& run_folder) {
   return records;
 }
 
+std::string output_of_best(const std::string& run_output, const std::string& sweep) {
+  fs::path folder = fs::path(run_output).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  folder += fmt::format("-{}-best", sweep);
+  return folder.string();
+}
+
 void SweepFolder::on_sweep(const Sweeps& sweeps, const std::string& name) {
   const SweepStanding standing = standing_of(name, sweeps.all().at(name));
   const fs::path folder = folder_ / name;
@@ -175,7 +183,7 @@ void SweepFolder::on_sweep(const Sweeps& sweeps, const std::string& name) {
   if (error) throw SystemError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
   const SweepStanding::Row* best = standing.best();
   if (best != nullptr && exported_[name] != best->job->spec().name) {
-    export_adapter(best->job->folder() / "adapter", folder);
+    export_adapter(best->job->folder() / "adapter", folder, configuration_(*best->job));
     exported_[name] = best->job->spec().name;
   }
   write_file_atomically(folder / sweep_file, to_json(standing).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

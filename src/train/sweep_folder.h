@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -38,18 +39,26 @@ nlohmann::ordered_json to_json(const SweepStanding& standing);
 /// The rungs in RUN/sweeps/*/sweep.json. Throws UserError naming a damaged file.
 RungRecords read_rung_records(const std::filesystem::path& run_folder);
 
+/// Beside a run's output folder, where the best candidate of its sweep is trained again: `runs/latest-sql-best`.
+std::string output_of_best(const std::string& run_output, const std::string& sweep);
+
 /// Keeps RUN/sweeps up to date: a sweep's sweep.json whenever a rung was judged or a candidate has ended, and the adapter of the best
 /// candidate that has left one. Throws SystemError.
 class SweepFolder : public RunObserver {
  public:
+  /// The jobs file that trains a candidate again, alone.
+  using CandidateConfiguration = std::function<std::string(const TrainingJob&)>;
+
   /// folder: RUN/sweeps, which is made when there is something to write.
-  SweepFolder(std::filesystem::path folder, const Sweeps& sweeps) : folder_(std::move(folder)), sweeps_(sweeps) {}
+  SweepFolder(std::filesystem::path folder, const Sweeps& sweeps, CandidateConfiguration configuration)
+      : folder_(std::move(folder)), sweeps_(sweeps), configuration_(std::move(configuration)) {}
   void on_sweep(const Sweeps& sweeps, const std::string& name) override;
   void on_run_ended(const RunSummary&) override;
 
  private:
   std::filesystem::path folder_;
   const Sweeps& sweeps_;
+  CandidateConfiguration configuration_;
   std::map<std::string, std::string> exported_;  ///< by sweep, whose adapter its folder holds, as far as this run knows
 };
 

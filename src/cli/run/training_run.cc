@@ -352,7 +352,16 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   RunPrediction prediction(*backbone, times, profile ? profile->profile.process_bytes : 0,
                            run.ranks);
   Sweeps sweeps(rungs);
-  SweepFolder sweep_folder(folder.sweeps_folder(), sweeps);
+  const auto configuration_of = [&jobs_file](const TrainingJob& job) {
+    JobsFile alone = jobs_file;
+    alone.jobs = {job.spec()};
+    return alone;
+  };
+  SweepFolder sweep_folder(folder.sweeps_folder(), sweeps, [configuration_of](const TrainingJob& job) {
+    JobsFile alone = configuration_of(job);
+    alone.run.output = output_of_best(alone.run.output, job.spec().sweep.of);
+    return to_yaml(alone);
+  });
   options.observers = {&metrics, &recorder, &sweep_folder, &prediction};
   if (arguments.json) {
     options.observers.push_back(&json_events);
@@ -374,11 +383,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   }
   options.stop = &stop_requested();
   options.program_start = program_start;
-  options.effective_configuration = [&](const TrainingJob& job) {
-    JobsFile alone = jobs_file;
-    alone.jobs = {job.spec()};
-    return to_yaml(alone);
-  };
+  options.effective_configuration = [configuration_of](const TrainingJob& job) { return to_yaml(configuration_of(job)); };
   RunControl control({.folder = folder.path(),
                       .run = {jobs_file, files, *inputs.text, data_reading.in_background()},
                       .compute = compute,
