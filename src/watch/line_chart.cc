@@ -51,7 +51,17 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   return means;
 }
 
+/// `3e-4` as jobs files have it.
+std::string small_text(double value) {
+  const double power = std::floor(std::log10(value) + 1e-9);
+  return fmt::format("{:.3g}e{:.0f}", value / std::pow(10, power), power);
+}
+
 std::string value_text(double value, Scale scale) {
+  if (scale == Scale::powers) {
+    const double number = std::pow(10, value);
+    return number < 0.0099 ? small_text(number) : value_text(number, Scale::plain);
+  }
   if (scale == Scale::bytes) return bytes_text(static_cast<int64_t>(value));
   if (scale == Scale::seconds) return duration_text(value);
   if (std::abs(value) >= 1e6) return fmt::format("{:.4g}M", value / 1e6);
@@ -73,6 +83,27 @@ double tick_of(double range, int count, Scale scale) {
     if (rough <= step * power * 1.0001) return step * power;
   }
   return 10 * power;
+}
+
+/// At most about seven round numbers within the range.
+std::vector<double> ticks_of(const Range& range, Scale scale) {
+  std::vector<double> ticks;
+  const double length = range.high - range.low;
+  if (scale == Scale::powers && length >= 0.7) {
+    const std::vector<double> factors = length < 1.5 ? std::vector<double>{1, 2, 5} : length < 3.5 ? std::vector<double>{1, 3} : std::vector<double>{1};
+    const double every = std::ceil(length / 7);
+    for (double power = std::floor(range.low / every) * every; power <= range.high + 1e-9; power += every) {
+      for (const double factor : factors) {
+        const double tick = power + std::log10(factor);
+        if (tick >= range.low - 1e-9 && tick <= range.high + 1e-9) ticks.push_back(tick);
+      }
+    }
+    return ticks;
+  }
+  const double step = tick_of(length, 6, scale), first = std::ceil(range.low / step) * step;
+  for (int64_t i = 0, count = static_cast<int64_t>((range.high - first) / step + 1e-6); i <= count; ++i)
+    ticks.push_back(first + static_cast<double>(i) * step);
+  return ticks;
 }
 
 bool has_key(const LineChart& chart, const Curve& curve) { return chart.with_legend && !curve.faint && !curve.points.empty(); }
@@ -105,6 +136,11 @@ std::string html_text(std::string_view text, bool with_lines) {
   return safe;
 }
 
+std::string swatch(size_t colour, bool faint) {
+  return fmt::format("<svg class=\"swatch\" viewBox=\"0 0 8 8\" aria-hidden=\"true\"><circle class=\"c{}{}\" r=\"4\" cx=\"4\" cy=\"4\"/></svg>",
+                     colour % 8, faint ? " faint" : "");
+}
+
 std::string to_svg(const LineChart& chart) {
   std::vector<Curve> curves = chart.curves;
   Range x, y;
@@ -125,7 +161,7 @@ std::string to_svg(const LineChart& chart) {
   if (chart.from_zero) y.low = std::min(y.low, 0.0);
   x.widen();
   y.widen();
-  const double y_tick = tick_of(y.high - y.low, 4, chart.y_scale), x_tick = tick_of(x.high - x.low, 6, chart.x_scale);
+  const double y_tick = tick_of(y.high - y.low, 4, chart.y_scale);
   y.low = std::floor(y.low / y_tick + 1e-9) * y_tick;
   y.high = std::ceil(y.high / y_tick - 1e-9) * y_tick;
   const auto at_x = [&](double value) { return left + (value - x.low) / (x.high - x.low) * (width - left - right); };
@@ -138,9 +174,7 @@ std::string to_svg(const LineChart& chart) {
                        left, at_y(tick), width - right, left - 6, at_y(tick) + 4,
                        value_text(std::abs(tick) < y_tick / 1e6 ? 0 : tick, chart.y_scale));
   }
-  const double first = std::ceil(x.low / x_tick) * x_tick;
-  for (int64_t i = 0, count = static_cast<int64_t>((x.high - first) / x_tick + 1e-6); i <= count; ++i) {
-    const double tick = first + static_cast<double>(i) * x_tick;
+  for (const double tick : ticks_of(x, chart.x_scale)) {
     const bool at_edge = at_x(tick) > width - right - 20;
     svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>", at_edge ? width - 4 : at_x(tick),
                        height - bottom + 15, at_edge ? "end" : "middle", value_text(tick, chart.x_scale));

@@ -24,8 +24,8 @@ struct Curve {
   std::vector<ChartPoint> points;  ///< by ascending x
 };
 
-/// How the numbers of an axis are shown.
-enum class Scale { plain, bytes, seconds };
+/// How the numbers of an axis are shown. powers: they are logarithms to base 10, shown as what they are logarithms of: -3.52 as 3e-4.
+enum class Scale { plain, bytes, seconds, powers };
 
 struct LineChart {
   std::string title;
@@ -35,6 +35,9 @@ struct LineChart {
   bool with_legend = false;
   std::vector<Curve> curves;
 };
+
+/// A dot in the colour of such a curve, for a table that names the curves of charts.
+std::string swatch(size_t colour, bool faint = false);
 
 /// Curves of many points are drawn through the means of equally many neighbours. A chart without a point says so.
 std::string to_svg(const LineChart& chart);

@@ -29,7 +29,7 @@ th{color:var(--soft);font-weight:500;text-align:left}th,td{padding:6px 12px 6px 
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.bad{color:#c0392b}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;font:13px/1.45 ui-monospace,monospace}
 .samples{display:grid;grid-template-columns:1fr 1fr;gap:12px}@media(max-width:700px){.samples{grid-template-columns:1fr}}
-svg{display:block;width:100%;height:auto}
+svg{display:block;width:100%;height:auto}svg.swatch{display:inline-block;width:10px;margin-right:8px}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13px;font-weight:600;fill:var(--ink)}
 .grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}
 .cursor{stroke:var(--soft);stroke-dasharray:3}
@@ -42,7 +42,8 @@ circle.c4,svg .key.c4{fill:#e69f00}circle.c5,svg .key.c5{fill:#56b4e9}circle.c6,
 /// Shows the values of the curves where the pointer is.
 constexpr const char* script = R"(
 const text=(v,s)=>{if(s==1){let u=['B','KiB','MiB','GiB','TiB'],i=0;while(v>=1024&&i<4){v/=1024;i++}return v.toPrecision(3)+' '+u[i]}
-if(s==2){v=Math.round(v);return v<60?v+'s':v<3600?(v/60|0)+'m'+v%60+'s':(v/3600|0)+'h'+(v%3600/60|0)+'m'}return +v.toPrecision(5)+''};
+if(s==2){v=Math.round(v);return v<60?v+'s':v<3600?(v/60|0)+'m'+v%60+'s':(v/3600|0)+'h'+(v%3600/60|0)+'m'}
+if(s==3){v=10**v;return v<0.0099?v.toExponential(2).replace(/\.?0+e/,'e'):+v.toPrecision(4)+''}return +v.toPrecision(5)+''};
 for(const svg of document.querySelectorAll('svg[data-x]')){
 const [x0,x1,xs]=svg.dataset.x.split(',').map(Number),[y0,y1,ys]=svg.dataset.y.split(',').map(Number),L=62,R=546,T=30,B=206;
 const cursor=svg.querySelector('.cursor'),readout=svg.querySelector('.readout');
@@ -97,12 +98,13 @@ std::string job_table(const RunLog& log) {
       "<h2>Jobs</h2>\n<div class=\"card wide\"><table>\n<tr><th>job</th><th>state</th><th class=\"n\">steps</th>"
       "<th class=\"n\">held-out loss</th><th class=\"n\">rows right</th><th class=\"n\">last loss</th><th class=\"n\">adapter of "
       "step</th></tr>\n";
-  for (const LoggedJob& job : log.jobs) {
+  for (size_t i = 0; i < log.jobs.size(); ++i) {
+    const LoggedJob& job = log.jobs[i];
     const bool bad = job.status == "failed" || job.status == "refused";
     html += fmt::format(
-        "<tr><td>{}</td><td{}>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "<tr><td>{}{}</td><td{}>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td></tr>\n",
-        html_text(job.spec.name), bad ? " class=\"bad\"" : "", html_text(words(job.status)),
+        log.jobs.size() > 1 ? swatch(i) : "", html_text(job.spec.name), bad ? " class=\"bad\"" : "", html_text(words(job.status)),
         job.reason.empty() ? "" : ": " + html_text(job.reason),
         job.steps > 0 ? fmt::format("{} of {}", job.step, job.steps) : std::to_string(job.step),
         from_to(loss_text(job.start_eval_loss), loss_text(job.eval_loss)),

@@ -25,6 +25,8 @@ struct LoggedSweep {
   std::vector<Candidate> candidates; ///< best first
 };
 
+constexpr size_t plain_curves = 6;  // the others are faint
+
 std::string value_of(const Candidate& candidate, const std::string& option) {
   for (const auto& [path, value] : candidate.job->spec.sweep.values) {
     if (path == option) return value;
@@ -71,10 +73,11 @@ std::string table(const LoggedSweep& sweep) {
   std::string html = "<div class=\"card wide\"><table>\n<tr><th>candidate</th>";
   for (const std::string& option : sweep.options) html += fmt::format("<th class=\"n\">{}</th>", html_text(option.substr(option.rfind('.') + 1)));
   html += "<th class=\"n\">held-out loss</th><th class=\"n\">rows right</th><th class=\"n\">steps</th><th>state</th></tr>\n";
-  for (const Candidate& candidate : sweep.candidates) {
+  for (size_t i = 0; i < sweep.candidates.size(); ++i) {
+    const Candidate& candidate = sweep.candidates[i];
     const LoggedJob& job = *candidate.job;
-    const bool is_best = &candidate == &sweep.candidates.front() && candidate.is_ranked();
-    html += fmt::format("<tr><td style=\"white-space:nowrap\">{}{}{}</td>", is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
+    const bool is_best = i == 0 && candidate.is_ranked();
+    html += fmt::format("<tr><td style=\"white-space:nowrap\">{}{}{}{}</td>", swatch(i, i >= plain_curves), is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
     for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
     html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}{}</td></tr>\n",
                         std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),
@@ -86,7 +89,7 @@ std::string table(const LoggedSweep& sweep) {
 }
 
 std::string curves(const LoggedSweep& sweep) {
-  constexpr size_t plain_curves = 6, most_key_characters = 40;  // that find room above a chart
+  constexpr size_t most_key_characters = 40;  // that find room above a chart
   size_t key_characters = 0;
   for (const Candidate& candidate : sweep.candidates) key_characters += candidate.job->spec.name.size() + 2;
   LineChart chart{.title = "held-out loss of each candidate", .x_name = "step", .with_legend = key_characters <= most_key_characters};
@@ -121,18 +124,18 @@ std::string losses_over(const LoggedSweep& sweep, const std::string& option) {
     high = std::max(high, as_number(value).value_or(0));
   }
   const bool is_log = are_numbers && low > 0 && high / low >= 10;
-  std::string x_name = is_log ? "log10 of " + option : option;
+  std::string x_name = option;
   if (!are_numbers) {
     x_name += ":";
     for (size_t i = 0; i < values.size(); ++i) x_name += fmt::format(" {} = {}", i + 1, values[i].empty() ? "unset" : values[i].substr(0, 24));
   }
-  LineChart chart{.title = "held-out loss over " + option, .x_name = std::move(x_name)};
+  LineChart chart{.title = "held-out loss over " + option, .x_name = std::move(x_name), .x_scale = is_log ? Scale::powers : Scale::plain};
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const Candidate& candidate = sweep.candidates[i];
     const std::string value = value_of(candidate, option);
     const auto position = static_cast<double>(std::find(values.begin(), values.end(), value) - values.begin() + 1);
     const double x = !are_numbers ? position : is_log ? std::log10(*as_number(value)) : *as_number(value);
-    chart.curves.push_back({.name = candidate.job->spec.name, .colour = i, .with_marks = true, .points = {{x, candidate.job->eval_loss}}});
+    chart.curves.push_back({.name = candidate.job->spec.name, .colour = i, .with_marks = true, .faint = i >= plain_curves, .points = {{x, candidate.job->eval_loss}}});
   }
   return "<div class=\"card\">" + to_svg(chart) + "</div>\n";
 }

@@ -51,9 +51,11 @@ class Sweep(ProgramTest):
         self.assertEqual(set(statuses(sweep).values()), {"finished"})
         best = sweep["best"]
         self.assertEqual(best, sweep["candidates"][0]["job"])
-        for file in ("adapter_model.safetensors", "adapter_config.json", "cotune.yaml"):
+        for file in ("adapter_model.safetensors", "adapter_config.json"):
             self.assertEqual((self.path / "run/sweeps/sql" / file).read_bytes(), (self.path / "run/jobs" / best / "adapter" / file).read_bytes())
-        self.assertIn("of: sql", (self.path / "run/sweeps/sql/cotune.yaml").read_text())
+        alone = (self.path / "run/jobs" / best / "adapter/cotune.yaml").read_text()
+        self.assertIn("of: sql", alone)
+        self.assertEqual((self.path / "run/sweeps/sql/cotune.yaml").read_text(), alone.replace(f"{self.path}/run\n", f"{self.path}/run-sql-best\n"))
         summary = json.loads((self.path / "run/summary.json").read_text())
         self.assertEqual(summary["sweeps"], [sweep])
         table = said[said.index("sweep sql"):].splitlines()
@@ -61,8 +63,8 @@ class Sweep(ProgramTest):
         self.assertRegex(table[1], rf"^{re.escape(best.removeprefix('sql-'))} ")
         self.assertIn(f"best     {best}, in ", said)
         self.assertLessEqual(max(map(len, table[:7])), 80)
-        self.run_program("train", self.path / "run/sweeps/sql/cotune.yaml", "--output-dir", self.path / "again")
-        self.assertEqual(self.adapter("again", best), self.adapter("run", best))
+        self.run_program("train", self.path / "run/sweeps/sql/cotune.yaml")
+        self.assertEqual(self.adapter("run-sql-best", best), self.adapter("run", best))
 
     def test_candidates_are_listed_before_they_train(self):
         jobs = self.sweep_file(GRID + ", max_concurrent: 2, halving: {first_steps: 2}")
@@ -314,7 +316,10 @@ class Sweep(ProgramTest):
         self.assertLess(section.index(f"<b>{best}</b>, best"), min(section.index(f">{name}</td>") for name in NAMES if name != best))
         for title in ("held-out loss of each candidate", "held-out loss over adapter.r", "held-out loss over train.learning_rate"):
             self.assertIn(title, section)
-        self.assertIn("log10 of train.learning_rate", section)
+        self.assertNotIn("log10", section)
+        for rate in ("1e-5", "3e-3", "0.03"):
+            self.assertIn(f">{rate}</text>", section)
+        self.assertEqual(section[:section.index("</table>")].count("class=\"swatch\""), len(NAMES))
         self.assertIn("halving at step 2, rank", section)
 
     def test_the_best_answers_and_loads_in_peft(self):
