@@ -51,8 +51,8 @@ std::vector<ChartPoint> thinned(const std::vector<ChartPoint>& points) {
   return means;
 }
 
-/// `3e-4` as jobs files have it.
-std::string small_text(double value) {
+/// `3e-4`, as jobs files have it.
+std::string exponent_text(double value) {
   const double power = std::floor(std::log10(value) + 1e-9);
   return fmt::format("{:.3g}e{:.0f}", value / std::pow(10, power), power);
 }
@@ -60,7 +60,7 @@ std::string small_text(double value) {
 std::string value_text(double value, Scale scale) {
   if (scale == Scale::powers) {
     const double number = std::pow(10, value);
-    return number < 0.0099 ? small_text(number) : value_text(number, Scale::plain);
+    return number < 0.0099 || number >= 1e6 ? exponent_text(number) : value_text(number, Scale::plain);
   }
   if (scale == Scale::bytes) return bytes_text(static_cast<int64_t>(value));
   if (scale == Scale::seconds) return duration_text(value);
@@ -92,7 +92,7 @@ std::vector<double> ticks_of(const Range& range, Scale scale) {
   if (scale == Scale::powers && length >= 0.7) {
     const std::vector<double> factors = length < 1.5 ? std::vector<double>{1, 2, 5} : length < 3.5 ? std::vector<double>{1, 3} : std::vector<double>{1};
     const double every = std::ceil(length / 7);
-    for (double power = std::floor(range.low / every) * every; power <= range.high + 1e-9; power += every) {
+    for (double power = std::floor(range.low); power <= range.high + 1e-9; power += every) {
       for (const double factor : factors) {
         const double tick = power + std::log10(factor);
         if (tick >= range.low - 1e-9 && tick <= range.high + 1e-9) ticks.push_back(tick);

@@ -43,7 +43,7 @@ circle.c4,svg .key.c4{fill:#e69f00}circle.c5,svg .key.c5{fill:#56b4e9}circle.c6,
 constexpr const char* script = R"(
 const text=(v,s)=>{if(s==1){let u=['B','KiB','MiB','GiB','TiB'],i=0;while(v>=1024&&i<4){v/=1024;i++}return v.toPrecision(3)+' '+u[i]}
 if(s==2){v=Math.round(v);return v<60?v+'s':v<3600?(v/60|0)+'m'+v%60+'s':(v/3600|0)+'h'+(v%3600/60|0)+'m'}
-if(s==3){v=10**v;return v<0.0099?v.toExponential(2).replace(/\.?0+e/,'e'):+v.toPrecision(4)+''}return +v.toPrecision(5)+''};
+if(s==3){v=10**v;return v<0.0099||v>=1e6?v.toExponential(2).replace(/\.?0*e\+?/,"e"):+v.toPrecision(4)+''}return +v.toPrecision(5)+''};
 for(const svg of document.querySelectorAll('svg[data-x]')){
 const [x0,x1,xs]=svg.dataset.x.split(',').map(Number),[y0,y1,ys]=svg.dataset.y.split(',').map(Number),L=62,R=546,T=30,B=206;
 const cursor=svg.querySelector('.cursor'),readout=svg.querySelector('.readout');

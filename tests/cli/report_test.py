@@ -60,7 +60,7 @@ class Report(ProgramTest):
     def test_of_a_run_has_its_jobs_curves_and_configuration(self):
         self.run_program("train", self.jobs_file(steps=6, train=", eval_steps: 3"), "--output-dir", self.path / "run")
         page = self.page()
-        titles = [attributes["aria-label"] for attributes in page.all("svg")]
+        titles = [attributes["aria-label"] for attributes in page.all("svg") if "aria-label" in attributes]
         self.assertEqual(titles, ["plain", "bottleneck", "sparse", "all jobs", "throughput, tokens/s", "memory"])
         for text in ("finished", "6 of 6", "18", "optimizer steps", "held-out loss", "target_modules"):
             self.assertIn(text, page.text)
