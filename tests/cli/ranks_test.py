@@ -170,7 +170,7 @@ class Ranks(ProgramTest):
             self.train(f"at-once-{rounds}", "--ranks=2", f"--rounds-at-once={rounds}", "--rank-trace", trace)
             events = json.loads(trace.read_text())["traceEvents"]
             measured = next(event["pid"] for event in events if event.get("args", {}).get("name") == "measured, ranks")
-            actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event.get("tid") == 0
+            actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event.get("tid") == 1
                                                                     and event.get("ph") == "X"), key=lambda event: event["ts"])]
             flushes[rounds] = sum(after <= before for before, after in zip(actions, actions[1:]))  # actions are numbered anew
         self.assert_alike("at-once-3", "at-once-1", 0)
