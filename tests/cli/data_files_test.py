@@ -69,7 +69,7 @@ class DataFiles(ProgramTest):
         (self.path / "plain.gz").write_bytes(lines(TEXTS))  # the bytes count, not the name
         self.assertEqual(self.examples("train: plain.gz"), plain)
         self.assertIn(f"--- {self.path}/a.jsonl.gz:2: ", self.shown("train: a.jsonl.gz"))
-        if pyarrow is not None:
+        if needs.is_here("pyarrow"):
             with pyarrow.output_stream(str(self.path / "a.zst"), compression="zstd") as stream:
                 stream.write(lines(TEXTS))
             self.assertEqual(self.examples("train: a.zst"), plain)
@@ -99,7 +99,7 @@ class DataFiles(ProgramTest):
         yield "is a zip archive", zipped.getvalue()
         yield "is a tar archive", archive.getvalue()
         yield "is text in UTF-16", content.decode().encode("utf-16")
-        if pyarrow is None:
+        if not needs.is_here("pyarrow"):
             return
         from pyarrow import feather, orc
         table = pyarrow.Table.from_pylist(TEXTS)

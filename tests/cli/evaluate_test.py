@@ -205,7 +205,7 @@ class Choices(Evaluates):
         self.write(records)
         details = self.details("--raw", *self.adapters)
         self.assertEqual(len(details), 45)
-        if torch is not None:
+        if needs.is_here("transformers"):
             for name, folder in (("base", None), ("two", self.folders[1])):
                 reference = Reference(self.model, folder, torch.float64)
                 for detail in (detail for detail in details if detail["adapter"] == name):
