@@ -63,8 +63,8 @@ class Communicator {
   virtual std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
   virtual std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
 
-  /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape and dtype (contiguous;
-  /// those of a device go through the host), and waits. Messages may be under way meanwhile.
+  /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape (but in start_all_to_all) and dtype
+  /// (contiguous; those of a device go through the host), and waits. Messages may be under way meanwhile.
   /// values := sum over ranks, in an order that depends on size() and the number of values alone: all get equal bits.
   virtual void all_reduce(at::Tensor& values) = 0;
   /// all_reduce that returns at once and runs beside the computation: when the transfer's wait() has returned `values` hold the sum,
@@ -75,6 +75,9 @@ class Communicator {
   /// count may be 0. Every rank sends what it gives to others once, and nothing else travels.
   virtual std::shared_ptr<Transfer> start_all_to_all(const at::Tensor& given, const std::vector<int64_t>& given_rows, at::Tensor& taken,
                                                      const std::vector<int64_t>& taken_rows) = 0;
+  /// The rows of all ranks, as many of each, one below the other in the order of the ranks: own [n, m], all [size · n, m]; beside the
+  /// computation like start_all_reduce.
+  virtual std::shared_ptr<Transfer> start_all_gather(const at::Tensor& own, at::Tensor& all) = 0;
   /// values := those of rank `root`.
   virtual void broadcast(at::Tensor& values, int32_t root) = 0;
   /// Returns when every rank has called it.

@@ -174,6 +174,16 @@ class GlooCommunicator : public Communicator {
     return std::make_shared<TransferToDevice>(std::move(rows), to, taken);
   }
 
+  std::shared_ptr<Transfer> start_all_gather(const at::Tensor& own, at::Tensor& all) override {
+    COTUNE_CHECK(own.is_contiguous() && all.is_contiguous(), "all_gather of what is not contiguous");
+    if (all.numel() == 0) return std::make_shared<NothingToTransfer>();
+    at::Tensor from = own.cpu(), to = all.is_cpu() ? all : at::empty(all.sizes(), all.options().device(at::kCPU));
+    std::shared_ptr<Transfer> rows =
+        start_collective(fmt::format("all_gather of {} bytes", own.nbytes()), [&] { return group_->_allgather_base(to, from); });
+    if (all.is_cpu()) return rows;
+    return std::make_shared<TransferToDevice>(std::move(rows), to, all);
+  }
+
   void broadcast(at::Tensor& values, int32_t root) override {
     COTUNE_CHECK(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
     collective("broadcast", values, [&](std::vector<at::Tensor>& tensors) {

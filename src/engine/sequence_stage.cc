@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "engine/stage.h"
+#include "ops/backend.h"
 #include "ops/memory.h"
-#include "ops/rms_norm.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {
@@ -79,8 +79,10 @@ void Stage::sum_with_low_rank(MicrobatchState& state, std::vector<MethodUse> use
   const at::ScalarType compute = backbone_->compute();
   at::Tensor sent = dx;
   if (most > 0) {
-    sent = at::zeros({state.token_count(), hidden + most}, at::TensorOptions().dtype(compute).device(backbone_->device()));
+    const auto options = at::TensorOptions().dtype(accumulation_dtype(compute)).device(backbone_->device());
+    sent = at::empty({state.token_count(), hidden + most}, options);
     if (dx.defined()) sent.narrow(1, 0, hidden).copy_(dx);
+    sent.narrow(1, hidden, most).zero_();
     for (const Riding& each : riding) {
       sent.narrow(0, each.rows.begin, each.rows.count())
           .narrow(1, hidden + each.column, each.low_rank.columns)
@@ -134,27 +136,6 @@ void Stage::gradients_in_slices(const Operator& op, MicrobatchState& state, std:
     use.method->gradients(use.use, x, dy);
   }
   state.whole_input.reset();
-}
-
-void Stage::run_head_in_slices(MicrobatchState& state, bool want_gradient) {
-  const MemoryScope scope(MemoryKind::logits);
-  const TokenSlices& slices = *state.slices;
-  if (want_gradient) state.d_hidden = at::zeros_like(state.final_hidden);
-  if (state.labels.size(0) == 0) return;
-  const at::Tensor own_rows = state.labelled_rows.narrow(0, slices.own_labelled.begin, slices.own_labelled.count()) - slices.own.begin;
-  const at::Tensor rows = state.final_hidden.index_select(0, own_rows);
-  at::Tensor inverse_rms;
-  const at::Tensor normed = rms_norm(rows, backbone_->final_norm(), backbone_->config().rms_norm_epsilon, inverse_rms);
-  HeadShard shard = head_shard();
-  shard.sum_gradients = [&](const at::Tensor& partial) { return group_->finish(group_->start_scattered_sum(partial, slices.labelled)); };
-  const HeadResult result = sharded_cross_entropy_head(group_->finish(group_->start_gather(normed, slices.labelled)), state.labels,
-                                                       state.row_scale, backbone_->head(), shard, want_gradient, head_workspace_bytes_);
-  if (want_gradient) {
-    state.d_hidden.index_copy_(0, own_rows, rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {}));
-  } else {
-    state.wrong = result.predictions.ne(state.labels);
-  }
-  state.losses = result.losses;
 }
 
 }  // namespace cotune

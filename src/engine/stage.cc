@@ -236,30 +236,41 @@ std::vector<AttentionSegment> Stage::segments_of(const MicrobatchState& state, i
   return segments;
 }
 
-HeadShard Stage::head_shard() const {
+/// Every rank scores all labelled rows, and goes on with the gradients of its own.
+HeadShard Stage::head_shard(const MicrobatchState& state) const {
   const TensorShard& shard = backbone_->shard();
-  return {shard.index, shard.count, backbone_->vocabulary().begin, [this](at::Tensor& values) { group_->all_reduce(values); }, {}};
+  return {.index = shard.index,
+          .count = shard.count,
+          .first_token = backbone_->vocabulary().begin,
+          .all_reduce = [this](at::Tensor& values) { group_->all_reduce(values); },
+          .sum_gradients = [this, &state](const at::Tensor& partial) {
+            return state.slices ? group_->finish(group_->start_scattered_sum(partial, state.slices->labelled)) : group_->sum(partial);
+          }};
 }
 
 void Stage::run_head(MicrobatchState& state, bool want_gradient) {
-  if (state.slices) return run_head_in_slices(state, want_gradient);
   const MemoryScope scope(MemoryKind::logits);
-  const ModelConfig& config = backbone_->config();
   if (want_gradient) state.d_hidden = at::zeros_like(state.final_hidden);
   if (state.labels.size(0) == 0) return;
-  const at::Tensor rows = state.final_hidden.index_select(0, state.labelled_rows);
+  at::Tensor own_rows = state.labelled_rows;
+  if (state.slices) {
+    const RowRange& own = state.slices->own_labelled;
+    own_rows = own_rows.narrow(0, own.begin, own.count()) - state.slices->own.begin;
+  }
+  const at::Tensor rows = state.final_hidden.index_select(0, own_rows);
   at::Tensor inverse_rms;
-  const at::Tensor normed = rms_norm(rows, backbone_->final_norm(), config.rms_norm_epsilon, inverse_rms);
+  at::Tensor normed = rms_norm(rows, backbone_->final_norm(), backbone_->config().rms_norm_epsilon, inverse_rms);
+  if (state.slices) normed = group_->finish(group_->start_gather(normed, state.slices->labelled));
   const HeadResult result =
       shape_.tensor_parallel == 1
           ? cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), want_gradient, head_workspace_bytes_)
-          : sharded_cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), head_shard(), want_gradient,
+          : sharded_cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), head_shard(state), want_gradient,
                                        head_workspace_bytes_);
   if (want_gradient) {
-    const at::Tensor d_rows = rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {});
-    state.d_hidden.index_copy_(0, state.labelled_rows, d_rows);
+    state.d_hidden.index_copy_(0, own_rows, rms_norm_backward(result.gradient, rows, backbone_->final_norm(), inverse_rms, {}));
+  } else {
+    state.wrong = result.predictions.ne(state.labels);
   }
-  if (!want_gradient) state.wrong = result.predictions.ne(state.labels);
   state.losses = result.losses;
 }
 

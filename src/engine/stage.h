@@ -78,10 +78,9 @@ class Stage {
   void gather_input(MicrobatchState& state, const at::Tensor& normed) const;
   void sum_with_low_rank(MicrobatchState& state, std::vector<MethodUse> uses, const at::Tensor& dx, Take take) const;
   void gradients_in_slices(const Operator& op, MicrobatchState& state, std::vector<MethodUse> uses, const at::Tensor& x, const at::Tensor& dy);
-  void run_head_in_slices(MicrobatchState& state, bool want_gradient);
   std::vector<AttentionSegment> segments_of(const MicrobatchState& state, int64_t layer) const;
   void run_head(MicrobatchState& state, bool want_gradient);
-  HeadShard head_shard() const;
+  HeadShard head_shard(const MicrobatchState& state) const;
   double emulate(const Operator& op, MicrobatchState& state);
   void emulate_collectives(const Operator& op, MicrobatchState& state);
 

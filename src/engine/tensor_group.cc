@@ -2,7 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "adapter/adapter_shard.h"
 #include "ops/backend.h"
@@ -20,6 +22,17 @@ std::vector<int64_t> row_counts(const std::vector<int64_t>& begins) {
   std::vector<int64_t> counts;
   for (size_t rank = 0; rank + 1 < begins.size(); ++rank) counts.push_back(begins[rank + 1] - begins[rank]);
   return counts;
+}
+
+/// Of as many rows of each rank, the first counts[rank]: where ranks that lack some have none behind them, without a copy.
+at::Tensor without_pads(const at::Tensor& rows, const std::vector<int64_t>& counts) {
+  const int64_t each = rows.size(0) / static_cast<int64_t>(counts.size());
+  const auto first_short = std::ranges::find_if(counts, [&](int64_t count) { return count < each; });
+  const bool are_together = first_short == counts.end() || std::all_of(first_short + 1, counts.end(), [](int64_t count) { return count == 0; });
+  if (are_together) return rows.narrow(0, 0, std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  std::vector<at::Tensor> parts;
+  for (size_t rank = 0; rank < counts.size(); ++rank) parts.push_back(rows.narrow(0, static_cast<int64_t>(rank) * each, counts[rank]));
+  return at::cat(parts);
 }
 
 }  // namespace
@@ -69,12 +82,17 @@ GroupCollective TensorGroup::start_scattered_sum(const at::Tensor& partial, cons
 }
 
 GroupCollective TensorGroup::start_gather(const at::Tensor& rows, const std::vector<int64_t>& begins) {
-  const int64_t ranks = communicator_.size(), own = rows.size(0);
-  const std::vector<int64_t> counts = row_counts(begins);
-  GroupCollective gathered{.values = at::empty({begins.back(), rows.size(1)}, rows.options()), .transfer = nullptr};
-  gathered.transfer = communicator_.start_all_to_all(rows.repeat({ranks, 1}), std::vector<int64_t>(counts.size(), own), gathered.values, counts);
+  std::vector<int64_t> counts = row_counts(begins);
+  const int64_t ranks = communicator_.size(), largest = *std::ranges::max_element(counts);
+  at::Tensor own = rows;
+  if (own.size(0) < largest) {
+    own = at::empty({largest, rows.size(1)}, rows.options());
+    own.narrow(0, 0, rows.size(0)).copy_(rows);
+  }
+  GroupCollective gathered{.values = at::empty({ranks * largest, rows.size(1)}, rows.options()), .transfer = nullptr, .gathered = std::move(counts)};
+  gathered.transfer = communicator_.start_all_gather(own.contiguous(), gathered.values);
   ++collectives_;
-  sent_bytes_ += (ranks - 1) * static_cast<int64_t>(rows.nbytes());
+  sent_bytes_ += (ranks - 1) * static_cast<int64_t>(own.nbytes());
   return gathered;
 }
 
@@ -98,6 +116,7 @@ at::Tensor TensorGroup::finish(GroupCollective started) {
     return {};
   }
   waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  if (!started.gathered.empty()) return without_pads(started.values, started.gathered);
   if (started.summands == 1) return std::move(started.values);
   const int64_t rows = started.values.size(0) / started.summands;
   at::Tensor sum = started.values.narrow(0, 0, rows).clone();

@@ -19,6 +19,7 @@ struct GroupCollective {
   at::Tensor values;                   ///< what arrives: TensorGroup::finish makes the result of it
   std::shared_ptr<Transfer> transfer;
   int64_t summands = 1;                ///< that it is of, one below the other
+  std::vector<int64_t> gathered;       ///< of an all-gather: rows of each rank, of as many that have arrived of each
   double ready_s = 0, there_s = 0;     ///< on an emulated device: since when this rank was ready, and when it is there if all were
 };
 
@@ -50,7 +51,7 @@ class TensorGroup {
   /// A reduce-scatter: of the sum over the ranks, in the accumulation dtype, this rank's rows. begins: where each rank's rows begin and the
   /// last one's end. Summands are added in the order of the ranks.
   GroupCollective start_scattered_sum(const at::Tensor& partial, const std::vector<int64_t>& begins);
-  /// An all-gather: the rows of all ranks, in their dtype.
+  /// An all-gather: the rows of all ranks, in their dtype. Each sends as many as the one that has most.
   GroupCollective start_gather(const at::Tensor& rows, const std::vector<int64_t>& begins);
   at::Tensor finish(GroupCollective started);
   /// On an emulated device, in the place of one of so many bytes.

@@ -111,14 +111,7 @@ HeadResult sharded_cross_entropy_head(const at::Tensor& hidden, const at::Tensor
       result.predictions.narrow(0, begin, count).copy_(tokens);
     }
   }
-  if (want_gradient) {
-    if (shard.sum_gradients) {
-      gradient = shard.sum_gradients(gradient);
-    } else {
-      shard.all_reduce(gradient);
-    }
-    result.gradient = gradient.to(hidden.scalar_type());
-  }
+  if (want_gradient) result.gradient = shard.sum_gradients(gradient).to(hidden.scalar_type());
   return result;
 }
 

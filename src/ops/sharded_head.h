@@ -12,7 +12,7 @@ struct HeadShard {
   int64_t first_token = 0;
   std::function<void(at::Tensor&)>
       all_reduce;  ///< values := sum over the group's ranks, equal bits on all of them
-  /// The sum of the hidden states' gradients, or the rows of it that this rank goes on with. Empty: all_reduce.
+  /// The sum of the hidden states' gradients, of the rows that this rank goes on with.
   std::function<at::Tensor(const at::Tensor&)> sum_gradients;
 };
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "model/config/tensor_shard.h"
 #include "schedule/replica_memory.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -184,6 +185,27 @@ int64_t dearest_mix(std::vector<std::pair<int64_t, int64_t>> bytes_and_tokens, i
     tokens -= taken;
   }
   // The rows that round microbatches up belong to no job and carry nothing of adapters.
+  return bytes;
+}
+
+/// What adapters of one job keep.
+struct AdapterRows {
+  int64_t bytes_per_token = 0, tokens = 0;
+  int64_t of_one_rank = 1;  ///< so many times bytes_per_token for a row on one rank, which then has one in so many of all rows
+};
+
+/// A job's rows are not spread over the slices of the tokens: those of one rank may be its alone.
+int64_t rows_that_one_rank_may_have(const JobFootprint& job, const MemoryFacts& facts) {
+  const bool in_slices = std::ranges::any_of(job.adapters, [](const AdapterShape& adapter) { return adapts_slices(adapter.method); });
+  return facts.divides_tokens && parts_here(facts) == 1 && in_slices ? facts.tensor_parallel : 1;
+}
+
+/// The most that so many tokens of a microbatch keep.
+int64_t dearest_rows(const std::vector<AdapterRows>& all, int64_t tokens) {
+  std::map<int64_t, std::vector<std::pair<int64_t, int64_t>>> mixes;  // by of_one_rank
+  for (const AdapterRows& rows : all) mixes[rows.of_one_rank].push_back({rows.bytes_per_token * rows.of_one_rank, rows.tokens});
+  int64_t bytes = 0;
+  for (const auto& [of_one_rank, mix] : mixes) bytes += dearest_mix(mix, divide_up(tokens, of_one_rank));
   return bytes;
 }
 
@@ -451,7 +473,7 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
   if (jobs.empty()) return estimate;
 
-  std::vector<std::pair<int64_t, int64_t>> model_mix, layer_mix;  // adapter bytes per token, tokens
+  std::vector<AdapterRows> model_mix, layer_mix;
   int64_t lowest_of_all = config.layer_count, everything = 0, reduced_gradients = 0;
   for (const JobFootprint& job : jobs) {
     const MemoryEstimate resident = resident_bytes(config, job, facts);
@@ -462,8 +484,9 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     const SavedPerToken saved = saved_by_adapters(config, job, facts);
     const int64_t tokens = batch_tokens(job, policy, fuses(policy) ? longest_row(jobs) : job.longest_row);
     everything += tokens;
-    model_mix.push_back({saved.model, tokens});
-    layer_mix.push_back({saved.layer, tokens});
+    const int64_t rows_of_one = rows_that_one_rank_may_have(job, facts);
+    model_mix.push_back({saved.model, tokens, rows_of_one});
+    layer_mix.push_back({saved.layer, tokens, rows_of_one});
     lowest_of_all = std::min(lowest_of_all, lowest_layer(config, job));
   }
 
@@ -478,8 +501,8 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     const int64_t layers = layers_here(config, facts);
     const int64_t trained_layers = std::min(config.layer_count - lowest, layers);
     const SavedPerToken frozen = saved_by_model(config, lowest, facts);
-    const auto mix = [&](const std::vector<std::pair<int64_t, int64_t>>& all, int64_t tokens) {
-      return dearest_mix(fuses(policy) ? all : std::vector{all[i]}, tokens);
+    const auto mix = [&](const std::vector<AdapterRows>& all, int64_t tokens) {
+      return dearest_rows(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };
     const int64_t kept = policy.recompute
                              ? lead.alive_tokens * (trained_layers + 1) * divide_up(parts * config.hidden_size * e, slices) +

@@ -112,7 +112,8 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
 ///   diff pruning                                  2·n·entries in each of the three
 ///   norms 4·T·hidden, backward 8·T·hidden; swiglu 5·T·intermediate, backward 12·T·intermediate (its y again included)
 ///   head 4·labelled·hidden·vocabulary + 5·labelled·vocabulary + 12·labelled·hidden; loss_head 2·… + 3·… + 4·…
-/// With divides_tokens T and n are of a slice at norms, embedding and bottlenecks, and at the gathers, which else cost nothing.
+/// With divides_tokens T and n are of a slice at norms, bottlenecks, adapter gradients of q, k, v, gate and up, and at the gathers, which else
+/// cost nothing.
 /// Where X_proj_backward is absent, the adapter gradient adds the half of the adapter's backward that makes g.
 /// bytes_moved: frozen weights once, operands and results once.
 struct OperatorCost {

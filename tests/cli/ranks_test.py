@@ -64,7 +64,6 @@ class Ranks(ProgramTest):
                 self.assertGreater(ranks[-1]["all_reduces"], 0)
         self.train("again", "--parallel=tp=2,seq", "--recompute=always", "--layout=padded", *exact)
         self.assert_alike("again", "one", 1e-8)
-        self.train("waits", "--parallel=tp=2,seq", "--interleave=auto", *exact)
         for wrong, why in (("seq", "seq beside tp"), ("pp=2,seq", "seq beside tp"), ("tp=2,seq,seq", "seq beside tp")):
             done = self.train("none", f"--parallel={wrong}", expect=2)
             self.assertIn("--parallel", done.stderr)

@@ -169,6 +169,20 @@ TEST(Collectives, AllToAllBringsEveryRankItsRowsOfAllOthers) {
   });
 }
 
+TEST(Collectives, GatherTheRowsOfAllRanksInTheirOrder) {
+  auto ranks = thread_communicators(3);
+  on_every_rank(ranks, [](Communicator& self) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+      for (const int64_t count : {0, 1, 7}) {
+        const auto rows_of = [&](int64_t rank) { return at::arange(count * 5, at::kDouble).add(100 * rank).view({count, 5}).to(dtype); };
+        at::Tensor all = at::full({3 * count, 5}, -1, dtype);
+        self.start_all_gather(rows_of(self.rank()), all)->wait();
+        EXPECT_TRUE(at::equal(all, at::cat({rows_of(0), rows_of(1), rows_of(2)}))) << "rank " << self.rank() << ", " << count << " rows, " << dtype;
+      }
+    }
+  });
+}
+
 /// Otherwise an all_reduce takes a tick of the scheduler where cores are scarce (gloo_communicator.cc).
 TEST(Collectives, ThreadsThatMoveTheBytesDoNotDisplaceThoseThatCompute) {
   const bool can_tell = std::async(std::launch::async, [] {

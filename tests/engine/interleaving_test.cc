@@ -17,25 +17,6 @@ namespace {
 
 using namespace testing;
 
-std::vector<std::shared_ptr<const Backbone>> parts_of(const ModelConfig& config, int64_t degree, at::ScalarType compute) {
-  std::vector<std::shared_ptr<const Backbone>> parts;
-  for (int64_t index = 0; index < degree; ++index) {
-    parts.push_back(Backbone::load(random_model(config, 5), compute, at::kCPU, {.shard = {index, degree}}));
-  }
-  return parts;
-}
-
-/// Threads that a test's jobs are shared with.
-LifeEvents events_of(RankGroup& ranks) {
-  return {.begins =
-              [&](JobLife& life, int32_t job) {
-                ranks.forget(job);
-                ranks.share(job, life.adapter());
-              },
-          .selected = [&](JobLife& life, int32_t job, int64_t) { ranks.share(job, life.adapter()); },
-          .ends = [&](JobLife& life, int32_t job) { ranks.gather(job, life.adapter()); }};
-}
-
 /// Of every round: as it is planned without interleaving, or with it. pairs counts clocks of two microbatches.
 std::vector<at::Tensor> train_on(RankGroup& ranks, const LifeEvents& events, const std::vector<RandomJob>& jobs, const Backbone& backbone,
                                  const PackingPolicy& policy, RankOrder order, size_t* pairs) {
@@ -54,38 +35,15 @@ std::vector<RandomJob> jobs_for(const ModelConfig& config) {
   return jobs;
 }
 
-/// Jobs of random methods, projections and rows.
-std::vector<RandomJob> random_jobs(Dice& dice) {
-  static const std::vector<std::vector<std::string>> modules{
-      {"all-linear"}, {"q_proj", "v_proj"}, {"down_proj"}, {"o_proj", "gate_proj"}, {"k_proj", "up_proj", "down_proj"}};
-  std::vector<RandomJob> jobs;
-  for (int64_t count = dice.between(2, 5), job = 0; job < count; ++job) {
-    std::vector<int64_t> rows;
-    for (int64_t row = dice.between(1, 5); row-- > 0;) rows.push_back(dice.between(2, dice.between(0, 3) == 0 ? 400 : 120));
-    const auto seed = static_cast<uint64_t>(job + 1);
-    const std::string name = fmt::format("job{}", job);
-    switch (dice.between(0, 3)) {
-      case 0: jobs.push_back(bottleneck_job(name, seed, 8, Activation::relu, rows)); break;
-      case 1: jobs.push_back(diff_pruning_job(name, seed, 0.05, rows)); break;
-      default:
-        jobs.push_back(lora_job(name, seed, dice.between(1, 9), dice.between(0, 1) == 0 ? 0 : 0.2,
-                                modules[static_cast<size_t>(dice.between(0, 4))], rows));
-    }
-    if (dice.between(0, 2) == 0) jobs.back().adapter.layers_to_transform = {dice.between(0, 1)};
-    jobs.back().optimizer.max_grad_norm = 0.05;
-  }
-  return jobs;
-}
-
 TEST(InterleavedRanks, TrainEqualBitsWithEveryMethod) {
   for (const auto& [stages, degree, compute] : {std::tuple(1, 2, at::kDouble), {2, 2, at::kFloat}, {1, 4, at::kBFloat16}}) {
     const ModelConfig config = eight_heads(stages == 1 ? 2 : 4);
-    const auto parts = parts_of(config, degree, compute);
+    const auto parts = divided_parts(config, degree, compute);
     RankThreads ranks(parts, even_layout(config, stages, 1, degree), 1);
     const std::vector<RandomJob> jobs = jobs_for(config);
     size_t pairs = 0;
-    const auto expected = train_on(ranks, events_of(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::lorapp, nullptr);
-    const auto trained = train_on(ranks, events_of(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::lorapp, &pairs);
+    const auto expected = train_on(ranks, shared_with(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::lorapp, nullptr);
+    const auto trained = train_on(ranks, shared_with(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::lorapp, &pairs);
     EXPECT_EQ(difference_in_bits(trained, expected), "") << stages << " stages, degree " << degree;
     EXPECT_GT(pairs, 0u);
   }
@@ -93,18 +51,18 @@ TEST(InterleavedRanks, TrainEqualBitsWithEveryMethod) {
 
 TEST(InterleavedRanks, TrainEqualBitsWhateverTheJobsAndPacking) {
   const ModelConfig config = eight_heads(2);
-  const auto parts = parts_of(config, 2, at::kFloat);
+  const auto parts = divided_parts(config, 2, at::kFloat);
   size_t pairs = 0;
   for (const int32_t stages : {1, 2}) {
     RankThreads ranks(parts, even_layout(config, stages, 1, 2), 1);
     for (uint64_t seed = 0; seed < 6; ++seed) {
       Dice dice(seed);
-      const std::vector<RandomJob> jobs = random_jobs(dice);
+      const std::vector<RandomJob> jobs = random_jobs(dice, {.jobs = {2, 5}, .rows = {1, 5}, .longest = 120});
       PackingPolicy policy{.sharing = seed % 2 == 0 ? Sharing::hybrid : Sharing::temporal, .token_budget = 256};
       if (seed % 4 == 0) policy.hybrid_tasks = {{0, 1}};
       const RankOrder order = seed % 3 == 0 ? RankOrder::automatic : seed % 3 == 1 ? RankOrder::gpipe : RankOrder::muxtune;
-      const auto expected = train_on(ranks, events_of(ranks), jobs, *parts.front(), policy, order, nullptr);
-      const auto trained = train_on(ranks, events_of(ranks), jobs, *parts.front(), policy, order, &pairs);
+      const auto expected = train_on(ranks, shared_with(ranks), jobs, *parts.front(), policy, order, nullptr);
+      const auto trained = train_on(ranks, shared_with(ranks), jobs, *parts.front(), policy, order, &pairs);
       EXPECT_EQ(difference_in_bits(trained, expected), "") << stages << " stages, seed " << seed;
     }
   }
@@ -113,12 +71,12 @@ TEST(InterleavedRanks, TrainEqualBitsWhateverTheJobsAndPacking) {
 
 TEST(InterleavedRanks, TrainEqualBitsOverSeveralStagesOfARank) {
   const ModelConfig config = eight_heads(4);
-  const auto parts = parts_of(config, 2, at::kFloat);
+  const auto parts = divided_parts(config, 2, at::kFloat);
   RankThreads ranks(parts, even_layout(config, 2, 2, 2), 1);
   const std::vector<RandomJob> jobs = jobs_for(config);
   size_t pairs = 0;
-  const auto expected = train_on(ranks, events_of(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::gpipe, nullptr);
-  const auto trained = train_on(ranks, events_of(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::gpipe, &pairs);
+  const auto expected = train_on(ranks, shared_with(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::gpipe, nullptr);
+  const auto trained = train_on(ranks, shared_with(ranks), jobs, *parts.front(), small_microbatches(), RankOrder::gpipe, &pairs);
   EXPECT_EQ(difference_in_bits(trained, expected), "");
   EXPECT_GT(pairs, 0u);
 }
@@ -154,7 +112,7 @@ std::vector<RandomJob> three_jobs() {
 TEST(InterleavedRanks, EvaluateWhatWaitingOnesDo) {
   const ModelConfig config = eight_heads(4);
   for (const int32_t stages : {1, 2}) {
-    const auto parts = parts_of(config, 2, at::kDouble);
+    const auto parts = divided_parts(config, 2, at::kDouble);
     RankThreads ranks(parts, even_layout(config, stages, 1, 2), 1);
     OneRound one(three_jobs(), ranks, config);
     for (JobRound& round : one.rounds.rounds) round.purpose = RoundPurpose::evaluate;
@@ -173,7 +131,7 @@ TEST(InterleavedRanks, EvaluateWhatWaitingOnesDo) {
 
 TEST(InterleavedRanks, MakeTheSumsOfWaitingOnes) {
   const ModelConfig config = eight_heads(2);
-  const auto parts = parts_of(config, 2, at::kDouble);
+  const auto parts = divided_parts(config, 2, at::kDouble);
   RankThreads ranks(parts, even_layout(config, 1, 1, 2), 1);
   OneRound one(three_jobs(), ranks, config);
   const StepPlan& plan = one.rounds.plans.front();
@@ -269,7 +227,7 @@ class Trouble : public std::exception {};
 
 TEST(InterleavedRanks, ThatBreakOffWhileSumsAreUnderWayGoOnAfterwards) {
   const ModelConfig config = eight_heads(2);
-  const auto parts = parts_of(config, 2, at::kDouble);
+  const auto parts = divided_parts(config, 2, at::kDouble);
   RankThreads ranks(parts, even_layout(config, 1, 1, 2), 1);
   const auto losses_of = [&](int64_t limit) {
     OneRound one(three_jobs(), ranks, config);

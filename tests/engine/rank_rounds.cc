@@ -1,6 +1,7 @@
 #include "engine/rank_rounds.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,9 +30,52 @@ PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chu
   return layout;
 }
 
+std::vector<std::shared_ptr<const Backbone>> divided_parts(const ModelConfig& config, int64_t degree, at::ScalarType compute) {
+  std::vector<std::shared_ptr<const Backbone>> parts;
+  for (int64_t index = 0; index < degree; ++index) {
+    parts.push_back(Backbone::load(random_model(config, 5), compute, at::kCPU, {.shard = {index, degree}}));
+  }
+  return parts;
+}
+
 StageCost one_unit(const StepPlan& plan, size_t microbatch, size_t) {
   const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
   return {.forward_s = tokens, .backward_s = 2 * tokens, .kept_bytes = static_cast<int64_t>(tokens)};
+}
+
+std::vector<RandomJob> random_jobs(Dice& dice, const RandomJobs& range) {
+  static const std::vector<std::vector<std::string>> modules{
+      {"all-linear"}, {"q_proj", "v_proj"}, {"down_proj"}, {"o_proj", "gate_proj"}, {"k_proj", "up_proj", "down_proj"}};
+  std::vector<RandomJob> jobs;
+  for (int64_t count = dice.between(range.jobs.first, range.jobs.second), job = 0; job < count; ++job) {
+    std::vector<int64_t> rows;
+    for (int64_t row = dice.between(range.rows.first, range.rows.second); row-- > 0;) {
+      rows.push_back(dice.between(2, dice.between(0, 4) == 0 ? 400 : range.longest));
+    }
+    if (range.has_tiny_jobs && dice.between(0, 3) == 0) rows = {dice.between(2, 3)};
+    const auto seed = static_cast<uint64_t>(job + 1);
+    const std::string name = fmt::format("job{}", job);
+    switch (dice.between(0, 3)) {
+      case 0: jobs.push_back(bottleneck_job(name, seed, 8, dice.between(0, 1) == 0 ? Activation::relu : Activation::gelu, rows)); break;
+      case 1: jobs.push_back(diff_pruning_job(name, seed, 0.05, rows)); break;
+      default:
+        jobs.push_back(lora_job(name, seed, dice.between(1, 9), dice.between(0, 1) == 0 ? 0 : 0.2,
+                                modules[static_cast<size_t>(dice.between(0, 4))], rows));
+    }
+    if (dice.between(0, 2) == 0) jobs.back().adapter.layers_to_transform = {dice.between(0, 1)};
+    jobs.back().optimizer.max_grad_norm = 0.05;
+  }
+  return jobs;
+}
+
+LifeEvents shared_with(RankGroup& ranks) {
+  return {.begins =
+              [&](JobLife& life, int32_t job) {
+                ranks.forget(job);
+                ranks.share(job, life.adapter());
+              },
+          .selected = [&](JobLife& life, int32_t job, int64_t) { ranks.share(job, life.adapter()); },
+          .ends = [&](JobLife& life, int32_t job) { ranks.gather(job, life.adapter()); }};
 }
 
 std::vector<RandomJob> every_method() {

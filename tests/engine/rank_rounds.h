@@ -8,6 +8,7 @@
 
 #include "engine/random_job.h"
 #include "engine/rank_group.h"
+#include "schedule/random_batches.h"
 
 namespace cotune::testing {
 
@@ -17,12 +18,23 @@ PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chu
 /// kernel_friendly_config with 8 heads and 4 kv heads with biases, a tied head, and a vocabulary that no degree divides.
 ModelConfig eight_heads(int64_t layers, int64_t kv_heads = 4);
 
+/// The parts of a random model that so many ranks divide its layers into.
+std::vector<std::shared_ptr<const Backbone>> divided_parts(const ModelConfig& config, int64_t degree, at::ScalarType compute = at::kDouble);
+
 /// Costs by tokens alone.
 StageCost one_unit(const StepPlan& plan, size_t microbatch, size_t stage);
 
 /// Every method; chains under a budget of 256, one of them of a job adapted in the upper layers alone; and a job adapted in the
 /// lowest layer.
 std::vector<RandomJob> every_method();
+
+/// Jobs of random methods, modules and rows. Each list has the least and the most.
+struct RandomJobs {
+  std::pair<int64_t, int64_t> jobs, rows;
+  int64_t longest = 30;       ///< tokens of a row, but now and then one of 400
+  bool has_tiny_jobs = false;  ///< now and then of one row of two tokens or three
+};
+std::vector<RandomJob> random_jobs(Dice& dice, const RandomJobs& range);
 
 /// A round of the lives, one step each.
 struct Round {
@@ -40,6 +52,9 @@ struct LifeEvents {
   std::function<void(JobLife&, int32_t job, int64_t pass)> selected;  ///< a selection pass has ended
   std::function<void(JobLife&, int32_t job)> ends;                    ///< before values are read
 };
+
+/// The ranks have the adapters.
+LifeEvents shared_with(RankGroup& ranks);
 
 /// Losses and values of every adapter after all jobs' steps, one flat list.
 std::vector<at::Tensor> train(const std::vector<RandomJob>& jobs, const Backbone& backbone, const PackingPolicy& policy,

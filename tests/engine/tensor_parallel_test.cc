@@ -31,22 +31,6 @@ ModelConfig nine_heads() {
 }
 
 /// `stages` stages of about as many layers each, each divided among `degree` ranks.
-PipelineLayout divided_layout(const ModelConfig& config, int32_t stages, int64_t degree) {
-  PipelineLayout layout{.stages = {}, .stage_rank = one_stage_per_rank(stages)};
-  for (int64_t s = 0; s < stages; ++s) {
-    layout.stages.push_back({s * config.layer_count / stages, (s + 1) * config.layer_count / stages, s == 0, s + 1 == stages, degree});
-  }
-  return layout;
-}
-
-std::vector<std::shared_ptr<const Backbone>> parts_of(const ModelConfig& config, int64_t degree, at::ScalarType compute = at::kDouble) {
-  std::vector<std::shared_ptr<const Backbone>> parts;
-  for (int64_t index = 0; index < degree; ++index) {
-    parts.push_back(Backbone::load(random_model(config, 5), compute, at::kCPU, {.shard = {index, degree}}));
-  }
-  return parts;
-}
-
 StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
   const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
   return {.forward_s = tokens, .backward_s = 2 * tokens, .kept_bytes = static_cast<int64_t>(tokens)};
@@ -149,8 +133,8 @@ void expect_same_on(const ModelConfig& config, const std::vector<RandomJob>& job
                     const std::vector<std::tuple<int32_t, int64_t, bool>>& layouts) {
   const std::vector<at::Tensor> expected = train_on_one(jobs, config);
   for (const auto& [stages, degree, recompute] : layouts) {
-    const auto parts = parts_of(config, degree);
-    RankThreads ranks(parts, divided_layout(config, stages, degree), 1);
+    const auto parts = divided_parts(config, degree);
+    RankThreads ranks(parts, even_layout(config, stages, 1, degree), 1);
     PackingPolicy policy = small_microbatches;
     policy.recompute = recompute;
     const auto trained = Lives(jobs, *parts.front()).train(policy, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
@@ -206,8 +190,8 @@ std::vector<int64_t> collectives_of(const std::vector<RandomJob>& jobs, RankThre
 
 TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
   const ModelConfig config = eight_heads(2);
-  const auto parts = parts_of(config, 2);
-  RankThreads one_stage(parts, divided_layout(config, 1, 2), 1), two_stages(parts, divided_layout(config, 2, 2), 1);
+  const auto parts = divided_parts(config, 2);
+  RankThreads one_stage(parts, even_layout(config, 1, 1, 2), 1), two_stages(parts, even_layout(config, 2, 1, 2), 1);
   const RandomJob lora = lora_job("lora", 1, 4, 0.1, {"all-linear"}, {30}), other = lora_job("other", 2, 8, 0, {"all-linear"}, {40});
   const RandomJob bottleneck = bottleneck_job("bottleneck", 3, 8, Activation::relu, {20});
   const int64_t layers = config.layer_count;
@@ -231,7 +215,7 @@ TEST(TensorParallelRanks, EvaluateAsOneRankDoes) {
   const ModelConfig config = eight_heads(2);
   const std::vector<RandomJob> jobs = every_method(config);
   const std::shared_ptr<const Backbone> whole = random_backbone(config, at::kDouble, at::kCPU);
-  RankThreads ranks(parts_of(config, 2), divided_layout(config, 2, 2), 1);
+  RankThreads ranks(divided_parts(config, 2), even_layout(config, 2, 1, 2), 1);
   Interpreter alone(whole);
   std::vector<std::unique_ptr<Adapter>> adapters;
   std::vector<Batch> batches;
@@ -269,8 +253,8 @@ TEST(TensorParallelRanks, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
     job.optimizer.kind = OptimizerKind::sgd;
   }
   const std::vector<at::Tensor> expected = train_on_one(jobs, config);
-  const auto parts = parts_of(config, 2);
-  RankThreads ranks(parts, divided_layout(config, 2, 2), 1);
+  const auto parts = divided_parts(config, 2);
+  RankThreads ranks(parts, even_layout(config, 2, 1, 2), 1);
   size_t broken_off = 0, partly = 0;
   for (int64_t limit = 5; limit < 150; limit += 14) {
     int64_t count = 0;
@@ -313,7 +297,7 @@ TEST(TensorParallelRanks, HoldTheWeightsOnceTogether) {
   const ModelConfig config = nine_heads();
   const int64_t whole = random_backbone(config, at::kDouble, at::kCPU)->weight_bytes();
   int64_t together = 0;
-  for (const auto& part : parts_of(config, 3)) together += part->weight_bytes();
+  for (const auto& part : divided_parts(config, 3)) together += part->weight_bytes();
   const int64_t norms = (2 * config.layer_count + 1) * config.hidden_size * 8, rotary = 2 * config.context_length * config.head_dim / 2 * 8;
   EXPECT_EQ(together, whole + 2 * (norms + rotary));
 }
@@ -326,7 +310,7 @@ int64_t adapter_bytes() {
 TEST(TensorParallelRanks, TakeTheMemoryForShardsThatIsPredicted) {
   install_counting_allocator();
   const ModelConfig config = eight_heads(2, 2);
-  RankThreads ranks(parts_of(config, 4, at::kFloat), divided_layout(config, 1, 4), 1);
+  RankThreads ranks(divided_parts(config, 4, at::kFloat), even_layout(config, 1, 1, 4), 1);
   MemoryFacts facts = memory_facts(at::kFloat, at::kCPU);
   facts.ranks = facts.tensor_parallel = 4;
   facts.selection_bytes = 0;
@@ -349,8 +333,8 @@ TEST(TensorParallelRanks, TakeTheMemoryForShardsThatIsPredicted) {
 std::vector<double> losses_in(at::ScalarType compute, int64_t degree) {
   const ModelConfig config = eight_heads(2);
   const std::vector<RandomJob> jobs = every_method(config);
-  const auto parts = parts_of(config, degree, compute);
-  RankThreads ranks(parts, divided_layout(config, 1, degree), 1);
+  const auto parts = divided_parts(config, degree, compute);
+  RankThreads ranks(parts, even_layout(config, 1, 1, degree), 1);
   const auto trained = Lives(jobs, *parts.front()).train(small_microbatches, &ranks, [&](const StepPlan& plan, std::span<JobRound> rounds) {
     ranks.run(plan_for(plan, ranks.layout()), rounds);
   });

@@ -39,7 +39,8 @@ std::vector<HeadResult> on_ranks(int64_t count, const at::Tensor& hidden, const 
     threads.emplace_back([&, index] {
       const int64_t begin = weight.size(0) * index / count, end = weight.size(0) * (index + 1) / count;
       const auto head = make_frozen_product({weight.narrow(0, begin, end - begin).clone()}, {});
-      const HeadShard shard{index, count, begin, [&, index](at::Tensor& values) { sum.all_reduce(index, values); }};
+      const auto all_reduce = [&, index](at::Tensor& values) { sum.all_reduce(index, values); };
+      const HeadShard shard{index, count, begin, all_reduce, [&](at::Tensor partial) { return all_reduce(partial), partial; }};
       results[static_cast<size_t>(index)] = sharded_cross_entropy_head(hidden, labels, scale, *head, shard, want_gradient, workspace);
     });
   }

@@ -249,6 +249,32 @@ TEST(PredictMemory, OfRanksThatDivideTheTokensLeavesOutTheStreamOfTheOthers) {
   }
 }
 
+TEST(PredictMemory, OfAProcessThatDividesTheTokensHasRoomForASliceOfOneJobsRows) {
+  const ModelConfig config = small_model();
+  const int64_t width = 64, rows = 4, longest = 64, tokens = rows * longest, ranks = 4;
+  JobFootprint bottleneck{.job = 1, .adapters = {}, .row_count = rows, .longest_row = longest};
+  for (int64_t layer = 0; layer < config.layer_count; ++layer) {
+    bottleneck.adapters.push_back({.job = 1, .method = AdapterMethod::bottleneck, .layer = layer, .projection = Projection::o, .width = width});
+  }
+  MemoryFacts facts;
+  facts.ranks = facts.tensor_parallel = ranks;
+  facts.divides_tokens = true;
+  facts.process_stages = {whole_model(config)};
+  facts.process_stages.front().tensor_parallel = ranks;
+  facts.process_stages.front().divides_tokens = true;
+  const JobFootprint lora = lora_job(config, 0, 16, 12, longest);  // three slices of the four
+  const PackingPolicy policy{.token_budget = 4096, .layer_count = config.layer_count};
+  const auto kept = [&](const std::vector<JobFootprint>& jobs) { return predict_memory(config, jobs, policy, facts).activations; };
+  // The bottleneck's rows are a slice, and lie on one rank.
+  const MicrobatchCounts counts{.tokens = ranks * tokens, .labelled = 0, .job_tokens = {0, ranks * tokens}};
+  int64_t bottlenecks = 0, streams = 0;
+  for (const Operator& op : stage_operators(config, facts.process_stages.front(), bottleneck.adapters, Direction::forward)) {
+    bottlenecks += saved_bytes(config, facts.process_stages.front(), op, counts, facts.element_size);
+    streams += saved_bytes(config, facts.process_stages.front(), op, {.tokens = ranks * tokens, .labelled = 0, .job_tokens = {0, 0}}, facts.element_size);
+  }
+  EXPECT_GE(kept({lora, bottleneck}), kept({lora}) + bottlenecks - streams);
+}
+
 TEST(PredictMemory, GrowsWithEveryJobAndBudget) {
   const ModelConfig config = small_model();
   for (uint64_t seed = 0; seed < 300; ++seed) {

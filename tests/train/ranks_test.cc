@@ -98,12 +98,15 @@ void expect_to_go_on(TrainerOptions first, const TrainerOptions& then) {
 }
 
 TEST(RunOnRanks, GoesOnHoweverTheModelIsDivided) {
-  TrainerOptions divided = on_ranks(2), replicas = on_ranks(2);
-  divided.parallel = *parse_parallel("tp=2,seq");
-  divided.parts[2] = small_parts(2);
+  TrainerOptions replicas = on_ranks(2);
   replicas.parallel = *parse_parallel("dp=2");
   expect_to_go_on(on_ranks(1), on_ranks(2));
-  expect_to_go_on(divided, on_ranks(1));
+  for (const char* degrees : {"tp=2", "tp=2,seq"}) {
+    TrainerOptions divided = on_ranks(2);
+    divided.parallel = *parse_parallel(degrees);
+    divided.parts[2] = small_parts(2);
+    expect_to_go_on(divided, on_ranks(1));
+  }
   expect_to_go_on(replicas, on_ranks(1));
   expect_to_go_on(on_ranks(2), replicas);
 }
