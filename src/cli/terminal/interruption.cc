@@ -8,12 +8,14 @@
 #include <csignal>
 #include <cstdint>
 
+#include "base/end_wishes.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
 namespace {
 
 std::atomic<bool> requested{false}, to_end{false};
+EndWishes wishes;
 /// Can be read from where a signal has come. Made once, before any signal is caught.
 int event = -1;
 static_assert(std::atomic<bool>::is_always_lock_free);
@@ -22,7 +24,8 @@ extern "C" void on_interruption(int number) {
   if (number != SIGINT) to_end = true;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
-  if (!requested.exchange(true)) return;
+  requested = true;
+  if (wishes.take(number) != EndWish::repeated) return;
   before_sudden_end();
   std::signal(number, SIG_DFL);
   std::raise(number);  // delivered when this handler returns
@@ -32,8 +35,8 @@ extern "C" void on_interruption(int number) {
 
 void catch_interruption() {
   if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  requested = false;
-  if (to_end) requested = true;
+  requested = to_end.load();
+  if (!to_end) wishes.forget();
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t read = ::read(event, &count, sizeof count);
   struct sigaction action{};

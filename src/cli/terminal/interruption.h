@@ -2,8 +2,8 @@
 
 namespace cotune {
 
-/// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more ends the program. Called again it forgets
-/// a Ctrl-C, and nothing else: asked_to_end() stays.
+/// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more (EndWish::repeated) ends the program.
+/// Called again it forgets a Ctrl-C, and nothing else: asked_to_end() stays.
 void catch_interruption();
 bool interrupted();
 

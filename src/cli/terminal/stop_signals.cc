@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/atomic_file.h"
+#include "base/end_wishes.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
@@ -21,15 +22,13 @@ static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<void*>::is_a
 /// Set once and never freed: the handler reads it.
 std::atomic<const std::vector<std::string>*> removed_when_stopped{nullptr};
 
-/// Of the signals that have come: those that were sent to us, and those that our parent has passed on.
-std::atomic<int> sent{0}, passed_on{0};
+EndWishes wishes;
 constexpr int passed_on_mark = 0x636f74;
 
 extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
   const bool is_passed_on = info->si_code == SI_QUEUE && info->si_value.sival_int == passed_on_mark;
-  const int own = ++(is_passed_on ? passed_on : sent);
-  if (own <= (is_passed_on ? sent : passed_on)) return;
-  if (number == SIGHUP && requested) return;  // comes with SIGTERM where a session ends: nobody's second wish
+  const EndWish wish = wishes.take(number, is_passed_on);
+  if (wish == EndWish::known) return;
   if (!finishing) {
     remove_unfinished_files();
     if (const std::vector<std::string>* paths = removed_when_stopped) {
@@ -40,15 +39,16 @@ extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
     write_to_standard_error("stopped before training began; nothing was changed\n");
     ::_exit(130);
   }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
-  if (requested.exchange(true)) {
+  if (wish == EndWish::repeated) {
     before_sudden_end();
     remove_unfinished_files();
     std::signal(number, SIG_DFL);
     std::raise(number);  // delivered when this handler returns
     return;
   }
+  requested = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(event, &one, sizeof one);
   write_to_standard_error("stopping: every job is saved first; a second signal stops at once\n");
 }
 

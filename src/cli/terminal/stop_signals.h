@@ -16,8 +16,7 @@ void catch_stop_signals();
 /// they are empty.
 void remove_when_stopped(const std::vector<std::filesystem::path>& paths);
 
-/// From here on the first signal sets stop_requested(), and a second one ends the program as the signal does by default; but no SIGHUP, which
-/// comes with SIGTERM where a session ends.
+/// From here on the first signal sets stop_requested(), and a second one (EndWish::repeated) ends the program as the signal does by default.
 void finish_before_stopping();
 
 /// For the parent of a process that catches stop signals. Where that one gets a signal itself too, as all of a terminal's foreground do,
