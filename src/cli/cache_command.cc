@@ -20,6 +20,7 @@ namespace {
 std::filesystem::path folder_of(const std::string& given) {
   const std::filesystem::path folder = given.empty() ? default_dataset_cache() : std::filesystem::path(given);
   if (folder.empty()) throw_user_error("--folder: the environment gives neither XDG_CACHE_HOME nor HOME: name the folder of tokenized data");
+  if (!given.empty() && !std::filesystem::is_directory(folder)) throw_user_error("--folder: there is no folder {}", folder.string());
   return folder;
 }
 

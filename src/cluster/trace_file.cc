@@ -13,6 +13,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "data/records/record_mistakes.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
 
@@ -21,7 +22,6 @@ namespace {
 
 constexpr std::array<std::string_view, 12> columns = {"arrival_min", "duration_min", "job",    "tenant", "priority",    "deadline_min",
                                                       "rows",        "tokens",       "method", "width",  "stops_after", "dedicated"};
-constexpr size_t most_mistakes = 20;
 
 /// Fields of a line; nothing where a quote is not closed.
 std::optional<std::vector<std::string>> split(std::string_view line) {
@@ -63,7 +63,7 @@ class TraceReader {
   explicit TraceReader(const std::string& file_name) : file_(file_name) {}
 
   TraceFile read(std::string_view text) {
-    for (size_t begin = 0; begin < text.size() && mistakes_.items().size() < most_mistakes;) {
+    for (size_t begin = 0; begin < text.size();) {
       size_t end = text.find('\n', begin);
       if (end == std::string_view::npos) end = text.size();
       std::string_view line = text.substr(begin, end - begin);
@@ -74,19 +74,20 @@ class TraceReader {
       if (line.empty() || line.front() == '#') continue;
       const auto fields = split(line);
       if (!fields) {
-        mistakes_.add(file_, line_, "", "a double quote is not closed");
+        mistakes_.add(line_, "", "a double quote is not closed");
       } else if (header_.empty()) {
         read_header(*fields);
       } else {
         read_job(*fields);
       }
     }
-    if (header_.empty() && mistakes_.empty()) {
-      mistakes_.add(file_, line_, "", fmt::format("no line names the columns; accepted are {}", fmt::join(columns, ", ")));
-    } else if (jobs_.empty() && mistakes_.empty()) {
-      mistakes_.add(file_, line_, "", "there is no job below the line that names the columns");
+    if (header_.empty() && diagnostics_.empty()) {
+      mistakes_.add(line_, "", fmt::format("no line names the columns; accepted are {}", fmt::join(columns, ", ")));
+    } else if (jobs_.empty() && diagnostics_.empty()) {
+      mistakes_.add(line_, "", "there is no job below the line that names the columns");
     }
-    mistakes_.throw_if_any();
+    mistakes_.finish();
+    diagnostics_.throw_if_any();
     return finish();
   }
 
@@ -98,20 +99,20 @@ class TraceReader {
       if (!known) {
         result_.ignored_columns.push_back(fields[i]);
       } else if (!place_.emplace(fields[i], i).second) {
-        mistakes_.add(file_, line_, fields[i], "the column is there twice");
+        mistakes_.add(line_, fields[i], "the column is there twice");
       }
     }
     for (const char* required : {"arrival_min", "duration_min"}) {
       if (place_.count(required) > 0) continue;
       const std::string near = nearest_name(required, result_.ignored_columns);
-      mistakes_.add(file_, line_, required,
+      mistakes_.add(line_, required,
                     near.empty() ? "the column is missing" : fmt::format("the column is missing; is it `{}`?", near));
     }
   }
 
   void read_job(const std::vector<std::string>& fields) {
     if (fields.size() != header_.size()) {
-      mistakes_.add(file_, line_, "", fmt::format("has {} fields where the first line names {}", fields.size(), header_.size()));
+      mistakes_.add(line_, "", fmt::format("has {} fields where the first line names {}", fields.size(), header_.size()));
       return;
     }
     fields_ = &fields;
@@ -147,7 +148,7 @@ class TraceReader {
     const auto [end, error] = std::from_chars(found.data(), found.data() + found.size(), value);
     const bool good = error == std::errc() && end == found.data() + found.size() && least <= value && value <= most;
     if (good) return value;
-    mistakes_.add(file_, line_, column, fmt::format("must be {}, got `{}`", accepted, found));
+    mistakes_.add(line_, column, fmt::format("must be {}, got `{}`", accepted, found));
     return least;
   }
   double number(const std::string& column, std::optional<double> fallback, double least, double most, std::string_view accepted) {
@@ -162,7 +163,7 @@ class TraceReader {
     const auto& names = enum_names<AdapterMethod>;
     const auto place = std::find(names.begin(), names.end(), found);
     if (place != names.end()) return static_cast<AdapterMethod>(place - names.begin());
-    mistakes_.add(file_, line_, "method",
+    mistakes_.add(line_, "method",
                   fmt::format("must be {} or {}, got `{}`", fmt::join(names.begin(), names.end() - 1, ", "), names.back(), found));
     return AdapterMethod::lora;
   }
@@ -194,7 +195,8 @@ class TraceReader {
   };
   std::string file_;
   int line_ = 0;
-  Diagnostics mistakes_;
+  Diagnostics diagnostics_;
+  RecordMistakes mistakes_{file_, diagnostics_};
   std::vector<std::string> header_;
   std::map<std::string, size_t> place_;  // of known columns
   const std::vector<std::string>* fields_ = nullptr;

@@ -192,6 +192,13 @@ void RunFolder::lock() {
   }
 }
 
+std::string output_beside(const std::string& run_output, const std::string& name) {
+  fs::path folder = fs::path(run_output).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  folder += "-" + name;
+  return folder.string();
+}
+
 std::optional<RunRecord> RunFolder::record() const {
   if (start_ != Start::resume) return std::nullopt;
   const fs::path file = path_ / "run.json";
@@ -203,7 +210,9 @@ void RunFolder::begin(const RunRecord& record) {
     for (const JobSpec& job : record.configuration.jobs) check_checkpoints(job_folder(job.name));
   }
   // The summary first: it says that a run has ended. run.json last: until it is written, the folder holds the old run.
-  remove_or_throw(path_ / "summary.json");
+  const fs::path summary = path_ / "summary.json";
+  if (start_ == Start::resume && fs::exists(summary)) earlier_summary_ = read_file(summary);
+  remove_or_throw(summary);
   if (start_ == Start::overwrite) {
     remove_or_throw(path_ / "jobs");
     remove_or_throw(sweeps_folder());

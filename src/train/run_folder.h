@@ -49,6 +49,8 @@ class RunFolder {
   /// run.json again: the run has learned something that a resumed one needs. Throws SystemError.
   void update(const RunRecord& record);
   void write_summary(const std::string& json);
+  /// What begin() removed of a run that is resumed; "": it had none.
+  const std::string& earlier_summary() const { return earlier_summary_; }
 
  private:
   void lock();
@@ -57,8 +59,12 @@ class RunFolder {
   std::filesystem::path path_;
   Start start_;
   std::vector<std::filesystem::path> made_folders_;  ///< that were not there, outermost first
+  std::string earlier_summary_;
   bool made_lock_ = false, begun_ = false;
   int lock_ = -1;
 };
+
+/// Beside a run's output folder, where one of its jobs is trained again: `runs/latest-sql` of `runs/latest/` and `sql`.
+std::string output_beside(const std::string& run_output, const std::string& name);
 
 }  // namespace cotune

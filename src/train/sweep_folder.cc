@@ -168,13 +168,6 @@ RungRecords read_rung_records(const fs::path& run_folder) {
   return records;
 }
 
-std::string output_of_best(const std::string& run_output, const std::string& sweep) {
-  fs::path folder = fs::path(run_output).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();
-  folder += fmt::format("-{}-best", sweep);
-  return folder.string();
-}
-
 void SweepFolder::on_sweep(const Sweeps& sweeps, const std::string& name) {
   const SweepStanding standing = standing_of(name, sweeps.all().at(name));
   const fs::path folder = folder_ / name;

@@ -39,9 +39,6 @@ nlohmann::ordered_json to_json(const SweepStanding& standing);
 /// The rungs in RUN/sweeps/*/sweep.json. Throws UserError naming a damaged file.
 RungRecords read_rung_records(const std::filesystem::path& run_folder);
 
-/// Beside a run's output folder, where the best candidate of its sweep is trained again: `runs/latest-sql-best`.
-std::string output_of_best(const std::string& run_output, const std::string& sweep);
-
 /// Keeps RUN/sweeps up to date: a sweep's sweep.json whenever a rung was judged or a candidate has ended, and the adapter of the best
 /// candidate that has left one. Throws SystemError.
 class SweepFolder : public RunObserver {

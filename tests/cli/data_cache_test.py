@@ -181,6 +181,9 @@ class DataCache(ProgramTest):
         self.assertEqual(process.wait(timeout=LIMIT_S), 130)
 
     def test_list_and_clear(self):
+        for action in ("list", "clear"):
+            self.assertIn(f"--folder: there is no folder {self.cache}", self.run_program("cache", action, "--folder", self.cache, expect=2).stderr)
+        self.cache.mkdir()
         self.assertIn("0 sets of tokenized data", self.run_program("cache", "list", "--folder", self.cache).stdout)
         self.cached("data", self.jobs_file(jobs=["plain", "sparse"]))
         listed = self.run_program("cache", "list", "--folder", self.cache).stdout

@@ -126,6 +126,15 @@ class DataFiles(ProgramTest):
                 errors = self.run_program("generate", "--model", self.path / "model", "--prompts", self.path / "foreign.jsonl", expect=2).stderr
                 self.assertIn(f"foreign.jsonl: {name}; accepted are", errors)
 
+    def test_tables_of_separated_values_are_told_how_to_become_records(self):
+        for name, content in (("rows.csv", b"prompt,completion\na,b\n"), ("rows.tsv.gz", gzip.compress(b"prompt\tcompletion\na\tb\n"))):
+            (self.path / name).write_bytes(content)
+            wanted = f"{name}: is a table of separated values; accepted are JSONL"
+            self.assertIn(wanted, self.refused(f"train: {name}"))
+            self.assertIn(wanted, self.run_program("generate", "--model", self.path / "model", "--prompts", self.path / name, expect=2).stderr)
+        (self.path / "rows.csv").write_bytes(lines(TEXTS))  # records all the same
+        self.assertNotIn("separated", self.refused("train: [rows.csv, none.jsonl]"))
+
     def test_sharegpt_is_learned_as_messages_are(self):
         chat = [{"from": "system", "value": "S"}, {"from": "human", "value": "1+1?"}, {"from": "gpt", "value": "2"}]
         messages = [{"role": role, "content": turn["value"]} for role, turn in zip(("system", "user", "assistant"), chat)]

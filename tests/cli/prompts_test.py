@@ -4,6 +4,7 @@
     COTUNE=build/cotune python3 tests/cli/prompts_test.py [UNITTEST OPTIONS]
 """
 import fcntl
+import gzip
 import json
 import signal
 import time
@@ -33,9 +34,9 @@ class Prompts(Generates):
     def answers(self, *options, **more):
         return [json.loads(line) for line in self.generate("--prompts", self.prompts, *options, **more).stdout.splitlines()]
 
-    def many(self, *options):
+    def many(self, *options, samples=2):
         """Answers in an order other than that of their prompts."""
-        return self.answers("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", "2",
+        return self.answers("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", str(samples),
                             "--temperature", "2", "--stop", "a", "--stop", "q", *options)
 
 
@@ -108,6 +109,9 @@ class Answers(Prompts):
                              f"one={self.adapters[0]}", "--samples", "2")
         self.assertIn("all 52 answers are there", done.stderr)
         self.assertEqual(output.read_text(), whole)
+        more = self.many(samples=3)
+        self.many("--output", output, "--resume", samples=3)
+        self.assertEqual([json.loads(line) for line in output.read_text().splitlines()], more)
         output.write_text("old\n")
         self.many("--output", output, "--overwrite")
         self.assertEqual(output.read_text(), whole)
@@ -166,6 +170,15 @@ class Mistakes(Prompts):
         self.prompts.write_text("\n")
         self.assertRegex(self.refused("--prompts", self.prompts), r"prompts\.jsonl: holds no prompts")
         self.assertRegex(self.refused("--prompts", self.path), r"is not a regular file")
+
+    def test_in_many_prompts_are_counted(self):
+        self.prompts.write_text('{"prompt": 3}\n' * 40 + '{"prompt": "x"}\n')
+        errors = self.refused("--prompts", self.prompts)
+        self.assertEqual(errors.count("prompt: expected a string"), 3)
+        self.assertIn("prompts.jsonl:40: and 37 more such lines, this is the last", errors)
+        broken = gzip.compress(self.prompts.read_bytes() * 100)
+        self.prompts.write_bytes(broken[:len(broken) // 2])
+        self.refused("--prompts", self.prompts)
 
     def test_in_a_file_that_is_resumed(self):
         output = self.path / "answers.jsonl"

@@ -141,6 +141,16 @@ class Killed(ProgramTest):
         self.results("run")
 
 
+class Ended(ProgramTest):
+    def test_a_run_that_had_ended_keeps_its_figures(self):
+        jobs = self.jobs_file(steps=4, save_steps=2)
+        self.run_program("train", jobs, "--output-dir", self.path / "run")
+        summary = json.loads((self.path / "run/summary.json").read_text())
+        self.assertGreater(summary["rounds"], 0)
+        self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume")
+        self.assertEqual(json.loads((self.path / "run/summary.json").read_text()), summary)
+
+
 class Locked(ProgramTest):
     def test_a_second_process_is_refused_and_the_first_goes_on(self):
         jobs = self.jobs_file(steps=100000, save_steps=0, jobs=["plain"])

@@ -55,7 +55,7 @@ class Sweep(ProgramTest):
             self.assertEqual((self.path / "run/sweeps/sql" / file).read_bytes(), (self.path / "run/jobs" / best / "adapter" / file).read_bytes())
         alone = (self.path / "run/jobs" / best / "adapter/cotune.yaml").read_text()
         self.assertIn("of: sql", alone)
-        self.assertEqual((self.path / "run/sweeps/sql/cotune.yaml").read_text(), alone.replace(f"{self.path}/run\n", f"{self.path}/run-sql-best\n"))
+        self.assertEqual((self.path / "run/sweeps/sql/cotune.yaml").read_text(), alone.replace(f"{self.path}/run-{best}\n", f"{self.path}/run-sql-best\n"))
         summary = json.loads((self.path / "run/summary.json").read_text())
         self.assertEqual(summary["sweeps"], [sweep])
         table = said[said.index("sweep sql"):].splitlines()

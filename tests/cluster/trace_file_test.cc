@@ -58,6 +58,13 @@ TEST(TraceFile, NamesFileLineAndFieldOfEveryMistake) {
   }
 }
 
+TEST(TraceFile, CountsMistakesThatItDoesNotName) {
+  std::string text = "arrival_min,duration_min\n";
+  for (int i = 0; i < 30; ++i) text += "0,no\n";
+  EXPECT_THAT(mistake_in(text), testing::AllOf(HasSubstr("trace.csv:4: duration_min: "), testing::Not(HasSubstr("trace.csv:5:")),
+                                               HasSubstr("trace.csv:31: and 27 more such lines, this is the last")));
+}
+
 TEST(TraceFile, AsksForColumnsThatAreMissing) {
   EXPECT_THAT(mistake_in("arrival_mins,duration_min\n1,2\n"), HasSubstr("trace.csv:1: arrival_min: the column is missing; is it `arrival_mins`?"));
   EXPECT_THAT(mistake_in(""), HasSubstr("no line names the columns"));

@@ -83,7 +83,7 @@ TEST(RoundTasks, OfOneJobAreThatJob) {
   ASSERT_EQ(chosen.alternatives.size(), 1u);
   EXPECT_EQ(chosen.taken().tasks, (HybridTasks{{0}}));
   EXPECT_EQ(chosen.taken().name, "one job");
-  EXPECT_EQ(chosen.reason, "nothing to share with");
+  EXPECT_EQ(chosen.reason, "the only job");
 }
 
 void expect_partition(const HybridTasks& tasks, size_t jobs) {

@@ -18,13 +18,12 @@
 #include "cli/terminal/status_line.h"
 #include "data/records/prompt_file.h"
 #include "data/records/record_error.h"
+#include "data/records/record_mistakes.h"
 
 namespace cotune {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr size_t most_mistakes = 20;
 
 class PromptAnswers {
  public:
@@ -112,26 +111,27 @@ class PromptAnswers {
 
   void check_prompts() {
     PromptFile file(options_.prompts);
-    Diagnostics mistakes;
+    Diagnostics diagnostics;
+    RecordMistakes mistakes(options_.prompts, diagnostics);
     int64_t index = 0;
     for (;; ++index) {
-      if (mistakes.size() >= most_mistakes) break;
       try {
         const std::optional<FilePrompt> prompt = file.next();
         if (!prompt) break;
         check_prompt(*prompt, index, mistakes);
       } catch (const UserMistakes& error) {
-        mistakes.add(error);
+        for (const Diagnostic& mistake : error.items()) mistakes.add(mistake.line, mistake.field, mistake.message);
       }
     }
-    mistakes.throw_if_any();
+    mistakes.finish();
+    diagnostics.throw_if_any();
     if (all_ == 0) throw_user_error("{}: holds no prompts", options_.prompts);
     if (stored_ != nullptr) stored_->check_range(index, options_.samples);
   }
 
-  void check_prompt(const FilePrompt& prompt, int64_t index, Diagnostics& mistakes) {
+  void check_prompt(const FilePrompt& prompt, int64_t index, RecordMistakes& mistakes) {
     const auto mistake = [&](const std::string& field, const std::string& text) {
-      mistakes.add(options_.prompts, prompt.line, field, text);
+      mistakes.add(prompt.line, field, text);
     };
     for (const char* field : answer_fields) {
       if (prompt.record.contains(field)) mistake(field, "is also a field of the answers; give it another name");

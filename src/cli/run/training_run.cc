@@ -352,15 +352,14 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   RunPrediction prediction(*backbone, times, profile ? profile->profile.process_bytes : 0,
                            run.ranks);
   Sweeps sweeps(rungs);
-  const auto configuration_of = [&jobs_file](const TrainingJob& job) {
+  const auto configuration_alone = [&jobs_file](const TrainingJob& job, const std::string& name) {
     JobsFile alone = jobs_file;
     alone.jobs = {job.spec()};
-    return alone;
-  };
-  SweepFolder sweep_folder(folder.sweeps_folder(), sweeps, [configuration_of](const TrainingJob& job) {
-    JobsFile alone = configuration_of(job);
-    alone.run.output = output_of_best(alone.run.output, job.spec().sweep.of);
+    alone.run.output = output_beside(alone.run.output, name);
     return to_yaml(alone);
+  };
+  SweepFolder sweep_folder(folder.sweeps_folder(), sweeps, [configuration_alone](const TrainingJob& job) {
+    return configuration_alone(job, job.spec().sweep.of + "-best");
   });
   options.observers = {&metrics, &recorder, &sweep_folder, &prediction};
   if (arguments.json) {
@@ -383,7 +382,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   }
   options.stop = &stop_requested();
   options.program_start = program_start;
-  options.effective_configuration = [configuration_of](const TrainingJob& job) { return to_yaml(configuration_of(job)); };
+  options.effective_configuration = [configuration_alone](const TrainingJob& job) { return configuration_alone(job, job.spec().name); };
   RunControl control({.folder = folder.path(),
                       .run = {jobs_file, files, *inputs.text, data_reading.in_background()},
                       .compute = compute,
@@ -413,7 +412,8 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     const JobStatus status = job->state().status;
     all_well = all_well && status != JobStatus::failed && status != JobStatus::refused;
   }
-  const std::string summary_text = summary_json(summary, all, standings_of(sweeps), prediction);
+  std::string summary_text = summary_json(summary, all, standings_of(sweeps), prediction);
+  if (summary.rounds == 0) summary_text = with_figures_of(folder.earlier_summary(), summary_text);
   folder.write_summary(summary_text);
   if (arguments.json) {
     print_line(summary_text);

@@ -1,6 +1,7 @@
 #include "cli/terminal/json_events.h"
 
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/run/run_prediction.h"
@@ -206,6 +207,24 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   }
   json["sweeps"] = Json::array();
   for (const SweepStanding& sweep : sweeps) json["sweeps"].push_back(to_json(sweep));
+  return text_of(json);
+}
+
+std::string with_figures_of(const std::string& earlier, const std::string& summary) {
+  const Json before = Json::parse(earlier, nullptr, /*allow_exceptions=*/false);
+  if (!before.is_object()) return summary;
+  Json json = Json::parse(summary);
+  for (const auto& [name, value] : before.items()) {
+    if (json.contains(name) && name != "interrupted" && name != "jobs" && name != "sweeps") json[name] = value;
+  }
+  std::map<std::string, Json> tokens;
+  for (const Json& job : before.value("jobs", Json::array())) {
+    if (job.is_object() && job.contains("tokens")) tokens[job.value("name", "")] = job["tokens"];
+  }
+  for (Json& job : json["jobs"]) {
+    const auto found = tokens.find(job["name"].get<std::string>());
+    if (found != tokens.end()) job["tokens"] = found->second;
+  }
   return text_of(json);
 }
 

@@ -33,4 +33,8 @@ class JsonEvents : public RunObserver {
 std::string summary_json(const RunSummary& summary, const std::vector<const TrainingJob*>& jobs,
                          const std::vector<SweepStanding>& sweeps, const RunPrediction& prediction);
 
+/// The summary of a start that made no training round, with speed, memory and losses of the earlier one, which trained; how the jobs and
+/// sweeps stand is the summary's own. earlier: what summary.json held, or "", or damaged: then the summary as it is.
+std::string with_figures_of(const std::string& earlier, const std::string& summary);
+
 }  // namespace cotune

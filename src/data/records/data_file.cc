@@ -24,6 +24,11 @@ bool is_parquet(std::istream& stream) {
   return found;
 }
 
+bool is_table_of_text(std::filesystem::path path) {
+  if (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
+  return path.extension() == ".csv" || path.extension() == ".tsv";
+}
+
 }  // namespace
 
 DataFile::DataFile(const std::filesystem::path& path, const std::vector<std::string>& fields) {
@@ -42,7 +47,12 @@ DataFile::DataFile(const std::filesystem::path& path, const std::vector<std::str
   if (const std::string complaint = foreign_file_complaint(stream_); !complaint.empty()) throw_user_error("{}", complaint);
   const Compression compression = compression_of(stream_);
   if (compression != Compression::none) content_ = decompress(stream_, compression);
-  lines_ = std::make_unique<JsonlReader>(content_ ? *content_ : stream_);
+  std::istream& content = content_ ? *content_ : stream_;
+  if (is_table_of_text(path) && content.peek() != '{') {
+    throw_user_error("is a table of separated values; accepted are JSONL, plain or compressed by gzip or zstd, and Parquet: write its rows as one "
+                     "of them (pandas.read_csv(FILE).to_json(OUT, orient=\"records\", lines=True))");
+  }
+  lines_ = std::make_unique<JsonlReader>(content);
 }
 
 double DataFile::part_read() {

@@ -73,12 +73,12 @@ PromptFile::PromptFile(std::filesystem::path path) : path_(std::move(path)), fil
 
 std::optional<FilePrompt> PromptFile::next() {
   RecordLines& lines = file_.lines();
+  if (!lines.next()) {
+    if (file_.is_broken()) throw_user_error("{}:{}: cannot read the file to its end", path_.string(), lines.line());
+    return std::nullopt;
+  }
   Diagnostics mistake;
   try {
-    if (!lines.next()) {
-      if (file_.is_broken()) throw_user_error("cannot read the file to its end");
-      return std::nullopt;
-    }
     if (lines.too_long()) throw_user_error("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20);
     if (!begun_) is_plain_ = is_plain_text(path_.extension(), lines.text());
     begun_ = true;

@@ -38,7 +38,8 @@ class PromptFile {
   /// Throws UserError naming the file where it cannot be read.
   explicit PromptFile(std::filesystem::path path);
 
-  /// The next prompt; nothing at the end. Throws UserError naming file, line and field.
+  /// The next prompt; nothing at the end. Throws UserMistakes, with file, line and field, where the record is none: the next call gives the
+  /// one behind it; UserError where the file cannot be read to its end.
   std::optional<FilePrompt> next();
 
  private:

@@ -124,7 +124,7 @@ std::string why_shorter(const RoundTasks& taken, const RoundTasks& other) {
 
 std::string reason_of(const ChosenRoundTasks& chosen) {
   const RoundTasks& taken = chosen.taken();
-  if (chosen.alternatives.size() == 1) return "nothing to share with";
+  if (chosen.alternatives.size() == 1) return "the only job";
   const RoundTasks& fused = chosen.alternatives.front();
   if (&taken != &fused) return shorter_text(fused, taken.seconds) + why_shorter(taken, fused);
   const RoundTasks* best_split = nullptr;
