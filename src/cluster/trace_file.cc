@@ -13,7 +13,7 @@
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "data/records/record_mistakes.h"
+#include "base/record_mistakes.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
 

@@ -9,11 +9,11 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/record_mistakes.h"
 #include "data/example_builder.h"
 #include "data/ordered_work.h"
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
-#include "data/records/record_mistakes.h"
 
 namespace cotune {
 namespace {

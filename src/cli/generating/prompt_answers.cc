@@ -11,6 +11,7 @@
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/record_mistakes.h"
 #include "base/sudden_end.h"
 #include "cli/generating/answer_file.h"
 #include "cli/generating/answering.h"
@@ -18,7 +19,6 @@
 #include "cli/terminal/status_line.h"
 #include "data/records/prompt_file.h"
 #include "data/records/record_error.h"
-#include "data/records/record_mistakes.h"
 
 namespace cotune {
 namespace {

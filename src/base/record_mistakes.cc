@@ -1,4 +1,4 @@
-#include "data/records/record_mistakes.h"
+#include "base/record_mistakes.h"
 
 #include <fmt/format.h>
 
