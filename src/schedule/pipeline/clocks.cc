@@ -1,10 +1,13 @@
 #include "schedule/pipeline/clocks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "schedule/pipeline/grouping.h"
 
 namespace cotune {
 namespace {
@@ -70,6 +73,75 @@ std::vector<PipelineClock> clocks_of(const PipelineWork& work, int32_t most) {
       taken[static_cast<size_t>(next)] = true;
     }
   }
+  return clocks;
+}
+
+namespace {
+
+/// A hybrid task in one round.
+struct RoundTask {
+  std::vector<int32_t> microbatches;  ///< ascending
+  double seconds = 0;                 ///< of all, on the first stage
+  double latency_s() const { return seconds / static_cast<double>(microbatches.size()); }
+};
+
+/// Adds the clocks of a round's tasks, by bucket.
+void add_clocks(const std::vector<RoundTask>& tasks, double share, std::vector<PipelineClock>& clocks) {
+  std::vector<double> latencies;
+  for (const RoundTask& task : tasks) latencies.push_back(task.latency_s());
+  const auto buckets = static_cast<int64_t>(std::ceil(share * static_cast<double>(tasks.size()) - 1e-9));
+  for (const std::vector<int32_t>& bucket : balanced_pairs(latencies, buckets)) {
+    size_t most = 0;
+    for (const int32_t task : bucket) most = std::max(most, tasks[static_cast<size_t>(task)].microbatches.size());
+    for (size_t k = 0; k < most; ++k) {
+      std::vector<int32_t>& members = clocks.emplace_back().microbatches;
+      for (const int32_t task : bucket) {
+        const std::vector<int32_t>& own = tasks[static_cast<size_t>(task)].microbatches;
+        if (k < own.size()) members.push_back(own[k]);
+      }
+      std::ranges::sort(members);
+    }
+  }
+}
+
+bool share_jobs(const PipelineWork& work, std::span<const int32_t> microbatches) {
+  std::map<int32_t, int32_t> task_of_job;
+  return std::ranges::any_of(microbatches, [&](int32_t m) {
+    const PipelineMicrobatch& each = microbatch_at(work, m);
+    return std::ranges::any_of(each.jobs, [&](const JobStep& step) {
+      return task_of_job.try_emplace(step.job, each.hybrid_task).first->second != each.hybrid_task;
+    });
+  });
+}
+
+}  // namespace
+
+std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share) {
+  std::map<int64_t, std::vector<int32_t>> rounds;
+  for (int32_t m = 0; m < static_cast<int32_t>(work.microbatches.size()); ++m) rounds[microbatch_at(work, m).round].push_back(m);
+  std::vector<PipelineClock> clocks;
+  for (const auto& [round, microbatches] : rounds) {
+    std::set<int32_t> alone;  // tasks
+    const bool are_mixed = share_jobs(work, microbatches);
+    for (const int32_t m : microbatches) {
+      if (are_mixed || microbatch_at(work, m).chain >= 0) alone.insert(microbatch_at(work, m).hybrid_task);
+    }
+    std::map<int32_t, RoundTask> tasks;
+    for (const int32_t m : microbatches) {
+      const PipelineMicrobatch& each = microbatch_at(work, m);
+      if (alone.contains(each.hybrid_task)) {
+        clocks.emplace_back().microbatches = {m};
+        continue;
+      }
+      RoundTask& task = tasks[each.hybrid_task];
+      task.microbatches.push_back(m);
+      task.seconds += each.cost.front().forward_s + each.cost.front().backward_s;
+    }
+    std::vector<RoundTask> in_order;
+    for (auto& [id, task] : tasks) in_order.push_back(std::move(task));
+    add_clocks(in_order, share, clocks);
+  }
+  std::ranges::sort(clocks, {}, [](const PipelineClock& clock) { return clock.microbatches.front(); });
   return clocks;
 }
 

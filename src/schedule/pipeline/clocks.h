@@ -40,6 +40,11 @@ inline constexpr int32_t most_in_a_clock = 2;
 /// order. Microbatches of chains stay alone.
 std::vector<PipelineClock> clocks_of(const PipelineWork& work, int32_t most = most_in_a_clock);
 
+/// Clocks, without launches, by MuxTune's buckets (§3.4, Eq. 7): a round of N hybrid tasks has them in ⌈share·N⌉ buckets of two at most,
+/// 1/2 <= share <= 1, balanced (balanced_pairs) by what a microbatch of each takes on the first stage, forward and backward, in the mean. The k-th
+/// microbatches of a bucket's tasks are a clock. A task with a chain stays alone, and so do all of a round where tasks share jobs.
+std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share);
+
 /// What the clock's tasks launch in which order whatever their times: where two of them share a job, the later one's first subgraph
 /// (with the head, whose losses are added up) follows the earlier one's, and so does each of its adapter gradients.
 std::vector<LaunchEdge> launch_edges(const PipelineWork& work, const PipelineClock& clock, std::span<const SubgraphDag> backward);

@@ -159,4 +159,17 @@ Buckets balanced_buckets(std::span<const double> latencies, int64_t bucket_count
   return ExactBalance(latencies, bucket_count).run();
 }
 
+Buckets balanced_pairs(std::span<const double> latencies, int64_t bucket_count) {
+  const auto count = static_cast<int64_t>(latencies.size());
+  COTUNE_CHECK(bucket_count <= count && count <= 2 * bucket_count, "{} tasks in {} buckets of two at most", count, bucket_count);
+  const std::vector<int32_t> tasks = longest_first(latencies);
+  Buckets buckets;
+  for (int64_t bucket = 0; bucket < bucket_count; ++bucket) {
+    const int64_t partner = 2 * bucket_count - 1 - bucket;
+    buckets.push_back({tasks[static_cast<size_t>(bucket)]});
+    if (partner < count) buckets.back().push_back(tasks[static_cast<size_t>(partner)]);
+  }
+  return sorted(std::move(buckets));
+}
+
 }  // namespace cotune

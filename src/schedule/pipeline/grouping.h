@@ -21,4 +21,8 @@ Buckets balanced_buckets(std::span<const double> latencies, int64_t bucket_count
 /// Longest first into the emptiest bucket, then moves of one task and exchanges of two as long as that helps.
 Buckets balanced_buckets_by_exchange(std::span<const double> latencies, int64_t bucket_count);
 
+/// Least imbalance of all that have at most two tasks in a bucket: the longest tasks alone, of the others the longest with the shortest. Throws
+/// InternalError unless tasks / 2 <= bucket_count <= tasks.
+Buckets balanced_pairs(std::span<const double> latencies, int64_t bucket_count);
+
 }  // namespace cotune

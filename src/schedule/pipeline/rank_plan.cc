@@ -164,8 +164,8 @@ RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layou
 namespace {
 
 /// Without its rounds.
-RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, int32_t most, const RankPlanOptions& options) {
-  RankPlan plan{.rounds = {}, .work = {}, .schedule = {}, .predicted = {}, .clocks = clocks_of(work, most), .ranks = {}};
+RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, std::vector<PipelineClock> clocks, const RankPlanOptions& options) {
+  RankPlan plan{.rounds = {}, .work = {}, .schedule = {}, .predicted = {}, .clocks = std::move(clocks), .ranks = {}};
   plan.work = launch_clocks(work, plan.clocks, graphs, options.rates);
   verify(work, plan.clocks, graphs);
   plan.schedule = make_schedule(plan.work, order_of(plan.work, options), options.cluster);
@@ -173,6 +173,18 @@ RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, i
   plan.predicted = simulate(plan.work, plan.schedule, options.cluster);
   plan.ranks = actions_of_microbatches(plan.schedule, work, plan.clocks);
   return plan;
+}
+
+/// What is compared: alone, which is taken where nothing is shorter; as the rounds are packed; and in buckets, few or more.
+std::vector<std::vector<PipelineClock>> ways_to_pair(const PipelineWork& work, Interleave interleave) {
+  std::vector<std::vector<PipelineClock>> ways;
+  if (interleave == Interleave::automatic) ways.push_back(clocks_of(work, 1));
+  ways.push_back(clocks_of(work));
+  for (const double share : {0.5, 0.75}) {
+    std::vector<PipelineClock> bucketed = bucketed_clocks(work, share);
+    if (std::ranges::find(ways, bucketed) == ways.end() && bucketed != clocks_of(work, 1)) ways.push_back(std::move(bucketed));
+  }
+  return ways;
 }
 
 RankPlan plan_interleaved(std::vector<StepPlan> rounds, const PipelineWork& work, const RankPlanOptions& options) {
@@ -186,10 +198,10 @@ RankPlan plan_interleaved(std::vector<StepPlan> rounds, const PipelineWork& work
     if (lowest_stage(work, work.microbatches[microbatch]) > static_cast<int32_t>(stage)) own.backward.clear();
     return own;
   };
-  RankPlan plan = plan_clocks(work, graphs, most_in_a_clock, options);
-  if (options.interleave == Interleave::automatic) {
-    RankPlan alone = plan_clocks(work, graphs, 1, options);
-    if (alone.predicted.makespan_s <= plan.predicted.makespan_s) plan = std::move(alone);
+  RankPlan plan;
+  for (std::vector<PipelineClock>& clocks : ways_to_pair(work, options.interleave)) {
+    RankPlan other = plan_clocks(work, graphs, std::move(clocks), options);
+    if (plan.clocks.empty() || other.predicted.makespan_s < plan.predicted.makespan_s) plan = std::move(other);
   }
   plan.rounds = std::move(rounds);
   return plan;

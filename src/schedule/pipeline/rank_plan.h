@@ -59,8 +59,9 @@ struct RankPlanOptions {
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
   /// length. 0: no limit. Read by `automatic`, split, lorapp and muxtune.
   int32_t most_in_flight = 0;
-  /// Where ranks divide layers, not tokens, and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h),
-  /// `automatic` does so, or has each alone in its clock, whichever is predicted to take less time. `never` waits for every all-reduce.
+  /// Where ranks divide layers, not tokens, and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), in
+  /// the pairs as they are packed or of buckets (bucketed_clocks, share 1/2 and 3/4), whichever are predicted to take least time; `automatic` does so, or has
+  /// each alone in its clock. `never` waits for every all-reduce.
   Interleave interleave = Interleave::never;
   StageGraphsOf graphs;                   ///< read unless interleave is never
   StreamRates rates;                      ///< of all-reduces beside computation

@@ -59,6 +59,37 @@ TEST(BalancedBuckets, EqualBruteForceUpToSevenTasks) {
   }
 }
 
+/// The least imbalance of buckets of two tasks at most.
+double brute_force_pairs(const std::vector<double>& latencies, Buckets& buckets, size_t next) {
+  if (next == latencies.size()) {
+    const bool has_empty = std::ranges::any_of(buckets, [](const auto& bucket) { return bucket.empty(); });
+    return has_empty ? std::numeric_limits<double>::infinity() : imbalance(latencies, buckets);
+  }
+  double best = std::numeric_limits<double>::infinity();
+  for (std::vector<int32_t>& bucket : buckets) {
+    if (bucket.size() == 2) continue;
+    bucket.push_back(static_cast<int32_t>(next));
+    best = std::min(best, brute_force_pairs(latencies, buckets, next + 1));
+    bucket.pop_back();
+  }
+  return best;
+}
+
+TEST(BalancedPairs, EqualBruteForceUpToSevenTasks) {
+  for (uint64_t seed = 0; seed < 80; ++seed) {
+    Dice dice(seed);
+    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 7));
+    const auto tasks = static_cast<int64_t>(latencies.size());
+    const int64_t count = dice.between((tasks + 1) / 2, tasks);
+    const Buckets pairs = balanced_pairs(latencies, count);
+    expect_partition(pairs, latencies.size(), count);
+    Buckets empty(static_cast<size_t>(count));
+    EXPECT_NEAR(imbalance(latencies, pairs), brute_force_pairs(latencies, empty, 0), 1e-9) << seed;
+  }
+  EXPECT_THROW(balanced_pairs(std::vector<double>{1, 2, 3}, 1), InternalError);
+  EXPECT_THROW(balanced_pairs(std::vector<double>{1, 2, 3}, 4), InternalError);
+}
+
 TEST(BalancedBuckets, ByExchangeAreNearlyAsBalanced) {
   double exchanged = 0;
   double exact = 0;
