@@ -13,6 +13,7 @@
 #include "cli/evaluating/evaluated_run.h"
 #include "cli/evaluating/evaluation.h"
 #include "cli/inputs/adapted_model.h"
+#include "cli/outputs/output_file.h"
 #include "cli/terminal/interruption.h"
 #include "watch/terminal.h"
 
@@ -75,6 +76,7 @@ int evaluate(const EvaluateOptions& options) {
   std::optional<AtomicFile> answers;
   std::function<void(const std::string&)> write;
   if (!options.answers.empty()) {
+    check_output("--answers", options.answers, evaluation_output);
     answers.emplace(options.answers);
     write = [&](const std::string& line) { answers->append(line); };
   }

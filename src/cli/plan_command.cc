@@ -6,10 +6,10 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "base/quantity_text.h"
 #include "cli/commands.h"
 #include "cli/inputs/run_setup.h"
+#include "cli/outputs/output_file.h"
 #include "cli/planning/planning_setup.h"
 #include "cli/run/memory_check.h"
 #include "jobs/memory_size.h"
@@ -92,20 +92,28 @@ ReplicaRun simulated_replica(const PlanningResult& result, const ModelConfig& mo
   return std::move(prediction.runs.front());
 }
 
+void check_outputs(const PlanArguments& arguments) {
+  Diagnostics mistakes;
+  if (!arguments.output.empty()) check_output("--output", arguments.output, plan_output, mistakes);
+  if (!arguments.svg.empty()) check_output("--svg", arguments.svg, picture_output, mistakes);
+  if (!arguments.trace.empty()) check_output("--trace", arguments.trace, trace_output, mistakes);
+  mistakes.throw_if_any();
+}
+
 void write_pictures(const PlanArguments& arguments, const PlanningResult& result, const ModelConfig& model,
                     const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const MeasuredTimes* measured) {
   if (arguments.svg.empty() && arguments.trace.empty()) return;
   const ReplicaRun run = simulated_replica(result, model, cluster, jobs, measured, arguments.replica);
   const std::string title = fmt::format("replica {} of {}", arguments.replica, replicas_text(*result.plan()));
   if (!arguments.svg.empty()) {
-    write_file_atomically(arguments.svg, render_svg(run.schedule, run.simulation, {.title = title}));
+    write_output("--svg", arguments.svg, picture_output, render_svg(run.schedule, run.simulation, {.title = title}));
   }
-  if (!arguments.trace.empty())
-    write_file_atomically(arguments.trace, render_trace(run.schedule, run.simulation));
+  if (!arguments.trace.empty()) write_output("--trace", arguments.trace, trace_output, render_trace(run.schedule, run.simulation));
 }
 
 /// Exit code: 0 a plan was found; 2 nothing fits.
 int plan(const PlanArguments& arguments) {
+  check_outputs(arguments);
   PlanningSetup setup = read_planning_setup({.command = "plan",
                                              .jobs_file = arguments.jobs_file,
                                              .overrides = arguments.overrides,
@@ -162,8 +170,7 @@ int plan(const PlanArguments& arguments) {
     if (arguments.json) fmt::print(stderr, "No plan: nothing that was tried fits.\n{}", result.advice);
     return 2;
   }
-  if (!arguments.output.empty())
-    write_file_atomically(arguments.output, to_json(*result.plan()).dump(2) + "\n");
+  if (!arguments.output.empty()) write_output("--output", arguments.output, plan_output, to_json(*result.plan()).dump(2) + "\n");
   write_pictures(arguments, result, model, cluster, jobs, options.measured);
   return 0;
 }

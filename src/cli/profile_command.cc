@@ -11,10 +11,10 @@
 #include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/inputs/model_text.h"
 #include "cli/inputs/run_setup.h"
+#include "cli/outputs/output_file.h"
 #include "cli/planning/profile_fingerprint.h"
 #include "cli/terminal/number_checks.h"
 #include "engine/operator_profiler.h"
@@ -142,7 +142,7 @@ void profile_by_roofline(const ProfileArguments& arguments) {
   std::string dtype = arguments.dtype;
   if (dtype == "auto") dtype = device.flops.contains("bfloat16") ? "bfloat16" : "float32";
   const Profile result = roofline_profile(model, device, dtype);
-  write_file_atomically(arguments.output, to_json(result));
+  write_output("--output", arguments.output, profile_output, to_json(result));
   print_fits(result, MeasuredTimes(result, model, arguments.output));
   fmt::print("{}: {} on {}, by the roofline of {}; nothing was measured\n", arguments.output, dtype, result.fingerprint.device,
              arguments.cluster);
@@ -190,7 +190,7 @@ void profile(const ProfileArguments& arguments) {
     fmt::print(stderr, "sweep {} over {}, {:.0f} s\n", ++sweeps, counted(std::ssize(result.shapes), "shape"), elapsed());
   }
   result.operators = profiler.times();
-  write_file_atomically(arguments.output, to_json(result));
+  write_output("--output", arguments.output, profile_output, to_json(result));
   print_fits(result, MeasuredTimes(result, files.config, arguments.output));
   const std::string ranks = arguments.ranks > 1 ? fmt::format("{} ranks of ", arguments.ranks) : "";
   fmt::print("{}: {} on {}, {}, {}{}, {} in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
@@ -222,7 +222,10 @@ void add_profile_command(CLI::App& app) {
   CLI::Option* cluster = command->add_option("--cluster", arguments->cluster,
                                              "Cluster file: the roofline of its devices, in place of measuring one; for `cotune plan --profile`");
   for (CLI::Option* measured : {device, threads, ranks, seconds, portable}) cluster->excludes(measured);
-  command->callback([arguments] { arguments->cluster.empty() ? profile(*arguments) : profile_by_roofline(*arguments); });
+  command->callback([arguments] {
+    check_output("--output", arguments->output, profile_output);
+    arguments->cluster.empty() ? profile(*arguments) : profile_by_roofline(*arguments);
+  });
 }
 
 }  // namespace cotune

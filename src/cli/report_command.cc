@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "base/file.h"
 #include "cli/commands.h"
+#include "cli/outputs/output_file.h"
 #include "cli/terminal/output.h"
 #include "watch/run_log.h"
 #include "watch/run_page.h"
@@ -22,7 +22,7 @@ int write_report(const ReportArguments& arguments) {
   const RunLog log = read_run_log(arguments.run);
   const std::filesystem::path file =
       arguments.output.empty() ? std::filesystem::path(arguments.run) / "report.html" : std::filesystem::path(arguments.output);
-  write_file_atomically(file, run_page(log));
+  write_output("--output", file, report_output, run_page(log));
   print_line(fmt::format("wrote {}", file.string()));
   return output_failed() ? 1 : 0;
 }

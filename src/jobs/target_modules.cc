@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "jobs/module_pattern.h"
@@ -128,10 +130,15 @@ class Resolver {
   }
 
   void check_layers() {
-    for (int64_t layer : adapter_.layers_to_transform) {
-      if (layer >= 0 && layer < layer_count_) continue;
-      add("layers_to_transform", fmt::format("must be layers from 0 to {} of this model, got {}", layer_count_ - 1, layer));
-    }
+    std::vector<int64_t> absent;
+    std::ranges::copy_if(adapter_.layers_to_transform, std::back_inserter(absent),
+                         [&](int64_t layer) { return layer < 0 || layer >= layer_count_; });
+    if (absent.empty()) return;
+    constexpr size_t most_named = 8;
+    const size_t more = absent.size() - std::min(absent.size(), most_named);
+    absent.resize(absent.size() - more);
+    add("layers_to_transform", fmt::format("must be layers from 0 to {} of this model, which has {}; got {}{}", layer_count_ - 1,
+                                           counted(layer_count_, "layer"), fmt::join(absent, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }
 
   void report_unused(const char* field, const std::vector<std::string>& entries, const std::vector<bool>& used) {

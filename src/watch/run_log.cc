@@ -168,7 +168,9 @@ void reading(const std::string& place, Read read) {
   try {
     read();
   } catch (const Json::exception& error) {
-    throw_user_error("{}: is not as `cotune train` writes it: {}", place, error.what());
+    const std::string_view what = error.what();  // "[json.exception.parse_error.101] parse error at …"
+    const size_t id = what.find("] ");
+    throw_user_error("{}: is not as `cotune train` writes it: {}", place, what.substr(id == std::string_view::npos ? 0 : id + 2));
   }
 }
 

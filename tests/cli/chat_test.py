@@ -155,9 +155,10 @@ class OnATerminal(Chats):
         self.say(program, "x" * 600 + "\n", 1)
         self.say(program, "/nothing\n", 2)
         self.say(program, "half a mess\x03", 3)
-        self.say(program, "One?\n", 4)
+        self.say(program, "One?\x1b[D\x1bOA\x1b[1;5C\n", 4)  # arrow keys
         self.say(program, "\x04", 5)
         self.assertEqual(program.end(), 0)
+        self.assertEqual(self.messages()[0][1], "One?")
         for text in ("/help lists what else can be said", "tokens; the model's context holds 512", "there is no command /nothing",
                      "(Ctrl-D ends the program)"):
             self.assertIn(text, program.screen.normal.replace("\r", ""))

@@ -313,7 +313,7 @@ class Mistakes(Evaluates):
     def test_an_interruption_leaves_the_old_answers(self):
         self.write([{"prompt": "x" * 400, "completion": "y" * 100}] * 3000)
         answers = self.path / "answers.jsonl"
-        answers.write_text("old\n")
+        answers.write_text(old := '{"data": "old"}\n')
         process = self.start_program("evaluate", "--model", self.model, "--dtype", "f64", "--data", self.data, "--exact-match",
                                      "--answers", answers)
         while not any(path.name != "answers.jsonl" for path in self.path.glob("*answers*")) and process.poll() is None:
@@ -326,7 +326,7 @@ class Mistakes(Evaluates):
                 continue
         process.communicate()
         self.assertIn(process.returncode, (130, -signal.SIGINT))
-        self.assertEqual(answers.read_text(), "old\n")
+        self.assertEqual(answers.read_text(), old)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ TEST(TargetModules, ThatMatchNothingAreAMistake) {
   EXPECT_EQ(mistake({.target_modules = {"q_proj"}, .exclude_modules = {"q_proj"}}),
             place + "target_modules: nothing is left to adapt" + accepted);
   EXPECT_EQ(mistake({.layers_to_transform = {1, 3}}),
-            place + "layers_to_transform: must be layers from 0 to 2 of this model, got 3");
+            place + "layers_to_transform: must be layers from 0 to 2 of this model, which has 3 layers; got 3");
   EXPECT_EQ(mistake({.rank_pattern = {{"up_proj", 4}}}),
             place + "rank_pattern: `up_proj` matches none of the job's target modules");
   EXPECT_EQ(mistake({.alpha_pattern = {{"layers.9.*", 4}}}),

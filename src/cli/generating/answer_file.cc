@@ -63,6 +63,7 @@ StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std:
   const std::filesystem::path folder = std::filesystem::absolute(path_).parent_path();
   if (!std::filesystem::is_directory(folder)) throw_user_error("{}: there is no folder {}", path_.string(), folder.string());
   const bool is_there = std::filesystem::exists(path_);
+  if (is_there && !std::filesystem::is_regular_file(path_)) throw_user_error("{}: is no regular file", path_.string());
   if (is_there && start == Start::fresh) {
     throw_user_error("{}: is there already: --resume gives the answers that it lacks, --overwrite begins it anew", path_.string());
   }

@@ -13,6 +13,24 @@ namespace {
 
 constexpr std::string_view quotes = "\"\"\"";
 
+/// A terminal's line without what its arrow and function keys send: ESC [ … letter, ESC O letter.
+std::string without_keys(const std::string& line) {
+  std::string text;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != '\x1b') {
+      text += line[i];
+      continue;
+    }
+    if (i + 1 < line.size() && line[i + 1] == 'O') {
+      i += 2;
+    } else if (i + 1 < line.size() && line[i + 1] == '[') {
+      i += 2;
+      while (i < line.size() && (line[i] < '@' || line[i] > '~')) ++i;
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<std::string> ChatInput::line(const char* prompt) {
@@ -37,7 +55,7 @@ std::optional<std::string> ChatInput::line(const char* prompt) {
   std::string text = read_.substr(0, end);
   read_.erase(0, end == std::string::npos ? end : end + 1);
   if (text.ends_with('\r')) text.pop_back();
-  return text;
+  return shows_prompt_ ? without_keys(text) : text;
 }
 
 std::optional<std::string> ChatInput::next() {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/counted.h"
 #include "base/diagnostics.h"
@@ -27,6 +28,7 @@ constexpr const char* help = R"(/new              begin a new conversation
 /system TEXT      another system message from here on; without TEXT none
 /adapter NAME     go on with one adapter; /adapter all: with all of them again
 /save FILE        keep the conversation in a file, as --session does
+/exit             end the program, as Ctrl-D does; /quit and /bye too
 /help             this list
 """               lines up to the next """ are one message; so are lines that end in \
 Ctrl-C ends an answer, Ctrl-D the program. A message that begins with / is written with a space before it.
@@ -60,11 +62,14 @@ class Chat {
     answering_.begin();
     for (size_t i = 0; i < sides_.size(); ++i) sides_[i].memory = CachedSequence(model_.adapter(i));
     if (is_terminal_) greet();
-    while (true) {
+    bool is_told_to_end = false;
+    while (!is_told_to_end) {
       catch_interruption();
       const std::optional<std::string> said = input_.next();
       if (!said) break;
       if (said->empty()) continue;
+      is_told_to_end = *said == "/exit" || *said == "/quit" || *said == "/bye";
+      if (is_told_to_end) continue;
       try {
         hear(*said);
       } catch (const UserError& error) {  // too long for the context, refused by the template, no such command, …
@@ -75,7 +80,7 @@ class Chat {
         write_to_standard_error(fmt::format("{}\n", error.what()));
       }
     }
-    if (is_terminal_) write_to_standard_error("\n");
+    if (is_terminal_ && !is_told_to_end) write_to_standard_error("\n");
     return asked_to_end() || input_.was_interrupted() ? interrupted_exit_code : 0;
   }
 
@@ -162,6 +167,16 @@ class Chat {
     write_session(path, session);
   }
 
+  /// What is there and was not saved by this chat might be anything, training data among it, which look alike.
+  void save_as(const std::filesystem::path& path) {
+    const bool is_own = saved_.contains(path.string()) || path == options_.session;
+    if (!is_own && std::filesystem::exists(path)) {
+      throw_user_error("/save: {} is there already; name another file, or go on with it by --session", path.string());
+    }
+    save(path);
+    saved_.insert(path.string());
+  }
+
   void choose_speakers(const std::string& name) {
     std::vector<std::string> names;
     for (size_t i = 0; i < sides_.size(); ++i) names.push_back(model_.name(i));
@@ -198,7 +213,7 @@ class Chat {
       choose_speakers(rest);
     } else if (command == "/save") {
       if (rest.empty()) throw_user_error("/save: expected the name of a file");
-      save(rest);
+      save_as(rest);
       if (is_terminal_) fmt::print("kept in {}\n", rest);
     } else if (command == "/help") {
       fmt::print("{}", help);
@@ -218,6 +233,7 @@ class Chat {
   std::map<std::string, Conversation> others_;   ///< of the session's file, of adapters that are not here
   nlohmann::ordered_json record_ = nlohmann::ordered_json::object();  ///< of the session's file, with what else stands in it
   nlohmann::ordered_json tools_;                 ///< of the record; null: none
+  std::set<std::string> saved_;                  ///< files that /save has made
   uint64_t retries_ = 0;                         ///< of the newest message
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <utility>
@@ -83,6 +84,10 @@ class PromptAnswers {
         std::fflush(stdout);
       });
       return;
+    }
+    std::error_code unknown;
+    if (std::filesystem::equivalent(options_.output, options_.prompts, unknown)) {
+      throw_user_error("--output: {} is the file of the prompts; name another one", options_.output);
     }
     std::vector<std::string> names;
     for (size_t i = 0; i < model_.adapter_count(); ++i) names.push_back(model_.name(i));

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/file.h"
+#include "cli/outputs/output_file.h"
 #include "cli/planning/planning_setup.h"
 #include "cluster/instance_plan.h"
 #include "cluster/plan_study.h"
@@ -45,15 +45,15 @@ SimulatedPlan plan_of_instance(const StepArguments& arguments, const PlanningSet
 
 /// `replica-0.svg`; `replica-0-JOB.svg` where jobs go one after the other.
 void write_pictures(const StepArguments& arguments, const PlanStudy& study, const Plan& plan) {
-  if (!arguments.perfetto.empty()) write_file_atomically(arguments.perfetto, render_trace(study, plan));
+  if (!arguments.perfetto.empty()) write_output("--perfetto", arguments.perfetto, trace_output, render_trace(study, plan));
   if (arguments.svg.empty()) return;
   fs::create_directories(arguments.svg);
   for (size_t r = 0; r < study.replicas.size(); ++r) {
     for (const StudiedRun& each : study.replicas[r].runs) {
       const std::string suffix = each.name.empty() ? "" : "-" + each.name;
       const std::string title = fmt::format("replica {} of {}{}", r, replicas_text(plan), each.name.empty() ? "" : ", job " + each.name);
-      write_file_atomically(fs::path(arguments.svg) / fmt::format("replica-{}{}.svg", r, suffix),
-                            render_svg(each.run.schedule, each.run.simulation, {.title = title}));
+      write_output("--svg", fs::path(arguments.svg) / fmt::format("replica-{}{}.svg", r, suffix), picture_output,
+                   render_svg(each.run.schedule, each.run.simulation, {.title = title}));
     }
   }
 }
@@ -61,6 +61,7 @@ void write_pictures(const StepArguments& arguments, const PlanStudy& study, cons
 }  // namespace
 
 void simulate_step(const StepArguments& arguments) {
+  if (!arguments.perfetto.empty()) check_output("--perfetto", arguments.perfetto, trace_output);
   Disturbances slow;
   for (const std::string& each : arguments.slow) slow.stages.push_back(parse_slowdown(each));
   for (const std::string& each : arguments.slow_links) slow.links.push_back(parse_slow_link(each));

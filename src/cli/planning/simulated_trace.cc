@@ -9,7 +9,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "base/file.h"
+#include "cli/outputs/output_file.h"
 #include "cluster/philly_trace.h"
 #include "cluster/replanned_trace.h"
 #include "cluster/trace_charts.h"
@@ -20,6 +20,24 @@
 
 namespace cotune {
 namespace {
+
+constexpr OutputKind trace_csv{"a trace of jobs", "arrival_min,"};
+constexpr OutputKind policies_csv{"a table of policies", "policy,sharing,"};
+constexpr OutputKind replans_csv{"a table of moves", "moves_when,"};
+constexpr OutputKind jobs_csv_output{"a table of jobs", "job,tenant,kind,"};
+constexpr OutputKind rates_output{"a table of rates", R"({"alone_s":)"};
+
+void check_outputs(const TraceArguments& arguments) {
+  Diagnostics mistakes;
+  const auto check = [&](const char* option, const std::string& file, const OutputKind& kind) {
+    if (!file.empty()) check_output(option, file, kind, mistakes);
+  };
+  check("--save-trace", arguments.save_trace, trace_csv);
+  check("--csv", arguments.csv, arguments.replan ? replans_csv : policies_csv);
+  check("--jobs-csv", arguments.jobs_csv, jobs_csv_output);
+  check("--save-rates", arguments.save_rates, rates_output);
+  mistakes.throw_if_any();
+}
 
 namespace fs = std::filesystem;
 
@@ -82,10 +100,10 @@ void write_charts(const fs::path& folder, const Trace& trace, const std::vector<
     charted.push_back({each.summary.policy + ", " + each.summary.sharing, &trace, &each.simulation});
     summaries.push_back(each.summary);
   }
-  write_file_atomically(folder / "completion.svg", completion_chart(charted));
-  write_file_atomically(folder / "timeline.svg", timeline_chart(charted));
-  write_file_atomically(folder / "summary.svg", summary_chart(summaries));
-  if (trace.tenants.size() > 1) write_file_atomically(folder / "tenants.svg", tenant_chart(summaries));
+  write_output("--svg", folder / "completion.svg", picture_output, completion_chart(charted));
+  write_output("--svg", folder / "timeline.svg", picture_output, timeline_chart(charted));
+  write_output("--svg", folder / "summary.svg", picture_output, summary_chart(summaries));
+  if (trace.tenants.size() > 1) write_output("--svg", folder / "tenants.svg", picture_output, tenant_chart(summaries));
 }
 
 InstancesOfCluster instances_for(const TraceArguments& arguments) {
@@ -122,7 +140,7 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
 void simulate_replanning(const TraceArguments& arguments) {
   const InstancesOfCluster instances = instances_for(arguments);
   const Trace trace = trace_of(arguments, instances.spec.model);
-  if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
+  if (!arguments.save_trace.empty()) write_output("--save-trace", arguments.save_trace, trace_csv, to_csv(trace));
   const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
   const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
   ReplanSettings settings{.dtype = instances.spec.machine.dtype};
@@ -130,7 +148,7 @@ void simulate_replanning(const TraceArguments& arguments) {
   const MoveRule rules[] = {MoveRule::when_forced, MoveRule::always, MoveRule::when_it_pays};
   const std::vector<ReplannedTrace> results =
       replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings, rules);
-  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(results, trace));
+  if (!arguments.csv.empty()) write_output("--csv", arguments.csv, replans_csv, to_csv(results, trace));
   if (!arguments.json) {
     fmt::print("{}", to_text(results, trace));
     return;
@@ -143,19 +161,20 @@ void simulate_replanning(const TraceArguments& arguments) {
 }  // namespace
 
 void simulate_trace_command(const TraceArguments& arguments) {
+  check_outputs(arguments);
   if (arguments.replan) return simulate_replanning(arguments);
   const StudySettings settings = study_settings(arguments);
   refuse_without_effect(arguments, settings);
   const InstancesOfCluster instances = instances_for(arguments);
   const Trace trace = trace_of(arguments, instances.spec.model);
-  if (!arguments.save_trace.empty()) write_file_atomically(arguments.save_trace, to_csv(trace));
+  if (!arguments.save_trace.empty()) write_output("--save-trace", arguments.save_trace, trace_csv, to_csv(trace));
   const std::vector<StudyResult> results = run_study(trace, instances, settings, [&](const StudyResult& each) {
     if (arguments.compare && !arguments.json) fmt::print(stderr, "{}, {}: {}\n", each.summary.policy, each.summary.sharing, each.summary.rates);
   });
   std::vector<TraceSummary> summaries;
   for (const StudyResult& each : results) summaries.push_back(each.summary);
-  if (!arguments.csv.empty()) write_file_atomically(arguments.csv, to_csv(summaries));
-  if (!arguments.jobs_csv.empty()) write_file_atomically(arguments.jobs_csv, jobs_csv(trace, results.front().simulation));
+  if (!arguments.csv.empty()) write_output("--csv", arguments.csv, policies_csv, to_csv(summaries));
+  if (!arguments.jobs_csv.empty()) write_output("--jobs-csv", arguments.jobs_csv, jobs_csv_output, jobs_csv(trace, results.front().simulation));
   if (!arguments.svg.empty()) write_charts(arguments.svg, trace, results);
   if (!arguments.json) {
     fmt::print("{}", to_text(summaries));

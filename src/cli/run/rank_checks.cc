@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/counted.h"
-#include "cli/run/trace_file.h"
+#include "cli/outputs/output_file.h"
 #include "jobs/enum_names.h"
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
@@ -72,12 +72,12 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
 
 void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
   if (run.ranks == 1) mistakes.add("--rank-trace", 0, "", "belongs to several ranks, and run.ranks is 1: --trace is of one");
-  check_trace_file("--rank-trace", file, mistakes);
+  check_output("--rank-trace", file, trace_output, mistakes);
 }
 
 void check_run_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
   if (run.ranks > 1) mistakes.add("--trace", 0, "", fmt::format("is of one rank, and run.ranks is {}: --rank-trace is of several", run.ranks));
-  check_trace_file("--trace", file, mistakes);
+  check_output("--trace", file, trace_output, mistakes);
 }
 
 }  // namespace cotune
