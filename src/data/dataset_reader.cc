@@ -18,40 +18,50 @@
 namespace cotune {
 namespace {
 
-/// The format of a record, or a RecordError when it is not the file's.
-DataFormat checked_format(const nlohmann::ordered_json& record, int line, const DataSpec& spec,
-                          FileReport& report) {
-  if (!record.is_object())
-    throw RecordError("", fmt::format("expected an object, found {}", record.type_name()));
-  const DataFormat found = format_of(record);
-  if (report.format == DataFormat::automatic && found != DataFormat::automatic) {
-    report.format = found;
-    report.format_line = line;
-  }
-  if (report.format == DataFormat::automatic ||
-      (spec.format == DataFormat::automatic && found != report.format)) {
-    std::string names;
-    for (const auto& [name, value] : record.items()) {
-      if (names.size() > 100) {
-        names += ", …";
-        break;
-      }
-      names += (names.empty() ? "" : ", ") + name;
-    }
-    const std::string reason = report.format_line > 0
-                                   ? fmt::format(", as in line {}: a file has one format", report.format_line)
-                                   : "";
-    throw RecordError("", fmt::format("expected the fields {}{}; found {}", format_fields(report.format),
-                                      reason, names.empty() ? "none" : names));
-  }
-  return report.format;
-}
-
 struct RawRecord {
   std::string text;
   int line = 0;
   bool too_long = false, repaired = false;
+  std::vector<std::string> nulls;
 };
+
+/// Up to about 100 characters of the fields that a record has, and of those that it has none of because they are null.
+std::string fields_found(const nlohmann::ordered_json& record, const std::vector<std::string>& nulls) {
+  std::vector<std::string> found;
+  for (const auto& [name, value] : record.items()) found.push_back(name);
+  for (const std::string& name : nulls) found.push_back(name + " (null)");
+  std::string names;
+  for (const std::string& name : found) {
+    if (names.size() > 100) return names + ", …";
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return names.empty() ? "none" : names;
+}
+
+/// The format of a record, or a RecordError when it is not the file's. unit: RecordLines::unit.
+DataFormat checked_format(const nlohmann::ordered_json& record, const RawRecord& raw, std::string_view unit, const DataSpec& spec,
+                          FileReport& report) {
+  if (!record.is_object())
+    throw RecordError("", fmt::format("expected an object, found {}", record.type_name()));
+  for (const std::string_view name : required_fields(report.format)) {
+    if (std::find(raw.nulls.begin(), raw.nulls.end(), name) == raw.nulls.end()) continue;
+    throw RecordError(std::string(name), fmt::format("is null; expected {} in every {}", format_fields(report.format), unit));
+  }
+  const DataFormat found = format_of(record);
+  if (report.format == DataFormat::automatic && found != DataFormat::automatic) {
+    report.format = found;
+    report.format_line = raw.line;
+  }
+  if (report.format == DataFormat::automatic ||
+      (spec.format == DataFormat::automatic && found != report.format)) {
+    const std::string reason = report.format_line > 0
+                                   ? fmt::format(", as in {} {}: a file has one format", unit, report.format_line)
+                                   : "";
+    throw RecordError("", fmt::format("expected the fields {}{}; found {}", format_fields(report.format), reason,
+                                      fields_found(record, raw.nulls)));
+  }
+  return report.format;
+}
 
 /// What became of a record: what was made of it, or its mistake.
 template <typename Made>
@@ -80,7 +90,7 @@ class RecordWalk {
   using Take = std::function<bool(Made&& made, int line, FileReport& report)>;
 
   RecordWalk(RecordLines& lines, const std::string& name, const DataSpec& spec, Diagnostics& diagnostics, Make make, Take take)
-      : lines_(lines), name_(name), spec_(spec), diagnostics_(diagnostics), mistakes_(name, diagnostics), make_(std::move(make)),
+      : lines_(lines), name_(name), spec_(spec), diagnostics_(diagnostics), mistakes_(name, diagnostics, lines.unit()), make_(std::move(make)),
         take_(std::move(take)) {
     report_.file = name;
     report_.format = spec.format;
@@ -109,7 +119,7 @@ class RecordWalk {
   }
 
  private:
-  RawRecord this_record() const { return {lines_.text(), lines_.line(), lines_.too_long(), lines_.repaired()}; }
+  RawRecord this_record() const { return {lines_.text(), lines_.line(), lines_.too_long(), lines_.repaired(), lines_.nulls()}; }
 
   static Outcome<Made> list_of_records(const RawRecord& raw) {
     return {.line = raw.line, .repaired = raw.repaired, .made = {}, .field = {},
@@ -168,10 +178,10 @@ class RecordWalk {
     Outcome<Made> outcome{.line = raw.line, .repaired = raw.repaired, .made = {}, .field = {}, .mistake = {}};
     try {
       if (raw.too_long) {
-        throw RecordError("", fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
+        throw RecordError("", fmt::format("the {} is longer than {} MiB", lines_.unit(), RecordLines::max_line_bytes >> 20));
       }
       const nlohmann::ordered_json record = parse_json_line(raw.text);
-      const DataFormat format = checked_format(record, raw.line, spec_, report);
+      const DataFormat format = checked_format(record, raw, lines_.unit(), spec_, report);
       outcome.made = make_(record, format);
     } catch (const RecordError& error) {
       outcome.field = error.field();

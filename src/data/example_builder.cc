@@ -178,6 +178,22 @@ std::string_view format_fields(DataFormat format) {
   return "messages; or conversations; or prompt and completion; or instruction, input (optional) and output; or text; or input_ids and labels";
 }
 
+std::span<const std::string_view> required_fields(DataFormat format) {
+  static constexpr std::array<std::string_view, 2> completion = {"prompt", "completion"}, alpaca = {"instruction", "output"},
+                                                   tokens = {"input_ids", "labels"};
+  static constexpr std::array<std::string_view, 1> messages = {"messages"}, sharegpt = {"conversations"}, text = {"text"};
+  switch (format) {
+    case DataFormat::messages: return messages;
+    case DataFormat::sharegpt: return sharegpt;
+    case DataFormat::completion: return completion;
+    case DataFormat::alpaca: return alpaca;
+    case DataFormat::text: return text;
+    case DataFormat::tokens: return tokens;
+    case DataFormat::automatic: break;
+  }
+  return {};
+}
+
 const std::vector<std::string>& record_fields() {
   static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "prompt",    "completion",
                                                   "instruction", "input",      "output", "text",  "input_ids", "labels"};

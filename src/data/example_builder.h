@@ -21,6 +21,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/example.h"
@@ -34,6 +35,8 @@ namespace cotune {
 DataFormat format_of(const nlohmann::ordered_json& record);
 /// `messages`, `prompt and completion`, …: for messages to users.
 std::string_view format_fields(DataFormat format);
+/// Those that every record of a format has; of automatic none.
+std::span<const std::string_view> required_fields(DataFormat format);
 /// Every field that some format reads; others are ignored.
 const std::vector<std::string>& record_fields();
 

@@ -112,15 +112,22 @@ class ParquetRows : public RecordLines {
     return true;
   }
 
+  std::string_view unit() const override { return "row"; }
   double part_read() const override { return row_count_ > 0 ? static_cast<double>(line_) / static_cast<double>(row_count_) : 1; }
 
  private:
-  nlohmann::ordered_json record() const {
+  nlohmann::ordered_json record() {
     size_t left_bytes = max_line_bytes;
+    nulls_.clear();
     nlohmann::ordered_json record = nlohmann::ordered_json::object();
     for (int i = 0; i < batch_->num_columns(); ++i) {
       const arrow::Array& column = *batch_->column(i);
-      if (!column.IsNull(row_)) record[batch_->schema()->field(i)->name()] = json_of(column, row_, left_bytes);
+      const std::string& name = batch_->schema()->field(i)->name();
+      if (column.IsNull(row_)) {
+        nulls_.push_back(name);
+      } else {
+        record[name] = json_of(column, row_, left_bytes);
+      }
     }
     return record;
   }

@@ -63,7 +63,7 @@ class AllMistakes(Check):
         lines = self.refused(jobs).splitlines()
         self.assertEqual(len(lines), 4, lines)
         self.assertRegex(lines[0], r"broken\.jsonl:1: holds token 999, but the model's vocabulary has 160")
-        self.assertRegex(lines[-1], r"broken\.jsonl:10: and 7 more such lines")
+        self.assertRegex(lines[-1], r"broken\.jsonl:10: and 7 more such examples")
 
     def test_of_options_that_would_do_nothing(self):
         template = self.path / "chat.jinja"

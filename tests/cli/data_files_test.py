@@ -275,17 +275,34 @@ class DataFiles(ProgramTest):
         pyarrow.parquet.write_table(pyarrow.table({"text": [b"bytes"]}), self.path / "bytes.parquet")
         self.assertIn("bytes.parquet: column `text` holds binary, which is no text, number or list of them", self.refused("train: bytes.parquet"))
         pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a", None], "completion": ["b", "c"]}), self.path / "null.parquet")
-        self.assertIn("null.parquet:2: expected the fields prompt and completion", self.refused("train: null.parquet"))
+        self.assertIn("null.parquet:2: prompt: is null; expected prompt and completion in every row\n", self.refused("train: null.parquet"))
+        self.assertIn("null.parquet:2: prompt: is null; expected", self.refused("train: null.parquet, format: completion"))
         whole = (self.path / "null.parquet").read_bytes()
         (self.path / "cut.parquet").write_bytes(whole[:len(whole) // 2])
         self.assertIn("cut.parquet: cannot be read as Parquet: ", self.refused("train: cut.parquet"))
+
+    @needs.required("pyarrow")
+    def test_what_parquet_holds_is_called_rows(self):
+        columns = {"text": ["a", "b", None, None, None, None, None], "prompt": [None, None] + ["x"] * 5}
+        pyarrow.parquet.write_table(pyarrow.table(columns), self.path / "rows.parquet")
+        errors = self.refused("train: rows.parquet")
+        self.assertIn("rows.parquet:3: text: is null; expected text in every row\n", errors)
+        self.assertIn("rows.parquet:7: and 2 more such rows, this is the last\n", errors)
+        self.assertNotIn("line", errors)
+        columns = {"prompt": [None, "a"], "completion": ["c", "b"], "text": [None, "d"]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), self.path / "rows.parquet")
+        self.assertRegex(self.refused("train: rows.parquet"), r"rows\.parquet:1: expected the fields messages; .*; found completion, prompt \(null\), text \(null\)\n")
+        columns = {"prompt": ["a", "b"], "completion": ["c", "b"], "messages": [None, [{"role": "user", "content": "d"}]]}
+        pyarrow.parquet.write_table(pyarrow.table(columns), self.path / "rows.parquet")
+        self.assertIn("rows.parquet:2: expected the fields prompt and completion, as in row 1: a file has one format; found ",
+                      self.refused("train: rows.parquet"))
 
     @needs.required("pyarrow")
     def test_parquet_rows_longer_than_a_line_may_be_are_named(self):
         offsets = pyarrow.array([0, 4, 20_000_004, 20_000_008], pyarrow.int32())
         tokens = pyarrow.ListArray.from_arrays(offsets, pyarrow.nulls(20_000_008, pyarrow.int8()).fill_null(1))
         pyarrow.parquet.write_table(pyarrow.table({"input_ids": tokens, "labels": tokens}), self.path / "long.parquet", compression="zstd")
-        self.assertIn("long.parquet:2: the line is longer than 64 MiB", self.refused("train: long.parquet"))
+        self.assertIn("long.parquet:2: the row is longer than 64 MiB", self.refused("train: long.parquet"))
 
     @needs.required("pyarrow")
     def test_a_text_that_parquet_repeats_is_in_memory_once(self):

@@ -283,7 +283,7 @@ class Mistakes(Evaluates):
         self.write([{"prompt": f"{i}", "completion": f"answer {i}"} for i in range(50)])
         errors = self.refused("--data", self.data, "--choices", "yes,no").splitlines()
         self.assertEqual(sum("--choices: expected one of yes, no" in line for line in errors), 20)
-        self.assertRegex(errors[-1], r"data\.jsonl:50: and 30 more such lines, this is the last$")
+        self.assertRegex(errors[-1], r"data\.jsonl:50: and 30 more such examples, this is the last$")
         self.write([{"question": "a", "choices": ["x"], "answer": 0}] * 50)
         errors = self.refused("--data", self.data).splitlines()
         self.assertEqual(sum("choices: expected at least two" in line for line in errors), 3)

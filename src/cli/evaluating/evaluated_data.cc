@@ -96,12 +96,12 @@ void add(TokenisedChoices tokens, std::vector<std::string> texts, size_t answer,
 
 ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& options, const AdaptedModel& model, Diagnostics& diagnostics) {
   ChoiceQuestions questions;
-  RecordMistakes mistakes(path, diagnostics);
   DataFile file(path, choice_fields());
   RecordLines& lines = file.lines();
+  RecordMistakes mistakes(path, diagnostics, lines.unit());
   while (lines.next()) {
     try {
-      if (lines.too_long()) throw RecordError("", fmt::format("the line is longer than {} MiB", RecordLines::max_line_bytes >> 20));
+      if (lines.too_long()) throw RecordError("", fmt::format("the {} is longer than {} MiB", lines.unit(), RecordLines::max_line_bytes >> 20));
       ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
       TokenisedChoices tokens = tokens_of(model, record, options);
       check_lengths(tokens, model.files().config.context_length);
@@ -160,7 +160,7 @@ ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& opt
       add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), answered.line(i), questions);
     } catch (const RecordError& error) {
       const std::string& source = answered.source(i);
-      mistakes.try_emplace(source, source, diagnostics).first->second.add(answered.line(i), error.field(), error.what());
+      mistakes.try_emplace(source, source, diagnostics, "example").first->second.add(answered.line(i), error.field(), error.what());
     }
   }
   for (auto& [source, of_source] : mistakes) of_source.finish();

@@ -43,7 +43,7 @@ void check_vocabulary(const Dataset& dataset, const ModelConfig& config, Diagnos
   }
   if (count > most) {
     mistakes.add(last_file, last, "",
-                 fmt::format("and {} more such lines, this is the last", count - most));
+                 fmt::format("and {} more such examples, this is the last", count - most));
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace cotune {
 
@@ -15,13 +17,18 @@ class RecordLines {
   virtual bool next() = 0;
   /// How many of all records there have been, [0, 1]; -1: their number is not known before the end.
   virtual double part_read() const { return -1; }
+  /// What a record is in the file: `line`, or `row` of Parquet.
+  virtual std::string_view unit() const { return "line"; }
   const std::string& text() const { return text_; }
+  /// Columns that are null in this row of Parquet: text() has no such fields.
+  const std::vector<std::string>& nulls() const { return nulls_; }
   int line() const { return line_; }            ///< from 1; of Parquet the row
   bool too_long() const { return too_long_; }   ///< longer than max_line_bytes: text() holds its beginning
   bool repaired() const { return repaired_; }   ///< some bytes were not UTF-8
 
  protected:
   std::string text_;
+  std::vector<std::string> nulls_;
   int line_ = 0;
   bool too_long_ = false;
   bool repaired_ = false;
