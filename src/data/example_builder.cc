@@ -7,70 +7,12 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "data/records/alpaca.h"
-#include "data/records/jsonl.h"
-#include "data/records/sharegpt.h"
+#include "data/records/chat_record.h"
 
 namespace cotune {
 namespace {
 
 using nlohmann::ordered_json;
-
-void check_tool_calls(const ordered_json& calls, const std::string& place) {
-  if (!calls.is_array()) throw RecordError(place, fmt::format("expected a list of calls, found {}", type_of(calls)));
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const ordered_json& call = calls[i].is_object() && calls[i].contains("function") ? calls[i]["function"] : calls[i];
-    if (call.is_object() && call.contains("name") && call["name"].is_string()) continue;
-    throw RecordError(fmt::format("{}[{}]", place, i),
-                      "expected {\"type\": \"function\", \"function\": {\"name\": …, \"arguments\": …}}");
-  }
-}
-
-void check_message(const ordered_json& message, const std::string& place) {
-  static constexpr std::array<std::string_view, 7> roles = {"system", "developer",    "user",     "assistant",
-                                                            "tool",   "tool_results", "ipython"};
-  if (!message.is_object()) throw RecordError(place, fmt::format("expected an object, found {}", type_of(message)));
-  const auto role = message.find("role");
-  if (role == message.end()) throw RecordError(place + ".role", "missing; expected a string");
-  if (!role->is_string() ||
-      std::find(roles.begin(), roles.end(), role->get_ref<const std::string&>()) == roles.end()) {
-    throw RecordError(place + ".role", fmt::format("expected one of {}; found {}", fmt::join(roles, ", "),
-                                                   role->is_string() ? role->dump() : type_of(*role)));
-  }
-  const auto content = message.find("content");
-  const bool has_calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
-  if (has_calls) check_tool_calls(message["tool_calls"], place + ".tool_calls");
-  if (content == message.end() || content->is_null()) {
-    if (!has_calls) {
-      throw RecordError(place + ".content", content == message.end() ? "missing; expected a string"
-                                                                     : "expected a string, found null");
-    }
-  } else if (!content->is_string()) {
-    throw RecordError(place + ".content", fmt::format("expected a string, found {}", type_of(*content)));
-  }
-  const auto weight = message.find("weight");
-  if (weight != message.end() && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
-    throw RecordError(place + ".weight", fmt::format("expected 0 or 1, found {}", type_of(*weight)));
-  }
-}
-
-ordered_json tools_in(const std::string& text) {
-  try {
-    return parse_json_line(text);
-  } catch (const std::runtime_error& error) {
-    throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found a string: {}", error.what()));
-  }
-}
-
-void check_chat(const ordered_json& record) {
-  const auto messages = record.find("messages");
-  if (messages == record.end()) throw RecordError("messages", "missing; expected a list of messages");
-  if (!messages->is_array() || messages->empty()) {
-    throw RecordError("messages", fmt::format("expected a list of at least one message, found {}",
-                                              messages->is_array() ? "an empty one" : type_of(*messages)));
-  }
-  for (size_t i = 0; i < messages->size(); ++i) check_message((*messages)[i], fmt::format("messages[{}]", i));
-  tools_of_chat(record);
-}
 
 bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
@@ -129,19 +71,6 @@ void append_stretch(const TrainingText& text, size_t begin, size_t end, const Te
 }
 
 }  // namespace
-
-ordered_json tools_of_chat(const ordered_json& record) {
-  const auto found = record.find("tools");
-  if (found == record.end() || found->is_null()) return nullptr;
-  if (found->is_array()) return *found;
-  if (found->is_string()) {
-    const auto& text = found->get_ref<const std::string&>();
-    if (text.empty()) return nullptr;
-    ordered_json tools = tools_in(text);
-    if (tools.is_array()) return tools.empty() ? ordered_json() : std::move(tools);
-  }
-  throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
-}
 
 void encode_training_text(const TrainingText& text, const TextEncoder& encoder, Example& example) {
   size_t at = 0;
@@ -208,10 +137,8 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
   Example example;
   switch (format) {
     case DataFormat::messages:
-      example = build_chat(record);
-      break;
     case DataFormat::sharegpt:
-      example = build_chat(messages_of_sharegpt(record));
+      example = build_chat(chat_of(record, format));
       break;
     case DataFormat::completion:
       example = build_completion(string_field(record, "prompt"), string_field(record, "completion"));
@@ -234,15 +161,15 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
 }
 
 LeftOut ExampleBuilder::left_out(const ordered_json& record, DataFormat format) const {
-  if (format == DataFormat::sharegpt) return left_out(messages_of_sharegpt(record), DataFormat::messages);
-  if (format != DataFormat::messages || !chat_template_) return {};
-  return chat_template_->left_out(record["messages"], tools_of_chat(record));
+  if (!is_chat(record, format) || !chat_template_) return {};
+  const ordered_json chat = chat_of(record, format);
+  return chat_template_->left_out(chat["messages"], tools_of_chat(chat));
 }
 
 void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
   switch (format) {
-    case DataFormat::messages: return check_chat(record);
-    case DataFormat::sharegpt: return check_chat(messages_of_sharegpt(record));
+    case DataFormat::messages:
+    case DataFormat::sharegpt: chat_of(record, format); return;
     case DataFormat::completion:
       string_field(record, "prompt");
       string_field(record, "completion");
@@ -257,14 +184,13 @@ void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
   }
 }
 
-Example ExampleBuilder::build_chat(const ordered_json& record) const {
-  check_chat(record);
+Example ExampleBuilder::build_chat(const ordered_json& chat) const {
   if (!chat_template_) {
     throw RecordError("messages", "the model has no chat template; set data.chat_template, or use another format");
   }
   Example example;
   try {
-    encode_training_text(chat_template_->for_training(record["messages"], tools_of_chat(record), encoder_, train_on_prompt_), encoder_,
+    encode_training_text(chat_template_->for_training(chat["messages"], tools_of_chat(chat), encoder_, train_on_prompt_), encoder_,
                          example);
   } catch (const UserError& error) {
     throw RecordError("messages", error.what());
@@ -340,9 +266,9 @@ uint64_t ExampleBuilder::content_key(const ordered_json& record, DataFormat form
     }
     key = mix_key(key, key_of(text));
   };
-  if (format == DataFormat::sharegpt) return content_key(messages_of_sharegpt(record), DataFormat::messages);
-  if (format == DataFormat::messages) {
-    for (const ordered_json& message : record["messages"]) {
+  if (is_chat(record, format)) {
+    const ordered_json chat = chat_of(record, format);
+    for (const ordered_json& message : chat["messages"]) {
       for (const char* name : {"role", "content", "tool_calls"}) mix(message, name);
     }
     return key;

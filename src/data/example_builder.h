@@ -1,7 +1,7 @@
 /// One JSON record → one Example.
 ///
-/// messages    [{role, content, weight?, tool_calls?, …}], with `tools` beside it: the chat template's text and learned
-///             spans (chat_template.h). `tools` may also be the JSON text of the list, as columns of Parquet files hold it.
+/// messages    [{role, content, weight?, tool_calls?, …}], with `tools` beside it (chat_record.h): the chat template's text and
+///             learned spans (chat_template.h).
 /// sharegpt    {conversations: [{from, value}]}: as messages (sharegpt.h).
 /// completion  {prompt, completion}: prefix + tokens(prompt) + tokens(completion) + eos, the last two learned. Prompt and
 ///             completion are tokenised apart, as in use, where the prompt is all that the model is given: no token
@@ -40,9 +40,6 @@ std::span<const std::string_view> required_fields(DataFormat format);
 /// Every field that some format reads; others are ignored.
 const std::vector<std::string>& record_fields();
 
-/// The list of tools beside a record's messages, which may also be its JSON text; null where there are none. Throws RecordError.
-nlohmann::ordered_json tools_of_chat(const nlohmann::ordered_json& record);
-
 class ExampleBuilder {
  public:
   /// Both must outlive the builder. `chat_template` may be null: then records with messages are a mistake.
@@ -62,7 +59,7 @@ class ExampleBuilder {
   static uint64_t content_key(const nlohmann::ordered_json& record, DataFormat format);
 
  private:
-  Example build_chat(const nlohmann::ordered_json& record) const;
+  Example build_chat(const nlohmann::ordered_json& chat) const;
   Example build_completion(const std::string& prompt, const std::string& completion) const;
   static Example build_tokens(const nlohmann::ordered_json& record);
   Example build_text(const std::string& text) const;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "data/example_builder.h"
+#include "data/records/chat_record.h"
 #include "data/records/record_error.h"
 #include "evaluate/answer_match.h"
 
@@ -79,8 +79,7 @@ ChoiceRecord choice_record_of(const ordered_json& record) {
   if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", type_of(record)));
   ChoiceRecord result;
   if (record.contains("messages")) {
-    ExampleBuilder::check(record, DataFormat::messages);
-    result.messages = record["messages"];
+    result.messages = messages_in(record, "messages");
     if (result.messages.back()["role"] == "assistant") throw RecordError("messages", "ends with an answer: expected the question last");
   } else {
     result.text = string_field(record, record.contains("question") ? "question" : "prompt");

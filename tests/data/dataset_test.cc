@@ -55,6 +55,27 @@ TEST(Dataset, MarksWhatEachFormatLearns) {
               HasSubstr("completes the request.\n\n### Instruction:\nAdd\n\n### Response:\n⟦2</s>⟧"));
 }
 
+TEST(Dataset, JoinsTheTextPartsOfAMessage) {
+  const std::string plain = read(R"({"messages":[{"role":"user","content":"q\nr"},{"role":"assistant","content":"ab"}]})").text(0);
+  const std::string question = R"({"role":"user","content":[{"type":"text","text":"q\n"},{"type":"text","text":"r"}]},)";
+  const std::string answer = R"({"role":"assistant","content":[{"type":"text","text":"ab"}]})";
+  EXPECT_EQ(read(R"({"messages":[)" + question + answer + "]}").text(0), plain);
+  EXPECT_EQ(read(R"({"conversations":[)" + question + answer + "]}").text(0), plain);
+  EXPECT_EQ(read(R"({"messages":[)" + question + R"({"role":"assistant","content":[]}]})").text(0),
+            "<|im_start|>user\nq\nr<|im_end|>\n<|im_start|>assistant\n⟦<|im_end|>⟧\n");
+}
+
+TEST(Dataset, NamesPartsOfMessagesThatAreNoTexts) {
+  const auto mistake = [](const std::string& parts) {
+    return read(R"({"messages":[{"role":"user","content":[{"type":"text","text":"q"},)" + parts + "]}]}").mistake(0);
+  };
+  EXPECT_EQ(mistake(R"({"type":"image_url","image_url":{"url":"x"}})"),
+            "f:1: messages[0].content[1].type: expected \"text\", found \"image_url\": messages are texts alone");
+  EXPECT_EQ(mistake(R"({"text":"x"})"), "f:1: messages[0].content[1].type: missing; expected a string");
+  EXPECT_EQ(mistake(R"({"type":"text","text":3})"), "f:1: messages[0].content[1].text: expected a string, found the number 3");
+  EXPECT_EQ(mistake(R"("x")"), "f:1: messages[0].content[1]: expected {\"type\": \"text\", \"text\": …}, found a string");
+}
+
 TEST(Dataset, TokenisesPromptAndCompletionApart) {
   EXPECT_THAT(read(R"({"prompt":"a","completion":"b"})").train.example(0).tokens,
               ElementsAre(ExampleEncoder::bos, 'a', 'b', ExampleEncoder::eos));
@@ -104,7 +125,7 @@ TEST(Dataset, NamesTheLineAndFieldOfEveryMistake) {
   EXPECT_EQ(reading.report.malformed, 7);
   EXPECT_EQ(reading.mistake(0), "f:3: messages[0].role: expected one of system, developer, user, assistant, tool, "
                                 "tool_results, ipython; found \"bot\"");
-  EXPECT_EQ(reading.mistake(1), "f:4: messages[0].content: expected a string, found the number 7");
+  EXPECT_EQ(reading.mistake(1), "f:4: messages[0].content: expected a string or a list of parts, found the number 7");
   EXPECT_EQ(reading.mistake(2), "f:5: messages: expected a list of at least one message, found an empty one");
   EXPECT_EQ(reading.mistake(3), "f:6: expected the fields messages, as in line 1: a file has one format; found text");
   EXPECT_EQ(reading.mistake(4), "f:7: expected an object, found array");

@@ -56,6 +56,12 @@ TEST_F(PromptFiles, HoldTheRecordsOfDataFilesWithoutTheirAnswers) {
   EXPECT_TRUE(prompts[3].is_whole_text);
 }
 
+TEST_F(PromptFiles, JoinTheTextPartsOfMessages) {
+  const auto prompts = read(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})" "\n");
+  EXPECT_EQ(prompts[0].messages.dump(), R"([{"role":"user","content":"ab"}])");
+  EXPECT_EQ(prompts[0].record["messages"][0]["content"].size(), 2u);
+}
+
 TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
   const auto prompts = read("one {\r\n\n  two\n", "prompts");
   ASSERT_EQ(prompts.size(), 2u);

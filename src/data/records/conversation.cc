@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/example_builder.h"
+#include "data/records/chat_record.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
 #include "data/tokenizer/unicode.h"
@@ -24,11 +24,10 @@ Conversation Conversation::from_messages(const ordered_json& messages) {
   Conversation conversation;
   if (messages.is_array() && messages.empty()) return conversation;
   try {
-    ExampleBuilder::check({{"messages", messages}}, DataFormat::messages);
+    conversation.messages_ = messages_in({{"messages", messages}}, "messages");
   } catch (const RecordError& error) {
     throw_user_error("{}: {}", error.field(), error.what());
   }
-  conversation.messages_ = messages;
   return conversation;
 }
 

@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "data/example_builder.h"
 #include "data/records/alpaca.h"
+#include "data/records/chat_record.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
-#include "data/records/sharegpt.h"
 
 namespace cotune {
 namespace {
@@ -26,8 +26,8 @@ bool is_plain_text(const std::filesystem::path& extension, const std::string& fi
   return first_line.find_first_not_of(" \t") != first_line.find('{');
 }
 
-void take_chat(const ordered_json& chat, FilePrompt& prompt) {
-  ExampleBuilder::check(chat, DataFormat::messages);
+void take_chat(const ordered_json& record, DataFormat format, FilePrompt& prompt) {
+  const ordered_json chat = chat_of(record, format);
   prompt.messages = chat["messages"];
   prompt.tools = tools_of_chat(chat);
   while (!prompt.messages.empty() && prompt.messages.back()["role"] == "assistant") {
@@ -51,9 +51,9 @@ FilePrompt prompt_of(ordered_json record) {
   if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", type_of(record)));
   FilePrompt prompt;
   if (record.contains("messages")) {
-    take_chat(record, prompt);
+    take_chat(record, DataFormat::messages, prompt);
   } else if (record.contains("conversations")) {
-    take_chat(messages_of_sharegpt(record), prompt);
+    take_chat(record, DataFormat::sharegpt, prompt);
   } else if (record.contains("prompt")) {
     prompt.text = string_field(record, "prompt");
   } else if (record.contains("instruction")) {

@@ -11,10 +11,11 @@ std::string type_of(const nlohmann::ordered_json& value) {
   return value.is_array() ? "a list" : "an object";
 }
 
-const std::string& string_field(const nlohmann::ordered_json& record, const char* name) {
+const std::string& string_field(const nlohmann::ordered_json& record, const char* name, const std::string& place) {
+  const std::string field = place.empty() ? name : fmt::format("{}.{}", place, name);
   const auto found = record.find(name);
-  if (found == record.end()) throw RecordError(name, "missing; expected a string");
-  if (!found->is_string()) throw RecordError(name, fmt::format("expected a string, found {}", type_of(*found)));
+  if (found == record.end()) throw RecordError(field, "missing; expected a string");
+  if (!found->is_string()) throw RecordError(field, fmt::format("expected a string, found {}", type_of(*found)));
   return found->get_ref<const std::string&>();
 }
 

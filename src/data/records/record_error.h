@@ -19,7 +19,7 @@ class RecordError : public std::runtime_error {
 /// What a value is, for messages: `a string`, `the number 3`, `null`, `a list`, `an object`.
 std::string type_of(const nlohmann::ordered_json& value);
 
-/// A field of a record that must be a string. Throws RecordError.
-const std::string& string_field(const nlohmann::ordered_json& record, const char* name);
+/// A field of a record that must be a string. place: of the object in the record, where it is not the record itself. Throws RecordError.
+const std::string& string_field(const nlohmann::ordered_json& record, const char* name, const std::string& place = "");
 
 }  // namespace cotune

@@ -81,7 +81,9 @@ ordered_json messages_of_sharegpt(const ordered_json& record) {
     const std::string field = fmt::format("{}.{}", place, key);
     const auto value = turn.find(key);
     ordered_json message = {{"role", role}};
-    if (value == turn.end() || !value->is_string()) {
+    if (is_message && value != turn.end() && value->is_array()) {
+      message["content"] = *value;
+    } else if (value == turn.end() || !value->is_string()) {
       const bool has_calls = is_message && turn.contains("tool_calls") && !turn["tool_calls"].is_null();
       if (!has_calls) throw RecordError(field, value == turn.end() ? "missing; expected a string" : "expected a string, found " + type_of(*value));
     } else if (role == call_role) {

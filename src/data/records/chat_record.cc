@@ -1,0 +1,121 @@
+#include "data/records/chat_record.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "data/records/jsonl.h"
+#include "data/records/record_error.h"
+#include "data/records/sharegpt.h"
+
+namespace cotune {
+namespace {
+
+using nlohmann::ordered_json;
+
+void check_tool_calls(const ordered_json& calls, const std::string& place) {
+  if (!calls.is_array()) throw RecordError(place, fmt::format("expected a list of calls, found {}", type_of(calls)));
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const ordered_json& call = calls[i].is_object() && calls[i].contains("function") ? calls[i]["function"] : calls[i];
+    if (call.is_object() && call.contains("name") && call["name"].is_string()) continue;
+    throw RecordError(fmt::format("{}[{}]", place, i),
+                      "expected {\"type\": \"function\", \"function\": {\"name\": …, \"arguments\": …}}");
+  }
+}
+
+std::string joined_parts(const ordered_json& parts, const std::string& place) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const ordered_json& part = parts[i];
+    const std::string of_part = fmt::format("{}[{}]", place, i);
+    if (!part.is_object())
+      throw RecordError(of_part, fmt::format("expected {{\"type\": \"text\", \"text\": …}}, found {}", type_of(part)));
+    if (const std::string& type = string_field(part, "type", of_part); type != "text") {
+      throw RecordError(of_part + ".type", fmt::format("expected \"text\", found {}: messages are texts alone", part["type"].dump()));
+    }
+    text += string_field(part, "text", of_part);
+  }
+  return text;
+}
+
+void read_message(ordered_json& message, const std::string& place) {
+  static constexpr std::array<std::string_view, 7> roles = {"system", "developer",    "user",     "assistant",
+                                                            "tool",   "tool_results", "ipython"};
+  if (!message.is_object()) throw RecordError(place, fmt::format("expected an object, found {}", type_of(message)));
+  const auto role = message.find("role");
+  if (role == message.end()) throw RecordError(place + ".role", "missing; expected a string");
+  if (!role->is_string() ||
+      std::find(roles.begin(), roles.end(), role->get_ref<const std::string&>()) == roles.end()) {
+    throw RecordError(place + ".role", fmt::format("expected one of {}; found {}", fmt::join(roles, ", "),
+                                                   role->is_string() ? role->dump() : type_of(*role)));
+  }
+  const auto content = message.find("content");
+  const bool has_calls = message.contains("tool_calls") && !message["tool_calls"].is_null();
+  if (has_calls) check_tool_calls(message["tool_calls"], place + ".tool_calls");
+  if (content == message.end() || content->is_null()) {
+    if (!has_calls) {
+      throw RecordError(place + ".content", content == message.end() ? "missing; expected a string"
+                                                                     : "expected a string, found null");
+    }
+  } else if (content->is_array()) {
+    *content = joined_parts(*content, place + ".content");
+  } else if (!content->is_string()) {
+    throw RecordError(place + ".content", fmt::format("expected a string or a list of parts, found {}", type_of(*content)));
+  }
+  const auto weight = message.find("weight");
+  if (weight != message.end() && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
+    throw RecordError(place + ".weight", fmt::format("expected 0 or 1, found {}", type_of(*weight)));
+  }
+}
+
+ordered_json tools_in(const std::string& text) {
+  try {
+    return parse_json_line(text);
+  } catch (const std::runtime_error& error) {
+    throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found a string: {}", error.what()));
+  }
+}
+
+}  // namespace
+
+bool is_chat(const ordered_json&, DataFormat format) { return format == DataFormat::messages || format == DataFormat::sharegpt; }
+
+ordered_json chat_of(const ordered_json& record, DataFormat format) {
+  if (format == DataFormat::sharegpt) return chat_of(messages_of_sharegpt(record), DataFormat::messages);
+  COTUNE_CHECK(format == DataFormat::messages);
+  ordered_json chat = {{"messages", messages_in(record, "messages")}};
+  if (ordered_json tools = tools_of_chat(record); !tools.is_null()) chat["tools"] = std::move(tools);
+  return chat;
+}
+
+ordered_json messages_in(const ordered_json& record, const char* field) {
+  const auto found = record.find(field);
+  if (found == record.end()) throw RecordError(field, "missing; expected a list of messages");
+  if (!found->is_array() || found->empty()) {
+    throw RecordError(field, fmt::format("expected a list of at least one message, found {}",
+                                         found->is_array() ? "an empty one" : type_of(*found)));
+  }
+  ordered_json messages = *found;
+  for (size_t i = 0; i < messages.size(); ++i) read_message(messages[i], fmt::format("{}[{}]", field, i));
+  return messages;
+}
+
+ordered_json tools_of_chat(const ordered_json& record) {
+  const auto found = record.find("tools");
+  if (found == record.end() || found->is_null()) return nullptr;
+  if (found->is_array()) return *found;
+  if (found->is_string()) {
+    const auto& text = found->get_ref<const std::string&>();
+    if (text.empty()) return nullptr;
+    ordered_json tools = tools_in(text);
+    if (tools.is_array()) return tools.empty() ? ordered_json() : std::move(tools);
+  }
+  throw RecordError("tools", fmt::format("expected a list, or the JSON text of one, found {}", type_of(*found)));
+}
+
+}  // namespace cotune

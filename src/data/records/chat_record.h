@@ -1,0 +1,24 @@
+/// The chats of records, as chat templates take them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "jobs/job.h"
+
+namespace cotune {
+
+/// Whether a record of this format is a chat.
+bool is_chat(const nlohmann::ordered_json& record, DataFormat format);
+
+/// {messages, tools?} of a record that is a chat, its contents texts (messages_in), its tools a list.
+/// Throws RecordError with the field, what was found and what is accepted.
+nlohmann::ordered_json chat_of(const nlohmann::ordered_json& record, DataFormat format);
+
+/// The messages that a field of the record holds, at least one: [{role, content, weight?, tool_calls?, …}]. A content in parts,
+/// [{"type": "text", "text": …}, …], becomes one text, part behind part. Throws RecordError, also for parts of another type.
+nlohmann::ordered_json messages_in(const nlohmann::ordered_json& record, const char* field);
+
+/// The list of tools beside a record's messages, which may also be its JSON text; null where there are none. Throws RecordError.
+nlohmann::ordered_json tools_of_chat(const nlohmann::ordered_json& record);
+
+}  // namespace cotune
