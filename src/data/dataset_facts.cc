@@ -11,12 +11,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 8> counts = {{{"records", &FileReport::records},
+constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 9> counts = {{{"records", &FileReport::records},
                                                                                   {"malformed", &FileReport::malformed},
                                                                                   {"repaired", &FileReport::repaired},
                                                                                   {"truncated", &FileReport::truncated},
                                                                                   {"dropped_long", &FileReport::dropped_long},
                                                                                   {"dropped_unlearned", &FileReport::dropped_unlearned},
+                                                                                  {"chats", &FileReport::chats},
                                                                                   {"without_tool_calls", &FileReport::without_tool_calls},
                                                                                   {"without_tools", &FileReport::without_tools}}};
 
@@ -27,7 +28,7 @@ FileReport report_of(const Json& json) {
   if (found == enum_names<DataFormat>.end()) throw_user_error("is damaged: there is no data format `{}`", format);
   report.format = static_cast<DataFormat>(found - enum_names<DataFormat>.begin());
   report.format_line = json.at("format_line").get<int>();
-  for (const auto& [name, count] : counts) report.*count = json.at(name).get<int64_t>();
+  for (const auto& [name, count] : counts) report.*count = json.value(name, int64_t{0});
   return report;
 }
 

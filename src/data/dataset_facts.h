@@ -12,7 +12,7 @@
 namespace cotune {
 
 struct DatasetFacts {
-  std::vector<FileReport> reports;               ///< without names
+  std::vector<FileReport> reports;               ///< without names; a count that JSON lacks is 0
   std::array<std::vector<int64_t>, 2> sources;   ///< where the examples of each file begin, in train and in eval
   std::vector<std::string> original_paths;
 };

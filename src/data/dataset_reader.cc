@@ -12,6 +12,7 @@
 #include "base/record_mistakes.h"
 #include "data/example_builder.h"
 #include "data/ordered_work.h"
+#include "data/records/chat_record.h"
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
 
@@ -242,7 +243,7 @@ DataSpec eval_spec(const DataSpec& spec) {
 /// What one record gives.
 struct MadeExample {
   Example example;
-  bool is_too_long = false, was_truncated = false, has_learned = false, is_held_out = false;
+  bool is_chat = false, is_too_long = false, was_truncated = false, has_learned = false, is_held_out = false;
   LeftOut left_out;
 };
 
@@ -256,6 +257,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
   const auto make = [&](const nlohmann::ordered_json& record, DataFormat format) {
     MadeExample made;
     made.example = builder.build(record, format);
+    made.is_chat = is_chat(record, format);
     const size_t whole = made.example.tokens.size();
     made.is_too_long = !truncate_example(made.example, max_length, spec.truncation);
     made.was_truncated = made.example.tokens.size() < whole;
@@ -276,6 +278,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
       ++report.dropped_unlearned;
       return true;
     }
+    report.chats += made.is_chat;
     report.without_tool_calls += made.left_out.tool_calls;
     report.without_tools += made.left_out.tools;
     ++kept;

@@ -138,10 +138,11 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
   switch (format) {
     case DataFormat::messages:
     case DataFormat::sharegpt:
-      example = build_chat(chat_of(record, format));
+      example = build_chat(chat_of(record, format), "messages");
       break;
     case DataFormat::completion:
-      example = build_completion(string_field(record, "prompt"), string_field(record, "completion"));
+      example = is_chat(record, format) ? build_chat(chat_of(record, format, train_on_prompt_), "prompt")
+                                        : build_completion(string_field(record, "prompt"), string_field(record, "completion"));
       break;
     case DataFormat::alpaca:
       example = build_completion(alpaca_prompt(record),
@@ -171,6 +172,10 @@ void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
     case DataFormat::messages:
     case DataFormat::sharegpt: chat_of(record, format); return;
     case DataFormat::completion:
+      if (is_chat(record, format)) {
+        chat_of(record, format);
+        return;
+      }
       string_field(record, "prompt");
       string_field(record, "completion");
       return;
@@ -184,16 +189,16 @@ void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
   }
 }
 
-Example ExampleBuilder::build_chat(const ordered_json& chat) const {
+Example ExampleBuilder::build_chat(const ordered_json& chat, const char* field) const {
   if (!chat_template_) {
-    throw RecordError("messages", "the model has no chat template; set data.chat_template, or use another format");
+    throw RecordError(field, "the model has no chat template; set data.chat_template, or use another format");
   }
   Example example;
   try {
     encode_training_text(chat_template_->for_training(chat["messages"], tools_of_chat(chat), encoder_, train_on_prompt_), encoder_,
                          example);
   } catch (const UserError& error) {
-    throw RecordError("messages", error.what());
+    throw RecordError(field, error.what());
   }
   return example;
 }

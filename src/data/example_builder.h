@@ -5,7 +5,8 @@
 /// sharegpt    {conversations: [{from, value}]}: as messages (sharegpt.h).
 /// completion  {prompt, completion}: prefix + tokens(prompt) + tokens(completion) + eos, the last two learned. Prompt and
 ///             completion are tokenised apart, as in use, where the prompt is all that the model is given: no token
-///             straddles them, and joining them may give other tokens.
+///             straddles them, and joining them may give other tokens. Where both are lists of messages: one chat of both, in
+///             which the completion's messages of the assistant are learned.
 /// alpaca      {instruction, input?, output}: as prompt and completion, with the prompt of Stanford Alpaca and a
 ///             newline behind its "### Response:".
 /// tokens      {input_ids, labels}: as given; a label is its own token, or -100 where nothing is learned.
@@ -59,7 +60,8 @@ class ExampleBuilder {
   static uint64_t content_key(const nlohmann::ordered_json& record, DataFormat format);
 
  private:
-  Example build_chat(const nlohmann::ordered_json& chat) const;
+  /// field: in which the record has the chat.
+  Example build_chat(const nlohmann::ordered_json& chat, const char* field) const;
   Example build_completion(const std::string& prompt, const std::string& completion) const;
   static Example build_tokens(const nlohmann::ordered_json& record);
   Example build_text(const std::string& text) const;

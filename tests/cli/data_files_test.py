@@ -143,6 +143,14 @@ class DataFiles(ProgramTest):
         self.assertEqual(self.examples("train: sharegpt.jsonl"), self.examples("train: chats.jsonl") * 2)
         self.assertIn("⟦2\n⟧", self.examples("train: sharegpt.jsonl, format: sharegpt")[0])
 
+    def test_prompts_and_completions_of_messages_are_chats_of_which_the_completion_is_learned(self):
+        turns = [{"role": role, "content": text} for role, text in (("user", "1+1?"), ("assistant", "2"), ("user", "Sure?"), ("assistant", "Yes."))]
+        (self.path / "trl.jsonl").write_bytes(lines([{"prompt": turns[:3], "completion": turns[3:]}]))
+        (self.path / "chats.jsonl").write_bytes(lines([{"messages": [*turns[:1], {**turns[1], "weight": 0}, *turns[2:]]}]))
+        for template in ("", f", chat_template: {ROOT}/tests/data/templates/qwen25.jinja"):
+            self.assertEqual(self.examples("train: trl.jsonl" + template), self.examples("train: chats.jsonl" + template))
+            self.assertEqual(self.examples("train: trl.jsonl, format: completion" + template), self.examples("train: chats.jsonl" + template))
+
     @needs.required("transformers")
     def test_tool_calls_render_as_transformers_does_and_their_replies_are_not_learned(self):
         from transformers.utils.chat_template_utils import render_jinja_template

@@ -76,6 +76,27 @@ TEST(Dataset, NamesPartsOfMessagesThatAreNoTexts) {
   EXPECT_EQ(mistake(R"("x")"), "f:1: messages[0].content[1]: expected {\"type\": \"text\", \"text\": …}, found a string");
 }
 
+TEST(Dataset, LearnsTheCompletionAloneWherePromptAndCompletionAreMessages) {
+  const std::string prompt = R"("prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":1},{"role":"user","content":"r"}])";
+  const std::string completion = R"("completion":[{"role":"assistant","content":"b"}])", record = "{" + prompt + "," + completion + "}";
+  const Reading reading = read(record);
+  EXPECT_EQ(reading.text(0), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n"
+                             "<|im_start|>assistant\n⟦b<|im_end|>⟧\n");
+  EXPECT_EQ(reading.report.format, DataFormat::completion);
+  EXPECT_EQ(reading.report.chats, 1);
+  DataSpec spec;
+  spec.train_on_prompt = true;
+  const std::string messages = R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"},{"role":"user","content":"r"},)"
+                               R"({"role":"assistant","content":"b"}]})";
+  EXPECT_EQ(read(record, spec).text(0), read(messages, spec).text(0));
+  EXPECT_EQ(read("{" + completion.substr(0, 12) + R"(:"x",)" + prompt + "}").mistake(0),
+            "f:1: completion: expected a list of at least one message, found a string");
+  EXPECT_EQ(read(R"({"prompt":"x",)" + completion + "}").mistake(0), "f:1: prompt: expected a list of at least one message, found a string");
+  EXPECT_EQ(read("{" + prompt + R"(,"completion":[{"role":"assistant","content":3}]})").mistake(0),
+            "f:1: completion[0].content: expected a string or a list of parts, found the number 3");
+  EXPECT_EQ(read(record.substr(0, record.size() - 1) + R"(,"tools":[{"name":"f"}]})").report.without_tools, 1);
+}
+
 TEST(Dataset, TokenisesPromptAndCompletionApart) {
   EXPECT_THAT(read(R"({"prompt":"a","completion":"b"})").train.example(0).tokens,
               ElementsAre(ExampleEncoder::bos, 'a', 'b', ExampleEncoder::eos));

@@ -62,6 +62,13 @@ TEST_F(PromptFiles, JoinTheTextPartsOfMessages) {
   EXPECT_EQ(prompts[0].record["messages"][0]["content"].size(), 2u);
 }
 
+TEST_F(PromptFiles, TakeAPromptOfMessagesAsAChat) {
+  const auto prompts = read(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}], "tools": [{"name": "f"}]})" "\n");
+  EXPECT_EQ(prompts[0].messages.dump(), R"([{"role":"user","content":"a"}])");
+  EXPECT_EQ(prompts[0].tools.dump(), R"([{"name":"f"}])");
+  EXPECT_THAT(mistake(R"({"prompt": [{"role": "usr", "content": "a"}]})"), ::testing::HasSubstr("prompts.jsonl:1: prompt[0].role: expected one of"));
+}
+
 TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
   const auto prompts = read("one {\r\n\n  two\n", "prompts");
   ASSERT_EQ(prompts.size(), 2u);

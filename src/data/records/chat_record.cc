@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
 #include "data/records/sharegpt.h"
@@ -83,12 +82,21 @@ ordered_json tools_in(const std::string& text) {
 
 }  // namespace
 
-bool is_chat(const ordered_json&, DataFormat format) { return format == DataFormat::messages || format == DataFormat::sharegpt; }
+bool is_chat(const ordered_json& record, DataFormat format) {
+  const auto is_list = [&](const char* field) { return record.contains(field) && record[field].is_array(); };
+  if (format == DataFormat::completion) return is_list("prompt") || is_list("completion");
+  return format == DataFormat::messages || format == DataFormat::sharegpt;
+}
 
-ordered_json chat_of(const ordered_json& record, DataFormat format) {
+ordered_json chat_of(const ordered_json& record, DataFormat format, bool learns_prompt) {
   if (format == DataFormat::sharegpt) return chat_of(messages_of_sharegpt(record), DataFormat::messages);
-  COTUNE_CHECK(format == DataFormat::messages);
-  ordered_json chat = {{"messages", messages_in(record, "messages")}};
+  ordered_json chat = {{"messages", messages_in(record, format == DataFormat::completion ? "prompt" : "messages")}};
+  if (format == DataFormat::completion) {
+    for (ordered_json& message : chat["messages"]) {
+      if (!learns_prompt) message["weight"] = 0;
+    }
+    for (ordered_json& message : messages_in(record, "completion")) chat["messages"].push_back(std::move(message));
+  }
   if (ordered_json tools = tools_of_chat(record); !tools.is_null()) chat["tools"] = std::move(tools);
   return chat;
 }

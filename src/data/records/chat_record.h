@@ -7,12 +7,14 @@
 
 namespace cotune {
 
-/// Whether a record of this format is a chat.
+/// Whether a record of this format is a chat: `messages`, `sharegpt`, and `completion` where prompt or completion is a list of messages,
+/// as TRL's conversational data are.
 bool is_chat(const nlohmann::ordered_json& record, DataFormat format);
 
-/// {messages, tools?} of a record that is a chat, its contents texts (messages_in), its tools a list.
+/// {messages, tools?} of a record that is a chat, its contents texts (messages_in), its tools a list. Messages of a prompt have the
+/// weight 0, unless learns_prompt: only the completion's are learned.
 /// Throws RecordError with the field, what was found and what is accepted.
-nlohmann::ordered_json chat_of(const nlohmann::ordered_json& record, DataFormat format);
+nlohmann::ordered_json chat_of(const nlohmann::ordered_json& record, DataFormat format, bool learns_prompt = false);
 
 /// The messages that a field of the record holds, at least one: [{role, content, weight?, tool_calls?, …}]. A content in parts,
 /// [{"type": "text", "text": …}, …], becomes one text, part behind part. Throws RecordError, also for parts of another type.

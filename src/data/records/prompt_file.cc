@@ -6,6 +6,7 @@
 #include "data/records/chat_record.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
+#include "data/records/sharegpt.h"
 
 namespace cotune {
 namespace {
@@ -26,14 +27,13 @@ bool is_plain_text(const std::filesystem::path& extension, const std::string& fi
   return first_line.find_first_not_of(" \t") != first_line.find('{');
 }
 
-void take_chat(const ordered_json& record, DataFormat format, FilePrompt& prompt) {
-  const ordered_json chat = chat_of(record, format);
-  prompt.messages = chat["messages"];
+void take_chat(const ordered_json& chat, const char* field, FilePrompt& prompt) {
+  prompt.messages = messages_in(chat, field);
   prompt.tools = tools_of_chat(chat);
   while (!prompt.messages.empty() && prompt.messages.back()["role"] == "assistant") {
     prompt.messages.erase(prompt.messages.size() - 1);
   }
-  if (prompt.messages.empty()) throw RecordError("messages", "nothing is asked: expected a message that is not the assistant's");
+  if (prompt.messages.empty()) throw RecordError(field, "nothing is asked: expected a message that is not the assistant's");
 }
 
 }  // namespace
@@ -51,9 +51,11 @@ FilePrompt prompt_of(ordered_json record) {
   if (!record.is_object()) throw RecordError("", fmt::format("expected an object, found {}", type_of(record)));
   FilePrompt prompt;
   if (record.contains("messages")) {
-    take_chat(record, DataFormat::messages, prompt);
+    take_chat(record, "messages", prompt);
   } else if (record.contains("conversations")) {
-    take_chat(record, DataFormat::sharegpt, prompt);
+    take_chat(messages_of_sharegpt(record), "messages", prompt);
+  } else if (record.contains("prompt") && record["prompt"].is_array()) {
+    take_chat(record, "prompt", prompt);
   } else if (record.contains("prompt")) {
     prompt.text = string_field(record, "prompt");
   } else if (record.contains("instruction")) {

@@ -3,7 +3,7 @@
 /// Records of JSONL (also compressed) or Parquet, with the fields of data files:
 ///   messages       a chat; assistant messages at its end, a data file's reference, are left out. With `tools` beside it.
 ///   conversations  ShareGPT's, the same
-///   prompt         a text
+///   prompt         a text, or a list of messages with `tools` beside it
 ///   instruction    with input?: Alpaca's prompt, for the model to continue as it is
 /// or plain text, a prompt a line: a file whose name ends in .txt, or in neither .json nor .jsonl and whose first line does not begin
 /// with `{`.
