@@ -15,6 +15,7 @@
 #include "data/records/chat_record.h"
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
+#include "data/records/unread_fields.h"
 
 namespace cotune {
 namespace {
@@ -53,13 +54,15 @@ DataFormat checked_format(const nlohmann::ordered_json& record, const RawRecord&
     report.format = found;
     report.format_line = raw.line;
   }
-  if (report.format == DataFormat::automatic ||
-      (spec.format == DataFormat::automatic && found != report.format)) {
-    const std::string reason = report.format_line > 0
-                                   ? fmt::format(", as in {} {}: a file has one format", unit, report.format_line)
-                                   : "";
-    throw RecordError("", fmt::format("expected the fields {}{}; found {}", format_fields(report.format), reason,
-                                      fields_found(record, raw.nulls)));
+  if (report.format == DataFormat::automatic) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : record.items()) names.push_back(name);
+    throw RecordError("", fmt::format("expected the fields {}; found {}{}", format_fields(report.format), fields_found(record, raw.nulls),
+                                      advice_for_fields(names)));
+  }
+  if (spec.format == DataFormat::automatic && found != report.format) {
+    throw RecordError("", fmt::format("expected the fields {}, as in {} {}: a file has one format; found {}", format_fields(report.format),
+                                      unit, report.format_line, fields_found(record, raw.nulls)));
   }
   return report.format;
 }

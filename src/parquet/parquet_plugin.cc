@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "data/records/parquet_rows.h"
+#include "data/records/unread_fields.h"
 #include "parquet/arrow_json.h"
 
 namespace cotune {
@@ -85,7 +86,7 @@ class ParquetRows : public RecordLines {
       add_leaves(field, leaves);
     }
     if (leaves.empty()) {
-      throw_user_error("expected columns among {}; found {}", fmt::join(fields, ", "), fmt::join(columns, ", "));
+      throw_user_error("expected columns among {}; found {}{}", fmt::join(fields, ", "), fmt::join(columns, ", "), advice_for_fields(columns));
     }
     std::vector<int> groups(static_cast<size_t>(file_->num_row_groups()));
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);

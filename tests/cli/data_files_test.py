@@ -279,7 +279,7 @@ class DataFiles(ProgramTest):
     @needs.required("pyarrow")
     def test_parquet_files_that_cannot_be_learned_are_named(self):
         pyarrow.parquet.write_table(pyarrow.table({"question": ["a"], "answer": ["b"]}), self.path / "other.parquet")
-        self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer")
+        self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer; question and answer are accepted under")
         pyarrow.parquet.write_table(pyarrow.table({"text": [b"bytes"]}), self.path / "bytes.parquet")
         self.assertIn("bytes.parquet: column `text` holds binary, which is no text, number or list of them", self.refused("train: bytes.parquet"))
         pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a", None], "completion": ["b", "c"]}), self.path / "null.parquet")

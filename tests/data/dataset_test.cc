@@ -180,6 +180,11 @@ TEST(Dataset, ReportsThreeMistakesWithOneMessageAndCountsTheRest) {
 
 TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
   EXPECT_THAT(read("{\"question\":1}").mistake(0), HasSubstr("or input_ids and labels; found question"));
+  const std::string found = read(R"({"id":1,"question":"a","answer":"b"})").mistake(0);
+  EXPECT_THAT(found, HasSubstr("; found id, question, answer; question and answer are accepted under the names prompt and completion"));
+  EXPECT_THAT(found, HasSubstr(R"({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]})"));
+  EXPECT_THAT(read(R"({"input":"a","output":"b"})").mistake(0), HasSubstr("; input and output are accepted under the names prompt and completion"));
+  EXPECT_THAT(read(R"({"output":"b"})").mistake(0), testing::EndsWith("; found output"));
   EXPECT_THAT(read("{\"text\":" + std::string(5000, '[') + "}").mistake(0), HasSubstr("nested deeper than 64"));
   EXPECT_THAT(read("").mistake(0), HasSubstr("holds no examples"));
 }
