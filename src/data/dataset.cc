@@ -154,14 +154,16 @@ std::string FileReport::to_string() const {
 
 std::vector<std::string> FileReport::warnings() const {
   std::vector<std::string> lines;
-  const auto add = [&](int64_t count, std::string_view what) {
+  const auto add = [&](int64_t count, std::string_view who, std::string_view what, std::string_view remedy) {
     if (count == 0) return;
-    lines.push_back(fmt::format("{}: the chat template leaves out the {} of {} of its {}, which are trained without "
-                                "(data.chat_template takes another template)",
-                                file, what, count, counted(records, "record")));
+    lines.push_back(fmt::format("{}: {} leaves out the {} of {} of its {}, which are trained without ({})", file, who, what, count,
+                                counted(records, "record"), remedy));
   };
-  add(without_tool_calls, "tool calls");
-  add(without_tools, "tools");
+  constexpr std::string_view other_template = "data.chat_template takes another template", chats = "records of messages hold it";
+  add(without_tool_calls, "the chat template", "tool calls", other_template);
+  add(without_tools, "the chat template", "tools", other_template);
+  add(without_system, "Alpaca's prompt", "system text", chats);
+  add(without_history, "Alpaca's prompt", "history", chats);
   return lines;
 }
 

@@ -127,6 +127,8 @@ struct FileReport {
   int64_t chats = 0;              ///< examples that a chat template made
   int64_t without_tool_calls = 0;  ///< examples with tool calls that the chat template leaves out
   int64_t without_tools = 0;       ///< examples with a list of tools that it leaves out
+  int64_t without_system = 0;      ///< examples with a system text that Alpaca's prompt leaves out
+  int64_t without_history = 0;     ///< examples with earlier turns that it leaves out
   std::string to_string() const;
   /// Lines for people, each naming the file: of what is in the records and in no example, though nothing is wrong with them.
   std::vector<std::string> warnings() const;

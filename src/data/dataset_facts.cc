@@ -11,15 +11,19 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 9> counts = {{{"records", &FileReport::records},
-                                                                                  {"malformed", &FileReport::malformed},
-                                                                                  {"repaired", &FileReport::repaired},
-                                                                                  {"truncated", &FileReport::truncated},
-                                                                                  {"dropped_long", &FileReport::dropped_long},
-                                                                                  {"dropped_unlearned", &FileReport::dropped_unlearned},
-                                                                                  {"chats", &FileReport::chats},
-                                                                                  {"without_tool_calls", &FileReport::without_tool_calls},
-                                                                                  {"without_tools", &FileReport::without_tools}}};
+constexpr std::array<std::pair<const char*, int64_t FileReport::*>, 11> counts = {{
+    {"records", &FileReport::records},
+    {"malformed", &FileReport::malformed},
+    {"repaired", &FileReport::repaired},
+    {"truncated", &FileReport::truncated},
+    {"dropped_long", &FileReport::dropped_long},
+    {"dropped_unlearned", &FileReport::dropped_unlearned},
+    {"chats", &FileReport::chats},
+    {"without_tool_calls", &FileReport::without_tool_calls},
+    {"without_tools", &FileReport::without_tools},
+    {"without_system", &FileReport::without_system},
+    {"without_history", &FileReport::without_history},
+}};
 
 FileReport report_of(const Json& json) {
   FileReport report;

@@ -284,6 +284,8 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
     report.chats += made.is_chat;
     report.without_tool_calls += made.left_out.tool_calls;
     report.without_tools += made.left_out.tools;
+    report.without_system += made.left_out.system;
+    report.without_history += made.left_out.history;
     ++kept;
     tokens += std::ssize(made.example.tokens);
     made.example.line = line;

@@ -14,6 +14,12 @@ namespace {
 
 using nlohmann::ordered_json;
 
+bool holds_something(const ordered_json& record, const char* field) {
+  const auto found = record.find(field);
+  if (found == record.end()) return false;
+  return found->is_string() ? !found->get_ref<const std::string&>().empty() : !found->empty();
+}
+
 bool overlaps(std::span<const ByteRange> ranges, size_t begin, size_t end) {
   const auto next = std::upper_bound(ranges.begin(), ranges.end(), begin,
                                      [](size_t position, const ByteRange& range) { return position < range.end; });
@@ -124,8 +130,8 @@ std::span<const std::string_view> required_fields(DataFormat format) {
 }
 
 const std::vector<std::string>& record_fields() {
-  static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "prompt",    "completion",
-                                                  "instruction", "input",      "output", "text",  "input_ids", "labels"};
+  static const std::vector<std::string> fields = {"messages", "conversations", "system", "tools", "prompt", "completion",
+                                                  "instruction", "input", "output", "history", "text", "input_ids", "labels"};
   return fields;
 }
 
@@ -162,6 +168,12 @@ Example ExampleBuilder::build(const ordered_json& record, DataFormat format) con
 }
 
 LeftOut ExampleBuilder::left_out(const ordered_json& record, DataFormat format) const {
+  if (format == DataFormat::alpaca) {
+    LeftOut found;
+    found.system = holds_something(record, "system");
+    found.history = holds_something(record, "history");
+    return found;
+  }
   if (!is_chat(record, format) || !chat_template_) return {};
   const ordered_json chat = chat_of(record, format);
   return chat_template_->left_out(chat["messages"], tools_of_chat(chat));

@@ -50,7 +50,7 @@ class ExampleBuilder {
   /// found and what is accepted. An example may come without a learned token.
   Example build(const nlohmann::ordered_json& record, DataFormat format) const;
 
-  /// What the template leaves out of a record that build() takes; nothing of records that are no chats. Throws RecordError.
+  /// What template or prompt leave out of a record that build() takes. Throws RecordError.
   LeftOut left_out(const nlohmann::ordered_json& record, DataFormat format) const;
 
   /// What build() finds wrong with a record before it needs tokenizer or template.

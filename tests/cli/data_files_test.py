@@ -199,6 +199,24 @@ class DataFiles(ProgramTest):
         shown = self.shown(f"train: tools.jsonl, chat_template: {ROOT}/tests/data/templates/qwen25.jinja")
         self.assertNotIn("leaves out", shown)
 
+    def test_what_alpacas_prompt_leaves_out_is_told_wherever_data_are_read(self):
+        record = {"instruction": "a", "input": "", "output": "b"}
+        records = [{**record, "system": "sys", "history": [["x", "y"]]}, {**record, "system": "", "history": []}]
+        (self.path / "alpaca.jsonl").write_bytes(lines(records))
+        kinds = ["jsonl"]
+        if needs.is_here("pyarrow"):
+            kinds.append("parquet")
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), self.path / "alpaca.parquet")
+        for kind in kinds:
+            for time in ("now", "before"):
+                shown = self.shown(f"train: alpaca.{kind}")
+                self.assertIn(f"tokenized {time}", shown)
+                for what in ("system text", "history"):
+                    self.assertIn(f"warning: {self.path}/alpaca.{kind}: Alpaca's prompt leaves out the {what} of 1 of its 2 records, ", shown)
+        jobs = self.write_jobs("train: alpaca.jsonl", ", train: {steps: 2}")
+        file = json.loads(self.run_program("train", jobs, "--check", "--json").stdout)["jobs"][0]["files"][0]
+        self.assertEqual((file["without_system"], file["without_history"]), (1, 1))
+
     def test_several_files_are_one_after_the_other(self):
         (self.path / "more.jsonl").write_bytes(lines([{"prompt": "p", "completion": "c"}]))
         text = self.shown("train: [plain.jsonl, {path: more.jsonl}]", "--count", "7")

@@ -302,6 +302,16 @@ TEST(Dataset, CountsRecordsWhoseToolsTheTemplateLeavesOut) {
   EXPECT_THAT(read("{\"messages\":[" + answer + "]}").report.warnings(), IsEmpty());
 }
 
+TEST(Dataset, CountsWhatAlpacasPromptLeavesOut) {
+  const std::string record = R"({"instruction":"a","input":"","output":"b")";
+  const FileReport report = read(record + R"(,"system":"sys","history":[["x","y"]]})" "\n" + record + R"(,"system":"","history":[]})" "\n" +
+                                 record + R"(,"system":null,"history":null})" "\n" + record + R"(,"history":[["x","y"]]})").report;
+  EXPECT_THAT(report.warnings(),
+              ElementsAre("f: Alpaca's prompt leaves out the system text of 1 of its 4 records, which are trained without (records of "
+                          "messages hold it)",
+                          HasSubstr("f: Alpaca's prompt leaves out the history of 2 of its 4 records")));
+}
+
 TEST(Dataset, RefusesDeepNestingInJsonTextsWithinRecords) {
   const std::string deep(200'000, '['), messages = R"("messages":[{"role":"assistant","content":"a"}])";
   EXPECT_THAT(read("{" + messages + R"(,"tools":")" + deep + "\"}").mistake(0),

@@ -43,7 +43,9 @@ Json file_json(const FileReport& file) {
           {"dropped_long", file.dropped_long},
           {"dropped_unlearned", file.dropped_unlearned},
           {"without_tool_calls", file.without_tool_calls},
-          {"without_tools", file.without_tools}};
+          {"without_tools", file.without_tools},
+          {"without_system", file.without_system},
+          {"without_history", file.without_history}};
 }
 
 }  // namespace

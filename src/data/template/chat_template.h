@@ -33,10 +33,12 @@ struct RenderOptions {
   std::optional<std::tm> now;        ///< what strftime_now sees; absent: the function is undefined (see jinja.h)
 };
 
-/// What a rendered chat holds nothing of, because its template does not look at it.
+/// What of a record stands in no example, though nothing is wrong with it.
 struct LeftOut {
-  bool tool_calls = false;  ///< of one message at least
-  bool tools = false;       ///< the list beside the messages
+  bool tool_calls = false;  ///< of one message at least, at which the chat's template does not look
+  bool tools = false;       ///< the list beside the messages, the same
+  bool system = false;      ///< a text beside Alpaca's fields, whose prompt has no place for it
+  bool history = false;     ///< earlier turns beside them, the same
 };
 
 /// A model's template. Immutable; may be used by several threads at once.
