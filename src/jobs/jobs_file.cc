@@ -113,7 +113,7 @@ class JobsFileBuilder {
     const OptionTarget target{nullptr, nullptr, &job};
     set_options(merged, target, mistakes_, used_);
     for (const Option* option : missing) option->set(target, default_value(*option));
-    for (const OptionLayer* layer : {&layers.own, &layers.overrides}) {
+    for (const OptionLayer* layer : {&all.defaults_overrides, &layers.own, &layers.overrides}) {
       for (const auto& [option, given] : *layer) {
         if (given.is_null) used_.insert(option);  // a default that was taken back, not one without effect
       }

@@ -75,6 +75,9 @@ TEST(JobsFile, TakesBackWithNullWhatWeakerLevelsSay) {
   EXPECT_EQ(job("train: {eval_steps: 5}", "{}", {"jobs.a.data.eval=null", "jobs.a.train.eval_steps=~"}).data.eval, "");
   EXPECT_EQ(job("adapter: {r: 8}", "{}", {"jobs.a.adapter.r=null"}), job("adapter: {}"));
   EXPECT_EQ(job("adapter: {method: bottleneck, r: null}"), job("adapter: {method: bottleneck}"));
+  EXPECT_EQ(job("adapter: {}", "{adapter: {dropout: 0.1}, train: {eval_steps: 10, early_stopping_patience: 3}}",
+                {"defaults.adapter.dropout=null", "defaults.train.eval_steps=null", "defaults.train.early_stopping_patience=~"}),
+            job("adapter: {}"));
   const std::string one_of_two = "data: {train: t, eval: null, eval_fraction: 0.1}";
   EXPECT_EQ(parse(head + "defaults: {data: {eval: e}}\njobs: [{name: a, " + one_of_two + "}]").jobs[0].data.eval, "");
 }
