@@ -40,6 +40,12 @@ std::string short_name(const Option& option) {
   return name;
 }
 
+/// `1e20` of `1e+20`, which is no part of a name.
+std::string without_plus(std::string number) {
+  std::erase(number, '+');
+  return number;
+}
+
 double rounded(double value, int significant_digits) {
   if (value == 0) return 0;
   const double scale = std::pow(10, significant_digits - 1 - std::floor(std::log10(std::abs(value))));
@@ -231,10 +237,11 @@ class SweepExpansion {
       const bool is_section = each.field->option.find('.') == std::string::npos && options.front().option->section != Section::job;
       const std::string label = is_section ? each.field->option : short_name(option);
       telling += "-" + label;
-      if (is_section || !(is_number || is_word) || !is_identifier(each.value)) {
+      const std::string value = is_number ? without_plus(each.value) : each.value;
+      if (is_section || !(is_number || is_word) || !is_identifier(value)) {
         telling += fmt::format("{}", each.position);
       } else {
-        telling += (is_word ? "-" : "") + each.value;
+        telling += (is_word ? "-" : "") + value;
       }
       positions += fmt::format("{}{}", positions.empty() ? "-" : ".", each.position);
     }

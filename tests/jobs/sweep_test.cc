@@ -53,6 +53,11 @@ TEST(Sweep, OfAGridIsEveryCombination) {
   EXPECT_EQ(jobs[3].places.at("adapter.r").field, "jobs[0].sweep.grid.adapter.r");
 }
 
+TEST(Sweep, NamesEveryNumberOfAGridByItsValue) {
+  EXPECT_EQ(names(candidates("grid: {train.lr: [1e-3, 2.5e+20, 1e38]}")), (std::vector<std::string>{"sql-lr0.001", "sql-lr2.5e20", "sql-lr1e38"}));
+  EXPECT_EQ(names(candidates("grid: {priority: [-2, 0]}")), (std::vector<std::string>{"sql-priority-2", "sql-priority0"}));
+}
+
 TEST(Sweep, TriesListsWordsPathsMapsAndNothingAsSingleValues) {
   const std::vector<JobSpec> jobs = candidates(
       "grid: {adapter.target_modules: [[q_proj, v_proj], all-linear], train.optimizer: [sgd, adamw_torch], adapter.use_rslora: [true, false], "
