@@ -6,15 +6,17 @@
 namespace cotune {
 
 std::vector<int64_t> token_slices(int64_t tokens, int64_t ranks) {
-  const int64_t size = (tokens + ranks - 1) / ranks;
+  const int64_t size = largest_slice(tokens, ranks);
   std::vector<int64_t> begins;
   for (int64_t rank = 0; rank <= ranks; ++rank) begins.push_back(std::min(rank * size, tokens));
   return begins;
 }
 
-int64_t largest_slice(int64_t tokens, const StageShape& stage) {
-  return stage.divides_tokens ? (tokens + stage.tensor_parallel - 1) / stage.tensor_parallel : tokens;
-}
+int64_t ranks_with_slices(const StageShape& stage) { return stage.divides_tokens ? stage.tensor_parallel : 1; }
+
+int64_t largest_slice(int64_t tokens, int64_t ranks) { return (tokens + ranks - 1) / ranks; }
+
+int64_t largest_slice(int64_t tokens, const StageShape& stage) { return largest_slice(tokens, ranks_with_slices(stage)); }
 
 bool adapts_slices(AdapterMethod method) {
   switch (method) {

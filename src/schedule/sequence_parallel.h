@@ -26,7 +26,10 @@ namespace cotune {
 /// Where each rank's slice begins, and behind them where the last one ends: [ranks + 1]. All are of ⌈tokens / ranks⌉ but the last ones,
 /// which are shorter or empty.
 std::vector<int64_t> token_slices(int64_t tokens, int64_t ranks);
-/// Tokens of the largest; all of them where the stage does not divide them.
+/// Among how many ranks a stage divides the tokens; 1 where it does not.
+int64_t ranks_with_slices(const StageShape& stage);
+/// Tokens of the largest slice; all of them where the stage does not divide them.
+int64_t largest_slice(int64_t tokens, int64_t ranks);
 int64_t largest_slice(int64_t tokens, const StageShape& stage);
 
 /// How a method fits in: whether it changes an operator's whole output, which is computed in slices; whether its gradients read all rows

@@ -65,10 +65,8 @@ PipelineLayout balanced_layout(const ModelConfig& model, const std::vector<JobSh
   machine.recompute = policy.recompute;
   machine.link = link_of_sums(thread_link, machine);
   StagePrices prices(model, jobs, machine);
-  std::vector<StageShape> stages =
-      balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices, std::numeric_limits<int64_t>::max());
-  for (StageShape& stage : stages) stage.divides_tokens = degrees.divides_tokens;
-  return {.stages = std::move(stages),
+  return {.stages = balanced_stages(model, jobs, degrees.stages(), degrees.tensor, policy.token_budget, prices,
+                                    std::numeric_limits<int64_t>::max(), {}, degrees.divides_tokens),
           .stage_rank = interleaved_stages(static_cast<int32_t>(degrees.pipeline), static_cast<int32_t>(degrees.stages_per_rank)),
           .shards_weights = degrees.shards_weights};
 }
@@ -175,7 +173,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
   };
   RankPlanOptions options{.order = options_.order,
                           .cluster = {.link = options_.link},
-                          .bytes_per_token = model_.hidden_size * machine_.element_size() / (layout.divides_tokens() ? layout.tensor_parallel() : 1),
+                          .bytes_per_token = model_.hidden_size * machine_.element_size(),
                           .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
                           .interleave = options_.interleave,

@@ -9,6 +9,7 @@
 #include "plan/cost/pipeline_seconds.h"
 #include "plan/cost/priced_stage.h"
 #include "plan/cost/replica_costs.h"
+#include "schedule/pipeline/pipeline_cluster.h"
 
 namespace cotune {
 namespace {
@@ -61,6 +62,64 @@ TEST(StageSeconds, OfSequenceParallelRanksCommunicateForAsLongAndForLorasColumns
   EXPECT_NEAR(slices.forward / whole.forward, 1, 1e-12);
   const double columns = 13 * 2 * 16;  // q's and v's of each layer
   EXPECT_NEAR(slices.backward - whole.backward, 800 * columns * 4 / 2 / 1e9, 1e-12);
+}
+
+/// Seconds that ranks take to exchange what a rank's share of `values` per token is: the slowest link of a ring is used (N − 1) times.
+double ring_seconds(int64_t ranks, int64_t tokens, int64_t values, int64_t bytes_of_each, const Link& link) {
+  const auto steps = static_cast<double>(ranks - 1);
+  return steps * (static_cast<double>(tokens * values * bytes_of_each) / static_cast<double>(ranks) / link.bytes_per_s + link.latency_s);
+}
+
+TEST(CollectiveSeconds, OfDividedTokensAreThoseOfTheBytesThatRanksSendInARing) {
+  ModelConfig model = model_preset("tinyllama-1.1b");
+  model.layer_count = 2;
+  const std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 16);
+  const Link link{.latency_s = 3e-6, .bytes_per_s = 7e9};
+  const int64_t tokens = 801, h = model.hidden_size;
+  for (const std::string dtype : {"bfloat16", "float32", "float64"}) {
+    const int64_t element = dtype == "bfloat16" ? 2 : dtype == "float32" ? 4 : 8, sum = std::max<int64_t>(4, element);
+    for (const int64_t ranks : {2, 4}) {
+      StageShape stage = whole_model(model);
+      stage.tensor_parallel = ranks;
+      StageMachine machine{device_preset("A40"), {}, dtype};
+      // Prices are of sums in the compute dtype; the link is slower by as much as they are wider.
+      machine.link = {.bandwidth = link.bytes_per_s * static_cast<double>(element) / static_cast<double>(sum), .latency = link.latency_s};
+      const auto priced = [&](Direction direction) {
+        double seconds = 0;
+        for (const Operator& op : stage_operators(model, stage, adapters, direction)) seconds += collective_seconds(model, stage, op, tokens, machine);
+        return seconds;
+      };
+      const auto scatter = [&](int64_t values) { return ring_seconds(ranks, tokens, values, sum, link); };
+      const auto gather = [&](int64_t values) { return ring_seconds(ranks, tokens, values, element, link); };
+      const double reduce = 2 * scatter(h);
+      EXPECT_NEAR(priced(Direction::forward) / (4 * reduce), 1, 1e-12);
+      EXPECT_NEAR(priced(Direction::backward) / (3 * reduce), 1, 1e-12);
+      stage.divides_tokens = true;
+      EXPECT_NEAR(priced(Direction::forward) / (4 * (gather(h) + scatter(h))), 1, 1e-12);
+      // Of q, v and down LoRA's q and v ride; nothing gathers an error for o alone, which input gradients go through all the same.
+      const double upper = gather(h) + scatter(h) + gather(h) + scatter(h + 32), lowest = gather(h) + scatter(h) + gather(h) + scatter(32);
+      EXPECT_NEAR(priced(Direction::backward) / (upper + lowest), 1, 1e-12) << dtype << " " << ranks;
+    }
+  }
+}
+
+TEST(PricedStage, KeepsOfDividedTokensWhatTheLargestSliceAndTheFeaturesAre) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const auto below = [](uint64_t seed, uint64_t number, uint64_t bound) { return static_cast<int64_t>(uniform_below(seed, number, bound)); };
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    std::vector<AdapterShape> adapters = lora_everywhere(model, 0, 1 + below(seed, 0, 40));
+    for (int64_t layer = 0; layer < model.layer_count; ++layer) {
+      adapters.push_back({1, AdapterMethod::bottleneck, layer, Projection::down, 1 + below(seed, 1, 99), 0});
+    }
+    const StageShape stage{seed % 3 == 0 ? 4 : 0, seed % 4 == 0 ? 6 : 22, seed % 3 != 0, seed % 4 != 0, 4, true};
+    StageMachine machine{device_preset("A40"), link_preset("pcie4"), seed % 2 == 0 ? "bfloat16" : "float32"};
+    machine.recompute = seed % 5 < 2;
+    const MicrobatchCounts counts = even_microbatch(1, 1 + below(seed, 2, 700), {0.7, 0.3});
+    const PricedStage priced(model, stage, adapters, machine);
+    const StageMemory memory = stage_memory(model, stage, adapters, 2, counts, 1, machine.element_size(), machine.recompute);
+    EXPECT_EQ(priced.kept_bytes(counts), memory.activations) << seed;
+    EXPECT_EQ(priced.workspace_bytes(counts), memory.workspace) << seed;
+  }
 }
 
 TEST(StageSeconds, OfManyLikeLayersAreThoseOfTheWholeList) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "schedule/pipeline/rank_plan.h"
 #include "schedule/small_model.h"
 
 namespace cotune {
@@ -84,6 +85,65 @@ TEST(SequenceParallelOperators, SendWhatAllReducesSendAndLorasColumns) {
     // The lowest product's error is gathered, and no input gradient scattered.
     EXPECT_EQ(columns - riding, forward ? reduced : reduced + config.hidden_size);
   }
+}
+
+/// Of the operators that communicate: name and values of each token.
+std::vector<std::pair<std::string, int64_t>> columns_of(const ModelConfig& config, const std::vector<AdapterShape>& adapters, Direction direction) {
+  const StageShape stage = in_slices(config, 2);
+  std::vector<std::pair<std::string, int64_t>> columns;
+  for (const Operator& op : stage_operators(config, stage, adapters, direction)) {
+    if (op.communicates) columns.emplace_back(op.name(), collective_columns(config, stage, op));
+  }
+  return columns;
+}
+
+TEST(SequenceParallelOperators, CountTheStreamAndTheColumnsOfTheJobThatHasMostAtThisProduct) {
+  ModelConfig config = small_model();
+  config.layer_count = 2;
+  const int64_t h = config.hidden_size;
+  std::vector<AdapterShape> adapters = lora_everywhere(config, 0, 4);
+  for (const Projection projection : {Projection::q, Projection::gate}) {
+    for (const int64_t layer : {0, 1}) adapters.push_back({.job = 1, .layer = layer, .projection = projection, .width = 9});
+  }
+  for (const int64_t layer : {0, 1}) {
+    adapters.push_back({.job = 2, .method = AdapterMethod::bottleneck, .layer = layer, .projection = Projection::down, .width = 50});
+    adapters.push_back({.job = 3, .method = AdapterMethod::diff_pruning, .layer = layer, .projection = Projection::v, .entries = 30});
+  }
+  using Columns = std::vector<std::pair<std::string, int64_t>>;
+  const auto in_layers = [](const std::vector<int64_t>& layers, const Columns& of_layer) {
+    Columns all;
+    for (const int64_t layer : layers) {
+      for (const auto& [name, columns] : of_layer) all.emplace_back("layers." + std::to_string(layer) + "." + name, columns);
+    }
+    return all;
+  };
+  EXPECT_EQ(columns_of(config, adapters, Direction::forward),
+            in_layers({0, 1}, {{"attention_norm", h}, {"o_proj", h}, {"mlp_norm", h}, {"down_proj", h}}));
+  // q, k and v of job 0 are 12 columns, q of job 1 is 9; gate and up of job 0 are 8, gate of job 1 is 9. Of the lowest layer's input there is no gradient.
+  Columns backward = in_layers({1}, {{"down_error_gather", h}, {"gate_up_proj_backward", h + 9}, {"o_error_gather", h}, {"qkv_proj_backward", h + 12},
+                                     {"qkv_input_gather", h}});
+  for (const auto& each : in_layers({0}, {{"down_error_gather", h}, {"gate_up_proj_backward", h + 9}, {"o_error_gather", h},
+                                          {"qkv_input_gather", h}, {"qkv_adapter_gradient", 12}})) {
+    backward.push_back(each);
+  }
+  EXPECT_EQ(columns_of(config, adapters, Direction::backward), backward);
+}
+
+TEST(SequenceParallelRows, AreSentBetweenStagesAsTheLargestSlice) {
+  const std::vector<BatchShape> batches = {{.job = 0, .row_lengths = {70, 31}}};
+  const StepPlan plan = plan_step(batches, {.layout = Layout::padded});
+  ASSERT_EQ(plan.microbatches.size(), 1u);
+  const int64_t tokens = plan.microbatches.front().token_count();
+  ASSERT_EQ(tokens, 140);
+  const auto sent = [&](int64_t ranks) { return work_of(plan, {0, 1}, {{}, {}}, {0}, 10, ranks).microbatches.front().message_bytes; };
+  EXPECT_EQ(sent(1), 1400);
+  EXPECT_EQ(sent(2), 700);
+  EXPECT_EQ(sent(3), 470);
+  StageShape stage = in_slices(small_model(), 3);
+  EXPECT_EQ(largest_slice(tokens, stage), token_slices(tokens, 3)[1]);
+  const PipelineLayout layout{.stages = {stage, stage}, .stage_rank = {0, 1}};
+  const auto free = [](const StepPlan&, size_t, size_t) { return StageCost{}; };
+  EXPECT_EQ(work_of({plan}, layout, free, RankPlanOptions{.bytes_per_token = 10}).microbatches.front().message_bytes, 470);
 }
 
 TEST(SequenceParallelOperators, KeepASliceOfTheStream) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "plan/cost/overlapped_stage.h"
 #include "schedule/memory.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -165,7 +166,7 @@ class RowPricer {
     for (const BatchShape& batch : together.batches) lowest.push_back(lowest_stage_of(batch.job));
     PipelineWork work =
         work_of(together, interleaved_stages(static_cast<int32_t>(replica_.rank_count()), static_cast<int32_t>(replica_.chunks)), costs,
-                lowest, replica_.model.hidden_size * replica_.machine.element_size());
+                lowest, replica_.model.hidden_size * replica_.machine.element_size(), ranks_with_slices(replica_.stages.front()));
     step_together(work);
     priced_.works.push_back(std::move(work));
   }

@@ -6,6 +6,7 @@
 
 #include "plan/cost/recomputation.h"
 #include "plan/cost/stage_memory.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -23,8 +24,6 @@ bool costs_the_same(const Operator& a, const Operator& b) {
     return x == y;
   });
 }
-
-int64_t ranks_with_slices(const StageShape& stage) { return stage.divides_tokens ? stage.tensor_parallel : 1; }
 
 /// The list with only those operators, and predecessors among them.
 std::vector<Operator> without_others(const std::vector<Operator>& kept, const std::vector<Operator>& all) {
@@ -46,10 +45,10 @@ std::vector<Operator> without_others(const std::vector<Operator>& kept, const st
 
 }  // namespace
 
-int64_t PricedStage::Bytes::of(const MicrobatchCounts& counts) const {
-  int64_t bytes = counts.tokens * per_token;
-  for (size_t job = 0; job < std::min(per_job_token.size(), counts.job_tokens.size()); ++job) {
-    bytes += counts.job_tokens[job] * per_job_token[job];
+int64_t PricedStage::Bytes::of(const MicrobatchCounts& counts, int64_t ranks) const {
+  int64_t bytes = all.of(counts.tokens, ranks);
+  for (size_t job = 0; job < std::min(of_job.size(), counts.job_tokens.size()); ++job) {
+    bytes += of_job[job].of(counts.job_tokens[job], ranks);
   }
   return bytes;
 }
@@ -77,7 +76,7 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
     if (machine.recompute) {
       find_recomputed_bytes(part, forward, kept, layer_bytes_);
     } else {
-      find_bytes(part, forward, kept);
+      for (const Operator& op : forward) add_saved_bytes(part, op, kept);
     }
   };
   if (is_whole) {
@@ -86,11 +85,8 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
     Bytes two, three;
     add(2, static_cast<double>(3 - layers), two);
     add(3, static_cast<double>(layers - 2), three);
-    const auto extrapolated = [layers](int64_t at_two, int64_t at_three) { return at_two + (layers - 2) * (at_three - at_two); };
-    kept_.per_token = extrapolated(two.per_token, three.per_token);
-    for (size_t job = 0; job < two.per_job_token.size(); ++job) {
-      kept_.per_job_token.push_back(extrapolated(two.per_job_token[job], three.per_job_token[job]));
-    }
+    kept_.all = extrapolated(two.all, three.all, layers);
+    for (size_t job = 0; job < two.of_job.size(); ++job) kept_.of_job.push_back(extrapolated(two.of_job[job], three.of_job[job], layers));
   }
   if (stage.tensor_parallel == 1 || stage.divides_tokens || !has_clocks) return;
   few_ = clock_of(adapters, clock_layers(ClockLayers::few));
@@ -105,49 +101,39 @@ size_t PricedStage::term_of(const StageOfLayers& part, const Operator& op) {
   return terms_.size() - 1;
 }
 
-void PricedStage::find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept) const {
-  const int64_t element = machine_.element_size(), ranks = ranks_with_slices(part.stage);  // of so many tokens each has one
-  MicrobatchCounts counts{.tokens = ranks, .job_tokens = std::vector<int64_t>(static_cast<size_t>(job_count_), 0)};
-  for (const Operator& op : forward) kept.per_token += saved_bytes(part.model, part.stage, op, counts, element) / ranks;
-  kept.per_job_token.assign(counts.job_tokens.size(), 0);
+void PricedStage::add_saved_bytes(const StageOfLayers& part, const Operator& op, Bytes& saved) const {
+  const int64_t element = machine_.element_size(), ranks = ranks_with_slices(part.stage);
+  MicrobatchCounts counts{.job_tokens = std::vector<int64_t>(static_cast<size_t>(job_count_), 0)};
+  saved.of_job.resize(counts.job_tokens.size());
+  saved.all += bytes_of_tokens(ranks, [&](int64_t tokens) {
+    counts.tokens = tokens;
+    return saved_bytes(part.model, part.stage, op, counts, element);
+  });
   counts.tokens = 0;
-  for (const Operator& op : forward) {
-    // A job's tokens count at its own adapters, which stand together.
-    Operator own = op;
-    for (auto first = op.adapters.begin(); first != op.adapters.end();) {
-      const int32_t job = first->job;
-      const auto end = std::find_if(first, op.adapters.end(), [job](const AdapterShape& each) { return each.job != job; });
-      own.adapters.assign(first, end);
-      counts.job_tokens[static_cast<size_t>(job)] = ranks;
-      kept.per_job_token[static_cast<size_t>(job)] += saved_bytes(part.model, part.stage, own, counts, element) / ranks;
-      counts.job_tokens[static_cast<size_t>(job)] = 0;
-      first = end;
-    }
+  // A job's tokens count at its own adapters, which stand together.
+  Operator own = op;
+  for (auto first = op.adapters.begin(); first != op.adapters.end();) {
+    const int32_t job = first->job;
+    const auto end = std::find_if(first, op.adapters.end(), [job](const AdapterShape& each) { return each.job != job; });
+    own.adapters.assign(first, end);
+    int64_t& job_tokens = counts.job_tokens[static_cast<size_t>(job)];
+    saved.of_job[static_cast<size_t>(job)] += bytes_of_tokens(ranks, [&](int64_t tokens) {
+      job_tokens = tokens;
+      return saved_bytes(part.model, part.stage, own, counts, element);
+    });
+    job_tokens = 0;
+    first = end;
   }
 }
 
 void PricedStage::find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept,
                                         std::vector<Bytes>& layers) const {
-  const int64_t element = machine_.element_size(), ranks = ranks_with_slices(part.stage);
-  const auto bytes_for = [&](const MicrobatchCounts& counts, std::map<int64_t, int64_t>& by_layer) {
-    int64_t sum = 0;
-    for (const Operator& op : forward) {
-      by_layer[op.layer] += saved_bytes(part.model, part.stage, op, counts, element) / ranks;
-      sum += kept_input_bytes(part.model, part.stage, op, counts, element) / ranks;
-    }
-    return sum;
-  };
   std::map<int64_t, Bytes> of_layer;
-  std::map<int64_t, int64_t> by_layer;
-  const std::vector<int64_t> none(static_cast<size_t>(job_count_), 0);
-  kept.per_token = bytes_for({.tokens = ranks, .job_tokens = none}, by_layer);
-  for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_token = bytes;
-  for (size_t job = 0; job < none.size(); ++job) {
-    std::vector<int64_t> one = none;
-    one[job] = ranks;
-    by_layer.clear();
-    kept.per_job_token.push_back(bytes_for({.tokens = 0, .job_tokens = one}, by_layer));
-    for (const auto& [layer, bytes] : by_layer) of_layer[layer].per_job_token.push_back(bytes);
+  for (const Operator& op : forward) {
+    add_saved_bytes(part, op, of_layer[op.layer]);
+    kept.all += bytes_of_tokens(ranks_with_slices(part.stage), [&](int64_t tokens) {
+      return kept_input_bytes(part.model, part.stage, op, {.tokens = tokens}, machine_.element_size());
+    });
   }
   for (auto& [layer, bytes] : of_layer) {
     if (std::find(layers.begin(), layers.end(), bytes) == layers.end()) layers.push_back(std::move(bytes));
@@ -188,11 +174,11 @@ StageSeconds PricedStage::seconds(const MicrobatchCounts& counts) const {
   return sum;
 }
 
-int64_t PricedStage::kept_bytes(const MicrobatchCounts& counts) const { return kept_.of(counts); }
+int64_t PricedStage::kept_bytes(const MicrobatchCounts& counts) const { return kept_.of(counts, ranks_with_slices(stage_)); }
 
 int64_t PricedStage::workspace_bytes(const MicrobatchCounts& counts) const {
   int64_t layer = 0;
-  for (const Bytes& each : layer_bytes_) layer = std::max(layer, each.of(counts));
+  for (const Bytes& each : layer_bytes_) layer = std::max(layer, each.of(counts, ranks_with_slices(stage_)));
   return cotune::workspace_bytes(model_, stage_, counts, machine_.element_size()) + layer;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/cost/bytes_of_tokens.h"
 #include "plan/cost/stage_cost.h"
 #include "schedule/stage/subgraphs.h"
 
@@ -63,15 +64,15 @@ class PricedStage {
     List forward, again, backward;
   };
   struct Bytes {
-    int64_t per_token = 0;
-    std::vector<int64_t> per_job_token;
-    int64_t of(const MicrobatchCounts& counts) const;
+    BytesOfTokens all;
+    std::vector<BytesOfTokens> of_job;
+    int64_t of(const MicrobatchCounts& counts, int64_t ranks) const;
     bool operator==(const Bytes&) const = default;
   };
 
   size_t term_of(const StageOfLayers& part, const Operator& op);
   List list_of(const StageOfLayers& part, std::vector<Operator> operators);
-  void find_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept) const;
+  void add_saved_bytes(const StageOfLayers& part, const Operator& op, Bytes& saved) const;
   void find_recomputed_bytes(const StageOfLayers& part, const std::vector<Operator>& forward, Bytes& kept, std::vector<Bytes>& layers) const;
   Clock clock_of(const std::vector<AdapterShape>& adapters, int64_t layers);
   std::vector<double> term_seconds(const MicrobatchCounts& counts) const;

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "plan/cost/stage_prices.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -66,7 +67,8 @@ class CandidateBuilder {
       }
       if (stages.size() == 1) return slowest;
       // Activations forward, errors back; sent while the next chunk is computed.
-      const auto bytes = static_cast<double>(counts.tokens * workload->model.hidden_size * machine.element_size());
+      const int64_t sent = largest_slice(counts.tokens, stages.front().shape);
+      const auto bytes = static_cast<double>(sent * workload->model.hidden_size * machine.element_size());
       return std::max(slowest, 2 * between_stages.seconds(bytes));
     };
     return candidate;

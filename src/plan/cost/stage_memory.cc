@@ -91,13 +91,13 @@ int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const
   return bytes;
 }
 
-std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel) {
+std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool divides_tokens) {
   COTUNE_CHECK(1 <= stages && stages <= model.layer_count, "{} stages of {} layers", stages, model.layer_count);
   std::vector<StageShape> result;
   int64_t first = 0;
   for (int64_t s = 0; s < stages; ++s) {
     const int64_t count = model.layer_count / stages + (s < model.layer_count % stages ? 1 : 0);
-    result.push_back({first, first + count, s == 0, s + 1 == stages, tensor_parallel});
+    result.push_back({first, first + count, s == 0, s + 1 == stages, tensor_parallel, divides_tokens});
     first += count;
   }
   return result;

@@ -43,7 +43,7 @@ int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const
                         int64_t element_size, int64_t logit_rows = 1024);
 
 /// Layers split as evenly as can be, the last stages one fewer where they do not divide: the last has the head to compute.
-/// Throws InternalError for more stages than layers.
-std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel);
+/// divides_tokens: StageShape's. Throws InternalError for more stages than layers.
+std::vector<StageShape> even_stages(const ModelConfig& model, int64_t stages, int64_t tensor_parallel, bool divides_tokens = false);
 
 }  // namespace cotune

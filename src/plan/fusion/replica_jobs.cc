@@ -9,6 +9,7 @@
 #include "plan/cost/fused_stage_costs.h"
 #include "plan/cost/overlapped_stage.h"
 #include "plan/cost/stage_prices.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -87,7 +88,7 @@ FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
   const MicrobatchCounts& counts = task.counts;
   FusedStageCosts::Costs costs = workload.table->cost(task.jobs, counts);
   FusedCost cost{.stages = std::move(costs.stages),
-                 .message_bytes = counts.tokens * replica.model.hidden_size * replica.machine.element_size(),
+                 .message_bytes = largest_slice(counts.tokens, replica.stages.front()) * replica.model.hidden_size * replica.machine.element_size(),
                  .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     const StageShape& stage = replica.stages[s];

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -159,7 +160,7 @@ std::map<int32_t, int32_t> hybrid_tasks_of(const StepPlan& plan) {
 
 PipelineWork work_of(const StepPlan& plan, std::vector<int32_t> stage_rank,
                      const std::vector<StageCost>& cost, const std::vector<int32_t>& lowest_stage,
-                     int64_t bytes_per_token) {
+                     int64_t bytes_per_token, int64_t ranks_with_slices) {
   COTUNE_CHECK(lowest_stage.size() == plan.batches.size(), "{} lowest stages for {} batches",
                lowest_stage.size(), plan.batches.size());
   const size_t stages = stage_rank.size();
@@ -176,7 +177,7 @@ PipelineWork work_of(const StepPlan& plan, std::vector<int32_t> stage_rank,
   const std::map<int32_t, int32_t> tasks = hybrid_tasks_of(plan);
   for (size_t m = 0; m < plan.microbatches.size(); ++m) {
     PipelineMicrobatch microbatch{.chain = chains[m],
-                                  .message_bytes = plan.microbatches[m].token_count() * bytes_per_token};
+                                  .message_bytes = largest_slice(plan.microbatches[m].token_count(), ranks_with_slices) * bytes_per_token};
     microbatch.cost.assign(cost.begin() + static_cast<std::ptrdiff_t>(m * stages),
                            cost.begin() + static_cast<std::ptrdiff_t>((m + 1) * stages));
     for (const Atom& atom : plan.microbatches[m].atoms)

@@ -82,12 +82,13 @@ PipelineWork uniform_work(int32_t rank_count, int32_t job_count, int32_t microba
                           const StageCost& cost = {}, int64_t message_bytes = 0);
 
 /// The microbatches of a step plan, its chains and jobs. `cost`: of every microbatch on every stage,
-/// microbatch by microbatch. `lowest_stage`: one per batch of the plan. bytes_per_token: of an activation.
+/// microbatch by microbatch. `lowest_stage`: one per batch of the plan. bytes_per_token: of an activation. ranks_with_slices: of a stage; where
+/// they divide the tokens each sends its slice, and the message is the largest one.
 /// Jobs that share a microbatch, directly or through others, are one hybrid task; it is numbered by its first
 /// batch.
 PipelineWork work_of(const StepPlan& plan, std::vector<int32_t> stage_rank,
                      const std::vector<StageCost>& cost, const std::vector<int32_t>& lowest_stage,
-                     int64_t bytes_per_token);
+                     int64_t bytes_per_token, int64_t ranks_with_slices = 1);
 
 /// A run of microbatches that schedules treat as one: a chain, or a single microbatch. Forward last to first,
 /// backward first to last.

@@ -11,6 +11,7 @@
 #include "schedule/pipeline/one_f_one_b.h"
 #include "schedule/pipeline/structured_template.h"
 #include "schedule/pipeline/verify_pipeline.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -126,7 +127,7 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
     }
     std::vector<int32_t> lowest;
     for (const BatchShape& batch : round.batches) lowest.push_back(layout.stage_of(batch.lowest_layer));
-    PipelineWork own = work_of(round, layout.stage_rank, cost, lowest, bytes_per_token);
+    PipelineWork own = work_of(round, layout.stage_rank, cost, lowest, bytes_per_token, ranks_with_slices(layout.stages.front()));
     work.rank_count = own.rank_count;
     work.stage_rank = own.stage_rank;
     for (const PipelineJob& job : own.jobs) {

@@ -1,0 +1,48 @@
+#include "plan/cost/replica_stages.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace cotune {
+namespace {
+
+/// Bottlenecks on the lower layers alone, which ranks that divide tokens compute on their slices.
+JobShape job_below(int64_t layers, int64_t width) {
+  JobShape job{.name = "below", .batch_size = 8, .lengths = histogram_of(std::vector<int64_t>{512})};
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    for (const Projection projection : {Projection::o, Projection::down}) {
+      job.adapters.push_back({0, AdapterMethod::bottleneck, layer, projection, width, 0});
+    }
+  }
+  return job;
+}
+
+TEST(BalancedStages, AreCutByWhatLayersOfDividedTokensTake) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const std::vector<JobShape> jobs = {job_below(11, 2048)};
+  const StageMachine machine{device_preset("A40"), link_preset("nvlink-600"), "bfloat16"};
+  StagePrices prices(model, jobs, machine);
+  const int64_t tokens = 4096, no_limit = std::numeric_limits<int64_t>::max();
+  const size_t everything = prices.jobs_number({0});
+  const MicrobatchCounts counts = even_microbatch(1, tokens, {1});
+  const auto slowest = [&](int64_t cut, bool divides_tokens) {
+    const auto of = [&](const StageShape& stage) { return prices.at(stage, everything).seconds(counts).total(); };
+    return std::max(of({0, cut, true, false, 4, divides_tokens}), of({cut, model.layer_count, false, true, 4, divides_tokens}));
+  };
+  std::vector<int64_t> best;
+  for (const bool divides_tokens : {false, true}) {
+    const std::vector<StageShape> cut = balanced_stages(model, jobs, 2, 4, tokens, prices, no_limit, {}, divides_tokens);
+    ASSERT_EQ(cut.size(), 2u);
+    for (const StageShape& stage : cut) EXPECT_EQ(stage.divides_tokens, divides_tokens);
+    double least = slowest(1, divides_tokens);
+    for (int64_t other = 2; other < model.layer_count; ++other) least = std::min(least, slowest(other, divides_tokens));
+    EXPECT_NEAR(slowest(cut.front().last_layer, divides_tokens) / least, 1, 1e-9);
+    best.push_back(cut.front().last_layer);
+  }
+  EXPECT_LT(best[0], best[1]) << "bottlenecks take less time where tokens are divided";
+}
+
+}  // namespace
+}  // namespace cotune
