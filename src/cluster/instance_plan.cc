@@ -40,6 +40,7 @@ class InstancePlanner {
   Plan plan(bool recompute, std::string& constraint) const {
     ReplicaLimits limits = options_.replicas;
     limits.recompute = recompute;
+    limits.may_divide_tokens = false;
     const ReplicaCandidate candidate = candidate_of(
         replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured), settings_);
     Plan plan = empty_plan(recompute);

@@ -7,6 +7,7 @@
 #include "base/quantity_text.h"
 #include "cluster/plan_study.h"
 #include "plan/plan_report.h"
+#include "plan/shapes/configuration.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -64,8 +65,10 @@ std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, cons
   }
   for (size_t r = 0; r < study.replicas.size(); ++r) {
     const StudiedReplica& replica = study.replicas[r];
-    text += fmt::format("  replica {}: <{},{}>, planned {}, simulated {}, idle until the step ends {:.1f}%\n", r,
-                        plan.replicas[r].tensor_parallel, plan.replicas[r].pipeline_stages(), seconds_text(replica.planned_s, false),
+    const PlannedReplica& planned = plan.replicas[r];
+    text += fmt::format("  replica {}: {}, planned {}, simulated {}, idle until the step ends {:.1f}%\n", r,
+                        configuration_name(planned.tensor_parallel, planned.divides_tokens, planned.pipeline_stages(), 1),
+                        seconds_text(replica.planned_s, false),
                         seconds_text(replica.simulated_s, false), 100 * replica.idle);
   }
   return text + replica_text(study.replicas[drawn], plan, drawn, sweeps);
@@ -81,6 +84,7 @@ nlohmann::ordered_json to_json(const PlanStudy& study, const Plan& plan) {
     }
     const PlannedReplica& planned = plan.replicas[r];
     replicas.push_back({{"tensor_parallel", planned.tensor_parallel},
+                        {"divides_tokens", planned.divides_tokens},
                         {"token_budget", planned.token_budget},
                         {"hybrid_tasks", planned.hybrid_tasks},
                         {"buckets", planned.buckets},

@@ -16,6 +16,7 @@ namespace cotune {
 struct ConsideredConfiguration {
   std::string nodes;
   int64_t tensor_parallel = 1, pipeline_stages = 1;
+  bool divides_tokens = false;     ///< tensor-parallel ranks divide the tokens, too
   int64_t shards = 1;              ///< copies that share one set of frozen weights
   bool recompute = false;
   int64_t chunk_tokens = 0;        ///< most tokens of a microbatch that fit; 0: none do

@@ -89,11 +89,11 @@ std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const std::vector
                                              const PlanOptions& options) {
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   ReplicaPlanner planner(model, cluster, group, jobs, options, plan.recompute == Recompute::always);
-  std::set<std::tuple<int64_t, int64_t, int64_t>> shapes;
+  std::set<std::tuple<int64_t, bool, int64_t, int64_t>> shapes;
   std::vector<ConsideredGrouping> groupings;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (rows[r].empty() || !shapes.emplace(replica.tensor_parallel, replica.pipeline_stages(), replica.shards).second) continue;
+    if (rows[r].empty() || !shapes.emplace(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards).second) continue;
     for (ConsideredGrouping& each : planner.groupings(replica, rows[r], plan.order)) {
       each.replica = r;
       groupings.push_back(std::move(each));

@@ -150,12 +150,12 @@ std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const 
   std::vector<size_t> place;
   for (const PlannedReplica& replica : plan.replicas) {
     const auto found = std::find_if(configurations_.begin(), configurations_.end(), [&](const Configuration& each) {
-      return each.tensor_parallel == replica.tensor_parallel && each.pipeline_stages == replica.pipeline_stages() &&
-             each.shards == replica.shards;
+      return each.tensor_parallel == replica.tensor_parallel && each.divides_tokens == replica.divides_tokens &&
+             each.pipeline_stages == replica.pipeline_stages() && each.shards == replica.shards;
     });
     if (found == configurations_.end()) {
-      throw_user_error("the plan has a replica <{},{}>, which does not fit on {}", replica.tensor_parallel,
-                       replica.pipeline_stages(), group_.name);
+      throw_user_error("the plan has a replica {}, which does not fit on {}",
+                       configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards), group_.name);
     }
     place.push_back(static_cast<size_t>(found - configurations_.begin()));
     ++copies[place.back()];
@@ -195,6 +195,7 @@ void NodesPlanner::find_configurations() {
         ConsideredConfiguration{.nodes = group_.name,
                                 .tensor_parallel = shape.tensor_parallel,
                                 .pipeline_stages = shape.pipeline_stages,
+                                .divides_tokens = shape.divides_tokens,
                                 .shards = shape.shards,
                                 .recompute = saving_.recompute,
                                 .chunk_tokens = shape.chunk_tokens,
@@ -413,9 +414,10 @@ PlannedReplica NodesPlanner::empty_replica(const Configuration& shape,
     stages.first->second =
         balanced_stages(model_, jobs_, shape.pipeline_stages, shape.tensor_parallel, shape.chunk_tokens,
                         replica_planner_.prices(shape.tensor_parallel), group_.device.usable_bytes(),
-                        {shape.shards, options_.replicas.gather_overlap});
+                        {shape.shards, options_.replicas.gather_overlap}, shape.divides_tokens);
   }
   PlannedReplica replica{.tensor_parallel = shape.tensor_parallel,
+                         .divides_tokens = shape.divides_tokens,
                          .token_budget = shape.chunk_tokens,
                          .shards = shape.shards};
   auto next = devices.begin() + copy * shape.tensor_parallel * shape.pipeline_stages;

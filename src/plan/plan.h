@@ -57,6 +57,7 @@ struct PlannedStage {
 
 struct PlannedReplica {
   int64_t tensor_parallel = 1;
+  bool divides_tokens = false;  ///< its tensor-parallel ranks divide the tokens, too (schedule/sequence_parallel.h); its stages say so as well
   int64_t token_budget = 0;  ///< tokens of a microbatch; no longer row is sent here
   int64_t shards = 1;        ///< replicas in a row, this one among them, that share one set of frozen weights
   int64_t least_microbatches = 1;  ///< order split: above 1, what a step of each hybrid task is cut into at least
@@ -119,7 +120,7 @@ struct Plan {
 std::string hash_of(const ModelConfig& model);
 std::string hash_of(const ClusterSpec& cluster);
 
-/// Replicas by shape in words, largest first: `<4,2>×1, <1,1>×8`; `<1,1>/4×2`: eight of them, four to a set of weights.
+/// Replicas by shape in words, largest first, by configuration_name: `<4,2>×1, <1,1>×8`; `<1,1>/4×2`: eight of them, four to a set of weights.
 std::string replicas_text(const Plan& plan);
 
 }  // namespace cotune

@@ -45,6 +45,7 @@ OrderedJson to_json(const PlannedReplica& replica) {
   OrderedJson stages = OrderedJson::array();
   for (const PlannedStage& stage : replica.stages) stages.push_back(to_json(stage));
   return {{"tensor_parallel", replica.tensor_parallel},
+          {"divides_tokens", replica.divides_tokens},
           {"token_budget", replica.token_budget},
           {"shards", replica.shards},
           {"least_microbatches", replica.least_microbatches},
@@ -210,7 +211,8 @@ void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
                            .last_layer = layers[s][n + 1].whole(next + 1),
                            .has_embedding = n == 0 && s == 0,
                            .has_head = n + 2 == numbers && s + 1 == stages.size(),
-                           .tensor_parallel = replica.tensor_parallel};
+                           .tensor_parallel = replica.tensor_parallel,
+                           .divides_tokens = replica.divides_tokens};
       next = run.last_layer;
       if (n == 0) {
         replica.stages[s].shape = run;
@@ -222,10 +224,12 @@ void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
 }
 
 PlannedReplica replica_from(const Place& place, size_t job_count) {
-  place.expect_keys({"tensor_parallel", "token_budget", "shards", "least_microbatches", "stages", "hybrid_tasks", "buckets", "rows",
-                     "microbatches", "tokens", "processed_tokens", "seconds", "bubble"});
+  place.expect_keys({"tensor_parallel", "divides_tokens", "token_budget", "shards", "least_microbatches", "stages", "hybrid_tasks", "buckets",
+                     "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble"});
   PlannedReplica replica;
   replica.tensor_parallel = place.at("tensor_parallel").whole(1, 1 << 20);
+  replica.divides_tokens = place.at("divides_tokens").truth();
+  if (replica.divides_tokens && replica.tensor_parallel == 1) place.at("divides_tokens").refuse("false where tensor_parallel is 1");
   replica.token_budget = place.at("token_budget").whole(1);
   replica.shards = place.at("shards").whole(1);
   replica.least_microbatches = place.at("least_microbatches").whole(1);
@@ -253,6 +257,7 @@ void check_shards(const Place& place, const std::vector<PlannedReplica>& replica
     for (size_t r = first; r < first + shards; ++r) {
       const bool is_like = r < replicas.size() && replicas[r].shards == replicas[first].shards &&
                            replicas[r].tensor_parallel == replicas[first].tensor_parallel &&
+                           replicas[r].divides_tokens == replicas[first].divides_tokens &&
                            replicas[r].stages.size() == replicas[first].stages.size();
       if (!is_like) {
         places[first].at("shards").refuse(fmt::format("as many as the like replicas in a row from here, {}", r - first));

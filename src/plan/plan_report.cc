@@ -10,6 +10,7 @@
 #include "base/counted.h"
 #include "base/quantity_text.h"
 #include "plan/deployment/placement.h"
+#include "plan/shapes/configuration.h"
 
 namespace cotune {
 namespace {
@@ -64,8 +65,9 @@ std::string tasks_text(const Plan& plan, const PlannedReplica& replica, const Sw
 
 void explain_replica(std::string& text, const Plan& plan, size_t index, const SweepOfJob& sweeps) {
   const PlannedReplica& replica = plan.replicas[index];
-  text += fmt::format("  replica {}: <{},{}> on {}{}\n", index, replica.tensor_parallel,
-                      replica.pipeline_stages(), devices_text(replica),
+  text += fmt::format("  replica {}: {} on {}{}{}\n", index,
+                      configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), 1), devices_text(replica),
+                      replica.divides_tokens ? ", whose ranks divide the tokens, too, where they do not divide layers" : "",
                       replica.shards > 1 ? fmt::format(", its frozen weights shared out over {} like it", replica.shards) : "");
   if (replica.rows == 0) {
     text += "    no rows of the typical step\n";
@@ -99,10 +101,10 @@ void explain_replica(std::string& text, const Plan& plan, size_t index, const Sw
 
 /// The first of each shape in full, the others in a line.
 void explain_replicas(std::string& text, const Plan& plan, const SweepOfJob& sweeps) {
-  std::map<std::tuple<int64_t, int64_t, int64_t, int64_t>, int64_t> seen;
+  std::map<std::tuple<int64_t, bool, int64_t, int64_t, int64_t>, int64_t> seen;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (seen[{replica.tensor_parallel, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
+    if (seen[{replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
       explain_replica(text, plan, r, sweeps);
     } else {
       text += fmt::format("  replica {}: likewise on {}; {}, {}, {}\n", r, devices_text(replica),
@@ -143,8 +145,7 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
 
 /// `<1,4>/2 r`: with its shards, and r where activations are recomputed.
 std::string configuration_text(const ConsideredConfiguration& each) {
-  return fmt::format("<{},{}>{}{}", each.tensor_parallel, each.pipeline_stages,
-                     each.shards > 1 ? fmt::format("/{}", each.shards) : "", each.recompute ? " r" : "");
+  return configuration_name(each.tensor_parallel, each.divides_tokens, each.pipeline_stages, each.shards) + (each.recompute ? " r" : "");
 }
 
 /// Those that save memory as the plan does; all of them where there is none.
@@ -156,7 +157,7 @@ bool is_shown(const ConsideredConfiguration& each, const PlanningResult& result)
 
 void explain_configurations(std::string& text, const PlanningResult& result) {
   text +=
-      "\nConfigurations <tensor parallel, pipeline stages>, with the most tokens of a microbatch that fit:\n";
+      "\nConfigurations <tensor parallel, pipeline stages> (+seq: ranks divide the tokens, too), with the most tokens of a microbatch that fit:\n";
   int64_t left_out = 0;
   for (const ConsideredConfiguration& each : result.configurations) {
     if (!is_shown(each, result)) {

@@ -91,7 +91,8 @@ int64_t enough_microbatches(size_t stages) { return stages > 1 ? 8 * static_cast
 
 /// The replica with `chunks` runs of layers a rank, all of one length.
 PlannedReplica with_chunks(PlannedReplica replica, const ModelConfig& model, int64_t chunks) {
-  const std::vector<StageShape> runs = even_stages(model, chunks * replica.pipeline_stages(), replica.tensor_parallel);
+  const std::vector<StageShape> runs =
+      even_stages(model, chunks * replica.pipeline_stages(), replica.tensor_parallel, replica.divides_tokens);
   for (size_t k = 0; k < runs.size(); ++k) {
     PlannedStage& stage = replica.stages[k % replica.stages.size()];
     if (k < replica.stages.size()) {
@@ -234,7 +235,8 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
   PlannedReplica whole = planned;  // with one run of layers a rank, as plan() asks for hybrid tasks
   if (planned.chunks() > 1) {
     for (PlannedStage& stage : whole.stages) stage.further.clear();
-    const std::vector<StageShape> even = even_stages(model_, planned.pipeline_stages(), planned.tensor_parallel);
+    const std::vector<StageShape> even =
+        even_stages(model_, planned.pipeline_stages(), planned.tensor_parallel, planned.divides_tokens);
     for (size_t s = 0; s < even.size(); ++s) whole.stages[s].shape = even[s];
   }
   std::vector<TaskChoice> choices = task_choices(model_of(whole), rows, Sharing::hybrid);
@@ -317,7 +319,8 @@ auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector
   const int64_t tensor_parallel = replica.stages.front().tensor_parallel;
   // Replicas of one shape get like rows: what is best for the first with these jobs is tried on all.
   const auto [found, is_new] =
-      task_choices_.try_emplace({tensor_parallel, replica.stages.size(), replica.sharding.shards, jobs});
+      task_choices_.try_emplace({tensor_parallel, replica.stages.front().divides_tokens, replica.stages.size(), replica.sharding.shards,
+                                 jobs});
   std::vector<TaskChoice>& choices = found->second;
   if (!is_new) return choices;
   const auto add = [&](HybridTasks tasks, Buckets buckets) {
@@ -328,7 +331,8 @@ auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector
   for (const int32_t job : jobs) apart.push_back({job});
   add({jobs}, each_by_itself(1));
   add(apart, each_by_itself(apart.size()));
-  if (tensor_parallel > 1 && jobs.size() > 1) {
+  const bool interleaves = has_clocks(replica.stages.front());
+  if (interleaves && jobs.size() > 1) {
     std::vector<double> tokens;
     for (const auto& [job, own] : lengths) {
       tokens.push_back(static_cast<double>(std::accumulate(own.begin(), own.end(), int64_t{0})));
@@ -354,8 +358,8 @@ auto ReplicaPlanner::task_choices(const ReplicaModel& replica, const std::vector
   }
   const ChosenHybridTasks planned = choose_hybrid_tasks(fusion_problems(own));
   if (planned.chosen.fits()) {
-    // One device by itself interleaves nothing: its tasks run one after the other.
-    const bool is_alone = tensor_parallel == 1 && replica.stages.size() == 1;
+    // One stage that waits for its collectives interleaves nothing: its tasks run one after the other.
+    const bool is_alone = !interleaves && replica.stages.size() == 1;
     add(named(planned.chosen.tasks, jobs), is_alone ? each_by_itself(planned.chosen.tasks.size()) : planned.chosen.buckets);
   }
   return choices;

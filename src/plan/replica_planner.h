@@ -90,7 +90,7 @@ class ReplicaPlanner {
   static std::vector<TaskChoice> split_choices(const ReplicaModel& model, const std::vector<StepRow>& rows,
                                                const std::vector<TaskChoice>& choices);
   /// Partitions of the jobs with rows that are tried; one that is not read where the policy leaves no choice. All jobs, each
-  /// job by itself, what choose_hybrid_tasks finds; with tensor parallelism also two halves in one clock, and jobs in pairs.
+  /// job by itself, what choose_hybrid_tasks finds; where all-reduces can be hidden (has_clocks) also two halves in one clock, and jobs in pairs.
   const std::vector<TaskChoice>& task_choices(const ReplicaModel& replica, const std::vector<StepRow>& rows,
                                                Sharing sharing);
 
@@ -101,8 +101,8 @@ class ReplicaPlanner {
   const PlanOptions& options_;
   bool recompute_;
   std::map<int64_t, StagePrices> prices_;  ///< by tensor parallelism
-  /// By tensor parallelism, stages, shards and jobs with rows.
-  std::map<std::tuple<int64_t, size_t, int64_t, std::vector<int32_t>>, std::vector<TaskChoice>> task_choices_;
+  /// By tensor and sequence parallelism, stages, shards and jobs with rows.
+  std::map<std::tuple<int64_t, bool, size_t, int64_t, std::vector<int32_t>>, std::vector<TaskChoice>> task_choices_;
 };
 
 }  // namespace cotune

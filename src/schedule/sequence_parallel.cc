@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "model/config/tensor_shard.h"
+#include "schedule/memory.h"
+
 namespace cotune {
 
 std::vector<int64_t> token_slices(int64_t tokens, int64_t ranks) {
@@ -43,6 +46,14 @@ bool sums_low_rank(AdapterMethod method) {
     case AdapterMethod::diff_pruning: return false;
   }
   return false;
+}
+
+int64_t summand_count(const ModelConfig& config, const StageShape& stage, const AdapterShape& adapter) {
+  if (stage.tensor_parallel == 1) return 0;
+  if (stage.divides_tokens && adapts_slices(adapter.method)) return parameter_count(config, adapter);
+  if (adapter.method != AdapterMethod::lora) return 0;
+  const ProjectionSize whole = projection_size(config, adapter.projection);
+  return adapter.width * (divides_outputs(adapter.projection) ? whole.in : whole.out);
 }
 
 Collective collective_of(const StageShape& stage, const Operator& op) {

@@ -38,6 +38,10 @@ bool adapts_slices(AdapterMethod method);
 bool reads_whole_input(AdapterMethod method);
 bool sums_low_rank(AdapterMethod method);
 
+/// Values of an adapter on whose gradient every rank of the stage has a summand, added once a job step: LoRA's factor that all have whole,
+/// and what adapts slices; 0 of one rank.
+int64_t summand_count(const ModelConfig& config, const StageShape& stage, const AdapterShape& adapter);
+
 /// What follows an operator that communicates.
 enum class Collective { all_reduce, reduce_scatter, all_gather };
 Collective collective_of(const StageShape& stage, const Operator& op);

@@ -27,15 +27,6 @@ LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
   return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
 }
 
-/// Of LoRA's factors the one that every rank of a group has whole, and bottlenecks that adapt slices: their gradients are summed once a
-/// step.
-int64_t summand_count(const ModelConfig& model, const AdapterShape& adapter, bool divides_tokens) {
-  if (divides_tokens && adapts_slices(adapter.method)) return parameter_count(model, adapter);
-  if (adapter.method != AdapterMethod::lora) return 0;
-  const ProjectionShape shape = projection_shape(model, adapter.projection);
-  return adapter.width * (divides_outputs(adapter.projection) ? shape.in : shape.out);
-}
-
 constexpr int64_t most_for_one = 4;  // microbatches of a single hybrid task, for each rank
 constexpr size_t most_splits = 2;    // that a round is compared with
 
@@ -105,7 +96,7 @@ void RankPlanner::add_optimizer_step(const JobShape& job) {
   for (size_t replica = 0; replica < layouts_.size(); ++replica) {
     const PipelineLayout& layout = layouts_[replica];
     int64_t summands = 0;
-    for (const AdapterShape& adapter : job.adapters) summands += summand_count(model_, adapter, layout.divides_tokens());
+    for (const AdapterShape& adapter : job.adapters) summands += summand_count(model_, layout.stages.front(), adapter);
     const auto bytes = static_cast<double>(summands / layout.rank_count() * machine_.element_size());
     step_s_[replica].optimizer_s.push_back(optimizer_seconds(values / layout.worker_count(), job.moment_count, machine_.device));
     step_s_[replica].reduce_s.push_back(summands > 0 ? all_reduce_seconds(bytes, layout.tensor_parallel(), machine_.link) : 0);

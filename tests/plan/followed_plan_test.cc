@@ -75,6 +75,19 @@ TEST(FollowedPlan, HasReplicasOfAnyShape) {
   EXPECT_EQ(followed.replicas[1].hybrid_tasks, (HybridTasks{{0, 2}, {1}}));
 }
 
+TEST(FollowedPlan, DividesTokensAmongRanksThatDoInThePlan) {
+  Plan plan = plan_of_three();
+  PlannedReplica& replica = plan.replicas.front();
+  replica.tensor_parallel = 2;
+  replica.divides_tokens = true;
+  replica.stages.front().shape = {0, 3, true, true, 2, true};
+  Diagnostics mistakes;
+  const FollowedPlan followed = follow(plan, run, "plan.json", mistakes);
+  EXPECT_TRUE(mistakes.empty());
+  EXPECT_EQ(to_string(followed.parallel()), "dp=1,pp=1,tp=2,seq");
+  EXPECT_TRUE(followed.replicas.front().layout.divides_tokens());
+}
+
 TEST(FollowedPlan, SharesFrozenWeightsOverReplicasThatDoInThePlan) {
   Plan plan = plan_of_three();
   plan.replicas.front().shards = 2;

@@ -105,6 +105,43 @@ ReplicaJobs replica_of(const std::string& preset, int64_t count, int64_t stages,
   return replica;
 }
 
+/// Some adapt what gathers errors and lends columns to messages, some do not.
+TEST(FusionProblem, OfDividedTokensCostsWhatStagesAndTheirMemoryDo) {
+  for (const bool recompute : {false, true}) {
+    ReplicaJobs replica = replica_of("tinyllama-1.1b", 3, 2, 3);
+    replica.jobs[1].adapters = {{1, AdapterMethod::bottleneck, 5, Projection::down, 40, 0}, {1, AdapterMethod::lora, 12, Projection::o, 8, 0}};
+    replica.jobs[2].adapters = {{2, AdapterMethod::diff_pruning, 13, Projection::gate, 0, 900}};
+    replica.stages = even_stages(replica.model, 2, 4, true);
+    replica.machine.recompute = recompute;
+    const FusionProblem problem = fusion_problem(replica, 1);
+    EXPECT_EQ(problem.clock_cost, nullptr) << "every collective is waited for";
+    for (const std::vector<int32_t>& set : std::vector<std::vector<int32_t>>{{0}, {1}, {2}, {0, 1}, {1, 2}, {0, 1, 2}}) {
+      std::vector<AdapterShape> adapters;
+      MicrobatchCounts counts{.job_tokens = {0, 0, 0}};
+      double pairs = 0;
+      for (const int32_t job : set) {
+        const JobShape& shape = replica.jobs[static_cast<size_t>(job)];
+        adapters.insert(adapters.end(), shape.adapters.begin(), shape.adapters.end());
+        const auto length = static_cast<int64_t>(shape.lengths.mean());
+        counts.tokens += counts.job_tokens[static_cast<size_t>(job)] = 3 * length;
+        pairs += static_cast<double>(3 * length * (length + 1) / 2);
+      }
+      counts.labelled = counts.tokens;
+      counts.attention_pairs = static_cast<int64_t>(pairs);
+      const FusedCost cost = problem.cost(set);
+      EXPECT_EQ(cost.message_bytes, (counts.tokens + 3) / 4 * replica.model.hidden_size * 2);
+      for (size_t s = 0; s < replica.stages.size(); ++s) {
+        const StageSeconds seconds = stage_seconds(replica.model, replica.stages[s], adapters, counts, replica.machine);
+        const StageMemory memory = stage_memory(replica.model, replica.stages[s], adapters, 2, counts, 1, 2, recompute);
+        EXPECT_NEAR(cost.stages[s].forward_s, seconds.forward, 1e-9 * seconds.forward);
+        EXPECT_NEAR(cost.stages[s].backward_s, seconds.backward, 1e-9 * seconds.backward);
+        EXPECT_EQ(cost.stages[s].kept_bytes, memory.activations);
+        EXPECT_EQ(cost.workspace_bytes[s], memory.workspace);
+      }
+    }
+  }
+}
+
 TEST(ChooseHybridTasks, OnOneDeviceFuseAllJobsWhileTheyFitAndCutThemFinerWhereTheyDoNot) {
   ReplicaJobs replica = replica_of("smollm2-135m", 8, 1, 2);
   const auto problems = fusion_problems(replica);

@@ -170,8 +170,8 @@ std::string expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<
       EXPECT_LE(prediction.fullest_bytes(), problem.cluster.nodes[0].device.usable_bytes());
     }
     if (constraint.empty() && !prediction.fits()) {
-      constraint = fmt::format("{} (replica {}, <{},{}>{})", prediction.constraint, r, replica.tensor_parallel,
-                               replica.pipeline_stages(), replica.shards > 1 ? fmt::format("/{}", replica.shards) : "");
+      constraint = fmt::format("{} (replica {}, {})", prediction.constraint, r,
+                               configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards));
     }
     slowest = std::max(slowest, prediction.seconds);
     fullest = std::max(fullest, prediction.fullest_bytes());
@@ -321,6 +321,112 @@ TEST(PlanReplica, InterleavesHybridTasksWhereTensorParallelismCommunicates) {
   replica.stages[0].devices.pop_back();
   const ReplicaChoice single = planned(cluster, Sharing::hybrid);
   EXPECT_EQ(single.replica.buckets.size(), single.replica.hybrid_tasks.size());
+}
+
+/// What rows on a replica take, in one microbatch: no order changes that.
+TEST(PlanReplica, OfDividedTokensWaitsForEveryCollective) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  std::vector<JobShape> jobs;
+  for (int32_t j = 0; j < 2; ++j) jobs.push_back(job_of(model, j, 4, {256}, 16));
+  const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);
+  PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = true, .token_budget = 4096};
+  replica.stages = {{.shape = {0, model.layer_count, true, true, 2, true}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
+  const PlanOptions options;
+  ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
+  const ReplicaChoice hybrid = planner.plan(replica, typical_step(jobs), Sharing::hybrid, {PipelineOrder::automatic}).front();
+  const ReplicaChoice batch_all = planner.plan(replica, typical_step(jobs), Sharing::batch_all, {PipelineOrder::automatic}).front();
+  ASSERT_EQ(hybrid.constraint, "");
+  EXPECT_EQ(hybrid.replica.buckets.size(), hybrid.replica.hybrid_tasks.size()) << "no two tasks in one clock";
+  std::vector<AdapterShape> adapters;
+  double steps_s = 0;
+  for (const JobShape& job : jobs) {
+    adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
+    int64_t parameters = 0, summands = 0;
+    for (const AdapterShape& each : job.adapters) {
+      parameters += each.width * (projection_size(model, each.projection).in + projection_size(model, each.projection).out);
+      // The factor that all ranks have: A of q and v, B of down; both of the stream's width.
+      summands += each.width * model.hidden_size;
+    }
+    steps_s += optimizer_seconds(parameters, job.moment_count, cluster.nodes[0].device);
+    steps_s += all_reduce_seconds(static_cast<double>(summands * 2), 2, cluster.nodes[0].link);
+  }
+  const MicrobatchCounts counts{.tokens = 2048, .labelled = 2048, .attention_pairs = 8 * 256 * 257 / 2, .job_tokens = {1024, 1024},
+                                .row_parts = 8, .job_atoms = {4, 4}};
+  const StageSeconds seconds = stage_seconds(model, replica.stages[0].shape, adapters, counts, planner.machine(2));
+  ASSERT_EQ(batch_all.replica.microbatches, 1);
+  EXPECT_NEAR(batch_all.replica.seconds / (seconds.total() + steps_s), 1, 1e-9);
+  EXPECT_LE(hybrid.replica.seconds, batch_all.replica.seconds * (1 + 1e-9));
+}
+
+TEST(MakePlan, DividesTokensWhereNothingElseHoldsTheRows) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const auto replicas_of = [](const PlanningResult& result) {
+    return result.plan() == nullptr ? std::string("-") : replicas_text(*result.plan());
+  };
+  PlanOptions options;
+  options.recompute = Recompute::never;
+  options.savings.clear();
+  PlanOptions whole = options;
+  whole.replicas.may_divide_tokens = false;
+  const ClusterSpec cluster = cluster_of(1, 2, "A40", 0.25);
+  const auto jobs_to = [&](int64_t longest) { return std::vector<JobShape>{job_of(model, 0, 4, {256, longest}, 16)}; };
+  int64_t reach = 0, in_slices = 0;
+  for (const ConsideredConfiguration& each : make_plan(model, cluster, jobs_to(256), options).configurations) {
+    (each.divides_tokens ? in_slices : reach) = std::max(each.divides_tokens ? in_slices : reach, each.chunk_tokens);
+  }
+  ASSERT_GT(in_slices, reach);
+  const std::vector<JobShape> jobs = jobs_to(in_slices);
+  EXPECT_EQ(replicas_of(make_plan(model, cluster, jobs, whole)), "-");
+  const PlanningResult result = make_plan(model, cluster, jobs, options);
+  ASSERT_EQ(replicas_of(result), "<2+seq,1>×1") << result.advice;
+  for (const PlannedStage& stage : result.plan()->replicas.front().stages) EXPECT_TRUE(stage.shape.divides_tokens);
+  EXPECT_LE(result.plan()->predicted.fullest_bytes, cluster.nodes[0].device.usable_bytes());
+  EXPECT_THAT(explain(result, cluster), HasSubstr("replica 0: <2+seq,1> on n[0].0-1, whose ranks divide the tokens, too"));
+  EXPECT_EQ(plan_from_json(to_json(*result.plan()).dump(), "plan.json"), *result.plan());
+}
+
+/// One replica of two devices, so that both ways of dividing layers are all there is: the plan is the shorter of them.
+TEST(MakePlan, DividesTokensExactlyWhereThatIsPredictedToBeFaster) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  int64_t sliced = 0, whole = 0;
+  for (uint64_t seed = 0; seed < 24; ++seed) {
+    uint64_t next = 0;
+    const auto below = [&](uint64_t bound) { return static_cast<int64_t>(uniform_below(seed, next++, bound)); };
+    ClusterSpec cluster = cluster_of(1, 2, "A40");
+    cluster.nodes[0].link.bandwidth *= below(2) == 0 ? 1 : 0.1;
+    cluster.nodes[0].link.latency *= below(2) == 0 ? 1 : 20;
+    cluster.nodes[0].device.communication_share = below(2) == 0 ? 0.05 : 0.9;
+    std::vector<JobShape> jobs;
+    for (int32_t j = 0; j <= static_cast<int32_t>(seed % 3); ++j) {
+      jobs.push_back(job_of(model, j, 1 + below(6), {64 + below(900)}, 1 + below(64)));
+    }
+    PlanOptions options;
+    options.deployments = {System::task_fused};
+    options.sharing = {Sharing::hybrid};
+    options.orders = {PipelineOrder::automatic};
+    options.savings.clear();
+    options.replicas.tensor_degrees = {2};
+    const PlanningResult result = make_plan(model, cluster, jobs, options);
+    ASSERT_NE(result.plan(), nullptr);
+    double shortest[2] = {0, 0};
+    for (const bool divides_tokens : {false, true}) {
+      ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
+      PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = divides_tokens, .token_budget = 16384};
+      replica.stages = {{.shape = {0, model.layer_count, true, true, 2, divides_tokens}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
+      for (const ConsideredConfiguration& each : result.configurations) {
+        if (each.divides_tokens == divides_tokens) replica.token_budget = each.chunk_tokens;
+      }
+      const ReplicaChoice choice = planner.plan(replica, typical_step(jobs), Sharing::hybrid, {PipelineOrder::automatic}).front();
+      ASSERT_EQ(choice.constraint, "") << seed;
+      shortest[divides_tokens ? 1 : 0] = choice.replica.seconds;
+    }
+    const bool is_sliced = result.plan()->replicas.front().divides_tokens;
+    EXPECT_EQ(result.plan()->predicted.seconds, std::min(shortest[0], shortest[1])) << seed;
+    EXPECT_EQ(is_sliced, shortest[1] < shortest[0]) << seed;
+    ++(is_sliced ? sliced : whole);
+  }
+  EXPECT_GT(sliced, 2);
+  EXPECT_GT(whole, 2);
 }
 
 TEST(MakePlan, TriesShardedWeightsOnEveryClusterOfSeveralDevices) {

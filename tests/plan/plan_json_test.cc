@@ -33,13 +33,14 @@ Plan random_plan(uint64_t seed) {
   for (int64_t r = 0; r < replicas; ++r) {
     PlannedReplica& replica = plan.replicas.emplace_back();
     replica.tensor_parallel = 1 + below(3);
+    replica.divides_tokens = replica.tensor_parallel > 1 && below(2) == 0;
     replica.token_budget = 1 + below(10000);
     const auto stages = 1 + below(3);
     int64_t layer = 0;
     for (int64_t s = 0; s < stages; ++s) {
       PlannedStage& stage = replica.stages.emplace_back();
       const int64_t end = layer + 1 + below(5);
-      stage.shape = {layer, end, s == 0, s + 1 == stages, replica.tensor_parallel};
+      stage.shape = {layer, end, s == 0, s + 1 == stages, replica.tensor_parallel, replica.divides_tokens};
       layer = end;
       for (int64_t i = 0; i < replica.tensor_parallel; ++i)
         stage.devices.push_back({"nodes-" + std::to_string(below(2)), below(9), below(9)});
@@ -108,6 +109,11 @@ TEST(PlanJson, NamesFileFieldFoundAndAccepted) {
   bad["replicas"][0]["stages"][0]["layers"] = {1, 2};
   EXPECT_THAT(refusal(bad),
               HasSubstr("replicas[0].stages[0].layers[0]: must be a whole number from 0 to 0, got 1"));
+  bad = good;
+  bad["replicas"][0]["stages"][0]["devices"] = {{"n", 0, 0}};
+  bad["replicas"][0]["tensor_parallel"] = 1;
+  bad["replicas"][0]["divides_tokens"] = true;
+  EXPECT_EQ(refusal(bad), "plan.json: replicas[0].divides_tokens: must be false where tensor_parallel is 1, got true");
   bad = good;
   bad["replicas"][0]["shards"] = 9;
   EXPECT_THAT(refusal(bad), HasSubstr("plan.json: replicas[0].shards: must be as many as the like replicas in a row from here, "));

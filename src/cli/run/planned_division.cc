@@ -47,6 +47,7 @@ PlanOptions options_for(const DivisionQuestion& question, std::vector<int64_t> t
   options.recompute = run.recompute;
   options.measured = measured;
   options.replicas.tensor_degrees = std::move(tensor_degrees);
+  options.replicas.may_divide_tokens = question.may_divide_tokens;
   return options;
 }
 
@@ -103,7 +104,8 @@ double seconds_divided_as(const Parallel& parallel, const DivisionQuestion& ques
   int64_t known = 0;
   for (const Configuration& each : planner.configurations()) {
     known += counts.emplace_back(std::ranges::count_if(parallel.replicas, [&](const ReplicaDegrees& replica) {
-      return replica.tensor == each.tensor_parallel && replica.pipeline == each.pipeline_stages && replica.stages_per_rank == 1;
+      return replica.tensor == each.tensor_parallel && replica.divides_tokens == each.divides_tokens &&
+             replica.pipeline == each.pipeline_stages && replica.stages_per_rank == 1;
     }));
   }
   if (known != std::ssize(parallel.replicas) || !planner.holds_all_rows(counts)) return 0;

@@ -239,6 +239,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                             .hosts = processes != nullptr ? processes->host_count() : 1,
                             .dtype = costs.machine.dtype,
                             .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty(),
+                            .may_divide_tokens = run.interleave != Interleave::always,
                             .may_shard_weights = processes != nullptr && device.is_cpu()};
   };
   if (is_planned && run.ranks > 1 && mistakes.empty() && inputs.text != nullptr) {

@@ -67,7 +67,7 @@ StageSeconds overlapped_seconds(const ModelConfig& model, const StageShape& stag
 StageSeconds overlapped_seconds(std::span<const PricedClockTask> tasks) {
   StageSeconds sum;
   if (tasks.empty()) return sum;
-  if (tasks.front().stage->shape().tensor_parallel == 1) {
+  if (!has_clocks(tasks.front().stage->shape())) {
     for (const PricedClockTask& task : tasks) {
       const StageSeconds own = task.stage->seconds(*task.counts);
       sum.forward += own.forward;

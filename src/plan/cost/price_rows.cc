@@ -301,7 +301,7 @@ class RowPricer {
     std::sort(jobs.begin(), jobs.end());
     jobs.erase(std::unique(jobs.begin(), jobs.end()), jobs.end());
     const size_t jobs_number = prices_.jobs_number(jobs);
-    const bool hides = packing_.sharing == Sharing::hybrid && replica_.stages.front().tensor_parallel > 1;
+    const bool hides = packing_.sharing == Sharing::hybrid && has_clocks(replica_.stages.front());
     std::vector<int64_t>& workspace = workspace_of_.emplace_back();
     std::map<const PricedStage*, size_t> known;  // stages that cost the same are priced once
     const size_t first_cost = costs.size();
@@ -338,17 +338,20 @@ class RowPricer {
   /// On the stage with most of the job's parameters.
   double optimizer_seconds(int32_t job) const {
     const JobShape& shape = replica_.jobs[static_cast<size_t>(job)];
-    int64_t most = 0;
+    const StageMachine& machine = replica_.machine;
+    double most = 0;
     for (const StageShape& stage : replica_.stages) {
-      int64_t parameters = 0;
+      int64_t parameters = 0, summands = 0;
       for (const AdapterShape& each : shape.adapters) {
-        if (each.layer >= stage.first_layer && each.layer < stage.last_layer) {
-          parameters += parameter_count(replica_.model, each);
-        }
+        if (each.layer < stage.first_layer || each.layer >= stage.last_layer) continue;
+        parameters += parameter_count(replica_.model, each);
+        summands += summand_count(replica_.model, stage, each);
       }
-      most = std::max(most, parameters);
+      const auto bytes = static_cast<double>(summands * machine.element_size());
+      const double sums_s = summands > 0 ? all_reduce_seconds(bytes, stage.tensor_parallel, machine.link) : 0;
+      most = std::max(most, sums_s + cotune::optimizer_seconds(parameters, shape.moment_count, machine.device));
     }
-    return cotune::optimizer_seconds(most, shape.moment_count, replica_.machine.device);
+    return most;
   }
 
   const ReplicaModel& replica_;

@@ -62,11 +62,12 @@ struct PricedRows {
 ///   hybrid     the hybrid tasks given, one after the other in the round, each packed to the token budget or, with
 ///              least_microbatches, to a smaller one (PackingPolicy::least_microbatches); in a bucket of several the n-th
 ///              microbatches of its tasks are one clock, priced by overlapped_seconds, and those that are left over
-///              each by itself. With tensor parallelism single tasks hide what they can as well
+///              each by itself. With tensor parallelism, but of divided tokens, single tasks hide what they can as well
 /// (each with its packed microbatches in their order; the jobs of a hybrid task begin their next step
 /// together), and prices microbatches by stage_seconds and stage_memory; all tokens are taken as labelled.
 /// machine.recompute and sharding are part of every cost.
-/// Optimizer steps read and write parameters, gradients and moments once at the reached memory bandwidth.
+/// Optimizer steps read and write parameters, gradients and moments once at the reached memory bandwidth; with tensor parallelism
+/// the gradients of which every rank has a summand are added before (summand_count).
 /// `prices`: of replica.model, jobs and machine, for more calls; nullptr: made for this one.
 PricedRows price_rows(const ReplicaModel& replica, const std::vector<StepRow>& rows,
                       const ReplicaPacking& packing, StagePrices* prices = nullptr);

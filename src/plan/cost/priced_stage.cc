@@ -45,6 +45,8 @@ std::vector<Operator> without_others(const std::vector<Operator>& kept, const st
 
 }  // namespace
 
+bool has_clocks(const StageShape& stage) { return stage.tensor_parallel > 1 && !stage.divides_tokens; }
+
 int64_t PricedStage::Bytes::of(const MicrobatchCounts& counts, int64_t ranks) const {
   int64_t bytes = all.of(counts.tokens, ranks);
   for (size_t job = 0; job < std::min(of_job.size(), counts.job_tokens.size()); ++job) {
@@ -88,7 +90,7 @@ PricedStage::PricedStage(const ModelConfig& model, const StageShape& stage, cons
     kept_.all = extrapolated(two.all, three.all, layers);
     for (size_t job = 0; job < two.of_job.size(); ++job) kept_.of_job.push_back(extrapolated(two.of_job[job], three.of_job[job], layers));
   }
-  if (stage.tensor_parallel == 1 || stage.divides_tokens || !has_clocks) return;
+  if (!has_clocks || !cotune::has_clocks(stage)) return;
   few_ = clock_of(adapters, clock_layers(ClockLayers::few));
   more_ = clock_of(adapters, clock_layers(ClockLayers::more));
 }
@@ -176,10 +178,14 @@ StageSeconds PricedStage::seconds(const MicrobatchCounts& counts) const {
 
 int64_t PricedStage::kept_bytes(const MicrobatchCounts& counts) const { return kept_.of(counts, ranks_with_slices(stage_)); }
 
-int64_t PricedStage::workspace_bytes(const MicrobatchCounts& counts) const {
+int64_t PricedStage::layer_bytes(const MicrobatchCounts& counts) const {
   int64_t layer = 0;
   for (const Bytes& each : layer_bytes_) layer = std::max(layer, each.of(counts, ranks_with_slices(stage_)));
-  return cotune::workspace_bytes(model_, stage_, counts, machine_.element_size()) + layer;
+  return layer;
+}
+
+int64_t PricedStage::workspace_bytes(const MicrobatchCounts& counts) const {
+  return cotune::workspace_bytes(model_, stage_, counts, machine_.element_size()) + layer_bytes(counts);
 }
 
 int64_t PricedStage::clock_layers(ClockLayers layers) const {

@@ -18,6 +18,9 @@ enum class LayerPricing {
   each,      ///< no
 };
 
+/// Whether the stage's collectives run beside computation (clock_graphs): all-reduces do, those of divided tokens are waited for.
+bool has_clocks(const StageShape& stage);
+
 class PricedStage {
  public:
   /// `adapters`: of the jobs in the microbatches, over the whole model. What machine.measured points to must outlive this.
@@ -36,8 +39,10 @@ class PricedStage {
   /// Of stage_memory with one microbatch in flight: activations, and workspace.
   int64_t kept_bytes(const MicrobatchCounts& counts) const;
   int64_t workspace_bytes(const MicrobatchCounts& counts) const;
+  /// Of the workspace under recomputation: what the largest layer keeps during its backward; else 0.
+  int64_t layer_bytes(const MicrobatchCounts& counts) const;
 
-  /// With tensor parallelism: the subgraphs of a microbatch, for a clock (overlapped_stage.h): of the stage with some of its layers, or with all of
+  /// Of a stage that has_clocks: the subgraphs of a microbatch, for a clock (overlapped_stage.h): of the stage with some of its layers, or with all of
   /// them where they are few or not alike.
   struct ClockGraphs {
     SubgraphDag forward, again, backward;  ///< again: what runs once more under recomputation

@@ -35,9 +35,10 @@ class CandidateBuilder {
                    const std::string& dtype, const ReplicaLimits& limits, const MeasuredTimes* measured)
       : workload_(std::move(workload)), cluster_(cluster), group_(group), dtype_(dtype), limits_(limits), measured_(measured) {}
 
-  ReplicaCandidate build(int64_t tensor_parallel, int64_t pipeline_stages, int64_t shards) {
+  ReplicaCandidate build(int64_t tensor_parallel, bool divides_tokens, int64_t pipeline_stages, int64_t shards) {
     ReplicaCandidate candidate;
     candidate.configuration.tensor_parallel = tensor_parallel;
+    candidate.configuration.divides_tokens = divides_tokens;
     candidate.configuration.pipeline_stages = pipeline_stages;
     candidate.configuration.shards = shards;
     if (measured_ != nullptr && measured_->tensor_parallel() != tensor_parallel) {
@@ -50,7 +51,7 @@ class CandidateBuilder {
     const LinkSpec between_stages = cluster_.link_of(group_, tensor_parallel * pipeline_stages);
     const std::shared_ptr<StagePrices> prices = prices_of(tensor_parallel, machine);
     std::vector<CandidateStage> stages;
-    for (const StageShape& shape : even_stages(workload_->model, pipeline_stages, tensor_parallel)) {
+    for (const StageShape& shape : even_stages(workload_->model, pipeline_stages, tensor_parallel, divides_tokens)) {
       stages.push_back({shape, &prices->at(shape, prices->jobs_number(workload_->all_jobs))});
     }
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
@@ -170,8 +171,11 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
       const int64_t devices = tensor_parallel * stages;
       if (devices > std::min(all, limits.most_devices)) break;
       if (group.devices % devices != 0 && devices % group.devices != 0) continue;
-      for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {
-        candidates.push_back(builder.build(tensor_parallel, stages, shards));
+      for (const bool divides_tokens : {false, true}) {
+        if (divides_tokens && (tensor_parallel == 1 || !limits.may_divide_tokens)) continue;
+        for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {
+          candidates.push_back(builder.build(tensor_parallel, divides_tokens, stages, shards));
+        }
       }
     }
   }

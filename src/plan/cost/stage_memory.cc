@@ -83,8 +83,9 @@ int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const
                         int64_t element_size, int64_t logit_rows) {
   const int64_t intermediate = model.intermediate_size / stage.tensor_parallel;
   const int64_t query = (model.query_size() + 2 * model.key_value_size()) / stage.tensor_parallel;
+  const int64_t gathered = stage.divides_tokens ? 2 * model.hidden_size : 0;
   int64_t bytes = counts.tokens * element_size *
-                     (3 * model.hidden_size + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
+                     (3 * model.hidden_size + gathered + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
   if (stage.has_head) {
     bytes += std::min(counts.labelled, logit_rows) * (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
   }

@@ -25,7 +25,7 @@ struct StageMemory {
 /// max over the tensor-parallel ranks of a stage, all alike. `in_flight`: microbatches between forward and backward, at
 /// most S − s under 1F1B. `moment_count` values of the optimizer per trained one. Activations are those of the operator
 /// list (saved_bytes); workspace is the stream's gradient, the widest pair of buffers of a layer, and on the stage with
-/// the head the logits of `logit_rows` rows. `recompute`: activations are recomputed_bytes().kept, and its layer is part of
+/// the head the logits of `logit_rows` rows; of divided tokens the gathered error and input as well. `recompute`: activations are recomputed_bytes().kept, and its layer is part of
 /// the workspace.
 StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,

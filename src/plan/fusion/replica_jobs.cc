@@ -49,7 +49,7 @@ struct Workload {
   std::shared_ptr<PricedJobs> shared;
   const ReplicaJobs& replica;
   std::vector<JobPart> parts;
-  std::unique_ptr<const FusedStageCosts> table;
+  std::unique_ptr<const FusedStageCosts> table;  ///< none where tokens are divided, whose collectives depend on who is together
 };
 
 /// A hybrid task's microbatch.
@@ -82,11 +82,25 @@ TaskCounts count_task(const Workload& workload, std::span<const int32_t> jobs) {
   return task;
 }
 
+/// As FusedStageCosts has it.
+FusedStageCosts::Costs divided_cost(const Workload& workload, const TaskCounts& task) {
+  StagePrices& prices = workload.shared->prices;
+  const size_t jobs = prices.jobs_number(task.jobs);
+  FusedStageCosts::Costs costs;
+  for (const StageShape& stage : workload.replica.stages) {
+    const PricedStage& priced = prices.at(stage, jobs);
+    const StageSeconds seconds = priced.seconds(task.counts);
+    costs.stages.push_back({seconds.forward, seconds.backward, priced.kept_bytes(task.counts)});
+    costs.layer_bytes.push_back(priced.layer_bytes(task.counts));
+  }
+  return costs;
+}
+
 FusedCost cost_of(const Workload& workload, std::span<const int32_t> jobs) {
   const ReplicaJobs& replica = workload.replica;
   const TaskCounts task = count_task(workload, jobs);
   const MicrobatchCounts& counts = task.counts;
-  FusedStageCosts::Costs costs = workload.table->cost(task.jobs, counts);
+  FusedStageCosts::Costs costs = workload.table ? workload.table->cost(task.jobs, counts) : divided_cost(workload, task);
   FusedCost cost{.stages = std::move(costs.stages),
                  .message_bytes = largest_slice(counts.tokens, replica.stages.front()) * replica.model.hidden_size * replica.machine.element_size(),
                  .lowest_stage = static_cast<int32_t>(replica.stages.size()) - 1};
@@ -166,8 +180,9 @@ FusionProblem fusion_problem(const std::shared_ptr<PricedJobs>& shared, int64_t 
   }
   std::vector<std::vector<AdapterShape>> adapters;
   for (const JobShape& job : replica.jobs) adapters.push_back(job.adapters);
-  workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine,
-                                                            std::move(adapters), problem.tokens);
+  if (!replica.stages.front().divides_tokens) {
+    workload->table = std::make_unique<const FusedStageCosts>(replica.model, replica.stages, replica.machine, std::move(adapters), problem.tokens);
+  }
   if (replica.memory_bytes > 0) {
     for (const StageMemory& resident : resident_memory(replica)) {
       problem.memory_bytes.push_back(std::max<int64_t>(0, replica.memory_bytes - resident.total()));
@@ -177,7 +192,7 @@ FusionProblem fusion_problem(const std::shared_ptr<PricedJobs>& shared, int64_t 
     problem.cluster.link = {.latency_s = replica.between_stages.latency, .bytes_per_s = replica.between_stages.bandwidth};
   }
   problem.cost = [workload](std::span<const int32_t> jobs) { return cost_of(*workload, jobs); };
-  if (replica.stages.front().tensor_parallel > 1) {
+  if (has_clocks(replica.stages.front())) {
     problem.clock_cost = [workload](std::span<const std::vector<int32_t>> tasks) { return clock_cost_of(*workload, tasks); };
   }
   return problem;

@@ -8,9 +8,12 @@
 
 namespace cotune {
 
-std::string Configuration::name() const {
-  return fmt::format("<{},{}>{}", tensor_parallel, pipeline_stages, shards > 1 ? fmt::format("/{}", shards) : "");
+std::string configuration_name(int64_t tensor_parallel, bool divides_tokens, int64_t pipeline_stages, int64_t shards) {
+  return fmt::format("<{}{},{}>{}", tensor_parallel, divides_tokens ? "+seq" : "", pipeline_stages,
+                     shards > 1 ? fmt::format("/{}", shards) : "");
 }
+
+std::string Configuration::name() const { return configuration_name(tensor_parallel, divides_tokens, pipeline_stages, shards); }
 
 double Configuration::rate(int64_t tokens) const {
   if (tokens <= 0 || tokens > chunk_tokens) return 0;

@@ -11,10 +11,14 @@
 
 namespace cotune {
 
+/// `<4,2>`: four ranks divide every layer of two stages. `<4+seq,2>`: they divide the tokens, too. `<4,2>/8`: eight copies share weights.
+std::string configuration_name(int64_t tensor_parallel, bool divides_tokens, int64_t pipeline_stages, int64_t shards);
+
 /// <TP, PP>: TP·PP devices that hold the model once; <TP, PP>/Z: Z like copies that share one set of weights
 /// (weight_sharding.h), go through a chunk each at the same time, and are deployed as one.
 struct Configuration {
   int64_t tensor_parallel = 1;
+  bool divides_tokens = false;  ///< StageShape's; tensor_parallel is above 1
   int64_t pipeline_stages = 1;
   int64_t shards = 1;        ///< Z
   int64_t chunk_tokens = 0;  ///< M: most tokens of one chunk (microbatch), and so the longest row that fits; 0: none does
@@ -22,7 +26,7 @@ struct Configuration {
   std::function<double(int64_t sequences, int64_t tokens)> chunk_seconds;
 
   int64_t devices() const { return tensor_parallel * pipeline_stages * shards; }
-  std::string name() const;  ///< `<4,2>`, `<4,2>/8`
+  std::string name() const;  ///< configuration_name
   /// Tokens per device and second of full chunks of rows of that length; 0 where they do not fit.
   double rate(int64_t tokens) const;
 };
