@@ -144,12 +144,14 @@ class DataFiles(ProgramTest):
         self.assertIn("⟦2\n⟧", self.examples("train: sharegpt.jsonl, format: sharegpt")[0])
 
     def test_prompts_and_completions_of_messages_are_chats_of_which_the_completion_is_learned(self):
-        turns = [{"role": role, "content": text} for role, text in (("user", "1+1?"), ("assistant", "2"), ("user", "Sure?"), ("assistant", "Yes."))]
+        said = [("user", "1+1?"), ("assistant", "2"), ("user", "Sure?"), ("assistant", "Yes.")]
+        turns = [{"role": role, "content": text} for role, text in said]
         (self.path / "trl.jsonl").write_bytes(lines([{"prompt": turns[:3], "completion": turns[3:]}]))
         (self.path / "chats.jsonl").write_bytes(lines([{"messages": [*turns[:1], {**turns[1], "weight": 0}, *turns[2:]]}]))
         for template in ("", f", chat_template: {ROOT}/tests/data/templates/qwen25.jinja"):
-            self.assertEqual(self.examples("train: trl.jsonl" + template), self.examples("train: chats.jsonl" + template))
-            self.assertEqual(self.examples("train: trl.jsonl, format: completion" + template), self.examples("train: chats.jsonl" + template))
+            wanted = self.examples("train: chats.jsonl" + template)
+            self.assertEqual(self.examples("train: trl.jsonl" + template), wanted)
+            self.assertEqual(self.examples("train: trl.jsonl, format: completion" + template), wanted)
 
     @needs.required("transformers")
     def test_tool_calls_render_as_transformers_does_and_their_replies_are_not_learned(self):
@@ -212,7 +214,8 @@ class DataFiles(ProgramTest):
                 shown = self.shown(f"train: alpaca.{kind}")
                 self.assertIn(f"tokenized {time}", shown)
                 for what in ("system text", "history"):
-                    self.assertIn(f"warning: {self.path}/alpaca.{kind}: Alpaca's prompt leaves out the {what} of 1 of its 2 records, ", shown)
+                    warning = f"warning: {self.path}/alpaca.{kind}: Alpaca's prompt leaves out the {what} of 1 of its 2 records, "
+                    self.assertIn(warning, shown)
         jobs = self.write_jobs("train: alpaca.jsonl", ", train: {steps: 2}")
         file = json.loads(self.run_program("train", jobs, "--check", "--json").stdout)["jobs"][0]["files"][0]
         self.assertEqual((file["without_system"], file["without_history"]), (1, 1))
@@ -297,7 +300,8 @@ class DataFiles(ProgramTest):
     @needs.required("pyarrow")
     def test_parquet_files_that_cannot_be_learned_are_named(self):
         pyarrow.parquet.write_table(pyarrow.table({"question": ["a"], "answer": ["b"]}), self.path / "other.parquet")
-        self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer; question and answer are accepted under")
+        self.assertRegex(self.refused("train: other.parquet"), r"other\.parquet: expected columns among messages, .*; found question, answer; "
+                                                               r"question and answer are accepted under the names prompt and completion")
         pyarrow.parquet.write_table(pyarrow.table({"text": [b"bytes"]}), self.path / "bytes.parquet")
         self.assertIn("bytes.parquet: column `text` holds binary, which is no text, number or list of them", self.refused("train: bytes.parquet"))
         pyarrow.parquet.write_table(pyarrow.table({"prompt": ["a", None], "completion": ["b", "c"]}), self.path / "null.parquet")
@@ -317,7 +321,8 @@ class DataFiles(ProgramTest):
         self.assertNotIn("line", errors)
         columns = {"prompt": [None, "a"], "completion": ["c", "b"], "text": [None, "d"]}
         pyarrow.parquet.write_table(pyarrow.table(columns), self.path / "rows.parquet")
-        self.assertRegex(self.refused("train: rows.parquet"), r"rows\.parquet:1: expected the fields messages; .*; found completion, prompt \(null\), text \(null\)\n")
+        self.assertRegex(self.refused("train: rows.parquet"),
+                         r"rows\.parquet:1: expected the fields messages; .*; found completion, prompt \(null\), text \(null\)\n")
         columns = {"prompt": ["a", "b"], "completion": ["c", "b"], "messages": [None, [{"role": "user", "content": "d"}]]}
         pyarrow.parquet.write_table(pyarrow.table(columns), self.path / "rows.parquet")
         self.assertIn("rows.parquet:2: expected the fields prompt and completion, as in row 1: a file has one format; found ",

@@ -26,6 +26,7 @@ struct Reading {
   Diagnostics diagnostics;
   FileReport report;
   std::string text(int64_t index) const {
+    if (train.empty()) return mistake(0);
     return describe_example(train.example(index), ExampleEncoder(), Marking::brackets);
   }
   std::string mistake(size_t index) const { return diagnostics.items().at(index).to_string(); }
@@ -77,7 +78,8 @@ TEST(Dataset, NamesPartsOfMessagesThatAreNoTexts) {
 }
 
 TEST(Dataset, LearnsTheCompletionAloneWherePromptAndCompletionAreMessages) {
-  const std::string prompt = R"("prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":1},{"role":"user","content":"r"}])";
+  const std::string prompt = R"("prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a","weight":1},)"
+                             R"({"role":"user","content":"r"}])";
   const std::string completion = R"("completion":[{"role":"assistant","content":"b"}])", record = "{" + prompt + "," + completion + "}";
   const Reading reading = read(record);
   EXPECT_EQ(reading.text(0), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\na<|im_end|>\n<|im_start|>user\nr<|im_end|>\n"
@@ -86,12 +88,13 @@ TEST(Dataset, LearnsTheCompletionAloneWherePromptAndCompletionAreMessages) {
   EXPECT_EQ(reading.report.chats, 1);
   DataSpec spec;
   spec.train_on_prompt = true;
-  const std::string messages = R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"},{"role":"user","content":"r"},)"
-                               R"({"role":"assistant","content":"b"}]})";
+  const std::string messages = R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"},)"
+                               R"({"role":"user","content":"r"},{"role":"assistant","content":"b"}]})";
   EXPECT_EQ(read(record, spec).text(0), read(messages, spec).text(0));
   EXPECT_EQ(read("{" + completion.substr(0, 12) + R"(:"x",)" + prompt + "}").mistake(0),
             "f:1: completion: expected a list of at least one message, found a string");
-  EXPECT_EQ(read(R"({"prompt":"x",)" + completion + "}").mistake(0), "f:1: prompt: expected a list of at least one message, found a string");
+  EXPECT_EQ(read(R"({"prompt":"x",)" + completion + "}").mistake(0),
+            "f:1: prompt: expected a list of at least one message, found a string");
   EXPECT_EQ(read("{" + prompt + R"(,"completion":[{"role":"assistant","content":3}]})").mistake(0),
             "f:1: completion[0].content: expected a string or a list of parts, found the number 3");
   EXPECT_EQ(read(record.substr(0, record.size() - 1) + R"(,"tools":[{"name":"f"}]})").report.without_tools, 1);
@@ -183,7 +186,8 @@ TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
   const std::string found = read(R"({"id":1,"question":"a","answer":"b"})").mistake(0);
   EXPECT_THAT(found, HasSubstr("; found id, question, answer; question and answer are accepted under the names prompt and completion"));
   EXPECT_THAT(found, HasSubstr(R"({"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]})"));
-  EXPECT_THAT(read(R"({"input":"a","output":"b"})").mistake(0), HasSubstr("; input and output are accepted under the names prompt and completion"));
+  EXPECT_THAT(read(R"({"input":"a","output":"b"})").mistake(0),
+              HasSubstr("; input and output are accepted under the names prompt and completion"));
   EXPECT_THAT(read(R"({"output":"b"})").mistake(0), testing::EndsWith("; found output"));
   EXPECT_THAT(read("{\"text\":" + std::string(5000, '[') + "}").mistake(0), HasSubstr("nested deeper than 64"));
   EXPECT_THAT(read("").mistake(0), HasSubstr("holds no examples"));

@@ -57,16 +57,19 @@ TEST_F(PromptFiles, HoldTheRecordsOfDataFilesWithoutTheirAnswers) {
 }
 
 TEST_F(PromptFiles, JoinTheTextPartsOfMessages) {
-  const auto prompts = read(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})" "\n");
+  const auto prompts = read(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, )"
+                            R"({"type": "text", "text": "b"}]}]})" "\n");
   EXPECT_EQ(prompts[0].messages.dump(), R"([{"role":"user","content":"ab"}])");
   EXPECT_EQ(prompts[0].record["messages"][0]["content"].size(), 2u);
 }
 
 TEST_F(PromptFiles, TakeAPromptOfMessagesAsAChat) {
-  const auto prompts = read(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}], "tools": [{"name": "f"}]})" "\n");
+  const auto prompts = read(R"({"prompt": [{"role": "user", "content": "a"}], "completion": [{"role": "assistant", "content": "b"}], )"
+                            R"("tools": [{"name": "f"}]})" "\n");
   EXPECT_EQ(prompts[0].messages.dump(), R"([{"role":"user","content":"a"}])");
   EXPECT_EQ(prompts[0].tools.dump(), R"([{"name":"f"}])");
-  EXPECT_THAT(mistake(R"({"prompt": [{"role": "usr", "content": "a"}]})"), ::testing::HasSubstr("prompts.jsonl:1: prompt[0].role: expected one of"));
+  EXPECT_THAT(mistake(R"({"prompt": [{"role": "usr", "content": "a"}]})"),
+              ::testing::HasSubstr("prompts.jsonl:1: prompt[0].role: expected one of"));
 }
 
 TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
