@@ -21,7 +21,8 @@ void RecordMistakes::add(int line, const std::string& field, const std::string& 
 }
 
 void RecordMistakes::finish() {
-  if (count_ > reported_) diagnostics_.add(file_, last_line_, "", fmt::format("and {} more such {}s, this is the last", count_ - reported_, unit_));
+  if (count_ == reported_) return;
+  diagnostics_.add(file_, last_line_, "", fmt::format("and {} more such {}s, this is the last", count_ - reported_, unit_));
 }
 
 }  // namespace cotune

@@ -94,8 +94,8 @@ class RecordWalk {
   using Take = std::function<bool(Made&& made, int line, FileReport& report)>;
 
   RecordWalk(RecordLines& lines, const std::string& name, const DataSpec& spec, Diagnostics& diagnostics, Make make, Take take)
-      : lines_(lines), name_(name), spec_(spec), diagnostics_(diagnostics), mistakes_(name, diagnostics, lines.unit()), make_(std::move(make)),
-        take_(std::move(take)) {
+      : lines_(lines), name_(name), spec_(spec), diagnostics_(diagnostics), mistakes_(name, diagnostics, lines.unit()),
+        make_(std::move(make)), take_(std::move(take)) {
     report_.file = name;
     report_.format = spec.format;
   }

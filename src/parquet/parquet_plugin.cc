@@ -86,7 +86,8 @@ class ParquetRows : public RecordLines {
       add_leaves(field, leaves);
     }
     if (leaves.empty()) {
-      throw_user_error("expected columns among {}; found {}{}", fmt::join(fields, ", "), fmt::join(columns, ", "), advice_for_fields(columns));
+      throw_user_error("expected columns among {}; found {}{}", fmt::join(fields, ", "), fmt::join(columns, ", "),
+                       advice_for_fields(columns));
     }
     std::vector<int> groups(static_cast<size_t>(file_->num_row_groups()));
     for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);

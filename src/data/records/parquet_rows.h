@@ -12,8 +12,8 @@
 namespace cotune {
 
 /// The file's rows as JSON texts with those of `fields` that are among its columns. A value that is null is left out of its row
-/// or struct, as JSONL leaves it out; nulls() names those of the row. Throws UserError, without the file's name: no plugin, a damaged file, none of the fields, or a
-/// column of a type that JSON has no value for.
+/// or struct, as JSONL leaves it out; nulls() names those of the row. Throws UserError, without the file's name: no plugin, a
+/// damaged file, none of the fields, or a column of a type that JSON has no value for.
 std::unique_ptr<RecordLines> open_parquet(const std::filesystem::path& path, const std::vector<std::string>& fields);
 
 /// What the plugin exports, and the version of it that both sides were compiled with.
