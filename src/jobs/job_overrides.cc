@@ -8,6 +8,7 @@
 #include "base/diagnostics.h"
 #include "jobs/job_layers.h"
 #include "jobs/option_value.h"
+#include "jobs/swept_fields.h"
 #include "jobs/yaml_document.h"
 
 namespace cotune {
@@ -79,7 +80,7 @@ class OverrideReader {
     } else if (place >= layers_.jobs.size()) {
       fail(fmt::format("there is no such job; the file has {}, counted from 0", layers_.jobs.size()));
     } else {
-      set_in_job(after, OptionLevel::job_override, layers_.jobs[place].overrides);
+      set_in_job(after, OptionLevel::job_override, layers_.jobs[place].overrides, &layers_.jobs[place].own);
     }
   }
 
@@ -97,7 +98,7 @@ class OverrideReader {
       }
     }
     if (found != nullptr) {
-      set_in_job(rest.substr(length + 1), OptionLevel::job_override, found->overrides);
+      set_in_job(rest.substr(length + 1), OptionLevel::job_override, found->overrides, &found->own);
       return;
     }
     const std::string asked(rest.substr(0, rest.find('.')));
@@ -121,7 +122,8 @@ class OverrideReader {
     fail("must start with model., run., defaults., jobs[PLACE]. or jobs.NAME.");
   }
 
-  void set_in_job(std::string_view rest, OptionLevel level, OptionLayer& layer) {
+  /// own: what the job's entry says, which is not for `defaults`.
+  void set_in_job(std::string_view rest, OptionLevel level, OptionLayer& layer, const OptionLayer* own = nullptr) {
     Section section = Section::job;
     std::string_view key = rest;
     for (bool found = true; found;) {
@@ -134,24 +136,71 @@ class OverrideReader {
         break;
       }
     }
-    set(section, key, level, layer);
+    set(section, key, level, layer, own);
   }
 
-  void set(Section section, std::string_view key, OptionLevel level, OptionLayer& layer) {
+  void set(Section section, std::string_view key, OptionLevel level, OptionLayer& layer, const OptionLayer* own = nullptr) {
     const bool in_defaults = level == OptionLevel::defaults_override;
     const Option* option = find_option(section, key);
-    if (option == nullptr) {
+    const Option* of_fields = option == nullptr ? option_of_fields(section, key) : nullptr;
+    if (option == nullptr && of_fields == nullptr) {
       fail(unknown_key_message(std::string(key), section, in_defaults));
-    } else if (in_defaults && !option->in_defaults) {
-      fail(fmt::format("every job needs its own `{}`", option->key));
-    } else {
+    } else if (const Option& known = option != nullptr ? *option : *of_fields; in_defaults && !known.in_defaults) {
+      fail(fmt::format("every job needs its own `{}`", known.key));
+    } else if (option != nullptr) {
       set_option(*option, level, layer);
+    } else {
+      set_swept_field(*of_fields, std::string(key.substr(of_fields->key.size() + 1)), layer, *own);
     }
   }
 
+  /// `grid` of `grid.train.lr`.
+  static const Option* option_of_fields(Section section, std::string_view key) {
+    const Option* option = find_option(section, key.substr(0, key.find('.')));
+    if (option == nullptr || key.find('.') == std::string_view::npos) return nullptr;
+    const OptionType type = option->accepted.type;
+    return type == OptionType::grid || type == OptionType::distributions ? option : nullptr;
+  }
+
+  /// Leaves the option's other fields as they were given.
+  void set_swept_field(const Option& option, const std::string& key, OptionLayer& layer, const OptionLayer& own) {
+    const auto path = swept_path(key);
+    if (const auto* mistake = std::get_if<ValueMistake>(&path)) return fail(mistake->message);
+    GivenOption given{default_value(option), OptionLevel::job_override, source_, 0, field_.substr(0, field_.size() - key.size() - 1)};
+    const OptionLayer& before = layer.contains(&option) ? layer : own;
+    if (const auto found = before.find(&option); found != before.end() && !found->second.is_null) given = found->second;
+    auto& fields = std::get<std::vector<SweptField>>(given.value);
+    const auto& name = std::get<std::string>(path);
+    const auto place = std::find_if(fields.begin(), fields.end(), [&](const SweptField& field) { return field.option == name; });
+    if (is_null()) {
+      if (place != fields.end()) fields.erase(place);
+      given.is_null = fields.empty() && !given.is_mistaken;
+      layer.insert_or_assign(&option, std::move(given));
+      return;
+    }
+    YAML::Node map;
+    try {
+      map[key] = load_yaml_document(value_, "");
+    } catch (const UserError& error) {
+      return fail(error.what());
+    }
+    auto read = read_option_value(option, map);
+    if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message);
+    SweptField field = std::get<std::vector<SweptField>>(std::get<OptionValue>(std::move(read))).front();
+    field.line = 0;
+    if (place != fields.end()) {
+      *place = std::move(field);
+    } else {
+      fields.push_back(std::move(field));
+    }
+    layer.insert_or_assign(&option, std::move(given));
+  }
+
+  bool is_null() const { return value_ == "null" || value_ == "~"; }
+
   void set_option(const Option& option, OptionLevel level, OptionLayer& layer) {
     GivenOption given{default_value(option), level, source_, 0, field_};
-    if (value_ == "null" || value_ == "~") {
+    if (is_null()) {
       given.is_null = true;
       layer.insert_or_assign(&option, std::move(given));
       return;

@@ -124,7 +124,7 @@ void SectionReader::visit(size_t count, int line) {
 std::string unknown_key_message(const std::string& key, Section section, bool in_defaults) {
   std::vector<std::string> accepted;
   for (const Option& option : option_table()) {
-    if (option.section == section && (option.in_defaults || !in_defaults)) accepted.push_back(option.key);
+    if (option.section == section && (option.in_defaults || !in_defaults) && !option.is_recorded) accepted.push_back(option.key);
   }
   for (Section other : all_sections) {
     if (other == section || find_option(other, key) == nullptr) continue;

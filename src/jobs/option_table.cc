@@ -77,6 +77,7 @@ struct Extra {
   std::string default_note = {};
   bool required = false;
   bool in_defaults = true;
+  bool is_recorded = false;
   std::string group = {};
   std::string alternative = {};
   std::optional<Condition> condition = {};
@@ -93,6 +94,7 @@ Option describe(Section section, std::string key, Accepted accepted, std::string
   option.default_note = std::move(extra.default_note);
   option.required = extra.required;
   option.in_defaults = extra.in_defaults;
+  option.is_recorded = extra.is_recorded;
   option.group = std::move(extra.group);
   option.alternative = std::move(extra.alternative);
   option.condition = std::move(extra.condition);
@@ -538,10 +540,15 @@ void add_sweep(std::vector<Option>& table) {
   const auto own = [](std::optional<Condition> condition = {}, std::string group = {}, std::string alternative = {}) {
     return Extra{.in_defaults = false, .group = std::move(group), .alternative = std::move(alternative), .condition = std::move(condition)};
   };
+  const auto recorded = [&](std::optional<Condition> condition = {}) {
+    Extra extra = own(std::move(condition));
+    extra.is_recorded = true;
+    return extra;
+  };
   table.push_back(field(Section::sweep, "of", COTUNE_FIELD(job->sweep.of), of_type(OptionType::identifier),
-                        "The sweep whose candidate the job is: cotune writes it into the configuration of a run.", own()));
+                        "The sweep whose candidate the job is: cotune writes it into the configuration of a run.", recorded()));
   table.push_back(field(Section::sweep, "values", COTUNE_FIELD(job->sweep.values), of_type(OptionType::swept_values),
-                        "What the sweep has set in this candidate.", own(is_candidate())));
+                        "What the sweep has set in this candidate.", recorded(is_candidate())));
   table.push_back(field(Section::sweep, "grid", COTUNE_FIELD(job->sweep.grid), of_type(OptionType::grid),
                         "Options of the job, each with the values to try: `{adapter.r: [4, 8], train.lr: [1e-4, 3e-4]}`; every combination "
                         "is a candidate. Values that belong together are maps of a section: `adapter: [{r: 4, alpha: 8}, {r: 8, alpha: 16}]`.",

@@ -100,6 +100,7 @@ struct Option {
   std::string default_note;  ///< shown in place of the default's value
   bool required = false;     ///< for the schema and the docs; jobs_file.cc says when
   bool in_defaults = true;
+  bool is_recorded = false;  ///< cotune writes it into the configurations of runs; people are not offered it
   /// Options of one group with different alternatives exclude each other (`steps`, `epochs`); "" : no group.
   std::string group;
   std::string alternative;

@@ -178,7 +178,8 @@ class SweepExpansion {
   /// Where the field was given.
   static GivenOption at_field(const GivenOption& given, const SweptField& field) {
     GivenOption at = given;
-    if (given.line > 0 && field.line > 0) at.line = field.line;
+    if (given.line > 0 && field.line == 0) at.file = override_file;
+    if (given.line > 0) at.line = field.line;
     at.field = fmt::format("{}.{}", given.field, field.option);
     return at;
   }

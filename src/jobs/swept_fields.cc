@@ -226,6 +226,12 @@ SweptOption read_back(const Option& option, const YAML::Node& node, std::string 
 
 std::variant<OptionValue, ValueMistake> read_swept_fields(OptionType type, const YAML::Node& node) { return FieldReader(type).read(node); }
 
+std::variant<std::string, ValueMistake> swept_path(const std::string& key) {
+  const auto known = find_key(key);
+  if (const auto* unknown = std::get_if<std::string>(&known)) return ValueMistake{*unknown};
+  return std::get<Key>(known).path();
+}
+
 std::vector<SweptOption> options_set_by(const SweptField& field, const std::string& value) {
   const Key key = std::get<Key>(find_key(field.option));
   const YAML::Node node = load_yaml_document(value, "");

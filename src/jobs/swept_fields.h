@@ -25,6 +25,9 @@ struct SweptOption {
 /// numbers are at most 2^53, so that they, and what is drawn between them, are exact.
 std::variant<OptionValue, ValueMistake> read_swept_fields(OptionType type, const YAML::Node& node);
 
+/// What the key of a field names, by key or alias: the path of an option, or a section.
+std::variant<std::string, ValueMistake> swept_path(const std::string& key);
+
 /// What one value of a field sets: the option, or, of a section, all that the map names.
 std::vector<SweptOption> options_set_by(const SweptField& field, const std::string& value);
 

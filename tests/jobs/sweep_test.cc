@@ -298,6 +298,38 @@ TEST(SweepMistakes, OfNamesOnTheCommandLineAndInDefaults) {
             "j.yaml:2: jobs[1].name: `sql-r4` is also the name of jobs[0]");
 }
 
+TEST(SweepOnTheCommandLine, ReplacesSingleFieldsAndLeavesTheOthers) {
+  const std::string grid = "grid: {adapter.r: [4], train.lr: [1e-4, 3e-4]}";
+  EXPECT_EQ(names(candidates(grid, {"jobs.sql.sweep.grid.train.learning_rate=[0.1, 0.2]"})), (std::vector<std::string>{"sql-r4-lr0.1", "sql-r4-lr0.2"}));
+  EXPECT_EQ(names(candidates(grid, {"jobs[0].sweep.grid.adapter.lora_r=[2, 3]", "jobs.sql.sweep.grid.train.lr=null"})), (std::vector<std::string>{"sql-r2", "sql-r3"}));
+  EXPECT_EQ(names(candidates(grid, {"jobs.sql.sweep.grid.train.lr=[0.1]", "jobs.sql.sweep.grid.train.seed=[5, 6]"})),
+            (std::vector<std::string>{"sql-r4-lr0.1-seed5", "sql-r4-lr0.1-seed6"}));
+  EXPECT_EQ(names(candidates(grid, {"jobs.sql.sweep.grid={adapter.r: [8]}", "jobs.sql.sweep.grid.train.lr=[0.1]"})), std::vector<std::string>{"sql-r8-lr0.1"});
+  EXPECT_EQ(names(candidates("grid: {adapter.r: [4]}", {"jobs.sql.sweep.grid.adapter.r=~"})), std::vector<std::string>{"sql"});
+  EXPECT_EQ(names(candidates("metric: eval_loss", {"jobs.sql.sweep.grid.adapter=[{r: 2, alpha: 4}]"})), std::vector<std::string>{"sql-adapter1"});
+  const std::vector<JobSpec> drawn = candidates("random: {train.lr: [1e-4]}, samples: 1", {"jobs.sql.sweep.random.train.lr={uniform: [0.5, 0.6]}"});
+  EXPECT_GE(drawn.at(0).train.learning_rate, 0.5);
+}
+
+TEST(SweepOnTheCommandLine, ResolvesPathsOfSingleFieldsWhereTheyWereGiven) {
+  const JobSpec job = candidates("grid: {data.train: [a.jsonl]}", {"jobs.sql.sweep.grid.data.eval=[b.jsonl]"}, "priority: 0").at(0);
+  EXPECT_EQ(job.data.train.at(0).path, "/folder/a.jsonl");
+  EXPECT_EQ(job.data.eval, (std::filesystem::current_path() / "b.jsonl").string());
+}
+
+TEST(SweepOnTheCommandLine, ReportsMistakesInSingleFields) {
+  const auto said = [](const std::string& text) { return mistakes(file_with("grid: {adapter.r: [4], adapter: [{alpha: 2}]}"), {text}); };
+  EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=3"), "--set: jobs.sql.sweep.grid.train.lr: must be a list of values to try");
+  EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=[x]"), "--set: jobs.sql.sweep.grid.train.lr: must be a number above 0, got x");
+  EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=[1"), "--set: jobs.sql.sweep.grid.train.lr: line 1: not YAML: end of sequence flow not found");
+  EXPECT_EQ(said("jobs.sql.sweep.grid.train.lrr=[1]"), "--set: jobs.sql.sweep.grid.train.lrr: unknown key; did you mean `lr`?");
+  EXPECT_EQ(said("jobs.sql.sweep.grid.adapter.alpha=[1]"), "--set: jobs[0].sweep.grid.adapter.alpha: `adapter.alpha` is tried by another field of the sweep, too");
+  EXPECT_EQ(said("jobs.sql.sweep.grid.train.seed=[1]"), "");
+  EXPECT_EQ(said("defaults.sweep.grid.train.lr=[1]"), "--set: defaults.sweep.grid.train.lr: every job needs its own `grid`");
+  EXPECT_EQ(said("jobs.sql.sweep.samples.train.lr=[1]"),
+            "--set: jobs.sql.sweep.samples.train.lr: unknown key; accepted: grid, random, samples, seed, metric, max_concurrent, halving");
+}
+
 TEST(SweepOnTheCommandLine, ReplacesFields) {
   EXPECT_EQ(names(candidates("grid: {adapter.r: [4]}", {"jobs.sql.sweep.grid={adapter.r: [2, 3]}"})), (std::vector<std::string>{"sql-r2", "sql-r3"}));
   EXPECT_EQ(names(candidates("grid: {adapter.r: [4]}", {"jobs.sql.sweep.grid=null"})), std::vector<std::string>{"sql"});
