@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 import needs
@@ -36,6 +37,13 @@ class Sweep(ProgramTest):
 
     def train(self, jobs, run, *arguments, expect=0):
         return self.run_program("train", jobs, "--output-dir", self.path / run, *arguments, expect=expect).stdout
+
+    def wait_for_rung(self, process, step):
+        """Of a run into `run` that was started quietly: until a candidate has been judged there."""
+        metrics = self.path / "run/metrics.jsonl"
+        while not metrics.exists() or not re.search(rf'"event": ?"rung",.*"step": ?{step}\b', metrics.read_text()):
+            self.assertIsNone(process.poll(), (self.path / "log").read_text())
+            time.sleep(0.01)  # leaves it the processor
 
     def sweep(self, run, name="sql"):
         return json.loads((self.path / run / "sweeps" / name / "sweep.json").read_text())
@@ -266,6 +274,22 @@ class Sweep(ProgramTest):
         process.send_signal(signal.SIGTERM)
         self.end(process, 130)
         self.assertEqual(statuses(self.sweep("run", "long")), {"long-r2": "running"})
+
+    def test_the_table_of_a_stopped_run_names_who_is_ahead(self):
+        jobs = self.sweep_file(GRID + ", halving: {first_steps: 2}", steps=4000)
+        process = self.start_quietly(jobs, "--output-dir", self.path / "run")
+        self.wait_for_rung(process, 6)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(timeout=LIMIT_S), 130)
+        said = (self.path / "log").read_text()
+        sweep = self.sweep("run")
+        by_loss = sorted(sweep["candidates"], key=lambda each: each["eval_loss"])
+        self.assertEqual(by_loss[0]["status"], "running")
+        self.assertNotEqual(by_loss[0]["job"], sweep["best"])
+        table = said[said.index("sweep sql"):].splitlines()
+        self.assertEqual([line.split()[0] for line in table[1:7]], [each["job"].removeprefix("sql-") for each in by_loss])
+        self.assertEqual(table[7], f"best     {sweep['best']}, in {self.path}/run/sweeps/sql: of those that have left an adapter")
+        self.assertEqual(table[8], f"ahead    {by_loss[0]['job']}, which goes on with --resume")
 
     def test_stopped_candidates_count_among_those_that_train_at_a_time(self):
         jobs = self.sweep_file(f"{GRID}, max_concurrent: 1, halving: {{first_steps: 2, mode: synchronous}}")

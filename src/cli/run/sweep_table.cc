@@ -54,6 +54,30 @@ std::vector<std::string> cells(const SweepStanding& sweep, const std::function<s
   return result;
 }
 
+CandidateScore score_in(const SweepStanding& sweep, const SweepStanding::Row& row) {
+  return score_of(sweep.rules.metric, row.loss, row.accuracy);
+}
+
+/// By what evaluations say, whoever has left an adapter already; at the end those that never will.
+SweepStanding by_score(SweepStanding sweep) {
+  const auto is_out = [](const SweepStanding::Row& row) { return has_ended(row.job->state().status) && !row.has_adapter; };
+  std::stable_sort(sweep.rows.begin(), sweep.rows.end(), [&](const auto& a, const auto& b) {
+    return is_out(a) != is_out(b) ? is_out(b) : score_in(sweep, a).is_better_than(score_in(sweep, b));
+  });
+  return sweep;
+}
+
+/// Where the best adapter is, and who may still leave a better one.
+std::vector<std::string> best_lines(const SweepStanding& sweep, const SweepStanding& sorted, const std::filesystem::path& folder) {
+  const SweepStanding::Row *best = sweep.best(), &first = sorted.rows.front();
+  const std::string text =
+      best != nullptr ? fmt::format("best     {}, in {}", best->job->spec().name, folder.string()) : "no candidate has left an adapter yet";
+  const bool goes_on = !has_ended(first.job->state().status) && !first.has_adapter && score_in(sweep, first).is_a_number();
+  if (!goes_on || (best != nullptr && !score_in(sweep, first).is_better_than(score_in(sweep, *best)))) return {text};
+  return {text + (best != nullptr ? ": of those that have left an adapter" : ""),
+          fmt::format("ahead    {}, which goes on with --resume", first.job->spec().name)};
+}
+
 std::string end_text(const SweepStanding::Row& row) {
   const JobState& state = row.job->state();
   if (!state.stopped.empty() && row.has_adapter) {
@@ -117,7 +141,8 @@ std::vector<std::string> lines_of(std::vector<Column> columns, size_t row_count,
 
 }  // namespace
 
-std::vector<std::string> sweep_table(const SweepStanding& sweep, const std::filesystem::path& folder, size_t columns) {
+std::vector<std::string> sweep_table(const SweepStanding& standing, const std::filesystem::path& folder, size_t columns) {
+  const SweepStanding sweep = by_score(standing);
   std::vector<Column> all;
   all.push_back(column_of("sweep " + sweep.name, Align::left, cells(sweep, [&](const auto& row) { return own_name(row.job->spec().name, sweep.name); }), columns));
   for (const std::string& option : varied(sweep)) {
@@ -133,9 +158,7 @@ std::vector<std::string> sweep_table(const SweepStanding& sweep, const std::file
   all.push_back(column_of("step", Align::right, cells(sweep, [](const auto& row) { return std::to_string(row.job->state().step); }), 10));
   all.push_back(column_of("ended", Align::left, cells(sweep, end_text), 20));
   std::vector<std::string> lines = lines_of(std::move(all), sweep.rows.size(), columns);
-  const SweepStanding::Row* best = sweep.best();
-  lines.push_back(best != nullptr ? fmt::format("best     {}, in {}", best->job->spec().name, folder.string())
-                                  : "no candidate has left an adapter yet");
+  for (std::string& line : best_lines(standing, sweep, folder)) lines.push_back(std::move(line));
   return lines;
 }
 
