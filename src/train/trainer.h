@@ -155,6 +155,8 @@ class Trainer {
   bool judge_candidates();
   /// Saves candidates that wait at a rung and takes them out of memory. Returns whether there were any.
   bool put_candidates_aside(const std::vector<TrainingJob*>& evaluated);
+  /// Candidates that were stopped while they waited leave their adapters, for which they need no place.
+  void end_stopped_candidates();
   void leave_sweep(TrainingJob& ended);
   void tell_of_sweep(const std::string& name);
 
@@ -245,8 +247,12 @@ class Trainer {
   void break_off_stopped_evaluation() const;
   /// Ends a job that is done or stops early: its adapter is written.
   void finish_job(TrainingJob& job);
+  /// Writes what the job leaves. Returns false where that has failed the job.
+  bool leave_adapter(TrainingJob& job);
   /// Tells of the end, frees what the job holds, and lets others start.
   void end_job(TrainingJob& job, JobStatus status);
+  /// The same, of a job whose place no other takes.
+  void close_job(TrainingJob& job, JobStatus status);
   /// Ends the job alone, with the reason and its last good checkpoint, which is made now: for what has nothing to do with
   /// its parameters, which are those of its last complete step.
   void fail_job(TrainingJob& job, const std::string& reason);

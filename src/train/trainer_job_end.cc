@@ -31,28 +31,37 @@ void Trainer::report_missed_deadlines(const std::vector<JobRound>& rounds) {
   }
 }
 
+bool Trainer::leave_adapter(TrainingJob& job) {
+  make_room_for_files(job);
+  if (job.is_loaded()) gather_from_ranks(job);
+  try {
+    job.leave_adapter(options_.effective_configuration ? options_.effective_configuration(job) : "");
+  } catch (const UserError& error) {
+    fail_job(job, error.what());
+    return false;
+  }
+  return true;
+}
+
 void Trainer::finish_job(TrainingJob& finished) {
   if (finished.is_emulated()) return end_job(finished, JobStatus::finished);
-  make_room_for_files(finished);
-  gather_from_ranks(finished);
-  try {
-    finished.leave_adapter(options_.effective_configuration ? options_.effective_configuration(finished) : "");
-  } catch (const UserError& error) {
-    fail_job(finished, error.what());
-    return;
-  }
-  end_job(finished, finished.done() ? JobStatus::finished : JobStatus::stopped_early);
+  if (leave_adapter(finished)) end_job(finished, finished.done() ? JobStatus::finished : JobStatus::stopped_early);
 }
 
 void Trainer::end_job(TrainingJob& ended, JobStatus status) {
+  close_job(ended, status);
+  if (status == JobStatus::refused) return;
+  fill_place();
+  evaluate_started();
+}
+
+void Trainer::close_job(TrainingJob& ended, JobStatus status) {
   ended.state().status = status;
   tell([&](RunObserver& observer) { observer.on_job_ended(ended); });
   leave_sweep(ended);
   if (status == JobStatus::refused) return;
   unload(ended);
   ended.forget_data();
-  fill_place();
-  evaluate_started();
 }
 
 void Trainer::fail_job(TrainingJob& failed, const std::string& reason) {

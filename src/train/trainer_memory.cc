@@ -70,6 +70,7 @@ AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
 }
 
 Admission Trainer::decide_admission() {
+  end_stopped_candidates();
   const std::map<int32_t, std::string> held = sweeps_.held_back(jobs_);
   std::vector<AdmissionCandidate> candidates;
   for (const auto& job : jobs_) {

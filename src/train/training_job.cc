@@ -247,19 +247,22 @@ JobResult TrainingJob::result() const {
 }
 
 void TrainingJob::leave_adapter(const std::string& effective_configuration) {
-  if (!leaves_best() || state_.best_step == state_.step) {
+  const bool goes_back = leaves_best() && state_.best_step != state_.step;
+  if (!goes_back && is_loaded()) {
     write_adapter(std::nullopt, effective_configuration);
     return;
   }
-  const std::optional<fs::path> best = best_checkpoint(folder_);
-  if (!best || read_checkpoint_state(*best).step != state_.best_step) {
-    throw_user_error("{}: does not name the checkpoint of step {}, the job's best", (folder_ / "best").string(), state_.best_step);
+  const std::optional<fs::path> checkpoint = goes_back ? best_checkpoint(folder_) : latest_checkpoint(folder_);
+  const int64_t step = goes_back ? state_.best_step : state_.step;
+  if (!checkpoint || read_checkpoint_state(*checkpoint).step != step) {
+    throw_user_error("{}: does not name the checkpoint of step {}, the job's {}",
+                     (folder_ / (goes_back ? "best" : "latest")).string(), step, goes_back ? "best" : "last");
   }
-  write_adapter(best, effective_configuration);
+  write_adapter(checkpoint, effective_configuration);
   adapter_.reset();
   try {
     std::unique_ptr<Adapter> adapter = make_adapter(config_, setup_);
-    load_adapter(*adapter, *best);
+    load_adapter(*adapter, *checkpoint);
     adapter_ = std::move(adapter);
   } catch (const MemoryLimitExceeded&) {
     // Nothing is left to be done with it but to look at it.

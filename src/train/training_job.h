@@ -106,8 +106,8 @@ class TrainingJob {
   bool has_left_adapter() const {
     return !is_emulated() && (state_.status == JobStatus::finished || state_.status == JobStatus::stopped_early);
   }
-  /// Writes the result's adapter to FOLDER/adapter; that adapter is then the loaded one, without optimizer state that
-  /// goes with it, or, where memory runs out, none is. Throws UserError when the best checkpoint is gone or damaged.
+  /// Writes the result's adapter to FOLDER/adapter, from the newest checkpoint where the job is not loaded; that adapter is then the loaded
+  /// one, without its optimizer state, or, where memory runs out, none is. Throws UserError when a checkpoint it needs is gone or damaged.
   void leave_adapter(const std::string& effective_configuration);
 
   /// Frees the adapter, its gradients and moments: the job has ended, or waits for memory. Steps that no checkpoint holds

@@ -170,6 +170,26 @@ class Sweep(ProgramTest):
         self.assertEqual(self.adapters("run-0", NAMES), self.adapters("run-1", NAMES))
         self.assertEqual(sum(status == "finished" for status in statuses(self.sweep("run-1")).values()), 1)
 
+    def test_waiting_candidates_that_lose_a_rung_end_when_it_is_judged(self):
+        for best in ("", ", eval_steps: 1, load_best_model_at_end: true"):
+            loaded = self.sweep_file(GRID + ", halving: {first_steps: 2, mode: synchronous}", train=best)
+            self.train(loaded, "together" + best[:1], "--json")
+            for most in (1, 2, 4):
+                with self.subTest(best, max_concurrent=most):
+                    jobs = self.sweep_file(f"{GRID}, max_concurrent: {most}, halving: {{first_steps: 2, mode: synchronous}}", train=best)
+                    events = [json.loads(line) for line in self.train(jobs, f"run-{most}{best[:1]}", "--json").splitlines()]
+                    lost = {event["job"] for event in events if event["event"] == "rung" and event["step"] == 2 and not event["goes_on"]}
+                    self.assertEqual(len(lost), 4)
+                    ended = set()
+                    for event in events:
+                        if event["event"] == "end":
+                            self.assertTrue((self.path / f"run-{most}{best[:1]}/jobs" / event["job"] / "adapter/adapter_config.json").exists())
+                            ended.add(event["job"])
+                        if event["event"] == "step" and event["step"] > 2:
+                            self.assertLessEqual(lost, ended)
+                    self.assertEqual(sum(event["event"] == "start" and event["job"] in lost for event in events), 4)
+                    self.assertEqual(self.adapters(f"run-{most}{best[:1]}", NAMES), self.adapters("together" + best[:1], NAMES))
+
     def stop_and_resume(self, jobs, run, lines, how, *arguments):
         process = self.start_program("train", jobs, "--output-dir", self.path / run, "--json", *arguments)
         for _ in range(lines):
