@@ -33,7 +33,7 @@ struct SweptField {
   double low = 0, high = 0;
   double step = 0;                  ///< draws are low + k·step; 0: any value
   bool is_log = false;              ///< uniform in the logarithm
-  int line = 0;                     ///< where it was given
+  int line = 0;                     ///< where it was given; 0: on the command line
   bool operator==(const SweptField&) const = default;
 };
 
