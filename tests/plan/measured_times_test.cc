@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/nonnegative_least_squares.h"
 #include "plan/cost/stage_cost.h"
+#include "plan/cost/priced_stage.h"
 #include "plan/synthetic_profile.h"
 
 namespace cotune {
@@ -159,6 +160,37 @@ TEST(MeasuredTimes, RefuseAProfileOfAnotherModelOrWithoutAnOperator) {
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "profile.json: operators.swiglu: has no times");
   }
+}
+
+/// A profile has times of operators alone: collectives are the link's with it and without.
+TEST(MeasuredTimes, OfDividedTokensAreThoseOfSlicesAndOfTheLink) {
+  const ModelConfig model = model_preset("smollm2-135m");
+  Profile profile = synthetic_profile(model, 0);
+  profile.fingerprint.tensor_parallel = 3;
+  const MeasuredTimes times(profile, model, "profile.json");
+  const StageShape slices{4, 9, false, false, 3, true};
+  StageShape whole = slices;
+  whole.divides_tokens = false;
+  const MicrobatchCounts counts{.tokens = 301, .labelled = 301, .attention_pairs = 40000, .job_tokens = {301}, .row_parts = 2, .job_atoms = {2}};
+  MicrobatchCounts slice = counts;
+  slice.tokens = slice.job_tokens[0] = 101;
+  const Operator norm{.kind = OperatorKind::mlp_norm, .layer = 4};
+  EXPECT_NEAR(times.operator_seconds(model, slices, norm, counts), times.operator_seconds(model, whole, norm, slice), 1e-15);
+  // A bottleneck's own part of a product, which is computed whole.
+  Operator product{.kind = OperatorKind::down_proj, .layer = 4};
+  const auto own = [&](const StageShape& stage, const MicrobatchCounts& rows) {
+    Operator adapted = product;
+    adapted.adapters = {{0, AdapterMethod::bottleneck, 4, Projection::down, 16, 0}};
+    return times.operator_seconds(model, stage, adapted, rows) - times.operator_seconds(model, stage, product, rows);
+  };
+  EXPECT_NEAR(own(slices, counts), own(whole, slice), 1e-15);
+  EXPECT_LT(own(slices, counts), own(whole, counts));
+  StageMachine measured{device_preset("cpu"), link_preset("pcie4"), "bfloat16"}, roofline = measured;
+  measured.measured = &times;
+  const std::vector<AdapterShape> adapters = {{0, AdapterMethod::lora, 5, Projection::q, 8, 0}};
+  const StageSeconds of_profile = PricedStage(model, slices, adapters, measured).collectives(counts);
+  EXPECT_GT(of_profile.backward, 0);
+  EXPECT_EQ(of_profile, PricedStage(model, slices, adapters, roofline).collectives(counts));
 }
 
 }  // namespace

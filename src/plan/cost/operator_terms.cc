@@ -134,8 +134,8 @@ AdapterTerms adapter_terms(const ModelConfig& config, const StageShape& stage, c
     const auto job = static_cast<size_t>(adapter.job);
     if (job >= counts.job_tokens.size() || counts.job_tokens[job] == 0) continue;
     const int64_t atoms = job < counts.job_atoms.size() ? counts.job_atoms[job] : 1;
-    terms.add(adapter, projection_size(config, adapter.projection, stage.tensor_parallel),
-              static_cast<double>(counts.job_tokens[job]), static_cast<double>(atoms));
+    const int64_t rows = adapts_slices(adapter.method) ? largest_slice(counts.job_tokens[job], stage) : counts.job_tokens[job];
+    terms.add(adapter, projection_size(config, adapter.projection, stage.tensor_parallel), static_cast<double>(rows), static_cast<double>(atoms));
   }
   return terms;
 }

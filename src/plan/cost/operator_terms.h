@@ -21,6 +21,7 @@ namespace cotune {
 /// Adapters: LoRA         sites, n·p·in, n·p·out, n·in where it drops
 ///           bottleneck   sites, n·w·out, n·out
 ///           diff pruning sites, n·entries, n·(in + out)
+/// Where tokens are divided T of norms and n of bottlenecks are of the largest slice.
 /// Gradients: a, a·w·(in + out) of LoRA; a·w·out of bottleneck; a·entries of diff pruning
 std::vector<double> operator_terms(const ModelConfig& config, const StageShape& stage, const Operator& op,
                                    const MicrobatchCounts& counts);
