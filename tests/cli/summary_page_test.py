@@ -17,7 +17,8 @@ from rank_launch import LaunchTest
 
 PAGE = ROOT / "docs/reading-the-summary.md"
 # The sources of what is printed, and the functions in them that do; "" for all.
-SOURCES = {"src/cli/run/run_report.cc": [""], "src/cli/run/sweep_table.cc": ["std::string end_text(", "std::vector<std::string> sweep_table("],
+SOURCES = {"src/cli/run/run_report.cc": [""], "src/cli/run/sweep_table.cc": ["std::string end_text(", "std::vector<std::string> best_lines(",
+                                         "std::vector<std::string> sweep_table("],
            "src/cli/terminal/progress.cc": ["std::string ended_text("], "src/ops/memory.cc": ["std::string to_string(MemoryKind"],
            "src/train/job_state.cc": ["status_names"]}
 NOT_PRINTED = {"running", "stopped_early"}  # states of jobs of which a summary says something else
@@ -42,7 +43,7 @@ def printed_texts():
         for function in functions:
             assert function in source, (file, function)
             begin = source.index(function)
-            end = len(source) if function == "" else min(source.index(mark, begin) for mark in ("\n}\n", "};\n") if mark in source[begin:])
+            end = len(source) if function == "" else source.index("\n}\n" if "(" in function else "};\n", begin)
             yield from literals(source[begin:end])
 
 
