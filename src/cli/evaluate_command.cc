@@ -55,6 +55,7 @@ void print(const std::vector<EvaluationResult>& results, bool json) {
 
 int evaluate(const EvaluateOptions& options) {
   check_options(options);
+  if (!options.answers.empty()) check_output("--answers", options.answers, evaluation_output);
   use_threads(options.model);
   std::optional<EvaluatedRun> run;
   std::optional<AdaptedModel> model;
@@ -76,7 +77,6 @@ int evaluate(const EvaluateOptions& options) {
   std::optional<AtomicFile> answers;
   std::function<void(const std::string&)> write;
   if (!options.answers.empty()) {
-    check_output("--answers", options.answers, evaluation_output);
     answers.emplace(options.answers);
     write = [&](const std::string& line) { answers->append(line); };
   }

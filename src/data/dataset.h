@@ -124,7 +124,7 @@ struct FileReport {
   int64_t truncated = 0;
   int64_t dropped_long = 0;       ///< truncation: drop
   int64_t dropped_unlearned = 0;  ///< no learned token (left)
-  int64_t chats = 0;              ///< examples that a chat template made
+  int64_t chats = 0;              ///< examples that a chat template made, dropped ones too
   int64_t without_tool_calls = 0;  ///< examples with tool calls that the chat template leaves out
   int64_t without_tools = 0;       ///< examples with a list of tools that it leaves out
   int64_t without_system = 0;      ///< examples with a system text that Alpaca's prompt leaves out

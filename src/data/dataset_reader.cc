@@ -182,7 +182,7 @@ class RecordWalk {
     Outcome<Made> outcome{.line = raw.line, .repaired = raw.repaired, .made = {}, .field = {}, .mistake = {}};
     try {
       if (raw.too_long) {
-        throw RecordError("", fmt::format("the {} is longer than {} MiB", lines_.unit(), RecordLines::max_line_bytes >> 20));
+        throw RecordError("", lines_.too_long_complaint());
       }
       const nlohmann::ordered_json record = parse_json_line(raw.text);
       const DataFormat format = checked_format(record, raw, lines_.unit(), spec_, report);
@@ -272,6 +272,7 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
   };
   int64_t kept = 0, tokens = 0;
   const auto take = [&](MadeExample&& made, int line, FileReport& report) {
+    report.chats += made.is_chat;
     if (made.is_too_long) {
       ++report.dropped_long;
       return true;
@@ -281,7 +282,6 @@ FileReport read_part(RecordLines& lines, const std::string& name, const DataRequ
       ++report.dropped_unlearned;
       return true;
     }
-    report.chats += made.is_chat;
     report.without_tool_calls += made.left_out.tool_calls;
     report.without_tools += made.left_out.tools;
     report.without_system += made.left_out.system;

@@ -192,13 +192,6 @@ void RunFolder::lock() {
   }
 }
 
-std::string output_beside(const std::string& run_output, const std::string& name) {
-  fs::path folder = fs::path(run_output).lexically_normal();
-  if (!folder.has_filename()) folder = folder.parent_path();
-  folder += "-" + name;
-  return folder.string();
-}
-
 std::optional<RunRecord> RunFolder::record() const {
   if (start_ != Start::resume) return std::nullopt;
   const fs::path file = path_ / "run.json";
@@ -239,6 +232,13 @@ void RunFolder::update(const RunRecord& record) {
 
 void RunFolder::write_summary(const std::string& json) {
   write_file_atomically(path_ / "summary.json", json + "\n");
+}
+
+std::string output_beside(const std::string& run_output, const std::string& name) {
+  fs::path folder = fs::path(run_output).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  folder += "-" + name;
+  return folder.string();
 }
 
 }  // namespace cotune

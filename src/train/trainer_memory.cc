@@ -70,7 +70,6 @@ AdmissionCandidate Trainer::candidate(const TrainingJob& job) const {
 }
 
 Admission Trainer::decide_admission() {
-  end_stopped_candidates();
   const std::map<int32_t, std::string> held = sweeps_.held_back(jobs_);
   std::vector<AdmissionCandidate> candidates;
   for (const auto& job : jobs_) {
@@ -164,6 +163,7 @@ void Trainer::fill_place() {
 }
 
 void Trainer::start_jobs() {
+  end_stopped_candidates();
   apply_memory_limit();
   Admission admission = admission_without_refusals();
   if (admission.admitted.empty() && !admission.waiting.empty()) {

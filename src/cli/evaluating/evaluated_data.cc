@@ -101,9 +101,7 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
   RecordMistakes mistakes(path, diagnostics, lines.unit());
   while (lines.next()) {
     try {
-      if (lines.too_long()) {
-        throw RecordError("", fmt::format("the {} is longer than {} MiB", lines.unit(), RecordLines::max_line_bytes >> 20));
-      }
+      if (lines.too_long()) throw RecordError("", lines.too_long_complaint());
       ChoiceRecord record = choice_record_of(parse_json_line(lines.text()));
       TokenisedChoices tokens = tokens_of(model, record, options);
       check_lengths(tokens, model.files().config.context_length);

@@ -117,7 +117,7 @@ class PromptAnswers {
   void check_prompts() {
     PromptFile file(options_.prompts);
     Diagnostics diagnostics;
-    RecordMistakes mistakes(options_.prompts, diagnostics);
+    RecordMistakes mistakes(options_.prompts, diagnostics, file.unit());
     int64_t index = 0;
     for (;; ++index) {
       try {

@@ -59,8 +59,7 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
     });
   };
   const OptionPlace chat_template = job.place_of("data.chat_template");
-  const bool has_chats = holds({DataFormat::messages, DataFormat::sharegpt}) ||
-                         std::any_of(data.files.begin(), data.files.end(), [](const FileReport& file) { return file.chats > 0; });
+  const bool has_chats = std::any_of(data.files.begin(), data.files.end(), [](const FileReport& file) { return file.chats > 0; });
   if (!job.data.chat_template.empty() && !chat_template.is_default && !has_chats) {
     add(chat_template, "has no effect: the job's data hold no chats (`messages` or `conversations`)", mistakes);
   }

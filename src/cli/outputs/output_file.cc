@@ -32,9 +32,10 @@ bool begins_so(std::string_view text, std::string_view begins) {
 bool is_of_kind(const fs::path& file, const OutputKind& kind) {
   std::string head(1 << 10, '\0');
   std::ifstream stream(file, std::ios::binary);
+  if (!stream) return false;
   stream.read(head.data(), static_cast<std::streamsize>(head.size()));
   head.resize(static_cast<size_t>(stream.gcount()));
-  return stream.eof() && head.empty() ? true : begins_so(head, kind.begins);
+  return head.empty() || begins_so(head, kind.begins);
 }
 
 }  // namespace

@@ -21,6 +21,8 @@
 namespace cotune {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr OutputKind trace_csv{"a trace of jobs", "arrival_min,"};
 constexpr OutputKind policies_csv{"a table of policies", "policy,sharing,"};
 constexpr OutputKind replans_csv{"a table of moves", "moves_when,"};
@@ -38,8 +40,6 @@ void check_outputs(const TraceArguments& arguments) {
   check("--save-rates", arguments.save_rates, rates_output);
   mistakes.throw_if_any();
 }
-
-namespace fs = std::filesystem;
 
 /// Jobs with rows that the model does not take.
 void check_rows(const TraceFile& file, const std::string& name, const ModelConfig& model) {

@@ -81,7 +81,7 @@ std::optional<FilePrompt> PromptFile::next() {
   }
   Diagnostics mistake;
   try {
-    if (lines.too_long()) throw_user_error("the {} is longer than {} MiB", lines.unit(), RecordLines::max_line_bytes >> 20);
+    if (lines.too_long()) throw UserError(lines.too_long_complaint());
     if (!begun_) is_plain_ = is_plain_text(path_.extension(), lines.text());
     begun_ = true;
     FilePrompt prompt = prompt_of(is_plain_ ? ordered_json{{"prompt", lines.text()}} : parse_json_line(lines.text()));

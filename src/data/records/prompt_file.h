@@ -41,6 +41,7 @@ class PromptFile {
   /// The next prompt; nothing at the end. Throws UserMistakes, with file, line and field, where the record is none: the next call gives the
   /// one behind it; UserError where the file cannot be read to its end.
   std::optional<FilePrompt> next();
+  std::string_view unit() { return file_.lines().unit(); }  ///< of a record in the file
 
  private:
   std::filesystem::path path_;

@@ -24,6 +24,9 @@ class RecordLines {
   const std::vector<std::string>& nulls() const { return nulls_; }
   int line() const { return line_; }            ///< from 1; of Parquet the row
   bool too_long() const { return too_long_; }   ///< longer than max_line_bytes: text() holds its beginning
+  std::string too_long_complaint() const {
+    return "the " + std::string(unit()) + " is longer than " + std::to_string(max_line_bytes >> 20) + " MiB";
+  }
   bool repaired() const { return repaired_; }   ///< some bytes were not UTF-8
 
  protected:

@@ -104,16 +104,6 @@ void add_clocks(const std::vector<RoundTask>& tasks, double share, std::vector<P
   }
 }
 
-bool share_jobs(const PipelineWork& work, std::span<const int32_t> microbatches) {
-  std::map<int32_t, int32_t> task_of_job;
-  return std::ranges::any_of(microbatches, [&](int32_t m) {
-    const PipelineMicrobatch& each = microbatch_at(work, m);
-    return std::ranges::any_of(each.jobs, [&](const JobStep& step) {
-      return task_of_job.try_emplace(step.job, each.hybrid_task).first->second != each.hybrid_task;
-    });
-  });
-}
-
 }  // namespace
 
 std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share) {
@@ -122,9 +112,8 @@ std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double shar
   std::vector<PipelineClock> clocks;
   for (const auto& [round, microbatches] : rounds) {
     std::set<int32_t> alone;  // tasks
-    const bool are_mixed = share_jobs(work, microbatches);
     for (const int32_t m : microbatches) {
-      if (are_mixed || microbatch_at(work, m).chain >= 0) alone.insert(microbatch_at(work, m).hybrid_task);
+      if (microbatch_at(work, m).chain >= 0) alone.insert(microbatch_at(work, m).hybrid_task);
     }
     std::map<int32_t, RoundTask> tasks;
     for (const int32_t m : microbatches) {

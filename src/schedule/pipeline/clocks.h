@@ -42,7 +42,7 @@ std::vector<PipelineClock> clocks_of(const PipelineWork& work, int32_t most = mo
 
 /// Clocks, without launches, by MuxTune's buckets (§3.4, Eq. 7): a round of N hybrid tasks has them in ⌈share·N⌉ buckets of two at most,
 /// 1/2 <= share <= 1, balanced (balanced_pairs) by what a microbatch of each takes on the first stage, forward and backward, in the mean. The k-th
-/// microbatches of a bucket's tasks are a clock. A task with a chain stays alone, and so do all of a round where tasks share jobs.
+/// microbatches of a bucket's tasks are a clock. A task with a chain stays alone. Tasks share no jobs (work_of).
 std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share);
 
 /// What the clock's tasks launch in which order whatever their times: where two of them share a job, the later one's first subgraph

@@ -178,27 +178,34 @@ RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, s
 
 /// What is compared: alone, which is taken where nothing is shorter; as the rounds are packed; and in buckets, few or more.
 std::vector<std::vector<PipelineClock>> ways_to_pair(const PipelineWork& work, Interleave interleave) {
-  std::vector<std::vector<PipelineClock>> ways;
-  if (interleave == Interleave::automatic) ways.push_back(clocks_of(work, 1));
-  ways.push_back(clocks_of(work));
+  std::vector<std::vector<PipelineClock>> ways{clocks_of(work, 1), clocks_of(work)};
   for (const double share : {0.5, 0.75}) {
     std::vector<PipelineClock> bucketed = bucketed_clocks(work, share);
-    if (std::ranges::find(ways, bucketed) == ways.end() && bucketed != clocks_of(work, 1)) ways.push_back(std::move(bucketed));
+    if (std::ranges::find(ways, bucketed) == ways.end()) ways.push_back(std::move(bucketed));
   }
+  if (interleave == Interleave::always) ways.erase(ways.begin());
   return ways;
 }
 
-RankPlan plan_interleaved(std::vector<StepPlan> rounds, const PipelineWork& work, const RankPlanOptions& options) {
-  std::vector<std::pair<size_t, size_t>> places;  // of each microbatch: its round, and place there
-  for (size_t round = 0; round < rounds.size(); ++round) {
-    for (size_t m = 0; m < rounds[round].microbatches.size(); ++m) places.emplace_back(round, m);
+/// Of every microbatch on every stage, made once.
+std::vector<StageGraphs> graphs_of(const std::vector<StepPlan>& rounds, const PipelineWork& work, const StageGraphsOf& graphs) {
+  std::vector<StageGraphs> all;
+  for (const StepPlan& round : rounds) {
+    for (size_t place = 0; place < round.microbatches.size(); ++place) {
+      const int32_t lowest = lowest_stage(work, work.microbatches[all.size() / work.stage_rank.size()]);
+      for (int32_t stage = 0; stage < work.stage_count(); ++stage) {
+        StageGraphs own = graphs(round, place, static_cast<size_t>(stage));
+        if (stage < lowest) own.backward.clear();
+        all.push_back(std::move(own));
+      }
+    }
   }
-  const MicrobatchGraphs graphs = [&](size_t microbatch, size_t stage) {
-    const auto [round, place] = places[microbatch];
-    StageGraphs own = options.graphs(rounds[round], place, stage);
-    if (lowest_stage(work, work.microbatches[microbatch]) > static_cast<int32_t>(stage)) own.backward.clear();
-    return own;
-  };
+  return all;
+}
+
+RankPlan plan_interleaved(std::vector<StepPlan> rounds, const PipelineWork& work, const RankPlanOptions& options) {
+  const std::vector<StageGraphs> all = graphs_of(rounds, work, options.graphs);
+  const MicrobatchGraphs graphs = [&](size_t microbatch, size_t stage) { return all[microbatch * work.stage_rank.size() + stage]; };
   RankPlan plan;
   for (std::vector<PipelineClock>& clocks : ways_to_pair(work, options.interleave)) {
     RankPlan other = plan_clocks(work, graphs, std::move(clocks), options);

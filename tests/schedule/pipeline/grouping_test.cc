@@ -31,8 +31,8 @@ void expect_partition(const Buckets& buckets, size_t tasks, int64_t bucket_count
   EXPECT_EQ(members, tasks);
 }
 
-/// The least imbalance over all assignments of tasks to buckets.
-double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_t next) {
+/// The least imbalance over all assignments of tasks to buckets, of at most so many tasks each.
+double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_t next, size_t most = 7) {
   if (next == latencies.size()) {
     const bool has_empty =
         std::any_of(buckets.begin(), buckets.end(), [](const auto& b) { return b.empty(); });
@@ -40,8 +40,9 @@ double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_
   }
   double best = std::numeric_limits<double>::infinity();
   for (std::vector<int32_t>& bucket : buckets) {
+    if (bucket.size() == most) continue;
     bucket.push_back(static_cast<int32_t>(next));
-    best = std::min(best, brute_force(latencies, buckets, next + 1));
+    best = std::min(best, brute_force(latencies, buckets, next + 1, most));
     bucket.pop_back();
   }
   return best;
@@ -59,22 +60,6 @@ TEST(BalancedBuckets, EqualBruteForceUpToSevenTasks) {
   }
 }
 
-/// The least imbalance of buckets of two tasks at most.
-double brute_force_pairs(const std::vector<double>& latencies, Buckets& buckets, size_t next) {
-  if (next == latencies.size()) {
-    const bool has_empty = std::ranges::any_of(buckets, [](const auto& bucket) { return bucket.empty(); });
-    return has_empty ? std::numeric_limits<double>::infinity() : imbalance(latencies, buckets);
-  }
-  double best = std::numeric_limits<double>::infinity();
-  for (std::vector<int32_t>& bucket : buckets) {
-    if (bucket.size() == 2) continue;
-    bucket.push_back(static_cast<int32_t>(next));
-    best = std::min(best, brute_force_pairs(latencies, buckets, next + 1));
-    bucket.pop_back();
-  }
-  return best;
-}
-
 TEST(BalancedPairs, EqualBruteForceUpToSevenTasks) {
   for (uint64_t seed = 0; seed < 80; ++seed) {
     Dice dice(seed);
@@ -84,7 +69,7 @@ TEST(BalancedPairs, EqualBruteForceUpToSevenTasks) {
     const Buckets pairs = balanced_pairs(latencies, count);
     expect_partition(pairs, latencies.size(), count);
     Buckets empty(static_cast<size_t>(count));
-    EXPECT_NEAR(imbalance(latencies, pairs), brute_force_pairs(latencies, empty, 0), 1e-9) << seed;
+    EXPECT_NEAR(imbalance(latencies, pairs), brute_force(latencies, empty, 0, 2), 1e-9) << seed;
   }
   EXPECT_THROW(balanced_pairs(std::vector<double>{1, 2, 3}, 1), InternalError);
   EXPECT_THROW(balanced_pairs(std::vector<double>{1, 2, 3}, 4), InternalError);

@@ -4,38 +4,14 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 
+#include "schedule/pipeline/divided_rounds.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/random_batches.h"
 
 namespace cotune {
 namespace {
-
-PipelineLayout divided_in_two(int32_t stages) {
-  PipelineLayout layout{.stages = {}, .stage_rank = one_stage_per_rank(stages)};
-  for (int64_t s = 0; s < stages; ++s) {
-    layout.stages.push_back({s * test_layer_count / stages, (s + 1) * test_layer_count / stages, s == 0, s + 1 == stages, 2});
-  }
-  return layout;
-}
-
-StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
-  const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
-  return {tokens, 2 * tokens, static_cast<int64_t>(tokens)};
-}
-
-/// Subgraphs that compute, and sum, for as long as the microbatch has tokens; sums are slow at first and fast at the end.
-StageGraphs some_graphs(const StepPlan& plan, size_t microbatch, size_t) {
-  SubgraphDag dag;
-  for (int32_t i = 0; i < 4; ++i) {
-    Subgraph& next = dag.emplace_back();
-    if (i > 0) next.predecessors = {i - 1};
-    next.depth = i;
-    next.compute_s = static_cast<double>(plan.microbatches[microbatch].token_count());
-    next.communication_s = 0.4 * (3 - i) * next.compute_s;
-  }
-  return {dag, dag};
-}
 
 double makespan(const StepPlan& plan, const PipelineWork& work, std::vector<PipelineClock> clocks) {
   const MicrobatchGraphs graphs = [&](size_t microbatch, size_t stage) {
@@ -55,7 +31,7 @@ TEST(InterleavedPlans, TakeThePairsThatAreShortestBucketsAmongThem) {
     for (BatchShape& batch : batches) {
       for (int64_t& length : batch.row_lengths) length = std::min<int64_t>(length, 512);
     }
-    const PipelineLayout layout = divided_in_two(static_cast<int32_t>(1 + seed % 2));
+    const PipelineLayout layout = pipeline(static_cast<int32_t>(1 + seed % 2), test_layer_count, 2);
     const StepPlan plan = plan_step(batches, {.sharing = Sharing::temporal, .token_budget = 512, .layer_count = test_layer_count});
     RankPlanOptions options{.order = RankOrder::gpipe, .interleave = Interleave::automatic, .graphs = some_graphs};
     const PipelineWork work = work_of({plan}, layout, by_tokens, options);

@@ -9,18 +9,11 @@
 #include <tuple>
 
 #include "schedule/dealt_round.h"
+#include "schedule/pipeline/divided_rounds.h"
 #include "schedule/random_batches.h"
 
 namespace cotune {
 namespace {
-
-PipelineLayout pipeline(int32_t stages, int64_t layer_count, int64_t degree = 1) {
-  PipelineLayout layout{.stages = {}, .stage_rank = one_stage_per_rank(stages)};
-  for (int64_t s = 0; s < stages; ++s) {
-    layout.stages.push_back({s * layer_count / stages, (s + 1) * layer_count / stages, s == 0, s + 1 == stages, degree});
-  }
-  return layout;
-}
 
 /// Rounds of the same random jobs, their rows dealt at random: some replicas have none of a job, or of a whole round.
 std::vector<DealtRound> random_rounds(Dice& dice, int64_t replicas) {
@@ -44,24 +37,6 @@ std::vector<DealtRound> random_rounds(Dice& dice, int64_t replicas) {
     dealt.batches = batches;
   }
   return rounds;
-}
-
-StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
-  const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
-  return {tokens, 2 * tokens, static_cast<int64_t>(tokens)};
-}
-
-/// Three subgraphs each way, the first two of which end with an all-reduce.
-StageGraphs some_graphs(const StepPlan& plan, size_t microbatch, size_t) {
-  SubgraphDag dag;
-  for (int32_t i = 0; i < 3; ++i) {
-    Subgraph& next = dag.emplace_back();
-    if (i > 0) next.predecessors = {i - 1};
-    next.depth = i;
-    next.compute_s = static_cast<double>(plan.microbatches[microbatch].token_count());
-    next.communication_s = i < 2 ? 0.7 * next.compute_s : 0;
-  }
-  return {dag, dag};
 }
 
 std::optional<ReplicaPlans> plan_of(const std::vector<DealtRound>& rounds, const std::vector<PipelineLayout>& layouts, RankOrder order) {
