@@ -9,6 +9,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 import unittest
 
 import needs
@@ -22,6 +23,17 @@ FAKES = pathlib.Path(os.environ.get("COTUNE_FAKES", "build/tests/fakes")).resolv
 
 def is_checkpoint(event):
     return event["event"] == "checkpoint"
+
+
+def opened_by(process):
+    """Paths of the files that it has open."""
+    folder, paths = f"/proc/{process}/fd", []
+    for name in os.listdir(folder):
+        try:
+            paths.append(os.readlink(f"{folder}/{name}"))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return paths
 
 
 class Restarts(ProgramTest):
@@ -102,11 +114,14 @@ class Restarts(ProgramTest):
         self.run_program("train", jobs, "--output-dir", self.path / "whole")
         os.mkfifo(fifo)  # each start waits in it for its jobs file
         process = self.start_program("train", fifo, "--output-dir", run, "--overwrite", "--restarts=1")
-        with open(fifo, "w"):  # returns once the first one has opened it
+        with open(fifo, "w") as text:  # returns once the first one has opened it
             first = run_of(process)
             os.kill(first, signal.SIGKILL)
-            self.assertIsNotNone(run_of(process, first))
-        fifo.write_text(jobs.read_text())
+            second = run_of(process, first)
+            while str(fifo.resolve()) not in opened_by(second):
+                self.assertIsNone(process.poll())
+                time.sleep(0.005)
+            text.write(jobs.read_text())
         _, errors = self.end(process, 0)
         self.assertIn("restart 1 of 1, from its beginning", errors)
         self.assertEqual(self.adapters("run"), self.adapters("whole"))
