@@ -16,8 +16,9 @@ else()
 endif()
 
 set(beside "$ORIGIN;$ORIGIN/../torch/lib")
-set_target_properties(cotune PROPERTIES INSTALL_RPATH "${beside}")
-install(TARGETS cotune RUNTIME_DEPENDENCY_SET libraries DESTINATION ${program_folder} COMPONENT program)
+set_target_properties(cotune cotune_commands PROPERTIES INSTALL_RPATH "${beside}")
+install(TARGETS cotune cotune_commands RUNTIME_DEPENDENCY_SET libraries RUNTIME DESTINATION ${program_folder} COMPONENT program
+        LIBRARY DESTINATION ${program_folder} COMPONENT program)
 if(TARGET cotune_parquet)
   set_target_properties(cotune_parquet PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../pyarrow")
   install(TARGETS cotune_parquet LIBRARY DESTINATION ${program_folder} COMPONENT program)

@@ -23,7 +23,7 @@ function(cotune_layer name)
     file(GLOB_RECURSE found CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cc)
     list(APPEND sources ${found})
   endforeach()
-  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "/(main|entry)\\.cc$")
   if(NOT sources)  # a layer of headers only
     add_library(cotune_${name} INTERFACE)
     target_include_directories(cotune_${name} INTERFACE ${CMAKE_SOURCE_DIR}/src)
@@ -60,7 +60,7 @@ function(cotune_tests name)
   target_compile_options(test_${name} PRIVATE -O1)
   target_link_libraries(test_${name} PRIVATE ${ARG_USES} GTest::gtest GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND test_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-  # As the program does at its start (cli/main.cc): test programs share the cores with one another.
+  # As the program does at its start (console/main.cc): test programs share the cores with one another.
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "GOMP_SPINCOUNT=2000")
   if(ARG_TORCH)
     if(NOT TARGET cotune_test_headers)

@@ -1,3 +1,4 @@
+/// The commands that need the engine or the planner; those about runs are in console/run_commands.h.
 #pragma once
 
 namespace CLI {
@@ -6,19 +7,7 @@ class App;
 
 namespace cotune {
 
-/// The whole program: parses the command line, runs one subcommand, and turns failures into messages and exit codes:
-/// 0 done; 1 the machine or a job failed; 2 the user's mistake; 3 a bug in cotune; 130 stopped by a signal after saving.
-int run_command_line(int argc, char** argv);
-
-/// What the subcommand that ran wants the program to exit with.
-int& exit_code();
-
-/// One file per subcommand: each adds itself to the app with its options and its callback.
 void add_train_command(CLI::App& app);
-void add_job_command(CLI::App& app);
-void add_status_command(CLI::App& app);
-void add_watch_command(CLI::App& app);
-void add_report_command(CLI::App& app);
 void add_data_command(CLI::App& app);
 void add_cache_command(CLI::App& app);
 void add_generate_command(CLI::App& app);

@@ -13,8 +13,9 @@
 #include "cli/evaluating/evaluated_run.h"
 #include "cli/evaluating/evaluation.h"
 #include "cli/inputs/adapted_model.h"
-#include "cli/outputs/output_file.h"
 #include "cli/terminal/interruption.h"
+#include "console/command_line.h"
+#include "console/output_file.h"
 #include "watch/terminal.h"
 
 namespace cotune {

@@ -14,6 +14,7 @@
 #include "cli/generating/prompt_answers.h"
 #include "cli/inputs/adapted_model.h"
 #include "cli/terminal/interruption.h"
+#include "console/command_line.h"
 #include "data/records/conversation.h"
 
 namespace cotune {

@@ -13,7 +13,7 @@
 #include "cli/manual/build_facts.h"
 #include "cli/manual/manual_page.h"
 #include "cli/manual/markdown_manual.h"
-#include "cli/terminal/output.h"
+#include "console/output.h"
 
 namespace cotune {
 namespace {

@@ -11,6 +11,7 @@
 #include "cli/inputs/model_of_adapter.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/interruption.h"
+#include "console/command_line.h"
 #include "jobs/memory_size.h"
 #include "train/adapter_folder.h"
 #include "train/merged_gguf.h"

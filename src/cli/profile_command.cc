@@ -14,7 +14,7 @@
 #include "cli/commands.h"
 #include "cli/inputs/model_text.h"
 #include "cli/inputs/run_setup.h"
-#include "cli/outputs/output_file.h"
+#include "console/output_file.h"
 #include "cli/planning/profile_fingerprint.h"
 #include "cli/terminal/number_checks.h"
 #include "engine/operator_profiler.h"

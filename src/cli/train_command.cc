@@ -15,6 +15,7 @@
 #include "cli/run/supervised_run.h"
 #include "cli/run/training_run.h"
 #include "comm/launcher.h"
+#include "console/command_line.h"
 #include "jobs/option_table.h"
 #include "ops/memory.h"
 

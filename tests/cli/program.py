@@ -22,7 +22,6 @@ if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:  # under nohup: what is ca
     signal.signal(signal.SIGHUP, lambda *_: None)
 CACHE = tempfile.TemporaryDirectory(prefix="cotune-cache-")  # of these tests, in place of the user's
 os.environ["XDG_CACHE_HOME"] = CACHE.name
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # what the program would set, and start itself again, which takes half a second
 CONFIG = {
     "model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "vocab_size": 160, "hidden_act": "silu",

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cli/terminal/progress.h"
+#include "console/name_column.h"
 #include "watch/terminal.h"
 
 namespace cotune {

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "cli/outputs/output_file.h"
+#include "console/output_file.h"
 #include "cli/planning/planning_setup.h"
 #include "cluster/instance_plan.h"
 #include "cluster/plan_study.h"

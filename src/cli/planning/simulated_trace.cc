@@ -9,7 +9,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "cli/outputs/output_file.h"
+#include "console/output_file.h"
 #include "cluster/philly_trace.h"
 #include "cluster/replanned_trace.h"
 #include "cluster/trace_charts.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/counted.h"
-#include "cli/outputs/output_file.h"
+#include "console/output_file.h"
 #include "jobs/enum_names.h"
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"

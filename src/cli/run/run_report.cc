@@ -11,8 +11,9 @@
 #include "base/quantity_text.h"
 #include "cli/run/run_prediction.h"
 #include "cli/run/sweep_table.h"
-#include "cli/terminal/output.h"
 #include "cli/terminal/progress.h"
+#include "console/name_column.h"
+#include "console/output.h"
 #include "train/training_job.h"
 #include "watch/terminal.h"
 

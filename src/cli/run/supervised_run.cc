@@ -19,8 +19,9 @@
 
 #include "base/error.h"
 #include "base/sudden_end.h"
-#include "cli/terminal/output.h"
 #include "cli/terminal/stop_signals.h"
+#include "console/command_line.h"
+#include "console/output.h"
 #include "watch/terminal.h"
 
 namespace cotune {

@@ -30,7 +30,7 @@
 #include "cli/run/supervised_run.h"
 #include "cli/terminal/json_events.h"
 #include "cli/terminal/live_run.h"
-#include "cli/terminal/output.h"
+#include "console/output.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/stop_signals.h"
 #include "engine/backbone.h"

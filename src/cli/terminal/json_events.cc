@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run/run_prediction.h"
-#include "cli/terminal/output.h"
+#include "console/output.h"
 #include "train/job_events.h"
 #include "train/planning_events.h"
 #include "train/sweep_folder.h"

@@ -1,7 +1,7 @@
 #include "cli/terminal/live_run.h"
 
 #include "cli/run/run_control.h"
-#include "cli/terminal/output.h"
+#include "console/output.h"
 #include "cli/terminal/progress.h"
 #include "watch/run_log.h"
 

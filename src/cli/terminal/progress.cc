@@ -8,14 +8,13 @@
 #include "base/counted.h"
 #include "base/quantity_text.h"
 #include "cli/planning/plan_lines.h"
-#include "cli/terminal/output.h"
+#include "console/name_column.h"
+#include "console/output.h"
 #include "train/training_job.h"
 #include "watch/screen_text.h"
 
 namespace cotune {
 namespace {
-
-constexpr size_t usual_name = 16, widest_name = 40;
 
 /// Seconds between two blocks: seldom enough that a long run's log stays short.
 double block_interval(double seconds) { return std::clamp(seconds / 20, 5.0, 60.0); }
@@ -34,16 +33,6 @@ std::string on_one_line(std::string text) {
 }
 
 }  // namespace
-
-size_t name_column_width(const std::vector<std::string>& names) {
-  size_t width = 8;
-  for (const std::string& name : names) width = std::max(width, name.size());
-  return std::min(width, distinct_width(names, usual_name, widest_name, false));
-}
-
-std::string name_column(const std::string& name, size_t width) {
-  return fmt::format("{:<{}}", with_both_ends(name, width, false), width);
-}
 
 std::string ended_text(const JobState& state) {
   if (state.status == JobStatus::stopped_early) return "stopped early";

@@ -53,10 +53,6 @@ class ProgressLines : public RunObserver {
   double last_block_s_ = -1;
 };
 
-/// A job's name in a column of at most 16 characters, or as many as keep the names apart, up to 40: cut where it is longer.
-size_t name_column_width(const std::vector<std::string>& names);
-std::string name_column(const std::string& name, size_t width);
-
 /// How a job ended, in words: one that ran is stopped with its run, which --resume goes on with.
 std::string ended_text(const JobState& state);
 

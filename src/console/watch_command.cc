@@ -13,9 +13,10 @@
 #include <utility>
 
 #include "base/error.h"
-#include "cli/commands.h"
-#include "cli/terminal/output.h"
-#include "cli/terminal/run_view_source.h"
+#include "console/command_line.h"
+#include "console/output.h"
+#include "console/run_commands.h"
+#include "console/run_view_source.h"
 #include "control/client.h"
 #include "watch/live_view.h"
 #include "watch/run_log.h"

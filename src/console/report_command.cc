@@ -5,9 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "cli/commands.h"
-#include "cli/outputs/output_file.h"
-#include "cli/terminal/output.h"
+#include "console/command_line.h"
+#include "console/output.h"
+#include "console/output_file.h"
+#include "console/run_commands.h"
 #include "watch/run_log.h"
 #include "watch/run_page.h"
 

@@ -1,4 +1,4 @@
-#include "cli/commands.h"
+#include "console/command_line.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -13,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "base/bus_error.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/sudden_end.h"
-#include "cli/manual/build_facts.h"
 
 namespace cotune {
 
@@ -69,27 +70,12 @@ std::string unexpected_arguments(const CLI::App& app) {
   return text;
 }
 
-int run_subcommand(int argc, char** argv) {
+int run_subcommand(std::span<const AddCommand> commands, std::string (*version)(), int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
   app.name("cotune");
-  app.set_version_flag("--version", build_facts, "Print version, kernels and plugins");
+  if (version != nullptr) app.set_version_flag("--version", version, "Print version, kernels and plugins");
   app.require_subcommand(1);
-  add_train_command(app);
-  add_job_command(app);
-  add_status_command(app);
-  add_watch_command(app);
-  add_report_command(app);
-  add_data_command(app);
-  add_cache_command(app);
-  add_generate_command(app);
-  add_evaluate_command(app);
-  add_merge_command(app);
-  add_export_command(app);
-  add_plan_command(app);
-  add_simulate_command(app);
-  add_profile_command(app);
-  add_completion_command(app);
-  add_manual_command(app);
+  for (const AddCommand add : commands) add(app);
   try {
     check_command(app, argc, argv);
     app.parse(argc, argv);
@@ -115,8 +101,10 @@ int run_subcommand(int argc, char** argv) {
 
 }  // namespace
 
-int run_command_line(int argc, char** argv) {
-  const int code = run_subcommand(argc, argv);
+int run_command_line(std::span<const AddCommand> commands, std::string (*version)(), int argc, char** argv) {
+  report_bus_errors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes is an error of write() like a full disk
+  const int code = run_subcommand(commands, version, argc, argv);
   std::cout.flush();
   if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (code != 0) return code;

@@ -2,9 +2,10 @@
 #include <memory>
 #include <string>
 
-#include "cli/commands.h"
-#include "cli/terminal/output.h"
-#include "cli/terminal/run_view_source.h"
+#include "console/command_line.h"
+#include "console/output.h"
+#include "console/run_commands.h"
+#include "console/run_view_source.h"
 #include "control/protocol.h"
 
 namespace cotune {

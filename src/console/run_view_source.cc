@@ -1,9 +1,9 @@
-#include "cli/terminal/run_view_source.h"
+#include "console/run_view_source.h"
 
 #include <unistd.h>
 
 #include "base/error.h"
-#include "cli/terminal/output.h"
+#include "console/output.h"
 #include "control/client.h"
 #include "watch/run_log.h"
 #include "watch/run_screen.h"

@@ -1,4 +1,4 @@
-#include "cli/terminal/output.h"
+#include "console/output.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

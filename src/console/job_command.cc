@@ -9,9 +9,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/quantity_text.h"
-#include "cli/commands.h"
-#include "cli/terminal/output.h"
-#include "cli/terminal/progress.h"
+#include "console/command_line.h"
+#include "console/name_column.h"
+#include "console/output.h"
+#include "console/run_commands.h"
 #include "control/client.h"
 #include "watch/job_outcome.h"
 

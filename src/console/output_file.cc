@@ -1,4 +1,4 @@
-#include "cli/outputs/output_file.h"
+#include "console/output_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
