@@ -49,4 +49,8 @@ std::vector<AdapterShape> adapter_shapes(const JobKind& kind, int32_t job, const
   return adapter_shapes(spec, job, model);
 }
 
+JobShape shape_of(const JobKind& kind, int32_t job, const ModelConfig& model) {
+  return {.name = kind.name(), .batch_size = kind.rows, .lengths = {.weights = {{kind.tokens, 1.0}}}, .adapters = adapter_shapes(kind, job, model)};
+}
+
 }  // namespace cotune

@@ -11,6 +11,7 @@
 #include "model/config/model_config.h"
 #include "plan/cost/operator_seconds.h"
 #include "plan/shapes/cluster.h"
+#include "plan/shapes/job_shape.h"
 #include "schedule/operators.h"
 
 namespace cotune {
@@ -42,5 +43,8 @@ InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& m
 /// Every adapter of a job of that kind: LoRA and diff pruning (density 0.5%) on all linear projections, bottleneck adapters
 /// where they always are.
 std::vector<AdapterShape> adapter_shapes(const JobKind& kind, int32_t job, const ModelConfig& model);
+
+/// A job of that kind as planning takes it. job: its place in the list.
+JobShape shape_of(const JobKind& kind, int32_t job, const ModelConfig& model);
 
 }  // namespace cotune

@@ -1,7 +1,11 @@
 #include "cluster/instance_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "base/quantity_text.h"
 
 namespace cotune {
 
@@ -30,6 +34,17 @@ bool InstanceMemory::fits(const JobMix& mix) const {
     if (needed[s] > limit_bytes[s]) return false;
   }
   return true;
+}
+
+std::string InstanceMemory::overflow_text(const JobMix& mix) const {
+  const std::vector<int64_t> needed = bytes(mix);
+  size_t worst = 0;
+  for (size_t s = 1; s < needed.size(); ++s) {
+    if (needed[s] - limit_bytes[s] > needed[worst] - limit_bytes[worst]) worst = s;
+  }
+  const std::string where = needed.size() == 1 ? "it" : fmt::format("stage {} of {}", worst, needed.size());
+  return fmt::format("{} takes {} where {} may be used, {} of it whatever the jobs", where, bytes_text(needed[worst]), bytes_text(limit_bytes[worst]),
+                     bytes_text(fixed_bytes[worst]));
 }
 
 MemoryInUse::MemoryInUse(const InstanceMemory& memory) : memory_(&memory) { set({}); }

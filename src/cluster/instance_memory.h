@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cluster/job_kind.h"
@@ -28,6 +29,9 @@ struct InstanceMemory {
   static InstanceMemory unlimited(size_t kind_count);
   std::vector<int64_t> bytes(const JobMix& mix) const;  ///< per stage
   bool fits(const JobMix& mix) const;
+  /// Of a mix that does not fit: the stage that is furthest over its limit, what it takes, and what of it no job brings. `stage 1 of 4 takes
+  /// 5.10 GiB where 3.60 GiB may be used, 4.90 GiB of it whatever the jobs`.
+  std::string overflow_text(const JobMix& mix) const;
 };
 
 /// The memory of one instance while jobs come and go: fits() in constant time.

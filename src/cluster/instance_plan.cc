@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "plan/cost/replica_stages.h"
 #include "plan/deployment/placement.h"
+#include "plan/plan_advice.h"
 #include "plan/plan_totals.h"
 #include "plan/replica_planner.h"
 #include "plan/shapes/cluster_file.h"
@@ -111,8 +112,8 @@ Plan plan_instance(const ModelConfig& model, const ClusterSpec& cluster, const s
     plan = planner.plan(true, recomputed);
     if (recomputed.empty()) return plan;
   }
-  throw_user_error("the jobs do not fit on {}x{} devices: {}{}", settings.tensor_parallel, settings.pipeline_stages, constraint,
-                   recomputed.empty() ? "" : "; with activations recomputed: " + recomputed);
+  throw_user_error("the jobs do not fit on {}x{} devices: {}{}\nWhat would:\n{}", settings.tensor_parallel, settings.pipeline_stages, constraint,
+                   recomputed.empty() ? "" : "; with activations recomputed: " + recomputed, advise(model, cluster, jobs, options));
 }
 
 }  // namespace cotune

@@ -59,12 +59,7 @@ class MixProblems {
   std::vector<JobShape> shapes_of(const JobMix& mix) const {
     std::vector<JobShape> jobs;
     for (const int32_t index : mix.kinds()) {
-      const JobKind& kind = trace_.kinds[static_cast<size_t>(index)];
-      const auto place = static_cast<int32_t>(jobs.size());
-      jobs.push_back({.name = kind.name(),
-                      .batch_size = kind.rows,
-                      .lengths = {.weights = {{kind.tokens, 1.0}}},
-                      .adapters = adapter_shapes(kind, place, model_)});
+      jobs.push_back(shape_of(trace_.kinds[static_cast<size_t>(index)], static_cast<int32_t>(jobs.size()), model_));
     }
     return jobs;
   }

@@ -96,7 +96,8 @@ void TraceSimulator::arrive(size_t index) {
   Job& job = jobs_[index];
   record(TraceEventKind::arrive, job.facts.job);
   if (!MemoryInUse(memory_).fits(job.facts.kind)) {
-    refuse(job, "does not fit into the memory of an instance, even alone");
+    result_.jobs[static_cast<size_t>(job.facts.job)].fits_nowhere = true;
+    refuse(job, "does not fit into the memory of an instance, even alone: " + memory_.overflow_text(JobMix({job.facts.kind})));
     return;
   }
   wait(job);

@@ -51,6 +51,7 @@ struct JobOutcome {
   double restart_rounds = 0;
   int64_t preemptions = 0;
   std::string refusal;        ///< why it was refused; empty: it was not
+  bool fits_nowhere = false;  ///< it was for memory: not even alone on an instance
   bool finished() const { return finished_s < std::numeric_limits<double>::infinity(); }
   bool operator==(const JobOutcome&) const = default;
 };

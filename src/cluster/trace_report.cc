@@ -57,6 +57,7 @@ std::string block(const TraceSummary& each) {
     return fmt::format("mean {}, median {}, p95 {}, p99 {} min", minutes(one.mean), minutes(one.median), minutes(one.p95), minutes(one.p99));
   };
   line("finished", fmt::format("{}, refused {}; the last after {} min", each.finished, each.refused, minutes(each.end_min)));
+  for (const auto& [reason, jobs] : each.refusals) line("refused", fmt::format("{}: {}", counted(jobs, "job"), reason));
   line("throughput", fmt::format("{:.0f} tokens/s in the first {} min", each.tokens_per_s, minutes(each.window_min)));
   line("utilisation", fmt::format("{:.1f}% of the instances' time, {:.1f} jobs on an instance", 100 * each.utilisation, each.jobs_per_instance));
   line("completion time", spread(each.completion_min));
@@ -128,6 +129,7 @@ TraceSummary summarise(const Trace& trace, const TraceSimulation& simulation, co
     }
     if (!outcome.finished()) {
       summary.refused += 1;
+      summary.refusals[outcome.refusal] += 1;
       continue;
     }
     summary.finished += 1;
@@ -230,6 +232,8 @@ nlohmann::json to_json(const TraceSummary& summary) {
       json[name] = value;
     }
   }
+  json["refusals"] = nlohmann::json::array();
+  for (const auto& [reason, jobs] : summary.refusals) json["refusals"].push_back({{"reason", reason}, {"jobs", jobs}});
   json["tenants"] = nlohmann::json::array();
   for (const TenantSummary& each : summary.tenants) {
     json["tenants"].push_back({{"name", each.name},

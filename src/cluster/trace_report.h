@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,7 @@ struct TraceSummary {
   std::string rates;              ///< RoundRates::describe, when all was over
   int64_t instances = 0, devices = 0;
   int64_t jobs = 0, finished = 0, refused = 0;
+  std::map<std::string, int64_t> refusals;  ///< jobs by why they were refused
   double end_min = 0;             ///< when the last job ended
   double window_min = 0;
   double tokens_per_s = 0;        ///< trained in the window

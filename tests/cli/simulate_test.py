@@ -63,6 +63,18 @@ class SimulateTest(ProgramTest):
         for name in ("completion", "timeline", "summary", "tenants"):
             self.assertTrue(xml.etree.ElementTree.parse(self.path / "charts" / f"{name}.svg").getroot().tag.endswith("svg"))
 
+    def test_what_fits_nowhere_is_told_with_what_would_hold_it(self):
+        small = self.file("small.yaml", "cotune_cluster: 1\nnodes: [{name: n, devices: 1, device: {preset: A40, memory: 4GiB}}]\n")
+        arguments = ("simulate", "--cluster", small, self.trace, "--instance", "1x1")
+        done = self.run_program(*arguments).stdout
+        self.assertRegex(done, r"refused +\d jobs?: does not fit into the memory of an instance, even alone: it takes [0-9.]+ GiB where 3.68 GiB may")
+        self.assertRegex(done, r"What would hold lora8-8x256, the largest of 3 kinds that fit nowhere:\n  n: rows of \d+ tokens need at least .* frozen weights of it")
+        self.assertRegex(done, r"  n: \d+ devices would hold it as <")
+        result = json.loads(self.run_program(*arguments, "--json").stdout)
+        self.assertEqual(sum(each["jobs"] for each in result["results"][0]["refusals"]), 4)
+        self.assertIn("What would hold", result["advice"])
+        self.assertIn("What would hold", self.run_program(*arguments, "--replan").stdout)
+
     def test_dedicated_durations_are_those_of_the_trace(self):
         self.simulate(self.trace, "--sharing", "separate", "--jobs-csv", self.path / "jobs.csv")
         for job, minutes in zip(self.rows("jobs.csv"), (60, 30, 45, 10)):

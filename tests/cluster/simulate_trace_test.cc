@@ -317,7 +317,9 @@ TEST(SimulateTrace, RefusesWhatFitsNowhereAndSaysWhy) {
   seconds.memory.limit_bytes = {10};
   seconds.memory.kinds[0].resident_bytes = {20};
   seconds.add(0, 10);
-  EXPECT_THAT(seconds.simulate("fcfs").jobs[0].refusal, testing::HasSubstr("memory"));
+  const JobOutcome outcome = seconds.simulate("fcfs").jobs[0];
+  EXPECT_THAT(outcome.refusal, testing::HasSubstr("memory of an instance, even alone: it takes "));
+  EXPECT_TRUE(outcome.fits_nowhere);
 }
 
 TEST(MultiplexingAware, PlacesAJobWhereTheJointThroughputGainsMost) {

@@ -4,18 +4,23 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
-#include "console/output_file.h"
 #include "cluster/philly_trace.h"
 #include "cluster/replanned_trace.h"
 #include "cluster/trace_charts.h"
 #include "cluster/trace_file.h"
 #include "cluster/trace_study.h"
+#include "console/output_file.h"
 #include "model/config/model_config.h"
+#include "plan/plan_advice.h"
 #include "plan/shapes/cluster_file.h"
 
 namespace cotune {
@@ -136,6 +141,20 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
   }
 }
 
+/// Of the kinds of jobs that were refused because they fit nowhere, what would hold the one with the longest rows, then the most adapter.
+std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster) {
+  if (kinds.empty()) return {};
+  const auto kind_of = [&](int32_t kind) -> const JobKind& { return trace.kinds[static_cast<size_t>(kind)]; };
+  const int32_t largest = *std::max_element(kinds.begin(), kinds.end(), [&](int32_t a, int32_t b) {
+    const auto size = [&](int32_t kind) { return std::tuple(kind_of(kind).tokens, kind_of(kind).width, kind_of(kind).rows); };
+    return size(a) < size(b);
+  });
+  const JobShape shape = shape_of(kind_of(largest), 0, instance.model);
+  return fmt::format("What would hold {}{}:\n{}", shape.name,
+                     kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
+                     advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
+}
+
 /// One deployment for all jobs, under every rule of moving.
 void simulate_replanning(const TraceArguments& arguments) {
   const InstancesOfCluster instances = instances_for(arguments);
@@ -149,11 +168,18 @@ void simulate_replanning(const TraceArguments& arguments) {
   const std::vector<ReplannedTrace> results =
       replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings, rules);
   if (!arguments.csv.empty()) write_output("--csv", arguments.csv, replans_csv, to_csv(results, trace));
+  std::set<int32_t> refused;
+  for (const ReplannedTrace& each : results) {
+    for (size_t j = 0; j < each.jobs.size(); ++j) {
+      if (std::isinf(each.jobs[j].finished_s)) refused.insert(trace.jobs[j].kind);
+    }
+  }
+  const std::string advice = advice_for(refused, trace, instances.spec, cluster);
   if (!arguments.json) {
-    fmt::print("{}", to_text(results, trace));
+    fmt::print("{}{}", to_text(results, trace), advice);
     return;
   }
-  nlohmann::ordered_json json{{"results", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json{{"advice", advice}, {"results", nlohmann::ordered_json::array()}};
   for (const ReplannedTrace& each : results) json["results"].push_back(to_json(each, trace));
   fmt::print("{}\n", json.dump(2));
 }
@@ -176,11 +202,18 @@ void simulate_trace_command(const TraceArguments& arguments) {
   if (!arguments.csv.empty()) write_output("--csv", arguments.csv, policies_csv, to_csv(summaries));
   if (!arguments.jobs_csv.empty()) write_output("--jobs-csv", arguments.jobs_csv, jobs_csv_output, jobs_csv(trace, results.front().simulation));
   if (!arguments.svg.empty()) write_charts(arguments.svg, trace, results);
+  std::set<int32_t> refused;
+  for (const StudyResult& each : results) {
+    for (size_t j = 0; j < trace.jobs.size(); ++j) {
+      if (each.simulation.jobs[j].fits_nowhere) refused.insert(trace.jobs[j].kind);
+    }
+  }
+  const std::string advice = advice_for(refused, trace, instances.spec, read_cluster_file(arguments.cluster_file));
   if (!arguments.json) {
-    fmt::print("{}", to_text(summaries));
+    fmt::print("{}{}", to_text(summaries), advice);
     return;
   }
-  nlohmann::json json{{"instance", describe(instances.spec)}, {"results", nlohmann::json::array()}};
+  nlohmann::json json{{"instance", describe(instances.spec)}, {"advice", advice}, {"results", nlohmann::json::array()}};
   for (const TraceSummary& each : summaries) json["results"].push_back(to_json(each));
   fmt::print("{}\n", json.dump(2));
 }
