@@ -15,8 +15,8 @@ QUERIES = {
     "troubles": "select name, value from stats where severity in ('error', 'data_loss') and value > 0",
     "slices": "select p.pid, t.tid, s.name, s.category, s.ts, s.dur, s.depth from slice s join thread_track k on s.track_id = k.id "
               "join thread t using (utid) join process p using (upid)",
-    "threads": "select p.pid, t.tid, p.name, t.name from thread t join process p using (upid) where t.tid in "
-               "(select tid from thread join thread_track using (utid))",
+    "threads": "select p.pid, t.tid, p.name, t.name from thread t join process p using (upid) where t.utid in "
+               "(select utid from thread_track)",
     "counters": "select p.pid, k.name, c.ts, c.value from counter c join process_counter_track k on c.track_id = k.id "
                 "join process p using (upid)",
     "flows": "select a.ts, a.ts + a.dur, b.ts, b.ts + b.dur from flow f join slice a on f.slice_out = a.id join slice b on f.slice_in = b.id",
