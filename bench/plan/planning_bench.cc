@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
       {"deployments", deployment_rows},
       {"fusion", print_fusion_figures},
       {"order", order_rows},
-      {"headlines", headline_rows},
+      {"headlines", [] { muxtune_throughput_rows(), muxtune_memory_rows(), mlora_throughput_rows(); }},
       {"steps", lobra_step_rows},
       {"chunks", chunk_time_rows},
       {"scaling", scaling_rows},

@@ -31,7 +31,9 @@ std::string data_file(const std::string& name);
 
 void ablation_rows();
 void table6_rows();
-void headline_rows();
+void muxtune_throughput_rows();
+void muxtune_memory_rows();
+void mlora_throughput_rows();
 void lobra_step_rows();
 void chunk_time_rows();
 void scaling_rows();
