@@ -9,6 +9,10 @@
 
 namespace cotune {
 
+const std::vector<std::string> six_tasks = {"dolly", "evol-instruct", "xsum", "commitpackft", "meetingbank", "python-code"};
+const std::vector<std::string> four_tasks = {"evol-instruct", "commitpackft", "billsum", "pubmedqa"};
+const std::vector<int64_t> table_lengths = {2048, 4096, 8192, 16384};
+
 std::vector<TaskLengths> published_tasks(LengthFamily family, const std::vector<std::string>& names) {
   std::vector<TaskLengths> tasks;
   for (const PublishedDataset& dataset : published_datasets()) {

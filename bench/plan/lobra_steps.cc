@@ -20,8 +20,6 @@ namespace {
 
 constexpr int64_t devices = 16;
 constexpr uint64_t steps = 100;
-const std::vector<int64_t> table_lengths = {2048, 4096, 8192, 16384};
-const std::vector<std::string> six_tasks = {"dolly", "evol-instruct", "xsum", "commitpackft", "meetingbank", "python-code"};
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 

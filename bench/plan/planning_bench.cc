@@ -26,10 +26,6 @@ using namespace cotune;
 
 namespace {
 
-// LobRA's tasks: on 7B, and those of its scalability study.
-const std::vector<std::string> six_tasks = {"dolly", "evol-instruct", "xsum", "commitpackft", "meetingbank", "python-code"};
-const std::vector<std::string> four_tasks = {"evol-instruct", "commitpackft", "billsum", "pubmedqa"};
-
 double cpu_seconds() {
   return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
 }
@@ -43,8 +39,6 @@ double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[std::min(values.size() - 1, static_cast<size_t>(share * static_cast<double>(values.size())))];
 }
-
-const Counts table_lengths = {2048, 4096, 8192, 16384};
 
 void worked_example() {
   std::vector<Configuration> configurations;
