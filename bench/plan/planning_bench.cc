@@ -58,41 +58,6 @@ void proposal() {
   fmt::print("| configurations proposed from Table 3 | six | the six | {} |\n", fmt::join(names, " "));
 }
 
-void published_plan() {
-  const auto configurations = propose_configurations(published_7b_configurations(), table_lengths);
-  const Counts published = replicas_of(configurations, {{"<1,1>", 6}, {"<2,1>", 1}, {"<8,1>", 1}});
-  for (const LengthFamily family : all_length_families) {
-    const LengthBuckets step = expected_step(six_tasks, family);
-    const auto costs = bucket_costs(configurations, step.tokens);
-    const Deployment plan = plan_deployment(costs, step.sequences, 16);
-    const double theirs = dispatch_balanced(costs, published, step.sequences).makespan;
-    fmt::print("| 7B, 16 devices, {} lengths | <1,1>×6, <2,1>×1, <8,1>×1; {:.2f} s by our model | found or beaten | {}; {:.2f} s, "
-               "at least {:.2f} s |\n",
-               to_string(family), theirs, plan_text(configurations, plan.replicas), plan.dispatch.makespan, plan.lower_bound);
-  }
-}
-
-/// Tables 7 and 8: LobRA-Sequential's plans of the six tasks, each alone.
-void published_plans_of_tasks() {
-  const auto configurations = propose_configurations(published_7b_configurations(), table_lengths);
-  const std::vector<std::pair<std::string, std::vector<std::pair<std::string, int64_t>>>> published = {
-      {"python-code", {{"<2,1>", 2}, {"<4,1>", 1}, {"<8,1>", 1}}},  {"dolly", {{"<1,1>", 4}, {"<1,4>", 2}, {"<4,1>", 1}}},
-      {"commitpackft", {{"<1,1>", 10}, {"<2,1>", 1}, {"<4,1>", 1}}}, {"evol-instruct", {{"<1,1>", 6}, {"<2,1>", 1}, {"<8,1>", 1}}},
-      {"xsum", {{"<1,1>", 6}, {"<2,1>", 1}, {"<8,1>", 1}}},          {"meetingbank", {{"<1,4>", 2}, {"<8,1>", 1}}}};
-  for (const LengthFamily family : all_length_families) {
-    std::vector<std::string> parts;
-    for (const auto& [task, counts] : published) {
-      const LengthBuckets step = expected_step({task}, family);
-      const auto costs = bucket_costs(configurations, step.tokens);
-      const Deployment plan = plan_deployment(costs, step.sequences, 16);
-      const double theirs = dispatch_balanced(costs, replicas_of(configurations, counts), step.sequences).makespan;
-      parts.push_back(fmt::format("{} {:.2f} to {:.2f} s", task, theirs, plan.dispatch.makespan));
-    }
-    print_row(fmt::format("7B, 16 devices, {} lengths, the published plans of LobRA-Sequential's tasks (Table 8) to ours, by our model", to_string(family)), "–",
-              "found or beaten", fmt::format("{}", fmt::join(parts, ", ")));
-  }
-}
-
 void dispatch() {
   const auto configurations = propose_configurations(published_7b_configurations(), table_lengths);
   const Counts plan = replicas_of(configurations, {{"<1,1>", 4}, {"<2,1>", 1}, {"<1,4>", 1}, {"<4,1>", 1}, {"<8,1>", 1}});
@@ -197,9 +162,10 @@ int main(int argc, char** argv) {
     void (*print)();
   };
   const Part parts[] = {
-      {"lobra", [] { worked_example(), proposal(), published_plan(), published_plans_of_tasks(); }},
+      {"lobra", [] { worked_example(), proposal(), published_7b_plan_rows(); }},
       {"ablation", ablation_rows},
       {"70b", table6_rows},
+      {"plans", published_plan_rows},
       {"planning", [] { dispatch(), planning_time(); }},
       {"plan", whole_plan_time},
       {"deployments", deployment_rows},

@@ -31,6 +31,8 @@ std::string data_file(const std::string& name);
 
 void ablation_rows();
 void table6_rows();
+void published_7b_plan_rows();
+void published_plan_rows();
 void muxtune_throughput_rows();
 void muxtune_memory_rows();
 void mlora_throughput_rows();

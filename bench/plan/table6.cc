@@ -39,18 +39,21 @@ const std::vector<Table6Task>& table6_tasks() {
   return tasks;
 }
 
-Table6Model::Table6Model() : model_(model_preset("llama-2-70b")) {
+// Table 7 has each task's smallest class of lengths: of 32B <2,2>, <4,1> and <8,1> take the place of <4,2>, <8,1> and <16,1> of 70B.
+Table6Model::Table6Model(const std::string& model) : model_(model_preset(model)) {
+  if (model == "llama-2-70b") {
+    shapes_ = {{2, 2, 2048}, {4, 1, 2048}, {2, 4, 2048}, {4, 2, 4096}, {8, 1, 8192}, {16, 1, 16384}};
+  } else {
+    shapes_ = {{1, 2, 2048}, {2, 1, 2048}, {1, 4, 2048}, {1, 6, 2048}, {2, 2, 4096}, {4, 1, 8192}, {8, 1, 16384}};
+  }
   JobSpec spec;
   spec.adapter.r = 16;
   adapters_ = adapter_shapes(spec, 0, model_);
 }
 
 std::vector<Configuration> Table6Model::configurations(const Table6Constants& constants) const {
-  struct Shape {
-    int64_t tensor_parallel, stages, longest;
-  };
   std::vector<Configuration> configurations;
-  for (const Shape& shape : {Shape{2, 2, 2048}, {4, 1, 2048}, {2, 4, 2048}, {4, 2, 4096}, {8, 1, 8192}, {16, 1, 16384}}) {
+  for (const Shape& shape : shapes_) {
     StageMachine machine{device_preset("A800-80"), link_preset(shape.tensor_parallel > 8 ? "infiniband-200" : "nvlink-400"), "bfloat16"};
     machine.device.compute_efficiency = constants.compute_efficiency;
     machine.link.bandwidth = shape.tensor_parallel > 8 ? constants.network_bandwidth : constants.node_bandwidth;

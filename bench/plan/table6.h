@@ -30,10 +30,11 @@ struct Table6Constants {
   double layer_seconds = 3e-3;      ///< of a layer for any chunk, forward and backward, however few tokens it has
 };
 
-/// The configurations of Tables 7 and 8 with the longest rows that the plans imply, and their seconds by stage_seconds.
+/// The configurations of Tables 2, 7 and 8 with the longest rows that the plans imply, and their seconds by stage_seconds: of 70B, or of 32B
+/// on the same machines.
 class Table6Model {
  public:
-  Table6Model();
+  explicit Table6Model(const std::string& model = "llama-2-70b");  ///< or qwen2.5-32b
   std::vector<Configuration> configurations(const Table6Constants& constants) const;
   double trained_values() const;  ///< of one task's adapters
 
@@ -48,8 +49,12 @@ class Table6Model {
   std::vector<int64_t> best_of_samples(const std::vector<Configuration>& configurations, const std::vector<TaskLengths>& tasks, int64_t devices) const;
 
  private:
+  struct Shape {
+    int64_t tensor_parallel, stages, longest;
+  };
   ModelConfig model_;
   std::vector<AdapterShape> adapters_;
+  std::vector<Shape> shapes_;
 };
 
 /// Predicted over published GPU seconds of Task-Sequential, or of LobRA-Sequential, per task.
