@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes the planner's figures into docs/planning.md: builds planning_bench without libtorch, runs it, and puts its table
-between the two marks. Of some parts alone (lobra, ablation, 70b, planning, fusion, order, headlines, steps, chunks, scaling, curves) the
-rows of the same name are replaced, and new ones stand behind those that they follow.
+between the two marks. Of some parts alone (lobra, ablation, 70b, plans, planning, optima, plan, deployments, fusion, order, headlines,
+steps, chunks, scaling, curves, literal) the rows of the same name are replaced, and new ones stand behind those that they follow.
 
-    bench/planning.py [--print] [PART...]    # --print: show the table, leave the document alone
+    bench/planning.py [--print] [PART...]          # --print: show the table, leave the document alone
+    bench/planning.py --rows 'LB-2[47]' steps      # of the parts only rows whose names match: those that do not depend on this machine
 """
 import argparse
 import pathlib
@@ -28,6 +29,12 @@ def named(table):
     return rows
 
 
+def with_names(table, pattern):
+    """The table with those rows alone whose names match; `the same …` goes with the row that it stands below."""
+    rows = [line for (what, above), line in named(table).items() if re.search(pattern, what) or re.search(pattern, above)]
+    return "\n".join(table.splitlines()[:2] + rows) + "\n"
+
+
 def merged(table, part):
     """The table with the rows of a part in place of those of the same names."""
     rows, last = list(named(table).items()), len(table)
@@ -44,18 +51,21 @@ def merged(table, part):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--print", action="store_true", dest="only_print")
+    parser.add_argument("--rows", metavar="PATTERN", help="a regular expression: only rows whose names it is found in")
     parser.add_argument("parts", nargs="*", metavar="PART", help="these parts alone")
     arguments = parser.parse_args()
     configure = ["cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCOTUNE_TORCH=OFF", "-DCOTUNE_TESTS=OFF", "-DCOTUNE_BENCH=ON"]
     subprocess.run(configure, check=True, stdout=sys.stderr)
     subprocess.run(["ninja", "-C", BUILD, "planning_bench"], check=True, stdout=sys.stderr)
     table = subprocess.run([BUILD / "planning_bench", *arguments.parts], check=True, capture_output=True, text=True).stdout
+    if arguments.rows:
+        table = with_names(table, arguments.rows)
     print(table, end="")
     if arguments.only_print:
         return
     text = DOCUMENT.read_text(encoding="utf-8")
     def put(match):
-        return match.group(1) + (merged(match.group(2), table) if arguments.parts else table) + match.group(3)
+        return match.group(1) + (merged(match.group(2), table) if arguments.parts or arguments.rows else table) + match.group(3)
     replaced, count = MARKS.subn(put, text)
     if count != 1:
         sys.exit(f"{DOCUMENT}: needs one pair of marks <!-- figures: begin … --> and <!-- figures: end -->")

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/random.h"
+#include "dispatch_study.h"
 #include "distributions.h"
 #include "plan/cost/published_rates.h"
 #include "plan/cost/replica_costs.h"
@@ -59,14 +59,12 @@ void proposal() {
 }
 
 void dispatch() {
-  const auto configurations = propose_configurations(published_7b_configurations(), table_lengths);
-  const Counts plan = replicas_of(configurations, {{"<1,1>", 4}, {"<2,1>", 1}, {"<1,4>", 1}, {"<4,1>", 1}, {"<8,1>", 1}});
+  const DispatchStudy study;
   std::vector<double> seconds, gaps;
-  for (uint64_t step = 0; step < 300; ++step) {
-    const Counts lengths = draw(published_tasks(all_length_families[step % 3], six_tasks), step, 1);
+  for (uint64_t round = 0; round < DispatchStudy::rounds; ++round) {
+    const Counts lengths = study.lengths(round);
     const double start = cpu_seconds();
-    const LengthBuckets buckets = bucket_lengths(lengths);
-    const Dispatch result = dispatch_balanced(bucket_costs(configurations, buckets.tokens), plan, buckets.sequences, {.gap = 0.005});
+    const Dispatch result = DispatchStudy::solve(study.problem(lengths));
     seconds.push_back(cpu_seconds() - start);
     gaps.push_back(result.gap());
   }
@@ -167,6 +165,7 @@ int main(int argc, char** argv) {
       {"70b", table6_rows},
       {"plans", published_plan_rows},
       {"planning", [] { dispatch(), planning_time(); }},
+      {"optima", dispatch_optimum_rows},
       {"plan", whole_plan_time},
       {"deployments", deployment_rows},
       {"fusion", print_fusion_figures},

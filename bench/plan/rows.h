@@ -39,6 +39,7 @@ void mlora_throughput_rows();
 void lobra_step_rows();
 void chunk_time_rows();
 void scaling_rows();
+void dispatch_optimum_rows();
 void order_rows();
 void deployment_rows();
 void sharing_curve_rows();

@@ -103,7 +103,10 @@ class Assignment {
           if (k == j || covers_[k][to] == 0) continue;
           for (size_t back = 0; back < deployed_.size(); ++back) {
             if (back == to || !reaches(back, k)) continue;
-            for (const int64_t times : {int64_t{1}, int64_t{2}}) {
+            // One, two, or as many as make up for the sequence that comes.
+            const std::vector<double>& seconds = deployed_[to].costs->seconds;
+            const auto as_long = static_cast<int64_t>(std::ceil(seconds[j] / seconds[k]));
+            for (const int64_t times : {int64_t{1}, int64_t{2}, as_long}) {
               if (times > covers_[k][to]) continue;
               if (accepts({j, k}, [&] {
                     shift(j, slowest, to, 1);
@@ -333,8 +336,9 @@ Dispatch dispatch_balanced(std::span<const BucketCosts> costs, std::span<const i
     const bool is_complete = search.run(best, limits.gap);
     if (!search.found().empty()) {
       Assignment assignment(deployed, sequences, search.found());
+      assignment.improve();
       best = assignment.makespan();
-      covers = search.found();
+      covers = assignment.covers();
     }
     if (is_complete) lower_bound = std::max(lower_bound, best * (1 - std::max(limits.gap, tiny)));
   }

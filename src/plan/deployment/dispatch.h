@@ -53,8 +53,10 @@ Dispatch dispatch_greedily(std::span<const BucketCosts> costs, std::span<const i
 ///                 The minima are covering knapsacks, solved exactly; w by subgradient
 ///                 steps. With w the device counts this is LobRA's Theorem 1, here
 ///                 without its assumption and with whole sequences.
-///   upper bound   the covers of the best weights, improved by moving and exchanging sequences
-///   the rest      depth-first search over buckets and their covers whose excess over the minimum fits the gap
+///   upper bound   the covers of the best weights, improved by moving and exchanging sequences (one for one, for two, or for
+///                 as many as make up for its time)
+///   the rest      depth-first search over buckets and their covers whose excess over the minimum fits the gap; what it
+///                 finds is improved likewise
 /// Throws InternalError for a bucket that nothing deployed can hold.
 Dispatch dispatch_balanced(std::span<const BucketCosts> costs, std::span<const int64_t> replicas,
                            std::span<const int64_t> sequences, const DispatchLimits& limits = {});
