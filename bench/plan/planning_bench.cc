@@ -175,6 +175,7 @@ int main(int argc, char** argv) {
       {"chunks", chunk_time_rows},
       {"scaling", scaling_rows},
       {"curves", sharing_curve_rows},
+      {"literal", literal_form_rows},
   };
   const std::vector<std::string_view> asked(argv + 1, argv + argc);
   for (const std::string_view name : asked) {

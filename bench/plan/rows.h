@@ -36,6 +36,7 @@ void published_plan_rows();
 void muxtune_throughput_rows();
 void muxtune_memory_rows();
 void mlora_throughput_rows();
+void literal_form_rows();
 void lobra_step_rows();
 void chunk_time_rows();
 void scaling_rows();
