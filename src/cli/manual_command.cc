@@ -28,7 +28,7 @@ void write_manual(const ManualArguments& arguments, const CommandDescription& pr
     print_line(markdown_manual(program));
     return;
   }
-  const auto pages = manual_pages(program, program.name + " " + program_version());
+  const auto pages = manual_pages(program, program.name + " " + program_version(), source_date());
   if (!arguments.output.empty()) {
     std::filesystem::create_directories(arguments.output);
     for (const auto& [name, text] : pages) write_file_atomically(std::filesystem::path(arguments.output) / name, text);
@@ -46,6 +46,9 @@ void add_manual_command(CLI::App& app) {
   auto arguments = std::make_shared<ManualArguments>();
   CLI::App* command = app.add_subcommand("manual", "Write the manual page of the program or of a command: `cotune manual train | man -l -`");
   CLI::Option* name = command->add_option("command", arguments->command, "The command; none: the program");
+  std::vector<std::string> names;
+  for (const CLI::App* each : app.get_subcommands({})) names.push_back(each->get_name());
+  name->type_name(value_type(names));
   CLI::Option* output = command->add_option("--output", arguments->output, "Write all pages into this folder")->excludes(name);
   command->add_flag("--markdown", arguments->markdown, "All commands as one page of Markdown, docs/command-line.md")->excludes(name)->excludes(output);
   command->callback([arguments, &app] { write_manual(*arguments, describe(app)); });

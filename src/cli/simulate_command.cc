@@ -7,10 +7,12 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/manual/command_description.h"
 #include "cli/planning/simulated_step.h"
 #include "cli/planning/simulated_trace.h"
 #include "cli/terminal/number_checks.h"
 #include "cluster/scheduling_policy.h"
+#include "cluster/trace_study.h"
 
 namespace cotune {
 namespace {
@@ -62,8 +64,12 @@ void simulate_command(SimulateArguments arguments) {
 void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, CLI::Option* philly, CLI::Option* svg) {
   TraceArguments& trace = arguments.trace;
   group.add_option("--model", trace.model, "Preset, config.json, model folder or GGUF file (default llama-2-7b)");
-  group.add_option("--policy", trace.policies, fmt::format("{}; several separated by commas (default fcfs)", fmt::join(policy_names(), ", ")))->delimiter(',');
-  group.add_option("--sharing", trace.sharings, "separate, temporal, batch-all, hybrid, each also as NAME/padded; several separated by commas (default hybrid)")->delimiter(',');
+  group.add_option("--policy", trace.policies, fmt::format("{}; several separated by commas (default fcfs)", fmt::join(policy_names(), ", ")))
+      ->delimiter(',')
+      ->type_name(value_type(policy_names()));
+  group.add_option("--sharing", trace.sharings, "separate, temporal, batch-all, hybrid, each also as NAME/padded; several separated by commas (default hybrid)")
+      ->delimiter(',')
+      ->type_name(value_type(sharing_choices()));
   group.add_flag("--compare", trace.compare, "Every policy and sharing that is not given otherwise, in one table");
   group.add_option("--seed", trace.seed, "Of --philly")->check(CLI::NonNegativeNumber)->capture_default_str()->needs(philly);
   group.add_option("--days", trace.days, "Of --philly: days of arrivals")->check(number_in(1e-3, 3650.0))->capture_default_str()->needs(philly);

@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/manual/command_description.h"
 #include "cli/run/rank_processes.h"
 #include "cli/run/supervised_run.h"
 #include "cli/run/training_run.h"
@@ -127,9 +127,7 @@ void add_train_command(CLI::App& app) {
     } else {
       CLI::Option* added = command->add_option_function<std::string>(
           flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; }, option.description);
-      if (option.accepted.type == OptionType::choice && !option.accepted.may_be_emulated) {
-        added->type_name(fmt::format("TEXT:{{{}}}", fmt::join(option.accepted.choices, ",")));  // as CLI::IsMember would say
-      }
+      added->type_name(value_type(option.accepted));
     }
   }
   command->callback([arguments, run_options] {

@@ -26,14 +26,24 @@ std::string_view sharing_name(Sharing sharing) {
   return "hybrid";
 }
 
+constexpr Sharing every_sharing[] = {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid};
+
 }  // namespace
 
 std::string SharingChoice::name() const {
   return fmt::format("{}{}", sharing_name(sharing), layout == Layout::padded ? "/padded" : "");
 }
 
+std::vector<std::string> sharing_choices() {
+  std::vector<std::string> names;
+  for (const Layout layout : {Layout::ragged, Layout::padded}) {
+    for (const Sharing sharing : every_sharing) names.push_back(SharingChoice{sharing, layout}.name());
+  }
+  return names;
+}
+
 SharingChoice parse_sharing(const std::string& text) {
-  for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
+  for (const Sharing sharing : every_sharing) {
     if (text == sharing_name(sharing) || text == fmt::format("{}/ragged", sharing_name(sharing))) return {sharing, Layout::ragged};
     if (text == fmt::format("{}/padded", sharing_name(sharing))) return {sharing, Layout::padded};
   }

@@ -21,6 +21,8 @@ struct SharingChoice {
 };
 /// NAME or NAME/LAYOUT, layouts ragged and padded. Throws UserError that lists what there is.
 SharingChoice parse_sharing(const std::string& text);
+/// What it takes, without /ragged.
+std::vector<std::string> sharing_choices();
 
 struct StudySettings {
   std::vector<std::string> policies = {"fcfs"};

@@ -51,6 +51,16 @@ class Completion(unittest.TestCase):
         self.assertEqual(offers("cotune train --sharing hy"), ["hybrid"])
         self.assertEqual(offers("cotune train --set job --sharing hy"), ["hybrid"])  # `job` is a value here
         self.assertEqual(set(offers("cotune completion ")), {"bash", "zsh", "fish"})
+        for command in ("generate", "evaluate"):
+            self.assertEqual(set(offers(f"cotune {command} --device ")), {"auto", "cpu", "cuda"})
+            self.assertEqual(set(offers(f"cotune {command} --dtype ")), {"auto", "float32", "bfloat16", "float64"})
+        self.assertEqual(set(offers("cotune evaluate --format ")), {"auto", "messages", "sharegpt", "completion", "alpaca", "text", "tokens"})
+        self.assertEqual(set(offers("cotune evaluate --truncation ")), {"right", "left", "drop", "error"})
+        self.assertEqual(set(offers("cotune train --device c")), {"cpu", "cuda"})
+        self.assertEqual(set(offers("cotune train --device e")), {"emulated:"})
+        self.assertLessEqual({"hybrid", "batch-all/padded"}, set(offers("cotune simulate --sharing ")))
+        self.assertEqual(set(offers("cotune simulate --policy f")), {"fcfs", "fair"})
+        self.assertEqual(set(offers("cotune manual ")), set(subcommands([])))
         for words in (["train"], ["job", "add"], ["simulate"]):
             self.assertLessEqual(long_options(words) - {"--help"}, set(offers(f"cotune {' '.join(words)} --")), words)
         self.assertNotIn("--philly", offers("cotune train --"))
@@ -147,6 +157,16 @@ class Manual(unittest.TestCase):
                     self.assertEqual((judged.returncode, judged.stderr), (0, ""), page.name)
             self.assertEqual(subprocess.run([PROGRAM, "manual", "train"], capture_output=True, text=True, check=True).stdout,
                              (pathlib.Path(folder) / "cotune-train.1").read_text(encoding="utf-8"))
+
+    def test_pages_bear_the_date_of_the_source(self):
+        def dates():
+            source = subprocess.run([PROGRAM, "manual", "train"], capture_output=True, text=True, check=True).stdout
+            return re.findall(r'^\.TH COTUNE\\-TRAIN 1 "([^"]*)" "cotune \d+\.\d+\.\d+" "User Commands"$', source, re.M)
+        (date,) = dates()
+        released = re.search(r"^## \d+\.\d+\.\d+, (\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## ")[2], re.M)
+        if released is not None:
+            self.assertEqual(date, released[1])
+        self.assertRegex(date, r"\A\d{4}-\d\d-\d\d\Z")
 
     def test_the_page_of_the_command_line_is_what_the_program_writes(self):
         written = subprocess.run([PROGRAM, "manual", "--markdown"], capture_output=True, text=True, check=True).stdout

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "cli/manual/command_description.h"
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"
 
@@ -25,7 +26,8 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
     CLI::Option* added = command.add_option_function<std::string>(
         reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text.empty() ? "true" : text; }, option.description + " As in the jobs file");
     added->check(CLI::Validator(check, ""))->needs(data);
-    if (is_truth) added->expected(0, 1)->type_name("TEXT:{true,false}");
+    added->type_name(is_truth ? value_type({"true", "false"}) : value_type(option.accepted));
+    if (is_truth) added->expected(0, 1);
   }
 }
 

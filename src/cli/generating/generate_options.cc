@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "cli/manual/command_description.h"
 #include "cli/terminal/number_checks.h"
 #include "jobs/emulated_file.h"
 #include "jobs/option_table.h"
@@ -78,10 +79,12 @@ void add_model_options(CLI::App& command, ModelOptions& to) {
       ->allow_extra_args(false);
   command
       .add_option("--dtype", to.dtype,
-                  "Compute type: float32, bfloat16, float64, or auto: bfloat16 where the processor multiplies it, else float32")
-      ->transform(as_in_jobs_file(Section::model, "dtype"));
-  command.add_option("--device", to.device, "auto (a GPU where one can be used), cpu or cuda")
+                  "Compute type; auto: bfloat16 where the processor multiplies it, else float32")
+      ->transform(as_in_jobs_file(Section::model, "dtype"))
+      ->type_name(value_type(find_option(Section::model, "dtype")->accepted));
+  command.add_option("--device", to.device, "Where to compute; auto: a GPU where one can be used, else the CPU")
       ->transform(as_in_jobs_file(Section::run, "device"))
+      ->type_name(value_type(find_option(Section::run, "device")->accepted.choices))
       ->check([](const std::string& text) {
         return emulated_file(text).empty() ? "" : std::string("an emulated device computes no answer; accepted are auto, cpu and cuda");
       });

@@ -21,6 +21,8 @@ std::string plugin_fact(const char* what, const char* file) {
 
 std::string program_version() { return COTUNE_VERSION; }
 
+std::string source_date() { return COTUNE_DATE; }
+
 std::string build_facts() {
   return fmt::format("cotune {}\nlibtorch {}\nkernels on this processor: bfloat16 {}, float32 {}\n{}\n{}", program_version(), TORCH_VERSION,
                      to_string(kernels::bf16_isa()), to_string(kernels::f32_isa()), plugin_fact("NVIDIA GPUs", "libcotune_cuda.so"),

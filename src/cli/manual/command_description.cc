@@ -1,5 +1,8 @@
 #include "cli/manual/command_description.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <sstream>
 
@@ -48,6 +51,17 @@ void add_options(const CLI::App& app, const std::string& group, std::vector<Opti
 }
 
 }  // namespace
+
+std::string value_type(const std::vector<std::string>& choices) {
+  return choices.empty() ? "TEXT" : fmt::format("TEXT:{{{}}}", fmt::join(choices, ","));
+}
+
+std::string value_type(const Accepted& accepted) {
+  if (accepted.type != OptionType::choice) return value_type(std::vector<std::string>());
+  std::vector<std::string> choices = accepted.choices;
+  if (accepted.may_be_emulated) choices.push_back("emulated:FILE");
+  return value_type(choices);
+}
 
 CommandDescription describe(const CLI::App& app) {
   CommandDescription command{app.get_name(), app.get_description(), {}, {}};

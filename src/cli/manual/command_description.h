@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "jobs/option_table.h"
+
 namespace CLI {
 class App;
 }
@@ -17,7 +19,7 @@ struct OptionDescription {
   std::string group;                 ///< heading that it stands under, of a command with several; "" : none
   std::string value;                 ///< kind of its value, as --help shows it (`TEXT`, `INT`); "" : a flag
   std::string range;                 ///< what a number may be (`0 - 4096`); "" : anything
-  std::vector<std::string> choices;  ///< the only values that it takes; empty: others
+  std::vector<std::string> choices;  ///< the only values that it takes, `KIND:FILE` any such; empty: others
   std::string default_value;         ///< "" : none is shown
   bool required = false;
   bool repeated = false;
@@ -30,6 +32,11 @@ struct CommandDescription {
   std::vector<OptionDescription> options;  ///< in the order of --help; those that are hidden are left out
   std::vector<CommandDescription> commands;
 };
+
+/// CLI::Option::type_name of an option that takes these texts alone, in the form in which CLI::IsMember says it and describe() reads it.
+std::string value_type(const std::vector<std::string>& choices);
+/// The same of an option of the jobs file.
+std::string value_type(const Accepted& accepted);
 
 /// Of the program, or of one command with those below it.
 CommandDescription describe(const CLI::App& app);

@@ -84,27 +84,32 @@ std::string options_text(const CommandDescription& command, const char* heading,
   return text;
 }
 
-std::string page(const CommandDescription& command, const std::string& words, const std::string& file_name, const std::string& version) {
-  std::string text = fmt::format(".TH {} 1 \"\" \"{}\" \"User Commands\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}",
-                                 upper_case(escaped(file_name)), escaped(version), escaped(file_name),
-                                 escaped(command.description), synopsis(command, words));
+/// .TH of every page but its name: section, date, version, title.
+std::string heading(const std::string& version, const std::string& date) {
+  return fmt::format("1 \"{}\" \"{}\" \"User Commands\"", date, escaped(version));
+}
+
+std::string page(const CommandDescription& command, const std::string& words, const std::string& file_name, const std::string& heading) {
+  std::string text = fmt::format(".TH {} {}\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n{}", upper_case(escaped(file_name)), heading,
+                                 escaped(file_name), escaped(command.description), synopsis(command, words));
   text += options_text(command, ".SH", ".SS");
   return text;
 }
 
 }  // namespace
 
-std::map<std::string, std::string> manual_pages(const CommandDescription& program, const std::string& version) {
+std::map<std::string, std::string> manual_pages(const CommandDescription& program, const std::string& version, const std::string& date) {
+  const std::string top = heading(version, date);
   std::map<std::string, std::string> pages;
   std::string& first = pages[program.name + ".1"];
-  first = page(program, program.name, program.name, version) + ".SH COMMANDS\n";
+  first = page(program, program.name, program.name, top) + ".SH COMMANDS\n";
   std::string see_also;
   for (const CommandDescription& command : program.commands) {
     const std::string file_name = program.name + "-" + command.name;
     first += fmt::format(".TP\n\\fB{}\\fR\n{}\n", escaped(command.name), escaped(command.description));
     see_also += fmt::format("{}.BR {} (1)", see_also.empty() ? "" : ",\n", escaped(file_name));
     std::string& text = pages[file_name + ".1"];
-    text = page(command, program.name + " " + command.name, file_name, version);
+    text = page(command, program.name + " " + command.name, file_name, top);
     if (!command.commands.empty()) text += ".SH COMMANDS\n";
     for (const CommandDescription& below : command.commands) {
       text += fmt::format(".SS {}\n{}\n.PP\n{}", escaped(below.name), escaped(below.description),

@@ -43,6 +43,15 @@ std::vector<std::string> names_of(const std::vector<CommandDescription>& command
   return names;
 }
 
+/// What is offered for its value: its choices; of one with a file behind it (`emulated:FILE`) what is before the file.
+std::vector<std::string> offered_values(const OptionDescription& option) {
+  std::vector<std::string> values = option.choices;
+  for (std::string& value : values) {
+    if (value.ends_with(":FILE")) value.erase(value.size() - 4);
+  }
+  return values;
+}
+
 /// Words that may stand for themselves: commands below it, and what its arguments may be.
 std::vector<std::string> plain_words(const CommandDescription& command) {
   std::vector<std::string> words = names_of(command.commands);
@@ -63,7 +72,10 @@ std::vector<std::string> option_names(const CommandDescription& command, bool wi
 }
 
 std::string zsh_action(const OptionDescription& option) {
-  return option.choices.empty() ? "_files" : fmt::format("({})", fmt::join(option.choices, " "));
+  if (option.choices.empty()) return "_files";
+  std::string words;
+  for (const char letter : fmt::format("({})", fmt::join(offered_values(option), " "))) words += (letter == ':' ? "\\" : "") + std::string(1, letter);
+  return words;
 }
 
 std::string zsh_option(const OptionDescription& option) {
@@ -97,7 +109,7 @@ std::string bash_completion(const CommandDescription& program) {
       if (option.choices.empty() || option.positional()) continue;
       for (const std::string& name : option.names) {
         choices += fmt::format("      {}) values={} ;;\n", single_quoted(words + " " + name),
-                               single_quoted(fmt::format("{}", fmt::join(option.choices, " "))));
+                               single_quoted(fmt::format("{}", fmt::join(offered_values(option), " "))));
       }
     }
   });
@@ -207,7 +219,7 @@ std::string fish_completion(const CommandDescription& program) {
         text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       }
       if (!option.value.empty()) text += " -r";
-      if (!option.choices.empty()) text += fmt::format(" -f -a {}", single_quoted(fmt::format("{}", fmt::join(option.choices, " "))));
+      if (!option.choices.empty()) text += fmt::format(" -f -a {}", single_quoted(fmt::format("{}", fmt::join(offered_values(option), " "))));
       text += fmt::format(" -d {}\n", single_quoted(short_description(option.description)));
     }
   });
