@@ -19,9 +19,9 @@ namespace {
 
 }  // namespace
 
-AppendedFile::AppendedFile(std::filesystem::path path, bool append)
+AppendedFile::AppendedFile(std::filesystem::path path, bool append, uint32_t mode)
     : path_(std::move(path)),
-      descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), 0644)) {
+      descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), mode)) {
   if (descriptor_ < 0) throw_system_error(path_, "open");
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string_view>
 
@@ -8,8 +9,9 @@ namespace cotune {
 /// A file that grows by whole records.
 class AppendedFile {
  public:
-  /// append: goes on at the end of a file that is there; else it begins empty. Throws SystemError when it cannot be opened.
-  AppendedFile(std::filesystem::path path, bool append);
+  /// append: goes on at the end of a file that is there; else it begins empty. mode: of a new file, less the process's umask. Throws
+  /// SystemError when it cannot be opened.
+  AppendedFile(std::filesystem::path path, bool append, uint32_t mode = 0644);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;

@@ -4,8 +4,10 @@
     COTUNE=build/cotune python3 tests/cli/chat_test.py [UNITTEST OPTIONS]
 """
 import json
+import re
 import signal
 import subprocess
+import termios
 import unittest
 
 from generations import Generates, trained_adapter
@@ -139,23 +141,37 @@ class Sessions(Chats):
 
 
 class OnATerminal(Chats):
+    def setUp(self):
+        super().setUp()
+        self.history = self.path / "state" / "cotune" / "chat_history"
+
     def terminal(self, *options, **more):
+        more = {"HOME": str(self.path), "XDG_STATE_HOME": str(self.path / "state"), **more}
         program = TerminalProgram(self.command("generate", "--model", self.model, "--dtype", "f64", *options), **more)
         self.addCleanup(program.close)
         return program
 
     def say(self, program, text, prompts):
         """Waits until the program has asked so often, and says something."""
-        program.wait_for(lambda screen: screen.normal.endswith("> ")
-                         and screen.normal.count("\n> ") + screen.normal.startswith("> ") >= prompts)
+        program.wait_for(lambda screen: screen.normal.rstrip("\r").endswith("> ") and len(re.findall(r"(?:\A|\n)\r?> ", screen.normal)) >= prompts)
         program.press(text)
+
+    def said(self, *keys, **more):
+        """What the session holds of the user after these were typed, each when the program asks."""
+        program = self.terminal("--chat", "--max-new-tokens", "2", "--session", self.session, **more)
+        for number, text in enumerate((*keys, "\x04"), 1):
+            self.say(program, text, number)
+        self.assertEqual(program.end(), 0)
+        said = [content for role, content in self.messages() if role == "user"]
+        self.session.unlink()
+        return said
 
     def test_a_chat_survives_mistakes_and_interruptions(self):
         program = self.terminal("--chat", "--max-new-tokens", "6", "--session", self.session)
         self.say(program, "x" * 600 + "\n", 1)
         self.say(program, "/nothing\n", 2)
         self.say(program, "half a mess\x03", 3)
-        self.say(program, "One?\x1b[D\x1bOA\x1b[1;5C\n", 4)  # arrow keys
+        self.say(program, "One?\n", 4)
         self.say(program, "\x04", 5)
         self.assertEqual(program.end(), 0)
         self.assertEqual(self.messages()[0][1], "One?")
@@ -163,6 +179,84 @@ class OnATerminal(Chats):
                      "(Ctrl-D ends the program)"):
             self.assertIn(text, program.screen.normal.replace("\r", ""))
         self.assertEqual([role for role, _ in self.messages()], ["user", "assistant"])
+
+    def test_what_is_typed_can_be_edited(self):
+        left, right, home, end, delete = "\x1b[D", "\x1b[C", "\x1b[H", "\x1b[F", "\x1b[3~"
+        for keys, wanted in (("Oe?" + 2 * left + "n\n", "One?"), ("e?" + home + "On" + end + "!\n", "One?!"), ("\x1bOHne?\x1bOH" + "O\n", "One?"),
+                             ("ne?\x01O\x05!\n", "One?!"), ("One two\x17three\n", "One three"), ("nothing\x15One?\n", "One?"),
+                             ("One? two" + 4 * left + "\x15One\n", "One two"), ("One? two" + 4 * left + "\x0b\n", "One?"),
+                             ("One!\x7f?\n", "One?"), ("xOne?" + home + delete + "\n", "One?"), ("two" + "\x1b[1;5D" + "One \x1b[1;5C?\n", "One two?"),
+                             ("One\x1b[5~\x1b[15~\x1bOP?\n", "One?"), ("a\tb\n", "a\tb"), ("Or" + left + right + "\x7fne?\n", "One?"),
+                             ("x\x04One?\x01\x04\n", "One?")):
+            with self.subTest(keys=keys):
+                self.assertEqual(self.said(keys), [wanted])
+
+    def test_letters_of_any_width_are_edited_whatever_the_locale(self):
+        self.model = copy_model(self.path / "any", template="{% for message in messages %}{{ message.role }}{% endfor %}")
+        for locale in ("C.UTF-8", "C"):
+            self.assertEqual(self.said("Grüße 你好🙂!" + 3 * "\x1b[D" + "\x7fn\n", LC_ALL=locale), ["Grüße n好🙂!"])
+
+    def test_what_was_typed_before_comes_back(self):
+        self.assertEqual(self.said("One?\n", "Two?\n", "\x1b[A\x1bOA\x7f!\n"), ["One?", "Two?", "One!"])
+        self.assertEqual(self.said("\x1b[A\n", "\x12Tw\n"), ["One!", "Two?"])  # of the chat before
+        self.assertEqual([json.loads(line) for line in self.history.read_text().splitlines()], ["One?", "Two?", "One!", "One!", "Two?"])
+        self.assertEqual(self.history.stat().st_mode & 0o777, 0o600)
+
+    def test_what_is_typed_is_kept_where_it_may_be(self):
+        program = self.terminal("--chat", "--max-new-tokens", "2", "--session", self.session, "--no-history")
+        self.say(program, "One?\n", 1)
+        self.say(program, "\x1b[A!\n", 2)
+        self.say(program, "\x04", 3)
+        self.assertEqual(program.end(), 0)
+        self.assertEqual([content for role, content in self.messages() if role == "user"], ["One?", "One?!"])
+        self.assertFalse(self.history.exists())
+        self.session.unlink()
+        (self.path / "state").write_text("no folder")
+        self.assertEqual(self.said("One?\n", "Two?\n"), ["One?", "Two?"])
+        (self.path / "state").unlink()
+        self.history.parent.mkdir(parents=True)
+        self.history.write_text("not JSON\n3\n" + "".join(json.dumps(f"{number}?") + "\n" for number in range(2001)))
+        self.assertEqual(self.said("\x1b[A\n"), ["2000?"])
+        lines = self.history.read_text().splitlines()
+        self.assertEqual((len(lines), lines[0], lines[-1]), (1001, '"1001?"', '"2000?"'))
+
+    def test_what_is_pasted_is_one_message(self):
+        def pasted(text):
+            return f"\x1b[200~{text}\x1b[201~"
+        self.assertEqual(self.said(pasted("One\r\rtwo\x1b?\r") + "\n"), ["One\n\ntwo?"])
+        self.assertEqual(self.said("Of " + pasted("one\ntwo") + "\x1b[D\x1b[D" + "-\n", "\x1b[A\n"), ["Of one\nt-wo", "Of one\nt-wo"])
+        self.assertEqual(self.said(pasted('"""One\ntwo"""') + "\n"), ["One\ntwo"])
+        long = "\n".join(f"line {number}" for number in range(40))  # more than the window has
+        self.assertEqual(self.said(pasted(long) + "\n"), [long])
+
+    def test_a_terminal_without_a_cursor_gives_lines(self):
+        self.assertEqual(self.said("One?\x1b[D\x1bOA\x1b[1;5C\n", TERM="dumb"), ["One?"])  # arrow keys are left out
+        self.assertFalse(self.history.exists())
+
+    def test_what_is_typed_while_an_answer_comes_is_next(self):
+        program = self.terminal("--chat", "--max-new-tokens", "300", "--session", self.session)
+        self.say(program, "One?\n", 1)
+        program.wait_for(lambda screen: len(screen.normal.partition("One?\r\n")[2]) > 5)
+        program.press("/retry\n\x04")
+        self.assertEqual(program.end(), 0)
+        self.assertEqual([role for role, _ in self.messages()], ["user", "assistant"])
+        self.assertEqual(json.loads(self.history.read_text().splitlines()[-1]), "/retry")
+
+    def test_a_chat_that_is_stopped_goes_on(self):
+        program = self.terminal("--chat", "--max-new-tokens", "2", "--session", self.session, in_shell=True)
+        self.say(program, "On", 1)
+        program.wait_for(lambda screen: screen.normal.endswith("On"))
+        program.press("\x1a")
+        program.wait_for(lambda screen: "stopped" in screen.normal)
+        self.assertEqual(termios.tcgetattr(program.slave), program.attributes)
+        self.assertFalse(program.screen.marks_pastes)
+        program.press("\n")
+        program.wait_for(lambda screen: screen.normal.endswith("> On"))
+        program.resize(60, 10)
+        program.press("e?\n")
+        self.say(program, "\x04", 3)
+        self.assertEqual(program.end(), 0)
+        self.assertEqual(self.messages()[0], ("user", "One?"))
 
     def test_an_answer_is_ended_by_ctrl_c_and_the_chat_goes_on(self):
         program = self.terminal("--chat", "--max-new-tokens", "400", "--session", self.session)

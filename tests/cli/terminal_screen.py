@@ -14,14 +14,16 @@ import time
 
 from program import LIMIT_S
 
-SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])")
+SEQUENCE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z@])")
+MOVES = "ABCDGJKP@"  # by which the editor of a line mends what it has written
 
 
 class Screen:
-    """The normal screen as the lines that were written, the alternate one as a grid."""
+    """The normal screen as what was written on it, from first to last, the alternate one as a grid."""
 
     def __init__(self, columns, rows):
         self.columns, self.rows = columns, rows
+        self.marks_pastes = False
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
         self.row = self.column = self.times_taken = 0
         self.style, self.normal_styles, self.alternate_styles = "", [], {}  # numbers of select graphic rendition, "" for none
@@ -66,10 +68,14 @@ class Screen:
                 self.times_taken += on
             elif numbers == "?25":
                 self.cursor_shown = on
+            elif numbers == "?2004":
+                self.marks_pastes = on
             elif numbers == "?7":
                 self.wraps = on
             else:
                 raise AssertionError(numbers)
+        elif kind in MOVES and not self.is_alternate:
+            pass
         elif kind == "H":
             assert numbers == ""
             self.keep_frame()
@@ -192,7 +198,7 @@ class TerminalProgram:
         while self.read():
             pass
         screen = self.screen
-        assert (screen.is_alternate, screen.cursor_shown, screen.wraps) == (False, True, True), screen.text()
+        assert (screen.is_alternate, screen.cursor_shown, screen.wraps, screen.marks_pastes) == (False, True, True, False), screen.text()
         assert termios.tcgetattr(self.slave) == self.attributes
         return self.process.returncode
 

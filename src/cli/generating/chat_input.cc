@@ -5,7 +5,10 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
+#include "base/error.h"
+#include "base/sudden_end.h"
 #include "cli/terminal/interruption.h"
 
 namespace cotune {
@@ -13,7 +16,7 @@ namespace {
 
 constexpr std::string_view quotes = "\"\"\"";
 
-/// A terminal's line without what its arrow and function keys send: ESC [ … letter, ESC O letter.
+/// Of a terminal whose cursor cannot be moved: a line without what its arrow and function keys send: ESC [ … letter, ESC O letter.
 std::string without_keys(const std::string& line) {
   std::string text;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -33,7 +36,32 @@ std::string without_keys(const std::string& line) {
 
 }  // namespace
 
-std::optional<std::string> ChatInput::line(const char* prompt) {
+ChatInput::ChatInput(bool shows_prompt, std::filesystem::path history) : shows_prompt_(shows_prompt) {
+  if (!shows_prompt || !LineEditor::is_possible()) return;
+  editor_ = std::make_unique<LineEditor>();
+  history_.emplace(std::move(history));
+  for (const std::string& text : history_->texts()) editor_->remember(text);
+}
+
+std::optional<std::string> ChatInput::line(const char* prompt) { return editor_ != nullptr ? edited_line(prompt) : read_line(prompt); }
+
+std::optional<std::string> ChatInput::edited_line(const char* prompt) {
+  std::optional<std::string> text = editor_->read(prompt);
+  was_interrupted_ = !text && interrupted();
+  return text;
+}
+
+void ChatInput::remember(const std::string& text) {
+  if (editor_ == nullptr || text.empty()) return;
+  editor_->remember(text);
+  try {
+    history_->add(text);
+  } catch (const SystemError& error) {
+    write_to_standard_error(fmt::format("{}; what is typed is not kept for later chats\n", error.what()));
+  }
+}
+
+std::optional<std::string> ChatInput::read_line(const char* prompt) {
   if (shows_prompt_) {
     fmt::print("{}", prompt);
     std::fflush(stdout);
@@ -81,6 +109,7 @@ std::optional<std::string> ChatInput::next() {
       *text += *more;
     }
   }
+  if (text) remember(*text);
   if (text || !was_interrupted_ || !shows_prompt_ || asked_to_end()) return text;
   was_interrupted_ = false;
   fmt::print("\n(Ctrl-D ends the program)\n");

@@ -30,6 +30,7 @@ constexpr const char* help = R"(/new              begin a new conversation
 /save FILE        keep the conversation in a file, as --session does
 /exit             end the program, as Ctrl-D does; /quit and /bye too
 /help             this list
+Up, Ctrl-R        what was typed before, in this chat and earlier ones
 """               lines up to the next """ are one message; so are lines that end in \
 Ctrl-C ends an answer, Ctrl-D the program. A message that begins with / is written with a space before it.
 )";
@@ -47,7 +48,7 @@ class Chat {
         model_(model),
         answering_(options, model),
         is_terminal_(isatty(STDIN_FILENO) != 0 && !options.json),
-        input_(is_terminal_) {
+        input_(is_terminal_, options.no_history ? std::filesystem::path() : default_chat_history()) {
     for (size_t i = 0; i < model.adapter_count(); ++i) {
       sides_.push_back({Conversation(options.system), CachedSequence()});
       speaking_.push_back(i);

@@ -44,6 +44,8 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
                              ->check(count_from(1));
   CLI::Option* chat = command.add_flag("--chat", to.chat, "A conversation: every line of standard input gets an answer; /help lists what else can be said");
   CLI::Option* session = command.add_option("--session", to.session, "File that --chat goes on with, where it is there, and keeps the conversation in");
+  CLI::Option* no_history = command.add_flag(
+      "--no-history", to.no_history, "Do not keep what is typed into --chat at a terminal for the chats to come, nor offer what was typed in earlier ones");
   CLI::Option* system = command.add_option("--system", to.system, "System message of the chat template");
   CLI::Option* raw = command.add_flag(
       "--raw", to.raw,
@@ -60,6 +62,7 @@ void add_prompt_options(CLI::App& command, GenerateOptions& to) {
   resume->needs(output)->excludes(overwrite);
   overwrite->needs(output);
   session->needs(chat);
+  no_history->needs(chat);
   raw->excludes(chat)->excludes(system);
   samples->excludes(chat);
   at_once->excludes(chat);

@@ -30,7 +30,7 @@ struct GenerateOptions {
   std::string prompt_file;
   std::string prompts, output;  ///< a file of prompts, and of their answers
   std::string session;
-  bool chat = false, raw = false, json = false, resume = false, overwrite = false;
+  bool chat = false, raw = false, json = false, resume = false, overwrite = false, no_history = false;
   int64_t max_new_tokens = 256, samples = 1, at_once = 0;
   std::vector<std::string> stop;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <cstdint>
 
@@ -53,10 +54,12 @@ bool interrupted() { return requested; }
 
 bool asked_to_end() { return to_end; }
 
-bool wait_for_input(int descriptor) {
+bool wait_for_input(int descriptor, const std::function<void()>& on_other_signal) {
   while (!interrupted()) {
     pollfd waited[] = {{descriptor, POLLIN, 0}, {event, POLLIN, 0}};
-    if (::poll(waited, 2, -1) > 0 && waited[0].revents != 0) break;
+    const int ready = ::poll(waited, 2, -1);
+    if (ready > 0 && waited[0].revents != 0) break;
+    if (ready < 0 && errno == EINTR && on_other_signal && !interrupted()) on_other_signal();
   }
   return !interrupted();
 }

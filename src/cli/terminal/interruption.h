@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 namespace cotune {
 
 /// From here on the next Ctrl-C (SIGINT; SIGTERM and SIGHUP too) sets interrupted(), and one more (EndWish::repeated) ends the program.
@@ -10,8 +12,9 @@ bool interrupted();
 /// SIGTERM or SIGHUP has come: not what is under way is to end, but the program.
 bool asked_to_end();
 
-/// Waits until something can be read from the descriptor, or its end; false where interrupted() came first.
-bool wait_for_input(int descriptor);
+/// Waits until something can be read from the descriptor, or its end; false where interrupted() came first. on_other_signal: called where
+/// a handler has run meanwhile that is not ours.
+bool wait_for_input(int descriptor, const std::function<void()>& on_other_signal = nullptr);
 
 /// What a command exits with that was interrupted.
 inline constexpr int interrupted_exit_code = 130;
