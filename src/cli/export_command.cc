@@ -38,7 +38,7 @@ void export_adapter(const ExportArguments& arguments) {
   spec.path = model_of_adapter(arguments.model, folder).string();
   check_output(arguments.output, spec.path, arguments.overwrite);
   const ModelFiles model = model_without_weights(spec);
-  const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kFloat, at::kCPU);
+  const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, spec.path, at::kFloat, at::kCPU);
   const GgufType type = arguments.type == "f16" ? GgufType::F16 : GgufType::F32;
   write_gguf_adapter(arguments.output, *adapter, type, fs::path(arguments.output).stem().string());
   fmt::print("{}: LoRA for {} of {}, {}\n", arguments.output, counted(std::ssize(adapter->setup().modules), "module"), spec.path,

@@ -53,7 +53,7 @@ void merge(const MergeArguments& arguments) {
   const std::filesystem::path folder = find_adapter_folder(arguments.adapter);
   const ModelFiles model = open_model(model_of_adapter(arguments.model, folder));
   check_output(arguments, model);
-  const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, at::kDouble, at::kCPU);
+  const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, model.path, at::kDouble, at::kCPU);
   const bool terminal = isatty(STDERR_FILENO) != 0;
   catch_interruption();
   const auto progress = [&](int64_t done, int64_t all) {

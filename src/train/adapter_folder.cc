@@ -134,8 +134,10 @@ std::string recorded_base_model(const fs::path& adapter_folder) {
   }
 }
 
-std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const ModelConfig& config,
-                                      at::ScalarType compute, at::Device device) {
+namespace {
+
+std::unique_ptr<Adapter> open_fitting_adapter(const fs::path& adapter_folder, const ModelConfig& config, at::ScalarType compute,
+                                              at::Device device) {
   AdapterSetup setup = read_adapter_setup(adapter_folder, config);
   setup.optimizer = OptimizerKind::sgd;  // without momentum: no moments
   setup.compute = compute;
@@ -143,6 +145,29 @@ std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const Mode
   setup.factor_form = FactorForm::kept;
   std::unique_ptr<Adapter> adapter = make_adapter(config, std::move(setup));
   load_adapter(*adapter, adapter_folder);
+  return adapter;
+}
+
+/// Whether an adapter's folder names a model, and not this one: neither by path nor, in the Hugging Face cache, by name.
+bool names_another_model(const std::string& recorded, const fs::path& model) {
+  if (recorded.empty() || model.empty()) return false;
+  std::error_code unknown;
+  return !fs::equivalent(model_path(recorded), model_path(model), unknown);
+}
+
+}  // namespace
+
+std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const ModelConfig& config, const fs::path& model,
+                                      at::ScalarType compute, at::Device device) {
+  std::unique_ptr<Adapter> adapter;
+  try {
+    adapter = open_fitting_adapter(adapter_folder, config, compute, device);
+  } catch (const UserError& error) {
+    const std::string recorded = recorded_base_model(adapter_folder);
+    if (!names_another_model(recorded, model)) throw;
+    throw_user_error("{}: is an adapter of `{}` (base_model_name_or_path in {}), and the model that is opened is {}: {}", adapter_folder.string(),
+                     recorded, adapter_config_file, model.string(), error.what());
+  }
   if (adapter->selection_passes() > 0) {
     throw_user_error("{}: is of a job that was still choosing its entries: resume that run first", adapter_folder.string());
   }
@@ -150,7 +175,7 @@ std::unique_ptr<Adapter> open_adapter(const fs::path& adapter_folder, const Mode
 }
 
 void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>& modules,
-                           const ModelConfig& config) {
+                           const ModelConfig& config, const fs::path& model) {
   Diagnostics mistakes;
   const OptionPlace place = job.place_of("adapter.init_from");
   try {
@@ -161,7 +186,7 @@ void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>&
       throw_user_error("{}: is another adapter than this job's: {}; give the job the adapter's settings",
                        folder.string(), fmt::join(differences, "; "));
     }
-    const std::unique_ptr<Adapter> adapter = open_adapter(folder, config, at::kFloat, at::kCPU);
+    const std::unique_ptr<Adapter> adapter = open_adapter(folder, config, model, at::kFloat, at::kCPU);
     for (const Parameter& parameter : adapter->parameters()) {
       if (at::isfinite(parameter.value).all().item<bool>()) continue;
       throw_user_error("{}: {}: holds values that are not finite", (folder / adapter_model_file).string(),

@@ -69,7 +69,10 @@ class Folders(Generates):
     def test_of_another_model_are_refused(self):
         other = copy_model(self.path / "other", "mistral")
         errors = self.run_program("generate", "--model", other, "--adapter", self.run / "jobs" / "a", "--prompt", "x", expect=2).stderr
-        self.assertRegex(errors, r"lora_A.*shape \[4, 72\], \[4, 48\] is expected")
+        self.assertRegex(errors, r"adapter: is an adapter of `\S+/model` \(base_model_name_or_path in adapter_config\.json\), and the model that is "
+                                 r"opened is \S+/other: .*lora_A.*shape \[4, 72\], \[4, 48\] is expected")
+        errors = self.run_program("merge", "--model", other, "--adapter", self.run / "jobs" / "a", "--output", self.path / "merged", expect=2).stderr
+        self.assertRegex(errors, r"adapter: is an adapter of `\S+/model` .* opened is \S+/other: ")
         shutil.rmtree(self.model)
         errors = self.refused("--adapter", self.run / "jobs" / "a", "--prompt", "x", model=False)
         self.assertRegex(errors, r"--model: is needed: the adapter in .* is for `.*model`, which is no file or folder here")

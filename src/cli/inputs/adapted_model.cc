@@ -45,7 +45,7 @@ AdaptedModel::AdaptedModel(ComputeDevice device, const std::function<ModelFiles(
 
 void AdaptedModel::load() {
   for (const NamedAdapter& named : names_) {
-    adapters_.push_back(named.folder.empty() ? nullptr : open_adapter(named.folder, files_.config, compute_, device_.device));
+    adapters_.push_back(named.folder.empty() ? nullptr : open_adapter(named.folder, files_.config, files_.path, compute_, device_.device));
   }
   backbone_ = Backbone::load(files_, compute_, device_.device, {.training = false});
   release_unused_memory();

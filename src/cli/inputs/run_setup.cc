@@ -78,10 +78,10 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
   }
 }
 
-void check_adapter(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes) {
+void check_adapter(const JobSpec& job, const ModelConfig& config, const std::filesystem::path& model, Diagnostics& mistakes) {
   try {
     const std::vector<AdaptedModule> modules = resolve_target_modules(job, config.layer_count);
-    if (!job.adapter.init_from.empty()) check_initial_adapter(job, modules, config);
+    if (!job.adapter.init_from.empty()) check_initial_adapter(job, modules, config, model);
   } catch (const UserError& error) {
     mistakes.add(error);
   }
@@ -185,7 +185,7 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
   for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
     const JobSpec& job = reading.jobs_file.jobs[i];
     JobData& data = all.emplace_back();
-    if (reading.jobs[i].adapter && config != nullptr) check_adapter(job, *config, mistakes);
+    if (reading.jobs[i].adapter && config != nullptr) check_adapter(job, *config, reading.jobs_file.model.path, mistakes);
     if (!reading.jobs[i].data) continue;
     if (const std::optional<size_t> same = earlier_candidate_with_data(reading.jobs_file.jobs, i)) {
       data = all[*same];
