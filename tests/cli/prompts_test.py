@@ -6,6 +6,7 @@
 import fcntl
 import gzip
 import json
+import shutil
 import signal
 import time
 import unittest
@@ -36,8 +37,11 @@ class Prompts(Generates):
 
     def many(self, *options, samples=2):
         """Answers in an order other than that of their prompts."""
-        return self.answers("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", str(samples),
-                            "--temperature", "2", "--stop", "a", "--stop", "q", *options)
+        return self.answers(*self.options_of_many(samples), *options)
+
+    def options_of_many(self, samples):
+        return ("--adapter", "base", "--adapter", f"one={self.adapters[0]}", "--max-new-tokens", "9", "--samples", str(samples),
+                "--temperature", "2", "--stop", "a", "--stop", "q")
 
 
 class Answers(Prompts):
@@ -67,6 +71,42 @@ class Answers(Prompts):
         wanted = self.answer("--max-new-tokens", "6", "--system", "Short.", "--prompt", "One?")
         self.assertEqual([(answer["text"], answer["prompt_tokens"]) for answer in short], 3 * [(wanted["text"], wanted["prompt_tokens"])])
         self.assertEqual(long["text"], self.answer("--max-new-tokens", "6", "--system", "Long.", "--prompt", "One?")["text"])
+
+    def test_come_to_questions_by_other_names(self):
+        records = [{"question": "What is it?", "answer": "1"}, {"query": "What is it?"}, {"problem": "What is it?", "solution": "1"}]
+        self.prompts.write_text("".join(json.dumps(record) + "\n" for record in records))
+        answers = self.answers("--max-new-tokens", "6", "--system", "Short.")
+        wanted = self.answer("--max-new-tokens", "6", "--system", "Short.", "--prompt", "What is it?")
+        self.assertEqual([answer["text"] for answer in answers], 3 * [wanted["text"]])
+        self.assertEqual([{name: answer[name] for name in record} for answer, record in zip(answers, records)], records)
+
+    def test_go_on_with_texts_as_they_are_when_told_so(self):
+        self.prompts.write_text('{"id": 1, "text": "What is it?"}\n')
+        (answer,) = self.answers("--max-new-tokens", "6", "--raw")
+        self.assertEqual((answer["id"], answer["prompt"]), (1, "What is it?"))
+        self.assertEqual(answer["text"], self.answer("--max-new-tokens", "6", "--raw", "--prompt", "What is it?")["text"])
+
+    def test_come_to_the_last_of_several_turns(self):
+        turns = [("user", "One?"), ("assistant", "1."), ("user", "Two?"), ("assistant", "2."), ("user", "Three?")]
+        messages = [{"role": role, "content": content} for role, content in turns]
+        self.prompts.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": messages}) + "\n"
+                                + json.dumps({"messages": [*messages, {"role": "assistant", "content": "3."}]}) + "\n")
+        prompt = "".join(f"<{role}>{content}\n" for role, content in turns) + "<assistant>"
+        wanted = self.answer("--max-new-tokens", "6", "--raw", "--prompt", prompt)
+        self.assertEqual([(answer["text"], answer["prompt_tokens"]) for answer in self.answers("--max-new-tokens", "6")],
+                         3 * [(wanted["text"], wanted["prompt_tokens"])])
+
+    def test_leave_out_what_they_have_themselves_and_say_so_once(self):
+        self.prompts.write_text('{"index": 7, "prompt": "x", "stop": "no", "own": 1}\n{"index": 8, "prompt": "y", "own": 2}\n')
+        output = self.path / "answers.jsonl"
+        done = self.generate("--prompts", self.prompts, "--max-new-tokens", "2", "--output", output)
+        answers = [json.loads(line) for line in output.read_text().splitlines()]
+        self.assertEqual([(answer["index"], answer["own"], answer["stop"]) for answer in answers], [(0, 1, "max_new_tokens"), (1, 2, "max_new_tokens")])
+        for line in ("the field index of 2 of its 2 records is not carried along", "the field stop of 1 of its 2 records is not carried along"):
+            self.assertEqual(done.stderr.count(line), 1, done.stderr)
+        self.assertEqual(done.stderr.count("is not carried along"), 2)
+        done = self.generate("--prompts", self.prompts, "--max-new-tokens", "2", "--output", output, "--resume")
+        self.assertIn("all 2 answers are there", done.stderr)
 
     def test_to_one_prompt_do_not_depend_on_how_many_are_given_at_once(self):
         def samples(*options):
@@ -105,8 +145,7 @@ class Answers(Prompts):
         self.assertRegex(errors, r"answers\.jsonl: is there already: --resume .*--overwrite")
         self.many("--output", output, "--resume")
         self.assertEqual(output.read_text(), whole)
-        done = self.generate("--prompts", self.prompts, "--output", output, "--resume", "--adapter", "base", "--adapter",
-                             f"one={self.adapters[0]}", "--samples", "2")
+        done = self.generate("--prompts", self.prompts, "--output", output, "--resume", *self.options_of_many(2))
         self.assertIn("all 52 answers are there", done.stderr)
         self.assertEqual(output.read_text(), whole)
         more = self.many(samples=3)
@@ -153,14 +192,15 @@ class Answers(Prompts):
 
 class Mistakes(Prompts):
     def test_in_prompts_are_all_named_before_anything_is_answered(self):
-        self.prompts.write_text('{"prompt": "x"}\n{"prompt": 3}\n{"text": "x"}\n{"prompt": "x", "stop": 1}\nno\n'
+        self.prompts.write_text('{"prompt": "x"}\n{"prompt": 3}\n{"text": "x"}\n{"own": "x", "stop": 1}\nno\n'
                                 + json.dumps({"prompt": "x" * 600}) + '\n{"messages": [{"role": "assistant", "content": "x"}]}\n')
         output = self.path / "answers.jsonl"
         output.write_text("kept\n")
         errors = self.refused("--prompts", self.prompts, "--output", output, "--overwrite")
         for wanted in (r"prompts\.jsonl:2: prompt: expected a string, found the number 3",
-                       r"prompts\.jsonl:3: expected the field messages, conversations, prompt or instruction; found text",
-                       r"prompts\.jsonl:4: stop: is also a field of the answers",
+                       r"prompts\.jsonl:3: text: goes on as it stands under --raw alone; .* is a `prompt`",
+                       r"prompts\.jsonl:4: expected the field messages, conversations, prompt, instruction, question, query, problem or text; "
+                       "found own, stop",
                        r"prompts\.jsonl:5: ", r"prompts\.jsonl:6: the prompt has \d+ tokens; the model's context holds 512",
                        r"prompts\.jsonl:7: messages: nothing is asked"):
             self.assertRegex(errors, wanted)
@@ -187,7 +227,7 @@ class Mistakes(Prompts):
         resume = ("--prompts", self.prompts, "--output", output, "--resume")
         self.assertRegex(self.refused(*resume, "--adapter", f"one={self.adapters[0]}"),
                          r"answers\.jsonl:1: adapter: expected one, found `base`")
-        self.assertRegex(self.refused(*resume, "--adapter", "base", "--adapter", f"one={self.adapters[0]}"),
+        self.assertRegex(self.refused(*resume, *self.options_of_many(2)),
                          r"answers\.jsonl:1: answers another prompt than the one numbered 0")
         for foreign in ("{}\n", "my notes", '{"index": 0, "prompt": "x"}', '{"index":0,"prompt":"x"}', '{"messages": [', "[]"):
             output.write_text(foreign)
@@ -198,13 +238,58 @@ class Mistakes(Prompts):
         output = self.path / "answers.jsonl"
         self.many("--output", output)
         whole = output.read_text()
-        adapters = ("--adapter", "base", "--adapter", f"one={self.adapters[0]}")
-        self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", *adapters),
+        self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", *self.options_of_many(1)),
                          r"answers\.jsonl:2: is sample 1 of an answer to prompt 0 \(both from 0\), of 1 sample and 13 prompts that are asked for")
         self.prompts.write_text("".join(json.dumps(record) + "\n" for record in RECORDS[:2]))
-        self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", "--samples", "2", *adapters),
+        self.assertRegex(self.refused("--prompts", self.prompts, "--output", output, "--resume", *self.options_of_many(2)),
                          r"answers\.jsonl:9: is sample 0 of an answer to prompt 2 .* 2 samples and 2 prompts")
         self.assertEqual(output.read_text(), whole)
+
+    def test_in_options_other_than_those_that_a_file_was_begun_with(self):
+        output = self.path / "answers.jsonl"
+        self.many("--output", output)
+        whole = output.read_text()
+        output.write_text("".join(whole.splitlines(keepends=True)[:-3]))
+        part = output.read_text()
+        begun = ("--prompts", self.prompts, "--output", output, "--resume", *self.options_of_many(2))
+        for option, value, before in (("--temperature", "1.5", "2.0"), ("--max-new-tokens", "8", "9"), ("--seed", "3", "0"), ("--top-k", "5", "0"),
+                                      ("--top-p", "0.5", "1.0"), ("--min-p", "0.1", "0.0"), ("--repetition-penalty", "1.5", "1.0")):
+            shown = value if "." in value else str(int(value))
+            errors = self.refused(*begun, option, value) if option not in begun else self.refused(
+                *(value if begun[at - 1] == option else each for at, each in enumerate(begun)))
+            self.assertIn(f"answers.jsonl: was begun with {option} {before}, found {shown}; pass what it was begun with", errors)
+        self.assertIn('--stop ["a","q"], found ["a","q","z"]', self.refused(*begun, "--stop", "z"))
+        errors = self.run_program("generate", "--model", self.model, "--dtype", "f32", *begun, expect=2).stderr
+        self.assertIn("--dtype float64, found float32", errors)
+        (self.path / "again").mkdir()
+        other = self.path / "again" / "model"
+        shutil.copytree(self.model, other)
+        self.assertRegex(self.refused(*begun, "--model", other, model=False), r"--model \S+/model, found \S+/again/model;")
+        other = trained_adapter(ADAPTERS / "all_linear", self.path / "trained-again", 2)
+        self.assertRegex(self.refused(*(f"one={other}" if each == f"one={self.adapters[0]}" else each for each in begun)),
+                         r"was begun with --adapter one as it was in \S+/trained, found other files in \S+/trained-again;")
+        self.assertEqual(output.read_text(), part)
+        copy = shutil.copytree(self.adapters[0], self.path / "moved")  # the same adapter
+        self.generate(*(f"one={copy}" if each == f"one={self.adapters[0]}" else each for each in begun), "--at-once", "2", "--threads", "1")
+        self.assertEqual(output.read_text(), whole)
+
+    def test_in_what_a_file_was_begun_with(self):
+        """Where that was lost, it is said; where it is damaged, nothing goes on."""
+        output, options = self.path / "answers.jsonl", self.path / "answers.jsonl.options.json"
+        self.many("--output", output)
+        begun = ("--prompts", self.prompts, "--output", output, "--resume", *self.options_of_many(2))
+        kept, whole = options.read_text(), output.read_text()
+        options.write_text("[]")
+        self.assertRegex(self.refused(*begun), r"answers\.jsonl\.options\.json: does not say what \S+answers\.jsonl was made with")
+        options.unlink()
+        output.write_text("".join(whole.splitlines(keepends=True)[1:]))
+        self.assertIn("whether the answers in", self.generate(*begun).stderr)
+        self.assertEqual((output.read_text(), options.read_text()), (whole, kept))
+        # Of a further adapter answers come beside those that are there.
+        more = trained_adapter(ADAPTERS / "all_linear", self.path / "more", 2)
+        self.generate(*begun, "--adapter", f"two={more}")
+        self.assertEqual(len(output.read_text().splitlines()), 3 * len(whole.splitlines()) // 2)
+        self.assertEqual(set(json.loads(options.read_text())["adapters"]), {"base", "one", "two"})
 
     def test_that_two_make_of_one_file(self):
         output = self.path / "answers.jsonl"

@@ -56,6 +56,18 @@ TEST_F(PromptFiles, HoldTheRecordsOfDataFilesWithoutTheirAnswers) {
   EXPECT_TRUE(prompts[3].is_whole_text);
 }
 
+TEST_F(PromptFiles, HoldQuestionsAndTextsWhereNothingElseAsks) {
+  const auto prompts = read(R"({"question": "a", "answer": "b"})" "\n" R"({"query": "a"})" "\n" R"({"problem": "a"})" "\n"
+                            R"({"question": "b", "prompt": "a"})" "\n" R"({"id": 7, "text": "a"})" "\n");
+  ASSERT_EQ(prompts.size(), 5u);
+  for (const FilePrompt& prompt : prompts) {
+    EXPECT_EQ(prompt.text, "a");
+    EXPECT_EQ(prompt.only_raw, &prompt == &prompts.back());
+  }
+  EXPECT_EQ(prompts[0].record.dump(), R"({"question":"a","answer":"b"})");
+  EXPECT_EQ(prompts[4].record.dump(), R"({"id":7,"prompt":"a"})");
+}
+
 TEST_F(PromptFiles, JoinTheTextPartsOfMessages) {
   const auto prompts = read(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, )"
                             R"({"type": "text", "text": "b"}]}]})" "\n");
@@ -84,8 +96,9 @@ TEST_F(PromptFiles, OfPlainTextHaveAPromptALine) {
 TEST_F(PromptFiles, MistakesNameTheirPlace) {
   EXPECT_THAT(mistake("{\"prompt\": 3}"), ::testing::HasSubstr("prompts.jsonl:1: prompt: expected a string, found the number 3"));
   EXPECT_THAT(mistake("{\"prompt\": \"x\"}\nnext\n"), ::testing::HasSubstr("prompts.jsonl:2: "));
-  EXPECT_THAT(mistake("{\"text\": \"x\"}"),
-              ::testing::HasSubstr("expected the field messages, conversations, prompt or instruction; found text"));
+  EXPECT_THAT(mistake("{\"answer\": \"x\"}"),
+              ::testing::HasSubstr("expected the field messages, conversations, prompt, instruction, question, query, problem or text; found answer"));
+  EXPECT_THAT(mistake("{\"question\": [1]}"), ::testing::HasSubstr("prompts.jsonl:1: question: expected a string, found a list"));
   EXPECT_THAT(mistake(R"({"messages": [{"role": "assistant", "content": "b"}]})"), ::testing::HasSubstr("messages: nothing is asked"));
   EXPECT_THAT(mistake("[{\"prompt\": \"x\"}]"), ::testing::HasSubstr("prompts.jsonl:1: expected an object, found a list"));
   EXPECT_THROW(PromptFile(folder_ / "none"), UserError);

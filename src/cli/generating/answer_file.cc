@@ -58,8 +58,8 @@ void OrderedAnswers::finish() {
   waiting_.clear();
 }
 
-StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters)
-    : path_(std::move(path)), start_(start) {
+StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters, AnswerOptions options)
+    : path_(std::move(path)), start_(start), options_(std::move(options)) {
   const std::filesystem::path folder = std::filesystem::absolute(path_).parent_path();
   if (!std::filesystem::is_directory(folder)) throw_user_error("{}: there is no folder {}", path_.string(), folder.string());
   const bool is_there = std::filesystem::exists(path_);
@@ -69,7 +69,9 @@ StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std:
   }
   if (!is_there) return;
   lock_ = std::make_unique<FileLock>(path_, FileLock::File::there);
-  if (start == Start::resume) take_up(adapters);
+  if (start != Start::resume) return;
+  take_up(adapters);
+  is_made_unknown_ = !places_.empty() && !options_.go_on_with(path_);
 }
 
 void StoredAnswers::take_up(const std::vector<std::string>& adapters) {
@@ -126,6 +128,7 @@ void StoredAnswers::open() {
     is_torn_ = false;
   }
   file_ = std::make_unique<AppendedFile>(path_, start_ != Start::overwrite);
+  options_.write(path_);
 }
 
 void StoredAnswers::add(AnswerKey key, const std::string& line) {

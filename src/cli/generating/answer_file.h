@@ -14,6 +14,7 @@
 
 #include "base/appended_file.h"
 #include "base/file_lock.h"
+#include "cli/generating/answer_options.h"
 
 namespace cotune {
 
@@ -61,8 +62,11 @@ class StoredAnswers : public AnswerFile {
   enum class Start { fresh, resume, overwrite };
   /// adapters: names, by index. Of a file that is resumed the last line is left out where it is not whole, and so are answers that ended
   /// because the model's output was not finite. Throws UserError: there is no such folder; it is there (fresh); it holds what is no answer of these adapters
-  /// (resume); another process writes it.
-  StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters);
+  /// (resume), or answers that were made with other options; another process writes it.
+  StoredAnswers(std::filesystem::path path, Start start, const std::vector<std::string>& adapters, AnswerOptions options);
+
+  /// A file with answers is resumed, and nothing says what they were made with.
+  bool is_made_unknown() const { return is_made_unknown_; }
 
   bool holds(AnswerKey key) const { return places_.contains(key); }
   int64_t count() const { return static_cast<int64_t>(places_.size()); }
@@ -86,6 +90,8 @@ class StoredAnswers : public AnswerFile {
 
   std::filesystem::path path_;
   Start start_;
+  AnswerOptions options_;               ///< written before the first answer
+  bool is_made_unknown_ = false;
   std::unique_ptr<FileLock> lock_;      ///< of a file that was there; else from the first answer on
   std::map<AnswerKey, Place> places_;
   uint64_t size_ = 0;                   ///< of its whole lines

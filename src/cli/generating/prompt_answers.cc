@@ -93,7 +93,11 @@ class PromptAnswers {
     for (size_t i = 0; i < model_.adapter_count(); ++i) names.push_back(model_.name(i));
     using Start = StoredAnswers::Start;
     auto stored = std::make_unique<StoredAnswers>(
-        options_.output, options_.resume ? Start::resume : options_.overwrite ? Start::overwrite : Start::fresh, names);
+        options_.output, options_.resume ? Start::resume : options_.overwrite ? Start::overwrite : Start::fresh, names, AnswerOptions(options_, model_));
+    if (stored->is_made_unknown()) {
+      write_to_standard_error(fmt::format("{} is not there: whether the answers in {} were made with the same options is not known\n",
+                                          options_file_of(options_.output).string(), options_.output));
+    }
     stored_ = stored.get();
     answers_ = std::move(stored);
   }
@@ -130,6 +134,7 @@ class PromptAnswers {
     }
     mistakes.finish();
     diagnostics.throw_if_any();
+    tell_left_out(index);
     if (all_ == 0) throw_user_error("{}: holds no prompts", options_.prompts);
     if (stored_ != nullptr) stored_->check_range(index, options_.samples);
   }
@@ -138,8 +143,9 @@ class PromptAnswers {
     const auto mistake = [&](const std::string& field, const std::string& text) {
       mistakes.add(prompt.line, field, text);
     };
-    for (const char* field : answer_fields) {
-      if (prompt.record.contains(field)) mistake(field, "is also a field of the answers; give it another name");
+    for (const char* field : answer_fields) left_out_[field] += prompt.record.contains(field);
+    if (prompt.only_raw && !options_.raw && model_.text().chat_template() != nullptr) {
+      mistake("text", "goes on as it stands under --raw alone; what is said to the model by its chat template is a `prompt`");
     }
     if (options_.raw && !prompt.messages.is_null()) mistake("messages", "--raw has no effect on a chat; leave it out");
     if (options_.system && prompt.is_whole_text) mistake("instruction", "--system has no effect on a prompt without a template; leave it out");
@@ -161,6 +167,14 @@ class PromptAnswers {
           stored_->check(key, prompt.record);
         }
       }
+    }
+  }
+
+  void tell_left_out(int64_t records) const {
+    for (const auto& [field, count] : left_out_) {
+      if (count == 0) continue;
+      write_to_standard_error(fmt::format("{}: the field {} of {} of its {} is not carried along: answers have a field of that name\n",
+                                          options_.prompts, field, count, counted(records, "record")));
     }
   }
 
@@ -191,7 +205,9 @@ class PromptAnswers {
     ++done_;
     not_finite_ += answer.generated.stop == StopReason::not_finite;
     ordered_json line{{"index", asked.key.index}};
-    line.update(asked.record);
+    for (const auto& [field, value] : asked.record.items()) {
+      if (!left_out_.contains(field)) line[field] = value;
+    }
     line["adapter"] = model_.name(asked.key.adapter);
     line["sample"] = asked.key.sample;
     line["text"] = answer.text;
@@ -216,6 +232,7 @@ class PromptAnswers {
   std::optional<PromptFile> prompts_;
   Current current_;
   AnswerKey key_;
+  std::map<std::string, int64_t, std::less<>> left_out_;  ///< records with a field that answers have, by its name
   std::map<size_t, Asked> asked_;  ///< by number
   size_t begun_ = 0;
   int64_t all_ = 0, to_do_ = 0, done_ = 0, not_finite_ = 0, new_tokens_ = 0;

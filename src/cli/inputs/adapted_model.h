@@ -27,11 +27,13 @@ class AdaptedModel {
 
   size_t adapter_count() const { return names_.size(); }
   const std::string& name(size_t index) const { return names_[index].name; }
+  const std::filesystem::path& folder(size_t index) const { return names_[index].folder; }  ///< of the adapter; empty: the base model
   /// From load() on; nullptr: the base model.
   Adapter* adapter(size_t index) const { return adapters_[index].get(); }
   const std::shared_ptr<const Backbone>& backbone() const { return backbone_; }
   const ModelFiles& files() const { return files_; }
   const ModelText& text() const { return text_; }
+  at::ScalarType compute() const { return compute_; }
   /// Bytes that could be taken now on the device.
   int64_t free_bytes() const;
 

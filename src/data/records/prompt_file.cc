@@ -36,12 +36,27 @@ void take_chat(const ordered_json& chat, const char* field, FilePrompt& prompt) 
   if (prompt.messages.empty()) throw RecordError(field, "nothing is asked: expected a message that is not the assistant's");
 }
 
+/// Under which name a record without a chat or a prompt asks; nullptr: none.
+const char* name_of_question(const ordered_json& record) {
+  for (const char* name : {"question", "query", "problem"}) {
+    if (record.contains(name)) return name;
+  }
+  return nullptr;
+}
+
+/// The record with `text` under another name, in its place.
+ordered_json with_text_as_prompt(const ordered_json& record) {
+  ordered_json renamed = ordered_json::object();
+  for (const auto& [name, value] : record.items()) renamed[name == "text" ? "prompt" : name] = value;
+  return renamed;
+}
+
 }  // namespace
 
 const std::vector<std::string>& prompt_fields() {
   static const std::vector<std::string> fields = [] {
     std::vector<std::string> all = record_fields();
-    for (const char* own : {"id", "question", "choices", "answer", "label", "target", "category"}) all.push_back(own);
+    for (const char* own : {"id", "question", "query", "problem", "choices", "answer", "label", "target", "category"}) all.push_back(own);
     return all;
   }();
   return fields;
@@ -61,10 +76,16 @@ FilePrompt prompt_of(ordered_json record) {
   } else if (record.contains("instruction")) {
     prompt.text = alpaca_prompt(record);
     prompt.is_whole_text = true;
+  } else if (const char* question = name_of_question(record)) {
+    prompt.text = string_field(record, question);
+  } else if (record.contains("text")) {
+    prompt.text = string_field(record, "text");
+    prompt.only_raw = true;
+    record = with_text_as_prompt(record);
   } else {
     std::string names;
     for (const auto& [name, value] : record.items()) names += (names.empty() ? "" : ", ") + name.substr(0, 40);
-    throw RecordError("", fmt::format("expected the field messages, conversations, prompt or instruction; found {}",
+    throw RecordError("", fmt::format("expected the field messages, conversations, prompt, instruction, question, query, problem or text; found {}",
                                       names.empty() ? "none" : names.substr(0, 200)));
   }
   prompt.record = std::move(record);

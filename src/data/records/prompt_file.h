@@ -4,6 +4,8 @@
 ///   messages       a chat; assistant messages at its end, a data file's reference, are left out. With `tools` beside it.
 ///   conversations  ShareGPT's, the same
 ///   prompt         a text, or a list of messages with `tools` beside it
+///   question       a text, as questions with choices have it; or query or problem
+///   text           a text for the model to continue as it is; the record that answers carry along has it as `prompt`
 ///   instruction    with input?: Alpaca's prompt, for the model to continue as it is
 /// or plain text, a prompt a line: a file whose name ends in .txt, or in neither .json nor .jsonl and whose first line does not begin
 /// with `{`.
@@ -28,6 +30,7 @@ struct FilePrompt {
   nlohmann::ordered_json tools;     ///< null: none
   std::string text;
   bool is_whole_text = false;       ///< the model continues the text as it is, whatever template it has
+  bool only_raw = false;            ///< a text for training: whether it is to be continued must be said
 };
 
 /// Of one record. Throws RecordError with the field, what was found and what is accepted.
