@@ -106,6 +106,27 @@ std::vector<double> ticks_of(const Range& range, Scale scale) {
   return ticks;
 }
 
+constexpr size_t colours = 8, shapes = 3;
+
+/// A disc, a square or a triangle around a point.
+std::string mark(size_t colour, bool faint, double x, double y, double radius, const std::string& inside) {
+  const std::string of = fmt::format("class=\"mark c{}{}\"", colour % colours, faint ? " faint" : "");
+  switch (colour / colours % shapes) {
+    case 0:
+      return fmt::format("<circle {} r=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\">{}</circle>", of, radius, x, y, inside);
+    case 1:
+      return fmt::format("<rect {} x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\">{}</rect>", of, x - radius, y - radius, 2 * radius, 2 * radius, inside);
+    default:
+      return fmt::format("<path {} d=\"M{:.1f} {:.1f}l{} {}h{}z\">{}</path>", of, x, y - radius, radius, 2 * radius, -2 * radius, inside);
+  }
+}
+
+/// `c0`, and beyond the first colours how the line is dashed.
+std::string line_class(const Curve& curve) {
+  const size_t dashes = curve.colour / colours % shapes;
+  return fmt::format("c{}{}{}", curve.colour % colours, dashes > 0 ? fmt::format(" d{}", dashes) : "", curve.faint ? " faint" : "");
+}
+
 bool has_key(const LineChart& chart, const Curve& curve) { return chart.with_legend && !curve.faint && !curve.points.empty(); }
 
 double key_width(const Curve& curve) { return 12 + 6.6 * static_cast<double>(curve.name.size()); }
@@ -137,8 +158,7 @@ std::string html_text(std::string_view text, bool with_lines) {
 }
 
 std::string swatch(size_t colour, bool faint) {
-  return fmt::format("<svg class=\"swatch\" viewBox=\"0 0 8 8\" aria-hidden=\"true\"><circle class=\"c{}{}\" r=\"4\" cx=\"4\" cy=\"4\"/></svg>",
-                     colour % 8, faint ? " faint" : "");
+  return fmt::format("<svg class=\"swatch\" viewBox=\"0 0 8 8\" aria-hidden=\"true\">{}</svg>", mark(colour, faint, 4, 4, 4, ""));
 }
 
 std::string to_svg(const LineChart& chart) {
@@ -183,17 +203,16 @@ std::string to_svg(const LineChart& chart) {
   std::stable_sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.faint > b.faint; });
   double legend = width - right;
   for (const Curve& curve : curves) {
-    const std::string of = fmt::format("class=\"c{}{}\"", curve.colour % 8, curve.faint ? " faint" : "");
     std::string points;
     for (const ChartPoint& point : curve.points) points += fmt::format("{:.1f},{:.1f} ", at_x(point.x), at_y(point.y));
-    if (curve.points.size() > 1) svg += fmt::format("<polyline {} data-name=\"{}\" points=\"{}\"/>", of, html_text(curve.name), points);
+    if (curve.points.size() > 1) svg += fmt::format("<polyline class=\"{}\" data-name=\"{}\" points=\"{}\"/>", line_class(curve), html_text(curve.name), points);
     for (const ChartPoint& point : curve.points) {
       if (!curve.with_marks && curve.points.size() > 1) break;
-      svg += fmt::format("<circle {} r=\"3\" cx=\"{:.1f}\" cy=\"{:.1f}\"><title>{}: {} at {}</title></circle>", of, at_x(point.x),
-                         at_y(point.y), html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale));
+      svg += mark(curve.colour, curve.faint, at_x(point.x), at_y(point.y), 3,
+                  fmt::format("<title>{}: {} at {}</title>", html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale)));
     }
     if (!has_key(chart, curve)) continue;
-    svg += fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve.colour % 8, legend,
+    svg += fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve.colour % colours, legend,
                        html_text(curve.name));
     legend -= key_width(curve);
   }

@@ -18,7 +18,7 @@ struct ChartPoint {
 
 struct Curve {
   std::string name;
-  size_t colour = 0;        ///< of the page's palette (run_page.cc); any number
+  size_t colour = 0;        ///< of the page's palette (run_page.cc) of eight; any number: others have other marks and dashes, up to 24 that differ
   bool with_marks = false;  ///< a mark at every point
   bool faint = false;       ///< behind the others
   std::vector<ChartPoint> points;  ///< by ascending x
@@ -36,7 +36,7 @@ struct LineChart {
   std::vector<Curve> curves;
 };
 
-/// A dot in the colour of such a curve, for a table that names the curves of charts.
+/// The mark of such a curve in its colour, for a table that names the curves of charts.
 std::string swatch(size_t colour, bool faint = false);
 
 /// Curves of many points are drawn through the means of equally many neighbours. A chart without a point says so.

@@ -31,12 +31,10 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;font:13px/1.45 ui-monos
 .samples{display:grid;grid-template-columns:1fr 1fr;gap:12px}@media(max-width:700px){.samples{grid-template-columns:1fr}}
 svg{display:block;width:100%;height:auto}svg.swatch{display:inline-block;width:10px;margin-right:8px}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13px;font-weight:600;fill:var(--ink)}
-.grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}
+.grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}.mark.faint{opacity:.6}
 .cursor{stroke:var(--soft);stroke-dasharray:3}
-polyline.c0{stroke:#0072b2}polyline.c1{stroke:#d55e00}polyline.c2{stroke:#009e73}polyline.c3{stroke:#cc79a7}
-polyline.c4{stroke:#e69f00}polyline.c5{stroke:#56b4e9}polyline.c6{stroke:#8a6d3b}polyline.c7{stroke:#777}
-circle.c0,svg .key.c0{fill:#0072b2}circle.c1,svg .key.c1{fill:#d55e00}circle.c2,svg .key.c2{fill:#009e73}circle.c3,svg .key.c3{fill:#cc79a7}
-circle.c4,svg .key.c4{fill:#e69f00}circle.c5,svg .key.c5{fill:#56b4e9}circle.c6,svg .key.c6{fill:#8a6d3b}circle.c7,svg .key.c7{fill:#777}
+.c0{--c:#0072b2}.c1{--c:#d55e00}.c2{--c:#009e73}.c3{--c:#cc79a7}.c4{--c:#e69f00}.c5{--c:#56b4e9}.c6{--c:#8a6d3b}.c7{--c:#777}
+polyline{stroke:var(--c)}.mark,svg .key{fill:var(--c)}.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}
 )";
 
 /// Shows the values of the curves where the pointer is.

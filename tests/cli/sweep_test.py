@@ -363,7 +363,8 @@ class Sweep(ProgramTest):
         self.assertNotIn("log10", section)
         for rate in ("1e-5", "3e-3", "0.03"):
             self.assertIn(f">{rate}</text>", section)
-        self.assertEqual(section[:section.index("</table>")].count("class=\"swatch\""), len(NAMES))
+        swatches = re.findall(r'<svg class="swatch".*?</svg>', section[:section.index("</table>")])
+        self.assertEqual((len(swatches), len(set(swatches))), (len(NAMES), len(NAMES)))
         self.assertIn("halving at step 2, rank", section)
 
     def test_the_best_answers_and_loads_in_peft(self):

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
+#include <string>
 
 namespace cotune {
 namespace {
@@ -24,6 +26,18 @@ TEST(LineChart, LeavesOutPointsThatAreNotFinite) {
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_THAT(svg, Not(HasSubstr("inf")));
   EXPECT_THAT(svg, HasSubstr("<polyline class=\"c0\" data-name=\"a\" points=\"62.0,206.0 546.0,30.0 \"/>"));
+}
+
+TEST(LineChart, CurvesOfTwoDozenColoursDiffer) {
+  LineChart chart{.title = "t"};
+  for (size_t i = 0; i < 24; ++i) chart.curves.push_back({.name = "a", .colour = i, .with_marks = true, .points = {{0, 1}, {1, 2}}});
+  const std::string svg = to_svg(chart);
+  std::set<std::string> lines, swatches;
+  for (size_t at = 0; (at = svg.find("<polyline class=\"", at)) != std::string::npos; ++at) lines.insert(svg.substr(at, svg.find("data-name", at) - at));
+  for (size_t i = 0; i < 24; ++i) swatches.insert(swatch(i));
+  EXPECT_EQ(lines.size(), 24u);
+  EXPECT_EQ(swatches.size(), 24u);
+  for (const char* mark : {"<circle class=\"mark c0\"", "<rect class=\"mark c0\"", "<path class=\"mark c0\""}) EXPECT_THAT(svg, HasSubstr(mark));
 }
 
 TEST(LineChart, OfNothingSaysSo) {
