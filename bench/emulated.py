@@ -59,7 +59,7 @@ REPLICAS = {
 # Steps of every job, and rounds without a flush between them: of orders that do not flush themselves enough for a steady region.
 STEPS = {"auto": 50, "lorapp": 50, "muxtune": 50, "1f1b": 9, "gpipe": 9}
 DEVICES = {  # bfloat16 TFLOP/s, memory GB/s, reached share of the former, launch in us
-    "A40": (149.7, 696, 0.55, 4), "A100-40": (312, 1555, 0.55, 4), "cpu": (0.85, 20, 1.0, 4)}
+    "A40": (149.7, 696, 0.55, 4), "A6000": (154.8, 768, 0.55, 4), "A100-40": (312, 1555, 0.55, 4), "cpu": (0.85, 20, 1.0, 4)}
 LINKS = {"pcie4": (25, 8), "ethernet-10": (1.25, 30), "nvlink-600": (300, 3), "nvlink-400": (200, 3), "infiniband-100": (12.5, 5)}  # GB/s, us
 
 

@@ -19,9 +19,10 @@ import tempfile
 import workloads
 
 
-def write_jobs(folder, model, dtype, steps):
+def write_jobs(folder, model, dtype, steps, jobs_wanted=None):
+    """jobs_wanted: those of the workload four-jobs where it is left out."""
     jobs = []
-    for job in workloads.WORKLOADS["four-jobs"]:
+    for job in jobs_wanted or workloads.WORKLOADS["four-jobs"]:
         with open(os.path.join(folder, job["name"] + ".jsonl"), "w", encoding="utf-8") as file:
             for row in workloads.rows_of(job, steps):
                 file.write(json.dumps(row) + "\n")
