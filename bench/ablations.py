@@ -18,7 +18,6 @@ Writes a part of docs/ranks.md for every PART that was run; --print leaves the d
 """
 import argparse
 import datetime
-import pathlib
 import statistics
 import tempfile
 
@@ -117,7 +116,7 @@ def components(options):
     def a40s(count, scale):
         return Emulated(f"7B, {count} × A40", "llama-2-7b", count, "A40", scale)
     settings = [("pp=4", 1024, {"light": (a40s(4, 2), 1, 3), "heavy": (a40s(4, 2), 8, 1)}),
-                ("tp=2", 1024, {"light": (a40s(2, 4), 1, 1), "heavy": (a40s(2, 1), 8, 1)})]
+                ("tp=2", 1024, {"light": (a40s(2, 4), 1, 1), "heavy": (a40s(2, 2), 8, 1)})]
     if options.model:
         settings.append(("pp=2", 512, {"light": (Cores(options.model), 0, 3), "heavy": (Cores(options.model), 1, 1)}))
     for parallel, budget, loads in settings:
@@ -187,8 +186,10 @@ def batchlora(options):
             alone, grouped = found["temporal"], found["hybrid"]
             each = [statistics.median(one.seconds) / count / steps for one in (alone, grouped)]
             first = first or each[1]
+            gain = over(grouped, alone) - 1
+            missed = " **missed**" if count > counts[0] and gain >= 0 else ""
             yield (f"| {machine.name}, {parallel}, {rows} × {tokens} | {count} | {each[0]:.4f} | {each[1]:.4f} | "
-                   f"{len(grouped.summary['plans'][0]['hybrid_tasks'])} | {over(grouped, alone) - 1:+.1%} | {each[1] / first - 1:+.1%} | "
+                   f"{len(grouped.summary['plans'][0]['hybrid_tasks'])} | {gain:+.1%}{missed} | {each[1] / first - 1:+.1%} | "
                    f"{paper.get(count, '–') if as_paper else '–'} |")
 
 
@@ -241,7 +242,7 @@ def main():
         text = about(options) + "\n\n" + "\n".join(lines)
         print("\n" + about(options) + "\n", flush=True)
         if not options.only_print:
-            compare.write_docs(pathlib.Path(DOCUMENT), text, f"<!-- ablations {name}: begin (bench/ablations.py writes this part) -->",
+            compare.write_docs(DOCUMENT, text, f"<!-- ablations {name}: begin (bench/ablations.py writes this part) -->",
                                f"<!-- ablations {name}: end -->")
 
 
