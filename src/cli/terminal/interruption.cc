@@ -19,6 +19,8 @@ std::atomic<bool> requested{false}, to_end{false};
 EndWishes wishes;
 /// Can be read from where a signal has come. Made once, before any signal is caught.
 int event = -1;
+/// Can be read from where wake_input() was called.
+int wake = -1;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 extern "C" void on_interruption(int number) {
@@ -35,7 +37,9 @@ extern "C" void on_interruption(int number) {
 }  // namespace
 
 void catch_interruption() {
-  if (event < 0) event = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  for (int* const each : {&event, &wake}) {
+    if (*each < 0) *each = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  }
   requested = to_end.load();
   if (!to_end) wishes.forget();
   uint64_t count = 0;
@@ -54,12 +58,23 @@ bool interrupted() { return requested; }
 
 bool asked_to_end() { return to_end; }
 
-bool wait_for_input(int descriptor, const std::function<void()>& on_other_signal) {
+void wake_input() {
+  const int reason = errno;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake, &one, sizeof one);
+  errno = reason;
+}
+
+bool wait_for_input(int descriptor, const std::function<void()>& when_woken) {
   while (!interrupted()) {
-    pollfd waited[] = {{descriptor, POLLIN, 0}, {event, POLLIN, 0}};
-    const int ready = ::poll(waited, 2, -1);
+    pollfd waited[] = {{descriptor, POLLIN, 0}, {event, POLLIN, 0}, {wake, POLLIN, 0}};
+    const int ready = ::poll(waited, 3, -1);
+    if (ready > 0 && waited[2].revents != 0) {
+      uint64_t count = 0;
+      [[maybe_unused]] const ssize_t read = ::read(wake, &count, sizeof count);
+      if (when_woken && !interrupted()) when_woken();
+    }
     if (ready > 0 && waited[0].revents != 0) break;
-    if (ready < 0 && errno == EINTR && on_other_signal && !interrupted()) on_other_signal();
   }
   return !interrupted();
 }

@@ -12,9 +12,11 @@ bool interrupted();
 /// SIGTERM or SIGHUP has come: not what is under way is to end, but the program.
 bool asked_to_end();
 
-/// Waits until something can be read from the descriptor, or its end; false where interrupted() came first. on_other_signal: called where
-/// a handler has run meanwhile that is not ours.
-bool wait_for_input(int descriptor, const std::function<void()>& on_other_signal = nullptr);
+/// Waits until something can be read from the descriptor, or its end; false where interrupted() came first. when_woken: called after
+/// wake_input().
+bool wait_for_input(int descriptor, const std::function<void()>& when_woken = nullptr);
+/// For handlers of signals, which may run on any thread: who waits for input, or does so next, looks up.
+void wake_input();
 
 /// What a command exits with that was interrupted.
 inline constexpr int interrupted_exit_code = 130;

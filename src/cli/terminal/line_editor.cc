@@ -40,7 +40,10 @@ void give_back() {
   ::tcsetattr(STDIN_FILENO, TCSANOW, &before);
 }
 
-extern "C" void on_size(int) { was_disturbed = true; }
+extern "C" void on_size(int) {
+  was_disturbed = true;
+  wake_input();
+}
 
 /// SIGTSTP and SIGQUIT: what they do without us, on a terminal as it was.
 extern "C" void on_leaving(int number) {
@@ -64,6 +67,7 @@ extern "C" void on_leaving(int number) {
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &ours);
     write_to_terminal(marks_pastes);
     editing = was_disturbed = true;
+    wake_input();
   }
   errno = reason;
 }
