@@ -155,6 +155,8 @@ class WhileARunGoesOn(JobTest):
         self.assertIn("a command is needed: list, status, add,", self.run_program("job", expect=2).stderr)
         self.assertIn("no such file", self.job("add", run, self.path / "none.yaml", expect=2).stderr.lower())
         self.assertEqual(list(self.listed(run)), ["plain"])
+        while self.listed(run)["plain"]["status"] != "finished":
+            time.sleep(0.05)
         self.told(run, request="drain")
         self.assertEqual(process.wait(LIMIT_S), 0)
         self.assertNotIn("job_changes", json.loads((run / "run.json").read_text()))
