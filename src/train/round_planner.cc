@@ -54,13 +54,16 @@ const RoundPlanner::Job& RoundPlanner::job_of(const TrainingJob& job) {
   return own;
 }
 
-const RoundPlanner::Answer& RoundPlanner::plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy) {
+const RoundPlanner::Answer& RoundPlanner::plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy,
+                                                 const Parallel& parallel) {
+  int64_t stages = 1;
+  for (const ReplicaDegrees& replica : parallel.replicas) stages = std::max(stages, replica.pipeline);
   std::vector<int32_t> indices;
   for (const TrainingJob* job : resident) indices.push_back(job->index());
-  const Key key{std::move(indices), policy.token_budget, policy.recompute};
+  const Key key{std::move(indices), policy.token_budget, policy.recompute, stages};
   const auto found = known_.find(key);
   if (found != known_.end()) return found->second;
-  return known_.emplace(key, answer(resident, policy)).first->second;
+  return known_.emplace(key, answer(resident, policy, stages)).first->second;
 }
 
 void RoundPlanner::correct(const WorkCorrections& corrections) {
@@ -69,8 +72,8 @@ void RoundPlanner::correct(const WorkCorrections& corrections) {
   known_.clear();
 }
 
-RoundPlanner::Answer RoundPlanner::answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy) {
-  RoundJobs jobs{.model = model_, .jobs = {}, .labelled_shares = {}, .policy = policy, .machine = costs_.machine, .corrections = corrections_};
+RoundPlanner::Answer RoundPlanner::answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy, int64_t stages) {
+  RoundJobs jobs{.model = model_, .jobs = {}, .labelled_shares = {}, .policy = policy, .machine = costs_.machine, .stages = stages, .corrections = corrections_};
   for (const TrainingJob* job : resident) {
     const Job& own = job_of(*job);
     JobShape& shape = jobs.jobs.emplace_back(own.shape);

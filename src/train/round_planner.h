@@ -7,6 +7,7 @@
 #include <tuple>
 #include <vector>
 
+#include "jobs/parallel.h"
 #include "plan/fusion/round_tasks.h"
 #include "train/device_costs.h"
 #include "train/planned_round.h"
@@ -21,7 +22,7 @@ struct FollowedTasks {
   std::string file;   ///< the plan's, for reports
 };
 
-/// Asks the planner which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule and corrections is
+/// Asks the planner which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule, stages and corrections is
 /// asked for once; jobs' lengths and shapes do not change during a run.
 class RoundPlanner {
  public:
@@ -31,9 +32,10 @@ class RoundPlanner {
     HybridTasks tasks;   ///< jobs by their index in the run
     PlannedRound round;  ///< without cause and round
   };
-  /// `resident`: at least one, ascending. Followed tasks are taken as far as their jobs are resident; a job that stands in none,
+  /// `resident`: at least one, ascending. parallel: how ranks divide the model;
+  /// rounds are priced for the longest of its pipelines. Followed tasks are taken as far as their jobs are resident; a job that stands in none,
   /// which came later, is one by itself.
-  const Answer& plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy);
+  const Answer& plan(std::span<TrainingJob* const> resident, const PackingPolicy& policy, const Parallel& parallel);
 
   /// What is asked for from now on goes by these.
   void correct(const WorkCorrections& corrections);
@@ -45,14 +47,14 @@ class RoundPlanner {
     double labelled_share = 1;
   };
   const Job& job_of(const TrainingJob& job);
-  Answer answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy);
+  Answer answer(std::span<TrainingJob* const> resident, const PackingPolicy& policy, int64_t stages);
 
   ModelConfig model_;
   DeviceCosts costs_;
   std::optional<FollowedTasks> followed_;
   WorkCorrections corrections_;
   std::map<int32_t, Job> jobs_;  ///< by index
-  using Key = std::tuple<std::vector<int32_t>, int64_t, bool>;
+  using Key = std::tuple<std::vector<int32_t>, int64_t, bool, int64_t>;
   std::map<Key, Answer> known_;
 };
 

@@ -86,7 +86,7 @@ std::optional<RoundsAhead> Trainer::plan_ahead(const std::map<int32_t, int64_t>&
     count = std::min(count, each->steps_at_once(ahead_of(each->index())));
   }
   PackingPolicy policy = options_.policy;
-  if (policy.sharing == Sharing::hybrid) policy.hybrid_tasks = planner_.plan(resident, policy).tasks;
+  if (policy.sharing == Sharing::hybrid) policy.hybrid_tasks = planner_.plan(resident, policy, options_.parallel).tasks;
   RoundsAhead result{.plans = {}, .exchanges = std::move(exchanges), .planner_changes = rank_planner_->changes(), .runs = {}};
   std::vector<JobRound> rounds;
   for (int64_t round = 0; round < count; ++round) {

@@ -13,7 +13,7 @@ PackingPolicy Trainer::round_policy() {
   PackingPolicy policy = options_.policy;
   if (policy.sharing != Sharing::hybrid) return policy;
   const std::vector<TrainingJob*> resident = running_jobs();
-  const RoundPlanner::Answer& answer = planner_.plan(resident, policy);
+  const RoundPlanner::Answer& answer = planner_.plan(resident, policy, options_.parallel);
   std::vector<int32_t> jobs;
   for (const TrainingJob* job : resident) jobs.push_back(job->index());
   if (jobs != planned_jobs_ || policy != planned_policy_ || answer.tasks != planned_tasks_) {

@@ -77,6 +77,57 @@ TEST(RoundTasks, KeepShortRowsFromBeingPaddedToLongOnes) {
   EXPECT_EQ(choose_round_tasks(round).taken().name, "all jobs fused") << "without pads nothing speaks against it";
 }
 
+/// LoRAPP fills the pipeline with other tasks' microbatches: one task alone leaves most of its stages idle (ML-19).
+TEST(RoundTasks, InAPipelineStayApartAsFarAsItsStagesNeedThem) {
+  const ModelConfig model = smollm2_135m();
+  std::vector<JobShape> jobs;
+  for (int32_t j = 0; j < 8; ++j) jobs.push_back(round_job(model, j, 1, {8}));
+  RoundJobs round = round_of(jobs);
+  EXPECT_EQ(choose_round_tasks(round).taken().name, "all jobs fused");
+  round.stages = 4;
+  const ChosenRoundTasks chosen = choose_round_tasks(round);
+  const RoundTasks& fused = named(chosen, "all jobs fused");
+  EXPECT_EQ(chosen.taken().tasks.size(), 4u) << "as many as there are stages, of short rows that are cheaper together";
+  for (const std::vector<int32_t>& task : chosen.taken().tasks) EXPECT_EQ(task.size(), 2u);
+  EXPECT_DOUBLE_EQ(fused.busy, 0.25);
+  EXPECT_GT(chosen.taken().busy, 0.9);
+  EXPECT_THAT(chosen.reason, HasSubstr("of the time in place of 25%"));
+}
+
+/// Full microbatches gain nothing together, and eight tasks' own ways through the stages are hidden behind the others' work.
+TEST(RoundTasks, InAPipelineOfFullMicrobatchesAreNoSlowerThanEachByItself) {
+  const ModelConfig model = smollm2_135m();
+  std::vector<JobShape> jobs;
+  for (int32_t j = 0; j < 8; ++j) jobs.push_back(round_job(model, j, 4, {512}));
+  RoundJobs round = round_of(jobs);
+  round.stages = 4;
+  const ChosenRoundTasks chosen = choose_round_tasks(round);
+  EXPECT_LE(chosen.taken().seconds, (1 + 1e-9) * named(chosen, "each job by itself").seconds);
+  EXPECT_NEAR(chosen.taken().busy, 1, 1e-9);
+}
+
+/// The closed form by hand, and every alternative no shorter than what is taken.
+TEST(RoundTasks, InAPipelineTakeTheWorkOfAllStagesOrTheLongestTasksOwnWay) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RoundJobs round = random_round_jobs(seed, 7);
+    round.stages = 2 + static_cast<int64_t>(seed % 4);
+    RoundCost cost(round);
+    const ChosenRoundTasks chosen = choose_round_tasks(round);
+    for (const RoundTasks& each : chosen.alternatives) {
+      double work = 0, longest = 0;
+      for (const std::vector<int32_t>& task : each.tasks) {
+        const TaskCost& own = cost.task(task);
+        work += own.seconds;
+        const double stages = static_cast<double>(round.stages), microbatches = static_cast<double>(own.microbatches);
+        longest = std::max(longest, own.seconds * (1 + (stages - 1) / microbatches));
+      }
+      const double expected = cost.fixed_seconds() + std::max(work, longest) / static_cast<double>(round.stages);
+      EXPECT_NEAR(each.seconds, expected, 1e-9 * expected) << seed << " " << each.name;
+      EXPECT_GE(each.seconds, (1 - least_gain) * chosen.taken().seconds) << seed << " " << each.name;
+    }
+  }
+}
+
 TEST(RoundTasks, OfOneJobAreThatJob) {
   const ModelConfig model = smollm2_135m();
   const ChosenRoundTasks chosen = choose_round_tasks(round_of({round_job(model, 0, 4, {30})}));

@@ -197,9 +197,9 @@ TEST(RefittedPlans, FuseJobsWhoseCallsTurnOutToBeDear) {
   costs.machine.device.memory_bandwidth = 1e18;
   RoundPlanner planner(small_config(), costs);
   const PackingPolicy policy{.layer_count = small_config().layer_count};
-  EXPECT_EQ(planner.plan(resident, policy).tasks.size(), 2u);
+  EXPECT_EQ(planner.plan(resident, policy, Parallel{}).tasks.size(), 2u);
   planner.correct({.forward = {.per_call_s = 1, .scale = 2}, .backward = {}, .step = {}});
-  const RoundPlanner::Answer& answer = planner.plan(resident, policy);
+  const RoundPlanner::Answer& answer = planner.plan(resident, policy, Parallel{});
   EXPECT_EQ(answer.tasks.size(), 1u);
   EXPECT_THAT(answer.round.costs, ::testing::HasSubstr("refitted to measured times"));
   EXPECT_GT(answer.round.taken().seconds, 1);

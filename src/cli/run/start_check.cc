@@ -61,7 +61,7 @@ std::optional<PlannedRound> plan_of_all(const std::vector<std::unique_ptr<Traini
   if (policy.sharing != Sharing::hybrid) return std::nullopt;
   std::vector<TrainingJob*> all;
   for (const auto& job : jobs) all.push_back(job.get());
-  PlannedRound round = planner.plan(all, policy).round;
+  PlannedRound round = planner.plan(all, policy, parallel_of(inputs.jobs_file.run)).round;
   round.cause = "all jobs together";
   return round;
 }

@@ -23,6 +23,7 @@ struct RoundJobs {
   std::vector<double> labelled_shares;  ///< per job, [0, 1]: of its tokens; empty: all tokens are labelled
   PackingPolicy policy;                 ///< sharing, layer_count and hybrid_tasks are not read
   StageMachine machine;
+  int64_t stages = 1;                   ///< of the pipeline that tasks go through; RoundCost prices whole tasks and does not read it
   WorkCorrections corrections;          ///< by what was measured
 };
 

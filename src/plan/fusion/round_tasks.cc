@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/counted.h"
@@ -15,18 +16,38 @@ namespace {
 constexpr double nothing = 5e-4;    // of a round's time: no difference in words
 constexpr size_t most_groups = 12;  // that runs are made of: fuse_jobs asks for the cost of every run
 
-RoundTasks priced(RoundCost& cost, HybridTasks tasks, const std::string& name) {
-  RoundTasks result{.name = name, .seconds = cost.fixed_seconds()};
+/// What tasks that pass through a pipeline together take; on one stage the sum (round_tasks.h).
+class PipelineTime {
+ public:
+  explicit PipelineTime(int64_t stages) : stages_(static_cast<double>(stages)) {}
+
+  void add(const TaskCost& task) {
+    work_s_ += task.seconds;
+    const double microbatch_s = task.seconds / static_cast<double>(task.microbatches);
+    longest_s_ = std::max(longest_s_, task.seconds + (stages_ - 1) * microbatch_s);
+  }
+  double seconds() const { return std::max(work_s_, longest_s_) / stages_; }
+  double busy() const { return work_s_ < longest_s_ ? work_s_ / longest_s_ : 1; }
+
+ private:
+  double stages_, work_s_ = 0, longest_s_ = 0;
+};
+
+RoundTasks priced(RoundCost& cost, int64_t stages, HybridTasks tasks, const std::string& name) {
+  RoundTasks result{.name = name};
+  PipelineTime time(stages);
   for (std::vector<int32_t>& task : tasks) std::sort(task.begin(), task.end());
   std::sort(tasks.begin(), tasks.end());  // so that sums of equal tasks are equal
   for (const std::vector<int32_t>& task : tasks) {
     const TaskCost& of_task = cost.task(task);
-    result.seconds += of_task.seconds;
+    time.add(of_task);
     result.microbatches += of_task.microbatches;
     result.tokens += of_task.tokens;
     result.pads += of_task.pads;
     result.backward_layers += of_task.backward_layers;
   }
+  result.seconds = cost.fixed_seconds() + time.seconds();
+  result.busy = time.busy();
   result.tasks = std::move(tasks);
   return result;
 }
@@ -48,6 +69,8 @@ struct Group {
   int64_t layer = 0;
 };
 
+bool is_before(const Group& a, const Group& b) { return std::pair(a.layer, a.tokens) < std::pair(b.layer, b.tokens); }
+
 /// One group per job, or, of many, groups of neighbours in the order that runs are made in, of about equal tokens.
 std::vector<Group> groups_of(const std::vector<JobShape>& jobs, bool by_layer) {
   std::vector<Group> single;
@@ -57,9 +80,7 @@ std::vector<Group> groups_of(const std::vector<JobShape>& jobs, bool by_layer) {
     all_tokens += single.back().tokens;
   }
   if (single.size() <= most_groups) return single;
-  std::stable_sort(single.begin(), single.end(), [](const Group& a, const Group& b) {
-    return std::pair(a.layer, a.tokens) < std::pair(b.layer, b.tokens);
-  });
+  std::stable_sort(single.begin(), single.end(), is_before);
   std::vector<Group> groups;
   int64_t before = 0;
   size_t last_share = most_groups;
@@ -78,8 +99,30 @@ std::vector<Group> groups_of(const std::vector<JobShape>& jobs, bool by_layer) {
   return groups;
 }
 
+/// Of every way to cut the groups, in their order by layer and tokens, into runs: the one that is through a pipeline first.
+HybridTasks best_pipelined_runs(const RoundJobs& round, RoundCost& cost, std::vector<Group> groups) {
+  std::stable_sort(groups.begin(), groups.end(), is_before);
+  HybridTasks best;
+  double best_s = std::numeric_limits<double>::infinity();
+  for (uint32_t cuts = 0; cuts < (uint32_t{1} << (groups.size() - 1)); ++cuts) {  // bit g: between groups g and g + 1
+    HybridTasks tasks(1);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (g > 0 && (cuts >> (g - 1) & 1) != 0) tasks.emplace_back();
+      tasks.back().insert(tasks.back().end(), groups[g].jobs.begin(), groups[g].jobs.end());
+    }
+    PipelineTime time(round.stages);
+    for (const std::vector<int32_t>& task : tasks) time.add(cost.task(task));
+    if (time.seconds() < best_s) {
+      best_s = time.seconds();
+      best = std::move(tasks);
+    }
+  }
+  return best;
+}
+
 HybridTasks best_runs(const RoundJobs& round, RoundCost& cost, bool by_layer) {
   const std::vector<Group> groups = groups_of(round.jobs, by_layer);
+  if (round.stages > 1) return best_pipelined_runs(round, cost, groups);
   const auto jobs_of = [&](std::span<const int32_t> places) {
     std::vector<int32_t> jobs;
     for (const int32_t place : places) {
@@ -112,6 +155,9 @@ std::string why_shorter(const RoundTasks& taken, const RoundTasks& other) {
     causes.push_back(fmt::format("{} in place of {}", counted(taken.microbatches, "microbatch", "microbatches"), other.microbatches));
   }
   if (taken.pads < other.pads) causes.push_back(fmt::format("{} in place of {}", counted(taken.pads, "pad"), other.pads));
+  if (taken.busy > other.busy + nothing) {
+    causes.push_back(fmt::format("stages busy {:.0f}% of the time in place of {:.0f}%", 100 * taken.busy, 100 * other.busy));
+  }
   if (taken.backward_layers < other.backward_layers) {
     causes.push_back(fmt::format(
         "{:.1f}% less backward below a job's own adapters",
@@ -143,6 +189,7 @@ std::string reason_of(const ChosenRoundTasks& chosen) {
 }  // namespace
 
 ChosenRoundTasks choose_round_tasks(const RoundJobs& round) {
+  COTUNE_CHECK(round.stages >= 1, "{} stages", round.stages);
   RoundCost cost(round);
   std::vector<int32_t> all(round.jobs.size());
   std::iota(all.begin(), all.end(), 0);
@@ -154,11 +201,11 @@ ChosenRoundTasks choose_round_tasks(const RoundJobs& round) {
                                       [&](const RoundTasks& other) { return other.tasks == each.tasks; });
     if (!is_known) result.alternatives.push_back(std::move(each));
   };
-  add(priced(cost, {all}, all.size() == 1 ? "one job" : "all jobs fused"));
-  add(priced(cost, apart, "each job by itself"));
+  add(priced(cost, round.stages, {all}, all.size() == 1 ? "one job" : "all jobs fused"));
+  add(priced(cost, round.stages, apart, "each job by itself"));
   if (all.size() > 2) {
-    RoundTasks by_tokens = priced(cost, best_runs(round, cost, false), "planned");
-    RoundTasks by_layer = priced(cost, best_runs(round, cost, true), "planned");
+    RoundTasks by_tokens = priced(cost, round.stages, best_runs(round, cost, false), "planned");
+    RoundTasks by_layer = priced(cost, round.stages, best_runs(round, cost, true), "planned");
     add(by_layer.seconds < by_tokens.seconds ? std::move(by_layer) : std::move(by_tokens));
   }
   for (size_t i = 1; i < result.alternatives.size(); ++i) {
@@ -172,7 +219,7 @@ ChosenRoundTasks choose_round_tasks(const RoundJobs& round) {
 
 RoundTasks predict_round_tasks(const RoundJobs& round, const HybridTasks& tasks, const std::string& name) {
   RoundCost cost(round);
-  return priced(cost, tasks, name);
+  return priced(cost, round.stages, tasks, name);
 }
 
 }  // namespace cotune

@@ -1,5 +1,5 @@
-/// Which jobs share microbatches on one rank: hybrid tasks by the predicted time of a round (MuxTune §3.3; MX-8, MX-9),
-/// with what was not taken and why. What `cotune train --sharing hybrid` asks whenever its jobs change.
+/// Which jobs share microbatches, on one rank or in a pipeline: hybrid tasks by the predicted time of a round (MuxTune §3.3;
+/// MX-8, MX-9; with LoRAPP ML-19), with what was not taken and why. What `cotune train --sharing hybrid` asks whenever its jobs change.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace cotune {
 struct RoundTasks {
   std::string name;    ///< `planned`, `all jobs fused`, `each job by itself`, `one job`, or what the caller calls it
   HybridTasks tasks;   ///< places in RoundJobs::jobs, ascending in a task
-  double seconds = 0;  ///< predicted, of a round
+  double seconds = 0;  ///< predicted, of a round: choose_round_tasks
+  double busy = 1;     ///< share of it that the stages compute, (0, 1]; 1 on one rank
   int64_t microbatches = 0;  ///< of a round
   int64_t tokens = 0;        ///< that go through the model, pads included
   int64_t pads = 0;
@@ -36,8 +37,17 @@ inline constexpr double least_gain = 0.01;
 
 /// fuse_jobs over runs of the jobs ordered by tokens, and by the lowest adapted layer, then tokens (a microbatch goes
 /// backward down to its lowest adapter, so a job adapted high up pays for a neighbour adapted lower down); beside them
-/// all jobs fused and each by itself. On one rank times add up, so fuse_jobs finds the best of all splits into runs. Of
-/// more than 12 jobs neighbours in the order are fused beforehand into 12 groups of about equal tokens. Pure.
+/// all jobs fused and each by itself. Of more than 12 jobs neighbours in the order are fused beforehand into 12 groups of about
+/// equal tokens. Pure.
+///
+/// A task t of w_t seconds in m_t microbatches takes, in a pipeline of S stages of about equal work, which tasks fill together and
+/// in which a job's next step waits for its last (mLoRA §3.2, steady state)
+///
+///     round = fixed + max(Σ_t w_t, max_t w_t (1 + (S − 1) / m_t)) / S
+///
+/// the stages' work, or the longest task's own way through them. S = 1: Σ w, times add up, and fuse_jobs finds the best split
+/// into runs; S > 1: every split into runs is compared. Steps that few tasks cut into more microbatches afterwards
+/// (PackingPolicy::least_microbatches) are not foreseen.
 ChosenRoundTasks choose_round_tasks(const RoundJobs& round);
 
 /// What tasks that were made otherwise are predicted to take. `tasks`: each job once.
