@@ -33,6 +33,9 @@ class PipelineTime {
   double stages_, work_s_ = 0, longest_s_ = 0;
 };
 
+/// By more than predictions cannot tell.
+bool is_shorter(const RoundTasks& one, const RoundTasks& other) { return one.seconds < (1 - least_gain) * other.seconds; }
+
 RoundTasks priced(RoundCost& cost, int64_t stages, HybridTasks tasks, const std::string& name) {
   RoundTasks result{.name = name};
   PipelineTime time(stages);
@@ -209,9 +212,13 @@ ChosenRoundTasks choose_round_tasks(const RoundJobs& round) {
     add(by_layer.seconds < by_tokens.seconds ? std::move(by_layer) : std::move(by_tokens));
   }
   for (size_t i = 1; i < result.alternatives.size(); ++i) {
-    const double seconds = result.alternatives[i].seconds;
-    const bool gains = seconds < (1 - least_gain) * result.alternatives.front().seconds;
-    if (gains && seconds < result.taken().seconds) result.chosen = i;
+    const RoundTasks& each = result.alternatives[i];
+    if (is_shorter(each, result.alternatives.front()) && each.seconds < result.taken().seconds) result.chosen = i;
+  }
+  for (size_t i = 1; round.stages > 1 && i < result.alternatives.size(); ++i) {
+    const RoundTasks& each = result.alternatives[i];
+    const bool is_apart = each.tasks.size() == all.size();
+    if (is_apart && is_shorter(each, result.alternatives.front()) && !is_shorter(result.taken(), each)) result.chosen = i;
   }
   result.reason = reason_of(result);
   return result;

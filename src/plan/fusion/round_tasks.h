@@ -32,7 +32,8 @@ struct ChosenRoundTasks {
   bool operator==(const ChosenRoundTasks&) const = default;
 };
 
-/// Splits are taken for gains that predictions can tell: `all jobs fused` stays unless another is this much shorter.
+/// Gains that predictions can tell: `all jobs fused` stays unless another is this much shorter, and in a pipeline `each job by
+/// itself`, which fills it best, comes before other splits that are not this much shorter than it.
 inline constexpr double least_gain = 0.01;
 
 /// fuse_jobs over runs of the jobs ordered by tokens, and by the lowest adapted layer, then tokens (a microbatch goes
