@@ -86,6 +86,12 @@ JOBS = {
     "llama3/all_linear_linear": dict(
         adapter=dict(r=2, alpha=8, target_modules=LINEAR), b_zero=False, rows=(6, 10, 80, 0.5),
         train=dict(batch_size=2, learning_rate=3e-3, lr_scheduler="linear", warmup_steps=5, weight_decay=0.01)),
+    "llama2/all_linear_linear": dict(
+        adapter=dict(r=3, alpha=6, target_modules=LINEAR), b_zero=True, rows=(9, 3, 60, 0.5),
+        train=dict(batch_size=3, learning_rate=5e-3, lr_scheduler="linear", warmup_steps=2, max_grad_norm=1.0)),
+    "mistral/all_linear_rslora": dict(
+        adapter=dict(r=4, alpha=4, use_rslora=True, target_modules=LINEAR), b_zero=False, rows=(8, 6, 50, 1.0),
+        train=dict(batch_size=4, learning_rate=4e-3, weight_decay=0.02, lr_scheduler="cosine")),
 }
 
 

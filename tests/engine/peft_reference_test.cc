@@ -136,7 +136,7 @@ TEST_P(PeftReference, FiftyStepsInF32FollowPeft) {
   RecordProperty("worst_weight_change", fmt::format("{:.2e}", worst));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, PeftReference, ::testing::Values("smollm2", "llama3", "qwen2"));
+INSTANTIATE_TEST_SUITE_P(Families, PeftReference, ::testing::Values("smollm2", "llama2", "llama3", "mistral", "qwen2"));
 
 }  // namespace
 }  // namespace cotune::testing
