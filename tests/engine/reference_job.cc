@@ -147,9 +147,12 @@ TrainedRound train_round(Interpreter& interpreter, const std::vector<const Refer
   return result;
 }
 
+double largest_difference(const at::Tensor& ours, const at::Tensor& reference) {
+  return (ours.to(at::kCPU, at::kDouble) - reference.to(at::kDouble)).abs().max().item<double>();
+}
+
 double relative_difference(const at::Tensor& ours, const at::Tensor& reference) {
-  const at::Tensor a = ours.to(at::kCPU, at::kDouble), b = reference.to(at::kDouble);
-  return (a - b).abs().max().item<double>() / std::max(1e-300, b.abs().max().item<double>());
+  return largest_difference(ours, reference) / std::max(1e-300, reference.abs().max().item<double>());
 }
 
 at::Tensor read_tensor(const fs::path& path, const std::string& name) {

@@ -46,7 +46,9 @@ struct TrainedRound {
 TrainedRound train_round(Interpreter& interpreter, const std::vector<const ReferenceJob*>& jobs,
                          const std::vector<Adapter*>& adapters, int64_t step, PackingPolicy policy);
 
-/// max |a − b| / max |b| of a parameter's values (or gradients) against a tensor of a reference file.
+/// max |ours − reference| of logits, of a parameter's values or of its gradients.
+double largest_difference(const at::Tensor& ours, const at::Tensor& reference);
+/// The same over max |reference|.
 double relative_difference(const at::Tensor& ours, const at::Tensor& reference);
 /// A tensor of a safetensors file, f64.
 at::Tensor read_tensor(const std::filesystem::path& file, const std::string& name);

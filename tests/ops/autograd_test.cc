@@ -146,6 +146,12 @@ TEST(OperatorBackward, OfRotationIsAutograds) {
     const at::Tensor plain = at::cat(parts, 1);
     EXPECT_LE(relative_error(y, plain.detach()), autograd_limit);
     EXPECT_LE(relative_error(ours, autograd_gradient(plain, d, leaf)), autograd_limit);
+    const auto rotated = [&] {
+      at::Tensor turned = x.clone();
+      rotate_in_place(turned, positions, table, 2, 6, 1);
+      return weighted_sum(turned, d);
+    };
+    EXPECT_LE(relative_error(ours, numeric_gradient(x, rotated)), difference_limit);
   }
 }
 
@@ -182,7 +188,26 @@ const std::vector<Jobs> ragged_jobs = {
     {{{0, 4}, {4, 4}, {6, 11}}, {3, 2, 7}, 12},                       // a job without tokens, rows of no job
 };
 
+double scale_of(size_t job) { return 0.5 + static_cast<double>(job); }
+
+/// The frozen product of x and every job's s x Aᵀ B, whose factors are made of the values as they are now.
+at::Tensor with_low_rank_jobs(const FrozenProduct& product, const at::Tensor& x, const Jobs& jobs, const std::vector<at::Tensor>& a_values,
+                              const std::vector<at::Tensor>& b_values) {
+  std::vector<std::unique_ptr<LowRankFactor>> a_factors, b_factors;
+  std::vector<ShrinkGroup> groups;
+  for (size_t job = 0; job < jobs.rows.size(); ++job) {
+    a_factors.push_back(make_low_rank_factor(a_values[job], at::kDouble));
+    b_factors.push_back(make_low_rank_factor(b_values[job], at::kDouble));
+    groups.push_back({jobs.rows[job], a_factors[job].get(), scale_of(job), {}});
+  }
+  shrink(x, groups);
+  std::vector<LowRankTerm> terms;
+  for (size_t job = 0; job < jobs.rows.size(); ++job) terms.push_back({jobs.rows[job], 0, groups[job].s, b_factors[job].get()});
+  return product.forward(x, {.terms = &terms});
+}
+
 TEST(OperatorBackward, OfAFrozenProductWithLowRankJobsIsAutograds) {
+  constexpr double low_rank_limit = 1e-5;  // of gradients to some hundreds
   for (const Jobs& jobs : ragged_jobs) {
     for (const bool bias : {false, true}) {
       for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {5, 3}, {8, 11}}) {
@@ -194,15 +219,17 @@ TEST(OperatorBackward, OfAFrozenProductWithLowRankJobsIsAutograds) {
         const at::Tensor x_leaf = leaf_of(x);
         at::Tensor plain = at::mm(x_leaf, exact(weight).t());
         if (bias) plain = plain + exact(b);
-        std::vector<at::Tensor> a_leaves, b_leaves;
+        std::vector<at::Tensor> a_values, b_values, a_leaves, b_leaves;
         std::vector<std::unique_ptr<LowRankFactor>> a_factors, b_factors;
         std::vector<ShrinkGroup> forward, backward;
         for (size_t job = 0; job < jobs.rows.size(); ++job) {
-          a_leaves.push_back(leaf_of(random_tensor({jobs.ranks[job], in}, 10 + job, at::kDouble)));
-          b_leaves.push_back(leaf_of(random_tensor({jobs.ranks[job], out}, 20 + job, at::kDouble)));
-          a_factors.push_back(make_low_rank_factor(on_device(a_leaves[job].detach()), at::kDouble));
-          b_factors.push_back(make_low_rank_factor(on_device(b_leaves[job].detach()), at::kDouble));
-          const double scale = 0.5 + static_cast<double>(job);
+          a_values.push_back(random_tensor({jobs.ranks[job], in}, 10 + job, at::kDouble));
+          b_values.push_back(random_tensor({jobs.ranks[job], out}, 20 + job, at::kDouble));
+          a_leaves.push_back(leaf_of(a_values[job]));
+          b_leaves.push_back(leaf_of(b_values[job]));
+          a_factors.push_back(make_low_rank_factor(a_values[job], at::kDouble));
+          b_factors.push_back(make_low_rank_factor(b_values[job], at::kDouble));
+          const double scale = scale_of(job);
           forward.push_back({jobs.rows[job], a_factors[job].get(), scale, {}});
           backward.push_back({jobs.rows[job], b_factors[job].get(), scale, {}});
           const at::Tensor low =
@@ -219,7 +246,8 @@ TEST(OperatorBackward, OfAFrozenProductWithLowRankJobsIsAutograds) {
         }
         EXPECT_LE(relative_error(product->forward(x, {.terms = &terms}), plain.detach()), autograd_limit);
         (plain * exact(d)).sum().backward();
-        EXPECT_LE(relative_error(product->backward(d, {.terms = &input_terms}), x_leaf.grad()), autograd_limit);
+        const at::Tensor dx = product->backward(d, {.terms = &input_terms});
+        EXPECT_LE(relative_error(dx, x_leaf.grad()), autograd_limit);
         for (size_t job = 0; job < jobs.rows.size(); ++job) {
           at::Tensor a_gradient = at::zeros(a_leaves[job].sizes(), x.options()),
                      b_gradient = at::zeros(b_leaves[job].sizes(), x.options());
@@ -227,7 +255,14 @@ TEST(OperatorBackward, OfAFrozenProductWithLowRankJobsIsAutograds) {
           accumulate_gradients(d, {{jobs.rows[job], forward[job].s, b_gradient}});
           EXPECT_LE(relative_error(a_gradient + 1, a_leaves[job].grad() + 1), autograd_limit) << "job " << job;
           EXPECT_LE(relative_error(b_gradient + 1, b_leaves[job].grad() + 1), autograd_limit) << "job " << job;
+          if (out == 3) {
+            const auto moved = [&] { return weighted_sum(with_low_rank_jobs(*product, x, jobs, a_values, b_values), d); };
+            EXPECT_LE(largest_difference(a_gradient, numeric_gradient(a_values[job], moved)), low_rank_limit) << "job " << job;
+            EXPECT_LE(largest_difference(b_gradient, numeric_gradient(b_values[job], moved)), low_rank_limit) << "job " << job;
+          }
         }
+        const auto moved = [&] { return weighted_sum(with_low_rank_jobs(*product, x, jobs, a_values, b_values), d); };
+        EXPECT_LE(largest_difference(dx, numeric_gradient(x, moved)), low_rank_limit);
       }
     }
   }
@@ -257,6 +292,13 @@ TEST(OperatorBackward, OfSparseDeltasIsAutograds) {
         EXPECT_LE(relative_error(y, plain.detach()), autograd_limit);
         EXPECT_LE(relative_error(dx, x_leaf.grad()), autograd_limit);
         EXPECT_LE(relative_error(dv, v_leaf.grad()), autograd_limit);
+        const auto moved = [&] {
+          at::Tensor result = at::zeros({tokens, out}, x.options());
+          add_sparse_deltas({{&delta, values, {0, tokens}}}, x, result);
+          return weighted_sum(result, d);
+        };
+        EXPECT_LE(relative_error(dx, numeric_gradient(x, moved)), difference_limit);
+        EXPECT_LE(relative_error(dv, numeric_gradient(values, moved)), difference_limit);
       }
     }
   }
@@ -286,6 +328,8 @@ TEST(OperatorBackward, OfDropoutReplaysItsMask) {
         const at::Tensor leaf = leaf_of(x);
         EXPECT_LE(largest_difference(y, factors * exact(x)), autograd_limit);
         EXPECT_LE(largest_difference(dx, autograd_gradient(leaf * factors, d, leaf)), autograd_limit);
+        const auto moved = [&] { return weighted_sum(apply_dropout({{mask, {0, rows}}}, coordinates, x), d); };
+        EXPECT_LE(largest_difference(dx, numeric_gradient(x, moved)), difference_limit);
       }
     }
   }
