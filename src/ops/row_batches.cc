@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "ops/aten_products.h"
+
 namespace cotune {
 namespace {
 
@@ -85,9 +87,9 @@ at::Tensor batched_product(const at::Tensor& a, const at::Tensor& b) {
     return batched_product(a.expand({2, a.size(1), a.size(2)}), twice).narrow(0, 0, 1);
   }
   const int64_t over = a.size(2) % product_block;
-  if (!a.is_cpu() || a.scalar_type() != at::kBFloat16 || over == 0) return at::bmm(a, b);
+  if (!a.is_cpu() || a.scalar_type() != at::kBFloat16 || over == 0) return aten_batched_product(a, b);
   const int64_t lacking = product_block - over;
-  return at::bmm(at::constant_pad_nd(a, {0, lacking}), at::constant_pad_nd(b, {0, 0, 0, lacking}));
+  return aten_batched_product(at::constant_pad_nd(a, {0, lacking}), at::constant_pad_nd(b, {0, 0, 0, lacking}));
 }
 
 at::Tensor row_sums(const at::Tensor& matrices) {

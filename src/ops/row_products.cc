@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "ops/aten_products.h"
+
 namespace cotune {
 namespace {
 
@@ -32,7 +34,7 @@ at::Tensor separated(const at::Tensor& a) {
 
 at::Tensor row_product(const at::Tensor& a, const at::Tensor& b, const at::Tensor& bias) {
   const at::Tensor rows = separated(a);
-  const at::Tensor product = bias.defined() ? at::addmm(bias, rows, b) : at::mm(rows, b);
+  const at::Tensor product = aten_product(rows, b, bias);
   return rows.size(0) > a.size(0) ? product.narrow(0, 0, a.size(0)).clone() : product;
 }
 

@@ -272,7 +272,7 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
   }
   per_token += of_methods;
   if (facts.packed) return tokens * per_token;
-  const int64_t own = facts.gpu_kernels ? gpu_kernel_bytes(config, jobs, tokens, facts) : 0;
+  const int64_t own = facts.gpu_kernels ? gpu_kernel_bytes(config, jobs, tokens, facts) : facts.product_block_bytes;
   if (config.head_dim % 8 == 0 && config.head_dim <= facts.widest_flash_head) return 3 * tokens * per_token + own;
   const int64_t longest = longest_row(jobs);
   return 3 * tokens * per_token + own + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;
