@@ -75,19 +75,18 @@ KindCosts::Part KindCosts::part_of(int32_t kind, int64_t row_tokens) const {
   const auto count = static_cast<double>(instance_.microbatches);
   const double rows = static_cast<double>(job.rows) / count;
   return {.tokens = std::ceil(rows * static_cast<double>(row_tokens) - 1e-9),
-          .labelled = static_cast<double>(microbatch_tokens(kind)),
           .pairs = rows * static_cast<double>(row_tokens) * static_cast<double>(row_tokens + 1) / 2};
 }
 
 KindCosts::AffineCost KindCosts::affine(const StageShape& stage, const Operator& op) const {
-  const auto cost = [&](int64_t tokens, int64_t labelled, int64_t pairs) {
-    return operator_cost(instance_.model, stage, op, counts_of(tokens, labelled, pairs), instance_.machine.element_size());
+  const auto cost = [&](int64_t tokens, int64_t pairs) {
+    return operator_cost(instance_.model, stage, op, counts_of(tokens, tokens, pairs), instance_.machine.element_size());
   };
   constexpr int64_t step = 4096;
-  const OperatorCost none = cost(0, 0, 0), tokens = cost(step, 0, 0), labelled = cost(0, step, 0), pairs = cost(0, 0, step);
+  const OperatorCost none = cost(0, 0), tokens = cost(step, 0), pairs = cost(0, step);
   const auto slopes = [&](auto value) {
     const auto slope = [&](const OperatorCost& at) { return (value(at) - value(none)) / static_cast<double>(step); };
-    return std::array<double, 4>{value(none), slope(tokens), slope(labelled), slope(pairs)};
+    return std::array<double, 3>{value(none), slope(tokens), slope(pairs)};
   };
   return {slopes([](const OperatorCost& at) { return at.flops; }), slopes([](const OperatorCost& at) { return at.bytes_moved; }), 0};
 }
@@ -143,9 +142,9 @@ std::vector<KindCosts::StageOperator> KindCosts::stage_list(const StageShape& st
   return list;
 }
 
-double KindCosts::seconds(const AffineCost& cost, double tokens, double labelled, double pairs) const {
-  const double flops = cost.flops[0] + cost.flops[1] * tokens + cost.flops[2] * labelled + cost.flops[3] * pairs;
-  const double bytes = cost.bytes[0] + cost.bytes[1] * tokens + cost.bytes[2] * labelled + cost.bytes[3] * pairs;
+double KindCosts::seconds(const AffineCost& cost, double tokens, double pairs) const {
+  const double flops = cost.flops[0] + cost.flops[1] * tokens + cost.flops[2] * pairs;
+  const double bytes = cost.bytes[0] + cost.bytes[1] * tokens + cost.bytes[2] * pairs;
   return std::max(flops * flop_s_, bytes * byte_s_);
 }
 
@@ -154,14 +153,14 @@ double KindCosts::list_seconds(const std::vector<StageOperator>& list, std::span
   double total = 0;
   for (const StageOperator& op : list) {
     double here = 0;
-    if (op.has_base) here += std::max(op.base.launch_s, seconds(op.base, sum.tokens, sum.labelled, sum.pairs));
+    if (op.has_base) here += std::max(op.base.launch_s, seconds(op.base, sum.tokens, sum.pairs));
     if (!op.adapter.empty()) {
       double slowest = 0, work = 0;
       for (size_t i = 0; i < counts.size(); ++i) {
         const auto kind = static_cast<size_t>(counts[i].first);
         if (!op.adapts[kind]) continue;
         const AffineCost& cost = op.adapter[kind];
-        const double full_use = seconds(cost, parts[i].tokens, 0, 0);
+        const double full_use = seconds(cost, parts[i].tokens, 0);
         slowest = std::max(slowest, std::max(full_use, cost.launch_s));
         work += counts[i].second * full_use;
       }
@@ -187,7 +186,6 @@ FusedCost KindCosts::fused(std::span<const int32_t> kinds) const {
     const int64_t row = instance_.layout == Layout::padded ? longest : kinds_[static_cast<size_t>(kind)].tokens;
     const Part part = parts.emplace_back(part_of(kind, row));
     sum.tokens += count * part.tokens;
-    sum.labelled += count * part.labelled;
     sum.pairs += count * part.pairs;
     projections |= projections_[static_cast<size_t>(kind)];
   }
@@ -207,7 +205,7 @@ FusedCost KindCosts::fused(std::span<const int32_t> kinds) const {
       kept += count * parts[i].tokens * stage.kept_per_token[static_cast<size_t>(kind)];
     }
     each.cost.kept_bytes = static_cast<int64_t>(std::ceil(kept));
-    const double logits = std::min(sum.labelled, static_cast<double>(logit_rows)) / static_cast<double>(logit_rows);
+    const double logits = std::min(sum.tokens, static_cast<double>(logit_rows)) / static_cast<double>(logit_rows);
     each.workspace = static_cast<int64_t>(std::ceil(sum.tokens * stage.workspace_per_token + logits * stage.workspace_fixed));
   }
   FusedCost cost;

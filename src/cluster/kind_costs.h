@@ -22,8 +22,8 @@ class KindCosts {
   int64_t microbatch_tokens(int32_t kind) const;
 
   /// One microbatch of these jobs fused, given by their kinds in any order, with repetitions: equal to what stage_seconds
-  /// and stage_memory say of it, to rounding. Rows are labelled throughout; under Layout::padded they are as long as the
-  /// longest, and the pads are not labelled.
+  /// and stage_memory say of it, to rounding. Every row enters the head; under Layout::padded rows are as long as the
+  /// longest, and so do the pads.
   FusedCost fused(std::span<const int32_t> kinds) const;
 
   /// For admission: weights and logits; of each job adapter, gradients, moments, the activations of S − s microbatches on
@@ -31,11 +31,11 @@ class KindCosts {
   const InstanceMemory& memory() const { return memory_; }
 
  private:
-  /// A cost that is affine in tokens, labelled tokens and pairs of queries and keys: seconds = the larger of both rates,
+  /// A cost that is affine in tokens, which all enter the head, and pairs of queries and keys: seconds = the larger of both rates,
   /// no less than the launches.
   struct AffineCost {
-    std::array<double, 4> flops{};  // constant, per token, per labelled token, per pair
-    std::array<double, 4> bytes{};
+    std::array<double, 3> flops{};  // constant, per token, per pair
+    std::array<double, 3> bytes{};
     double launch_s = 0;
   };
   /// An operator of a stage, as many times as it is there.
@@ -58,13 +58,13 @@ class KindCosts {
     double workspace_fixed = 0;             // logits
   };
   struct Part {  // of one job in a microbatch
-    double tokens = 0, labelled = 0, pairs = 0;
+    double tokens = 0, pairs = 0;
   };
 
   Part part_of(int32_t kind, int64_t row_tokens) const;
   std::vector<StageOperator> stage_list(const StageShape& stage, uint32_t projections, Direction direction) const;
   AffineCost affine(const StageShape& stage, const Operator& op) const;
-  double seconds(const AffineCost& cost, double tokens, double labelled, double pairs) const;
+  double seconds(const AffineCost& cost, double tokens, double pairs) const;
   double list_seconds(const std::vector<StageOperator>& list, std::span<const std::pair<int32_t, int32_t>> counts,
                       std::span<const Part> parts, const Part& sum) const;
   void find_memory();

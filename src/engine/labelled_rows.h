@@ -9,7 +9,7 @@
 
 namespace cotune {
 
-/// Per microbatch of the plan: how many of its rows predict a learned token and so enter the head. rounds: those of its
+/// Per microbatch of the plan: how many of its rows predict a learned token (pads enter the head, too: count_microbatch). rounds: those of its
 /// batches, by job and step, among others.
 std::vector<int64_t> labelled_rows(const StepPlan& plan, std::span<const JobRound> rounds);
 

@@ -22,25 +22,37 @@ at::Tensor to_tensor(const std::vector<T>& values, at::ScalarType dtype, at::Dev
 
 /// The rows of the microbatch one by one, as they are filled in.
 struct Rows {
-  std::vector<int64_t> tokens, example_keys, labelled_rows;
+  std::vector<int64_t> tokens, example_keys, scored_rows;
   std::vector<int32_t> positions, labels;
   std::vector<double> scales;
 };
 
-void add_segment(Rows& rows, const Segment& segment, const BatchRow& row, double scale) {
-  for (int64_t i = 0; i < segment.length + segment.pad; ++i) {
-    const int64_t position = segment.position + i;
-    const bool real = i < segment.length;
+void add_row(Rows& rows, int32_t token, int64_t position, uint64_t key) {
+  rows.tokens.push_back(token);
+  rows.positions.push_back(static_cast<int32_t>(position));
+  rows.example_keys.push_back(static_cast<int64_t>(key));
+}
+
+/// The next row to be added enters the head.
+void score_next_row(Rows& rows, int32_t label, double scale) {
+  rows.scored_rows.push_back(static_cast<int64_t>(rows.tokens.size()));
+  rows.labels.push_back(label);
+  rows.scales.push_back(scale);
+}
+
+void add_real_rows(Rows& rows, const Segment& segment, const BatchRow& row, double scale) {
+  for (int64_t position = segment.position; position < segment.position + segment.length; ++position) {
     const auto next = static_cast<size_t>(position + 1);
-    if (real && next < row.tokens.size() && row.learned[next] != 0) {
-      rows.labelled_rows.push_back(static_cast<int64_t>(rows.tokens.size()));
-      rows.labels.push_back(row.tokens[next]);
-      rows.scales.push_back(scale);
-    }
-    rows.tokens.push_back(real ? row.tokens[static_cast<size_t>(position)] : 0);
-    // A pad repeats the last position, so that it never lies beyond the model's context.
-    rows.positions.push_back(static_cast<int32_t>(real ? position : segment.position + segment.length - 1));
-    rows.example_keys.push_back(static_cast<int64_t>(row.key));
+    if (next < row.tokens.size() && row.learned[next] != 0) score_next_row(rows, row.tokens[next], scale);
+    add_row(rows, row.tokens[static_cast<size_t>(position)], position, row.key);
+  }
+}
+
+/// Pads go through every operator, the head too. They repeat the last position, so that they never lie beyond the model's context.
+void add_pads(Rows& rows, const Segment& segment, const BatchRow& row) {
+  for (int64_t i = 0; i < segment.pad; ++i) {
+    score_next_row(rows, 0, 0);
+    add_row(rows, 0, segment.position + segment.length - 1, row.key);
   }
 }
 
@@ -89,13 +101,13 @@ RowRange within(const RowRange& rows, const RowRange& slice) {
 }
 
 TokenSlices slices_of(const Rows& rows, const std::vector<JobRows>& jobs, const TensorShard& shard) {
-  TokenSlices slices{.tokens = token_slices(static_cast<int64_t>(rows.tokens.size()), shard.count), .labelled = {}, .job_rows = {}};
+  TokenSlices slices{.tokens = token_slices(static_cast<int64_t>(rows.tokens.size()), shard.count), .scored = {}, .job_rows = {}};
   for (const int64_t begin : slices.tokens) {
-    slices.labelled.push_back(std::ranges::lower_bound(rows.labelled_rows, begin) - rows.labelled_rows.begin());
+    slices.scored.push_back(std::ranges::lower_bound(rows.scored_rows, begin) - rows.scored_rows.begin());
   }
   const auto own = static_cast<size_t>(shard.index);
   slices.own = {slices.tokens[own], slices.tokens[own + 1]};
-  slices.own_labelled = {slices.labelled[own], slices.labelled[own + 1]};
+  slices.own_scored = {slices.scored[own], slices.scored[own + 1]};
   for (const JobRows& job : jobs) {
     JobRows& here = slices.job_rows.emplace_back(job);
     here.rows = within(job.rows, slices.own);
@@ -140,22 +152,27 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
   for (const Atom& atom : microbatch.atoms) {
     JobRound* round = rounds.at(atom.job);
     const auto first_row = static_cast<int64_t>(rows.tokens.size());
-    const auto first_label = static_cast<int64_t>(rows.labels.size());
     if (state.jobs.empty() || state.jobs.back() != round) {
       state.jobs.push_back(round);
       state.job_rows.push_back({{first_row, first_row}, {}, round->dropout_key, round->purpose != RoundPurpose::evaluate});
     }
     const double scale = 1.0 / static_cast<double>(std::max<int64_t>(1, round->labelled_tokens));
+    const auto scored_count = [&rows] { return static_cast<int64_t>(rows.labels.size()); };
+    std::vector<RowRange> spans{{scored_count(), scored_count()}};
     for (const Segment& segment : atom.segments) {
-      add_segment(rows, segment, round->batch->rows[static_cast<size_t>(segment.row)], scale);
+      const BatchRow& row = round->batch->rows[static_cast<size_t>(segment.row)];
+      if (layout != Layout::ragged) spans.push_back({scored_count(), scored_count()});
+      add_real_rows(rows, segment, row, scale);
+      spans.back().end = scored_count();
       state.label_rows.resize(rows.labels.size(), {round, segment.row});
+      add_pads(rows, segment, row);
+      state.label_rows.resize(rows.labels.size(), {nullptr, segment.row});
     }
+    for (const RowRange& span : spans) state.loss_spans.push_back({state.jobs.size() - 1, span.begin, span.end});
     JobRows& job = state.job_rows.back();
     job.rows.end = static_cast<int64_t>(rows.tokens.size());
     const std::vector<RowRange> runs = runs_of(atom, first_row, layout);
     job.atoms.insert(job.atoms.begin(), runs.begin(), runs.end());
-    const auto end_label = static_cast<int64_t>(rows.labels.size());
-    state.loss_spans.push_back({state.jobs.size() - 1, first_label, end_label});
   }
   std::reverse(state.loss_spans.begin(), state.loss_spans.end());
   for (const RowPart& part : row_parts(microbatch)) {
@@ -171,7 +188,7 @@ MicrobatchState make_microbatch_state(const Microbatch& microbatch, Layout layou
   state.tokens = to_tensor(rows.tokens, at::kLong, device);
   state.positions = to_tensor(rows.positions, at::kInt, device);
   state.example_keys = to_tensor(rows.example_keys, at::kLong, device);
-  state.labelled_rows = to_tensor(rows.labelled_rows, at::kLong, device);
+  state.scored_rows = to_tensor(rows.scored_rows, at::kLong, device);
   state.labels = to_tensor(rows.labels, at::kInt, device);
   state.row_scale = to_tensor(rows.scales, at::kDouble, device).to(accumulation_dtype(compute));
   state.layers.resize(static_cast<size_t>(layers.end));

@@ -45,8 +45,8 @@ using ChainCaches = std::map<std::tuple<int32_t, int64_t, int32_t>, std::shared_
 /// The tokens of a microbatch that each rank of a group has between products.
 struct TokenSlices {
   std::vector<int64_t> tokens;    ///< where each rank's begin, and behind them where the last one's end
-  std::vector<int64_t> labelled;  ///< the same of the labelled rows
-  RowRange own, own_labelled;
+  std::vector<int64_t> scored;    ///< the same of the scored rows
+  RowRange own, own_scored;
   std::vector<JobRows> job_rows;  ///< of each job: its rows here, counted from the slice's first
 };
 
@@ -60,17 +60,17 @@ struct MicrobatchState {
   at::Tensor segment_begins;          ///< int32 [segments + 1]: where each begins and the last one ends; undefined on the CPU
   std::vector<std::shared_ptr<ChainLayers>> segment_chains;  ///< per segment; nullptr: a whole row
 
-  at::Tensor labelled_rows;           ///< int64 [labelled]: rows that predict a learned token
-  at::Tensor labels;                  ///< int32 [labelled]
-  at::Tensor row_scale;               ///< accumulation dtype [labelled]: 1 / labelled tokens of the job's batch
-  std::vector<std::pair<JobRound*, int32_t>> label_rows;  ///< per label: its job and row of the batch
+  at::Tensor scored_rows;             ///< int64 [scored]: rows that predict a learned token, and pads, which count for nothing
+  at::Tensor labels;                  ///< int32 [scored]; of a pad 0
+  at::Tensor row_scale;               ///< accumulation dtype [scored]: 1 / labelled tokens of the job's batch; of a pad 0
+  std::vector<std::pair<JobRound*, int32_t>> label_rows;  ///< per scored row: its job and row of the batch; of a pad nullptr
   struct LossSpan {
     size_t job;                       ///< index into jobs
-    int64_t begin, end;               ///< of labelled rows; one span per atom, in descending atom order within a job
+    int64_t begin, end;               ///< of scored rows, no pads; in layout ragged one per atom, else per segment; last first
   };
   std::vector<LossSpan> loss_spans;
-  at::Tensor losses;                  ///< accumulation dtype [labelled]: by the head, unscaled
-  at::Tensor wrong;                   ///< bool [labelled]: by loss_head, where the first choice is another token
+  at::Tensor losses;                  ///< accumulation dtype [scored]: by the head, unscaled
+  at::Tensor wrong;                   ///< bool [scored]: by loss_head, where the first choice is another token
 
   MicrobatchCounts counts;            ///< where the device is emulated: what times depend on
   std::vector<LayerRecord> layers;    ///< by the layers' own indices; those below the stage stay empty

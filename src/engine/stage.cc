@@ -236,7 +236,7 @@ std::vector<AttentionSegment> Stage::segments_of(const MicrobatchState& state, i
   return segments;
 }
 
-/// Every rank scores all labelled rows, and goes on with the gradients of its own.
+/// Every rank scores all rows that are scored, and goes on with the gradients of its own.
 HeadShard Stage::head_shard(const MicrobatchState& state) const {
   const TensorShard& shard = backbone_->shard();
   return {.index = shard.index,
@@ -244,7 +244,7 @@ HeadShard Stage::head_shard(const MicrobatchState& state) const {
           .first_token = backbone_->vocabulary().begin,
           .all_reduce = [this](at::Tensor& values) { group_->all_reduce(values); },
           .sum_gradients = [this, &state](const at::Tensor& partial) {
-            return state.slices ? group_->finish(group_->start_scattered_sum(partial, state.slices->labelled)) : group_->sum(partial);
+            return state.slices ? group_->finish(group_->start_scattered_sum(partial, state.slices->scored)) : group_->sum(partial);
           }};
 }
 
@@ -252,15 +252,15 @@ void Stage::run_head(MicrobatchState& state, bool want_gradient) {
   const MemoryScope scope(MemoryKind::logits);
   if (want_gradient) state.d_hidden = at::zeros_like(state.final_hidden);
   if (state.labels.size(0) == 0) return;
-  at::Tensor own_rows = state.labelled_rows;
+  at::Tensor own_rows = state.scored_rows;
   if (state.slices) {
-    const RowRange& own = state.slices->own_labelled;
+    const RowRange& own = state.slices->own_scored;
     own_rows = own_rows.narrow(0, own.begin, own.count()) - state.slices->own.begin;
   }
   const at::Tensor rows = state.final_hidden.index_select(0, own_rows);
   at::Tensor inverse_rms;
   at::Tensor normed = rms_norm(rows, backbone_->final_norm(), backbone_->config().rms_norm_epsilon, inverse_rms);
-  if (state.slices) normed = group_->finish(group_->start_gather(normed, state.slices->labelled));
+  if (state.slices) normed = group_->finish(group_->start_gather(normed, state.slices->scored));
   const HeadResult result =
       shape_.tensor_parallel == 1
           ? cross_entropy_head(normed, state.labels, state.row_scale, backbone_->head(), want_gradient, head_workspace_bytes_)

@@ -71,8 +71,11 @@ void UnreadResults::read(const ReadTensor& read_tensor) {
     value += head.losses.size(0);
     if (!head.wrong.defined()) continue;
     for (const auto& [round, row] : head.rows) {
-      round->row_loss_sums[static_cast<size_t>(row)] += *loss++;
-      if (*value++ != 0) round->row_predicted[static_cast<size_t>(row)] = 0;
+      const double row_loss = *loss++;
+      const bool is_wrong = *value++ != 0;
+      if (round == nullptr) continue;  // a pad
+      round->row_loss_sums[static_cast<size_t>(row)] += row_loss;
+      if (is_wrong) round->row_predicted[static_cast<size_t>(row)] = 0;
     }
   }
   for (const Step& step : steps_) {

@@ -19,7 +19,7 @@ struct Segment {
   int32_t row = 0;         ///< index of the example in its job's batch
   int64_t position = 0;    ///< tokens of the row before this segment
   int64_t length = 0;      ///< real tokens
-  int64_t pad = 0;         ///< pad tokens that follow them (layouts padded and chunked); computed, never labelled
+  int64_t pad = 0;         ///< pad tokens that follow them (layouts padded and chunked); computed, in the head too, never learned from
   int64_t row_length = 0;  ///< real tokens of the whole row
   bool operator==(const Segment&) const = default;
 };

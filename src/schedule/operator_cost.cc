@@ -226,6 +226,7 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
   for (const RowPart& part : row_parts(microbatch)) {
     const int64_t n = part.length + part.pad;
     counts.tokens += n;
+    counts.labelled += part.pad;
     counts.attention_pairs += n * part.position + n * (n + 1) / 2;
     ++counts.row_parts;
     if (part.job >= static_cast<int32_t>(counts.job_tokens.size())) {

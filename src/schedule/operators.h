@@ -11,7 +11,7 @@
 /// and the like). Where the input gradient of X is not needed (X is the lowest adapted operator of the lowest adapted
 /// layer), X_proj_backward is absent and the X_adapter_gradient makes it itself, and for down also the product's input
 /// (swiglu again); it has `without_input_gradient` set.
-/// The head (final norm, logits, cross-entropy and their backward, labelled rows only) is the first operator of the
+/// The head (final norm, logits, cross-entropy and their backward, labelled rows and pads only) is the first operator of the
 /// backward list, so that no logits live between forward and backward; evaluation ends with loss_head instead.
 #pragma once
 
@@ -90,7 +90,7 @@ StageShape whole_model(const ModelConfig& config);
 /// What the sizes of a microbatch are to its operators.
 struct MicrobatchCounts {
   int64_t tokens = 0;            ///< rows of the activations, pads included
-  int64_t labelled = 0;          ///< rows that enter the head
+  int64_t labelled = 0;          ///< rows that enter the head: those that predict a learned token, and pads
   int64_t attention_pairs = 0;   ///< Σ over row parts of (query, key) pairs under the causal mask, pads included
   std::vector<int64_t> job_tokens;  ///< rows per job, indexed by job
   int64_t row_parts = 0;         ///< runs of tokens of one row: what attention is computed over
@@ -98,7 +98,7 @@ struct MicrobatchCounts {
   bool operator==(const MicrobatchCounts&) const = default;
 };
 
-/// Counts of a microbatch. A row part of n tokens (with pads) after p earlier ones has n·p + n·(n+1)/2 pairs.
+/// Counts of a microbatch. A row part of n tokens (with pads) after p earlier ones has n·p + n·(n+1)/2 pairs. labelled: without pads.
 MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled);
 
 /// Costs from first principles. T tokens of the microbatch, n of one job; sizes divided by the tensor-parallel degree on

@@ -12,7 +12,7 @@ namespace cotune {
 /// A step with all that its cost depends on.
 struct PlannedStep {
   StepPlan plan;
-  std::vector<int64_t> labelled;       ///< per microbatch: rows that enter the head
+  std::vector<int64_t> labelled;       ///< per microbatch: rows that predict a learned token
   std::vector<AdapterShape> adapters;  ///< of every job of the plan
 };
 

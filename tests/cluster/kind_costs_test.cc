@@ -29,23 +29,31 @@ JobMix random_mix(uint64_t seed, const std::vector<JobKind>& kinds, uint64_t mos
 void expect_near(double found, double wanted, const std::string& what) { EXPECT_NEAR(found, wanted, 1e-9 * wanted) << what; }
 
 TEST(KindCosts, AreThoseOfStageSecondsAndStageMemory) {
-  for (const auto& [tensor_parallel, stages] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {1, 4}, {2, 2}}) {
-    const InstanceSpec instance = instance_of(tensor_parallel, stages);
+  struct Case {
+    int64_t tensor_parallel, stages;
+    Layout layout;
+  };
+  for (const Case& each : {Case{1, 1, Layout::ragged}, Case{1, 4, Layout::ragged}, Case{2, 2, Layout::ragged}, Case{1, 4, Layout::padded}}) {
+    InstanceSpec instance = instance_of(each.tensor_parallel, each.stages);
+    instance.layout = each.layout;
     const KindCosts costs(instance, every_kind);
-    const std::vector<StageShape> shapes = even_stages(instance.model, stages, tensor_parallel);
+    const std::vector<StageShape> shapes = even_stages(instance.model, each.stages, each.tensor_parallel);
     for (uint64_t seed = 0; seed < 12; ++seed) {
       const std::vector<int32_t> kinds = random_mix(seed, every_kind, 6).kinds();
+      int64_t longest = 0;
+      for (const int32_t kind : kinds) longest = std::max(longest, every_kind[static_cast<size_t>(kind)].tokens);
       MicrobatchCounts counts;
       std::vector<AdapterShape> adapters;
       double pairs = 0;
       for (size_t j = 0; j < kinds.size(); ++j) {
         const JobKind& kind = every_kind[static_cast<size_t>(kinds[j])];
-        counts.job_tokens.push_back(costs.microbatch_tokens(kinds[j]));
+        const int64_t row = each.layout == Layout::padded ? longest : kind.tokens;
+        counts.job_tokens.push_back((kind.rows * row + instance.microbatches - 1) / instance.microbatches);
         counts.tokens += counts.job_tokens.back();
-        pairs += static_cast<double>(kind.rows * kind.tokens * (kind.tokens + 1)) / 2 / static_cast<double>(instance.microbatches);
+        pairs += static_cast<double>(kind.rows * row * (row + 1)) / 2 / static_cast<double>(instance.microbatches);
         for (const AdapterShape& adapter : adapter_shapes(kind, static_cast<int32_t>(j), instance.model)) adapters.push_back(adapter);
       }
-      counts.labelled = counts.tokens;
+      counts.labelled = counts.tokens;  // pads enter the head too
       counts.attention_pairs = static_cast<int64_t>(pairs);
       const FusedCost cost = costs.fused(kinds);
       EXPECT_EQ(cost.message_bytes, counts.tokens * instance.model.hidden_size * 2);
