@@ -1,5 +1,5 @@
-/// Optimiser steps on f32 parameters, one fused pass each, and the reductions that gradient clipping needs.
-/// No result depends on the number of threads.
+/// Optimiser steps on f32 parameters, one fused pass each, and the reduction that gradient clipping needs. On every processor: on
+/// vectors under f32_isa() other than none, else one element at a time. No result depends on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,5 @@ bool sgd_step(const SgdSettings& settings, int64_t step, float gradient_multipli
 
 /// Σ gradient² in f64, in an order that depends on count alone. Infinite or NaN exactly when some element is.
 double sum_of_squares(const float* gradient, int64_t count);
-
-/// Whether no element is infinite or NaN.
-bool all_finite(const float* values, int64_t count);
 
 }  // namespace cotune::kernels
