@@ -175,7 +175,7 @@ struct RunSpec {
   std::string device = "auto";         ///< auto | cpu | cuda | emulated:FILE (emulated_file.h)
   std::string memory = "auto";         ///< `8GiB`, `60%` of what is free, or auto (80%)
   int64_t token_budget = 1024;         ///< tokens of one microbatch
-  int64_t chunk_size = 64;             ///< layout chunked
+  int64_t chunk_size = 64;             ///< layout chunked; may be chunk_size_as_found (jobs/found_chunk_size.h)
   int64_t threads = 0;                 ///< 0: one per core
   Sharing sharing = Sharing::hybrid;
   Layout layout = Layout::ragged;

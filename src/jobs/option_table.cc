@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "jobs/enum_names.h"
+#include "jobs/found_chunk_size.h"
 #include "jobs/parallel.h"
 
 namespace cotune {
@@ -49,6 +50,11 @@ constexpr int64_t most_steps = 1'000'000'000;
 Accepted of_type(OptionType type) { return {.type = type}; }
 Accepted whole(int64_t low, int64_t high) {
   return {.type = OptionType::whole, .low = static_cast<double>(low), .high = static_cast<double>(high)};
+}
+Accepted whole_or_auto(int64_t low, int64_t high) {
+  Accepted accepted = whole(low, high);
+  accepted.may_be_auto = true;
+  return accepted;
 }
 Accepted at_least(double low) { return {.type = OptionType::number, .low = low}; }
 Accepted above(double low, double high = no_bound) {
@@ -257,6 +263,23 @@ Condition random_weights() {
           }};
 }
 
+/// `auto` is chunk_size_as_found.
+Option chunk_size() {
+  Option option = describe(Section::run, "chunk_size", whole_or_auto(1, most_tokens),
+                           "Tokens of a chunk. `auto`: the greatest power of two that divides the longest row of every job that the run starts "
+                           "with, at most `token_budget`, at least 64.",
+                           {.condition = layout_is(Layout::chunked)});
+  option.get = [](const OptionTarget& target) -> OptionValue {
+    if (target.run->chunk_size == chunk_size_as_found) return std::string("auto");
+    return target.run->chunk_size;
+  };
+  option.set = [](const OptionTarget& target, const OptionValue& value) {
+    const auto* number = std::get_if<int64_t>(&value);
+    target.run->chunk_size = number != nullptr ? *number : chunk_size_as_found;
+  };
+  return option;
+}
+
 #define COTUNE_FIELD(member) [](const OptionTarget& target) -> auto& { return target.member; }
 
 void add_model(std::vector<Option>& table) {
@@ -334,8 +357,7 @@ void add_run(std::vector<Option>& table) {
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));
   table.push_back(field(Section::run, "layout", COTUNE_FIELD(run->layout), choice_of<Layout>(),
                         "How rows of different length stand in a microbatch."));
-  table.push_back(field(Section::run, "chunk_size", COTUNE_FIELD(run->chunk_size), whole(1, most_tokens),
-                        "Tokens of a chunk.", {.condition = layout_is(Layout::chunked)}));
+  table.push_back(chunk_size());
   table.push_back(field(Section::run, "recompute", COTUNE_FIELD(run->recompute), choice_of<Recompute>(),
                         "Compute activations again in the backward pass instead of keeping them."));
   table.push_back(field(Section::run, "stay", COTUNE_FIELD(run->stay), of_type(OptionType::boolean),

@@ -66,6 +66,7 @@ struct Accepted {
   bool high_open = false;
   std::vector<std::string> choices;
   std::vector<std::pair<std::string, std::string>> choice_aliases;  ///< other spelling → choice
+  bool may_be_auto = false;      ///< a whole number; `auto` is one, too, and then the value is that text
   bool may_be_emulated = false;  ///< `emulated:FILE` is a choice, too (emulated_file.h)
   bool may_be_hub_name = false;  ///< a path that does not exist may be the name of a repository in the Hugging Face cache (hub_cache.h)
 };

@@ -114,7 +114,9 @@ class ValueReader {
         if (text == "true" || text == "True" || text == "TRUE") return OptionValue(true);
         if (text == "false" || text == "False" || text == "FALSE") return OptionValue(false);
         return unacceptable(node);
-      case OptionType::whole: return read_number<int64_t>(node);
+      case OptionType::whole:
+        if (option_.accepted.may_be_auto && text == "auto") return OptionValue(text);
+        return read_number<int64_t>(node);
       case OptionType::seed: return read_number<uint64_t>(node);
       case OptionType::number: return read_number<double>(node);
       case OptionType::choice: return read_choice(node);
@@ -320,7 +322,7 @@ std::string accepted_text(const Option& option) {
     case OptionType::choice:
       return fmt::format("one of {}{}", fmt::join(accepted.choices, ", "), accepted.may_be_emulated ? ", emulated:FILE" : "");
     case OptionType::boolean: return "true or false";
-    case OptionType::whole: return range_text(accepted, "a whole number");
+    case OptionType::whole: return range_text(accepted, "a whole number") + (accepted.may_be_auto ? ", or auto" : "");
     case OptionType::seed: return fmt::format("a whole number from {} to 18446744073709551615", accepted.low_open ? 1 : 0);
     case OptionType::number: return range_text(accepted, "a number");
     case OptionType::modules: return "a list of module names, `all-linear` or one regular expression";

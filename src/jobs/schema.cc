@@ -71,7 +71,9 @@ Json value_schema(const Option& option) {
       return {{"anyOf", {{{"enum", choices}}, {{"type", "string"}, {"pattern", "^emulated:."}}}}};
     }
     case OptionType::boolean: return {{"type", "boolean"}};
-    case OptionType::whole: return number_schema(accepted, true);
+    case OptionType::whole:
+      if (accepted.may_be_auto) return {{"anyOf", {number_schema(accepted, true), {{"enum", {"auto"}}}}}};
+      return number_schema(accepted, true);
     case OptionType::seed:
       return {{"type", "integer"}, {"minimum", 0}, {"maximum", std::numeric_limits<uint64_t>::max()}};
     case OptionType::number: return number_schema(accepted, false);

@@ -63,6 +63,12 @@ class Plan(ProgramTest):
         self.assertEqual([plan["sharing"], plan["chunk_size"]], ["batch-all", 64])
         self.assertEqual({replica["token_budget"] for replica in plan["replicas"]}, {2048})
 
+    def test_finds_the_chunk_size_that_training_would_find(self):
+        jobs = JOBS + "run: {token_budget: 1024, layout: chunked, chunk_size: auto}\n"
+        size = lambda text: json.loads(self.plan("--json", jobs=text).stdout)["plan"]["chunk_size"]
+        self.assertEqual(size(jobs), 64)
+        self.assertEqual(size(jobs.replace("[20, 30, 60]", "[20, 512]").replace("{100: 5, 900: 1}", "{100: 5, 768: 1}")), 256)
+
     def test_takes_the_memory_that_training_would_take_here(self):
         path = self.write("plan-jobs.yaml", JOBS)
         text = self.run_program("plan", path).stdout

@@ -106,6 +106,8 @@ class TrainPlan(Check):
         self.assertIn("chunk_size: 32", record["configuration"])
         # What the plan decides may be given only as the plan has it.
         self.run_program("train", jobs, "--plan", plan, "--check", "--layout", "chunked", "--chunk-size", "32")
+        found = self.run_program("train", jobs, "--plan", plan, "--check", "--layout", "chunked", "--chunk-size", "auto")
+        self.assertNotIn("run.chunk_size", found.stderr)  # it is the plan's
         errors = self.refused(jobs, "--plan", plan, "--token-budget", "512", "--sharing", "hybrid", "--output-dir", self.path / "other")
         self.assertIn(f"--token-budget: is 512, but {plan}, which this run is to follow, has 300: leave one of the two out", errors)
         self.assertIn(f"--sharing: is hybrid, but {plan}, which this run is to follow, has temporal", errors)

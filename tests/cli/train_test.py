@@ -108,6 +108,19 @@ class CommandLine(ProgramTest):
         self.assertIn("`chunk_size` belongs to layout chunked; this run's layout is ragged", errors)
         self.run_program("train", jobs, "--check", "--chunk-size", "32", "--layout", "chunked")
 
+    def test_an_automatic_chunk_size_is_found_once_told_and_recorded(self):
+        jobs = self.jobs_file(steps=1, jobs=["plain", "bottleneck"])
+        chunked = ("--layout", "chunked", "--chunk-size")
+        told = "run.chunk_size: 64, by the longest rows of 2 jobs\n"
+        self.assertIn(told, self.run_program("train", jobs, "--check", *chunked, "auto").stderr)
+        self.assertIn(told, self.run_program("train", jobs, *chunked, "auto", "--output-dir", self.path / "auto").stderr)
+        self.assertIn("chunk_size: 64", json.loads((self.path / "auto/run.json").read_text())["configuration"])
+        # A run that goes on keeps what it has, whatever the rule says of the jobs that there are by then.
+        self.run_program("train", jobs, *chunked, "32", "--output-dir", self.path / "other")
+        resumed = self.run_program("train", jobs, *chunked, "auto", "--output-dir", self.path / "other", "--resume")
+        self.assertNotIn("run.chunk_size", resumed.stderr)
+        self.assertIn("chunk_size: 32", json.loads((self.path / "other/run.json").read_text())["configuration"])
+
     def test_a_folder_whose_name_is_not_utf8_is_as_good_as_any(self):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
         run = os.fsencode(self.path) + b"/run\xff"

@@ -109,7 +109,9 @@ class RandomSpecs {
       case OptionType::parallel: return std::string("auto");  // degrees go with a number of ranks
       case OptionType::choice: return accepted.choices[below(accepted.choices.size())];
       case OptionType::boolean: return below(2) == 1;
-      case OptionType::whole: return whole(accepted);
+      case OptionType::whole:
+        if (accepted.may_be_auto && below(3) == 0) return std::string("auto");
+        return whole(accepted);
       case OptionType::seed: return mix64(key_ ^ next_++);
       case OptionType::number: return number(accepted);
       case OptionType::modules: return modules();

@@ -9,8 +9,10 @@
 #include "cli/inputs/unread_overrides.h"
 #include "cli/planning/planned_jobs.h"
 #include "cli/planning/profile_fingerprint.h"
+#include "jobs/found_chunk_size.h"
 #include "plan/plan_json.h"
 #include "plan/shapes/cluster_file.h"
+#include "schedule/chunk_size.h"
 
 namespace cotune {
 namespace {
@@ -34,6 +36,14 @@ std::string planned_dtype(const PlanningSources& sources, const ModelSpec& model
     if (!group.device.flops.contains("bfloat16")) return "float32";
   }
   return "bfloat16";
+}
+
+/// As `cotune train` finds it for these jobs.
+int64_t planned_chunk_size(const RunSpec& run, const std::vector<JobShape>& jobs) {
+  if (run.chunk_size != chunk_size_as_found) return run.chunk_size;
+  std::vector<int64_t> longest;
+  for (const JobShape& job : jobs) longest.push_back(job.lengths.longest());
+  return chunk_size_for(longest, run.token_budget);
 }
 
 std::unique_ptr<PlanProfile> profile_for(const PlanningSources& sources, const ModelSpec& model, const ModelConfig& config,
@@ -76,7 +86,7 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   setup.jobs = std::move(planned.jobs);
   PlanOptions& options = setup.options;
   options.layout = setup.jobs_file.run.layout;
-  options.chunk_size = setup.jobs_file.run.chunk_size;
+  options.chunk_size = planned_chunk_size(setup.jobs_file.run, setup.jobs);
   options.recompute = setup.jobs_file.run.recompute;
   options.dtype = planned_dtype(sources, model, setup.cluster);
   const std::string name = sources.cluster.empty() ? "this machine" : sources.cluster;

@@ -25,6 +25,7 @@ bool agrees(const Option& option, const OptionValue& given, const OptionValue& o
   const auto* text = std::get_if<std::string>(&given);
   const auto* own = std::get_if<std::string>(&of_run);
   if (path == "model.dtype") return *text == "auto";
+  if (path == "run.chunk_size") return text != nullptr;  // auto: what the run has found
   if (path == "model.path") return !own->empty() && is_same_place(*text, *own);
   if (path == "run.output_dir") return is_same_place(working_directory / *text, *own);
   return false;

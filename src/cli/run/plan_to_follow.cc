@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "jobs/enum_names.h"
+#include "jobs/found_chunk_size.h"
 #include "jobs/parallel.h"
 #include "plan/followed_plan.h"
 #include "plan/plan_json.h"
@@ -71,7 +72,9 @@ std::optional<FollowedRun> follow_plan(const Plan& planned, const std::string& n
   contradictions.check("run.sharing", run.sharing, plan.sharing);
   contradictions.check("run.layout", run.layout, plan.layout);
   contradictions.check("run.token_budget", run.token_budget, plan.token_budget());
-  if (plan.layout == Layout::chunked) contradictions.check("run.chunk_size", run.chunk_size, plan.chunk_size);
+  if (plan.layout == Layout::chunked && run.chunk_size != chunk_size_as_found) {
+    contradictions.check("run.chunk_size", run.chunk_size, plan.chunk_size);
+  }
   if (plan.recompute == Recompute::always) contradictions.check("run.recompute", run.recompute, plan.recompute);
   if (mistakes.size() > before) return std::nullopt;
   run.ranks = parallel.ranks();

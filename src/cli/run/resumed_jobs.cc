@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "jobs/found_chunk_size.h"
 
 namespace cotune {
 
@@ -12,6 +13,8 @@ void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes) {
   if (!std::filesystem::exists(file, unknown)) return;  // there is no run to resume
   try {
     RunRecord record = RunRecord::from_json(read_file(file), file.string());
+    RunSpec& run = reading.jobs_file.run;
+    if (run.chunk_size == chunk_size_as_found) run.chunk_size = record.configuration.run.chunk_size;
     std::vector<JobSpec>& jobs = reading.jobs_file.jobs;
     for (JobSpec& job : record.configuration.jobs) {
       const bool is_there = std::any_of(jobs.begin(), jobs.end(), [&](const JobSpec& each) { return each.name == job.name; });

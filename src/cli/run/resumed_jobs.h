@@ -13,7 +13,8 @@
 namespace cotune {
 
 /// Of the run in the output folder, where there is one: adds to the jobs file the jobs that were added and that it does not
-/// have, as run.json has them, and gives jobs the priorities that were asked for. What is wrong in run.json goes to `mistakes`.
+/// have, as run.json has them, and gives jobs the priorities that were asked for. Where the chunk size is auto, it is the one that the run
+/// found at its start. What is wrong in run.json goes to `mistakes`.
 void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes);
 
 /// Cancelled jobs stay cancelled. Paused ones stay paused as long as the run has anything else to do, or stays for further jobs

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/counted.h"
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "cli/inputs/backbone_parts.h"
@@ -36,11 +37,13 @@
 #include "engine/backbone.h"
 #include "engine/rank_leader.h"
 #include "jobs/emulated_file.h"
+#include "jobs/found_chunk_size.h"
 #include "jobs/jobs_file.h"
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "schedule/chunk_size.h"
 #include "train/emulated_times.h"
 #include "train/metrics_file.h"
 #include "train/run_folder.h"
@@ -80,6 +83,16 @@ int64_t longest_row(const std::vector<JobData>& data) {
       longest = std::max(longest, lengths_of(*dataset).max);
   }
   return longest;
+}
+
+/// run.chunk_size as the run has it from now on, where it is auto. Bits depend on it, so it is found once: a job that joins or leaves
+/// changes nothing, and it stands in the configuration that is recorded.
+void find_chunk_size(RunSpec& run, const std::vector<JobData>& data) {
+  std::vector<int64_t> longest;
+  for (const JobData& job : data) longest.push_back(lengths_of(job.train).max);
+  run.chunk_size = chunk_size_for(longest, run.token_budget);
+  fmt::print(stderr, "run.chunk_size: {}, by the longest {} of {}\n", run.chunk_size, longest.size() == 1 ? "row" : "rows",
+             counted(std::ssize(longest), "job"));
 }
 
 constexpr const char* ends_here =
@@ -200,6 +213,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
       mistakes.add("--plan", 0, "", fmt::format("is for ranks {}, and run.device is emulated: give them by run.parallel too", run.parallel));
     }
   }
+  if (run.chunk_size == chunk_size_as_found && mistakes.empty()) find_chunk_size(inputs.jobs_file.run, inputs.data);
   if (run_is_sound && parallel_of(run).divides_layers()) {
     const auto refuse = [&](const char* option, const char* why) {
       mistakes.add(option, 0, "", fmt::format("{}, but run.parallel is {}: take it away, or let ranks have whole layers", why, run.parallel));
