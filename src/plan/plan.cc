@@ -34,6 +34,14 @@ std::vector<StageShape> PlannedReplica::layer_runs() const {
   return runs;
 }
 
+std::vector<size_t> PlannedReplica::uneven_buckets() const {
+  std::vector<size_t> uneven;
+  for (size_t bucket = 0; bucket < backward_ratio.size(); ++bucket) {
+    if (backward_ratio[bucket] > uneven_backward) uneven.push_back(bucket);
+  }
+  return uneven;
+}
+
 std::string hash_of(const ModelConfig& m) {
   const RopeScaling& rope = m.rope_scaling;
   return checksum(fmt::format(

@@ -71,6 +71,7 @@ struct PlannedReplica {
   int64_t processed_tokens = 0;  ///< with pads
   double seconds = 0;            ///< per step, without the exchange of gradients
   double bubble = 0;             ///< idle share of its devices while it computes
+  std::vector<double> backward_ratio;  ///< per bucket: seconds of all backwards over those of all forwards
   bool operator==(const PlannedReplica&) const = default;
 
   int64_t pipeline_stages() const { return static_cast<int64_t>(stages.size()); }
@@ -79,7 +80,12 @@ struct PlannedReplica {
   int64_t chunks() const { return 1 + static_cast<int64_t>(stages.front().further.size()); }
   /// Runs of layers from the embedding to the head: number k is on stage k mod pipeline_stages().
   std::vector<StageShape> layer_runs() const;
+  /// Buckets, by index, whose backwards take more than uneven_backward times as long as their forwards: MuxTune's template, which takes both as
+  /// equal, is far from what they do (computation homogeneity, §3.4.1; MX-15).
+  std::vector<size_t> uneven_buckets() const;
 };
+
+inline constexpr double uneven_backward = 1.3;
 
 /// One step of every job.
 struct PredictedStep {

@@ -57,7 +57,8 @@ OrderedJson to_json(const PlannedReplica& replica) {
           {"tokens", replica.tokens},
           {"processed_tokens", replica.processed_tokens},
           {"seconds", replica.seconds},
-          {"bubble", replica.bubble}};
+          {"bubble", replica.bubble},
+          {"backward_ratio", replica.backward_ratio}};
 }
 
 /// A value with its place in the file: every access is checked.
@@ -225,7 +226,7 @@ void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
 
 PlannedReplica replica_from(const Place& place, size_t job_count) {
   place.expect_keys({"tensor_parallel", "divides_tokens", "token_budget", "shards", "least_microbatches", "stages", "hybrid_tasks", "buckets",
-                     "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble"});
+                     "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio"});
   PlannedReplica replica;
   replica.tensor_parallel = place.at("tensor_parallel").whole(1, 1 << 20);
   replica.divides_tokens = place.at("divides_tokens").truth();
@@ -246,6 +247,7 @@ PlannedReplica replica_from(const Place& place, size_t job_count) {
   replica.processed_tokens = place.at("processed_tokens").whole(0);
   replica.seconds = place.at("seconds").number();
   replica.bubble = place.at("bubble").number(1);
+  for (const Place& ratio : place.at("backward_ratio").items(0)) replica.backward_ratio.push_back(ratio.number());
   return replica;
 }
 

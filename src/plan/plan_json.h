@@ -17,7 +17,7 @@ namespace cotune {
 ///                device], …],
 ///                            "busy_s", "memory": {"weights", "adapters", "activations", "workspace"}}],
 ///                "hybrid_tasks": [[job, …]], "buckets": [[hybrid task, …]], "rows", "microbatches",
-///                "tokens", "processed_tokens", "seconds", "bubble"}],
+///                "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio": [of a bucket, …]}],
 ///  "predicted": {"seconds", "exchange_s", "tokens", "processed_tokens", "device_seconds", "bubble", "idle",
 ///  "fullest_bytes",
 ///                "cost"}}

@@ -63,6 +63,22 @@ std::string tasks_text(const Plan& plan, const PlannedReplica& replica, const Sw
   return fmt::format("{}", fmt::join(buckets, " | "));
 }
 
+/// `1.05 | 1.42`, in the order of tasks_text.
+std::string backward_text(const PlannedReplica& replica) {
+  std::vector<std::string> ratios;
+  for (const double ratio : replica.backward_ratio) {
+    if (ratios.size() == most_buckets_shown) break;
+    ratios.push_back(fmt::format("{:.2f}", ratio));
+  }
+  return fmt::format("{}", fmt::join(ratios, " | "));
+}
+
+/// "" where all backwards are about as long as their forwards.
+std::string uneven_text(const PlannedReplica& replica) {
+  const size_t count = replica.uneven_buckets().size();
+  return count == 0 ? "" : fmt::format("; above {} in {}: far from equal", uneven_backward, counted(static_cast<int64_t>(count), "bucket"));
+}
+
 void explain_replica(std::string& text, const Plan& plan, size_t index, const SweepOfJob& sweeps) {
   const PlannedReplica& replica = plan.replicas[index];
   text += fmt::format("  replica {}: {} on {}{}{}\n", index,
@@ -94,6 +110,7 @@ void explain_replica(std::string& text, const Plan& plan, size_t index, const Sw
   const bool interleaves = replica.buckets.size() < replica.hybrid_tasks.size();
   text += fmt::format("    share microbatches (+){}: {}\n", interleaves ? ", are interleaved to hide communication (&)" : "",
                       tasks_text(plan, replica, sweeps));
+  text += fmt::format("    their backwards take {} times as long as their forwards{}\n", backward_text(replica), uneven_text(replica));
   if (replica.least_microbatches > 1) {
     text += fmt::format("    a step of each is split into {} microbatches, so that few fill the pipeline\n", replica.least_microbatches);
   }
@@ -107,8 +124,10 @@ void explain_replicas(std::string& text, const Plan& plan, const SweepOfJob& swe
     if (seen[{replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards, replica.chunks()}]++ == 0) {
       explain_replica(text, plan, r, sweeps);
     } else {
-      text += fmt::format("  replica {}: likewise on {}; {}, {}, {}\n", r, devices_text(replica),
-                          counted(replica.rows, "row"), counted(replica.tokens, "token"), seconds_text(replica.seconds, false));
+      const std::string uneven = uneven_text(replica);
+      text += fmt::format("  replica {}: likewise on {}; {}, {}, {}{}\n", r, devices_text(replica),
+                          counted(replica.rows, "row"), counted(replica.tokens, "token"), seconds_text(replica.seconds, false),
+                          uneven.empty() ? "" : "; backwards over forwards" + uneven.substr(1));
     }
   }
 }

@@ -72,6 +72,14 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
   }
   const Deployment& lobra = result.lobra;
   return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
+  Json uneven = Json::array();
+  if (const Plan* plan = result.plan()) {
+    for (size_t r = 0; r < plan->replicas.size(); ++r) {
+      for (const size_t bucket : plan->replicas[r].uneven_buckets()) {
+        uneven.push_back({{"replica", r}, {"bucket", bucket}, {"backward_ratio", plan->replicas[r].backward_ratio[bucket]}});
+      }
+    }
+  }
           {"alternatives", std::move(alternatives)},
           {"configurations", std::move(configurations)},
           {"deployments", std::move(deployments)},
@@ -88,3 +96,4 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
 }
 
 }  // namespace cotune
+          {"uneven_buckets", std::move(uneven)},

@@ -26,6 +26,7 @@ PlannedReplica filled(const PlannedReplica& empty, int64_t budget, int64_t least
   replica.processed_tokens = priced.processed_tokens;
   replica.seconds = prediction.seconds;
   replica.bubble = prediction.bubble;
+  replica.backward_ratio = priced.backward_ratio;
   for (size_t s = 0; s < replica.stages.size(); ++s) {
     replica.stages[s].busy_s = prediction.busy_s[s];
     replica.stages[s].memory = prediction.memory[s];

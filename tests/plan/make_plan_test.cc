@@ -161,6 +161,7 @@ std::string expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<
         predict_replica(models[r], priced, plan.order, problem.options.rounds);
     EXPECT_EQ(prediction.seconds, replica.seconds);
     EXPECT_EQ(prediction.bubble, replica.bubble);
+    EXPECT_EQ(priced.backward_ratio, replica.backward_ratio);
     for (size_t s = 0; s < replica.stages.size(); ++s) {
       EXPECT_EQ(prediction.memory[s], replica.stages[s].memory);
       EXPECT_EQ(prediction.busy_s[s], replica.stages[s].busy_s);

@@ -49,6 +49,7 @@ Plan random_plan(uint64_t seed) {
     }
     for (int32_t job = 0; job < jobs; ++job) replica.hybrid_tasks.push_back({job});
     for (int32_t job = 0; job < jobs; ++job) replica.buckets.push_back({job});
+    for (int32_t job = 0; job < jobs; ++job) replica.backward_ratio.push_back(number());
     replica.rows = below(100);
     replica.microbatches = below(100);
     replica.tokens = below(1 << 20);

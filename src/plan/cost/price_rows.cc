@@ -173,8 +173,17 @@ class RowPricer {
 
   /// What follows from all works.
   void measure_works() {
+    std::vector<StageSeconds> of_bucket(priced_.buckets.size());
     for (const PipelineWork& work : priced_.works) {
       priced_.microbatches += static_cast<int64_t>(work.microbatches.size());
+      for (const PipelineMicrobatch& microbatch : work.microbatches) {
+        StageSeconds& own = of_bucket[static_cast<size_t>(microbatch.hybrid_task)];
+        const auto lowest = static_cast<size_t>(lowest_stage(work, microbatch));
+        for (size_t s = 0; s < microbatch.cost.size(); ++s) {
+          own.forward += microbatch.cost[s].forward_s;
+          own.backward += s >= lowest ? microbatch.cost[s].backward_s : 0;
+        }
+      }
       for (const PipelineUnit& unit : units_of(work)) {
         std::vector<int64_t> kept(replica_.rank_count(), 0);
         for (size_t s = 0; s < replica_.stages.size(); ++s) {
@@ -185,6 +194,7 @@ class RowPricer {
         for (size_t rank = 0; rank < kept.size(); ++rank) priced_.largest_kept[rank] = std::max(priced_.largest_kept[rank], kept[rank]);
       }
     }
+    for (const StageSeconds& each : of_bucket) priced_.backward_ratio.push_back(each.backward / each.forward);
   }
 
   /// Makes the n-th microbatches of a bucket's tasks one of the pipeline. A chain's stay as they are.

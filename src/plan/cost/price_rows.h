@@ -48,6 +48,8 @@ struct PricedRows {
   std::vector<PipelineWork> works;  ///< one after the other: with sharing separate one per job, else one
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches
   std::vector<std::vector<int32_t>> buckets;       ///< of these, by index
+  /// Per bucket: seconds of all backwards over those of all forwards, on all stages. MuxTune takes it as 1 (§3.4.1; MX-15); nothing here does.
+  std::vector<double> backward_ratio;
   std::vector<StageMemory>
       resident;  ///< per rank: weights and adapters, and the largest workspace of a microbatch
   std::vector<int64_t> largest_kept;  ///< per rank: bytes that the largest microbatch, or chain of them, keeps
