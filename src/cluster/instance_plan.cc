@@ -53,7 +53,7 @@ class InstancePlanner {
     if (settings_.token_budget) choice.replica.token_budget = *settings_.token_budget;
     constraint = std::move(choice.constraint);
     plan.replicas = {std::move(choice.replica)};
-    plan.predicted = predicted_step(plan, model_, cluster_, jobs_, constraint.empty());
+    plan.predicted = predicted_step(plan, model_, cluster_, jobs_);
     return plan;
   }
 

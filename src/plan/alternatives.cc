@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "base/error.h"
 
@@ -34,6 +35,21 @@ std::string reason_against(const Alternative& each, const Alternative* best) {
                                                                       : "as fast";
 }
 
+/// Whether these are the plan's replicas, in whatever order.
+bool has_replicas(const Plan& plan, const std::string& replicas) {
+  const auto parts = [](const std::string& text) {
+    std::multiset<std::string> all;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find(", ", begin), text.size());
+      all.insert(text.substr(begin, end - begin));
+      begin = end + 2;
+    }
+    return all;
+  };
+  // Between the degrees of a configuration stands a comma without a space.
+  return parts(replicas_text(plan)) == parts(replicas);
+}
+
 /// Sums over jobs of what their alternatives of one order say.
 class TurnSum {
  public:
@@ -43,7 +59,12 @@ class TurnSum {
 
   void add(const Alternative& own, const std::string& name) {
     const PredictedStep& step = own.predicted;
-    if (!own.fits() && sum_.fits()) sum_.constraint = fmt::format("{}: {}", name, own.constraint);
+    if (!own.fits() && sum_.fits()) {
+      sum_.constraint = fmt::format("{}: {}", name, own.constraint);
+      sum_.overflow = own.overflow;
+    }
+    sum_.is_bound = sum_.is_bound || own.is_bound;
+    has_price_ = has_price_ && step.seconds > 0;
     sum_.plans.insert(sum_.plans.end(), own.plans.begin(), own.plans.end());
     sum_.rows.insert(sum_.rows.end(), own.rows.begin(), own.rows.end());
     PredictedStep& sum = sum_.predicted;
@@ -61,7 +82,7 @@ class TurnSum {
 
   Alternative take(int64_t devices) {
     PredictedStep& sum = sum_.predicted;
-    if (!sum_.fits()) {
+    if (!has_price_) {
       sum = {
           .tokens = sum.tokens, .processed_tokens = sum.processed_tokens, .fullest_bytes = sum.fullest_bytes};
     } else if (sum.seconds > 0) {
@@ -74,6 +95,7 @@ class TurnSum {
  private:
   Alternative sum_;
   double busy_ = 0, computing_ = 0;  // device seconds
+  bool has_price_ = true;
 };
 
 }  // namespace
@@ -114,6 +136,17 @@ std::optional<size_t> choose(std::vector<Alternative>& alternatives) {
     }
   }
   return chosen;
+}
+
+void judge(std::vector<ConsideredDeployment>& deployments, const Alternative* chosen) {
+  for (ConsideredDeployment& each : deployments) {
+    if (!each.constraint.empty()) each.rejected_for = each.constraint;
+    if (each.simulated_s == 0 || chosen == nullptr) continue;
+    const bool is_chosen = each.nodes == chosen->nodes && each.system == chosen->deployment && each.recompute == chosen->recompute &&
+                           has_replicas(chosen->plans.front(), each.replicas);
+    const double ratio = each.simulated_s / chosen->predicted.seconds;
+    each.rejected_for = is_chosen ? "" : ratio > as_fast ? fmt::format("{:.1f}% slower", 100 * (ratio - 1)) : "as fast";
+  }
 }
 
 }  // namespace cotune

@@ -21,7 +21,9 @@ struct ConsideredConfiguration {
   bool recompute = false;
   int64_t chunk_tokens = 0;        ///< most tokens of a microbatch that fit; 0: none do
   double tokens_per_device_s = 0;  ///< of full chunks of rows of the mean length; 0: none fit
-  StageMemory memory;              ///< of the fullest stage with such a chunk
+  StageMemory memory;              ///< of the fullest stage with such a chunk; with one of 64 tokens where these do not fit
+  double chunk_s = 0;              ///< estimate: of the slowest stage for such a chunk (ReplicaCandidate::chunk_s); 0: it has no price
+  Overflow overflow;               ///< where no chunk fits
   std::string rejected_for;        ///< "": deployments are made from it
 };
 
@@ -32,9 +34,15 @@ struct ConsideredDeployment {
   bool recompute = false;
   std::string replicas;    ///< `<1,1>×4, <8,1>×1`
   double dispatch_s = 0;   ///< slowest replica by the linear model that dispatch balances (LobRA's Eq. 3, calibrated by simulation)
-  double estimated_s = 0;  ///< slowest replica by a quick simulation of one of each configuration: decides what is simulated in full
-  double simulated_s = 0;  ///< best step simulated in full; 0: not simulated, or nothing fitted
-  std::string rejected_for;  ///< why it was not simulated in full; "": it was
+  /// Estimate: slowest replica by a quick simulation of one of each configuration. Decides what is simulated in full.
+  double estimated_s = 0;
+  int64_t estimated_bytes = 0;   ///< of any device in it
+  std::string estimate_constraint;  ///< what does not fit in it; "": it fits. estimated_s is then the least that it could take
+  double simulated_s = 0;      ///< best step simulated in full; 0: not simulated, or nothing fitted
+  int64_t simulated_bytes = 0; ///< of any device in that step; of the first that was simulated where none fits; 0: not simulated
+  std::string constraint;      ///< what does not fit in the first that was simulated, where none fits
+  Overflow overflow;           ///< of `constraint`, or of estimate_constraint where nothing was simulated
+  std::string rejected_for;    ///< the constraint, or how much longer it takes, by its estimate or simulated; "": the plan has it
 };
 
 /// A deployment under a sharing policy and a pipeline order.
@@ -48,8 +56,11 @@ struct Alternative {
   std::vector<Plan> plans;  ///< one, or one per job in turn; empty where nothing can be deployed
   std::vector<std::vector<std::vector<StepRow>>>
       rows;                  ///< of each plan's replicas; jobs by their index in that plan
-  PredictedStep predicted;   ///< of a step of every job; also of what does not fit, as far as it is known
+  /// Of a step of every job. Of what does not fit: what it would take with memory enough; all zero where there are no plans.
+  PredictedStep predicted;
+  bool is_bound = false;     ///< some replica is not ordered, for not one microbatch fits: it takes at least so long (ReplicaPrediction)
   std::string constraint;    ///< what does not fit, in words; "": it fits
+  Overflow overflow;         ///< of the stage that it names
   std::string rejected_for;  ///< the constraint, or by how much it is slower; "": this one was chosen
 
   bool fits() const { return constraint.empty(); }
@@ -60,14 +71,16 @@ struct ConsideredGrouping {
   size_t replica = 0;  ///< of the plan
   std::vector<std::vector<int32_t>> hybrid_tasks, buckets;
   int64_t least_microbatches = 1;  ///< of a step of each hybrid task (PlannedReplica)
-  double seconds = 0;         ///< of the replica; 0: it does not fit
+  double seconds = 0;         ///< of the replica, whether it fits or not
+  bool is_bound = false;      ///< at least so long: not one microbatch fits (ReplicaPrediction)
   int64_t fullest_bytes = 0;  ///< of any device
   std::string constraint;     ///< what does not fit
+  Overflow overflow;          ///< of it
   std::string rejected_for;   ///< the constraint, or by how much it is slower; "": the plan has it
 };
 
-/// One job after the other: of each job's own alternatives (equal systems, policies and orders) the sums.
-/// `names`: the jobs'. `devices`: of the nodes. A job that does not fit lends its constraint, with its name.
+/// One job after the other: of each job's own alternatives (equal systems, policies and orders) the sums, but for seconds where a job has no
+/// plan. `names`: the jobs'. `devices`: of the nodes. A job that does not fit lends its constraint, with its name.
 std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>>& of_jobs,
                                       const std::vector<std::string>& names, int64_t devices);
 
@@ -77,5 +90,9 @@ bool is_sequential(System system);
 /// The shortest predicted step of those that fit and run all jobs at once; among those within a thousandth of it one of
 /// sharing `hybrid` before others, then the one with the least memory; nothing where none fits. Writes into every other why it was not taken.
 std::optional<size_t> choose(std::vector<Alternative>& alternatives);
+
+/// Writes into every deployment that was simulated why it was not taken: its constraint, or how much longer than the chosen one it takes.
+/// `chosen`: nullptr where nothing fits.
+void judge(std::vector<ConsideredDeployment>& deployments, const Alternative* chosen);
 
 }  // namespace cotune

@@ -121,6 +121,7 @@ PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
     shortest = std::min(shortest, seconds);
   }
   result.chosen = choose(result.alternatives);
+  judge(result.deployments, result.chosen ? &result.alternatives[*result.chosen] : nullptr);
   if (!result.chosen) {
     result.advice = advise(model, cluster, jobs, options);
   } else if (result.plan()->sharing == Sharing::hybrid) {

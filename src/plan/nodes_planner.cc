@@ -24,6 +24,21 @@ bool has_few_microbatches(const Alternative& alternative) {
                      [](const PlannedReplica& each) { return each.chunks() > 1 || each.least_microbatches > 1; });
 }
 
+/// Takes the shortest step of those that fit, the first where none does.
+void show(const Alternative& tried, ConsideredDeployment& shown) {
+  const bool is_first = shown.simulated_s == 0 && shown.constraint.empty();
+  if (tried.fits() && (shown.simulated_s == 0 || tried.predicted.seconds < shown.simulated_s)) {
+    shown.simulated_s = tried.predicted.seconds;
+    shown.simulated_bytes = tried.predicted.fullest_bytes;
+    shown.constraint = "";
+    shown.overflow = {};
+  } else if (is_first) {
+    shown.simulated_bytes = tried.predicted.fullest_bytes;
+    shown.constraint = tried.constraint;
+    shown.overflow = tried.overflow;
+  }
+}
+
 }  // namespace
 
 NodesPlanner::NodesPlanner(const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
@@ -69,9 +84,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
     ConsideredDeployment& shown = deployments_.emplace_back(considered(deployed));
     const int64_t further = device_count() <= 32 ? 32 / device_count() : 0;
     if (simulated_count >= options_.simulated_deployments + further) {
-      shown.rejected_for =
-          fmt::format("its estimate is {:.1f}% above the least; the best {} are simulated in full",
-                      100 * (deployed.estimated_s / found.front().estimated_s - 1), options_.simulated_deployments + further);
+      shown.rejected_for = reason_not_to_simulate(deployed, found, options_.simulated_deployments + further);
       continue;
     }
     const bool is_further = simulated_count++ >= options_.simulated_deployments;
@@ -87,9 +100,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
         Alternative& tried = alternatives[o];
         const bool is_for_few = o >= plain_count;
         if (is_for_few && !has_few_microbatches(tried)) continue;
-        if (tried.fits() && (shown.simulated_s == 0 || tried.predicted.seconds < shown.simulated_s)) {
-          shown.simulated_s = tried.predicted.seconds;
-        }
+        show(tried, shown);
         Alternative* kept = nullptr;
         if (is_for_few) {
           kept = &best_for_few.try_emplace(tried.order, tried).first->second;
@@ -140,7 +151,10 @@ ConsideredDeployment NodesPlanner::considered(const Deployed& deployed) const {
           .recompute = saving_.recompute,
           .replicas = text_of(deployed.replicas),
           .dispatch_s = deployed.dispatch.makespan,
-          .estimated_s = deployed.estimated_s};
+          .estimated_s = deployed.estimated_s,
+          .estimated_bytes = deployed.estimated_bytes,
+          .estimate_constraint = deployed.constraint,
+          .overflow = deployed.overflow};
 }
 
 std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const {
@@ -201,6 +215,8 @@ void NodesPlanner::find_configurations() {
                                 .chunk_tokens = shape.chunk_tokens,
                                 .tokens_per_device_s = shape.rate(mean_row),
                                 .memory = candidate.memory,
+                                .chunk_s = candidate.chunk_s,
+                                .overflow = candidate.overflow,
                                 .rejected_for = candidate.reason});
     if (shape.chunk_tokens > 0 && shape.chunk_tokens < least_budget(options_)) {
       shown.rejected_for = fmt::format("only {} tokens fit; a microbatch takes at least {}",
@@ -240,18 +256,31 @@ bool NodesPlanner::is_wanted(const std::vector<int64_t>& replicas) const {
   return false;
 }
 
-double NodesPlanner::estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows,
-                               const RowDispatch& dispatch) {
+std::string NodesPlanner::reason_not_to_simulate(const Deployed& deployed, const std::vector<Deployed>& found, int64_t simulated) {
+  if (!deployed.constraint.empty()) {
+    return fmt::format("its estimate does not fit: {}; the best {} are simulated in full", deployed.constraint, simulated);
+  }
+  double least_s = deployed.estimated_s;
+  for (const Deployed& each : found) {
+    if (each.constraint.empty()) least_s = std::min(least_s, each.estimated_s);
+  }
+  return fmt::format("its estimate is {:.1f}% above the least; the best {} are simulated in full",
+                     100 * (deployed.estimated_s / least_s - 1), simulated);
+}
+
+std::optional<ReplicaChoice> NodesPlanner::estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows,
+                                                     const RowDispatch& dispatch) {
   size_t slowest = dispatch.replicas.size();
   for (size_t r = 0; r < dispatch.replicas.size(); ++r) {
     if (dispatch.replicas[r].configuration != configuration || rows[r].empty()) continue;
     if (slowest == dispatch.replicas.size() || dispatch.replicas[r].seconds > dispatch.replicas[slowest].seconds) slowest = r;
   }
-  if (slowest == dispatch.replicas.size()) return 0;
+  if (slowest == dispatch.replicas.size()) return std::nullopt;
   const Configuration& shape = configurations_[configuration];
   const std::vector<int64_t> one = {shape.devices()};
   const auto placed = place_replicas(one, group_);
-  return placed ? replica_planner_.estimate(empty_replica(shape, placed->front(), 0), rows[slowest]) : 0;
+  if (!placed) return std::nullopt;
+  return replica_planner_.estimate(empty_replica(shape, placed->front(), 0), rows[slowest]);
 }
 
 void NodesPlanner::calibrate(size_t configuration) {
@@ -266,24 +295,35 @@ void NodesPlanner::calibrate(size_t configuration) {
   }
   if (count == 0 || that_fit.empty()) return;
   const RowDispatch dispatch = dispatch_rows(costs_, replicas, sequences);
-  const double simulated = estimated(configuration, deal_rows(that_fit, buckets_, dispatch), dispatch);
-  if (simulated <= 0) return;
-  const double factor = simulated / dispatch.makespan;
+  const std::optional<ReplicaChoice> slowest = estimated(configuration, deal_rows(that_fit, buckets_, dispatch), dispatch);
+  if (!slowest || !slowest->fits()) return;
+  const double factor = slowest->replica.seconds / dispatch.makespan;
   for (double& seconds : costs.seconds) seconds *= factor;
   costs.fill *= factor;
 }
 
 void NodesPlanner::sort(std::vector<Deployed>& found) const {
   std::stable_sort(found.begin(), found.end(),
-                   [](const Deployed& a, const Deployed& b) { return a.estimated_s < b.estimated_s; });
+                   [](const Deployed& a, const Deployed& b) { return a.fitting_s < b.fitting_s; });
 }
 
 auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) -> Deployed {
-  Deployed result{system, std::move(replicas), {}, 0};
+  Deployed result{.system = system, .replicas = std::move(replicas)};
   result.dispatch = dispatched(result.replicas);
   const auto rows = deal_rows(rows_, buckets_, result.dispatch);
   for (size_t i = 0; i < result.replicas.size(); ++i) {
-    if (result.replicas[i] > 0) result.estimated_s = std::max(result.estimated_s, estimated(i, rows, result.dispatch));
+    const std::optional<ReplicaChoice> slowest = result.replicas[i] > 0 ? estimated(i, rows, result.dispatch) : std::nullopt;
+    if (!slowest) continue;
+    result.estimated_s = std::max(result.estimated_s, slowest->replica.seconds);
+    for (const PlannedStage& stage : slowest->replica.stages) {
+      result.estimated_bytes = std::max(result.estimated_bytes, stage.memory.total());
+    }
+    if (slowest->fits()) {
+      result.fitting_s = std::max(result.fitting_s, slowest->replica.seconds);
+    } else if (result.constraint.empty()) {
+      result.constraint = slowest->constraint;
+      result.overflow = slowest->overflow;
+    }
   }
   return result;
 }
@@ -376,10 +416,12 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
       std::vector<ReplicaChoice> choices = replica_planner_.plan(
           empty_replica(*shapes[unit], (*placed)[unit], copy), rows[r], sharing, orders);
       for (size_t a = 0; a < result.size(); ++a) {
-        if (!choices[a].constraint.empty() && result[a].fits()) {
+        if (!choices[a].fits() && result[a].fits()) {
           result[a].constraint =
               fmt::format("{} (replica {}, {})", choices[a].constraint, r, shapes[unit]->name());
+          result[a].overflow = choices[a].overflow;
         }
+        result[a].is_bound = result[a].is_bound || choices[a].is_bound;
         result[a].plans[0].replicas.push_back(std::move(choices[a].replica));
       }
     }
@@ -387,7 +429,7 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
   for (Alternative& each : result) {
     each.rows = {rows};
     Plan& plan = each.plans[0];
-    each.predicted = plan.predicted = predicted_step(plan, model_, cluster_, jobs_, each.fits());
+    each.predicted = plan.predicted = predicted_step(plan, model_, cluster_, jobs_);
   }
   return result;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -52,7 +53,12 @@ class NodesPlanner {
     System system = System::lobra;
     std::vector<int64_t> replicas;
     RowDispatch dispatch;
-    double estimated_s = 0;  ///< of the slowest replica of each configuration, by ReplicaPlanner::estimate
+    // Of the slowest replica of each configuration, by ReplicaPlanner::estimate:
+    double estimated_s = 0;
+    int64_t estimated_bytes = 0;  ///< of the fullest device
+    std::string constraint;       ///< the first that does not fit
+    Overflow overflow;
+    double fitting_s = 0;  ///< of those that fit: by this they are sorted, so that what may fit otherwise is tried
   };
 
   int64_t device_count() const { return group_.count * group_.devices; }
@@ -62,8 +68,8 @@ class NodesPlanner {
   /// Makes the linear costs of a configuration those that ReplicaPlanner::estimate has for the slowest of as many replicas
   /// as there is room for, with the rows that fit.
   void calibrate(size_t configuration);
-  /// The slowest of some replicas of one configuration, simulated; 0: it has no rows, or they do not fit.
-  double estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
+  /// The slowest of some replicas of one configuration, simulated, whether it fits or not; nothing where it has no rows.
+  std::optional<ReplicaChoice> estimated(size_t configuration, const std::vector<std::vector<StepRow>>& rows, const RowDispatch& dispatch);
   std::string text_of(const std::vector<int64_t>& replicas) const;
   ConsideredDeployment considered(const Deployed& deployed) const;
   /// Those of the candidates that may suit a replica of the deployment.
@@ -71,6 +77,8 @@ class NodesPlanner {
                        const Deployed& deployed) const;
   /// By their estimates, the shortest first.
   void sort(std::vector<Deployed>& found) const;
+  /// Why a deployment is not simulated in full where so many of those found are.
+  static std::string reason_not_to_simulate(const Deployed& deployed, const std::vector<Deployed>& found, int64_t simulated);
   RowDispatch dispatched(const std::vector<int64_t>& replicas) const { return dispatch_rows(costs_, replicas, buckets_.sequences); }
   Deployed deployed(System system, std::vector<int64_t> replicas);
   std::vector<Deployed> alike_deployments(System system);

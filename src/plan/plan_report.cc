@@ -216,7 +216,7 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
                         seconds_text(each.estimated_s, false),
                         each.simulated_s > 0 ? seconds_text(each.simulated_s, false) : "-");
   }
-  if (left_out > 0) text += fmt::format("  and {} whose estimate is longer, in --json\n", left_out);
+  if (left_out > 0) text += fmt::format("  and {} whose estimate is longer, or of which nothing fits, in --json\n", left_out);
   const Deployment& lobra = result.lobra;
   if (lobra.enumerated > 0) {
     text += fmt::format(

@@ -40,7 +40,7 @@ double exchange_seconds(const Plan& plan, const ModelConfig& model, const Cluste
 }
 
 PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
-                             const std::vector<JobShape>& jobs, bool fits) {
+                             const std::vector<JobShape>& jobs) {
   PredictedStep step;
   double busy = 0, while_computing = 0;
   for (const PlannedReplica& replica : plan.replicas) {
@@ -53,7 +53,6 @@ PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const C
       step.fullest_bytes = std::max(step.fullest_bytes, stage.memory.total());
     }
   }
-  if (!fits) step.seconds = 0;  // of those that do fit, which says nothing
   if (step.seconds <= 0) return step;
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   step.exchange_s = exchange_seconds(plan, model, cluster, jobs);

@@ -15,9 +15,9 @@ LinkSpec exchange_link(const Plan& plan, const ClusterSpec& cluster);
 double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                         const std::vector<JobShape>& jobs);
 
-/// PredictedStep of the plan's replicas. `fits`: whether all of them do; if not, memory and tokens alone are
-/// told. Devices are all of the kind of nodes that the first replica stands on.
+/// PredictedStep of the plan's replicas, whether they fit or not. Devices are all of the kind of nodes that the first replica stands
+/// on.
 PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
-                             const std::vector<JobShape>& jobs, bool fits);
+                             const std::vector<JobShape>& jobs);
 
 }  // namespace cotune

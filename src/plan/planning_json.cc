@@ -18,6 +18,10 @@ Json to_json(const NodeChange& change, const PredictedStep& before) {
           {"constraint", change.constraint}};
 }
 
+Json to_json(const Overflow& overflow) {
+  return overflow.bytes > 0 ? Json{{"term", overflow.term}, {"bytes", overflow.bytes}} : Json(nullptr);
+}
+
 }  // namespace
 
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes) {
@@ -36,6 +40,8 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                             {"replicas", std::move(plans)},
                             {"fits", each.fits()},
                             {"predicted", to_json(each.predicted)},
+                            {"is_bound", each.is_bound},
+                            {"overflow", to_json(each.overflow)},
                             {"rejected_for", each.rejected_for}});
   }
   for (const ConsideredConfiguration& each : result.configurations) {
@@ -48,6 +54,8 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                               {"chunk_tokens", each.chunk_tokens},
                               {"tokens_per_device_s", each.tokens_per_device_s},
                               {"memory_bytes", each.memory.total()},
+                              {"estimated_chunk_s", each.chunk_s},
+                              {"overflow", to_json(each.overflow)},
                               {"rejected_for", each.rejected_for}});
   }
   for (const ConsideredDeployment& each : result.deployments) {
@@ -57,21 +65,13 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                            {"replicas", each.replicas},
                            {"dispatch_s", each.dispatch_s},
                            {"estimated_s", each.estimated_s},
+                           {"estimated_bytes", each.estimated_bytes},
+                           {"estimate_constraint", each.estimate_constraint},
                            {"simulated_s", each.simulated_s},
+                           {"simulated_bytes", each.simulated_bytes},
+                           {"overflow", to_json(each.overflow)},
                            {"rejected_for", each.rejected_for}});
   }
-  Json groupings = Json::array();
-  for (const ConsideredGrouping& each : result.groupings) {
-    groupings.push_back({{"replica", each.replica},
-                         {"hybrid_tasks", each.hybrid_tasks},
-                         {"buckets", each.buckets},
-                         {"least_microbatches", each.least_microbatches},
-                         {"seconds", each.seconds},
-                         {"fullest_bytes", each.fullest_bytes},
-                         {"rejected_for", each.rejected_for}});
-  }
-  const Deployment& lobra = result.lobra;
-  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
   Json uneven = Json::array();
   if (const Plan* plan = result.plan()) {
     for (size_t r = 0; r < plan->replicas.size(); ++r) {
@@ -80,6 +80,20 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
       }
     }
   }
+  Json groupings = Json::array();
+  for (const ConsideredGrouping& each : result.groupings) {
+    groupings.push_back({{"replica", each.replica},
+                         {"hybrid_tasks", each.hybrid_tasks},
+                         {"buckets", each.buckets},
+                         {"least_microbatches", each.least_microbatches},
+                         {"seconds", each.seconds},
+                         {"is_bound", each.is_bound},
+                         {"fullest_bytes", each.fullest_bytes},
+                         {"overflow", to_json(each.overflow)},
+                         {"rejected_for", each.rejected_for}});
+  }
+  const Deployment& lobra = result.lobra;
+  return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
           {"alternatives", std::move(alternatives)},
           {"configurations", std::move(configurations)},
           {"deployments", std::move(deployments)},
@@ -91,9 +105,9 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
             {"open", lobra.open},
             {"lower_bound_s", lobra.lower_bound}}},
           {"groupings", std::move(groupings)},
+          {"uneven_buckets", std::move(uneven)},
           {"node_changes", std::move(node_changes)},
           {"advice", result.advice}};
 }
 
 }  // namespace cotune
-          {"uneven_buckets", std::move(uneven)},

@@ -10,9 +10,14 @@
 namespace cotune {
 
 /// {"plan": … or null, "alternatives": [{"deployment", "sharing", "order", "recompute", "shards_weights", "replicas", "fits",
-///  "predicted", "rejected_for"}], "configurations": […], "deployments": […], "enumerated": counts of the enumeration,
+///  "predicted", "is_bound", "overflow", "rejected_for"}],
+///  "configurations": [{…, "chunk_tokens", "tokens_per_device_s", "memory_bytes", "estimated_chunk_s", "overflow", "rejected_for"}],
+///  "deployments": [{…, "dispatch_s", "estimated_s", "estimated_bytes", "estimate_constraint", "simulated_s", "simulated_bytes", "overflow",
+///  "rejected_for"}], "enumerated": counts of the enumeration,
+///  "groupings": [{…, "seconds", "is_bound", "fullest_bytes", "overflow", "rejected_for"}],
+///  "uneven_buckets": [{"replica", "bucket", "backward_ratio"}] of the plan (PlannedReplica::uneven_buckets),
 ///  "node_changes": [{"nodes", "from", "to", "replicas", "predicted" or null, "speed_up", "saves_memory", "constraint"}],
-///  "advice"}.
+///  "advice"}. "overflow": {"term", "bytes"}, null where everything fits. Fields as in alternatives.h.
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes = {});
 
 }  // namespace cotune

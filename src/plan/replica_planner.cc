@@ -52,15 +52,7 @@ HybridTasks named(const std::vector<std::vector<int32_t>>& groups, const std::ve
 
 /// What no order is shorter than: the computation of the busiest rank.
 double least_seconds(const ReplicaModel& replica, const PricedRows& priced) {
-  std::vector<double> of_rank(replica.rank_count(), 0);
-  for (const PipelineWork& work : priced.works) {
-    for (const PipelineMicrobatch& microbatch : work.microbatches) {
-      const auto lowest = static_cast<size_t>(lowest_stage(work, microbatch));
-      for (size_t s = 0; s < microbatch.cost.size(); ++s) {
-        of_rank[s % of_rank.size()] += microbatch.cost[s].forward_s + (s >= lowest ? microbatch.cost[s].backward_s : 0);
-      }
-    }
-  }
+  const std::vector<double> of_rank = computing_seconds(replica, priced);
   return *std::max_element(of_rank.begin(), of_rank.end());
 }
 
@@ -70,7 +62,10 @@ class BestChoice {
   void consider(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
                 const ReplicaPrediction& prediction) {
     if (fits() && (!prediction.fits() || prediction.seconds >= choice_->replica.seconds)) return;
-    choice_ = {filled(empty, budget, least_microbatches, priced, prediction), prediction.constraint};
+    choice_ = {.replica = filled(empty, budget, least_microbatches, priced, prediction),
+               .constraint = prediction.constraint,
+               .overflow = prediction.overflow,
+               .is_bound = prediction.is_bound};
   }
 
   /// Whether what takes at least so long cannot be it.
@@ -139,7 +134,7 @@ ReplicaModel ReplicaPlanner::model_of(const PlannedReplica& empty) const {
 
 std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
                                                 Sharing sharing, const std::vector<PipelineOrder>& orders) {
-  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{empty, ""});
+  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{.replica = empty, .constraint = ""});
   const ReplicaModel replica = model_of(empty);
   const std::vector<TaskChoice>& choices = task_choices(replica, rows, sharing);
   std::map<PipelineOrder, ReplicaChoice> of_order;
@@ -213,7 +208,7 @@ std::optional<ReplicaChoice> ReplicaPlanner::split(const ReplicaModel& model, co
   return splits.empty() ? std::nullopt : search(model, empty, rows, {.choices = splits, .orders = order}).front();
 }
 
-double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows) {
+ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows) {
   std::vector<int32_t> jobs;
   for (const StepRow& row : rows) {
     if (std::find(jobs.begin(), jobs.end(), row.job) == jobs.end()) jobs.push_back(row.job);
@@ -222,12 +217,13 @@ double ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<S
   const ReplicaModel replica = model_of(empty);
   const std::vector<TaskChoice> fused = {{{jobs}, each_by_itself(1)}};
   const int64_t wanted = enough_microbatches(replica.stages.size());
+  ReplicaChoice choice;
   for (const PipelineOrder order : {PipelineOrder::one_f_one_b, PipelineOrder::automatic}) {
     const std::vector<PipelineOrder> one = {order};
-    const ReplicaChoice choice = search(replica, empty, rows, {.choices = fused, .orders = one, .wanted = wanted}).front().value();
-    if (choice.constraint.empty()) return choice.replica.seconds;
+    choice = search(replica, empty, rows, {.choices = fused, .orders = one, .wanted = wanted}).front().value();
+    if (choice.fits()) break;
   }
-  return 0;
+  return choice;
 }
 
 std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& planned, const std::vector<StepRow>& rows,
@@ -257,12 +253,11 @@ std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& 
     each.least_microbatches = choice.least_microbatches;
     each.fullest_bytes = prediction.fullest_bytes();
     each.constraint = prediction.constraint;
-    if (!prediction.fits()) {
-      each.rejected_for = prediction.constraint;
-      continue;
-    }
+    each.overflow = prediction.overflow;
     each.seconds = prediction.seconds;
-    if (choice == own) continue;
+    each.is_bound = prediction.is_bound;
+    if (!prediction.fits()) each.rejected_for = prediction.constraint;
+    if (!prediction.fits() || choice == own) continue;
     const double slower = prediction.seconds / planned.seconds - 1;
     each.rejected_for = slower > 0 ? fmt::format("{:.1f}% slower", 100 * slower) : "as fast";
   }

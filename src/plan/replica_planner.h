@@ -21,6 +21,10 @@ namespace cotune {
 struct ReplicaChoice {
   PlannedReplica replica;
   std::string constraint;  ///< what does not fit, in words; "": it does
+  Overflow overflow;
+  bool is_bound = false;   ///< ReplicaPrediction
+
+  bool fits() const { return constraint.empty(); }
 };
 
 /// A replica must take an atom, or a chunk, and is of use for rows that fit whole.
@@ -55,9 +59,9 @@ class ReplicaPlanner {
   /// Whether an order may suit replicas of so many stages, by its count of stages, shards and jobs alone.
   bool may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const;
 
-  /// Seconds with all jobs fused under continuous 1F1B, or where that does not fit the default order; 0 where nothing fits. A fraction of the work of
-  /// plan().
-  double estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
+  /// With all jobs fused under continuous 1F1B, or where that does not fit the default order, whether it fits or not. A fraction of the work
+  /// of plan(). `rows` must not be empty.
+  ReplicaChoice estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
 
   /// What plan() tries for the hybrid tasks of a replica of a plan, with its token budget: each with the seconds, memory and
   /// constraint that it has, and why it was not taken.

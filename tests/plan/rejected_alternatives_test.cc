@@ -1,10 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/quantity_text.h"
+#include "plan/cost/stage_memory.h"
 #include "plan/deployment/placement.h"
 #include "plan/planning_json.h"
 #include "plan/random_planning.h"
 #include "plan/replica_models.h"
+#include "schedule/sequence_parallel.h"
 
 namespace cotune {
 namespace {
@@ -26,26 +29,39 @@ TEST(RejectedAlternatives, DeploymentsHaveTheSecondsThatTheirCountsGive) {
     const PlanningProblem problem = random_planning_problem(seed);
     const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
     NodesPlanner planner(problem.model, problem.cluster, problem.cluster.nodes.front(), problem.jobs, problem.options, {});
+    const int64_t limit = problem.cluster.nodes.front().device.usable_bytes();
+    int64_t taken = 0;
     for (const ConsideredDeployment& each : result.deployments) {
       const std::vector<int64_t> counts = counts_of(each.replicas, planner.configurations());
       const ConsideredDeployment again = planner.estimate(each.system, counts);
       EXPECT_EQ(again.replicas, each.replicas) << seed;
       EXPECT_EQ(again.dispatch_s, each.dispatch_s) << seed << " " << each.replicas;
       EXPECT_EQ(again.estimated_s, each.estimated_s) << seed << " " << each.replicas;
+      EXPECT_EQ(again.estimated_bytes, each.estimated_bytes) << seed << " " << each.replicas;
+      EXPECT_EQ(again.estimate_constraint, each.estimate_constraint) << seed << " " << each.replicas;
+      EXPECT_GT(each.estimated_s, 0);
+      EXPECT_EQ(each.estimated_bytes > limit, !each.estimate_constraint.empty()) << seed << " " << each.replicas;
       ++estimated;
-      if (!each.rejected_for.empty()) {
-        EXPECT_THAT(each.rejected_for, testing::HasSubstr("its estimate is "));
+      if (each.simulated_bytes == 0) {
+        const bool fits = each.estimate_constraint.empty();
+        EXPECT_THAT(each.rejected_for, testing::HasSubstr(fits ? "its estimate is " : "its estimate does not fit: "));
         EXPECT_EQ(each.simulated_s, 0);
         continue;
       }
-      double fastest = 0;
+      std::optional<Alternative> fastest;
       for (const PipelineOrder order : {PipelineOrder::automatic, PipelineOrder::interleaved, PipelineOrder::split}) {
-        const Alternative full = planner.simulate(each.system, counts, Sharing::hybrid, order);
-        if (full.fits()) fastest = fastest == 0 ? full.predicted.seconds : std::min(fastest, full.predicted.seconds);
+        Alternative full = planner.simulate(each.system, counts, Sharing::hybrid, order);
+        const bool is_faster = fastest && full.fits() && (!fastest->fits() || full.predicted.seconds < fastest->predicted.seconds);
+        if (!fastest || is_faster) fastest = std::move(full);
       }
-      EXPECT_EQ(fastest, each.simulated_s) << seed << " " << each.replicas;
+      EXPECT_EQ(fastest->fits() ? fastest->predicted.seconds : 0, each.simulated_s) << seed << " " << each.replicas;
+      EXPECT_EQ(fastest->predicted.fullest_bytes, each.simulated_bytes) << seed << " " << each.replicas;
+      EXPECT_EQ(fastest->constraint, each.constraint) << seed << " " << each.replicas;
+      EXPECT_EQ(fastest->overflow, each.overflow) << seed << " " << each.replicas;
+      taken += each.rejected_for.empty() ? 1 : 0;
       ++simulated;
     }
+    EXPECT_EQ(taken, result.chosen ? 1 : 0) << seed;
     // Every configuration that holds all rows is there as like replicas.
     for (size_t i = 0; i < planner.configurations().size(); ++i) {
       std::vector<int64_t> alike(planner.configurations().size(), 0);
@@ -81,9 +97,9 @@ TEST(RejectedAlternatives, GroupingsHaveTheSecondsAndMemoryThatTheyGive) {
       const ReplicaPrediction prediction = predict_replica(models[each.replica], priced, plan.order, problem.options.rounds);
       EXPECT_EQ(prediction.constraint, each.constraint) << seed;
       EXPECT_EQ(prediction.fullest_bytes(), each.fullest_bytes) << seed;
-      if (each.constraint.empty()) {
-        EXPECT_EQ(prediction.seconds, each.seconds) << seed;
-      }
+      EXPECT_EQ(prediction.overflow, each.overflow) << seed;
+      EXPECT_EQ(prediction.seconds, each.seconds) << seed;
+      EXPECT_EQ(prediction.is_bound, each.is_bound) << seed;
       if (each.rejected_for.empty()) {
         ++taken;
         EXPECT_EQ(each.seconds, replica.seconds) << seed;
@@ -94,6 +110,124 @@ TEST(RejectedAlternatives, GroupingsHaveTheSecondsAndMemoryThatTheyGive) {
     EXPECT_GE(taken, 1) << seed;
   }
   EXPECT_GT(rejected, 10);
+}
+
+/// A problem whose devices have so much of their memory.
+PlanningProblem tight_problem(uint64_t seed, double memory_share) {
+  PlanningProblem problem = random_planning_problem(seed);
+  DeviceSpec& device = problem.cluster.nodes.front().device;
+  device.memory_bytes = static_cast<int64_t>(memory_share * static_cast<double>(device.memory_bytes));
+  problem.options.token_budget = 4096;  // so that what fits must not be found
+  problem.options.orders = {PipelineOrder::gpipe, PipelineOrder::automatic};
+  return problem;
+}
+
+TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHowMuch) {
+  int64_t ordered = 0, bounds = 0;
+  for (uint64_t seed = 260; seed < 300; ++seed) {
+    const PlanningProblem problem = tight_problem(seed, seed % 2 == 0 ? 0.5 : 0.2);
+    const int64_t limit = problem.cluster.nodes.front().device.usable_bytes();
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    for (const Alternative& each : result.alternatives) {
+      if (each.fits() || each.plans.empty()) continue;
+      const Plan& plan = each.plans.front();
+      const std::vector<ReplicaModel> models = replica_models(plan, problem.model, problem.cluster, problem.jobs);
+      double slowest = 0;
+      int64_t fullest = 0;
+      bool is_bound = false;
+      Overflow overflow;
+      for (size_t r = 0; r < models.size(); ++r) {
+        if (each.rows.front()[r].empty()) continue;
+        const PricedRows priced = price_rows(models[r], each.rows.front()[r], packing_of(plan, plan.replicas[r]));
+        const ReplicaPrediction prediction = predict_replica(models[r], priced, plan.order, problem.options.rounds);
+        slowest = std::max(slowest, prediction.seconds);
+        fullest = std::max(fullest, prediction.fullest_bytes());
+        is_bound = is_bound || prediction.is_bound;
+        if (overflow.bytes == 0) overflow = prediction.overflow;
+        if (!prediction.is_bound) continue;
+        // Nothing is ordered: the busiest rank's computation.
+        std::vector<double> busy(models[r].rank_count(), 0);
+        for (const PipelineWork& work : priced.works) {
+          for (const PipelineMicrobatch& microbatch : work.microbatches) {
+            for (size_t s = 0; s < microbatch.cost.size(); ++s) {
+              busy[s % busy.size()] += microbatch.cost[s].forward_s + microbatch.cost[s].backward_s;  // every stage has adapters
+            }
+          }
+        }
+        EXPECT_NEAR(prediction.seconds, *std::max_element(busy.begin(), busy.end()), 1e-9);
+      }
+      EXPECT_EQ(each.predicted.seconds, slowest + each.predicted.exchange_s) << seed;
+      EXPECT_EQ(each.predicted.fullest_bytes, fullest) << seed;
+      EXPECT_GT(fullest, limit);
+      EXPECT_EQ(each.is_bound, is_bound) << seed;
+      EXPECT_EQ(each.overflow, overflow) << seed;
+      EXPECT_GT(overflow.bytes, 0);
+      EXPECT_LE(overflow.bytes, fullest - limit);
+      EXPECT_THAT(each.constraint, testing::HasSubstr(overflow.term + " overflow by " + bytes_text(overflow.bytes)));
+      (is_bound ? bounds : ordered) += 1;
+    }
+    const nlohmann::ordered_json json = to_json(result);
+    for (size_t a = 0; a < result.alternatives.size(); ++a) {
+      const Alternative& each = result.alternatives[a];
+      const auto& shown = json.at("alternatives")[a];
+      EXPECT_EQ(shown.at("predicted").at("seconds").get<double>(), each.predicted.seconds);
+      EXPECT_EQ(shown.at("is_bound").get<bool>(), each.is_bound);
+      EXPECT_EQ(shown.at("overflow").is_null(), each.overflow.bytes == 0);
+      if (each.overflow.bytes > 0) {
+        EXPECT_EQ(shown.at("overflow").at("bytes").get<int64_t>(), each.overflow.bytes);
+      }
+    }
+  }
+  EXPECT_GT(ordered, 5);
+  EXPECT_GT(bounds, 5);
+}
+
+TEST(RejectedAlternatives, ConfigurationsHaveTheTimeAndMemoryOfTheirChunkAndWhatOverflows) {
+  int64_t fitting = 0, rejected = 0;
+  for (uint64_t seed = 320; seed < 332; ++seed) {
+    PlanningProblem problem = tight_problem(seed, seed % 2 == 0 ? 1 : 0.25);
+    const NodeGroup& group = problem.cluster.nodes.front();
+    const int64_t limit = group.device.usable_bytes();
+    std::vector<AdapterShape> adapters;
+    std::vector<double> shares;
+    double tokens = 0;
+    for (const JobShape& job : problem.jobs) {
+      adapters.insert(adapters.end(), job.adapters.begin(), job.adapters.end());
+      tokens += shares.emplace_back(static_cast<double>(job.batch_size) * job.lengths.mean());
+    }
+    for (double& share : shares) share /= tokens;
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    for (const ConsideredConfiguration& each : result.configurations) {
+      const StageMachine machine{group.device, problem.cluster.link_of(group, each.tensor_parallel), problem.options.dtype};
+      const MicrobatchCounts counts = even_microbatch(1, std::max<int64_t>(64, each.chunk_tokens), shares);
+      const std::vector<StageShape> stages = even_stages(problem.model, each.pipeline_stages, each.tensor_parallel, each.divides_tokens);
+      const int64_t sent = largest_slice(counts.tokens, stages.front());
+      int64_t fullest = 0;
+      const LinkSpec between = problem.cluster.link_of(group, each.tensor_parallel * each.pipeline_stages);
+      const auto bytes = static_cast<double>(sent * problem.model.hidden_size * machine.element_size());
+      double slowest = stages.size() == 1 ? 0 : 2 * between.seconds(bytes);
+      for (size_t s = 0; s < stages.size(); ++s) {
+        const StageMemory memory = stage_memory(problem.model, stages[s], adapters, 2, counts, static_cast<int64_t>(stages.size() - s),
+                                                machine.element_size());
+        fullest = std::max(fullest, memory.total());
+        slowest = std::max(slowest, stage_seconds(problem.model, stages[s], adapters, counts, machine).total());
+      }
+      EXPECT_EQ(each.memory.total(), fullest) << seed;
+      EXPECT_NEAR(each.chunk_s, slowest, 1e-9 * slowest) << seed;
+      if (each.chunk_tokens > 0) {
+        ++fitting;
+        EXPECT_EQ(each.overflow, Overflow{});
+        EXPECT_LE(fullest, limit);
+        continue;
+      }
+      ++rejected;
+      EXPECT_EQ(each.overflow.bytes, fullest - limit) << seed;
+      EXPECT_EQ(each.overflow.term, each.memory.overflowing_term(limit)) << seed;
+      EXPECT_THAT(each.rejected_for, testing::HasSubstr(each.overflow.term + " overflow by "));
+    }
+  }
+  EXPECT_GT(fitting, 20);
+  EXPECT_GT(rejected, 5);
 }
 
 TEST(RejectedAlternatives, KindsOfNodesThatLoseAreThere) {

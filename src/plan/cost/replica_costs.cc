@@ -56,7 +56,7 @@ class CandidateBuilder {
     }
     const LinkSpec between_copies = cluster_.link_of(group_, tensor_parallel * pipeline_stages * shards);
     find_chunk(stages, *prices, sharding, candidate);
-    candidate.configuration.chunk_seconds = [workload = workload_, prices, stages = distinct(stages), machine, between_stages,
+    auto chunk_seconds = [workload = workload_, prices, stages = distinct(stages), machine, between_stages,
                                              sharding, between_copies](
                                                 int64_t sequences, int64_t tokens) {
       const MicrobatchCounts counts = even_microbatch(sequences, tokens, workload->shares);
@@ -72,6 +72,8 @@ class CandidateBuilder {
       const auto bytes = static_cast<double>(sent * workload->model.hidden_size * machine.element_size());
       return std::max(slowest, 2 * between_stages.seconds(bytes));
     };
+    candidate.chunk_s = chunk_seconds(1, std::max(chunk_step, candidate.configuration.chunk_tokens));
+    candidate.configuration.chunk_seconds = std::move(chunk_seconds);
     return candidate;
   }
 
@@ -103,9 +105,10 @@ class CandidateBuilder {
     const Fullest at = fullest(stages, prices, sharding, std::max<int64_t>(1, fits) * chunk_step);
     candidate.memory = at.memory;
     if (fits == 0) {
-      candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow", at.stage + 1,
-                                     stages.size(), gib(at.memory.total()), gib(limit), chunk_step,
-                                     at.memory.overflowing_term(limit));
+      candidate.overflow = at.memory.overflow(limit);
+      candidate.reason = fmt::format("stage {} of {} needs {:.1f} GiB of {:.1f} for {} tokens; {} overflow by {:.1f}", at.stage + 1,
+                                     stages.size(), gib(at.memory.total()), gib(limit), chunk_step, candidate.overflow.term,
+                                     gib(candidate.overflow.bytes));
     }
   }
 

@@ -23,10 +23,12 @@ struct ReplicaLimits {
   bool recompute = false;             ///< StageMachine::recompute
 };
 
-/// One candidate, with the memory of its fullest stage at its chunk size.
+/// One candidate, with the memory of its fullest stage at its chunk size, or for 64 tokens where these do not fit.
 struct ReplicaCandidate {
   Configuration configuration;  ///< chunk_tokens 0: not even the least chunk fits
   StageMemory memory;
+  double chunk_s = 0;           ///< seconds of the slowest stage for such a chunk of one row, forward and backward; 0: it has no price
+  Overflow overflow;            ///< of chunk_tokens 0
   std::string reason;           ///< of chunk_tokens 0: which stage and term overflow, in words
 };
 

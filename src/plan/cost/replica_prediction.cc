@@ -30,8 +30,19 @@ PipelineWork repeated(const PipelineWork& work, int64_t rounds) {
 }
 
 std::string overflow_text(const StageMemory& memory, size_t stage, size_t stages, int64_t limit) {
-  return fmt::format("out of memory: stage {} of {} needs {} of {}; {} overflow", stage + 1, stages,
-                     bytes_text(memory.total()), bytes_text(limit), memory.overflowing_term(limit));
+  const Overflow overflow = memory.overflow(limit);
+  return fmt::format("out of memory: stage {} of {} needs {} of {}; {} overflow by {}", stage + 1, stages,
+                     bytes_text(memory.total()), bytes_text(limit), overflow.term, bytes_text(overflow.bytes));
+}
+
+/// The first stage that does not fit, if any.
+void find_overflow(ReplicaPrediction& prediction, int64_t limit) {
+  for (size_t s = 0; s < prediction.memory.size(); ++s) {
+    if (prediction.memory[s].total() <= limit) continue;
+    prediction.constraint = overflow_text(prediction.memory[s], s, prediction.memory.size(), limit);
+    prediction.overflow = prediction.memory[s].overflow(limit);
+    return;
+  }
 }
 
 /// Two messages each way under way on a rank of several.
@@ -53,6 +64,19 @@ int64_t ReplicaPrediction::fullest_bytes() const {
   return most;
 }
 
+std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedRows& priced) {
+  std::vector<double> of_rank(replica.rank_count(), 0);
+  for (const PipelineWork& work : priced.works) {
+    for (const PipelineMicrobatch& microbatch : work.microbatches) {
+      const auto lowest = static_cast<size_t>(lowest_stage(work, microbatch));
+      for (size_t s = 0; s < microbatch.cost.size(); ++s) {
+        of_rank[s % of_rank.size()] += microbatch.cost[s].forward_s + (s >= lowest ? microbatch.cost[s].backward_s : 0);
+      }
+    }
+  }
+  return of_rank;
+}
+
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
                                   int64_t rounds) {
   const size_t ranks = replica.rank_count();
@@ -66,14 +90,16 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
   for (size_t s = 0; s < ranks; ++s) {
     limits.push_back(replica.memory_limit - priced.resident[s].total() - messages);
     // What one microbatch needs is needed under any order.
-    StageMemory& memory = prediction.memory[s];
-    memory.activations = priced.largest_kept[s] + messages;
-    if (memory.total() > replica.memory_limit) {
-      prediction.constraint = overflow_text(memory, s, ranks, replica.memory_limit);
-      return prediction;
-    }
-    memory.activations = 0;
+    prediction.memory[s].activations = priced.largest_kept[s] + messages;
   }
+  find_overflow(prediction, replica.memory_limit);
+  if (!prediction.fits()) {
+    prediction.is_bound = true;
+    prediction.busy_s = computing_seconds(replica, priced);
+    prediction.seconds = *std::max_element(prediction.busy_s.begin(), prediction.busy_s.end());
+    return prediction;
+  }
+  for (StageMemory& each : prediction.memory) each.activations = 0;
   const bool one_job_at_a_time = priced.works.size() > 1;
   for (const PipelineWork& work : priced.works) {
     ReplicaRun run{.work = repeated(work, rounds)};
@@ -102,12 +128,8 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
     prediction.runs.push_back(std::move(run));
   }
   double busy = 0;
-  for (size_t s = 0; s < ranks; ++s) {
-    busy += prediction.busy_s[s];
-    if (prediction.constraint.empty() && prediction.memory[s].total() > replica.memory_limit) {
-      prediction.constraint = overflow_text(prediction.memory[s], s, ranks, replica.memory_limit);
-    }
-  }
+  for (const double seconds : prediction.busy_s) busy += seconds;
+  find_overflow(prediction, replica.memory_limit);
   if (prediction.seconds > 0) {
     prediction.bubble = std::max(0.0, 1 - busy / (prediction.seconds * static_cast<double>(ranks)));
   }

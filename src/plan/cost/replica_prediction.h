@@ -20,16 +20,22 @@ struct ReplicaRun {
 
 struct ReplicaPrediction {
   std::string constraint;           ///< what does not fit, in words; "": it does
+  Overflow overflow;                ///< of the stage that the constraint names
   double seconds = 0;               ///< per step
+  /// Not one microbatch fits, so nothing is ordered: `seconds` is what the busiest rank computes, the least that it can take.
+  bool is_bound = false;
   double bubble = 0;                ///< idle share of its ranks over these seconds
   std::vector<double> busy_s;       ///< per rank of the pipeline and step
-  std::vector<StageMemory> memory;  ///< per rank of the pipeline, at its peak
+  std::vector<StageMemory> memory;  ///< per rank of the pipeline, at its peak; where nothing is ordered, for one microbatch
   std::string order;                ///< the name of what choose_order took, where it was asked
   std::vector<ReplicaRun> runs;     ///< of `rounds` steps each
 
   bool fits() const { return constraint.empty(); }
   int64_t fullest_bytes() const;
 };
+
+/// What each rank computes per step under any order, but for optimizer steps: no order is shorter than the largest.
+std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedRows& priced);
 
 /// Orders the works over `rounds` successive steps, proves the schedules (verify) and simulates them; seconds
 /// are those of one step. activations are the peak of kept microbatches and message buffers. Where choose_order

@@ -50,6 +50,8 @@ std::string StageMemory::overflowing_term(int64_t limit) const {
   return "";
 }
 
+Overflow StageMemory::overflow(int64_t limit) const { return {overflowing_term(limit), std::max<int64_t>(0, total() - limit)}; }
+
 StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,
                          int64_t moment_count, const MicrobatchCounts& counts, int64_t in_flight, int64_t element_size,
                          bool recompute, int64_t logit_rows) {

@@ -9,6 +9,13 @@
 
 namespace cotune {
 
+/// What does not fit, and by how much.
+struct Overflow {
+  std::string term;   ///< StageMemory::overflowing_term; "": everything fits
+  int64_t bytes = 0;  ///< of all terms above the limit
+  bool operator==(const Overflow&) const = default;
+};
+
 /// Bytes of one rank.
 struct StageMemory {
   int64_t weights = 0;      ///< W_s: frozen parameters of the stage in the compute dtype, sharded
@@ -19,6 +26,7 @@ struct StageMemory {
   /// weights, adapters, workspace or activations: where the running sum in that order first exceeds the limit; "" where
   /// it never does.
   std::string overflowing_term(int64_t limit) const;
+  Overflow overflow(int64_t limit) const;
   bool operator==(const StageMemory&) const = default;
 };
 
