@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -195,6 +196,23 @@ void refuse_unsupported(const Json& config, const std::string& file) {
   if (modules != config.end() && !modules->is_null() && !modules->empty()) {
     throw_user_error("{}: modules_to_save: is not supported: cotune trains adapters only", file);
   }
+  const auto tokens = config.find("alora_invocation_tokens");
+  if (tokens != config.end() && !tokens->is_null()) {
+    throw_user_error("{}: alora_invocation_tokens: is not supported: an adapter of cotune's acts on every token", file);
+  }
+  // By their names: others (pissa, olora, corda, loftq) have PEFT change the base model's weights where the adapter is loaded.
+  constexpr std::array<std::string_view, 3> leave_the_base{"gaussian", "orthogonal", "eva"};
+  const auto initial = config.find("init_lora_weights");
+  if (initial != config.end() && initial->is_string() &&
+      std::ranges::find(leave_the_base, initial->get<std::string>()) == leave_the_base.end()) {
+    throw_user_error("{}: init_lora_weights: `{}` changes the base model's weights, which cotune leaves as they are; PEFT saves such an adapter "
+                     "as plain LoRA by save_pretrained(…, path_initial_model_for_weight_conversion=…)", file, initial->get<std::string>());
+  }
+}
+
+/// One name, a pattern, or a list of names.
+std::vector<std::string> names_in(const Json& value) {
+  return value.is_string() ? std::vector<std::string>{value.get<std::string>()} : value.get<std::vector<std::string>>();
 }
 
 }  // namespace
@@ -314,9 +332,10 @@ AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const Model
       throw_user_error("{}: peft_type: `{}` is not supported; {} and {} are", name, type,
                        fmt::join(types.begin(), types.end() - 1, ", "), types.back());
     }
-    const Json& targets = config.at("target_modules");
-    spec.target_modules = targets.is_string() ? std::vector<std::string>{targets.get<std::string>()}
-                                              : targets.get<std::vector<std::string>>();
+    spec.target_modules = names_in(config.at("target_modules"));
+    if (const auto excluded = config.find("exclude_modules"); excluded != config.end() && !excluded->is_null()) {
+      spec.exclude_modules = names_in(*excluded);
+    }
     const auto layers = config.find("layers_to_transform");
     if (layers != config.end() && !layers->is_null()) {
       spec.layers_to_transform = layers->is_number() ? std::vector<int64_t>{layers->get<int64_t>()}

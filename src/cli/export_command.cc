@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "cli/inputs/model_text.h"
+#include "formats/gguf.h"
 #include "train/adapter_folder.h"
 #include "train/gguf_adapter.h"
 
@@ -30,6 +31,12 @@ void check_output(const fs::path& output, const fs::path& model, bool overwrite)
   if (fs::equivalent(output, model, unknown)) throw_user_error("--output: {}: is the model itself; choose another file", output.string());
   if (fs::is_directory(output)) throw_user_error("--output: {}: is a folder; choose a file", output.string());
   if (!overwrite) throw_user_error("--output: {}: exists; choose another file, or replace it with --overwrite", output.string());
+  bool is_adapter = fs::is_regular_file(output) && fs::file_size(output) == 0;
+  try {
+    is_adapter = is_adapter || GgufFile(output).text("general.type") == "adapter";
+  } catch (const UserError&) {  // no GGUF file
+  }
+  if (!is_adapter) throw_user_error("--output: {}: is there, and is no GGUF adapter: only such a file is replaced; name another one, or remove it", output.string());
 }
 
 void export_adapter(const ExportArguments& arguments) {

@@ -41,13 +41,25 @@ std::string suggestion(const std::string& word, const std::vector<std::string>& 
   return near.empty() ? "" : fmt::format("; did you mean `{}`?", near);
 }
 
+/// An option in place of a command, which the app may have; one that it has not would be blamed on the command that is missing.
+void check_option(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> options;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) options.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) options.push_back("-" + name);
+  }
+  const std::string name = word.substr(0, word.find('='));
+  if (std::find(options.begin(), options.end(), name) != options.end()) return;
+  throw_user_error("`{}` was not expected{}", word, suggestion(name, options));
+}
+
 /// A first argument that is no command would be blamed on the command that is missing; likewise below a command that has its own.
 void check_command(const CLI::App& app, int argc, char** argv) {
   const std::vector<std::string> names = command_names(app);
   if (names.empty()) return;
   if (argc < 2) throw_user_error("a command is needed: {}; --help says what they do", fmt::join(names, ", "));
   const std::string word = argv[1];
-  if (word.starts_with('-')) return;
+  if (word.starts_with('-')) return check_option(app, word);
   if (std::find(names.begin(), names.end(), word) != names.end()) return check_command(*app.get_subcommand(word), argc - 1, argv + 1);
   throw_user_error("there is no command `{}`{}\ncommands: {}; --help says what they do", word,
                    suggestion(word, names), fmt::join(names, ", "));

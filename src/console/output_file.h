@@ -19,6 +19,7 @@ inline constexpr OutputKind trace_output{"a trace for ui.perfetto.dev", R"({"dis
 inline constexpr OutputKind picture_output{"an SVG picture", "<svg"};
 inline constexpr OutputKind report_output{"a report", R"(<!DOCTYPEhtml><htmllang="en"><head><metacharset="utf-8">)"};
 inline constexpr OutputKind evaluation_output{"answers of this command", R"({"data":)"};
+inline constexpr OutputKind answers_output{"answers of this command", R"({"index":)"};
 
 /// Adds a mistake where no file of this kind may be made: there is no such folder, or none that takes files; or what stands there is no regular
 /// file, or neither empty nor begins as the kind does. option: which names it.

@@ -96,10 +96,9 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-/// Relative to the snapshot, sorted; empty where there are other weights or a configuration too.
+/// Relative to the snapshot, sorted; empty where there are other weights too.
 std::vector<std::string> files_of_gguf_repository(const fs::path& snapshot) {
   std::vector<std::string> files;
-  if (fs::exists(snapshot / "config.json")) return files;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(snapshot, fs::directory_options::skip_permission_denied)) {
     if (!entry.is_regular_file()) continue;
     if (entry.path().extension() == ".safetensors") return {};

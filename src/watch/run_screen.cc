@@ -278,7 +278,7 @@ std::vector<std::string> reasons(const RunView& view, const ScreenStyle& style) 
     constexpr size_t most = 2;
     if (style.rows > 0 && each.size() > most) {
       each.resize(most);
-      each.back() = in_columns(each.back() + "  ", style.columns - 1, Align::left, style.unicode) + (style.unicode ? "…" : ".");
+      each.back() = in_columns(each.back() + std::string(style.columns, ' '), style.columns, Align::left, style.unicode);
     }
     for (const std::string& line : each) lines.push_back(coloured(line, colour_of(job.report.status), style));
   }

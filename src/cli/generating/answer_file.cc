@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "console/output_file.h"
 #include "data/records/jsonl.h"
 #include "engine/generation.h"
 
@@ -68,6 +69,7 @@ StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std:
     throw_user_error("{}: is there already: --resume gives the answers that it lacks, --overwrite begins it anew", path_.string());
   }
   if (!is_there) return;
+  if (start == Start::overwrite) check_output("--output", path_, answers_output);
   lock_ = std::make_unique<FileLock>(path_, FileLock::File::there);
   if (start != Start::resume) return;
   take_up(adapters);

@@ -1,11 +1,23 @@
 #include "cli/terminal/status_line.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/quantity_text.h"
 #include "base/sudden_end.h"
+#include "watch/screen_text.h"
 
 namespace cotune {
+namespace {
+
+/// As much as one line of the terminal holds: what wraps cannot be drawn over.
+std::string in_one_line(const std::string& text) {
+  winsize size{};
+  const size_t columns = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 79;
+  return columns_of(text) > columns ? in_columns(text, columns) : text;
+}
+
+}  // namespace
 
 StatusLine::StatusLine() : is_terminal_(isatty(STDERR_FILENO) != 0) {}
 
@@ -19,7 +31,7 @@ bool StatusLine::is_due() const {
 
 void StatusLine::show(const std::string& text) {
   shown_at_ = Clock::now();
-  write_to_standard_error(is_terminal_ ? "\r" + text + "\x1b[K" : text + "\n");
+  write_to_standard_error(is_terminal_ ? "\r" + in_one_line(text) + "\x1b[K" : text + "\n");
   is_drawn_ = is_terminal_;
 }
 

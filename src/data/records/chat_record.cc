@@ -67,7 +67,7 @@ void read_message(ordered_json& message, const std::string& place) {
     throw RecordError(place + ".content", fmt::format("expected a string or a list of parts, found {}", type_of(*content)));
   }
   const auto weight = message.find("weight");
-  if (weight != message.end() && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
+  if (weight != message.end() && !weight->is_null() && !(weight->is_number() && (*weight == 0 || *weight == 1))) {
     throw RecordError(place + ".weight", fmt::format("expected 0 or 1, found {}", type_of(*weight)));
   }
 }

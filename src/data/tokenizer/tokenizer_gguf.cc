@@ -45,8 +45,8 @@ std::vector<std::string> gguf_pre_tokenizers() {
 
 std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabulary& in, std::string_view name) {
   if (in.model != "gpt2") {
-    throw_user_error("{}: tokenizer.ggml.model: must be gpt2 (byte-level BPE), got '{}'; a tokenizer.json beside the "
-                     "weights can be used instead", name, in.model);
+    throw_user_error("{}: tokenizer.ggml.model: must be gpt2 (byte-level BPE), got '{}'; take the Hugging Face folder of this "
+                     "model, with its tokenizer.json, in place of the GGUF file", name, in.model);
   }
   const auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
                                    [&](const Family& f) { return f.pre == in.pre; });
