@@ -156,8 +156,9 @@ int plan(const PlanArguments& arguments) {
   } else {
     if (setup.profile != nullptr) {
       const ProfileFingerprint& origin = setup.profile->profile.fingerprint;
-      fmt::print("Times are those of {}, {} {}.\n", arguments.profile,
-                 origin.kernels == roofline_kernels ? "by the data sheet of" : "measured on", origin.device);
+      fmt::print("Times are those of {}, {} {}{}.\n", arguments.profile,
+                 origin.kernels == roofline_kernels ? "by the data sheet of" : "measured on", origin.device,
+                 setup.profile->times.collectives().fits().empty() ? "" : ", messages and collectives within a node included");
     }
     if (is_here || is_given("run.memory")) {
       fmt::print("Memory: run.memory is {}{}: {} for tensors.\n", memory_rule(run), is_here ? " on this machine, as for cotune train" : "",

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <thread>
 
 #include "base/counted.h"
@@ -17,6 +18,7 @@
 #include "console/output_file.h"
 #include "cli/planning/profile_fingerprint.h"
 #include "cli/terminal/number_checks.h"
+#include "engine/collective_profiler.h"
 #include "engine/operator_profiler.h"
 #include "jobs/hub_cache.h"
 #include "ops/backend.h"
@@ -38,6 +40,7 @@ struct ProfileArguments {
 };
 
 constexpr int fewest_sweeps = 3;
+constexpr double collectives_share = 0.1;  // of --seconds, and beside them
 
 /// A checkpoint; or a shape alone, whose weights are then random: times do not depend on them.
 ModelSpec model_spec(const ProfileArguments& arguments) {
@@ -69,11 +72,50 @@ void print_fits(const Profile& profile, const MeasuredTimes& times) {
   }
 }
 
+/// Of messages and collectives; nothing where there is one rank.
+void print_fits(const MeasuredCollectives& collectives) {
+  if (collectives.fits().empty()) return;
+  fmt::print("{:<28}  {:>10}  {:>10}  {:>7}  {:>11}  {:>6}\n", "between ranks", "latency", "bandwidth", "spread", "fitted to", "worst");
+  for (const auto& [key, fit] : collectives.fits()) {
+    const auto& [kind, ranks] = key;
+    const double per_byte = fit.time.seconds_per_byte;
+    fmt::print("{:<28}  {:>7.1f} us  {:>10}  {:>6.1f}%  {:>10.1f}%  {:>5.0f}%\n",
+               fmt::format("{}, {}", collective_names[static_cast<size_t>(kind)], counted(ranks, "rank")), fit.time.latency_s * 1e6,
+               per_byte > 0 ? fmt::format("{:.2f} GB/s", 1e-9 / per_byte) : "any", 100 * fit.mean_spread, 100 * fit.mean_error,
+               100 * fit.worst_error);
+  }
+}
+
 /// An option that would change nothing on a GPU.
 void refuse_without_effect(const ProfileArguments& arguments, const ComputeDevice& device) {
   if (device.is_cpu()) return;
   if (arguments.ranks > 1) throw_user_error("--ranks: {} computes for one rank at a time", device.name);
   if (arguments.threads > 0) throw_user_error("--threads: has no effect on {}, where no threads of the processor compute", device.name);
+}
+
+int threads_of_rank(int64_t ranks) { return static_cast<int>(std::max<int64_t>(1, omp_get_max_threads() / ranks)); }
+
+/// Every rank's work in a thread of its own, with its part of the threads. Returns when all have ended.
+void on_ranks(int64_t ranks, const std::function<void(int64_t rank)>& work) {
+  const int threads = threads_of_rank(ranks);
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
+  {
+    std::vector<std::jthread> running;
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      running.emplace_back([&, rank] {
+        at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
+        omp_set_num_threads(threads);
+        try {
+          work(rank);
+        } catch (...) {
+          errors[static_cast<size_t>(rank)] = std::current_exception();
+        }
+      });
+    }
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error != nullptr) std::rethrow_exception(error);
+  }
 }
 
 /// Profilers of as many ranks, which measure at the same time, each with its part of the threads.
@@ -83,30 +125,10 @@ class RanksProfiler {
     for (int64_t rank = 0; rank < ranks; ++rank) profilers_.push_back(std::make_unique<OperatorProfiler>(backbone, shapes));
   }
 
-  static int threads_of_rank(int64_t ranks) { return static_cast<int>(std::max<int64_t>(1, omp_get_max_threads() / ranks)); }
-
   /// All go through the shapes in the same order.
   void sweep() {
     if (profilers_.size() == 1) return profilers_.front()->sweep();
-    const int threads = threads_of_rank(static_cast<int64_t>(profilers_.size()));
-    std::vector<std::exception_ptr> errors(profilers_.size());
-    {
-      std::vector<std::jthread> ranks;
-      for (size_t rank = 0; rank < profilers_.size(); ++rank) {
-        ranks.emplace_back([&, rank] {
-          at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
-          omp_set_num_threads(threads);
-          try {
-            profilers_[rank]->sweep();
-          } catch (...) {
-            errors[rank] = std::current_exception();
-          }
-        });
-      }
-    }
-    for (const std::exception_ptr& error : errors) {
-      if (error != nullptr) std::rethrow_exception(error);
-    }
+    on_ranks(std::ssize(profilers_), [&](int64_t rank) { profilers_[static_cast<size_t>(rank)]->sweep(); });
   }
 
   void forget() {
@@ -122,6 +144,39 @@ class RanksProfiler {
  private:
   std::vector<std::unique_ptr<OperatorProfiler>> profilers_;
 };
+
+struct Sweeps {
+  int count = 0;
+  double seconds = 0;
+};
+
+/// Three at least, and more as long as another one fits by the mean of those before. after_each may be empty.
+Sweeps sweep_for(double seconds, const std::function<void()>& sweep, const std::function<void(const Sweeps&)>& after_each = {}) {
+  const auto begin = std::chrono::steady_clock::now();
+  Sweeps done;
+  while (done.count < fewest_sweeps || done.seconds * (done.count + 1) / done.count < seconds) {
+    sweep();
+    ++done.count;
+    done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (after_each) after_each(done);
+  }
+  return done;
+}
+
+/// Of all group sizes, each for its part of so many seconds and three sweeps at least.
+std::vector<ProfiledCollective> profile_collectives(int64_t ranks, const std::vector<int64_t>& sizes, double seconds) {
+  std::vector<ProfiledCollective> collectives;
+  const std::vector<int64_t> groups = measured_group_sizes(ranks);
+  for (const int64_t group : groups) {
+    CollectiveProfiler profiler(ranks, group, sizes);
+    const auto sweep = [&] { on_ranks(ranks, [&](int64_t rank) { profiler.sweep(rank); }); };
+    sweep();
+    profiler.forget();
+    sweep_for(seconds / static_cast<double>(groups.size()), sweep);
+    std::ranges::copy(profiler.collectives(), std::back_inserter(collectives));
+  }
+  return collectives;
+}
 
 /// The one kind of devices of the cluster file.
 DeviceSpec device_of_cluster(const std::string& file) {
@@ -172,7 +227,7 @@ void profile(const ProfileArguments& arguments) {
   const auto backbone = Backbone::load(files, compute, device.device, {.positions = longest});
   const int64_t loaded_bytes = bytes_beside_tensors();
 
-  const RanksHere here{.ranks = arguments.ranks, .threads = RanksProfiler::threads_of_rank(arguments.ranks)};
+  const RanksHere here{.ranks = arguments.ranks, .threads = threads_of_rank(arguments.ranks)};
   Profile result{.fingerprint = fingerprint_here(files.config, compute, device, here),
                  .layer_count = files.config.layer_count,
                  .shapes = shapes};
@@ -181,20 +236,19 @@ void profile(const ProfileArguments& arguments) {
   profiler.sweep();
   profiler.forget();
   result.process_bytes = loaded_bytes + std::max<int64_t>(0, bytes_beside_tensors() - idle_bytes);
-  const auto begin = std::chrono::steady_clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  int sweeps = 0;
-  // The last sweep is one that still fits, by the mean of those before.
-  while (sweeps < fewest_sweeps || elapsed() * (sweeps + 1) / sweeps < arguments.seconds) {
-    profiler.sweep();
-    fmt::print(stderr, "sweep {} over {}, {:.0f} s\n", ++sweeps, counted(std::ssize(result.shapes), "shape"), elapsed());
-  }
+  const Sweeps sweeps = sweep_for(arguments.seconds, [&] { profiler.sweep(); }, [&](const Sweeps& done) {
+    fmt::print(stderr, "sweep {} over {}, {:.0f} s\n", done.count, counted(std::ssize(result.shapes), "shape"), done.seconds);
+  });
   result.operators = profiler.times();
+  const int64_t largest = most_tokens(files.config, shapes) * files.config.hidden_size * int64_t{4};
+  result.collectives = profile_collectives(arguments.ranks, measured_sizes(largest), collectives_share * arguments.seconds);
   write_output("--output", arguments.output, profile_output, to_json(result));
-  print_fits(result, MeasuredTimes(result, files.config, arguments.output));
+  const MeasuredTimes times(result, files.config, arguments.output);
+  print_fits(result, times);
+  print_fits(times.collectives());
   const std::string ranks = arguments.ranks > 1 ? fmt::format("{} ranks of ", arguments.ranks) : "";
   fmt::print("{}: {} on {}, {}, {}{}, {} in {:.0f} s\n", arguments.output, result.fingerprint.dtype,
-             result.fingerprint.device, result.fingerprint.kernels, ranks, counted(result.fingerprint.threads, "thread"), counted(sweeps, "sweep"), elapsed());
+             result.fingerprint.device, result.fingerprint.kernels, ranks, counted(result.fingerprint.threads, "thread"), counted(sweeps.count, "sweep"), sweeps.seconds);
 }
 
 }  // namespace
@@ -211,10 +265,10 @@ void add_profile_command(CLI::App& app) {
   CLI::Option* threads = command->add_option("--threads", arguments->threads, "0: one per core")->check(CLI::Range(int64_t{0}, int64_t{4096}));
   CLI::Option* ranks = command
                            ->add_option("--ranks", arguments->ranks,
-                                        "Measure so many ranks at the same time, each with its part of the threads: for train --ranks "
-                                        "and for as many processes on a machine")
+                                        "Measure so many ranks at the same time, each with its part of the threads, and messages and collectives "
+                                        "between them: for train --ranks and for as many processes on a machine")
                            ->check(CLI::Range(int64_t{1}, int64_t{64}));
-  CLI::Option* seconds = command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75)")
+  CLI::Option* seconds = command->add_option("--seconds", arguments->seconds, "Measure for so long, and for three sweeps over the shapes at least (75); what is between ranks for a tenth of it more")
       ->check(number_in(0.0, 1e6));
   command->add_option("--layers", arguments->layers, "Of so many layers of the model; 0: all of them")
       ->check(CLI::Range(int64_t{0}, int64_t{100000}));

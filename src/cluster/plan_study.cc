@@ -77,8 +77,6 @@ class ReplicaStudy {
   double rounds_;
 };
 
-LinkSpec slowed_by(LinkSpec link, double factor) { return {link.bandwidth / factor, link.latency * factor}; }
-
 }  // namespace
 
 PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const ModelConfig& model,
@@ -111,7 +109,7 @@ PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& 
     replica.idle = 1 - busy_s / (study.step_s * static_cast<double>(replica.stages.size()));
   }
   if (plan.replicas.size() > 1) {
-    study.hidden = hide_exchange(plan, model, jobs, slowed_by(exchange_link(plan, cluster), factor), last);
+    study.hidden = hide_exchange(plan, model, jobs, exchange_link(plan, cluster).slowed_by(factor), last);
   }
   return study;
 }

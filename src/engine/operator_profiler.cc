@@ -8,6 +8,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "base/sample_spread.h"
 #include "engine/device_times.h"
 #include "jobs/enum_names.h"
 #include "ops/memory.h"
@@ -23,15 +24,6 @@ void synchronize(at::Device device) {
 }
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
-
-/// The value that a share of the samples lies below, between neighbours in proportion.
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<size_t>(place);
-  const size_t above = std::min(below + 1, values.size() - 1);
-  return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
-}
 
 std::vector<AdaptedModule> modules_of(const ProfiledJob& job, int64_t layer_count) {
   std::vector<AdaptedModule> modules;
@@ -176,12 +168,11 @@ void OperatorProfiler::absorb(const OperatorProfiler& other) {
 std::map<std::string, std::vector<ProfiledTime>> OperatorProfiler::times() const {
   std::map<std::string, std::vector<ProfiledTime>> times;
   for (const auto& [place, samples] : samples_) {
-    const double median = quantile(samples.seconds, 0.5);
-    const double spread = quantile(samples.seconds, 0.75) - quantile(samples.seconds, 0.25);
+    const SampleSpread seconds = sample_spread(samples.seconds);
     times[place.first].push_back({.shape = static_cast<int64_t>(place.second),
                                   .calls = samples.calls,
-                                  .median = median,
-                                  .spread = median > 0 ? spread / median : 0,
+                                  .median = seconds.median,
+                                  .spread = seconds.spread,
                                   .count = static_cast<int64_t>(samples.seconds.size())});
   }
   return times;

@@ -41,7 +41,8 @@ struct PlanOptions {
   std::vector<MemorySaving> savings = {{.recompute = true}, {.most_shards = 16}, {.recompute = true, .most_shards = 16}};
   DeploymentLimits deployment = {.dealing = Dealing::by_row, .gap = 0.005};
   const MeasuredTimes* measured =
-      nullptr;               ///< of a profile of the devices, in place of the roofline; must outlive the call
+      nullptr;               ///< of a profile of the devices, in place of the roofline; must outlive the call. Links are the cluster's:
+                             ///< with_measured_links gives it those of the profile
   std::string profile_hash;  ///< of the profile; "" where `measured` is null
 };
 

@@ -20,8 +20,8 @@ void check_origin(const Plan& plan, const ModelConfig& model, const ClusterSpec&
                      field, text(here), text(found));
   };
   check("model", plan.model_hash, hash_of(model));
+  check("profile", plan.profile_hash, options.profile_hash);  // first: links of the cluster may be the profile's
   check("cluster", plan.cluster_hash, hash_of(cluster));
-  check("profile", plan.profile_hash, options.profile_hash);
   std::vector<std::string> names;
   for (const JobShape& job : jobs) names.push_back(job.name);
   if (plan.jobs != names) {

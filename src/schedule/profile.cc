@@ -89,4 +89,12 @@ PlannedStep planned_step(const ModelConfig& config, const ProfiledShape& shape) 
   return step;
 }
 
+int64_t most_tokens(const ModelConfig& config, const std::vector<ProfiledShape>& shapes) {
+  int64_t most = 0;
+  for (const ProfiledShape& shape : shapes) {
+    for (const Microbatch& microbatch : planned_step(config, shape).plan.microbatches) most = std::max(most, microbatch.token_count());
+  }
+  return most;
+}
+
 }  // namespace cotune

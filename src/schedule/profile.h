@@ -1,4 +1,5 @@
-/// What operators took on a device: profile.json. Written by `cotune profile`, read wherever time is predicted.
+/// What operators took on a device, and messages and collectives between its ranks: profile.json. Written by `cotune profile`, read
+/// wherever time is predicted.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule/profiled_collective.h"
 #include "schedule/step_operators.h"
 
 namespace cotune {
@@ -62,6 +64,9 @@ int64_t first_target(int64_t row_length, double labelled_share);
 /// The shape as a step of a model; jobs are numbered in their order.
 PlannedStep planned_step(const ModelConfig& config, const ProfiledShape& shape);
 
+/// Of the largest microbatch of these shapes.
+int64_t most_tokens(const ModelConfig& config, const std::vector<ProfiledShape>& shapes);
+
 struct ProfiledTime {
   int64_t shape = 0;       ///< index into Profile::shapes
   int64_t calls = 0;       ///< of the operator in one round
@@ -78,13 +83,14 @@ struct Profile {
   std::vector<ProfiledShape> shapes;
   /// By profile_key, round_key among them.
   std::map<std::string, std::vector<ProfiledTime>> operators;
+  std::vector<ProfiledCollective> collectives;  ///< empty: of one rank, or measured before there were any in profiles
   bool operator==(const Profile&) const = default;
 };
 
 std::string to_json(const Profile& profile);
 
 /// Throws UserError naming file and field for what is not a profile: broken JSON, missing fields, numbers out of range, a
-/// version that this program does not read.
+/// version that this program does not read. `collectives` alone may be missing: older profiles have none.
 Profile parse_profile(const std::string& json, const std::string& file_name);
 Profile read_profile(const std::filesystem::path& file);
 

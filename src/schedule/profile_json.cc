@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t version = 1;
 constexpr int64_t most = int64_t{1} << 53;  // what JSON's numbers hold exactly
 constexpr int64_t most_tokens = 1 << 20, most_width = 1 << 16, most_layers = 10'000;  // of a row, an adapter, a model
+constexpr int64_t most_ranks = 1 << 20;
 constexpr const char* version_key = "cotune_profile";
 
 Json shape_json(const ProfiledShape& shape) {
@@ -119,6 +120,17 @@ ProfiledTime time_of(const Value& value, size_t shape_count) {
   return time;
 }
 
+ProfiledCollective collective_of(const Value& value) {
+  ProfiledCollective collective{.kind = static_cast<CollectiveKind>(value.at("kind").one_of(collective_names)),
+                                .ranks = value.at("ranks").integer(2, most_ranks),
+                                .bytes = value.at("bytes").integer(1),
+                                .median = value.at("median_s").number(1e9),
+                                .spread = value.at("spread").number(1e9),
+                                .count = value.at("count").integer(1)};
+  if (collective.kind == CollectiveKind::message && collective.ranks != 2) value.at("ranks").refuse("2 for a message");
+  return collective;
+}
+
 }  // namespace
 
 std::string to_json(const Profile& profile) {
@@ -142,6 +154,15 @@ std::string to_json(const Profile& profile) {
                       {"spread", time.spread},
                       {"count", time.count}});
     }
+  }
+  json["collectives"] = Json::array();
+  for (const ProfiledCollective& each : profile.collectives) {
+    json["collectives"].push_back({{"kind", collective_names[static_cast<size_t>(each.kind)]},
+                                   {"ranks", each.ranks},
+                                   {"bytes", each.bytes},
+                                   {"median_s", each.median},
+                                   {"spread", each.spread},
+                                   {"count", each.count}});
   }
   return json.dump(1) + "\n";
 }
@@ -176,6 +197,9 @@ Profile parse_profile(const std::string& text, const std::string& file_name) {
     for (const Value& time : times.list()) {
       profile.operators[name].push_back(time_of(time, profile.shapes.size()));
     }
+  }
+  if (json.contains("collectives")) {
+    for (const Value& each : root.at("collectives").list()) profile.collectives.push_back(collective_of(each));
   }
   return profile;
 }

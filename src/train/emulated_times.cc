@@ -35,7 +35,8 @@ EmulatedTimes of_profile(const std::string& file, const ModelConfig& model, cons
   times.costs.machine.device = device_preset(std::ranges::find(presets, of.device) != presets.end() ? of.device : "cpu");
   times.costs.machine.device.name = of.device;
   times.costs.machine.measured = times.measured.get();
-  times.costs.machine.link = times.between_replicas = {.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s};
+  const LinkSpec messages = link_between_threads(times.measured.get());
+  times.costs.machine.link = times.between_replicas = {.bandwidth = messages.bandwidth, .latency = messages.latency};
   return times;
 }
 

@@ -69,6 +69,11 @@ std::vector<PipelineLayout> balanced_layouts(const ModelConfig& model, const std
   return layouts;
 }
 
+LinkSpec link_between_threads(const MeasuredTimes* measured) {
+  const LinkSpec link{.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s};
+  return measured == nullptr ? link : measured->collectives().over(link);
+}
+
 RankPlanner::RankPlanner(const ModelConfig& model, std::vector<JobShape> jobs, const DeviceCosts& costs,
                          std::vector<PipelineLayout> layouts, RankPlannerOptions options)
     : model_(model), machine_(costs.machine), jobs_(std::move(jobs)), layouts_(std::move(layouts)), options_(std::move(options)) {
@@ -97,9 +102,8 @@ void RankPlanner::add_optimizer_step(const JobShape& job) {
     const PipelineLayout& layout = layouts_[replica];
     int64_t summands = 0;
     for (const AdapterShape& adapter : job.adapters) summands += summand_count(model_, layout.stages.front(), adapter);
-    const auto bytes = static_cast<double>(summands / layout.rank_count() * machine_.element_size());
     step_s_[replica].optimizer_s.push_back(optimizer_seconds(values / layout.worker_count(), job.moment_count, machine_.device));
-    step_s_[replica].reduce_s.push_back(summands > 0 ? all_reduce_seconds(bytes, layout.tensor_parallel(), machine_.link) : 0);
+    step_s_[replica].reduce_s.push_back(summands > 0 ? sum_seconds(summands / layout.rank_count(), layout.tensor_parallel(), machine_) : 0);
   }
 }
 

@@ -21,6 +21,8 @@ class TrainingJob;
 
 /// Between threads of one process, through the loopback device: 1.2 MB took 0.3 ms between two busy cores, 4 bytes 0.04.
 inline constexpr Link thread_link{.latency_s = 4e-5, .bytes_per_s = 4e9};
+/// The same as a profile has measured it, with collectives; thread_link for what it has not measured, or without one (nullptr).
+LinkSpec link_between_threads(const MeasuredTimes* measured);
 
 std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs);
 

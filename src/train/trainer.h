@@ -43,7 +43,7 @@ struct TrainerOptions {
   std::vector<std::string> rank_hosts;         ///< of ranks that are processes
   int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
   std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
-  std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads
+  std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads (link_between_threads)
   std::optional<Link> exchange_link;           ///< between replicas; unset: the same
   /// How the ranks divide the model where it is not as the stages of one pipeline. ranks is their number.
   Parallel parallel{.replicas = {}};

@@ -34,9 +34,10 @@ void Trainer::start_ranks() {
     }
     ranks_ = std::make_shared<RankThreads>(std::move(replicas));
   }
+  const LinkSpec between_threads = link_between_threads(costs.machine.measured);
   RankPlannerOptions planning{.order = options_.pipeline_order,
                               .interleave = options_.interleave,
-                              .link = options_.rank_link.value_or(thread_link),
+                              .link = options_.rank_link.value_or(Link{.latency_s = between_threads.latency, .bytes_per_s = between_threads.bandwidth}),
                               .dispatch = options_.dispatch,
                               .length_buckets = options_.length_buckets,
                               .longest_rows = {},

@@ -126,6 +126,17 @@ class Emulated(ProgramTest):
         self.assertNotIn("nan", text)
         # What was emulated is no run to go on with.
         self.assertIn("an emulated run", self.run_program("train", jobs, "--output-dir", self.path / "run1", "--resume", *exact, expect=2).stderr)
+        # Messages are as the profile has measured them, if it has.
+        with_slow_messages = json.loads(profile.read_text())
+        with_slow_messages["collectives"] = [{"kind": "message", "ranks": 2, "bytes": size, "median_s": 0.2, "spread": 0, "count": 1} for size in (64, 4096)]
+        slow = self.path / "slow.json"
+        slow.write_text(json.dumps(with_slow_messages))
+        self.train(jobs, "slow", "--ranks=2", *exact, file=slow)
+        def seconds(run):
+            summary = json.loads((self.path / run / "summary.json").read_text())
+            return summary["ranks_predicted_seconds"], summary["ranks"][0]["seconds"]
+        for usual, slowed in zip(seconds("run2"), seconds("slow")):
+            self.assertGreater(slowed, usual + 4 * 0.35, "an activation and an error in each of four rounds")
         for options, why in ((("--parallel=tp=2",), "was measured with 1"), (("--set", "model.dtype=float32"), "has times of bfloat16")):
             self.assertIn(why, self.train(jobs, "none", *exact, *options, file=profile, expect=2))
 

@@ -20,6 +20,7 @@ Profile some_profile() {
   profile.shapes = canonical_shapes(8192);
   profile.operators["swiglu"] = {{0, 3, 1.25e-5, 0.1, 7}, {5, 9, 0.1 + 0.2, 0, 1}};
   profile.operators["round"] = {{1, 1, 1e-9, 0.5, 7}};
+  profile.collectives = {{CollectiveKind::message, 2, 64, 3.25e-5, 0.25, 6}, {CollectiveKind::reduce_scatter, 4, 1 << 22, 0.1 + 0.2, 0, 1}};
   return profile;
 }
 
@@ -59,6 +60,50 @@ TEST(Profile, IsRefusedWithPlaceFoundAndAccepted) {
             "profile.json: profile.operators.swiglu[1].shape: must be the number of a shape, got 500");
   EXPECT_EQ(failure(replaced(json, "\"lora\"", "\"laro\"")),
             "profile.json: profile.shapes[0].jobs[0].method: must be one of lora, bottleneck, diff_pruning, got \"laro\"");
+}
+
+TEST(Profile, OlderThanCollectivesHasNone) {
+  Profile profile = some_profile();
+  std::string json = to_json(profile);
+  const size_t begin = json.rfind(",\n \"collectives\"");
+  ASSERT_NE(begin, std::string::npos);
+  json = json.substr(0, begin) + "\n}\n";
+  profile.collectives.clear();
+  EXPECT_EQ(parse_profile(json, "profile.json"), profile);
+}
+
+TEST(Profile, WithDamagedCollectivesIsRefusedWithPlaceFoundAndAccepted) {
+  const std::string json = to_json(some_profile());
+  EXPECT_EQ(failure(replaced(json, "\"kind\": \"message\"", "\"kind\": \"massage\"")),
+            "profile.json: profile.collectives[0].kind: must be one of message, all_reduce, reduce_scatter, all_gather, got \"massage\"");
+  EXPECT_EQ(failure(replaced(json, "\"ranks\": 4,", "\"ranks\": 1,")),
+            "profile.json: profile.collectives[1].ranks: must be an integer from 2 to 1048576, got 1");
+  EXPECT_EQ(failure(replaced(json, "\"reduce_scatter\"", "\"message\"")),
+            "profile.json: profile.collectives[1].ranks: must be 2 for a message, got 4");
+  EXPECT_EQ(failure(replaced(json, "\"bytes\": 64", "\"bytes\": 0")),
+            "profile.json: profile.collectives[0].bytes: must be an integer from 1 to 9007199254740992, got 0");
+  EXPECT_EQ(failure(replaced(json, "\"median_s\": 3.25e-05", "\"median_s\": null")),
+            "profile.json: profile.collectives[0].median_s: must be a number from 0 to 1e+09, got null");
+  EXPECT_EQ(failure(replaced(json, "\"spread\": 0.25,", "")), "profile.json: profile.collectives[0].spread: is missing");
+  const size_t begin = json.rfind("\"collectives\":");
+  EXPECT_EQ(failure(json.substr(0, begin) + "\"collectives\": 7}"), "profile.json: profile.collectives: must be a list, got 7");
+}
+
+TEST(ProfiledCollectives, AreOfEqualGroupsAndOfPairs) {
+  EXPECT_TRUE(measured_group_sizes(1).empty());
+  EXPECT_EQ(measured_group_sizes(2), (std::vector<int64_t>{2}));
+  EXPECT_EQ(measured_group_sizes(5), (std::vector<int64_t>{2, 5}));
+  EXPECT_EQ(measured_group_sizes(12), (std::vector<int64_t>{2, 3, 4, 6, 12}));
+}
+
+TEST(ProfiledCollectives, ReachFromSmallSizesToThatOfTheLargestMicrobatch) {
+  EXPECT_EQ(measured_sizes(5000), (std::vector<int64_t>{64, 512, 4096, 5000}));
+  EXPECT_EQ(measured_sizes(512), (std::vector<int64_t>{64, 512}));
+  EXPECT_EQ(measured_sizes(20), (std::vector<int64_t>{20}));
+  const ModelConfig config = model_preset("smollm2-135m");
+  EXPECT_EQ(most_tokens(config, {{{{AdapterMethod::lora, 4, 0, 0, {Projection::v}, {700, 30}}}, 1, 512},
+                                 {{{AdapterMethod::lora, 4, 0, 0, {Projection::v}, {90}}}}}),
+            474) << "the last two atoms of the row of 700, and that of 30";
 }
 
 TEST(Profile, OfOtherConditionsIsRefusedWithWhatDiffers) {

@@ -93,6 +93,7 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   check_rates(setup.cluster, name, options.dtype, model.dtype == "auto" ? "--dtype" : "model.dtype");
   if (!sources.profile.empty()) {
     setup.profile = profile_for(sources, model, setup.model, setup.cluster);
+    setup.cluster = with_measured_links(std::move(setup.cluster), setup.profile->times.collectives());
     options.dtype = setup.profile->profile.fingerprint.dtype;
     options.measured = &setup.profile->times;
     options.profile_hash = checksum(read_file(sources.profile));

@@ -23,7 +23,7 @@ ClusterSpec cluster_of(const DivisionQuestion& question, double time_ratio) {
                   .count = question.hosts,
                   .devices = question.run.ranks / question.hosts,
                   .device = question.costs.machine.device,
-                  .link = {.bandwidth = thread_link.bytes_per_s, .latency = thread_link.latency_s}};
+                  .link = link_between_threads(question.costs.machine.measured)};
   group.device.memory_bytes = question.memory_bytes;
   group.device.usable_memory = 1;
   for (auto& [dtype, rate] : group.device.flops) rate /= time_ratio;

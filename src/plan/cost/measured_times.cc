@@ -48,7 +48,7 @@ OperatorFit fit(const std::vector<ProfiledTime>& times, const std::string& key,
 }  // namespace
 
 MeasuredTimes::MeasuredTimes(const Profile& profile, const ModelConfig& config, const std::string& file_name)
-    : tensor_parallel_(profile.fingerprint.tensor_parallel) {
+    : collectives_(profile.collectives), tensor_parallel_(profile.fingerprint.tensor_parallel) {
   const std::string shape = model_shape_text(config);
   if (profile.fingerprint.model != shape) {
     throw_user_error("{}: was measured for another model: {}; this one has {}", file_name, profile.fingerprint.model, shape);

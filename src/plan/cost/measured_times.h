@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "plan/cost/measured_collectives.h"
 #include "schedule/profile.h"
 
 namespace cotune {
@@ -39,13 +40,14 @@ class MeasuredTimes {
   /// What a round takes beside its operators, by the terms of round_key.
   double round_seconds(const std::vector<double>& terms) const;
 
-  /// The same times, each so many times as long.
+  /// The same times, those of operators and rounds so many times as long.
   MeasuredTimes scaled(double factor) const;
 
   /// A whole round on one rank.
   StepSeconds step_seconds(const ModelConfig& config, const PlannedStep& step) const;
 
   const std::map<std::string, OperatorFit>& fits() const { return fits_; }
+  const MeasuredCollectives& collectives() const { return collectives_; }
   /// The only degree that there are times of.
   int64_t tensor_parallel() const { return tensor_parallel_; }
 
@@ -53,6 +55,7 @@ class MeasuredTimes {
   const OperatorFit& fit_for(const std::string& key) const;
 
   std::map<std::string, OperatorFit> fits_;
+  MeasuredCollectives collectives_;
   int64_t tensor_parallel_ = 1;
 };
 

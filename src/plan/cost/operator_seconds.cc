@@ -1,11 +1,17 @@
 #include "plan/cost/operator_seconds.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {
+namespace {
+
+int64_t accumulation_bytes(const StageMachine& machine) { return std::max<int64_t>(4, machine.element_size()); }
+
+}  // namespace
 
 double work_seconds(const OperatorCost& cost, const StageMachine& machine) {
   const DeviceSpec& device = machine.device;
@@ -27,17 +33,29 @@ double optimizer_seconds(int64_t values, int64_t moment_count, const DeviceSpec&
 
 double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link) {
   if (ranks <= 1) return 0;
+  if (const std::optional<double> measured = link.measured_seconds(CollectiveKind::all_reduce, ranks, bytes)) return *measured;
   const double steps = 2.0 * static_cast<double>(ranks - 1);
   return steps / static_cast<double>(ranks) * bytes / link.bandwidth + steps * link.latency;
+}
+
+double sum_seconds(int64_t values, int64_t ranks, const StageMachine& machine) {
+  const bool is_measured = machine.link.measured.contains({CollectiveKind::all_reduce, ranks});
+  return all_reduce_seconds(static_cast<double>(values * (is_measured ? accumulation_bytes(machine) : machine.element_size())), ranks, machine.link);
 }
 
 double collective_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, int64_t tokens, const StageMachine& machine) {
   if (!op.communicates) return 0;
   const Collective kind = collective_of(stage, op);
-  const int64_t element = machine.element_size();
-  auto bytes = static_cast<double>(tokens * collective_columns(model, stage, op) * element);
-  if (kind == Collective::all_gather) bytes *= static_cast<double>(element) / static_cast<double>(std::max<int64_t>(4, element));
-  return all_reduce_seconds(bytes, stage.tensor_parallel, machine.link) / (kind == Collective::all_reduce ? 1 : 2);
+  const int64_t ranks = stage.tensor_parallel, values = tokens * collective_columns(model, stage, op);
+  if (kind == Collective::all_reduce) return sum_seconds(values, ranks, machine);
+  const bool gathers = kind == Collective::all_gather;
+  const int64_t element = machine.element_size(), accumulation = accumulation_bytes(machine);
+  const std::optional<double> measured = machine.link.measured_seconds(gathers ? CollectiveKind::all_gather : CollectiveKind::reduce_scatter,
+                                                                       ranks, static_cast<double>(values * (gathers ? element : accumulation)));
+  if (measured) return *measured;
+  auto bytes = static_cast<double>(values * element);
+  if (gathers) bytes *= static_cast<double>(element) / static_cast<double>(accumulation);
+  return all_reduce_seconds(bytes, ranks, machine.link) / 2;
 }
 
 }  // namespace cotune

@@ -34,12 +34,19 @@ double operator_seconds(const OperatorCost& cost, int64_t calls, const StageMach
 /// gradient read and cleared, moments read and written.
 double optimizer_seconds(int64_t values, int64_t moment_count, const DeviceSpec& device);
 
-/// Ring all-reduce of `bytes` over n ranks: 2·(n − 1)/n·bytes / bandwidth + 2·(n − 1)·latency.
+/// All-reduce of `bytes` over n ranks: as it was measured, where link.measured has it of n ranks, else a ring's,
+/// 2·(n − 1)/n·bytes / bandwidth + 2·(n − 1)·latency.
 double all_reduce_seconds(double bytes, int64_t ranks, const LinkSpec& link);
 
-/// What follows an operator that communicates, for a microbatch of so many tokens; 0 where it does not. A reduce-scatter or an all-gather
-/// is half an all-reduce. Sums are reckoned as if they travelled in the compute dtype, and gathers, which do, by their share of that: a
-/// link that is given slower by as much as accumulations are larger (train/rank_planner.cc) then holds for both.
+/// All-reduce of so many values, accumulations, among the tensor-parallel ranks of a stage. Measured times are of their size
+/// (max(4, element size) bytes each); a ring's is reckoned as if they travelled in the compute dtype.
+double sum_seconds(int64_t values, int64_t ranks, const StageMachine& machine);
+
+/// What follows an operator that communicates, for a microbatch of so many tokens; 0 where it does not. As it was measured, where
+/// machine.link.measured has its kind of so many ranks: sums of the size of accumulations, gathers of the compute dtype. Elsewhere a
+/// reduce-scatter or an all-gather is half an all-reduce, sums are reckoned as if they travelled in the compute dtype, and gathers, which
+/// do, by their share of that: a link that is given slower by as much as accumulations are larger (train/rank_planner.cc) then holds for
+/// both.
 double collective_seconds(const ModelConfig& model, const StageShape& stage, const Operator& op, int64_t tokens, const StageMachine& machine);
 
 }  // namespace cotune

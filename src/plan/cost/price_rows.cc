@@ -357,8 +357,7 @@ class RowPricer {
         parameters += parameter_count(replica_.model, each);
         summands += summand_count(replica_.model, stage, each);
       }
-      const auto bytes = static_cast<double>(summands * machine.element_size());
-      const double sums_s = summands > 0 ? all_reduce_seconds(bytes, stage.tensor_parallel, machine.link) : 0;
+      const double sums_s = summands > 0 ? sum_seconds(summands, stage.tensor_parallel, machine) : 0;
       most = std::max(most, sums_s + cotune::optimizer_seconds(parameters, shape.moment_count, machine.device));
     }
     return most;

@@ -40,7 +40,9 @@ Profile roofline_profile(const ModelConfig& model, const DeviceSpec& device, con
                                   .dtype = dtype},
                   .layer_count = model.layer_count,
                   .shapes = canonical_shapes(model.context_length)};
-  const StageMachine machine{.device = device, .dtype = dtype};
+  StageMachine machine;
+  machine.device = device;
+  machine.dtype = dtype;
   for (size_t s = 0; s < profile.shapes.size(); ++s) {
     for (const auto& [key, sum] : round_sums(model, planned_step(model, profile.shapes[s]), machine)) {
       profile.operators[key].push_back({.shape = static_cast<int64_t>(s),

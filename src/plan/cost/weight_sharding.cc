@@ -1,6 +1,7 @@
 #include "plan/cost/weight_sharding.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace cotune {
 namespace {
@@ -22,6 +23,7 @@ GatheredUnits gathered_units(const ModelConfig& model, const StageShape& stage, 
 
 double all_gather_seconds(double bytes, int64_t ranks, const LinkSpec& link) {
   if (ranks <= 1) return 0;
+  if (const std::optional<double> measured = link.measured_seconds(CollectiveKind::all_gather, ranks, bytes)) return *measured;
   const double steps = static_cast<double>(ranks - 1);
   return steps / static_cast<double>(ranks) * bytes / link.bandwidth + steps * link.latency;
 }

@@ -15,7 +15,8 @@ struct WeightSharding {
   bool operator==(const WeightSharding&) const = default;
 };
 
-/// Ring all-gather of `bytes` (the whole) over n ranks: (n − 1)/n·bytes / bandwidth + (n − 1)·latency.
+/// All-gather of `bytes` (the whole) over n ranks: as it was measured, where link.measured has it of n ranks, else a ring's,
+/// (n − 1)/n·bytes / bandwidth + (n − 1)·latency.
 double all_gather_seconds(double bytes, int64_t ranks, const LinkSpec& link);
 
 /// What a pass takes that computes for `compute` seconds and gathers for `gather`:

@@ -74,6 +74,18 @@ int64_t ClusterSpec::device_count() const {
   return count;
 }
 
+std::optional<double> LinkSpec::measured_seconds(CollectiveKind kind, int64_t ranks, double bytes) const {
+  const auto found = measured.find({kind, ranks});
+  if (found == measured.end()) return std::nullopt;
+  return found->second.seconds(bytes);
+}
+
+LinkSpec LinkSpec::slowed_by(double factor) const {
+  LinkSpec slow{.bandwidth = bandwidth / factor, .latency = latency * factor, .measured = measured};
+  for (auto& [key, time] : slow.measured) time = {time.latency_s * factor, time.seconds_per_byte * factor};
+  return slow;
+}
+
 const LinkSpec& ClusterSpec::link_of(const NodeGroup& group, int64_t devices) const {
   return devices <= group.devices ? group.link : network;
 }

@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "schedule/profiled_collective.h"
 
 namespace cotune {
 
@@ -27,13 +31,29 @@ struct DeviceSpec {
   int64_t usable_bytes() const { return static_cast<int64_t>(usable_memory * static_cast<double>(memory_bytes)); }
 };
 
+/// A collective of one kind between so many ranks: seconds(bytes) = latency_s + bytes · seconds_per_byte.
+struct CollectiveTime {
+  double latency_s = 0;
+  double seconds_per_byte = 0;
+  bool operator==(const CollectiveTime&) const = default;
+
+  double seconds(double bytes) const { return latency_s + bytes * seconds_per_byte; }
+};
+
 /// seconds(bytes) = latency + bytes / bandwidth, each direction by itself.
 struct LinkSpec {
   double bandwidth = 0;  ///< bytes per second of one device
   double latency = 0;    ///< seconds
+  /// Collectives over it that were measured, by kind and ranks (plan/cost/measured_collectives.h): taken in place of the formulas of
+  /// rings. A cluster file has none.
+  std::map<std::pair<CollectiveKind, int64_t>, CollectiveTime> measured = {};
   bool operator==(const LinkSpec&) const = default;
 
   double seconds(double bytes) const { return latency + bytes / bandwidth; }
+  /// Of such a collective of `bytes` (ProfiledCollective::bytes); nothing where it was not measured between so many ranks.
+  std::optional<double> measured_seconds(CollectiveKind kind, int64_t ranks, double bytes) const;
+  /// Everything over it takes so many times as long.
+  LinkSpec slowed_by(double factor) const;
 };
 
 /// Nodes that are alike.
