@@ -94,8 +94,9 @@ void add_train_command(CLI::App& app) {
                       "Follow this plan (cotune plan --output): its replicas and stages, order, hybrid tasks, sharing, layout and token budget");
   command
       ->add_option("--replan", arguments->replan,
-                   "What is planned anew from measured times while the run goes on: prices, by which jobs are grouped, rounds ordered and rows "
-                   "dealt; auto: under --parallel auto the division of ranks that are threads besides; never: neither (auto; docs/planning.md)")
+                   "What is planned anew from measured times and peaks while the run goes on: prices, by which jobs are grouped, rounds ordered and "
+                   "rows dealt, and peaks, by which jobs are admitted; auto: under --parallel auto the division of ranks that are threads besides; "
+                   "never: none (auto; docs/planning.md)")
       ->check(CLI::IsMember({"auto", "prices", "never"}));
   command->add_option("--rank-trace", arguments->rank_trace,
                       "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");

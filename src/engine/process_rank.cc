@@ -102,6 +102,8 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   std::optional<TensorGroup> group;
   std::optional<GradientExchange> exchange;
   if (links_.group != nullptr) group.emplace(*links_.group, links_.progress.get());
+  restart_recent_peak();
+  const int64_t bytes_before = memory_usage().live_bytes();
   try {
     prepare();
     has_begun_ = true;
@@ -119,6 +121,7 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   time_.seconds = clock_s() - begin_s;
   const MemoryUsage memory = memory_usage();
   time_.peak_bytes = memory.peak_held_bytes;
+  time_.round_bytes = memory.recent_peak_live_bytes - bytes_before;
   time_.weight_bytes = memory.peak_bytes[static_cast<size_t>(MemoryKind::weights)];
   time_.whole_weight_bytes = backbone_->whole_weight_bytes();
   if (!has_begun_) return error;

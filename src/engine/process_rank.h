@@ -30,6 +30,7 @@ struct RankTime {
   double gathering = 0;  ///< of waited: for slices of frozen weights
   int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
   int64_t peak_bytes = 0;       ///< that its tensors have held, so far
+  int64_t round_bytes = 0;      ///< that its tensors took at most, beyond those alive before the run
   int64_t weight_bytes = 0;     ///< that frozen weights have taken at most, those gathered included
   int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin

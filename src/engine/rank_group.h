@@ -25,6 +25,8 @@ struct RankTimes {
   std::vector<double> gathering;     ///< of waited: for slices of frozen weights that other ranks have
   std::vector<int64_t> weight_bytes, whole_weight_bytes;  ///< RankTime, of ranks with memory of their own; of others 0
   std::vector<int64_t> peak_bytes;   ///< so far, of tensors, of ranks with memory of their own; of others 0
+  /// Of each process: bytes of tensors alive at most, beyond those before the run. Of threads one, of all of them together.
+  std::vector<int64_t> round_bytes;
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin
   std::vector<std::map<std::string, double>> operator_seconds;  ///< by operator; of a device it is the host's time, which says nothing
 };

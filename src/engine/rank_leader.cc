@@ -225,6 +225,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
     times_.exposed.push_back(each.exposed);
     times_.exchanged_bytes.push_back(each.exchanged_bytes);
     times_.peak_bytes.push_back(each.peak_bytes);
+    times_.round_bytes.push_back(each.round_bytes);
     times_.gathering.push_back(each.gathering);
     times_.weight_bytes.push_back(each.weight_bytes);
     times_.whole_weight_bytes.push_back(each.whole_weight_bytes);

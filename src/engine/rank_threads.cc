@@ -250,6 +250,8 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
     });
   }
   begin_s_ = ranks_.front()->interpreter->clock_s();
+  restart_recent_peak();
+  const int64_t bytes_before = memory_usage().live_bytes();
   {
     std::unique_lock lock(mutex_);
     plans_ = &plans;
@@ -260,6 +262,7 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
     changed_.wait(lock, [&] { return working_ == 0; });
   }
   take_times();
+  times_.round_bytes = {memory_usage().recent_peak_live_bytes - bytes_before};
   if (first_error_ != nullptr) complete_steps();
   merge_results(layouts_, plans, rounds_by_rank(), rounds);
   if (has_shards()) {

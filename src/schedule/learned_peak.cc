@@ -4,19 +4,10 @@
 #include <cmath>
 #include <utility>
 
+#include "schedule/worst_case_on_ranks.h"
+
 namespace cotune {
 namespace {
-
-WorstCase worst_of_all(std::span<const JobFootprint> jobs, const PackingPolicy& policy) {
-  WorstCase worst;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const WorstCase lead = worst_case(jobs, i, policy);
-    worst.microbatch_tokens = std::max(worst.microbatch_tokens, lead.microbatch_tokens);
-    worst.alive_tokens = std::max(worst.alive_tokens, lead.alive_tokens);
-    worst.chain_tokens = std::max(worst.chain_tokens, lead.chain_tokens);
-  }
-  return worst;
-}
 
 int64_t bytes_of_rounds(const MemoryEstimate& estimate) {
   return estimate.activations + estimate.chain_kv + estimate.workspace + estimate.logits;
@@ -32,46 +23,60 @@ void correct(MemoryEstimate& estimate, int64_t correction) {
 
 }  // namespace
 
-WorstCase alive_at_most(const StepPlan& plan) {
-  WorstCase worst;
-  int64_t alive = 0, chains = 0;
-  for (const Action& action : plan.actions) {
-    if (action.microbatch < 0) continue;
-    const Microbatch& microbatch = plan.microbatches[static_cast<size_t>(action.microbatch)];
-    const int64_t tokens = microbatch.token_count();
-    if (action.kind == ActionKind::forward) {
-      for (const RowPart& part : row_parts(microbatch)) {
-        if (part.length < part.row_length) chains += part.length + part.pad;
-      }
-      alive += tokens;
-      worst.microbatch_tokens = std::max(worst.microbatch_tokens, tokens);
-      worst.alive_tokens = std::max(worst.alive_tokens, alive);
-      worst.chain_tokens = std::max(worst.chain_tokens, chains);
-    } else if (action.kind == ActionKind::free) {
-      alive -= tokens;
-      if (alive == 0) chains = 0;
+const LearnedPeak::Learned* LearnedPeak::known(int32_t job, const PackingPolicy& policy) const {
+  const auto found = jobs_.find(job);
+  if (policy != policy_ || found == jobs_.end() || found->second.samples.sample_count() < min_samples) return nullptr;
+  return &found->second;
+}
+
+std::optional<int64_t> LearnedPeak::correction(std::span<const JobFootprint> running, const PackingPolicy& policy) const {
+  if (running.empty() || policy != policy_) return std::nullopt;
+  const WorstCase worst = worst_case_on_ranks(config_, running, policy, facts_);
+  double learned = 0;
+  for (const JobFootprint& job : running) {
+    const Learned* const own = known(job.job, policy);
+    if (own == nullptr || 2 * own->most_alive < worst.alive_tokens || 2 * own->most_chain < worst.chain_tokens) return std::nullopt;
+    int64_t alive = worst.alive_tokens, chain = worst.chain_tokens;
+    if (facts_.ranks > 1) {  // whose orders may keep more for rows that are chains, and cut steps into more microbatches than the budget asks for
+      alive = std::max(alive, own->most_alive);
+      chain = std::max(chain, own->most_chain);
     }
+    learned = std::max(learned, own->fit.predict_with_margin(static_cast<double>(alive), static_cast<double>(chain)));
   }
-  return worst;
+  const auto held = static_cast<int64_t>(std::ceil(learned * facts_.fragmentation));
+  return held - bytes_of_rounds(predict_memory(config_, running, policy, facts_));
 }
 
 MemoryEstimate LearnedPeak::predict(std::span<const JobFootprint> jobs, std::span<const JobFootprint> running,
                                     const PackingPolicy& policy) const {
   MemoryEstimate estimate = predict_memory(config_, jobs, policy, facts_);
-  if (running.empty() || policy != policy_) return estimate;
-  const WorstCase worst = worst_of_all(running, policy);
-  double learned = 0;
-  for (const JobFootprint& job : running) {
-    const auto found = jobs_.find(job.job);
-    if (found == jobs_.end() || found->second.fit.sample_count() < min_samples) return estimate;
-    const Learned& samples = found->second;
-    if (2 * samples.most_alive < worst.alive_tokens || 2 * samples.most_chain < worst.chain_tokens) return estimate;
-    learned = std::max(learned, samples.fit.fit().predict_with_margin(static_cast<double>(worst.alive_tokens),
-                                                                      static_cast<double>(worst.chain_tokens)));
+  const std::optional<int64_t> learned = correction(running, policy);
+  if (!learned) return estimate;
+  if (!facts_.replicas.empty() && facts_.ranks_are_processes()) {
+    // The bound is of the dearest process; once what rounds take is another, the dearest may be one that holds more between them.
+    estimate.adapters = estimate.gradients = estimate.optimizer = 0;
+    for (const JobFootprint& job : jobs) {
+      const MemoryEstimate resident = resident_bytes(config_, job, facts_);
+      estimate.adapters += resident.adapters;
+      estimate.gradients += resident.gradients;
+      estimate.optimizer += resident.optimizer;
+    }
   }
-  const auto held = static_cast<int64_t>(std::ceil(learned * facts_.fragmentation));
-  correct(estimate, held - bytes_of_rounds(predict_memory(config_, running, policy, facts_)));
+  correct(estimate, *learned);
   return estimate;
+}
+
+std::optional<RoundPeak> LearnedPeak::expect(std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                                             const WorstCase& alive) const {
+  double learned = 0;
+  for (const JobFootprint& job : jobs) {
+    const Learned* const own = known(job.job, policy);
+    if (own == nullptr) return std::nullopt;
+    learned = std::max(learned, own->fit.predict(static_cast<double>(alive.alive_tokens), static_cast<double>(alive.chain_tokens)));
+  }
+  MemoryFacts alive_facts = facts_;
+  alive_facts.fragmentation = 1;
+  return RoundPeak{bytes_of_rounds(predict_memory(config_, jobs, policy, alive_facts)), static_cast<int64_t>(learned)};
 }
 
 void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive,
@@ -80,8 +85,9 @@ void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& po
   policy_ = policy;
   for (const int32_t job : jobs) {
     Learned& learned = jobs_[job];
-    learned.fit.add({static_cast<double>(alive.alive_tokens), static_cast<double>(alive.chain_tokens),
-                     static_cast<double>(bytes)});
+    learned.samples.add({static_cast<double>(alive.alive_tokens), static_cast<double>(alive.chain_tokens),
+                         static_cast<double>(bytes)});
+    learned.fit = learned.samples.fit();
     learned.most_alive = std::max(learned.most_alive, alive.alive_tokens);
     learned.most_chain = std::max(learned.most_chain, alive.chain_tokens);
   }
@@ -89,12 +95,12 @@ void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& po
 
 MemoryFitResult LearnedPeak::fit_of(int32_t job) const {
   const auto found = jobs_.find(job);
-  return found == jobs_.end() ? MemoryFitResult{} : found->second.fit.fit();
+  return found == jobs_.end() ? MemoryFitResult{} : found->second.fit;
 }
 
 size_t LearnedPeak::sample_count(int32_t job) const {
   const auto found = jobs_.find(job);
-  return found == jobs_.end() ? 0 : found->second.fit.sample_count();
+  return found == jobs_.end() ? 0 : found->second.samples.sample_count();
 }
 
 }  // namespace cotune

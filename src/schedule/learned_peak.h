@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,13 +11,19 @@
 
 namespace cotune {
 
-/// What a plan really has alive at its worst moments: tokens of its largest microbatch, of the microbatches alive at once,
-/// and of the chains alive at once. Tokens as they go through the model, pads included.
-WorstCase alive_at_most(const StepPlan& plan);
+/// Bytes alive at most in rounds, beyond what stays between rounds.
+struct RoundPeak {
+  int64_t by_shapes = 0;  ///< as predict_memory bounds them
+  int64_t learned = 0;    ///< as rounds before them took
+};
 
 /// One fit per job (memory_fit.h): in rounds that the job takes part in, the bytes alive beyond what stays between rounds,
-/// by x₁ = tokens alive at once and x₂ = tokens of chains. All jobs of a round share its microbatches, so the sample
+/// by x₁ = tokens alive at once and x₂ = tokens of chains (alive_tokens.h). All jobs of a round share its microbatches, so the sample
 /// goes to each of them.
+///
+/// On ranks a sample is of rounds that ran at once: where ranks are threads the bytes of all together, where each is a process those of
+/// the process that took most. One learned peak is of one division of the model: the unit of tokens is the same in all, what a token
+/// takes is not (messages, sums, what each part of a layer keeps whole), so ranks that are divided anew begin with another.
 ///
 /// predict() is predict_memory's bound for a set of jobs, plus what was learned of those that run:
 ///   correction = max over the running jobs of (fit at the worst case of the running jobs, with margin) · fragmentation
@@ -24,7 +31,8 @@ WorstCase alive_at_most(const StepPlan& plan);
 /// added to the activations (what does not fit there is taken from workspace, chain_kv and logits in turn; none goes below
 /// zero). Mostly negative: the bound adds up worst moments that do not coincide. It is 0 unless every running job has
 /// min_samples, among them one with at least half of the tokens alive, and of the chain's, that its worst case has: the
-/// fit is not trusted far from its samples.
+/// fit is not trusted far from its samples. On ranks the worst case (worst_case_on_ranks.h) has each at its own worst moment, and counts as at
+/// least what has been seen.
 class LearnedPeak {
  public:
   static constexpr size_t min_samples = 4;
@@ -34,8 +42,14 @@ class LearnedPeak {
   /// `running`: those of the jobs that have been observed together.
   MemoryEstimate predict(std::span<const JobFootprint> jobs, std::span<const JobFootprint> running,
                          const PackingPolicy& policy) const;
+  /// What predict() adds to the bound, of as many jobs as there may be beside the running ones; nothing: the bound stands.
+  std::optional<int64_t> correction(std::span<const JobFootprint> running, const PackingPolicy& policy) const;
 
-  /// A round of these jobs under the policy. Samples taken under another policy are forgotten first.
+  /// Rounds of these jobs (with the rows that they have in them), which have so much alive, before they are observed: without margin, so
+  /// that it may be compared with what they take. Nothing until every job has min_samples under the policy.
+  std::optional<RoundPeak> expect(std::span<const JobFootprint> jobs, const PackingPolicy& policy, const WorstCase& alive) const;
+
+  /// A round of these jobs under the policy, or rounds that ran at once. Samples taken under another policy are forgotten first.
   void observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive, int64_t bytes);
 
   /// Of the job's samples; nothing observed: an empty fit.
@@ -44,9 +58,12 @@ class LearnedPeak {
 
  private:
   struct Learned {
-    MemoryFit fit;
+    MemoryFit samples;
+    MemoryFitResult fit;  ///< of these
     int64_t most_alive = 0, most_chain = 0;
   };
+  /// nullptr: too few samples, or of another policy.
+  const Learned* known(int32_t job, const PackingPolicy& policy) const;
 
   ModelConfig config_;
   MemoryFacts facts_;

@@ -11,6 +11,7 @@
 #include "model/config/tensor_shard.h"
 #include "schedule/replica_memory.h"
 #include "schedule/sequence_parallel.h"
+#include "schedule/worst_case_on_ranks.h"
 
 namespace cotune {
 namespace {
@@ -117,40 +118,55 @@ SavedPerToken saved_per_token(const ModelConfig& config, const StageShape& stage
   return saved;
 }
 
-/// Of the dearest stage, which may be another one for each kind.
-template <typename SavedOfStage>
-SavedPerToken dearest_stage(const ModelConfig& config, const MemoryFacts& facts, SavedOfStage saved_of) {
-  SavedPerToken dearest;
-  for (const StageShape& stage : stages_here(config, facts)) {
-    const SavedPerToken saved = saved_of(stage);
-    dearest = {std::max(dearest.model, saved.model), std::max(dearest.layer, saved.layer)};
-  }
-  return dearest;
-}
-
-/// Of the frozen model, under adapters from `lowest_layer` up.
-SavedPerToken saved_by_model(const ModelConfig& config, int64_t lowest_layer, const MemoryFacts& facts) {
-  return dearest_stage(config, facts, [&](const StageShape& stage) {
-    return saved_per_token(config, stage, {{.layer = lowest_layer}}, {}, facts);
-  });
-}
-
 int64_t lowest_layer(const ModelConfig& config, const JobFootprint& job) {
   int64_t lowest = config.layer_count;
   for (const AdapterShape& adapter : job.adapters) lowest = std::min(lowest, adapter.layer);
   return lowest;
 }
 
-/// What a job's adapters add to that.
-SavedPerToken saved_by_adapters(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
-  std::vector<int64_t> job_tokens(static_cast<size_t>(job.job) + 1, 0);
-  job_tokens.back() = 1;
-  return dearest_stage(config, facts, [&](const StageShape& stage) -> SavedPerToken {
-    const SavedPerToken with = saved_per_token(config, stage, job.adapters, job_tokens, facts);
-    const SavedPerToken without = saved_per_token(config, stage, {{.layer = lowest_layer(config, job)}}, {}, facts);
-    return {with.model - without.model, with.layer - without.layer};
-  });
-}
+/// Of the dearest stage, which may be another one for each kind.
+class SavedBytes {
+ public:
+  SavedBytes(const ModelConfig& config, const MemoryFacts& facts) : config_(config), facts_(facts), stages_(stages_here(config, facts)) {}
+
+  /// Of the frozen model, under adapters from `lowest_layer` up.
+  SavedPerToken by_model(int64_t lowest_layer) {
+    SavedPerToken dearest;
+    for (const SavedPerToken& saved : frozen(lowest_layer)) take(saved, dearest);
+    return dearest;
+  }
+
+  /// What a job's adapters add to that.
+  SavedPerToken by_adapters(const JobFootprint& job) {
+    std::vector<int64_t> job_tokens(static_cast<size_t>(job.job) + 1, 0);
+    job_tokens.back() = 1;
+    const std::vector<SavedPerToken>& without = frozen(lowest_layer(config_, job));
+    SavedPerToken dearest;
+    for (size_t stage = 0; stage < stages_.size(); ++stage) {
+      const SavedPerToken with = saved_per_token(config_, stages_[stage], job.adapters, job_tokens, facts_);
+      take({with.model - without[stage].model, with.layer - without[stage].layer}, dearest);
+    }
+    return dearest;
+  }
+
+ private:
+  static void take(const SavedPerToken& saved, SavedPerToken& dearest) {
+    dearest = {std::max(dearest.model, saved.model), std::max(dearest.layer, saved.layer)};
+  }
+  /// On each stage.
+  const std::vector<SavedPerToken>& frozen(int64_t lowest_layer) {
+    const auto [found, is_new] = frozen_.try_emplace(lowest_layer);
+    for (size_t stage = 0; is_new && stage < stages_.size(); ++stage) {
+      found->second.push_back(saved_per_token(config_, stages_[stage], {{.layer = lowest_layer}}, {}, facts_));
+    }
+    return found->second;
+  }
+
+  const ModelConfig& config_;
+  const MemoryFacts& facts_;
+  std::vector<StageShape> stages_;
+  std::map<int64_t, std::vector<SavedPerToken>> frozen_;  ///< by lowest layer
+};
 
 /// Tokens of one job's whole batch, pads included, in a microbatch whose longest row is `width`.
 int64_t batch_tokens(const JobFootprint& job, const PackingPolicy& policy, int64_t width) {
@@ -229,12 +245,29 @@ WorstCase in_clocks(WorstCase lead, int64_t everything, const PackingPolicy& pol
 
 /// Tokens alive on all ranks together; `everything`: of a round.
 int64_t alive_on_ranks(const WorstCase& lead, int64_t everything, const MemoryFacts& facts) {
-  if (facts.stages() == 1) return lead.alive_tokens;
   if (facts.rank_order == RankOrder::gpipe) return std::max(lead.alive_tokens, everything);
+  if (facts.stages() == 1) return lead.alive_tokens;
   // Interleaved 1F1B: rank 0 of p with v stages takes 2(p - 1) + (v - 1)p + 1 forwards of one stage ahead, less than 2p microbatches.
   if (facts.interleaves) return std::max(lead.alive_tokens, std::min(2 * facts.stages() * lead.alive_tokens, everything));
   const int64_t at_once = facts.rank_order == RankOrder::one_f_one_b ? lead.alive_tokens : lead.microbatch_tokens;
   return std::max(lead.alive_tokens, std::min(facts.stages() * at_once, everything));
+}
+
+/// Tokens of a round.
+int64_t round_tokens(std::span<const JobFootprint> jobs, const PackingPolicy& policy) {
+  const int64_t widest = fuses(policy) ? longest_row(jobs) : 0;
+  int64_t tokens = 0;
+  for (const JobFootprint& job : jobs) tokens += batch_tokens(job, policy, std::max(widest, job.longest_row));
+  return round_up(tokens, row_grid);
+}
+
+/// worst_case, with what all ranks of a pipeline have at once, as if each had the whole model. everything: round_tokens.
+WorstCase lead_on_ranks(std::span<const JobFootprint> jobs, size_t leading, int64_t everything, const PackingPolicy& policy,
+                        const MemoryFacts& facts) {
+  WorstCase lead = in_clocks(worst_case(jobs, leading, policy), everything, policy, facts);
+  lead.alive_tokens = alive_on_ranks(lead, everything, facts);
+  lead.chain_tokens *= facts.stages();
+  return lead;
 }
 
 /// What GPU kernels take beside tensors of the operator list: sums of the chunks of a gradient's rows (cuda/outer_products.cu:
@@ -341,6 +374,22 @@ WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const P
       std::min(length * round_up(policy.token_budget, row_grid), with_pads + length * (row_grid - 1));
   worst.chain_tokens = length > 1 ? row : 0;
   return worst;
+}
+
+WorstCase worst_case_on_ranks(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                              const MemoryFacts& facts) {
+  const int64_t everything = round_tokens(jobs, policy);
+  if (!facts.replicas.empty()) return worst_case_of_replicas(config, jobs, policy, facts, everything);
+  WorstCase worst;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const WorstCase lead = lead_on_ranks(jobs, i, everything, policy, facts);
+    worst.microbatch_tokens = std::max(worst.microbatch_tokens, lead.microbatch_tokens);
+    worst.alive_tokens = std::max(worst.alive_tokens, lead.alive_tokens);
+    worst.chain_tokens = std::max(worst.chain_tokens, lead.chain_tokens);
+  }
+  if (facts.process_stages.empty()) return worst;
+  const auto here = [&](int64_t tokens) { return divide_up(tokens * layers_here(config, facts), config.layer_count); };
+  return {here(worst.microbatch_tokens), here(worst.alive_tokens), here(worst.chain_tokens)};
 }
 
 int64_t MemoryFacts::with_holes(int64_t bytes) const {
@@ -473,17 +522,17 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
   if (jobs.empty()) return estimate;
 
+  SavedBytes saved_bytes_here(config, facts);
   std::vector<AdapterRows> model_mix, layer_mix;
-  int64_t lowest_of_all = config.layer_count, everything = 0, reduced_gradients = 0;
+  int64_t lowest_of_all = config.layer_count, reduced_gradients = 0;
   for (const JobFootprint& job : jobs) {
     const MemoryEstimate resident = resident_bytes(config, job, facts);
     estimate.adapters += resident.adapters;
     estimate.gradients += resident.gradients;
     estimate.optimizer += resident.optimizer;
     reduced_gradients = std::max(reduced_gradients, resident.gradients);
-    const SavedPerToken saved = saved_by_adapters(config, job, facts);
+    const SavedPerToken saved = saved_bytes_here.by_adapters(job);
     const int64_t tokens = batch_tokens(job, policy, fuses(policy) ? longest_row(jobs) : job.longest_row);
-    everything += tokens;
     const int64_t rows_of_one = rows_that_one_rank_may_have(job, facts);
     model_mix.push_back({saved.model, tokens, rows_of_one});
     layer_mix.push_back({saved.layer, tokens, rows_of_one});
@@ -492,15 +541,14 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
 
   const int64_t tensor = facts.tensor_parallel, parts = parts_here(facts), slices = facts.divides_tokens ? tensor : 1;
   const int64_t key_value_size = parts * projection_size(config, Projection::k, tensor).out;
+  const int64_t everything = round_tokens(jobs, policy);
   int64_t microbatch_tokens = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    WorstCase lead = in_clocks(worst_case(jobs, i, policy), round_up(everything, row_grid), policy, facts);
-    lead.alive_tokens = alive_on_ranks(lead, round_up(everything, row_grid), facts);
-    lead.chain_tokens *= facts.stages();
+    const WorstCase lead = lead_on_ranks(jobs, i, everything, policy, facts);
     const int64_t lowest = fuses(policy) ? lowest_of_all : lowest_layer(config, jobs[i]);
     const int64_t layers = layers_here(config, facts);
     const int64_t trained_layers = std::min(config.layer_count - lowest, layers);
-    const SavedPerToken frozen = saved_by_model(config, lowest, facts);
+    const SavedPerToken frozen = saved_bytes_here.by_model(lowest);
     const auto mix = [&](const std::vector<AdapterRows>& all, int64_t tokens) {
       return dearest_rows(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };

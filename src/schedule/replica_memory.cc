@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "schedule/worst_case_on_ranks.h"
+
 namespace cotune {
 namespace {
 
@@ -107,6 +109,24 @@ MemoryEstimate predict_memory_of_replicas(const ModelConfig& config, std::span<c
     return predict_dearest_process(config, jobs, policy, facts, facts.with_holes(exchange_bytes_of_process(largest, givers, holders)));
   }
   return predict_one_process(config, jobs, policy, facts, facts.with_holes(exchange_bytes(largest, givers, holders)));
+}
+
+WorstCase worst_case_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                                 const MemoryFacts& facts, int64_t everything) {
+  const bool are_processes = facts.ranks_are_processes();
+  WorstCase worst;
+  for (const MemoryFacts::Replica& replica : facts.replicas) {
+    const WorstCase own = worst_case_on_ranks(config, jobs, policy, facts_of(replica, facts));
+    const auto take = [&](int64_t WorstCase::*kind) {
+      worst.*kind = are_processes ? std::max(worst.*kind, own.*kind) : worst.*kind + own.*kind;
+    };
+    take(&WorstCase::microbatch_tokens);
+    take(&WorstCase::alive_tokens);
+    take(&WorstCase::chain_tokens);
+  }
+  const bool may_pad_rows_anew = policy.layout == Layout::padded && worst.chain_tokens > 0;
+  if (!are_processes && !may_pad_rows_anew) worst.alive_tokens = std::min(worst.alive_tokens, everything);
+  return worst;
 }
 
 }  // namespace cotune

@@ -15,4 +15,8 @@ MemoryEstimate resident_bytes_of_replicas(const ModelConfig& config, const JobFo
 MemoryEstimate predict_memory_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
                                           const MemoryFacts& facts);
 
+/// worst_case_on_ranks. everything: tokens of a round, which replicas in one process divide.
+WorstCase worst_case_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                                 const MemoryFacts& facts, int64_t everything);
+
 }  // namespace cotune

@@ -28,7 +28,7 @@ bool belongs_to_checkpoint(const std::string& line, const std::map<std::string, 
   try {
     const Json json = Json::parse(line);
     const auto event = json.at("event").get<std::string>();
-    if (event == "notice" || event == "plan" || event == "refit" || event == "swap") return true;
+    if (event == "notice" || event == "plan" || event == "refit" || event == "peak" || event == "swap") return true;
     if (event == "usage") return json.at("steps").get<int64_t>() <= steps_of(jobs);
     const auto job = json.at("job").get<std::string>();
     const auto step = json.at("step").get<int64_t>();
@@ -143,6 +143,8 @@ void MetricsFile::on_hybrid_tasks(const PlannedRound& plan) {
 }
 
 void MetricsFile::on_refit(const RefitEvent& event) { write(text_of(refit_event(event))); }
+
+void MetricsFile::on_peak(const PeakEvent& event) { write(text_of(peak_event(event))); }
 
 void MetricsFile::on_swap(const DivisionSwap& swap) { write(text_of(swap_event(swap))); }
 

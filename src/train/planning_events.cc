@@ -20,6 +20,13 @@ Json refit_event(const RefitEvent& event) {
   return {{"event", "refit"}, {"round", event.round}, {"ratio", event.ratio}, {"prediction_errors", to_json(event.errors)}};
 }
 
+Json peak_event(const PeakEvent& event) {
+  return {{"event", "peak"},
+          {"round", event.round},
+          {"correction_bytes", event.correction_bytes},
+          {"peak_prediction_errors", to_json(event.errors)}};
+}
+
 Json swap_event(const DivisionSwap& swap) {
   Json json{{"event", "swap"}};
   json.update(to_json(swap));

@@ -6,6 +6,7 @@
 namespace cotune {
 
 struct DivisionSwap;
+struct PeakEvent;
 struct PredictionErrors;
 struct RefitEvent;
 
@@ -16,6 +17,8 @@ nlohmann::ordered_json to_json(const DivisionSwap& swap);
 
 /// {"event": "refit", "round", "ratio", "prediction_errors"}
 nlohmann::ordered_json refit_event(const RefitEvent& event);
+/// {"event": "peak", "round", "correction_bytes", "peak_prediction_errors"}
+nlohmann::ordered_json peak_event(const PeakEvent& event);
 /// {"event": "swap", …}
 nlohmann::ordered_json swap_event(const DivisionSwap& swap);
 

@@ -4,8 +4,8 @@
 
 namespace cotune {
 
-/// How far predicted times of rounds were off, mean of |predicted − measured| / measured, over those that ran since there were prices to
-/// correct.
+/// How far predictions of rounds were off, of their seconds or of the bytes that they take: mean of |predicted − measured| / measured, over
+/// those that ran since there was something to correct predictions by.
 struct PredictionErrors {
   int64_t rounds = 0;
   double before_sum = 0, after_sum = 0;  ///< without and with what earlier rounds had taught

@@ -77,6 +77,13 @@ struct RefitEvent {
   PredictionErrors errors;  ///< so far
 };
 
+/// What rounds were seen to take has changed by what the peak of the running jobs is predicted: jobs are admitted by it.
+struct PeakEvent {
+  int64_t round = 0;           ///< training rounds that the run had made
+  int64_t correction_bytes = 0;  ///< that predictions of the peak have less (below 0) or more than the bound from shapes
+  PredictionErrors errors;     ///< so far
+};
+
 /// The ranks divide the model otherwise from now on.
 struct DivisionSwap {
   int64_t round = 0;           ///< training rounds that the run had made
@@ -119,7 +126,8 @@ struct RunSummary {
   std::vector<RankSummary> ranks;                  ///< where there are several
   double ranks_seconds = 0;                        ///< of the training rounds on them
   double ranks_predicted_seconds = 0;              ///< of the same, with prices as they were refitted by then
-  PredictionErrors prediction_errors;              ///< where prices are refitted
+  PredictionErrors prediction_errors;              ///< where prices are refitted: of seconds
+  PredictionErrors peak_prediction_errors;         ///< where peaks are learned: of bytes beyond what stays between rounds
   std::vector<DivisionSwap> swaps;                 ///< `ranks` are those since the last one
   int64_t rounds_planned_ahead = 0;                ///< of these: planned while those before them ran
   int64_t rounds_split = 0;                        ///< of these: with steps cut into more microbatches for a pipeline (RankPlanner)
@@ -167,6 +175,7 @@ class RunObserver {
   /// Sharing hybrid: before the first round of these hybrid tasks.
   virtual void on_hybrid_tasks(const PlannedRound&) {}
   virtual void on_refit(const RefitEvent&) {}
+  virtual void on_peak(const PeakEvent&) {}
   virtual void on_swap(const DivisionSwap&) {}
   virtual void on_notice(const std::string&) {}
   /// Memory ran short: from now on the run uses this, and so must one that resumes it.

@@ -105,6 +105,7 @@ RunSummary Trainer::run() {
   while (true) {
     if (options_.between_rounds) options_.between_rounds(*this);
     replan_division();
+    use_learned_peak();
     evaluate_started();
     if (stop_asked()) break;
     const std::vector<TrainingJob*> live = live_jobs();
@@ -334,11 +335,8 @@ std::optional<std::string> Trainer::interpret(std::vector<JobRound>& rounds) {
     try {
       std::vector<StepPlan> plans;
       for (const std::vector<JobRound>& each : open) plans.push_back(plan_of(plans.size(), each));
-      const int64_t before = memory_usage().live_bytes();
-      restart_recent_peak();
       run_plans(plans, results);
       take_back();
-      if (ranks_ == nullptr) learn_from(rounds, plans.front(), memory_usage().recent_peak_live_bytes - before);
       return std::nullopt;
     } catch (const MemoryLimitExceeded& trouble) {
       take_back();

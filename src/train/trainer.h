@@ -66,6 +66,9 @@ struct TrainerOptions {
   /// Whether predicted times are corrected by measured ones, by which jobs are grouped, rounds ordered and rows dealt then: plans depend
   /// on the machine's day. On the CPU; elsewhere, and on a device that is not there, they stay.
   bool refits_prices = false;
+  /// Whether predicted peaks are corrected by measured ones, by which jobs are admitted and rounds that prediction has made smaller grow. On
+  /// the CPU. On one rank a peak is that of the plan; on ranks also of who was how far when.
+  bool learns_peaks = true;
   /// Set: the ranks, which are threads, are divided anew where that pays, asked for when jobs come and leave and when prices have changed.
   PlanDivision plan_division;
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
@@ -124,6 +127,8 @@ class Trainer {
   Admission decide_admission();
   /// Refuses what never fits, and decides again until nothing is refused: others may have waited for it.
   Admission admission_without_refusals();
+  /// Predicted, of the running jobs with this one beside them.
+  int64_t bytes_with(const TrainingJob& job) const;
   std::string wait_reason(const TrainingJob& job) const;
   /// Saves running jobs and takes them out of memory where one of higher priority waits for their place. Returns whether there
   /// were any.
@@ -145,7 +150,6 @@ class Trainer {
   void set_aside(TrainingJob& job, const std::string& trouble);
   /// Out of memory, to wait until it starts again. Steps that are not saved are lost.
   void take_out(TrainingJob& job, const std::string& reason);
-  void learn_from(const std::vector<JobRound>& rounds, const StepPlan& plan, int64_t bytes);
   /// Gives back what is kept for reuse, as far as the limit needs it while the job's files are made or read.
   void make_room_for_files(const TrainingJob& job);
 
@@ -232,6 +236,20 @@ class Trainer {
   void learn_times_alone(const PricedRounds& priced, const StepPlan& plan, double seconds);
   void learn_times_of_ranks(const PlannedRun& run);
   void use_refitted_prices();
+  // Peaks by what was measured (trainer_peaks.cc).
+  /// Whether the bytes that these rounds took say something of the peak of others.
+  bool are_peaks_measured(std::span<const JobRound> rounds) const;
+  void learn_peak_alone(const StepPlan& plan, std::span<const JobRound> rounds, int64_t bytes);
+  void learn_peak_of_ranks(const PlannedRun& run, std::span<const JobRound> rounds);
+  /// Counts how far the rounds were off what was expected of them, and learns from them.
+  void learn_peak(std::span<const JobRound> rounds, int64_t round_count, const WorstCase& alive, int64_t bytes);
+  /// Of the running jobs (LearnedPeak::correction).
+  std::optional<int64_t> peak_correction() const;
+  /// Jobs that wait for memory: of which bound one may start is kept.
+  void note_waiting(std::span<const int32_t> waiting);
+  /// Between rounds: where the learned peak has come to leave room, jobs that wait are admitted, and rounds that the bound alone has made
+  /// smaller become larger again.
+  void use_learned_peak();
   // The ranks' division (trainer_division.cc).
   /// Asks for a division in the background, or takes what was asked for.
   void replan_division();
@@ -293,6 +311,11 @@ class Trainer {
   int64_t requested_token_budget_;
   MemoryFacts facts_;
   LearnedPeak learned_;
+  int64_t told_correction_ = 0;            ///< PeakEvent, of the last one
+  /// Of the running jobs with one that waits for memory, without what is learned, the least; nothing: none waits.
+  std::optional<int64_t> least_waiting_bound_;
+  /// Larger rounds that did not fit by prediction, the next larger ones last; empty once memory has really run short.
+  std::vector<PackingPolicy> ruled_out_;
   int64_t tensor_limit_ = 0;               ///< in force; 0: none
   TensorLimit process_limit_;
   RunSummary summary_;

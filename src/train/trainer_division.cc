@@ -132,6 +132,7 @@ bool Trainer::swap_division(const PlannedDivision& division, const std::string& 
   swap.seconds = seconds_since_start() - begin_s;
   summary_.swaps.push_back(swap);
   tell([&](RunObserver& observer) { observer.on_swap(swap); });
+  if (tensor_limit_ > 0) start_jobs();  // jobs take other bytes now
   return true;
 }
 

@@ -52,9 +52,9 @@ std::optional<PackingPolicy> Trainer::policy_that_fits(int32_t index) const {
 }
 
 void Trainer::use(const PackingPolicy& policy, const std::string& reason) {
-  const bool halved = policy.token_budget != options_.policy.token_budget;
+  std::string measure = policy.recompute ? "recomputation" : "no recomputation";
+  if (policy.token_budget != options_.policy.token_budget) measure = fmt::format("token budget {}", policy.token_budget);
   options_.policy = policy;
-  const std::string measure = halved ? fmt::format("token budget {}", policy.token_budget) : "recomputation";
   tell([&](RunObserver& observer) { observer.on_notice(fmt::format("memory: {}: {}", reason, measure)); });
   const MemoryRelief relief{requested_token_budget_, policy.token_budget, policy.recompute};
   tell([&](RunObserver& observer) { observer.on_relief(relief); });
@@ -117,14 +117,16 @@ std::optional<std::string> Trainer::reason_never_to_fit(const TrainingJob& job) 
   return refusal->to_string(options_.memory_limit_bytes);
 }
 
-std::string Trainer::wait_reason(const TrainingJob& job) const {
+int64_t Trainer::bytes_with(const TrainingJob& job) const {
   std::vector<int32_t> together;
   for (const TrainingJob* running : running_jobs()) together.push_back(running->index());
-  const size_t running_count = together.size();
   together.push_back(job.index());
-  return fmt::format("memory: with it the {} would take {}, the limit leaves {}", counted(static_cast<int64_t>(running_count), "running job"),
-                     bytes_text(predict(together, options_.policy).total()),
-                     bytes_text(tensor_limit_));
+  return predict(together, options_.policy).total();
+}
+
+std::string Trainer::wait_reason(const TrainingJob& job) const {
+  return fmt::format("memory: with it the {} would take {}, the limit leaves {}", counted(std::ssize(running_jobs()), "running job"),
+                     bytes_text(bytes_with(job)), bytes_text(tensor_limit_));
 }
 
 bool Trainer::put_out_lower_priorities(const Admission& admission) {
@@ -169,7 +171,9 @@ void Trainer::start_jobs() {
   if (admission.admitted.empty() && !admission.waiting.empty()) {
     // Nothing else is left to end first.
     const TrainingJob& next = job(admission.waiting.front());
-    use(*policy_that_fits(next.index()), fmt::format("job `{}` does not fit otherwise", next.spec().name));
+    const PackingPolicy fitting = *policy_that_fits(next.index());
+    for (PackingPolicy larger = options_.policy; larger != fitting; larger = *smaller(larger)) ruled_out_.push_back(larger);
+    use(fitting, fmt::format("job `{}` does not fit otherwise", next.spec().name));
     admission = admission_without_refusals();
   }
   while (put_out_lower_priorities(admission)) admission = admission_without_refusals();
@@ -201,6 +205,7 @@ void Trainer::start_jobs() {
     job(index).state().wait_reason = wait_reason(job(index));
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
   }
+  note_waiting(admission.waiting);
   for (const auto& [index, reason] : sweeps_.held_back(jobs_)) {
     if (std::exchange(job(index).state().wait_reason, reason) == reason) continue;
     tell([&](RunObserver& observer) { observer.on_job_waiting(job(index)); });
@@ -230,6 +235,7 @@ std::vector<TrainingJob*> Trainer::running_jobs() const {
 
 bool Trainer::make_rounds_smaller(const std::string& trouble) {
   if (!options_.device.is_cpu()) options_.device.plugin->release_unused_memory();
+  ruled_out_.clear();  // whatever is predicted of them
   const std::optional<PackingPolicy> policy = smaller(options_.policy);
   if (policy) use(*policy, trouble);
   return policy.has_value();
@@ -261,16 +267,6 @@ void Trainer::take_out(TrainingJob& victim, const std::string& reason) {
     observer.on_notice(reason);
     observer.on_job_waiting(victim);
   });
-}
-
-void Trainer::learn_from(const std::vector<JobRound>& rounds, const StepPlan& plan, int64_t bytes) {
-  std::vector<int32_t> jobs;
-  for (const BatchShape& batch : plan.batches) jobs.push_back(batch.job);
-  if (!options_.device.is_cpu()) return;  // `bytes` are the host's
-  // What a selection takes is no part of later rounds.
-  const bool selects = std::any_of(rounds.begin(), rounds.end(),
-                                   [](const JobRound& round) { return round.purpose == RoundPurpose::select; });
-  if (!selects) learned_.observe(jobs, options_.policy, alive_at_most(plan), bytes);
 }
 
 void Trainer::make_room_for_files(const TrainingJob& job) {

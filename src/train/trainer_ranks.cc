@@ -6,6 +6,7 @@
 #include "engine/rank_results.h"
 #include "engine/rank_threads.h"
 #include "jobs/parallel.h"
+#include "ops/memory.h"
 #include "schedule/pipeline/rank_place.h"
 #include "train/trainer.h"
 
@@ -119,10 +120,13 @@ void Trainer::run_alone(const StepPlan& plan, std::span<JobRound> rounds) {
   PricedRounds priced;
   const bool is_measured = are_measured(rounds);
   if (is_measured) priced = round_prices_->of(plan, rounds, refit_->prices().whole);
+  restart_recent_peak();
+  const int64_t bytes_before = memory_usage().live_bytes();
   const double begin_s = seconds_since_start();
   if (device_times_ != nullptr) device_times_->begin();
   interpreter_->run(plan, rounds);
   if (is_measured) learn_times_alone(priced, plan, seconds_since_start() - begin_s);
+  if (are_peaks_measured(rounds)) learn_peak_alone(plan, rounds, memory_usage().recent_peak_live_bytes - bytes_before);
   tell([&](RunObserver& observer) { observer.on_computed(plan, interpreter_->spans(), evaluating_); });
   if (device_times_ == nullptr) return;
   device_times_->mark(rest_of_round);
@@ -170,6 +174,7 @@ void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, st
   count_rank_times(plans.predicted_s());
   count_split_rounds(run);
   if (are_measured(rounds)) learn_times_of_ranks(run);
+  if (are_peaks_measured(rounds)) learn_peak_of_ranks(run, rounds);
   tell([&](RunObserver& observer) { observer.on_ranks(plans, ranks_->times(), begin_s); });
 }
 

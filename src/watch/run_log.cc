@@ -93,7 +93,7 @@ void add_event(RunLog& log, const Json& json, Clock& clock) {
     log.notices.push_back(fmt::format("{}: the ranks are divided as {} now, {} before", text(json, "cause"), text(json, "after"), text(json, "before")));
     return;
   }
-  if (event == "plan" || event == "refit") return;
+  if (event == "plan" || event == "refit" || event == "peak") return;
   if (json.contains("seconds")) log.seconds = std::max(log.seconds, clock.at(json.at("seconds").get<double>()));
   if (event == "usage") {
     log.usage.push_back({.seconds = log.seconds,

@@ -46,6 +46,14 @@ class RankProcesses(LaunchTest):
             self.assertGreater(rank["peak_bytes"], 0)
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 
+    def test_peaks_of_processes_follow_what_the_one_took_that_took_most(self):
+        for parallel in ("pp=2", "tp=2"):
+            with self.subTest(parallel):
+                (first, _), _ = self.end_all(self.train(parallel, f"--parallel={parallel}", "--rounds-at-once=1"))
+                peaks = json.loads(first.splitlines()[-1])["peak_prediction_errors"]
+                self.assertGreater(peaks["rounds"], 0)
+                self.assertLess(peaks["after"], peaks["before"])
+
     def test_processes_under_torchrun_itself_divide_layers(self):
         needs.require(self, "torchrun")
         done = subprocess.run([needs.installed_program("torchrun"), "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(free_port()),

@@ -134,15 +134,30 @@ class Ranks(ProgramTest):
         self.assertGreater(errors["rounds"], 0)
         self.assertGreater(errors["before"], 0)
         self.assertGreaterEqual(errors["after"], 0)
+        peaks = events[-1]["peak_prediction_errors"]
+        self.assertGreater(peaks["rounds"], 0)
+        self.assertLess(peaks["after"], peaks["before"])
         self.assertEqual(events[-1]["swaps"], [])
         log = [json.loads(line) for line in (self.path / "refitted" / "metrics.jsonl").read_text().splitlines()]
         refits = [event for event in log if event["event"] == "refit"]
         self.assertGreater(len(refits), 0)
         self.assertEqual(refits, [event for event in events if event["event"] == "refit"])
+        told = [event for event in log if event["event"] == "peak"]
+        self.assertLess(told[-1]["correction_bytes"], 0)
+        self.assertEqual(told, [event for event in events if event["event"] == "peak"])
         fixed = json.loads((self.path / "fixed" / "summary.json").read_text())
-        self.assertEqual(fixed["prediction_errors"], {"rounds": 0, "before": None, "after": None})
+        for errors in (fixed["prediction_errors"], fixed["peak_prediction_errors"]):
+            self.assertEqual(errors, {"rounds": 0, "before": None, "after": None})
         done = self.train("none", "--replan=sometimes", expect=2)
         self.assertIn("--replan", done.stderr)
+
+    def test_peaks_of_ranks_follow_what_was_measured(self):
+        for parallel in ("pp=2", "tp=2", "dp=2"):
+            with self.subTest(parallel):
+                events = self.train(parallel, f"--parallel={parallel}", "--rounds-at-once=1")
+                peaks = events[-1]["peak_prediction_errors"]
+                self.assertGreater(peaks["rounds"], 0)
+                self.assertLess(peaks["after"], peaks["before"])
 
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"

@@ -41,6 +41,7 @@ TEST_F(RanksAsProcesses, TrainTheAdaptersOfOneRank) {
     const auto trained = train(jobs, *backbone, policy, run, processes.events());
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks";
     const RankTimes& times = processes.leader().times();
+    EXPECT_EQ(times.round_bytes.size(), static_cast<size_t>(ranks));
     for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
       EXPECT_FALSE(times.spans[rank].empty());
       EXPECT_GT(times.operator_seconds[rank].at("qkv_proj"), 0);

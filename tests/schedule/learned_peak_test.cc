@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "schedule/admission.h"
-#include "schedule/random_batches.h"
 #include "schedule/small_model.h"
+#include "schedule/worst_case_on_ranks.h"
 
 namespace cotune {
 namespace {
@@ -15,33 +15,6 @@ JobFootprint lora_job(const ModelConfig& config, int32_t job, int64_t rows, int6
 
 int64_t bytes_of_rounds(const MemoryEstimate& estimate) {
   return estimate.activations + estimate.chain_kv + estimate.workspace + estimate.logits;
-}
-
-TEST(AliveAtMost, IsBoundedByTheWorstCaseOfRandomRounds) {
-  for (uint64_t seed = 0; seed < 1000; ++seed) {
-    Dice dice(mix_key(50, seed));
-    const std::vector<BatchShape> round = random_round(dice);
-    const PackingPolicy policy = random_policy(dice);
-    std::vector<JobFootprint> jobs;
-    for (const BatchShape& batch : round) {
-      jobs.push_back({.job = batch.job,
-                      .row_count = static_cast<int64_t>(batch.row_lengths.size()),
-                      .longest_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end())});
-    }
-    const WorstCase alive = alive_at_most(plan_step(round, policy));
-    int64_t most_alive = 0;
-    for (size_t i = 0; i < jobs.size(); ++i) {
-      most_alive = std::max(most_alive, worst_case(jobs, i, policy).alive_tokens);
-    }
-    ASSERT_GT(alive.alive_tokens, 0);
-    ASSERT_LE(alive.alive_tokens, most_alive) << "seed " << seed;
-    ASSERT_GE(alive.alive_tokens, alive.microbatch_tokens);
-  }
-}
-
-TEST(AliveAtMost, OfAChainIsTheWholeRow) {
-  const StepPlan plan = plan_step(std::vector<BatchShape>{{.row_lengths = {1000}}}, {.token_budget = 256});
-  EXPECT_EQ(alive_at_most(plan), (WorstCase{.microbatch_tokens = 256, .alive_tokens = 1000, .chain_tokens = 1000}));
 }
 
 class LearnedPeakOfRuns : public ::testing::Test {
@@ -99,6 +72,54 @@ TEST_F(LearnedPeakOfRuns, ForgetsWhatItLearnedUnderAnotherPolicy) {
   EXPECT_EQ(learned.predict(running, running, halved), predict_memory(config, running, halved, facts));
   learned.observe(ids, halved, {256, 256, 0}, 10'000);
   EXPECT_EQ(learned.sample_count(0), 1u);
+}
+
+TEST_F(LearnedPeakOfRuns, ExpectsOfARoundWhatThoseBeforeItTook) {
+  for (const int64_t tokens : {300, 350, 400}) observe(tokens, 100);
+  const WorstCase alive{200, 200, 0};
+  EXPECT_FALSE(learned.expect(running, policy, alive).has_value()) << "three rounds are too few";
+  observe(450, 100);
+  const std::optional<RoundPeak> expected = learned.expect(running, policy, alive);
+  ASSERT_TRUE(expected.has_value());
+  EXPECT_NEAR(static_cast<double>(expected->learned), 10'000 + 100 * 200, 10);
+  EXPECT_EQ(expected->by_shapes, bytes_of_rounds(predict_memory(config, running, policy, facts)));
+  EXPECT_FALSE(learned.expect(with_another, policy, alive).has_value()) << "one of them has made no round";
+}
+
+/// The model divided among two ranks.
+class LearnedPeakOfRanks : public LearnedPeakOfRuns {
+ protected:
+  static MemoryFacts of_two(std::vector<StageShape> process_stages) {
+    MemoryFacts facts{.ranks = 2, .process_stages = std::move(process_stages), .fragmentation = 1};
+    return facts;
+  }
+  void expect_to_go_by_the_worst_case(const MemoryFacts& own, int64_t alive) {
+    EXPECT_EQ(worst_case_on_ranks(config, running, policy, own).alive_tokens, alive);
+    learned = LearnedPeak(config, own);
+    const int64_t half = (alive + 1) / 2;
+    for (const int64_t tokens : {half - 3, half - 2, half - 1, half - 1}) observe(tokens, 10);
+    EXPECT_FALSE(learned.correction(running, policy).has_value());
+    observe(half, 10);
+    const MemoryEstimate now = learned.predict(running, running, policy);
+    EXPECT_NEAR(static_cast<double>(bytes_of_rounds(now)), 10'000 + 10 * static_cast<double>(alive), 10);
+    EXPECT_LT(now.total(), predict_memory(config, running, policy, own).total());
+  }
+};
+
+TEST_F(LearnedPeakOfRanks, GoesByWhatAllThreadsMayHaveAtOnce) { expect_to_go_by_the_worst_case(of_two({}), 1024); }
+
+// The first of three layers, and the others: each process may have two microbatches of 512 tokens.
+TEST_F(LearnedPeakOfRanks, GoesByWhatTheProcessWithMostLayersMayHave) {
+  const std::vector<StageShape> stages{{.first_layer = 0, .last_layer = 1, .has_head = false},
+                                       {.first_layer = 1, .last_layer = 3, .has_embedding = false}};
+  expect_to_go_by_the_worst_case(of_two(stages), (1024 * 2 + 2) / 3);
+}
+
+TEST_F(LearnedPeakOfRanks, OfReplicasInOneProcessCountsEveryRowOnce) {
+  MemoryFacts replicas{.ranks = 2, .replicas = {{.ranks = 1}, {.ranks = 1}}, .fragmentation = 1};
+  EXPECT_EQ(worst_case_on_ranks(config, running, policy, replicas).alive_tokens, 1024) << "two microbatches of 512, of 1,024 tokens in all";
+  const std::vector<JobFootprint> few{lora_job(config, 0, 2, 128)};
+  EXPECT_EQ(worst_case_on_ranks(config, few, policy, replicas).alive_tokens, 256);
 }
 
 TEST_F(LearnedPeakOfRuns, AdmitsAJobThatTheBoundKeepsWaiting) {

@@ -6,7 +6,7 @@
 #include "engine/memory_facts.h"
 #include "jobs/adapter_methods.h"
 #include "ops/memory.h"
-#include "schedule/learned_peak.h"
+#include "schedule/alive_tokens.h"
 #include "train/training_job.h"
 
 namespace cotune {

@@ -163,10 +163,15 @@ void print_ranks(const RunSummary& summary, size_t width) {
   }
 }
 
-void print_prediction_errors(const PredictionErrors& errors) {
-  if (errors.rounds == 0) return;
-  print_line(fmt::format("predicted times of {} were off by {:.1f}%, refitted ones by {:.1f}%", counted(errors.rounds, "round"),
-                         100 * errors.before(), 100 * errors.after()));
+void print_prediction_errors(const PredictionErrors& times, const PredictionErrors& peaks) {
+  if (times.rounds > 0) {
+    print_line(fmt::format("predicted times of {} were off by {:.1f}%, refitted ones by {:.1f}%", counted(times.rounds, "round"),
+                           100 * times.before(), 100 * times.after()));
+  }
+  if (peaks.rounds > 0) {
+    print_line(fmt::format("predicted peaks of {} were off by {:.1f}%, learned ones by {:.1f}%", counted(peaks.rounds, "round"),
+                           100 * peaks.before(), 100 * peaks.after()));
+  }
 }
 
 void print_predicted_time(const RunPrediction& prediction) {
@@ -215,7 +220,7 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
   print_speed(summary);
   print_predicted_time(prediction);
   print_ranks(summary, width);
-  print_prediction_errors(summary.prediction_errors);
+  print_prediction_errors(summary.prediction_errors, summary.peak_prediction_errors);
   print_operators(summary, width);
   print_memory(summary, prediction, width);
   print_tokens(summary, jobs, width);

@@ -351,7 +351,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.interleave = run.interleave;
   options.device = device;
   options.costs = costs;
-  options.refits_prices = arguments.replan != "never";
+  options.refits_prices = options.learns_peaks = arguments.replan != "never";
   if (is_planned && arguments.replan == "auto" && processes == nullptr) {
     options.plan_division = [question = division_question()](const DivisionRequest& request) { return plan_division_anew(question, request); };
   }

@@ -106,6 +106,8 @@ void JsonEvents::on_hybrid_tasks(const PlannedRound& plan) {
 
 void JsonEvents::on_refit(const RefitEvent& event) { print_event(refit_event(event)); }
 
+void JsonEvents::on_peak(const PeakEvent& event) { print_event(peak_event(event)); }
+
 void JsonEvents::on_swap(const DivisionSwap& swap) { print_event(swap_event(swap)); }
 
 void JsonEvents::on_notice(const std::string& text) { print_event(Json{{"event", "notice"}, {"text", text}}); }
@@ -173,6 +175,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"waited_seconds", rank.waited_seconds}});
   }
   json["prediction_errors"] = to_json(summary.prediction_errors);
+  json["peak_prediction_errors"] = to_json(summary.peak_prediction_errors);
   json["swaps"] = Json::array();
   for (const DivisionSwap& swap : summary.swaps) json["swaps"].push_back(to_json(swap));
   json["plans"] = Json::array();

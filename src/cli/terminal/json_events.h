@@ -25,6 +25,7 @@ class JsonEvents : public RunObserver {
   void on_job_ended(const TrainingJob& job) override;
   void on_hybrid_tasks(const PlannedRound& plan) override;
   void on_refit(const RefitEvent& event) override;
+  void on_peak(const PeakEvent& event) override;
   void on_swap(const DivisionSwap& swap) override;
   void on_notice(const std::string& text) override;
 };
