@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -43,22 +44,39 @@ std::vector<SpecialMatch> trusted_special_tokens(const jinja::Text& text, const 
   return matches;
 }
 
-/// Tokens of the plain stretch [begin, end) of the text.
-void append_stretch(const TrainingText& text, size_t begin, size_t end, const TextEncoder& encoder, Example& example) {
-  if (begin >= end) return;
-  const std::string_view stretch = std::string_view(text.text.bytes()).substr(begin, end - begin);
-  const std::vector<int32_t> tokens = encoder.encode_plain(stretch);
+/// A text and what of it is learned.
+struct LearnedText {
+  std::string_view bytes;
+  std::span<const ByteRange> learned;
+};
+
+/// Which of the tokens are learned; nothing where their bytes are not those of the stretch [begin, end), with or without a space before it.
+std::optional<std::vector<uint8_t>> learned_tokens(const LearnedText& text, size_t begin, size_t end, std::span<const int32_t> tokens,
+                                                   const TextEncoder& encoder) {
+  const std::string_view stretch = text.bytes.substr(begin, end - begin);
+  std::vector<std::string> of_token;
+  std::string joined;
+  for (const int32_t token : tokens) joined += of_token.emplace_back(encoder.token_bytes(token));
+  const bool has_space = encoder.marks_spaces() && joined != stretch && joined.starts_with(' ');
+  if (std::string_view(joined).substr(has_space ? 1 : 0) != stretch) return std::nullopt;
   std::vector<uint8_t> learned;
-  size_t at = 0;
-  for (const int32_t token : tokens) {
-    const std::string bytes = encoder.token_bytes(token);
-    if (stretch.substr(std::min(at, stretch.size()), bytes.size()) != bytes) break;
-    learned.push_back(overlaps(text.learned, begin + at, begin + at + bytes.size()));
+  size_t at = 0;  // in `joined`
+  for (const std::string& bytes : of_token) {
+    const size_t from = at < 1 || !has_space ? at : at - 1;
     at += bytes.size();
+    const size_t to = has_space ? at - std::min<size_t>(at, 1) : at;
+    learned.push_back(overlaps(text.learned, begin + from, begin + std::max(to, from + 1)));  // a space before the text goes with what follows
   }
-  if (learned.size() == tokens.size() && at == stretch.size()) {
+  return learned;
+}
+
+/// Tokens of the plain stretch [begin, end) of the text.
+void append_stretch(const LearnedText& text, size_t begin, size_t end, const TextEncoder& encoder, Example& example) {
+  if (begin >= end) return;
+  const std::vector<int32_t> tokens = encoder.encode_plain(text.bytes.substr(begin, end - begin), begin == 0);
+  if (const auto learned = learned_tokens(text, begin, end, tokens, encoder)) {
     example.tokens.insert(example.tokens.end(), tokens.begin(), tokens.end());
-    example.learned.insert(example.learned.end(), learned.begin(), learned.end());
+    example.learned.insert(example.learned.end(), learned->begin(), learned->end());
     return;
   }
   std::vector<size_t> cuts = {begin, end};
@@ -69,8 +87,7 @@ void append_stretch(const TrainingText& text, size_t begin, size_t end, const Te
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    const auto part = std::string_view(text.text.bytes()).substr(cuts[i], cuts[i + 1] - cuts[i]);
-    const std::vector<int32_t> part_tokens = encoder.encode_plain(part);
+    const std::vector<int32_t> part_tokens = encoder.encode_plain(text.bytes.substr(cuts[i], cuts[i + 1] - cuts[i]), cuts[i] == 0);
     example.tokens.insert(example.tokens.end(), part_tokens.begin(), part_tokens.end());
     example.learned.resize(example.tokens.size(), overlaps(text.learned, cuts[i], cuts[i + 1]));
   }
@@ -79,14 +96,15 @@ void append_stretch(const TrainingText& text, size_t begin, size_t end, const Te
 }  // namespace
 
 void encode_training_text(const TrainingText& text, const TextEncoder& encoder, Example& example) {
+  const LearnedText whole{text.text.bytes(), text.learned};
   size_t at = 0;
   for (const SpecialMatch& special : trusted_special_tokens(text.text, encoder)) {
-    append_stretch(text, at, special.begin, encoder, example);
+    append_stretch(whole, at, special.begin, encoder, example);
     example.tokens.push_back(special.id);
     example.learned.push_back(overlaps(text.learned, special.begin, special.end));
     at = special.end;
   }
-  append_stretch(text, at, text.text.size(), encoder, example);
+  append_stretch(whole, at, text.text.size(), encoder, example);
 }
 
 DataFormat format_of(const ordered_json& record) {
@@ -259,8 +277,14 @@ void ExampleBuilder::append_eos(Example& example) const {
 Example ExampleBuilder::build_completion(const std::string& prompt, const std::string& completion) const {
   Example example;
   append(example, encoder_.prefix(), train_on_prompt_);
-  append(example, encoder_.encode_plain(prompt), train_on_prompt_);
-  append(example, encoder_.encode_plain(completion), true);
+  if (encoder_.marks_spaces()) {
+    const std::string text = prompt + completion;
+    const std::array<ByteRange, 1> learned{{{train_on_prompt_ ? 0 : prompt.size(), text.size()}}};
+    append_stretch({text, learned}, 0, text.size(), encoder_, example);
+  } else {
+    append(example, encoder_.encode_plain(prompt), train_on_prompt_);
+    append(example, encoder_.encode_plain(completion), true);
+  }
   append_eos(example);
   return example;
 }

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "data/tokenizer/pre_tokenizer.h"
-#include "data/tokenizer/unicode.h"
-
 namespace cotune {
 
 TokenizerEncoder::TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eos_id)
@@ -18,10 +15,13 @@ TokenizerEncoder::TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int
   }
 }
 
-std::string TokenizerEncoder::hash() const { return fmt::format("{} {}", tokenizer_.hash(), eos_id_.value_or(-1)); }
+std::string TokenizerEncoder::hash() const {
+  // Texts of tokenizers that mark spaces were encoded otherwise before.
+  return fmt::format("{} {}{}", tokenizer_.hash(), eos_id_.value_or(-1), marks_spaces() ? " whole" : "");
+}
 
-std::vector<int32_t> TokenizerEncoder::encode_plain(std::string_view text) const {
-  return tokenizer_.encode_plain(text);
+std::vector<int32_t> TokenizerEncoder::encode_plain(std::string_view text, bool at_text_start) const {
+  return tokenizer_.encode_plain(text, at_text_start);
 }
 
 std::vector<SpecialMatch> TokenizerEncoder::find_special(std::string_view text) const {
@@ -30,18 +30,6 @@ std::vector<SpecialMatch> TokenizerEncoder::find_special(std::string_view text) 
     if (stretch.id >= 0) matches.push_back({stretch.begin, stretch.end, stretch.id});
   }
   return matches;
-}
-
-std::string TokenizerEncoder::token_bytes(int32_t id) const {
-  const std::string& token = tokenizer_.token(id);
-  if (tokenizer_.is_added(id)) return token;
-  std::string bytes;
-  for (size_t i = 0; i < token.size();) {
-    const int byte = character_to_byte(next_code_point(token, i));
-    if (byte < 0) return tokenizer_.decode(std::vector<int32_t>{id});
-    bytes += static_cast<char>(byte);
-  }
-  return bytes;
 }
 
 }  // namespace cotune

@@ -24,12 +24,14 @@ struct SpecialMatch {
 class TextEncoder {
  public:
   virtual ~TextEncoder() = default;
-  /// Tokens of a text in which nothing is special.
-  virtual std::vector<int32_t> encode_plain(std::string_view text) const = 0;
+  /// Tokens of a text in which nothing is special. at_text_start: false for what stands behind a special token.
+  virtual std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const = 0;
+  /// Tokenizer::marks_spaces: a text that goes on behind another is then to be encoded together with it.
+  virtual bool marks_spaces() const { return false; }
   /// The added tokens in a text, in order, leftmost and longest first, not overlapping.
   virtual std::vector<SpecialMatch> find_special(std::string_view text) const = 0;
-  /// The bytes that a token stands for. Over the tokens of a text they join to the text, unless the tokenizer changes
-  /// the text first (normalisation).
+  /// The bytes that a token stands for. Over the tokens of a text they join to the text, with a space before it where
+  /// marks_spaces(), unless the tokenizer changes the text first (normalisation).
   virtual std::string token_bytes(int32_t id) const = 0;
   /// What belongs before a text that no template frames (the beginning-of-text token of models that have one).
   virtual std::vector<int32_t> prefix() const = 0;
@@ -46,9 +48,10 @@ class TokenizerEncoder : public TextEncoder {
   /// The tokenizer must outlive the encoder. `eos_id`: from the model's configuration.
   TokenizerEncoder(const Tokenizer& tokenizer, std::optional<int32_t> eos_id);
 
-  std::vector<int32_t> encode_plain(std::string_view text) const override;
+  std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const override;
+  bool marks_spaces() const override { return tokenizer_.marks_spaces(); }
   std::vector<SpecialMatch> find_special(std::string_view text) const override;
-  std::string token_bytes(int32_t id) const override;
+  std::string token_bytes(int32_t id) const override { return tokenizer_.token_bytes(id); }
   std::vector<int32_t> prefix() const override { return tokenizer_.prefix_ids(); }
   std::optional<int32_t> eos_id() const override { return eos_id_; }
   std::string hash() const override;

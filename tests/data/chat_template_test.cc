@@ -194,6 +194,34 @@ TEST(TokenizerEncoder, GivesTheTokensOfTheRenderedTextAndMarksTheAnswer) {
   EXPECT_EQ(std::count(hostile.tokens.begin(), hostile.tokens.end(), *tokenizer.token_id("<|im_end|>")), 2);
 }
 
+// Llama 2's tokenizer writes spaces as characters of its own, and one before every stretch of text.
+TEST(TokenizerEncoder, ThatMarksSpacesGivesTheTokensOfTheWholeTextAndMarksTheAnswer) {
+  const Tokenizer tokenizer = Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/llama2/tokenizer.json");
+  const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("</s>"));
+  EXPECT_TRUE(encoder.marks_spaces());
+  const ordered_json messages = chat(
+      R"([{"role":"user","content":"Hello there"},{"role":"assistant","content":"The answer, at last \ud83d\ude00"},{"role":"user","content":"so"},{"role":"assistant","content":"x"}])");
+  for (const char* name : {"llama2", "zephyr", "chatml"}) {
+    const TrainingText text = chat_template(name).for_training(messages, {}, encoder);
+    Example example;
+    encode_training_text(text, encoder, example);
+    EXPECT_EQ(example.tokens, tokenizer.encode(text.text.bytes())) << name;
+    const std::string described = describe_example(example, encoder, Marking::brackets);
+    EXPECT_THAT(described, HasSubstr("Hello there")) << name;
+    EXPECT_THAT(described, testing::ContainsRegex("⟦[ ]?The answer, at last \U0001F600")) << name;
+  }
+}
+
+TEST(TokenizerEncoder, ThatMarksSpacesPutsNoneBetweenPromptAndCompletion) {
+  const Tokenizer tokenizer = Tokenizer::from_json_file(std::string(COTUNE_SOURCE_DIR) + "/tests/data/tokenizers/llama2/tokenizer.json");
+  const TokenizerEncoder encoder(tokenizer, tokenizer.token_id("</s>"));
+  const Example example = ExampleBuilder(encoder, nullptr, false).build({{"prompt", "0+1="}, {"completion", "1"}}, DataFormat::completion);
+  std::vector<int32_t> wanted = tokenizer.encode("0+1=1", true);
+  wanted.push_back(*tokenizer.token_id("</s>"));
+  EXPECT_EQ(example.tokens, wanted);
+  EXPECT_EQ(describe_example(example, encoder, Marking::brackets), "<s> 0+1=⟦1</s>⟧");
+}
+
 TEST(ChatTemplate, GivesNoClockWhileTraining) {
   const ChatTemplate dated("{{ strftime_now('%Y') if strftime_now is defined else 'fixed' }}{{ messages[0].content }}", "d", {});
   std::tm day{};

@@ -17,7 +17,7 @@ class ExampleEncoder : public TextEncoder {
   static constexpr int32_t newline_pair = 300, ab = 301, bos = 400, eos = 401;
   bool folds = false;
 
-  std::vector<int32_t> encode_plain(std::string_view text) const override {
+  std::vector<int32_t> encode_plain(std::string_view text, bool /*at_text_start*/ = true) const override {
     std::vector<int32_t> ids;
     for (size_t i = 0; i < text.size(); ++i) {
       if (text.substr(i, 2) == "\n\n" || text.substr(i, 2) == "ab") {

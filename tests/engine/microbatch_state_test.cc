@@ -43,7 +43,8 @@ struct TwoJobs {
   }
 
   MicrobatchState state(Layout layout) {
-    const StepPlan plan = plan_step({first.shape(0, 0), second.shape(1, 0)}, {.sharing = Sharing::batch_all, .layout = layout, .chunk_size = 4});
+    const std::vector<BatchShape> batches{first.shape(0, 0), second.shape(1, 0)};
+    const StepPlan plan = plan_step(batches, {.sharing = Sharing::batch_all, .layout = layout, .chunk_size = 4});
     EXPECT_EQ(plan.microbatches.size(), 1U);
     return make_microbatch_state(plan.microbatches[0], layout, {{0, &rounds[0]}, {1, &rounds[1]}}, chains, {0, 1}, {1, 1, 16}, at::kFloat, at::kCPU);
   }

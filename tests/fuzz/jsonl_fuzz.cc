@@ -16,7 +16,7 @@ namespace {
 /// One token per byte; <a> and <b> are special.
 class ByteEncoder : public cotune::TextEncoder {
  public:
-  std::vector<int32_t> encode_plain(std::string_view text) const override {
+  std::vector<int32_t> encode_plain(std::string_view text, bool) const override {
     std::vector<int32_t> ids;
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return ids;

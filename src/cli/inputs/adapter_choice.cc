@@ -1,9 +1,11 @@
 #include "cli/inputs/adapter_choice.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "cli/inputs/model_of_adapter.h"
+#include "jobs/hub_cache.h"
 #include "train/adapter_folder.h"
 
 namespace cotune {
@@ -11,8 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// RUN/jobs/NAME/adapter and RUN/jobs/NAME/step-7 are called NAME.
+/// RUN/jobs/NAME/adapter and RUN/jobs/NAME/step-7 are called NAME, and one of the Hugging Face cache as its repository.
 std::string name_of_folder(const fs::path& folder) {
+  if (const std::optional<HubName> of_cache = hub_name_of(folder)) return of_cache->repository;
   const fs::path whole = fs::weakly_canonical(fs::absolute(folder)), job = whole.parent_path();
   return (job.parent_path().filename() == "jobs" ? job : whole).filename().string();
 }

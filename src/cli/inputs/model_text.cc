@@ -12,7 +12,7 @@ namespace {
 class NoTokenizer : public TextEncoder {
  public:
   explicit NoTokenizer(std::string model) : model_(std::move(model)) {}
-  std::vector<int32_t> encode_plain(std::string_view) const override { refuse(); }
+  std::vector<int32_t> encode_plain(std::string_view, bool) const override { refuse(); }
   std::vector<SpecialMatch> find_special(std::string_view) const override { refuse(); }
   std::string token_bytes(int32_t id) const override { return "<" + std::to_string(id) + ">"; }
   std::vector<int32_t> prefix() const override { refuse(); }

@@ -117,11 +117,21 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
   return out;
 }
 
-std::vector<int32_t> Tokenizer::encode_plain(std::string_view text) const {
+std::vector<int32_t> Tokenizer::encode_plain(std::string_view text, bool at_text_start) const {
   std::vector<int32_t> out;
   const std::string valid = is_valid_utf8(text) ? std::string(text) : replace_invalid_utf8(text);
-  encode_words(*parts_, parts_->normalizer.apply(valid), true, false, out);
+  encode_words(*parts_, parts_->normalizer.apply(valid), at_text_start, false, out);
   return out;
+}
+
+bool Tokenizer::marks_spaces() const {
+  const DecoderRules& rules = parts_->decoder;
+  return !rules.byte_level && (!rules.metaspace.empty() || std::ranges::any_of(rules.replaces, [](const auto& each) { return each.second == " "; }));
+}
+
+std::string Tokenizer::token_bytes(int32_t id) const {
+  const std::string& text = token(id);
+  return is_added(id) ? text : bytes_of_token(parts_->decoder, text);
 }
 
 Tokenizer::Stream::Stream(std::shared_ptr<const TokenizerParts> parts, bool skip_special)

@@ -54,8 +54,17 @@ class Tokenizer {
 
   /// Like encode, but added tokens in the text are plain characters: for text from users, which must not be able to
   /// write <|im_end|> and be believed. The result never holds the id of an added token
-  /// (but for the unknown token of models that have one, where a character has no token).
-  std::vector<int32_t> encode_plain(std::string_view text) const;
+  /// (but for the unknown token of models that have one, where a character has no token). at_text_start: false for a stretch behind
+  /// an added token, before which some tokenizers put no mark of a beginning.
+  std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const;
+
+  /// Whether spaces are characters of the tokens' own (▁), one of which may stand before a text that begins with none: tokenizers
+  /// made after SentencePiece (Llama 2, TinyLlama, Mistral).
+  bool marks_spaces() const;
+
+  /// The bytes that a token stands for: over the tokens of a text they join to the normalised text, with the space before it. Of an
+  /// added token its text.
+  std::string token_bytes(int32_t id) const;
 
   /// The text of token ids, valid UTF-8. Ids without a token are passed over. skip_special leaves special tokens out.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;

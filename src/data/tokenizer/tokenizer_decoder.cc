@@ -32,7 +32,24 @@ int fallback_byte(std::string_view token) {
   return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
+std::string with_replacements(const DecoderRules& rules, std::string_view token) {
+  std::string text(token);
+  for (const auto& [pattern, content] : rules.replaces) {
+    text = replace_all(text, pattern, content);
+    check_rewritten_size(token.size(), text.size());
+  }
+  return text;
+}
+
 }  // namespace
+
+std::string bytes_of_token(const DecoderRules& rules, std::string_view token) {
+  if (rules.byte_level) return bytes_of(token);
+  std::string text = with_replacements(rules, token);
+  if (!rules.metaspace.empty()) text = replace_all(text, rules.metaspace, " ");
+  const int byte = rules.byte_fallback ? fallback_byte(text) : -1;
+  return byte < 0 ? text : std::string(1, static_cast<char>(byte));
+}
 
 std::string StreamingDecoder::take_complete() {
   const size_t keep = incomplete_utf8_suffix(pending_);
@@ -70,11 +87,7 @@ std::string StreamingDecoder::add(std::string_view token) {
     pending_ += bytes_of(token);
     return take_complete();
   }
-  std::string text(token);
-  for (const auto& [pattern, content] : rules_->replaces) {
-    text = replace_all(text, pattern, content);
-    check_rewritten_size(token.size(), text.size());
-  }
+  std::string text = with_replacements(*rules_, token);
   if (!rules_->metaspace.empty()) {
     text = replace_all(text, rules_->metaspace, is_first && rules_->drop_metaspace_of_first ? "" : " ");
   }

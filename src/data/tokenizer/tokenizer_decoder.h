@@ -20,6 +20,9 @@ struct DecoderRules {
   size_t strip_count = 0;  ///< at most so many strip_character vanish from the front of the whole text
 };
 
+/// The bytes that a token stands for within a text: its spaces and bytes put back, nothing stripped or joined.
+std::string bytes_of_token(const DecoderRules& rules, std::string_view token);
+
 /// Decodes a stream. What add() and finish() return is valid UTF-8, and together the text of all tokens: characters are
 /// held back until their last byte is there, and runs of <0xHH> tokens until they end. The rules must outlive it.
 class StreamingDecoder {
