@@ -16,6 +16,7 @@
 #include "plan/random_deployment.h"
 #include "plan/shapes/job_shape.h"
 #include "rows.h"
+#include "schedule/alive_tokens.h"
 #include "schedule/learned_peak.h"
 #include "schedule/step_memory.h"
 

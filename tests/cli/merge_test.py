@@ -164,8 +164,16 @@ class Merge(MergeTest):
         errors = self.export(adapter, expect=2).stderr
         self.assertIn("--output: " + str(file) + ": exists; choose another file, or replace it with --overwrite", errors)
         self.assertEqual(file.read_text(), "mine")
+        errors = self.export(adapter, "--overwrite", expect=2).stderr
+        self.assertIn("adapter.gguf: is there, and is no GGUF adapter: only such a file is replaced", errors)
+        self.assertEqual(file.read_text(), "mine")
+        file.write_bytes(written)
         self.export(adapter, "--overwrite")
         self.assertEqual(file.read_bytes(), written)
+        other = self.path / "other.gguf"
+        shutil.copy(MODELS / "gguf_llama/model.gguf", other)
+        self.assertIn("is no GGUF adapter", self.export(adapter, "--overwrite", name="other.gguf", expect=2).stderr)
+        self.assertEqual(other.read_bytes(), (MODELS / "gguf_llama/model.gguf").read_bytes())
         (self.path / "folder.gguf").mkdir()
         self.assertIn("folder.gguf: is a folder; choose a file", self.export(adapter, "--overwrite", name="folder.gguf", expect=2).stderr)
 

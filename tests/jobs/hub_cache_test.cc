@@ -91,11 +91,11 @@ TEST_F(HubCache, FindsAGgufFileByTheRepositorysNameAndByItsOwn) {
   } catch (const UserError& error) {
     EXPECT_STREQ(error.what(), "org/name@v2: holds 2 GGUF files: b.gguf, q4/a.gguf; name one of them, such as org/name/b.gguf@v2");
   }
-  for (const char* other : {"config.json", "model.safetensors"}) {
-    std::ofstream(snapshot / other) << "x";
-    EXPECT_EQ(model_in_snapshot(snapshot, name), snapshot);
-    fs::remove(snapshot / other);
-  }
+  fs::remove(snapshot / "b.gguf");
+  std::ofstream(snapshot / "config.json") << "x";
+  EXPECT_EQ(model_in_snapshot(snapshot, name), snapshot / "q4/a.gguf") << "a configuration beside it is no model";
+  std::ofstream(snapshot / "model.safetensors") << "x";
+  EXPECT_EQ(model_in_snapshot(snapshot, name), snapshot);
 }
 
 TEST(HubDownload, NamesTheFileInAShellsWords) {
