@@ -151,7 +151,11 @@ class Answers(Prompts):
         more = self.many(samples=3)
         self.many("--output", output, "--resume", samples=3)
         self.assertEqual([json.loads(line) for line in output.read_text().splitlines()], more)
-        output.write_text("old\n")
+        output.write_text("mine\n")
+        errors = self.generate("--prompts", self.prompts, "--output", output, "--overwrite", expect=2).stderr
+        self.assertIn("answers.jsonl is there, and is not answers of this command: only such a file is replaced", errors)
+        self.assertEqual(output.read_text(), "mine\n")
+        output.write_text(lines[3])
         self.many("--output", output, "--overwrite")
         self.assertEqual(output.read_text(), whole)
         for torn in ("", "{", lines[0][:14], lines[0][:-1], whole + lines[0][:20]):
@@ -195,7 +199,8 @@ class Mistakes(Prompts):
         self.prompts.write_text('{"prompt": "x"}\n{"prompt": 3}\n{"text": "x"}\n{"own": "x", "stop": 1}\nno\n'
                                 + json.dumps({"prompt": "x" * 600}) + '\n{"messages": [{"role": "assistant", "content": "x"}]}\n')
         output = self.path / "answers.jsonl"
-        output.write_text("kept\n")
+        kept = '{"index": 0}\n'
+        output.write_text(kept)
         errors = self.refused("--prompts", self.prompts, "--output", output, "--overwrite")
         for wanted in (r"prompts\.jsonl:2: prompt: expected a string, found the number 3",
                        r"prompts\.jsonl:3: text: goes on as it stands under --raw alone; .* is a `prompt`",
@@ -204,7 +209,7 @@ class Mistakes(Prompts):
                        r"prompts\.jsonl:5: ", r"prompts\.jsonl:6: the prompt has \d+ tokens; the model's context holds 512",
                        r"prompts\.jsonl:7: messages: nothing is asked"):
             self.assertRegex(errors, wanted)
-        self.assertEqual(output.read_text(), "kept\n")
+        self.assertEqual(output.read_text(), kept)
         errors = self.refused("--prompts", self.prompts, "--output", self.path / "none" / "x")
         self.assertRegex(errors, r"none/x: there is no folder .*/none\n")
         self.prompts.write_text("\n")
