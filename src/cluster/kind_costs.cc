@@ -124,7 +124,7 @@ std::vector<KindCosts::StageOperator> KindCosts::stage_list(const StageShape& st
             }
           }
           AffineCost cost = affine(stage, adapted);
-          for (size_t i = 0; i < 4; ++i) {
+          for (size_t i = 0; i < cost.flops.size(); ++i) {
             cost.flops[i] -= each.base.flops[i];
             cost.bytes[i] -= each.base.bytes[i];
           }

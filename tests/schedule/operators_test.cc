@@ -219,7 +219,7 @@ TEST(CountMicrobatch, CountsCausalPairsOfWholeRowsChunksAndPads) {
                       {.job = 3, .index = 0, .segments = {{0, 0, 5, 0, 5}}}};
   const MicrobatchCounts counts = count_microbatch(microbatch, 7);
   EXPECT_EQ(counts.tokens, 12);
-  EXPECT_EQ(counts.labelled, 7);
+  EXPECT_EQ(counts.labelled, 7 + 1) << "the pad enters the head, too";
   EXPECT_EQ(counts.attention_pairs, (4 * 256 + 10) + 6 + 15);
   EXPECT_EQ(counts.job_tokens, (std::vector<int64_t>{7, 0, 0, 5}));
 }

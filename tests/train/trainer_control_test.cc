@@ -368,8 +368,8 @@ TEST(RunControlled, AJobThatMakesWayInTheMiddleOfARoundIsEvaluatedWhenItComesBac
   specs[0].priority = specs[1].priority = 1;
   specs[0].train.learning_rate = 1e300;
   specs[2].train.eval_steps = 1;
-  const Undisturbed undisturbed({specs[1], specs[2]}, at::kFloat);
-  SmallRun run("middle");
+  const Undisturbed undisturbed({specs[1], specs[2]});
+  SmallRun run("middle", dtype());
   release_unused_memory();
   const int64_t before = memory_usage().held_bytes;
   reset_memory_peaks();
