@@ -20,6 +20,26 @@ import workloads
 GOAL_BYTES = 3 << 29
 
 
+def train(cotune, model, tokens=8192, steps=1, recompute="always", dtype="bfloat16"):
+    """Trains the row. What stands in summary.json, and `tensors` and `process`: their peaks above the model's weights, in bytes."""
+    generator = random.Random(1)
+    with tempfile.TemporaryDirectory() as folder:
+        ids = [generator.randrange(100, 5000) for _ in range(tokens)]
+        with open(os.path.join(folder, "row.jsonl"), "w", encoding="utf-8") as file:
+            file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
+        jobs_file, run = os.path.join(folder, "jobs.yaml"), os.path.join(folder, "run")
+        with open(jobs_file, "w", encoding="utf-8") as file:
+            file.write(f"cotune: 1\nmodel: {{path: {json.dumps(os.path.abspath(model))}, dtype: {dtype}}}\n"
+                       f"run: {{recompute: {recompute}}}\njobs:\n  - name: long\n"
+                       f"    data: {{train: row.jsonl, format: tokens}}\n    adapter: {json.dumps(workloads.LORA)}\n"
+                       f"    train: {{batch_size: 1, steps: {steps}}}\n")
+        subprocess.run([cotune, "train", jobs_file, "--output-dir", run, "--json"], check=True, stdout=subprocess.DEVNULL)
+        with open(os.path.join(run, "summary.json"), encoding="utf-8") as file:
+            summary = json.load(file)
+    weights = summary["peak_bytes"]["weights"]
+    return {**summary, "tensors": summary["peak_live_bytes"] - weights, "process": summary["peak_rss_bytes"] - weights}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="the model cotune opens: a GGUF file or a Hugging Face folder")
@@ -29,28 +49,12 @@ def main():
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16")
     parser.add_argument("--cotune", default="build/cotune")
     options = parser.parse_args()
-    generator = random.Random(1)
-    with tempfile.TemporaryDirectory() as folder:
-        ids = [generator.randrange(100, 5000) for _ in range(options.tokens)]
-        with open(os.path.join(folder, "row.jsonl"), "w", encoding="utf-8") as file:
-            file.write(json.dumps({"input_ids": ids, "labels": ids}) + "\n")
-        jobs_file, run = os.path.join(folder, "jobs.yaml"), os.path.join(folder, "run")
-        with open(jobs_file, "w", encoding="utf-8") as file:
-            file.write(f"cotune: 1\nmodel: {{path: {json.dumps(os.path.abspath(options.model))}, dtype: {options.dtype}}}\n"
-                       f"run: {{recompute: {options.recompute}}}\njobs:\n  - name: long\n"
-                       f"    data: {{train: row.jsonl, format: tokens}}\n    adapter: {json.dumps(workloads.LORA)}\n"
-                       f"    train: {{batch_size: 1, steps: {options.steps}}}\n")
-        subprocess.run([options.cotune, "train", jobs_file, "--output-dir", run, "--json"], check=True,
-                       stdout=subprocess.DEVNULL)
-        with open(os.path.join(run, "summary.json"), encoding="utf-8") as file:
-            summary = json.load(file)
-    weights, mib = summary["peak_bytes"]["weights"], 2 ** 20
-    above = summary["peak_live_bytes"] - weights
-    print(f"one row of {options.tokens} tokens, {options.dtype}, recompute {options.recompute}: loss "
-          f"{summary['losses']['long'][-1]:.4f}")
-    print(f"weights {weights / mib:.0f} MiB; tensors above them {above / mib:.0f} MiB; "
-          f"process above them {(summary['peak_rss_bytes'] - weights) / mib:.0f} MiB (goal: {GOAL_BYTES // mib} MiB)")
-    return 0 if max(above, summary["peak_rss_bytes"] - weights) <= GOAL_BYTES else 1
+    taken = train(options.cotune, options.model, options.tokens, options.steps, options.recompute, options.dtype)
+    mib = 2 ** 20
+    print(f"one row of {options.tokens} tokens, {options.dtype}, recompute {options.recompute}: loss {taken['losses']['long'][-1]:.4f}")
+    print(f"weights {taken['peak_bytes']['weights'] / mib:.0f} MiB; tensors above them {taken['tensors'] / mib:.0f} MiB; "
+          f"process above them {taken['process'] / mib:.0f} MiB (goal: {GOAL_BYTES // mib} MiB)")
+    return 0 if max(taken["tensors"], taken["process"]) <= GOAL_BYTES else 1
 
 
 if __name__ == "__main__":

@@ -44,14 +44,17 @@ std::optional<int64_t> LearnedPeak::correction(std::span<const JobFootprint> run
     learned = std::max(learned, own->fit.predict_with_margin(static_cast<double>(alive), static_cast<double>(chain)));
   }
   const auto held = static_cast<int64_t>(std::ceil(learned * facts_.fragmentation));
-  return held - bytes_of_rounds(predict_memory(config_, running, policy, facts_));
+  return held - bytes_of_rounds(predict_rounds(config_, running, policy, facts_, RoundKind::training));
 }
 
 MemoryEstimate LearnedPeak::predict(std::span<const JobFootprint> jobs, std::span<const JobFootprint> running,
                                     const PackingPolicy& policy) const {
-  MemoryEstimate estimate = predict_memory(config_, jobs, policy, facts_);
-  const std::optional<int64_t> learned = correction(running, policy);
-  if (!learned) return estimate;
+  return with_correction(jobs, policy, correction(running, policy));
+}
+
+MemoryEstimate LearnedPeak::with_correction(std::span<const JobFootprint> jobs, const PackingPolicy& policy, std::optional<int64_t> learned) const {
+  if (!learned) return predict_memory(config_, jobs, policy, facts_);
+  MemoryEstimate estimate = predict_rounds(config_, jobs, policy, facts_, RoundKind::training);
   if (!facts_.replicas.empty() && facts_.ranks_are_processes()) {
     // The bound is of the dearest process; once what rounds take is another, the dearest may be one that holds more between them.
     estimate.adapters = estimate.gradients = estimate.optimizer = 0;
@@ -63,7 +66,7 @@ MemoryEstimate LearnedPeak::predict(std::span<const JobFootprint> jobs, std::spa
     }
   }
   correct(estimate, *learned);
-  return estimate;
+  return at_worst_moment(estimate, config_, jobs, policy, facts_);
 }
 
 std::optional<RoundPeak> LearnedPeak::expect(std::span<const JobFootprint> jobs, const PackingPolicy& policy,
@@ -76,7 +79,7 @@ std::optional<RoundPeak> LearnedPeak::expect(std::span<const JobFootprint> jobs,
   }
   MemoryFacts alive_facts = facts_;
   alive_facts.fragmentation = 1;
-  return RoundPeak{bytes_of_rounds(predict_memory(config_, jobs, policy, alive_facts)), static_cast<int64_t>(learned)};
+  return RoundPeak{bytes_of_rounds(predict_rounds(config_, jobs, policy, alive_facts, RoundKind::training)), static_cast<int64_t>(learned)};
 }
 
 void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive,

@@ -13,7 +13,7 @@ namespace cotune {
 
 /// Bytes alive at most in rounds, beyond what stays between rounds.
 struct RoundPeak {
-  int64_t by_shapes = 0;  ///< as predict_memory bounds them
+  int64_t by_shapes = 0;  ///< as predict_rounds bounds them
   int64_t learned = 0;    ///< as rounds before them took
 };
 
@@ -25,7 +25,7 @@ struct RoundPeak {
 /// the process that took most. One learned peak is of one division of the model: the unit of tokens is the same in all, what a token
 /// takes is not (messages, sums, what each part of a layer keeps whole), so ranks that are divided anew begin with another.
 ///
-/// predict() is predict_memory's bound for a set of jobs, plus what was learned of those that run:
+/// predict() is predict_memory for a set of jobs, with the bound of training rounds plus what was learned of those that run:
 ///   correction = max over the running jobs of (fit at the worst case of the running jobs, with margin) · fragmentation
 ///                − the bound for the running jobs alone
 /// added to the activations (what does not fit there is taken from workspace, chain_kv and logits in turn; none goes below
@@ -42,6 +42,8 @@ class LearnedPeak {
   /// `running`: those of the jobs that have been observed together.
   MemoryEstimate predict(std::span<const JobFootprint> jobs, std::span<const JobFootprint> running,
                          const PackingPolicy& policy) const;
+  /// The same with this correction of rounds; nothing: with their bound.
+  MemoryEstimate with_correction(std::span<const JobFootprint> jobs, const PackingPolicy& policy, std::optional<int64_t> learned) const;
   /// What predict() adds to the bound, of as many jobs as there may be beside the running ones; nothing: the bound stands.
   std::optional<int64_t> correction(std::span<const JobFootprint> running, const PackingPolicy& policy) const;
 

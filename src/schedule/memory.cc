@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "model/config/tensor_shard.h"
+#include "schedule/evaluation_policy.h"
 #include "schedule/replica_memory.h"
 #include "schedule/sequence_parallel.h"
 #include "schedule/worst_case_on_ranks.h"
@@ -191,6 +192,22 @@ int64_t longest_row(std::span<const JobFootprint> jobs) {
   return longest;
 }
 
+/// The jobs as an evaluation has them.
+std::vector<JobFootprint> of_held_out_rows(std::span<const JobFootprint> jobs) {
+  std::vector<JobFootprint> held_out(jobs.begin(), jobs.end());
+  for (JobFootprint& job : held_out) {
+    job.row_count = job.eval_row_count;
+    job.longest_row = job.longest_eval_row;
+  }
+  return held_out;
+}
+
+/// Of a sparse delta's entries: row indices and column offsets.
+int64_t place_bytes(const ModelConfig& config, const AdapterShape& adapter) {
+  if (adapter.method != AdapterMethod::diff_pruning) return 0;
+  return adapter.entries * 4 + (projection_size(config, adapter.projection).out + 1) * 8;
+}
+
 /// `tokens` tokens of all jobs, each job at most its batch, dearest first: the sum of their adapters' bytes.
 int64_t dearest_mix(std::vector<std::pair<int64_t, int64_t>> bytes_and_tokens, int64_t tokens) {
   std::sort(bytes_and_tokens.rbegin(), bytes_and_tokens.rend());
@@ -322,7 +339,7 @@ int64_t expand_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts)
 }
 
 int64_t MemoryEstimate::total() const {
-  return weights + adapters + gradients + optimizer + activations + chain_kv + workspace + logits;
+  return weights + adapters + gradients + optimizer + std::max(activations + chain_kv + workspace + logits, files);
 }
 
 std::string MemoryEstimate::overflowing_term(int64_t limit) const {
@@ -339,7 +356,7 @@ std::string MemoryEstimate::overflowing_term(int64_t limit) const {
     sum += bytes;
     if (sum > limit) return name;
   }
-  return {};
+  return total() > limit ? "files" : "";
 }
 
 WorstCase worst_case(std::span<const JobFootprint> jobs, size_t leading, const PackingPolicy& policy) {
@@ -470,7 +487,7 @@ void add_resident(const ModelConfig& config, const AdapterShape& adapter, int64_
       forms = 2 * factor_bytes(adapter.width, size.out, facts);
       break;
     case AdapterMethod::diff_pruning:
-      forms = adapter.entries * 4 + (size.out + 1) * 8;  // row indices and column offsets
+      forms = place_bytes(config, adapter);
       if (facts.gpu_kernels) forms += adapter.entries * 8 + (size.in + 1) * 8;  // the entries by row too
       break;
   }
@@ -514,9 +531,19 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
   return estimate;
 }
 
-MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
-                              const PackingPolicy& policy, const MemoryFacts& facts) {
-  if (!facts.replicas.empty()) return predict_memory_of_replicas(config, jobs, policy, facts);
+int64_t file_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
+  int64_t places = 0;
+  for (const AdapterShape& adapter : job.adapters) places += place_bytes(config, adapter);
+  const int64_t values = parameter_count(config, job.adapters) * accumulation_size(facts);
+  return std::max(values * job.moment_count, 2 * values + places);
+}
+
+MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFootprint> all_jobs, const PackingPolicy& asked_policy,
+                              const MemoryFacts& facts, RoundKind kind) {
+  if (!facts.replicas.empty()) return predict_rounds_of_replicas(config, all_jobs, asked_policy, facts, kind);
+  const bool evaluates = kind == RoundKind::evaluation;
+  const PackingPolicy policy = evaluates ? evaluation_policy(asked_policy) : asked_policy;
+  const std::vector<JobFootprint> jobs = evaluates ? of_held_out_rows(all_jobs) : std::vector<JobFootprint>(all_jobs.begin(), all_jobs.end());
   const int64_t e = facts.element_size, a = accumulation_size(facts);
   MemoryEstimate estimate;
   estimate.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
@@ -552,14 +579,16 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
     const auto mix = [&](const std::vector<AdapterRows>& all, int64_t tokens) {
       return dearest_rows(fuses(policy) ? all : std::vector{all[i]}, tokens);
     };
-    const int64_t kept = policy.recompute
-                             ? lead.alive_tokens * (trained_layers + 1) * divide_up(parts * config.hidden_size * e, slices) +
-                                   lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens)
-                             : lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
+    const int64_t of_a_layer = lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens);
+    int64_t kept = lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
+    if (policy.recompute) {
+      kept = lead.alive_tokens * (trained_layers + 1) * divide_up(parts * config.hidden_size * e, slices) + of_a_layer;
+    }
+    if (evaluates) kept = (facts.process_stages.empty() ? facts.stages() : 1) * of_a_layer;
     estimate.activations = std::max(estimate.activations, kept);
     estimate.chain_kv =
         std::max(estimate.chain_kv, lead.chain_tokens * 2 * key_value_size *
-                                        (layers * e + trained_layers * a));
+                                        (layers * e + (evaluates ? 0 : trained_layers * a)));
     microbatch_tokens = std::max(microbatch_tokens, lead.microbatch_tokens);
   }
   const int64_t head_bytes = facts.head_workspace_bytes / 3 * 4;
@@ -576,6 +605,22 @@ MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFoot
   const int64_t logit_bytes = facts.packed || (facts.gpu_kernels && tensor == 1) ? e : e + 4 * a;
   estimate.logits = facts.with_holes(std::min(microbatch_tokens, head_rows) * divide_up(config.vocabulary_size, tensor / parts) * logit_bytes);
   return estimate;
+}
+
+MemoryEstimate at_worst_moment(const MemoryEstimate& training, const ModelConfig& config, std::span<const JobFootprint> jobs,
+                               const PackingPolicy& policy, const MemoryFacts& facts) {
+  MemoryEstimate worst = training;
+  if (std::ranges::any_of(jobs, [](const JobFootprint& job) { return job.eval_row_count > 0; })) {
+    const MemoryEstimate evaluation = predict_rounds(config, jobs, policy, facts, RoundKind::evaluation);
+    if (evaluation.total() > worst.total()) worst = evaluation;
+  }
+  for (const JobFootprint& job : jobs) worst.files = std::max(worst.files, file_bytes(config, job, facts));
+  return worst;
+}
+
+MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
+                              const PackingPolicy& policy, const MemoryFacts& facts) {
+  return at_worst_moment(predict_rounds(config, jobs, policy, facts, RoundKind::training), config, jobs, policy, facts);
 }
 
 }  // namespace cotune

@@ -22,7 +22,9 @@ struct MemoryEstimate {
   int64_t chain_kv = 0;
   int64_t workspace = 0;
   int64_t logits = 0;
+  int64_t files = 0;  ///< between rounds, in the place of what these take: a job's file as it is written or read (file_bytes)
 
+  /// What stays, and the larger of what a round takes and files.
   int64_t total() const;
   /// The kind at which the running sum, in the order above, first exceeds the limit; "" where it never does.
   std::string overflowing_term(int64_t limit) const;
@@ -36,6 +38,8 @@ struct JobFootprint {
   int64_t moment_count = 2;   ///< optimizer values per parameter: AdamW 2, SGD with momentum 1, plain SGD 0
   int64_t row_count = 0;      ///< rows of one batch
   int64_t longest_row = 0;    ///< tokens
+  int64_t eval_row_count = 0; ///< held-out rows, of which an evaluation takes all; 0: there is none
+  int64_t longest_eval_row = 0;
   bool operator==(const JobFootprint&) const = default;
 };
 
@@ -113,7 +117,13 @@ int64_t expand_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts)
 /// dtype), gradients, optimizer.
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
 
-/// Peak = what stays + the worst moment of a step:
+/// What a checkpoint's files take while they are made, at most, beside the job's tensors: the optimizer's (moments), or the adapter's
+/// (values, as many again in the order of the file, and the places of a sparse delta's entries).
+int64_t file_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
+
+enum class RoundKind { training, evaluation };
+
+/// Peak of rounds of one kind = what stays + the worst moment of a step:
 ///   activations  Σ saved_bytes of the forward list over the tokens alive, dearest jobs first; under recompute the inputs
 ///                of the layers from the lowest adapted one and of the head for these, and one layer's saved bytes for
 ///                one microbatch
@@ -133,6 +143,17 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 ///   replicas take what each would alone, with copies of the adapters beside the whole ones, and copies of the largest
 ///   job's gradients for their exchange
 ///   diff pruning, while it selects: gradients + selection_bytes (at least one layer's dense gradients)
+/// An evaluation (the held-out rows of all jobs, under sharing batch_all packed as under hybrid) keeps nothing: its activations are one
+/// layer's saved bytes for one microbatch on each stage, its chain_kv K and V.
+MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                              const MemoryFacts& facts, RoundKind kind);
+
+/// The worst moment of a run of which training rounds take `training`: one of these, or of an evaluation, where that takes more; with
+/// files.
+MemoryEstimate at_worst_moment(const MemoryEstimate& training, const ModelConfig& config, std::span<const JobFootprint> jobs,
+                               const PackingPolicy& policy, const MemoryFacts& facts);
+
+/// The same, with predict_rounds of training.
 MemoryEstimate predict_memory(const ModelConfig& config, std::span<const JobFootprint> jobs,
                               const PackingPolicy& policy, const MemoryFacts& facts);
 

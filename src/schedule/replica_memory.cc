@@ -48,10 +48,10 @@ int64_t exchange_bytes(int64_t gradients, int64_t givers, int64_t holders) {
 }
 
 MemoryEstimate predict_dearest_process(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
-                                       const MemoryFacts& facts, int64_t exchanged) {
+                                       const MemoryFacts& facts, RoundKind kind, int64_t exchanged) {
   MemoryEstimate dearest;
   for (const MemoryFacts::Replica& replica : facts.replicas) {
-    MemoryEstimate own = predict_memory(config, jobs, policy, facts_of(replica, facts));
+    MemoryEstimate own = predict_rounds(config, jobs, policy, facts_of(replica, facts), kind);
     own.adapters = own.gradients = own.optimizer = 0;
     for (const JobFootprint& job : jobs) add(resident_of_process(config, job, replica, facts), own);
     own.workspace += exchanged;
@@ -61,12 +61,12 @@ MemoryEstimate predict_dearest_process(const ModelConfig& config, std::span<cons
 }
 
 MemoryEstimate predict_one_process(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
-                                   const MemoryFacts& facts, int64_t exchanged) {
+                                   const MemoryFacts& facts, RoundKind kind, int64_t exchanged) {
   MemoryEstimate all;
   all.weights = facts.weight_bytes > 0 ? facts.weight_bytes : predict_weight_bytes(config, facts);
   for (const JobFootprint& job : jobs) add(resident_bytes_of_replicas(config, job, facts), all);
   for (const MemoryFacts::Replica& replica : facts.replicas) {
-    const MemoryEstimate own = predict_memory(config, jobs, policy, facts_of(replica, facts));
+    const MemoryEstimate own = predict_rounds(config, jobs, policy, facts_of(replica, facts), kind);
     all.activations += own.activations;
     all.chain_kv += own.chain_kv;
     all.workspace += own.workspace;
@@ -99,16 +99,16 @@ MemoryEstimate resident_bytes_of_replicas(const ModelConfig& config, const JobFo
   return all;
 }
 
-MemoryEstimate predict_memory_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
-                                          const MemoryFacts& facts) {
+MemoryEstimate predict_rounds_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                                          const MemoryFacts& facts, RoundKind kind) {
   int64_t largest = 0, holders = 0;  // of a value that no rank's part leaves out
   for (const JobFootprint& job : jobs) largest = std::max(largest, resident_bytes(config, job, facts_of({}, facts)).gradients);
   for (const MemoryFacts::Replica& replica : facts.replicas) holders += replica.tensor_parallel;
   const auto givers = static_cast<int64_t>(facts.replicas.size());
   if (facts.ranks_are_processes()) {
-    return predict_dearest_process(config, jobs, policy, facts, facts.with_holes(exchange_bytes_of_process(largest, givers, holders)));
+    return predict_dearest_process(config, jobs, policy, facts, kind, facts.with_holes(exchange_bytes_of_process(largest, givers, holders)));
   }
-  return predict_one_process(config, jobs, policy, facts, facts.with_holes(exchange_bytes(largest, givers, holders)));
+  return predict_one_process(config, jobs, policy, facts, kind, facts.with_holes(exchange_bytes(largest, givers, holders)));
 }
 
 WorstCase worst_case_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,

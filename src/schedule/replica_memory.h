@@ -11,9 +11,9 @@ namespace cotune {
 /// one's, with the whole adapter and what it steps of it.
 MemoryEstimate resident_bytes_of_replicas(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
 
-/// predict_memory, with the buffers in which gradients are exchanged.
-MemoryEstimate predict_memory_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
-                                          const MemoryFacts& facts);
+/// predict_rounds, with the buffers in which gradients are exchanged.
+MemoryEstimate predict_rounds_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,
+                                          const MemoryFacts& facts, RoundKind kind);
 
 /// worst_case_on_ranks. everything: tokens of a round, which replicas in one process divide.
 WorstCase worst_case_of_replicas(const ModelConfig& config, std::span<const JobFootprint> jobs, const PackingPolicy& policy,

@@ -14,11 +14,13 @@ int64_t available_memory_bytes();
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
-/// What a limit on the whole process leaves for tensors, where `outside_bytes` of it is something else.
+/// What a limit on the whole process leaves for tensors, where `outside_bytes` of it are something else before the first round: the
+/// rest, without what that will grow by.
 int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes);
 
 /// Keeps what a process holds within its limit, from round to round: on the CPU tensors may take what the rest of the process
-/// leaves, on another device all of it.
+/// leaves, on another device all of it. What jobs are admitted by stays theirs: the rest is given at the start what it will grow by, and
+/// tensors less only where it has grown beyond that.
 class TensorLimit {
  public:
   /// memory_limit_bytes: of the whole process, or of what it holds on its device; 0: none.
@@ -33,7 +35,7 @@ class TensorLimit {
  private:
   int64_t memory_limit_;
   ComputeDevice device_;
-  int64_t outside_ = 0;  ///< of the process beside its tensors, the most seen
+  int64_t kept_ = 0;  ///< for the process beside its tensors; 0: not known yet
 };
 
 }  // namespace cotune

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "schedule/evaluation_policy.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -23,12 +24,9 @@ void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
   while (!rounds.empty()) {
     std::vector<BatchShape> shapes;
     for (const JobRound& round : rounds) shapes.push_back(round.batch->shape(round.job, 0));
-    PackingPolicy policy = options_.policy;  // without hybrid tasks: they are planned for rounds with a backward
-    // All held-out rows in one microbatch are no batch of any system.
-    if (policy.sharing == Sharing::batch_all) policy.sharing = Sharing::hybrid;
     evaluating_ = true;
     try {
-      const StepPlan plan = plan_step(shapes, policy);
+      const StepPlan plan = plan_step(shapes, evaluation_policy(options_.policy));
       run_plans({&plan, 1}, rounds);
       evaluating_ = false;
       return;

@@ -271,7 +271,7 @@ void Trainer::take_out(TrainingJob& victim, const std::string& reason) {
 
 void Trainer::make_room_for_files(const TrainingJob& job) {
   if (options_.memory_limit_bytes == 0 || tensor_limit_ == 0 || !options_.device.is_cpu()) return;
-  set_memory_limit(std::max<int64_t>(1, tensor_limit_ - job.checkpoint_file_bytes()));
+  set_memory_limit(std::max<int64_t>(1, tensor_limit_ - file_bytes(backbone_->config(), job.footprint(), facts_)));
   set_memory_limit(tensor_limit_);
 }
 

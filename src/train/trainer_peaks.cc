@@ -84,11 +84,11 @@ void Trainer::use_learned_peak() {
   // Jobs go before speed: what waits may need the place yet.
   while (!ruled_out_.empty() && !least_waiting_bound_) {
     const PackingPolicy larger = ruled_out_.back();
-    std::vector<int32_t> running;
-    for (const TrainingJob* job : running_jobs()) running.push_back(job->index());
+    std::vector<JobFootprint> running;
+    for (const TrainingJob* job : running_jobs()) running.push_back(job->footprint());
     // The bound of larger rounds is too high by at least as much as that of these, as long as they keep the same.
     const int64_t from_these = larger.recompute == options_.policy.recompute ? learned : std::max<int64_t>(0, learned);
-    if (running.empty() || predict(running, larger).total() + from_these > tensor_limit_) return;
+    if (running.empty() || learned_.with_correction(running, larger, from_these).total() > tensor_limit_) return;
     ruled_out_.pop_back();
     use(larger, "there is room for larger rounds");
   }

@@ -43,6 +43,8 @@ TrainingJob::TrainingJob(int32_t index, JobSpec spec, JobData data, const ModelC
   vocabulary_size_ = config.vocabulary_size;
   for (int64_t i = 0; i < data_.train.size(); ++i) longest_row_ = std::max(longest_row_, data_.train.length(i));
   data_.train.drop_pages();
+  for (int64_t i = 0; i < data_.eval.size(); ++i) longest_eval_row_ = std::max(longest_eval_row_, data_.eval.length(i));
+  data_.eval.drop_pages();
   state_.data_hash = content_hash(data_);
   state_.spec_hash = settings_hash(spec_);
 }
@@ -287,11 +289,6 @@ void TrainingJob::write_adapter(const std::optional<fs::path>& checkpoint, const
   }
 }
 
-int64_t TrainingJob::checkpoint_file_bytes() const {
-  const JobFootprint job = footprint();
-  return parameter_count(config_, job.adapters) * 4 * std::max<int64_t>(1, job.moment_count);
-}
-
 JobFootprint TrainingJob::footprint() const {
   JobFootprint footprint;
   footprint.job = index_;
@@ -300,6 +297,8 @@ JobFootprint TrainingJob::footprint() const {
   footprint.moment_count = adamw ? 2 : (spec_.train.momentum != 0 ? 1 : 0);
   footprint.row_count = std::min(spec_.train.batch_size, data_.train.size());
   footprint.longest_row = longest_row_;
+  footprint.eval_row_count = data_.eval.size();
+  footprint.longest_eval_row = longest_eval_row_;
   return footprint;
 }
 

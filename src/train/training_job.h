@@ -117,10 +117,7 @@ class TrainingJob {
   /// Of a job that has ended: frees its examples, which a run that goes on for long would pile up.
   void forget_data() { data_ = {}; }
 
-  /// Bytes of the largest file that a checkpoint has.
-  int64_t checkpoint_file_bytes() const;
-
-  /// As admission sees it: the shapes and the longest row.
+  /// As admission sees it: the shapes and the longest rows.
   JobFootprint footprint() const;
   /// As planning sees it: with all lengths of its training rows.
   JobShape shape() const;
@@ -142,7 +139,7 @@ class TrainingJob {
   BatchSequence order_;
   std::vector<int64_t> rungs_;
   int64_t total_steps_ = 0, deadline_ = no_deadline;
-  int64_t vocabulary_size_ = 0, longest_row_ = 0;
+  int64_t vocabulary_size_ = 0, longest_row_ = 0, longest_eval_row_ = 0;
   int64_t saved_step_ = -1;
   bool loss_is_finite_ = true;   ///< the last one that was computed
   JobState state_;

@@ -45,10 +45,10 @@ TEST_F(LearnedPeakOfRuns, ReplacesTheBoundOfTheRunningJobsByWhatTheyTook) {
   for (const int64_t tokens : {300, 350, 400, 450, 500}) observe(tokens, 100);
   const MemoryEstimate now = learned.predict(running, running, policy);
   EXPECT_NEAR(static_cast<double>(bytes_of_rounds(now)), 10'000 + 100 * 512, 100);
-  const int64_t overshoot = predict_memory(config, running, policy, facts).total() - now.total();
+  const int64_t overshoot = bytes_of_rounds(predict_memory(config, running, policy, facts)) - bytes_of_rounds(now);
   EXPECT_GT(overshoot, 0);
-  EXPECT_EQ(learned.predict(with_another, running, policy).total(),
-            predict_memory(config, with_another, policy, facts).total() - overshoot);
+  EXPECT_EQ(bytes_of_rounds(learned.predict(with_another, running, policy)),
+            bytes_of_rounds(predict_memory(config, with_another, policy, facts)) - overshoot);
 }
 
 TEST_F(LearnedPeakOfRuns, RaisesABoundThatWasTooLow) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "schedule/evaluation_policy.h"
 #include "schedule/random_batches.h"
 #include "schedule/small_model.h"
 
@@ -114,6 +115,69 @@ TEST(PredictMemory, ActivationsBoundTheOperatorListOverRandomPlans) {
       ASSERT_LE(alive, estimate.activations) << "seed " << seed;
     }
   }
+}
+
+TEST(PredictRounds, OfEvaluationsBoundALayerAndTheChainsOverRandomPlans) {
+  const ModelConfig config = small_model();
+  const StageShape stage = whole_model(config);
+  const MemoryFacts facts{.fragmentation = 1};
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Dice dice(mix_key(33, seed));
+    const std::vector<BatchShape> held_out = random_round(dice);
+    const PackingPolicy policy = random_policy(dice);
+    std::vector<JobFootprint> jobs;
+    std::vector<AdapterShape> adapters;
+    for (const BatchShape& batch : held_out) {
+      jobs.push_back(lora_job(config, batch.job, dice.between(1, 64), 1, 1));
+      jobs.back().eval_row_count = static_cast<int64_t>(batch.row_lengths.size());
+      jobs.back().longest_eval_row = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end());
+      adapters.insert(adapters.end(), jobs.back().adapters.begin(), jobs.back().adapters.end());
+    }
+    const MemoryEstimate estimate = predict_rounds(config, jobs, policy, facts, RoundKind::evaluation);
+    const StepPlan plan = plan_step(held_out, evaluation_policy(policy));
+    for (const Microbatch& microbatch : plan.microbatches) {
+      const MicrobatchCounts counts = count_microbatch(microbatch, 0);
+      std::vector<AdapterShape> present;
+      for (const AdapterShape& adapter : adapters) {
+        const auto job = static_cast<size_t>(adapter.job);
+        if (job < counts.job_tokens.size() && counts.job_tokens[job] > 0) present.push_back(adapter);
+      }
+      std::map<int64_t, int64_t> of_layers;
+      for (const Operator& op : stage_operators(config, stage, present, Direction::forward)) {
+        if (op.layer >= 0) of_layers[op.layer] += saved_bytes(config, stage, op, counts, facts.element_size);
+      }
+      for (const auto& [layer, bytes] : of_layers) ASSERT_LE(bytes, estimate.activations) << "seed " << seed << ", layer " << layer;
+    }
+    const int64_t of_token = 2 * config.key_value_size() * config.layer_count * facts.element_size;
+    ASSERT_LE(worst_of(plan).chain_tokens * of_token, estimate.chain_kv) << "seed " << seed;
+  }
+}
+
+TEST(PredictMemory, CountsAnEvaluationWhereHeldOutRowsTakeMoreThanTheBatch) {
+  const ModelConfig config = smollm2_135m();
+  const PackingPolicy policy{.token_budget = 1024};
+  JobFootprint job = lora_job(config, 0, 16, 4, 64);
+  const MemoryEstimate rounds = predict_memory(config, {&job, 1}, policy, {});
+  job.eval_row_count = 4;
+  job.longest_eval_row = 64;
+  EXPECT_EQ(predict_memory(config, {&job, 1}, policy, {}), rounds) << "it keeps nothing for a backward";
+  job.longest_eval_row = 8192;
+  const MemoryEstimate long_rows = predict_memory(config, {&job, 1}, policy, {.fragmentation = 1});
+  EXPECT_GT(long_rows.total(), rounds.total());
+  EXPECT_EQ(long_rows.chain_kv, 8192LL * 30 * 2 * 192 * 2);
+  EXPECT_LT(long_rows.activations, rounds.activations);
+}
+
+TEST(PredictMemory, CountsTheFileOfACheckpointWhereItTakesMoreThanARound) {
+  const ModelConfig config = smollm2_135m();
+  JobFootprint job = lora_job(config, 0, 512, 1, 8);
+  const MemoryEstimate estimate = predict_memory(config, {&job, 1}, {}, {});
+  EXPECT_EQ(estimate.files, parameter_count(config, job.adapters) * 4 * 2);  // AdamW's moments
+  EXPECT_GT(estimate.files, estimate.activations + estimate.workspace + estimate.logits);
+  EXPECT_EQ(estimate.total(), estimate.weights + estimate.adapters + estimate.gradients + estimate.optimizer + estimate.files);
+  EXPECT_EQ(estimate.overflowing_term(estimate.total() - 1), "files");
+  job.moment_count = 0;  // values, and as many in the order of the file
+  EXPECT_EQ(file_bytes(config, job, {}), estimate.files);
 }
 
 TEST(PredictMemory, RecomputationKeepsLayerInputsAndOneLayer) {
@@ -284,6 +348,8 @@ TEST(PredictMemory, GrowsWithEveryJobAndBudget) {
     int64_t before = 0;
     for (int32_t job = 0; job < 6; ++job) {
       jobs.push_back(lora_job(config, job, dice.between(1, 64), dice.between(1, 8), dice.between(1, 3000)));
+      jobs.back().eval_row_count = dice.between(0, 8);
+      jobs.back().longest_eval_row = dice.between(1, 3000);
       const int64_t total = predict_memory(config, jobs, policy, {}).total();
       ASSERT_GT(total, before) << "seed " << seed;
       before = total;

@@ -179,7 +179,7 @@ TEST_P(LearnedPeaks, OfRandomMixesNeverBreakTheLimit) {
     const auto first_end = std::ranges::find_if(story.events, is_end);
     waited += std::count_if(first_end, story.events.end(), [](const std::string& event) { return event.starts_with("start"); });
   }
-  EXPECT_GE(finished, 24);
+  EXPECT_GE(finished, 20);  // the others are refused: held-out rows and files count too
   EXPECT_GT(waited, 0);
 }
 

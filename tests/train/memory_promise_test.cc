@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+#include <utility>
+
 #include "base/file.h"
 #include "jobs/jobs_file.h"
 #include "ops/backend.h"
@@ -58,6 +62,14 @@ JobSpec random_spec(int64_t number) {
 }
 
 constexpr int64_t form_count = 16;
+constexpr std::array layouts = {Layout::ragged, Layout::chunked, Layout::padded};
+
+/// Of many jobs the held-out rows are more, or longer, than those of a training batch; some have none.
+void draw_held_out_rows(const JobSpec& spec, JobData& data) {
+  const uint64_t key = mix_key(62, spec.train.seed);
+  Dice dice(key);
+  data.eval = small_data(key, dice.one_of<int64_t>({0, 5, 5, 40}), dice.one_of<int64_t>({30, 30, 600}));
+}
 
 /// Hundreds of checkpoints are written: into memory where there is such a folder.
 std::filesystem::path quick_folder(const std::string& name) {
@@ -69,19 +81,25 @@ std::filesystem::path quick_folder(const std::string& name) {
 
 TEST(MemoryPromise, HoldsOver200RandomMixes) {
   SKIP_ON_A_DEVICE() << limits_the_host;
-  // Each form of job once, alone and without a limit.
+  // Each form of job once in every layout, alone and without a limit.
   SmallRun alone("promise-alone");
   alone.folder = quick_folder("promise-alone");
+  alone.change_data = draw_held_out_rows;
   std::vector<JobSpec> forms;
-  std::vector<std::string> expected;
+  std::map<std::pair<size_t, Layout>, std::string> expected;
   for (int64_t number = 0; number < form_count; ++number) {
     forms.push_back(random_spec(number));
-    alone.trainer({forms.back()}, {})->run();
-    expected.push_back(adapter_bytes(alone, forms.back().name));
-    std::filesystem::remove_all(alone.folder);
+    for (const Layout layout : layouts) {
+      TrainerOptions options;
+      options.policy.layout = layout;
+      alone.trainer({forms.back()}, options)->run();
+      expected[{forms.size() - 1, layout}] = adapter_bytes(alone, forms.back().name);
+      std::filesystem::remove_all(alone.folder);
+    }
   }
   SmallRun run("promise");
   run.folder = quick_folder("promise");
+  run.change_data = draw_held_out_rows;
   int64_t refused_jobs = 0, finished_jobs = 0, reliefs = 0;
   for (uint64_t mix = 0; mix < 200; ++mix) {
     Dice dice(mix_key(61, mix));
@@ -97,6 +115,7 @@ TEST(MemoryPromise, HoldsOver200RandomMixes) {
     }
     TrainerOptions options;
     options.policy.token_budget = dice.one_of<int64_t>({256, 512, 1024, 4096});
+    options.policy.layout = dice.one_of({Layout::ragged, Layout::ragged, Layout::chunked, Layout::padded});
     options.policy.sharing = dice.one_of({Sharing::hybrid, Sharing::hybrid, Sharing::temporal, Sharing::separate, Sharing::batch_all});
     options.recompute = dice.one_of({Recompute::automatic, Recompute::automatic, Recompute::never, Recompute::always});
     release_unused_memory();
@@ -117,14 +136,14 @@ TEST(MemoryPromise, HoldsOver200RandomMixes) {
       const JobState& state = trainer->jobs()[i]->state();
       if (state.status == JobStatus::refused) {
         EXPECT_EQ(state.step, 0);
-        EXPECT_THAT(state.failure, ::testing::ContainsRegex("exceeded at (weights|adapters|gradients|optimizer|activations|chain_kv|workspace|logits)"));
+        EXPECT_THAT(state.failure, ::testing::ContainsRegex("exceeded at (weights|adapters|gradients|optimizer|activations|chain_kv|workspace|logits|files)"));
         ++refused_jobs;
       } else {
         EXPECT_EQ(state.status, JobStatus::finished) << "mix " << mix << ", " << specs[i].name << ": " << state.failure;
         if (state.status != JobStatus::finished) continue;
         // ATen promises agreement within rounding only.
         if (kernel_isa(at::kFloat, at::kCPU) != kernels::Isa::none) {
-          EXPECT_EQ(adapter_bytes(run, specs[i].name), expected[form_of[i]]) << "mix " << mix << ", " << specs[i].name;
+          EXPECT_EQ(adapter_bytes(run, specs[i].name), (expected[{form_of[i], options.policy.layout}])) << "mix " << mix << ", " << specs[i].name;
         }
         ++finished_jobs;
       }

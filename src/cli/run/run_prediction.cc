@@ -85,9 +85,7 @@ void RunPrediction::predict_memory_of(const PlannedStep& step) {
   for (const auto& [index, job] : live_) {
     // A selection holds dense gradients, and nothing else yet.
     resident += selects(job) ? resident_bytes(backbone_.config(), job.footprint, facts_).gradients : job.resident.total();
-    // A checkpoint's file is put together in memory: parameters, or moments.
-    const int64_t values = job.resident.gradients;
-    largest_file = std::max(largest_file, values * std::max<int64_t>(1, job.footprint.moment_count));
+    largest_file = std::max(largest_file, file_bytes(backbone_.config(), job.footprint, facts_));
   }
   most_together_ = std::max(most_together_, resident + memory->together);
   largest_file_ = std::max(largest_file_, largest_file);
