@@ -1,6 +1,7 @@
 #include "engine/memory_facts.h"
 
 #include "ops/aten_products.h"
+#include "ops/attention.h"
 #include "ops/backend.h"
 #include "ops/flash_attention.h"
 
@@ -22,7 +23,8 @@ MemoryFacts memory_facts(at::ScalarType compute, at::Device device, int weight_p
           .widest_flash_head = gpu_kernels && compute == at::kBFloat16 ? widest_flash_head : 0,
           .parts = isa == kernels::Isa::amx_f32 ? weight_parts : 0,
           .head_workspace_bytes = gpu_kernels ? gpu_head_workspace : cpu_head_workspace,
-          .product_block_bytes = multiplies_in_f32(compute, device) ? widened_block_bytes : 0};
+          .product_block_bytes = multiplies_in_f32(compute, device) ? widened_block_bytes : 0,
+          .attention_queries = dense_attention_queries};
 }
 
 }  // namespace cotune

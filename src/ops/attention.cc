@@ -80,61 +80,72 @@ at::Tensor by_token(const at::Tensor& x, int64_t tokens) {
       .reshape({tokens, x.size(0) * x.size(1) / tokens * x.size(2)});
 }
 
-/// Which keys lie in the future of a query: [count, position + count], true above the diagonal `position`.
-at::Tensor future_keys(int64_t position, int64_t count, at::Device device) {
-  return at::ones({count, position + count}, at::TensorOptions().device(device).dtype(at::kBool)).triu_(position + 1);
-}
-
-/// The masks of a microbatch's segments: those that begin a row are corners of one.
-class CausalMasks {
+/// The ATen path: a segment block by block of its queries, so that scores never exist for more than one block and keys beyond a block are
+/// left out. Keys and values of the row up to and including the segment are copied once.
+class DenseSegment {
  public:
-  CausalMasks(const std::vector<AttentionSegment>& segments, at::Device device) : device_(device) {
-    int64_t longest = 0;
-    for (const AttentionSegment& segment : segments)
-      if (segment.position == 0) longest = std::max(longest, segment.count);
-    first_ = future_keys(0, longest, device);
+  DenseSegment(const QkvViews& parts, const AttentionSegment& segment, const AttentionShape& shape, at::ScalarType wide)
+      : parts_(parts), segment_(segment), shape_(shape), wide_(wide), total_(segment.position + segment.count) {
+    const bool chained = segment.chain != nullptr;
+    keys_ = by_kv_head(chained ? segment.chain->keys.narrow(0, 0, total_) : parts.k.narrow(0, segment.begin, total_), shape, wide);
+    values_ = by_kv_head(chained ? segment.chain->values.narrow(0, 0, total_) : parts.v.narrow(0, segment.begin, total_), shape, wide);
   }
-  at::Tensor of(const AttentionSegment& segment) const {
-    if (segment.position > 0) return future_keys(segment.position, segment.count, device_);
-    return first_.narrow(0, 0, segment.count).narrow(1, 0, segment.count);
+
+  struct Block {
+    int64_t begin = 0, count = 0;  ///< queries: rows of the microbatch
+    int64_t seen = 0;              ///< keys up to its last query
+    at::Tensor q;                  ///< [kv_heads, groups·count, head_dim], times 1 / √head_dim
+    at::Tensor k, v;               ///< [kv_heads, seen, head_dim]
+    at::Tensor scores;             ///< [kv_heads, groups·count, seen], masked
+  };
+
+  template <typename Body>
+  void for_blocks(Body body) const {
+    for (int64_t first = 0; first < segment_.count; first += dense_attention_queries) {
+      body(block(first, std::min(dense_attention_queries, segment_.count - first)));
+    }
   }
+
+  /// [kv_heads, tokens so far, head_dim], zero.
+  at::Tensor zeros_of_keys() const { return at::zeros_like(keys_); }
 
  private:
-  at::Device device_;
-  at::Tensor first_;
-};
+  Block block(int64_t first, int64_t count) const {
+    Block block;
+    block.begin = segment_.begin + first;
+    block.count = count;
+    block.seen = segment_.position + first + count;
+    block.q = by_kv_head(parts_.q.narrow(0, block.begin, count), shape_, wide_);
+    block.q.mul_(1.0 / std::sqrt(static_cast<double>(shape_.head_dim)));
+    block.k = keys_.narrow(1, 0, block.seen);
+    block.v = values_.narrow(1, 0, block.seen);
+    block.scores = at::bmm(block.q, block.k.transpose(1, 2));
+    if (count > 1) {  // only keys of the block itself may lie in the future of its queries
+      const at::Tensor future =
+          at::ones({count, count}, at::TensorOptions().device(keys_.device()).dtype(at::kBool)).triu_(1);
+      block.scores.view({-1, count, block.seen})
+          .narrow(2, block.seen - count, count)
+          .masked_fill_(future, -INFINITY);
+    }
+    return block;
+  }
 
-/// The ATen path of one segment: keys and values of the row up to and including the segment.
-struct DenseSegment {
-  at::Tensor q;       ///< [kv_heads, groups·count, head_dim], times 1 / √head_dim
-  at::Tensor k, v;    ///< [kv_heads, tokens so far, head_dim]
-  at::Tensor scores;  ///< [kv_heads, groups·count, tokens so far], masked
+  const QkvViews& parts_;
+  const AttentionSegment& segment_;
+  const AttentionShape& shape_;
+  at::ScalarType wide_;
+  int64_t total_;
+  at::Tensor keys_, values_;
 };
-
-DenseSegment dense_segment(const QkvViews& parts, const AttentionSegment& segment, const AttentionShape& shape,
-                           const CausalMasks& masks, at::ScalarType wide) {
-  const int64_t total = segment.position + segment.count;
-  const at::Tensor keys = segment.chain ? segment.chain->keys.narrow(0, 0, total) : parts.k.narrow(0, segment.begin, total);
-  const at::Tensor values =
-      segment.chain ? segment.chain->values.narrow(0, 0, total) : parts.v.narrow(0, segment.begin, total);
-  DenseSegment dense;
-  dense.q = by_kv_head(parts.q.narrow(0, segment.begin, segment.count), shape, wide);
-  dense.q.mul_(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
-  dense.k = by_kv_head(keys, shape, wide);
-  dense.v = by_kv_head(values, shape, wide);
-  dense.scores = at::bmm(dense.q, dense.k.transpose(1, 2));
-  if (segment.count > 1)
-    dense.scores.view({-1, segment.count, total}).masked_fill_(masks.of(segment), -INFINITY);
-  return dense;
-}
 
 }  // namespace
 
-RotaryTable rotary_table(const std::vector<double>& inverse_frequencies, int64_t positions, at::ScalarType compute,
-                         at::Device device) {
+RotaryTable rotary_table(const std::vector<double>& inverse_frequencies, int64_t positions,
+                         at::ScalarType compute, at::Device device) {
   const at::Tensor frequencies = at::tensor(inverse_frequencies, at::kDouble);
   const auto options = at::TensorOptions().dtype(accumulation_dtype(compute)).device(device);
-  RotaryTable table{at::empty({positions, frequencies.size(0)}, options), at::empty({positions, frequencies.size(0)}, options)};
+  RotaryTable table{at::empty({positions, frequencies.size(0)}, options),
+                    at::empty({positions, frequencies.size(0)}, options)};
   constexpr int64_t block = 1024;  // positions: the angles, in f64, never exist as a whole
   for (int64_t begin = 0; begin < positions; begin += block) {
     const int64_t end = std::min(positions, begin + block);
@@ -159,10 +170,11 @@ void rotate_in_place(at::Tensor& x, const at::Tensor& positions, const RotaryTab
     const bool inside = std::all_of(position, position + positions.size(0),
                                     [&](int32_t p) { return p >= 0 && p < table.cosine.size(0); });
     COTUNE_CHECK(inside, "a position lies beyond the {} of the rotary table", table.cosine.size(0));
-    kernels::rotate_in_place(kernel_dtype(x.scalar_type()), x.mutable_data_ptr(), x.size(0), x.stride(0), heads,
-                             head_dim, positions.const_data_ptr<int32_t>(), table.cosine.const_data_ptr<float>(),
-                             table.sine.const_data_ptr<float>(),
-                             direction > 0 ? kernels::RopeDirection::forward : kernels::RopeDirection::backward);
+    kernels::rotate_in_place(
+        kernel_dtype(x.scalar_type()), x.mutable_data_ptr(), x.size(0), x.stride(0), heads, head_dim,
+        positions.const_data_ptr<int32_t>(), table.cosine.const_data_ptr<float>(),
+        table.sine.const_data_ptr<float>(),
+        direction > 0 ? kernels::RopeDirection::forward : kernels::RopeDirection::backward);
     return;
   }
   const at::ScalarType wide = table.cosine.scalar_type();
@@ -189,15 +201,15 @@ AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegm
                                result.out.stride(0), result.lse.mutable_data_ptr<float>());
     return result;
   }
-  const CausalMasks masks(segments, qkv.device());
   for (const AttentionSegment& segment : segments) {
-    DenseSegment dense = dense_segment(parts, segment, shape, masks, wide);
-    const at::Tensor largest = dense.scores.amax(-1, true);
-    const at::Tensor weights = dense.scores.sub_(largest).exp_();
-    const at::Tensor sum = weights.sum(-1, true);
-    const at::Tensor out = at::bmm(weights, dense.v).div_(sum);
-    result.out.narrow(0, segment.begin, segment.count).copy_(by_token(out, segment.count));
-    result.lse.narrow(0, segment.begin, segment.count).copy_(by_token(sum.log().add_(largest), segment.count));
+    DenseSegment(parts, segment, shape, wide).for_blocks([&](const DenseSegment::Block& block) {
+      const at::Tensor largest = block.scores.amax(-1, true);
+      const at::Tensor weights = block.scores.sub_(largest).exp_();
+      const at::Tensor sum = weights.sum(-1, true);
+      const at::Tensor out = at::bmm(weights, block.v).div_(sum);
+      result.out.narrow(0, block.begin, block.count).copy_(by_token(out, block.count));
+      result.lse.narrow(0, block.begin, block.count).copy_(by_token(sum.log().add_(largest), block.count));
+    });
   }
   return result;
 }
@@ -242,18 +254,20 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
                                 gradients.q.stride(0));
   } else {
     const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
-    const CausalMasks masks(segments, qkv.device());
     for (const AttentionSegment& segment : segments) {
-      const DenseSegment dense = dense_segment(parts, segment, shape, masks, wide);
-      const at::Tensor lse = by_kv_head_columns(forward.lse.narrow(0, segment.begin, segment.count), shape.kv_heads);
-      const at::Tensor weights = dense.scores.sub_(lse).exp_();
-      const at::Tensor d = by_kv_head(d_out.narrow(0, segment.begin, segment.count), shape, wide);
-      at::Tensor d_scores = at::bmm(d, dense.v.transpose(1, 2));
-      d_scores.sub_((d_scores * weights).sum(-1, true)).mul_(weights);
-      const at::Tensor dk = by_token(at::bmm(d_scores.transpose(1, 2), dense.q), dense.k.size(1));
-      const at::Tensor dv = by_token(at::bmm(weights.transpose(1, 2), d), dense.v.size(1));
-      gradients.q.narrow(0, segment.begin, segment.count)
-          .copy_(by_token(at::bmm(d_scores, dense.k).mul_(scale), segment.count));
+      const DenseSegment dense(parts, segment, shape, wide);
+      const at::Tensor d_keys = dense.zeros_of_keys(), d_values = dense.zeros_of_keys();
+      dense.for_blocks([&](const DenseSegment::Block& block) {
+        const at::Tensor lse = by_kv_head_columns(forward.lse.narrow(0, block.begin, block.count), shape.kv_heads);
+        const at::Tensor weights = block.scores.sub_(lse).exp_();
+        const at::Tensor d = by_kv_head(d_out.narrow(0, block.begin, block.count), shape, wide);
+        at::Tensor d_scores = at::bmm(d, block.v.transpose(1, 2));
+        d_scores.sub_((d_scores * weights).sum(-1, true)).mul_(weights);
+        d_keys.narrow(1, 0, block.seen).baddbmm_(d_scores.transpose(1, 2), block.q);
+        d_values.narrow(1, 0, block.seen).baddbmm_(weights.transpose(1, 2), d);
+        gradients.q.narrow(0, block.begin, block.count).copy_(by_token(at::bmm(d_scores, block.k).mul_(scale), block.count));
+      });
+      const at::Tensor dk = by_token(d_keys, d_keys.size(1)), dv = by_token(d_values, d_values.size(1));
       if (segment.chain == nullptr) {
         gradients.k.narrow(0, segment.begin, segment.count).copy_(dk);
         gradients.v.narrow(0, segment.begin, segment.count).copy_(dv);

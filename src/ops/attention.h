@@ -43,6 +43,9 @@ struct AttentionSegment {
   ChainCache* chain = nullptr;
 };
 
+/// Queries of a segment whose scores exist at a time where ATen's operators compute them.
+inline constexpr int64_t dense_attention_queries = 128;
+
 /// Causal grouped-query attention over ragged segments (FlashAttention's recurrence, Dao et al. 2022):
 ///   out = softmax(q·kᵀ/√head_dim, keys ≤ query)·v, per segment; q, k already rotated.
 /// qkv [tokens, qkv columns]; out [tokens, query columns]; lse [tokens, heads] (log-sum-exp, accumulation dtype).

@@ -325,7 +325,8 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
   const int64_t own = facts.gpu_kernels ? gpu_kernel_bytes(config, jobs, tokens, facts) : facts.product_block_bytes;
   if (config.head_dim % 8 == 0 && config.head_dim <= facts.widest_flash_head) return 3 * tokens * per_token + own;
   const int64_t longest = longest_row(jobs);
-  return 3 * tokens * per_token + own + 6 * a * config.head_count * std::min(tokens, round_up(longest, row_grid)) * longest;
+  const int64_t queries = std::min({tokens, round_up(longest, row_grid), facts.attention_queries});
+  return 3 * tokens * per_token + own + 6 * a * (config.head_count * queries + config.key_value_size()) * longest;
 }
 
 }  // namespace

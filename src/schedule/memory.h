@@ -56,6 +56,7 @@ struct MemoryFacts {
   int64_t weight_bytes = 0;       ///< what stays whatever jobs come, known: weights and all else; 0: predicted weights
   int64_t head_workspace_bytes = 48 << 20;  ///< cross_entropy_head's workspace_bytes
   int64_t product_block_bytes = 0;  ///< where bf16 is multiplied in f32 (ops/aten_products.h): of a weight, what is widened at a time
+  int64_t attention_queries = 128;  ///< where ATen computes attention: queries of a row whose scores exist at a time
   int64_t selection_bytes = 64 << 20;  ///< dense gradients of one diff-pruning selection pass
   int64_t ranks = 1;              ///< that the model is divided among
   int64_t tensor_parallel = 1;    ///< of them, those that divide each layer; the others are stages of a pipeline
@@ -133,9 +134,9 @@ enum class RoundKind { training, evaluation };
 ///                of attention); + max(3·hidden, intermediate)·e for masked inputs of LoRA dropout; bottleneck jobs:
 ///                + hidden·(e + 4a); + the packed forms of all factors at one operator
 ///   logits       rows of the head's chunk, and a third more for hidden states and gradients of all, · vocabulary · e
-///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold and product_block_bytes, and the scores of a whole
-///   segment, 6a · heads · segment · row; logits (e + 4a) in place of e. With gpu_kernels logits take e;
-///   heads within widest_flash_head have no scores; + sums of the chunks of gradients' rows, and 64 MiB for diff pruning
+///   without kernels of our own ATen makes copies in the accumulation dtype: workspace threefold and product_block_bytes, and the scores of
+///   attention_queries of a row with the row's keys and values, 6a · (heads · queries + kv) · row; logits (e + 4a) in place of e. With
+///   gpu_kernels logits take e; heads within widest_flash_head have no scores; + sums of the chunks of gradients' rows, and 64 MiB for diff pruning
 ///   on P ranks of one process P microbatches are alive, if there are so many (1f1b: P of the longest chains; gpipe: the whole
 ///   round), and P chains; workspace and messages (a microbatch's activation and error, sent and received twice, between two
 ///   ranks) are those of all; where each rank is a process, layers, weights and workspace are those of the dearest stage

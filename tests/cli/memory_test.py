@@ -141,7 +141,7 @@ class Memory(ProgramTest):
         jobs = self.write_jobs(f"path: {needs.SMOLLM2}", ("wide", "narrow", "bottleneck"), steps=1, longest=120)
         self.hold_to_limits(jobs, (0.8,))
 
-    @needs.required("smollm2", "avx512")  # ATen has the scores of a whole chunk
+    @needs.required("smollm2", "avx512")  # ATen's operators take minutes
     def test_of_a_row_of_8192_tokens_of_smollm2_is_the_weights_and_a_gibibyte_and_a_half(self):
         taken = long_row.train(PROGRAM, needs.SMOLLM2, dtype="bfloat16" if OWN_KERNELS else "float32")
         self.assertEqual(taken["jobs"][0]["status"], "finished")

@@ -81,6 +81,7 @@ void expect_chunks_agree(at::ScalarType dtype, int64_t length, int64_t chunk, do
 
 TEST(Attention, InChunksEqualsTheWholeRow) {
   for (const int64_t chunk : {1, 7, 64, 100}) expect_chunks_agree(at::kDouble, 150, chunk, 1e-11);
+  for (const int64_t chunk : {130, 257}) expect_chunks_agree(at::kDouble, 400, chunk, 1e-11);  // across dense_attention_queries
   for (const at::ScalarType dtype : kernel_dtypes()) {
     const double allowed = test_device().is_cpu() ? 0 : 2 * tolerance(dtype);  // our kernels: to the bit
     for (const int64_t chunk : {64, 128}) expect_chunks_agree(dtype, 300, chunk, allowed);

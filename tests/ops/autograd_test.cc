@@ -103,7 +103,7 @@ at::Tensor plain_attention(const at::Tensor& qkv, const std::vector<AttentionSeg
 TEST(OperatorBackward, OfAttentionIsAutograds) {
   for (const AttentionShape shape :
        {AttentionShape{1, 1, 2}, AttentionShape{3, 1, 6}, AttentionShape{4, 2, 4}, AttentionShape{3, 3, 10}}) {
-    for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{1}, {1, 1, 1, 1}, {5, 1, 9}, {13}}) {
+    for (const std::vector<int64_t>& lengths : std::vector<std::vector<int64_t>>{{1}, {1, 1, 1, 1}, {5, 1, 9}, {13}, {128, 300, 129}}) {
       std::vector<AttentionSegment> segments;
       int64_t tokens = 0;
       for (const int64_t length : lengths) {

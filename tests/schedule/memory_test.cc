@@ -241,7 +241,7 @@ TEST(PredictMemory, KernelsOfAGpuSpareCopiesOfLogitsAndTheScoresOfAttention) {
     EXPECT_EQ(with.logits, 1024 * 49152 * element_size);
     EXPECT_EQ(without.logits, 1024 * 49152 * (element_size + 16));
     const int64_t chunks_of_gradients = 2 * 3 * 16 * config.intermediate_size * 4;
-    const int64_t scores = element_size == 2 ? 6 * 4 * config.head_count * 1024 * 1024 : 0;
+    const int64_t scores = element_size == 2 ? 6 * 4 * (config.head_count * 128 + config.key_value_size()) * 1024 : 0;
     EXPECT_EQ(without.workspace - with.workspace, scores - chunks_of_gradients);
   }
 }
