@@ -159,6 +159,8 @@ int plan(const PlanArguments& arguments) {
       fmt::print("Times are those of {}, {} {}{}.\n", arguments.profile,
                  origin.kernels == roofline_kernels ? "by the data sheet of" : "measured on", origin.device,
                  setup.profile->times.collectives().fits().empty() ? "" : ", messages and collectives within a node included");
+      const bool divides = std::ranges::any_of(result.configurations, [](const auto& each) { return each.tensor_parallel > 1; });
+      if (divides) fmt::print("Operators of divided layers are estimated from those of whole ones: the call, and the share of the rest.\n");
     }
     if (is_here || is_given("run.memory")) {
       fmt::print("Memory: run.memory is {}{}: {} for tensors.\n", memory_rule(run), is_here ? " on this machine, as for cotune train" : "",

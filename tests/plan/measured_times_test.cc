@@ -145,8 +145,51 @@ TEST(MeasuredTimes, TakeThePlaceOfTheRoofline) {
   const StageSeconds stage = stage_seconds(config, {0, 30, true, true, 1}, step.adapters, counts, machine);
   const StepSeconds whole = times.step_seconds(config, step);
   EXPECT_NEAR(stage.total(), whole.total - whole.by_operator.at(round_key), 1e-9 * whole.total);
-  EXPECT_THROW(stage_seconds(config, {0, 30, true, true, 3}, step.adapters, counts, machine), UserError)
-      << "it says nothing of other tensor-parallel degrees";
+}
+
+TEST(MeasuredTimes, OfWholeLayersGiveADividedStageItsCallsAndItsShareOfTheRest) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  const MeasuredTimes times(synthetic_profile(config, 0), config, "profile.json");
+  const PlannedStep step = planned_step(config, {{{AdapterMethod::lora, 12, 0, 0, {Projection::q, Projection::down}, {70, 35}}}});
+  const MicrobatchCounts counts = count_microbatch(step.plan.microbatches[0], step.labelled[0]);
+  const StageShape whole{0, 30, true, true, 1}, third{0, 30, true, true, 3};
+  std::map<OperatorKind, int> checked;
+  for (const Operator& op : stage_operators(config, third, step.adapters, Direction::forward)) {
+    const std::vector<double>& c = times.fits().at(profile_key(op)).coefficients;
+    const double tokens = static_cast<double>(counts.tokens), padded = static_cast<double>((counts.tokens + 63) / 64 * 64);
+    double expected = 0;
+    switch (op.kind) {
+      case OperatorKind::attention:
+        expected = c[0] + (c[1] * tokens + c[2] * static_cast<double>(counts.attention_pairs) + c[3] * static_cast<double>(counts.row_parts)) / 3;
+        break;
+      case OperatorKind::swiglu: expected = c[0] + c[1] * tokens / 3; break;
+      case OperatorKind::attention_norm: expected = c[0] + c[1] * tokens; break;
+      case OperatorKind::o_proj: expected = c[0] + (c[1] * tokens + c[2] * padded) / 3; break;
+      case OperatorKind::qkv_proj:  // q is divided by its outputs: A is whole
+        expected = c[0] + (c[1] * tokens + c[2] * padded) / 3 + c[3] + tokens * 32 * (c[4] * 576 + c[5] * 192);
+        break;
+      case OperatorKind::down_proj:  // by its inputs: B is whole
+        expected = c[0] + (c[1] * tokens + c[2] * padded) / 3 + c[3] + tokens * 32 * (c[4] * 512 + c[5] * 576);
+        break;
+      default: continue;
+    }
+    EXPECT_NEAR(times.operator_seconds(config, third, op, counts), expected, 1e-9 * expected) << op.name();
+    EXPECT_LE(times.operator_seconds(config, third, op, counts), times.operator_seconds(config, whole, op, counts)) << op.name();
+    ++checked[op.kind];
+  }
+  EXPECT_EQ(checked.size(), 6u);
+}
+
+TEST(MeasuredTimes, OfDividedLayersSayNothingOfOtherDegrees) {
+  const ModelConfig config = model_preset("smollm2-135m");
+  Profile profile = synthetic_profile(config, 0);
+  profile.fingerprint.tensor_parallel = 3;
+  const MeasuredTimes times(profile, config, "profile.json");
+  EXPECT_TRUE(times.is_of(3));
+  EXPECT_FALSE(times.is_of(1));
+  const Operator norm{.kind = OperatorKind::attention_norm};
+  EXPECT_GT(times.operator_seconds(config, {0, 30, true, true, 3}, norm, {.tokens = 10}), 0);
+  EXPECT_THROW(times.operator_seconds(config, {0, 30, true, true, 1}, norm, {.tokens = 10}), UserError);
 }
 
 TEST(MeasuredTimes, RefuseAProfileOfAnotherModelOrWithoutAnOperator) {

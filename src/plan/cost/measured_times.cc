@@ -78,12 +78,14 @@ const OperatorFit& MeasuredTimes::fit_for(const std::string& key) const {
 
 double MeasuredTimes::operator_seconds(const ModelConfig& config, const StageShape& stage, const Operator& op,
                                        const MicrobatchCounts& counts) const {
-  if (stage.tensor_parallel != tensor_parallel_) {
+  if (!is_of(stage.tensor_parallel)) {
     throw_user_error("the profile was measured with tensor_parallel {}, and says nothing of {}", tensor_parallel_,
                      stage.tensor_parallel);
   }
   if (operator_term_names(profile_key(op)).empty()) return 0;
-  return dot(fit_for(profile_key(op)).coefficients, operator_terms(config, stage, op, counts));
+  const bool is_measured = stage.tensor_parallel == tensor_parallel_;
+  return dot(fit_for(profile_key(op)).coefficients,
+             is_measured ? operator_terms(config, stage, op, counts) : divided_operator_terms(config, stage, op, counts));
 }
 
 double MeasuredTimes::round_seconds(const std::vector<double>& terms) const { return dot(fit_for(round_key).coefficients, terms); }

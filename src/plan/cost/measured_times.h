@@ -32,8 +32,8 @@ class MeasuredTimes {
   MeasuredTimes(const Profile& profile, const ModelConfig& config, const std::string& file_name);
 
   /// One call of one operator; 0 for the gathers of sequence parallelism, which compute next to nothing. An operator of alone_suffix that
-  /// the profile does not have takes the time of the one without. Throws UserError for a stage whose tensor-parallel degree is not the
-  /// profile's.
+  /// the profile does not have takes the time of the one without. Of a stage that is divided otherwise than what was measured (whole layers)
+  /// the time is estimated (divided_operator_terms). Throws UserError where is_of() is false.
   double operator_seconds(const ModelConfig& config, const StageShape& stage, const Operator& op,
                           const MicrobatchCounts& counts) const;
 
@@ -48,8 +48,10 @@ class MeasuredTimes {
 
   const std::map<std::string, OperatorFit>& fits() const { return fits_; }
   const MeasuredCollectives& collectives() const { return collectives_; }
-  /// The only degree that there are times of.
+  /// The degree that was measured.
   int64_t tensor_parallel() const { return tensor_parallel_; }
+  /// Whether there are times of this degree: that which was measured, and from whole layers any.
+  bool is_of(int64_t tensor_parallel) const { return tensor_parallel_ == 1 || tensor_parallel == tensor_parallel_; }
 
  private:
   const OperatorFit& fit_for(const std::string& key) const;

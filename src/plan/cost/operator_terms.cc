@@ -80,6 +80,18 @@ const std::vector<std::string>& names_of(Form form) {
   return elementwise_names;
 }
 
+/// Of the terms of a form those that come before the adapters'.
+size_t frozen_term_count(Form form) {
+  switch (form) {
+    case Form::elementwise: return 2;
+    case Form::attention: return 4;
+    case Form::head: return 3;
+    case Form::product: return 3;
+    case Form::gradient: return 2;
+  }
+  return 0;
+}
+
 double rounded_up(int64_t value, int64_t multiple) {
   return static_cast<double>((value + multiple - 1) / multiple * multiple);
 }
@@ -170,6 +182,22 @@ std::vector<double> operator_terms(const ModelConfig& config, const StageShape& 
     }
   }
   return {};
+}
+
+std::vector<double> divided_operator_terms(const ModelConfig& config, const StageShape& stage, const Operator& op,
+                                           const MicrobatchCounts& counts) {
+  StageShape whole = stage;
+  whole.tensor_parallel = 1;
+  whole.divides_tokens = false;
+  Operator frozen = op;
+  frozen.adapters.clear();
+  const auto flops = [&](const StageShape& shape) { return operator_cost(config, shape, frozen, counts, 2).flops; };
+  const double all = flops(whole), share = all > 0 ? flops(stage) / all : 1;  // embedding and adapter gradients have no frozen operations
+  std::vector<double> terms = operator_terms(config, stage, op, counts);
+  const std::vector<double> of_frozen = operator_terms(config, whole, frozen, counts);
+  const size_t shared = frozen_term_count(form_of(op.kind));
+  for (size_t i = 1; i < shared; ++i) terms[i] = of_frozen[i] * share;
+  return terms;
 }
 
 std::vector<std::string> operator_term_names(const std::string& key) {

@@ -26,6 +26,11 @@ namespace cotune {
 std::vector<double> operator_terms(const ModelConfig& config, const StageShape& stage, const Operator& op,
                                    const MicrobatchCounts& counts);
 
+/// The same of a divided stage, for coefficients that were fitted to whole layers: a rank takes the call, of the terms of frozen weights and
+/// heads the share of their operations that is its own (operator_cost), and what the sizes of its parts of adapters make of theirs.
+std::vector<double> divided_operator_terms(const ModelConfig& config, const StageShape& stage, const Operator& op,
+                                           const MicrobatchCounts& counts);
+
 /// The names of the same, in their order.
 std::vector<std::string> operator_term_names(const std::string& profile_key);
 

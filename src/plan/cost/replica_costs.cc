@@ -41,7 +41,7 @@ class CandidateBuilder {
     candidate.configuration.divides_tokens = divides_tokens;
     candidate.configuration.pipeline_stages = pipeline_stages;
     candidate.configuration.shards = shards;
-    if (measured_ != nullptr && measured_->tensor_parallel() != tensor_parallel) {
+    if (measured_ != nullptr && !measured_->is_of(tensor_parallel)) {
       candidate.reason = fmt::format("the profile was measured with tensor parallelism {}", measured_->tensor_parallel());
       return candidate;
     }

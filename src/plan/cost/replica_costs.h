@@ -39,7 +39,7 @@ struct ReplicaCandidate {
 /// Each of them also with its weights sharded over 2, 4, … up to most_shards copies, where these fit most_devices: gathered
 /// over the node's link where all copies are in one node, else over the network.
 /// The chunk's tokens are shared out among the jobs by their shares of the tokens of a step. `measured`: as in StageMachine; configurations
-/// of another tensor-parallel degree than the profile's have no chunk, and that as their reason.
+/// of a tensor-parallel degree that it is not of (MeasuredTimes::is_of) have no chunk, and that as their reason.
 std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const std::vector<JobShape>& jobs,
                                                  const ClusterSpec& cluster, const NodeGroup& group,
                                                  const std::string& dtype, const ReplicaLimits& limits = {},
