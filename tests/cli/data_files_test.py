@@ -171,6 +171,34 @@ class DataFiles(ProgramTest):
             self.assertIn("No.", learned[1])
             self.assertNotIn("sun", "".join(learned))
 
+    @needs.required("transformers")
+    def test_chats_with_tools_take_the_template_that_transformers_takes(self):
+        from transformers import PreTrainedTokenizerFast
+        chats = {"with": {"messages": TOOL_CHAT, "tools": TOOLS}, "none": {"messages": [TOOL_CHAT[0], TOOL_CHAT[3]]},
+                 "empty": {"messages": [TOOL_CHAT[0], TOOL_CHAT[3]], "tools": []}}
+        for name, chat in chats.items():
+            (self.path / f"{name}.jsonl").write_bytes(lines([chat]))
+        turns = "{% for m in messages %}<{{ m.role }}>{{ m.content or m.tool_calls|tojson }}|{% endfor %}"
+        templates = {"default": "plain " + turns, "rag": "rag", "tool_use": "tools {{ tools|tojson }} " + turns}
+        model = self.path / "model"
+        listed = [{"name": name, "template": template} for name, template in templates.items()]
+        (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": listed}))
+
+        def compare():
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
+            for name, chat in chats.items():
+                wanted = tokenizer.apply_chat_template(chat["messages"], tools=chat.get("tools"), tokenize=False)
+                self.assertIn("plain " if name == "none" else "tools ", wanted)
+                shown = self.examples(f"train: {name}.jsonl")[0]
+                self.assertEqual(shown.replace("⟦", "").replace("⟧", "").strip("\n"), wanted)
+        compare()
+        for name in templates:  # the files go before the list
+            (model / "additional_chat_templates").mkdir(exist_ok=True)
+            file = "chat_template.jinja" if name == "default" else f"additional_chat_templates/{name}.jinja"
+            (model / file).write_text(templates[name].replace(" ", " new ", 1))
+        compare()
+        self.assertIn("tools new ", self.examples("train: with.jsonl")[0])
+
     def test_function_calls_of_sharegpt_are_tool_calls(self):
         conversation = [{"from": "human", "value": "Rain?"}, {"from": "function_call", "value": json.dumps(CALL["function"])},
                         {"from": "observation", "value": "sun"}, {"from": "gpt", "value": "No."}]

@@ -114,6 +114,26 @@ TEST(ChatTemplate, SaysWhetherToolsAndTheirCallsAreInTheText) {
   EXPECT_FALSE(adds.left_out(calls, nullptr).tool_calls);
 }
 
+TEST(ChatTemplate, RendersChatsWithToolsWithTheTemplateForTools) {
+  const std::string one = "{% for m in messages %}<{{ m.content }}>{% endfor %}";
+  const ChatTemplate two(one, "two", {}, "{{ tools|length }}" + one), silent(one, "silent", {}, "tools:" + one), without(one, "two", {});
+  const ordered_json messages = chat(R"([{"role":"user","content":"q"},{"role":"assistant","content":"a"}])"), tools = chat(R"([{"name":"f"}])");
+  EXPECT_EQ(two.render(messages, {}).bytes(), "<q><a>");
+  EXPECT_EQ(two.render(messages, {.tools = tools}).bytes(), "1<q><a>");
+  EXPECT_EQ(two.render(messages, {.tools = ordered_json::array()}).bytes(), "0<q><a>") << "as transformers: an empty list is one";
+  EXPECT_EQ(two.for_training(messages, tools, ExampleEncoder()).text.bytes(), "1<q><a>");
+  EXPECT_FALSE(two.left_out(messages, tools).tools);
+  EXPECT_TRUE(silent.left_out(messages, tools).tools) << "the same template's text without them is equal";
+  EXPECT_NE(two.hash(), without.hash());
+  EXPECT_NE(two.hash(), silent.hash());
+  try {
+    ChatTemplate(one, "two", {}, "{% for %}");
+    ADD_FAILURE() << "was taken";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("two tool_use:1: "));
+  }
+}
+
 TEST(ChatTemplate, LearnsTheEndOfTurnOfAnEmptyAnswer) {
   EXPECT_EQ(learned("chatml", R"([{"role":"user","content":"q"},{"role":"assistant","content":""}])"), "<|im_end|>");
 }

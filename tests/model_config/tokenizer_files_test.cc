@@ -40,12 +40,30 @@ TEST(TokenizerFilesOfAFolder, PrefersTheTemplateFile) {
   EXPECT_EQ(find_tokenizer_files(folder.path(), {}).chat_template, "new");
 }
 
-TEST(TokenizerFilesOfAFolder, TakesTheDefaultOfSeveralTemplates) {
+TEST(TokenizerFilesOfAFolder, TakesTheDefaultOfSeveralTemplatesAndTheOneForTools) {
   const TemporaryFolder folder;
   folder.write(
       "tokenizer_config.json",
-      R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})");
-  EXPECT_EQ(find_tokenizer_files(folder.path(), {}).chat_template, "b");
+      R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}, {"name": "rag", "template": "c"}]})");
+  const TokenizerFiles files = find_tokenizer_files(folder.path(), {});
+  EXPECT_EQ(files.chat_template, "b");
+  EXPECT_EQ(files.tool_use_template, "a");
+}
+
+TEST(TokenizerFilesOfAFolder, TakesTemplateFilesBeforeEveryTemplateOfTheConfiguration) {
+  const TemporaryFolder folder;
+  folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "tool_use", "template": "old tools"}, {"name": "default", "template": "old"}]})");
+  const auto file = folder.write("chat_template.jinja", "new");
+  EXPECT_EQ(find_tokenizer_files(folder.path(), {}).tool_use_template, "");
+  std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+  folder.write("additional_chat_templates/rag.jinja", "new rag");
+  folder.write("additional_chat_templates/tool_use.jinja", "new tools");
+  const TokenizerFiles files = find_tokenizer_files(folder.path(), {});
+  EXPECT_EQ(files.chat_template, "new");
+  EXPECT_EQ(files.tool_use_template, "new tools");
+  std::filesystem::remove(file);
+  EXPECT_THAT(user_error_of([&] { find_tokenizer_files(folder.path(), {}); }),
+              AllOf(HasSubstr("additional_chat_templates: holds rag.jinja, tool_use.jinja"), HasSubstr("needs a chat_template.jinja beside it")));
 }
 
 TEST(TokenizerFilesOfAFolder, FindsAnEndTokenOfTheVocabulary) {
@@ -96,7 +114,8 @@ TEST(TokenizerFilesOfGguf, ReadsTheVocabularyAndSpecialTokens) {
       .u32("tokenizer.ggml.eos_token_id", 2)
       .u32("tokenizer.ggml.eot_token_id", 1);
   builder.pair("tokenizer.ggml.add_bos_token", 7, std::string(1, '\0'))
-      .string("tokenizer.chat_template", "{{ x }}");
+      .string("tokenizer.chat_template", "{{ x }}")
+      .string("tokenizer.chat_template.tool_use", "{{ tools }}");
   const TokenizerFiles files = tokenizer_files_of(GgufFile(folder.write("m.gguf", builder.bytes())));
   ASSERT_TRUE(files.gguf.has_value());
   EXPECT_EQ(files.gguf->pre, "smollm");
@@ -107,6 +126,7 @@ TEST(TokenizerFilesOfGguf, ReadsTheVocabularyAndSpecialTokens) {
   EXPECT_EQ(files.gguf->add_bos, false);
   EXPECT_EQ(files.eos_token, "<|im_end|>");
   EXPECT_EQ(files.chat_template, "{{ x }}");
+  EXPECT_EQ(files.tool_use_template, "{{ tools }}");
   EXPECT_EQ(files.end_of_turn_ids, (std::vector<int32_t>{1, 2}));
 }
 

@@ -57,7 +57,7 @@ ModelText::ModelText(const ModelFiles& files)
   }
   if (!source.chat_template.empty()) {
     chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template",
-                                                    special_tokens_);
+                                                    special_tokens_, source.tool_use_template);
   }
   if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
 }

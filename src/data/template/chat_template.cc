@@ -81,14 +81,27 @@ ordered_json first_messages(const ordered_json& messages, size_t count) {
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens)
+ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens,
+                           std::string_view tool_use)
     : template_(source, std::move(name)), special_tokens_(std::move(special_tokens)) {
   std::string parts(checksum(source));
+  if (!tool_use.empty()) {
+    tool_use_.emplace(tool_use, template_.name() + " tool_use");
+    parts += "tool_use" + checksum(tool_use);
+  }
   for (const auto& [variable, token] : special_tokens_) parts += checksum(variable) + checksum(token);
   hash_ = checksum(parts);
 }
 
+const jinja::Template& ChatTemplate::template_for(const ordered_json& tools) const {
+  return tool_use_ && !tools.is_null() ? *tool_use_ : template_;
+}
+
 jinja::Text ChatTemplate::render(const ordered_json& messages, const RenderOptions& options) const {
+  return render_with(template_for(options.tools), messages, options);
+}
+
+jinja::Text ChatTemplate::render_with(const jinja::Template& chosen, const ordered_json& messages, const RenderOptions& options) const {
   std::vector<jinja::Value> list;
   for (const ordered_json& message : messages) {
     list.push_back(message_value(message, static_cast<jinja::Origin>(list.size()) + 1));
@@ -98,7 +111,7 @@ jinja::Text ChatTemplate::render(const ordered_json& messages, const RenderOptio
                                 {"documents", jinja::None{}},
                                 {"add_generation_prompt", options.add_generation_prompt}};
   for (const auto& [name, token] : special_tokens_) variables.emplace_back(name, jinja::Value::text(token));
-  return template_.render(variables, options.now);
+  return chosen.render(variables, options.now);
 }
 
 TrainingText ChatTemplate::for_training(const ordered_json& messages, const ordered_json& tools,
@@ -120,9 +133,10 @@ TrainingText ChatTemplate::for_training(const ordered_json& messages, const orde
   return result;
 }
 
-bool ChatTemplate::renders_as(const std::string& text, const ordered_json& messages, const ordered_json& tools) const {
+bool ChatTemplate::renders_as(const std::string& text, const jinja::Template& chosen, const ordered_json& messages,
+                              const ordered_json& tools) const {
   try {
-    return render(messages, {false, tools, std::nullopt}).bytes() == text;
+    return render_with(chosen, messages, {false, tools, std::nullopt}).bytes() == text;
   } catch (const UserError&) {
     return false;
   }
@@ -130,6 +144,7 @@ bool ChatTemplate::renders_as(const std::string& text, const ordered_json& messa
 
 LeftOut ChatTemplate::left_out(const ordered_json& messages, const ordered_json& tools) const {
   const auto holds = [](const ordered_json& list) { return !list.is_null() && !list.empty(); };
+  const jinja::Template& chosen = template_for(tools);
   LeftOut found;
   std::optional<std::string> text;
   const auto whole = [&]() -> const std::string& {
@@ -140,9 +155,9 @@ LeftOut ChatTemplate::left_out(const ordered_json& messages, const ordered_json&
     if (!messages[i].contains("tool_calls") || !holds(messages[i]["tool_calls"])) continue;
     ordered_json without = messages;
     without[i].erase("tool_calls");
-    found.tool_calls = renders_as(whole(), without, tools);
+    found.tool_calls = renders_as(whole(), chosen, without, tools);
   }
-  if (holds(tools)) found.tools = renders_as(whole(), messages, nullptr);
+  if (holds(tools)) found.tools = renders_as(whole(), chosen, messages, nullptr);
   return found;
 }
 
@@ -159,7 +174,7 @@ ByteRange ChatTemplate::learned_range(const ordered_json& messages, size_t index
   } catch (const UserError&) {  // the template refuses an unfinished chat: the message's own bytes decide
   }
   if (!prompt_end && !has_content) {
-    throw_user_error("{}: messages[{}] does not appear in the rendered text, so it cannot be learned", name(), index);
+    throw_user_error("{}: messages[{}] does not appear in the rendered text, so it cannot be learned", template_for(tools).name(), index);
   }
   ByteRange range;
   range.begin = prompt_end.value_or(own.begin);

@@ -41,12 +41,14 @@ struct LeftOut {
   bool history = false;     ///< earlier turns beside them, the same
 };
 
-/// A model's template. Immutable; may be used by several threads at once.
+/// A model's template, or its two. Immutable; may be used by several threads at once.
 class ChatTemplate {
  public:
   /// `name` stands in messages. `special_tokens`: the variables bos_token, eos_token, … as far as the model has them.
-  /// Throws UserError `name:line: reason` when the template cannot be parsed.
-  ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens);
+  /// `tool_use`: the source for chats that come with tools, be their list empty, as transformers chooses it; "": the same
+  /// for all. Throws UserError `name:line: reason` when a template cannot be parsed.
+  ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens,
+               std::string_view tool_use = {});
 
   /// The text, equal to transformers' apply_chat_template(tokenize=False). `messages`: an array of objects. Bytes that
   /// came from message i have origin i + 1, but a role that is a plain lower-case word counts as template text; bytes
@@ -77,15 +79,19 @@ class ChatTemplate {
   LeftOut left_out(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
 
   const std::string& name() const { return template_.name(); }
-  /// Checksum of the template's source and of the special tokens: templates with an equal one render equal texts.
+  /// Checksum of the sources and of the special tokens: templates with an equal one render equal texts.
   const std::string& hash() const { return hash_; }
 
  private:
-  bool renders_as(const std::string& text, const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
+  const jinja::Template& template_for(const nlohmann::ordered_json& tools) const;
+  jinja::Text render_with(const jinja::Template& chosen, const nlohmann::ordered_json& messages, const RenderOptions& options) const;
+  bool renders_as(const std::string& text, const jinja::Template& chosen, const nlohmann::ordered_json& messages,
+                  const nlohmann::ordered_json& tools) const;
   ByteRange learned_range(const nlohmann::ordered_json& messages, size_t index, const nlohmann::ordered_json& tools,
                           const jinja::Text& whole, const TextEncoder& encoder) const;
 
   jinja::Template template_;
+  std::optional<jinja::Template> tool_use_;
   std::map<std::string, std::string> special_tokens_;
   std::string hash_;
 };

@@ -1,6 +1,7 @@
 #include "model/config/tokenizer_files.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -36,23 +37,53 @@ std::optional<std::string> token_text(const Json& document, const char* field, c
   throw_user_error("{}: {}: accepted: a string, or an object with a string 'content'", path.string(), field);
 }
 
-/// `chat_template`: a template, or a list of {name, template}, of which `default` is taken.
-std::string chat_template_of(const Json& document, const fs::path& path) {
+constexpr const char* default_template = "default";
+constexpr const char* tool_use_template = "tool_use";
+
+/// Jinja sources by name.
+using Templates = std::map<std::string, std::string>;
+
+/// `chat_template`: a template, or a list of {name, template}.
+Templates templates_of(const Json& document, const fs::path& path) {
   const auto found = document.find("chat_template");
-  if (found == document.end() || found->is_null()) return "";
-  if (found->is_string()) return found->get<std::string>();
+  if (found == document.end() || found->is_null()) return {};
+  if (found->is_string()) return {{default_template, found->get<std::string>()}};
+  Templates templates;
   if (found->is_array()) {
     for (const Json& entry : *found) {
-      if (entry.is_object() && entry.value("name", Json()) == Json("default") && entry.contains("template") &&
+      if (entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
           entry["template"].is_string()) {
-        return entry["template"].get<std::string>();
+        templates[entry["name"]] = entry["template"];
       }
     }
   }
+  if (templates.contains(default_template)) return templates;
   throw_user_error(
       "{}: chat_template: accepted: a string, or a list of objects with 'name' and 'template', one named "
       "default",
       path.string());
+}
+
+/// chat_template.jinja, and the files of additional_chat_templates by their names.
+Templates template_files_in(const fs::path& folder) {
+  Templates templates;
+  const fs::path own = folder / "chat_template.jinja", others = folder / "additional_chat_templates";
+  std::string names;
+  if (fs::is_directory(others)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(others)) {
+      if (entry.is_regular_file() && entry.path().extension() == ".jinja")
+        templates[entry.path().stem().string()] = read_file(entry.path());
+    }
+    for (const auto& [name, source] : templates) names += (names.empty() ? "" : ", ") + name + ".jinja";
+  }
+  if (fs::exists(own)) {
+    templates[default_template] = read_file(own);
+  } else if (!templates.empty() && !templates.contains(default_template)) {
+    throw_user_error(
+        "{}: holds {} and needs a chat_template.jinja beside it: templates in files replace every one in tokenizer_config.json",
+        others.string(), names);
+  }
+  return templates;
 }
 
 void add_generation_eos(const fs::path& path, std::vector<int32_t>& ids) {
@@ -99,8 +130,7 @@ void sort_without_doubles(std::vector<int32_t>& ids) {
 TokenizerFiles find_tokenizer_files(const fs::path& folder, const std::vector<int32_t>& eos_token_ids) {
   TokenizerFiles files;
   const fs::path tokenizer = folder / "tokenizer.json", settings_path = folder / "tokenizer_config.json";
-  const fs::path special_path = folder / "special_tokens_map.json",
-                 template_path = folder / "chat_template.jinja";
+  const fs::path special_path = folder / "special_tokens_map.json";
   if (fs::exists(tokenizer)) files.tokenizer_json = tokenizer;
 
   const Json settings = read_object(settings_path), special = read_object(special_path);
@@ -113,8 +143,10 @@ TokenizerFiles find_tokenizer_files(const fs::path& folder, const std::vector<in
   files.eos_token = text("eos_token");
   files.pad_token = text("pad_token");
   files.unk_token = text("unk_token");
-  files.chat_template =
-      fs::exists(template_path) ? read_file(template_path) : chat_template_of(settings, settings_path);
+  Templates templates = template_files_in(folder);
+  if (templates.empty()) templates = templates_of(settings, settings_path);
+  files.chat_template = templates[default_template];
+  files.tool_use_template = templates[tool_use_template];
   if (const auto add_bos = settings.find("add_bos_token");
       add_bos != settings.end() && add_bos->is_boolean()) {
     files.add_bos_token = add_bos->get<bool>();
@@ -133,6 +165,7 @@ TokenizerFiles tokenizer_files_of(const GgufFile& file) {
   TokenizerFiles files;
   files.gguf = read_gguf_vocabulary(file);
   files.chat_template = file.text("tokenizer.chat_template").value_or("");
+  files.tool_use_template = file.text("tokenizer.chat_template.tool_use").value_or("");
   if (!files.gguf) return files;
   const GgufVocabulary& vocabulary = *files.gguf;
   const auto text = [&](int32_t id) {

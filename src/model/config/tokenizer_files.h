@@ -16,6 +16,7 @@ struct TokenizerFiles {
   std::optional<std::filesystem::path> tokenizer_json;  ///< of a Hugging Face folder
   std::optional<GgufVocabulary> gguf;                   ///< of a GGUF file
   std::string chat_template;                            ///< Jinja source; "" when the model has none
+  std::string tool_use_template;                        ///< for chats with tools; "": the same as for others
   std::string bos_token;                                ///< texts; "" when the model has none
   std::string eos_token;
   std::string pad_token;
@@ -24,10 +25,10 @@ struct TokenizerFiles {
   std::vector<int32_t> end_of_turn_ids;  ///< tokens at which generation stops; sorted, without doubles
 };
 
-/// Reads tokenizer_config.json, chat_template.jinja (which wins), special_tokens_map.json and
-/// generation_config.json of a Hugging Face folder, each where present, and looks up the ids of the eos token
-/// in tokenizer.json. `eos_token_ids` are config.json's. Throws UserError naming the file and field where one
-/// is malformed.
+/// Reads tokenizer_config.json, special_tokens_map.json and generation_config.json of a Hugging Face folder, each where
+/// present, and looks up the ids of the eos token in tokenizer.json. `eos_token_ids` are config.json's. The templates are
+/// those that transformers takes: chat_template.jinja and additional_chat_templates/tool_use.jinja; where there is no such
+/// file, those of tokenizer_config.json. Throws UserError naming the file and field where one is malformed.
 TokenizerFiles find_tokenizer_files(const std::filesystem::path& folder,
                                     const std::vector<int32_t>& eos_token_ids);
 
