@@ -51,7 +51,7 @@ void merge(const MergeArguments& arguments) {
   settings.dtype = dtype_of(arguments.dtype);
   settings.max_file_bytes = parse_memory_size(arguments.max_file_size)->bytes;
   const std::filesystem::path folder = find_adapter_folder(arguments.adapter);
-  const ModelFiles model = open_model(model_of_adapter(arguments.model, folder));
+  const ModelFiles model = open_cached_model(model_of_adapter(arguments.model, folder));
   check_output(arguments, model);
   const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, model.path, at::kDouble, at::kCPU);
   const bool terminal = isatty(STDERR_FILENO) != 0;

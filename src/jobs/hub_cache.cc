@@ -206,6 +206,17 @@ std::string hub_cache_hint(const fs::path& path) {
   return name ? "; " + hub_cache_complaint(*name) : "";
 }
 
+std::string hub_part_complaint(const fs::path& path) {
+  const std::optional<HubName> name = hub_name_of(path);
+  if (!name) return "";
+  return fmt::format("is of the Hugging Face cache, which may hold a part only: `{}` fetches the rest", hub_download_command(*name));
+}
+
+std::string hub_part_hint(const fs::path& path) {
+  const std::string complaint = hub_part_complaint(path);
+  return complaint.empty() ? "" : "; it " + complaint;
+}
+
 std::optional<HubName> hub_name_of(const fs::path& path) {
   fs::path folder = (path / "").lexically_normal().parent_path(), file;
   if (folder.extension() == gguf_ending) {

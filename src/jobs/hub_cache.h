@@ -49,6 +49,13 @@ std::filesystem::path model_path(const std::filesystem::path& path);
 /// What is added to a message about a path that does not exist: `; ` and the complaint where it may be a name, else nothing.
 std::string hub_cache_hint(const std::filesystem::path& path);
 
+/// What is said of a path in the cache where files are missing: `is of the Hugging Face cache, which may hold a part only: `hf download …`
+/// fetches the rest`. "" for any other path.
+std::string hub_part_complaint(const std::filesystem::path& path);
+
+/// What is added to a message about such a path: `; it ` and the complaint, or nothing.
+std::string hub_part_hint(const std::filesystem::path& path);
+
 /// The name, with the commit as revision, of a repository's folder in a cache, or of a GGUF file in it; nothing for any other path.
 std::optional<HubName> hub_name_of(const std::filesystem::path& path);
 

@@ -103,8 +103,8 @@ std::vector<JobAdapter> find_adapter_folders(const fs::path& given) {
   if (adapters.empty()) {
     throw_user_error(
         "{}: holds no adapter: accepted are a folder with {}, a job's folder (RUN/jobs/NAME) and a run's "
-        "folder with one job",
-        path.string(), adapter_config_file);
+        "folder with one job{}",
+        path.string(), adapter_config_file, hub_part_hint(path));
   }
   std::ranges::sort(adapters, {}, &JobAdapter::job);
   return adapters;
@@ -138,6 +138,9 @@ namespace {
 
 std::unique_ptr<Adapter> open_fitting_adapter(const fs::path& adapter_folder, const ModelConfig& config, at::ScalarType compute,
                                               at::Device device) {
+  if (const fs::path weights = adapter_folder / adapter_model_file; !fs::exists(weights)) {
+    throw_user_error("{}: does not exist{}", weights.string(), hub_part_hint(adapter_folder));
+  }
   AdapterSetup setup = read_adapter_setup(adapter_folder, config);
   setup.optimizer = OptimizerKind::sgd;  // without momentum: no moments
   setup.compute = compute;

@@ -132,8 +132,43 @@ class Hub(ProgramTest):
         copy_model(self.path / "files")
         (self.path / "files/model.safetensors").unlink()
         self.publish("org/tiny", self.path / "files")
-        errors = self.cotune("train", self.jobs("org/tiny"), "--check", expect=2).stderr
-        self.assertIn("is of the Hugging Face cache, which may hold a part of the model only: `hf download org/tiny", errors)
+        wanted = f"is of the Hugging Face cache, which may hold a part only: `hf download org/tiny --revision {COMMITS['main']}` fetches the rest"
+        self.assertIn(wanted, self.cotune("train", self.jobs("org/tiny"), "--check", expect=2).stderr)
+        for command in (["generate", "--prompt", "x"], ["evaluate", "--data", self.path / "text.jsonl"]):
+            self.assertIn(wanted, self.cotune(*command, "--model", "org/tiny", expect=2).stderr)
+        copy_model(self.path / "whole")
+        adapter = self.trained(self.path / "whole", "--set", f"jobs.one.data.eval={self.path}/text.jsonl")
+        merge = ["merge", "--adapter", adapter, "--output", self.path / "merged"]
+        self.assertIn(wanted, self.cotune(*merge, "--model", "org/tiny", expect=2).stderr)
+        self.assertIn(wanted, self.cotune("evaluate", "--run", self.path / "run", "--model", "org/tiny", expect=2).stderr)
+
+    def test_a_model_that_was_fetched_without_its_tokenizer_is_told_how_to_get_it(self):
+        copy_model(self.path / "files")
+        for file in ("tokenizer.json", "tokenizer_config.json"):
+            (self.path / "files" / file).unlink()
+        self.publish("org/tiny", self.path / "files")
+        wanted = f"it is of the Hugging Face cache, which may hold a part only: `hf download org/tiny --revision {COMMITS['main']}` fetches the rest"
+        self.assertIn(wanted, self.cotune("train", self.jobs("org/tiny"), "--check", expect=2).stderr)
+        for command in (["generate", "--prompt", "x"], ["evaluate", "--exact-match", "--data", self.path / "text.jsonl"]):
+            self.assertIn(wanted, self.cotune(*command, "--model", "org/tiny", expect=2).stderr)
+
+    def test_an_adapter_that_was_fetched_in_part_is_told_how_to_get_the_rest(self):
+        copy_model(self.path / "files")
+        adapter = self.trained(self.path / "files")
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            part = self.path / file.split(".")[0]
+            part.mkdir()
+            shutil.copy(adapter / file, part)
+            self.publish("me/" + part.name, part)
+            name = "me/" + part.name
+            wanted = f"it is of the Hugging Face cache, which may hold a part only: `hf download {name} --revision {COMMITS['main']}` fetches the rest"
+            for command in (["generate", "--prompt", "x"], ["evaluate", "--data", self.path / "text.jsonl"],
+                            ["merge", "--output", self.path / "merged"]):
+                errors = self.cotune(*command, "--adapter", name, "--model", self.path / "files", expect=2).stderr
+                self.assertIn(wanted, errors)
+                self.assertIn("adapter_config.json" if file == "adapter_model.safetensors" else "adapter_model.safetensors", errors)
+            errors = self.cotune("train", self.jobs(self.path / "files", f"r: 4, init_from: {name}"), "--check", expect=2).stderr
+            self.assertIn(wanted, errors)
 
     def test_adapters_are_found_by_name_wherever_they_are_named(self):
         copy_model(self.path / "files")
@@ -165,6 +200,10 @@ class Hub(ProgramTest):
             self.assertEqual(planned(name), of_file, name)
         self.assertIn("`hf download org/none` fetches it", plan("org/none", expect=2).stderr)
         self.assertIn("model preset 'none' is not known", plan("none", expect=2).stderr)
+        (folder / "config.json").unlink()
+        snapshot = self.publish("org/part", folder)
+        self.assertIn(f"{snapshot}: has no config.json; it is of the Hugging Face cache, which may hold a part only: `hf download org/part --revision "
+                      f"{COMMITS['main']}` fetches the rest", plan("org/part", expect=2).stderr)
 
     def test_profiles_and_plans_take_names(self):
         copy_model(self.path / "files")

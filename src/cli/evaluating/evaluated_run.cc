@@ -50,7 +50,7 @@ EvaluatedRun open_evaluated_run(const fs::path& folder, bool with_base) {
 }
 
 ModelFiles model_of_run(const EvaluatedRun& run, const ModelOptions& options) {
-  if (!options.model.empty()) return open_model(model_of_adapters(options.model, run.adapters));
+  if (!options.model.empty()) return open_cached_model(model_of_adapters(options.model, run.adapters));
   Diagnostics mistakes;
   ModelParts parts = find_model(run.record.configuration.model, mistakes);
   mistakes.throw_if_any();

@@ -28,7 +28,8 @@ std::vector<NamedAdapter> or_base(std::vector<NamedAdapter> adapters) {
 
 AdaptedModel::AdaptedModel(const std::string& model, std::vector<NamedAdapter> adapters, const std::string& dtype,
                            const std::string& device)
-    : AdaptedModel(choose_device(device, "--device"), [&] { return open_model(model_of_adapters(model, adapters)); }, adapters, dtype) {}
+    : AdaptedModel(
+          choose_device(device, "--device"), [&] { return open_cached_model(model_of_adapters(model, adapters)); }, adapters, dtype) {}
 
 AdaptedModel::AdaptedModel(ModelFiles model, std::vector<NamedAdapter> adapters, const std::string& dtype, const std::string& device)
     : AdaptedModel(choose_device(device, "--device"), [&] { return std::move(model); }, std::move(adapters), dtype) {}

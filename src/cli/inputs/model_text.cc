@@ -11,7 +11,7 @@ namespace {
 /// Stands in for the tokenizer of a model without one: data that are token ids already need none.
 class NoTokenizer : public TextEncoder {
  public:
-  explicit NoTokenizer(std::string model) : model_(std::move(model)) {}
+  explicit NoTokenizer(const std::filesystem::path& model) : model_(model) {}
   std::vector<int32_t> encode_plain(std::string_view, bool) const override { refuse(); }
   std::vector<SpecialMatch> find_special(std::string_view) const override { refuse(); }
   std::string token_bytes(int32_t id) const override { return "<" + std::to_string(id) + ">"; }
@@ -21,10 +21,12 @@ class NoTokenizer : public TextEncoder {
 
  private:
   [[noreturn]] void refuse() const {
-    throw_user_error("{}: has no tokenizer: text needs a tokenizer.json beside the weights, or a GGUF file with a "
-                     "vocabulary (data with input_ids and labels needs none)", model_);
+    throw_user_error(
+        "{}: has no tokenizer: text needs a tokenizer.json beside the weights, or a GGUF file with a "
+        "vocabulary (data with input_ids and labels needs none){}",
+        model_.empty() ? "the model" : model_.string(), hub_part_hint(model_));
   }
-  std::string model_;
+  std::filesystem::path model_;
 };
 
 std::unique_ptr<Tokenizer> make_tokenizer(const ModelFiles& files) {
@@ -43,9 +45,9 @@ std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenize
 }  // namespace
 
 ModelText::ModelText(const ModelFiles& files)
-    : tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
+    : model_(files.path), tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
   if (tokenizer_ == nullptr) {
-    encoder_ = std::make_unique<NoTokenizer>(files.path.empty() ? "the model" : files.path.string());
+    encoder_ = std::make_unique<NoTokenizer>(files.path);
     return;
   }
   const std::optional<int32_t> eos = eos_of(files, *tokenizer_);
@@ -56,14 +58,15 @@ ModelText::ModelText(const ModelFiles& files)
     if (!token.empty()) special_tokens_[name] = token;
   }
   if (!source.chat_template.empty()) {
-    chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template",
-                                                    special_tokens_, source.tool_use_template);
+    chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template", special_tokens_,
+                                                    source.tool_use_template);
   }
   if (end_of_turn_ids_.empty() && eos) end_of_turn_ids_.push_back(*eos);
 }
 
 const Tokenizer& ModelText::tokenizer() const {
-  if (tokenizer_ == nullptr) throw_user_error("the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed");
+  if (tokenizer_ == nullptr)
+    throw_user_error("the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed{}", hub_part_hint(model_));
   return *tokenizer_;
 }
 
@@ -84,18 +87,23 @@ ModelFiles model_without_weights(const ModelSpec& spec) {
   return files;
 }
 
+ModelParts open_cached_model(const std::filesystem::path& path, Diagnostics& mistakes) {
+  const size_t before = mistakes.size();
+  ModelParts parts = open_model(path, mistakes);
+  const std::string complaint = hub_part_complaint(path);
+  if (!complaint.empty() && mistakes.size() > before) mistakes.add(path.string(), 0, "", complaint);
+  return parts;
+}
+
+ModelFiles open_cached_model(const std::filesystem::path& path) {
+  Diagnostics mistakes;
+  ModelParts parts = open_cached_model(path, mistakes);
+  mistakes.throw_if_any();
+  return std::move(parts.files);
+}
+
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes) {
-  if (!spec.path.empty()) {
-    const size_t before = mistakes.size();
-    const std::filesystem::path path = model_path(spec.path);
-    ModelParts parts = open_model(path, mistakes);
-    const std::optional<HubName> name = hub_name_of(path);
-    if (name && mistakes.size() > before) {
-      mistakes.add(path.string(), 0, "", fmt::format("is of the Hugging Face cache, which may hold a part of the model only: `{}` fetches the rest",
-                                                 hub_download_command(*name)));
-    }
-    return parts;
-  }
+  if (!spec.path.empty()) return open_cached_model(model_path(spec.path), mistakes);
   try {
     return {random_model(find_model_config(spec.config), spec.seed), true, true, true};
   } catch (const UserError& error) {

@@ -31,12 +31,18 @@ class ModelText {
   const std::vector<int32_t>& end_of_turn_ids() const { return end_of_turn_ids_; }
 
  private:
+  std::filesystem::path model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<TextEncoder> encoder_;
   std::map<std::string, std::string> special_tokens_;
   std::unique_ptr<ChatTemplate> chat_template_;
   std::vector<int32_t> end_of_turn_ids_;
 };
+
+/// open_model(), with the command that fetches the rest where a model of the Hugging Face cache has mistakes.
+ModelParts open_cached_model(const std::filesystem::path& path, Diagnostics& mistakes);
+/// The same; throws UserError with all mistakes.
+ModelFiles open_cached_model(const std::filesystem::path& path);
 
 /// Opens what the model section names: a path, or a configuration with random weights. Mistakes are added to `mistakes`.
 ModelParts find_model(const ModelSpec& spec, Diagnostics& mistakes);

@@ -87,6 +87,7 @@ ModelConfig find_model_config(const std::string& preset_or_path) {
   const std::filesystem::path path = model_path(preset_or_path);
   if (std::filesystem::is_directory(path)) {
     const std::filesystem::path file = path / "config.json";
+    if (!std::filesystem::exists(file)) throw_user_error("{}: has no config.json{}", path.string(), hub_part_hint(path));
     return parse_model_config(read_file(file), file.string());
   }
   if (std::filesystem::exists(path)) {
