@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "jobs/base_name.h"
 #include "jobs/emulated_file.h"
 #include "jobs/hub_cache.h"
 #include "jobs/job_layers.h"
@@ -29,13 +30,14 @@ constexpr int64_t largest_batch = 65536;
 /// Builds the result from the layers, checking what no single option can check.
 class JobsFileBuilder {
  public:
-  JobsFileBuilder(std::string file_name, const fs::path& folder, fs::path working_directory, Purpose purpose,
-                  bool look_for_inputs, MistakeList& mistakes)
+  JobsFileBuilder(std::string file_name, const fs::path& folder, fs::path working_directory, Purpose purpose, bool look_for_inputs,
+                  bool is_record, MistakeList& mistakes)
       : file_(std::move(file_name)),
         folder_(folder.empty() ? fs::current_path() : fs::absolute(folder)),
         working_directory_(std::move(working_directory)),
         purpose_(purpose),
         look_for_inputs_(look_for_inputs),
+        is_record_(is_record),
         mistakes_(mistakes) {}
 
   JobsFileReading build(const JobsFileLayers& layers) {
@@ -134,6 +136,8 @@ class JobsFileBuilder {
     const GivenOption* given = find_given(merged, "name");
     if (given == nullptr) {
       mistakes_.add(file_, job.line, field, "`name` is missing");
+    } else if (!is_record_ && (job.name == base_name || job.sweep.of == base_name)) {
+      mistakes_.add(*given, fmt::format("`{}` is reserved for the model without an adapter: give the job another name", base_name));
     } else if (!given->is_mistaken) {
       const auto [first, is_new] = names_.emplace(job.name, field);
       if (!is_new) mistakes_.add(*given, fmt::format("`{}` is also the name of {}", job.name, first->second));
@@ -291,6 +295,7 @@ class JobsFileBuilder {
   Purpose purpose_;
   bool computes_nothing_ = false;  ///< so neither weights nor data are needed
   bool look_for_inputs_;
+  bool is_record_;  ///< of a run, perhaps of an earlier version
   MistakeList& mistakes_;
   std::map<std::string, std::string> names_;
   std::map<std::string, SweepSpec> sweeps_;  ///< the rules of each, by name
@@ -300,14 +305,13 @@ class JobsFileBuilder {
 };
 
 JobsFileReading parse(std::string_view text, const std::string& file_name, const fs::path& folder,
-                      const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs,
-                      MistakeList& mistakes, const fs::path& working_directory = fs::current_path(),
-                      size_t largest = largest_jobs_file) {
-  const YAML::Node document = load_yaml_document(text, file_name, largest);
+                      const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs, MistakeList& mistakes,
+                      const fs::path& working_directory = fs::current_path(), bool is_record = false) {
+  const YAML::Node document = load_yaml_document(text, file_name, is_record ? largest_configuration : largest_jobs_file);
   JobsFileLayers layers = read_layers(document, file_name, mistakes);
   add_overrides(overrides, layers, mistakes);
   expand_sweeps(layers, mistakes);
-  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, mistakes).build(layers);
+  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, is_record, mistakes).build(layers);
 }
 
 }  // namespace
@@ -356,7 +360,7 @@ JobsFile parse_jobs_file(std::string_view text, const std::string& file_name, co
 
 JobsFile parse_configuration(std::string_view text, const std::string& file_name, Purpose purpose) {
   MistakeList mistakes;
-  JobsFileReading reading = parse(text, file_name, {}, {}, purpose, false, mistakes, fs::current_path(), largest_configuration);
+  JobsFileReading reading = parse(text, file_name, {}, {}, purpose, false, mistakes, fs::current_path(), true);
   mistakes.throw_if_any();
   return std::move(reading.jobs_file);
 }

@@ -376,7 +376,7 @@ void add_run(std::vector<Option>& table) {
 
 void add_job(std::vector<Option>& table) {
   table.push_back(field(Section::job, "name", COTUNE_FIELD(job->name), of_type(OptionType::identifier),
-                        "Unique in the file: the name of the job's output folder.",
+                        "Unique in the file: the name of the job's output folder. Not `base`, which is the model without an adapter.",
                         {.required = true, .in_defaults = false}));
   table.push_back(field(Section::job, "tenant", COTUNE_FIELD(job->tenant), of_type(OptionType::identifier),
                         "Whose job it is; for schedulers, training does not look at it."));

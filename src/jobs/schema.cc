@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "jobs/base_name.h"
 #include "jobs/option_table.h"
 #include "jobs/option_value.h"
 
@@ -171,6 +172,7 @@ Json job_schema(bool in_defaults) {
   } else {
     schema["type"] = "object";
     schema["required"] = {"name"};
+    schema["properties"]["name"]["not"] = {{"const", base_name}};
   }
   return schema;
 }

@@ -158,6 +158,24 @@ class OfARun(ProgramTest):
             file.write('{"input_ids": [3, 4, 5], "labels": [-100, 4, 5]}\n' * 30)
         self.assertIn("plain: its data have changed since the run", self.run_program("evaluate", "--run", self.path / "run").stderr)
 
+    def test_of_an_earlier_version_with_a_job_called_base_leaves_that_out_and_says_so(self):
+        run = self.path / "run"
+        self.run_program("train", self.jobs_file(steps=2, jobs=["plain", "sparse"]), "--output-dir", run)
+        record = json.loads((run / "run.json").read_text())
+        record["configuration"] = record["configuration"].replace("name: plain", "name: base")
+        (run / "run.json").write_text(json.dumps(record))
+        (run / "jobs/plain").rename(run / "jobs/base")
+        done = self.run_program("evaluate", "--run", run, "--json")
+        self.assertEqual(done.stderr, f"base: this job of the run is left out, because base is the model without an adapter; --data FILE --adapter NAME={run}/jobs/base "
+                                      "evaluates it\n")
+        self.assertEqual([json.loads(line)["adapter"] for line in done.stdout.splitlines()], ["base", "sparse"])
+        self.run_program("status", "--run", run)
+        for given, adapter in ((run, "base"), (run / "jobs/base", "base")):
+            for command in (["evaluate", "--data", self.path / "plain.jsonl"], ["generate", "--prompt", "x"]):
+                errors = self.run_program(*command, "--adapter", given, expect=2).stderr
+                self.assertEqual(errors, f"--adapter: {run}/jobs/base/adapter: would be called `base`, which is the model without an adapter; NAME={given} "
+                                         "gives it another name\n")
+
     def test_that_is_none_is_refused(self):
         self.assertRegex(self.run_program("evaluate", "--run", self.path, expect=2).stderr, r"holds no run \(there is no run\.json\)")
 

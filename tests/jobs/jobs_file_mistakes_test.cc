@@ -121,8 +121,16 @@ TEST(JobsFileMistakes, InNames) {
             "j.yaml:2: jobs[0].name: " + accepted + std::string(60, 'x') + "…");
   EXPECT_EQ(mistakes(model + "defaults: {data: {train: t}}, jobs: [{name: a},\n{name: b},\n{name: a}]}"),
             "j.yaml:3: jobs[2].name: `a` is also the name of jobs[0]");
+  const std::string reserved = "`base` is reserved for the model without an adapter: give the job another name";
+  EXPECT_EQ(mistakes(model + "jobs: [\n{name: base, data: {train: t}}]}"), "j.yaml:2: jobs[0].name: " + reserved);
+  EXPECT_EQ(mistakes(model + "jobs: [\n{name: base, data: {train: t, eval: e}, sweep: {grid: {adapter.r: [2, 4]}}}]}"), "j.yaml:2: jobs[0].name: " + reserved)
+      << "the best candidate's adapter would have that name";
   EXPECT_EQ(mistakes(model + "defaults: {name: x, data: {train: t}}, jobs: [{name: a}]}"),
             "j.yaml:1: defaults.name: every job needs its own `name`");
+}
+
+TEST(JobsFileMistakes, InNamesAreNoneOfARunThatWasRecorded) {
+  EXPECT_EQ(parse_configuration(model + "jobs: [{name: base, data: {train: t}}]}", "run.json", Purpose::train).jobs.front().name, "base");
 }
 
 TEST(JobsFileMistakes, InAJob) {

@@ -34,6 +34,13 @@ EvaluatedRun open_evaluated_run(const fs::path& folder, bool with_base) {
   const size_t before = run.adapters.size();
   for (const JobSpec& job : run.record.configuration.jobs) {
     if (!holds_out_examples(job.data) || !fs::is_directory(folder / "jobs" / job.name)) continue;
+    if (job.name == base_name) {
+      write_to_standard_error(
+          fmt::format("{0}: this job of the run is left out, because {0} is the model without an adapter; --data FILE --adapter NAME={1} "
+                      "evaluates it\n",
+                      base_name, (folder / "jobs" / job.name).string()));
+      continue;
+    }
     try {
       run.adapters.push_back({job.name, find_adapter_folder(folder / "jobs" / job.name)});
     } catch (const UserError&) {
@@ -73,7 +80,7 @@ std::vector<EvaluatedData> read_held_out(const EvaluatedRun& run, const Evaluate
   if (options.model.threads > 0) spec.threads = options.model.threads;
   const DataReading reading(spec);
   for (size_t i = 0; i < model.adapter_count(); ++i) {
-    if (model.name(i) == base_name && run.adapters[i].folder.empty()) continue;
+    if (model.name(i) == base_name) continue;
     const JobSpec& job = job_of(run, model.name(i));
     JobData read = read_data(job, model.text(), model.files().config, reading, mistakes);
     Dataset answered = answered_examples(job, read, &JobData::eval, options, model, reading, mistakes);

@@ -31,7 +31,7 @@ std::pair<std::string, std::string> name_and_path(const std::string& given) {
 void add(NamedAdapter adapter, std::vector<NamedAdapter>& adapters) {
   for (const NamedAdapter& other : adapters) {
     if (other.name != adapter.name) continue;
-    if (adapter.folder.empty() && other.folder.empty()) throw_user_error("--adapter: base is given twice");
+    if (adapter.folder.empty()) throw_user_error("--adapter: base is given twice");
     throw_user_error("--adapter: {} and {} are both called `{}`; NAME=FOLDER gives one another name", other.folder.string(),
                      adapter.folder.string(), adapter.name);
   }
@@ -52,6 +52,10 @@ std::vector<NamedAdapter> named_adapters(const std::vector<std::string>& given) 
     for (const JobAdapter& found : find_adapter_folders(path)) {
       std::string own = name.empty() ? found.job : found.job.empty() ? name : name + "/" + found.job;
       if (own.empty()) own = name_of_folder(found.folder);
+      if (own == base_name) {
+        throw_user_error("--adapter: {}: would be called `{}`, which is the model without an adapter; NAME={} gives it another name",
+                         found.folder.string(), base_name, each);
+      }
       add({own, found.folder}, adapters);
     }
   }
