@@ -287,7 +287,11 @@ class DataFiles(ProgramTest):
         changed = (self.path / "data.yaml").read_text().replace("weight: 3", "weight: 2")
         (self.path / "data.yaml").write_text(changed)
         errors = self.run_program("train", self.path / "data.yaml", *options, "--resume", expect=2).stderr
-        self.assertIn("jobs.one.data.train: ", errors)
+        self.assertIn(f"jobs.one.data.train[1]: {self.path}/more.jsonl: weight 3, now weight 2", errors)
+        (self.path / "data.yaml").write_text(changed.replace("[{path", "[{path: third.jsonl, weight: 1}, {path").replace("weight: 2", "weight: 3"))
+        (self.path / "third.jsonl").write_bytes(lines(TEXTS[:1]))
+        errors = self.run_program("train", self.path / "data.yaml", *options, "--resume", expect=2).stderr
+        self.assertIn(f"jobs.one.data.train[0]: {self.path}/third.jsonl: is not among the files of before, weight 1 now", errors)
 
     def test_committed_parquet_files_are_read_as_the_same_records_of_jsonl(self):
         for name, count in (("chats", 2), ("conversations", 1), ("tokens", 5)):
