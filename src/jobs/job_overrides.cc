@@ -185,7 +185,11 @@ class OverrideReader {
       return fail(error.what());
     }
     auto read = read_option_value(option, map);
-    if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message);
+    if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
+      fail(mistake->message);
+      for (const ValueMistake& one : mistake->more) fail(one.message);
+      return;
+    }
     SweptField field = std::get<std::vector<SweptField>>(std::get<OptionValue>(std::move(read))).front();
     field.line = 0;
     if (place != fields.end()) {
@@ -225,7 +229,11 @@ class OverrideReader {
       return fail(error.what());
     }
     auto read = read_option_value(option, node, literal);
-    if (const auto* mistake = std::get_if<ValueMistake>(&read)) return fail(mistake->message, mistake->field);
+    if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
+      fail(mistake->message, mistake->field);
+      for (const ValueMistake& one : mistake->more) fail(one.message, one.field);
+      return;
+    }
     given.value = std::get<OptionValue>(std::move(read));
     layer.insert_or_assign(&option, std::move(given));
   }

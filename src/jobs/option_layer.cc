@@ -106,7 +106,11 @@ void SectionReader::read_option(const Option& option, const Entry& entry, Option
   }
   auto read = read_option_value(option, entry.value);
   if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
-    mistakes_.add(file_, mistake->line > 0 ? mistake->line : entry.line, entry.field + mistake->field, mistake->message);
+    const auto add = [&](const ValueMistake& one) {
+      mistakes_.add(file_, one.line > 0 ? one.line : entry.line, entry.field + one.field, one.message);
+    };
+    add(*mistake);
+    std::for_each(mistake->more.begin(), mistake->more.end(), add);
     given.is_mistaken = true;
   } else {
     given.value = std::get<OptionValue>(std::move(read));

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "jobs/option_table.h"
 
@@ -16,6 +17,7 @@ struct ValueMistake {
   std::string message;
   int line = 0;       ///< where it is not that of the option itself
   std::string field;  ///< inside the option: `.adapter.r`
+  std::vector<ValueMistake> more = {};  ///< that were found with it
 };
 
 /// Reads a node as the option's type and checks it against what the option accepts. Strict: a number or boolean in

@@ -118,9 +118,13 @@ class SweepExpansion {
     const GivenOption* random = given_option(job_, "sweep.random");
     const GivenOption* samples = given_option(job_, "sweep.samples");
     const GivenOption* seed = given_option(job_, "sweep.seed");
-    for (const GivenOption* given : {grid, random, samples, seed}) {
-      if (given != nullptr && given->is_mistaken) return false;
-    }
+    bool all_well = true;
+    const auto complain = [&](const GivenOption& at, const std::string& message) {
+      mistakes_.add(at, message);
+      all_well = false;
+    };
+    for (const GivenOption* given : {grid, random, samples, seed}) all_well = all_well && (given == nullptr || !given->is_mistaken);
+    const bool draws_are_known = samples == nullptr || !samples->is_mistaken;
     place_ = grid != nullptr ? grid : random;
     grid_given_ = grid;
     random_given_ = random;
@@ -128,20 +132,11 @@ class SweepExpansion {
     random_ = value_or(random, std::vector<SweptField>{});
     seed_ = value_or(seed, uint64_t{0});
     const int64_t draws = value_or(samples, int64_t{0});
-    if (random != nullptr && draws == 0) {
-      mistakes_.add(*random, "needs `samples` beside it: how often to draw");
-      return false;
-    }
-    if (random == nullptr && draws > 0) {
-      mistakes_.add(*samples, "counts draws of `random`, and the sweep has none");
-      return false;
-    }
-    if (random == nullptr && seed != nullptr) {
-      mistakes_.add(*seed, "seeds draws of `random`, and the sweep has none");
-      return false;
-    }
+    if (random != nullptr && draws == 0 && draws_are_known) complain(*random, "needs `samples` beside it: how often to draw");
+    if (random == nullptr && draws > 0) complain(*samples, "counts draws of `random`, and the sweep has none");
+    if (random == nullptr && seed != nullptr) complain(*seed, "seeds draws of `random`, and the sweep has none");
     samples_ = std::max<int64_t>(1, draws);
-    return true;
+    return all_well;
   }
 
   /// Each option is set by one field of the sweep, and not by the job itself.

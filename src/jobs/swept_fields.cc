@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 #include <set>
 
@@ -84,6 +85,13 @@ double number_of(const OptionValue& value) {
   return std::get<double>(value);
 }
 
+/// What is wrong with a value or a field, one by one.
+using Complaints = std::vector<std::string>;
+
+Complaints complaints(std::string wrong) {
+  return wrong.empty() ? Complaints{} : Complaints{std::move(wrong)};
+}
+
 class FieldReader {
  public:
   explicit FieldReader(OptionType type) : type_(type) {}
@@ -93,19 +101,23 @@ class FieldReader {
       return ValueMistake{node.IsMap() ? "must name at least one option" : "must be a map from options of the job to what is tried"};
     }
     std::vector<SweptField> fields;
+    std::vector<ValueMistake> mistakes;
     std::set<std::string> seen;
     for (const auto& item : node) {
       const int line = std::max(0, line_of(item.first));
-      if (!item.first.IsScalar()) return ValueMistake{"a key must be the name of an option", line};
+      if (!item.first.IsScalar()) {
+        mistakes.push_back({"a key must be the name of an option", line});
+        continue;
+      }
       const std::string& name = item.first.Scalar();
-      const auto mistake = [&](const std::string& message) { return ValueMistake{message, line, "." + shown(name)}; };
-      const auto key = find_key(name);
-      if (const auto* unknown = std::get_if<std::string>(&key)) return mistake(*unknown);
-      const Key& known = std::get<Key>(key);
-      if (!seen.insert(known.path()).second) return mistake(fmt::format("`{}` is given twice", known.path()));
-      SweptField field{.option = known.path(), .line = line};
-      if (const std::string wrong = read_field(known, item.second, field); !wrong.empty()) return mistake(wrong);
+      SweptField field{.line = line};
+      for (std::string& wrong : read_named(name, item.second, seen, field)) mistakes.push_back({std::move(wrong), line, "." + shown(name)});
       fields.push_back(std::move(field));
+    }
+    if (!mistakes.empty()) {
+      ValueMistake first = std::move(mistakes.front());
+      first.more.assign(std::make_move_iterator(mistakes.begin() + 1), std::make_move_iterator(mistakes.end()));
+      return first;
     }
     if (type_ != OptionType::swept_values) return OptionValue(std::move(fields));
     std::vector<std::pair<std::string, std::string>> values;
@@ -114,31 +126,40 @@ class FieldReader {
   }
 
  private:
-  std::string read_field(const Key& key, const YAML::Node& node, SweptField& field) {
+  /// seen: paths of the fields before it.
+  Complaints read_named(const std::string& name, const YAML::Node& node, std::set<std::string>& seen, SweptField& field) {
+    const auto key = find_key(name);
+    if (const auto* unknown = std::get_if<std::string>(&key)) return {*unknown};
+    const Key& known = std::get<Key>(key);
+    field.option = known.path();
+    if (!seen.insert(known.path()).second) return {fmt::format("`{}` is given twice", known.path())};
+    return read_field(known, node, field);
+  }
+
+  Complaints read_field(const Key& key, const YAML::Node& node, SweptField& field) {
     if (type_ == OptionType::swept_values) return read_value(key, node, field);
-    if (type_ == OptionType::distributions && node.IsMap()) return read_range(key, node, field);
+    if (type_ == OptionType::distributions && node.IsMap()) return complaints(read_range(key, node, field));
     if (!node.IsSequence()) {
-      return type_ == OptionType::grid ? "must be a list of values to try"
-                                       : "must be a list to choose from, or a range: {uniform: [LOW, HIGH]} or {log_uniform: [LOW, HIGH]}";
+      return {type_ == OptionType::grid
+                  ? "must be a list of values to try"
+                  : "must be a list to choose from, or a range: {uniform: [LOW, HIGH]} or {log_uniform: [LOW, HIGH]}"};
     }
-    if (node.size() == 0) return "must have at least one value";
+    if (node.size() == 0) return {"must have at least one value"};
+    Complaints all;
     for (const YAML::Node& item : node) {
-      if (std::string wrong = read_value(key, item, field); !wrong.empty()) return wrong;
+      for (std::string& wrong : read_value(key, item, field)) all.push_back(std::move(wrong));
     }
-    return "";
+    return all;
   }
 
   /// Adds the value to the field. Returns what is wrong with it.
-  std::string read_value(const Key& key, const YAML::Node& node, SweptField& field) {
+  static Complaints read_value(const Key& key, const YAML::Node& node, SweptField& field) {
     std::string text;
-    if (key.option != nullptr) {
-      if (std::string wrong = read_option(*key.option, node, text); !wrong.empty()) return wrong;
-    } else {
-      if (std::string wrong = read_section(*key.section, node, text); !wrong.empty()) return wrong;
-    }
-    if (std::count(field.values.begin(), field.values.end(), text)) return fmt::format("{} is given twice", shown(text));
+    Complaints wrong = key.option != nullptr ? complaints(read_option(*key.option, node, text)) : read_section(*key.section, node, text);
+    if (!wrong.empty()) return wrong;
+    if (std::count(field.values.begin(), field.values.end(), text)) return {fmt::format("{} is given twice", shown(text))};
     field.values.push_back(std::move(text));
-    return "";
+    return {};
   }
 
   static std::string read_option(const Option& option, const YAML::Node& node, std::string& text) {
@@ -152,20 +173,29 @@ class FieldReader {
     return "";
   }
 
-  static std::string read_section(Section section, const YAML::Node& node, std::string& text) {
-    if (!node.IsMap() || node.size() == 0) return fmt::format("each value must be a map of options of `{}`", section_name(section));
+  static Complaints read_section(Section section, const YAML::Node& node, std::string& text) {
+    if (!node.IsMap() || node.size() == 0) return {fmt::format("each value must be a map of options of `{}`", section_name(section))};
+    Complaints all;
     std::set<const Option*> seen;
     for (const auto& item : node) {
       const std::string name = item.first.IsScalar() ? item.first.Scalar() : "";
       const Option* option = find_option(section, name);
-      if (option == nullptr) return fmt::format("{}: {}", shown(name), unknown_key_message(name, section, false));
-      if (!seen.insert(option).second) return fmt::format("`{}` is given twice in one value", option->key);
-      std::string value;
-      if (const std::string wrong = read_option(*option, item.second, value); !wrong.empty()) return fmt::format("{}: {}", shown(name), wrong);
+      std::string value, wrong;
+      if (option == nullptr) {
+        wrong = fmt::format("{}: {}", shown(name), unknown_key_message(name, section, false));
+      } else if (!seen.insert(option).second) {
+        wrong = fmt::format("`{}` is given twice in one value", option->key);
+      } else if (wrong = read_option(*option, item.second, value); !wrong.empty()) {
+        wrong = fmt::format("{}: {}", shown(name), wrong);
+      }
+      if (!wrong.empty()) {
+        all.push_back(std::move(wrong));
+        continue;
+      }
       text += fmt::format("{}{}: {}", text.empty() ? "{" : ", ", option->key, value);
     }
     text += "}";
-    return "";
+    return all;
   }
 
   std::string read_range(const Key& key, const YAML::Node& node, SweptField& field) {

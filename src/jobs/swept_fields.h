@@ -21,8 +21,9 @@ struct SweptOption {
 };
 
 /// Reads a map: option (by key or alias) or section → list of values (grid), the same or a range (distributions), or one value
-/// (swept_values). Every value must be one that the option accepts. Ranges are of options that are one number; the ends of those of whole
-/// numbers are at most 2^53, so that they, and what is drawn between them, are exact.
+/// (swept_values). Every value must be one that the option accepts; all that is wrong is told, one ValueMistake with the others as `more`.
+/// Ranges are of options that are one number; the ends of those of whole numbers are at most 2^53, so that they, and what is drawn between
+/// them, are exact.
 std::variant<OptionValue, ValueMistake> read_swept_fields(OptionType type, const YAML::Node& node);
 
 /// What the key of a field names, by key or alias: the path of an option, or a section.

@@ -274,6 +274,23 @@ TEST(SweepMistakes, NameLineFieldAndValue) {
   }
 }
 
+TEST(SweepMistakes, AreToldAllAtOnce) {
+  EXPECT_EQ(mistakes("{cotune: 1, model: {path: m}, jobs: [{name: sql, data: {train: t, eval: e},\n sweep: {grid: {adapter.r: [0, 8, x],\n train.lrr: [1],\n"
+                     " adapter: [{r: 4, alpha: -1, rnak: 2}]},\n random: {train.lr: {uniform: [1, 0]}, train.seed: 3},\n seed: -1}}]}"),
+            "j.yaml:2: jobs[0].sweep.grid.adapter.r: must be a whole number from 1 to 512, got 0\n"
+            "j.yaml:2: jobs[0].sweep.grid.adapter.r: must be a whole number from 1 to 512, got x\n"
+            "j.yaml:3: jobs[0].sweep.grid.train.lrr: unknown key; did you mean `lr`?\n"
+            "j.yaml:4: jobs[0].sweep.grid.adapter: alpha: must be a number above 0, got -1\n"
+            "j.yaml:4: jobs[0].sweep.grid.adapter: rnak: unknown key; did you mean `rank`?\n"
+            "j.yaml:5: jobs[0].sweep.random.train.lr: uniform: must be a number above 0, got 0\n"
+            "j.yaml:5: jobs[0].sweep.random.train.seed: must be a list to choose from, or a range: {uniform: [LOW, HIGH]} or {log_uniform: [LOW, HIGH]}\n"
+            "j.yaml:5: jobs[0].sweep.random: needs `samples` beside it: how often to draw\n"
+            "j.yaml:6: jobs[0].sweep.seed: must be a whole number from 0 to 18446744073709551615, got -1");
+  EXPECT_EQ(mistakes(file_with("grid: {adapter.r: [4]}, samples: 3, seed: 3")),
+            "j.yaml:3: jobs[0].sweep.samples: counts draws of `random`, and the sweep has none\n"
+            "j.yaml:3: jobs[0].sweep.seed: seeds draws of `random`, and the sweep has none");
+}
+
 TEST(SweepMistakes, OfOptionsThatTheJobSetsItself) {
   EXPECT_EQ(mistakes(file_with("grid: {adapter.r: [4]}", "adapter: {r: 8}, data: {train: t, eval: e}")),
             "j.yaml:2: jobs[0].adapter.r: is what the sweep tries (jobs[0].sweep.grid.adapter.r): take one of them away");
@@ -321,6 +338,10 @@ TEST(SweepOnTheCommandLine, ReportsMistakesInSingleFields) {
   const auto said = [](const std::string& text) { return mistakes(file_with("grid: {adapter.r: [4], adapter: [{alpha: 2}]}"), {text}); };
   EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=3"), "--set: jobs.sql.sweep.grid.train.lr: must be a list of values to try");
   EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=[x]"), "--set: jobs.sql.sweep.grid.train.lr: must be a number above 0, got x");
+  EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=[x, 0]"), "--set: jobs.sql.sweep.grid.train.lr: must be a number above 0, got x\n"
+                                                         "--set: jobs.sql.sweep.grid.train.lr: must be a number above 0, got 0");
+  EXPECT_EQ(said("jobs.sql.sweep.grid={train.lr: [0], adapter.r: 3}"), "--set: jobs.sql.sweep.grid.train.lr: must be a number above 0, got 0\n"
+                                                                      "--set: jobs.sql.sweep.grid.adapter.r: must be a list of values to try");
   EXPECT_EQ(said("jobs.sql.sweep.grid.train.lr=[1"), "--set: jobs.sql.sweep.grid.train.lr: line 1: not YAML: end of sequence flow not found");
   EXPECT_EQ(said("jobs.sql.sweep.grid.train.lrr=[1]"), "--set: jobs.sql.sweep.grid.train.lrr: unknown key; did you mean `lr`?");
   EXPECT_EQ(said("jobs.sql.sweep.grid.adapter.alpha=[1]"), "--set: jobs[0].sweep.grid.adapter.alpha: `adapter.alpha` is tried by another field of the sweep, too");
