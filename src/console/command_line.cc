@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/bus_error.h"
@@ -82,6 +84,10 @@ std::string unexpected_arguments(const CLI::App& app) {
   return text;
 }
 
+std::string output_complaint(int reason) {
+  return fmt::format("standard output: cannot be written: {}", std::strerror(reason));
+}
+
 int run_subcommand(std::span<const AddCommand> commands, std::string (*version)(), int argc, char** argv) {
   CLI::App app{"Fine-tunes many adapters at once on one shared, frozen language model."};
   app.name("cotune");
@@ -101,6 +107,13 @@ int run_subcommand(std::span<const AddCommand> commands, std::string (*version)(
   } catch (const UserError& error) {
     write_to_standard_error(fmt::format("{}\n", error.what()));
     return 2;
+  } catch (const std::filesystem::filesystem_error& error) {  // a folder of another user, links in a circle: as read_file says it
+    write_to_standard_error(fmt::format("{}: {}\n", error.path1().string(), error.code().message()));
+    return error.code() == std::errc::permission_denied ? 2 : 1;
+  } catch (const std::system_error& error) {  // as fmt::print throws it where standard output cannot be written
+    const std::string text = std::ferror(stdout) != 0 ? output_complaint(error.code().value()) : error.what();
+    write_to_standard_error(fmt::format("{}\n", text));
+    return 1;
   } catch (const InternalError& error) {
     write_to_standard_error(fmt::format("{}\n", error.what()));
     return 3;
@@ -120,7 +133,7 @@ int run_command_line(std::span<const AddCommand> commands, std::string (*version
   std::cout.flush();
   if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (code != 0) return code;
-  write_to_standard_error(fmt::format("standard output: cannot be written: {}\n", std::strerror(errno)));
+  write_to_standard_error(output_complaint(errno) + "\n");
   return 1;
 }
 

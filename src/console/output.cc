@@ -30,7 +30,7 @@ void print_line(std::string_view text) {
     ended = true;
     failed = errno != EPIPE;
     if (failed) {
-      write_to_standard_error(fmt::format("standard output: cannot be written: {}; the run goes on without\n", std::strerror(errno)));
+      write_to_standard_error(fmt::format("standard output: cannot be written: {}\n", std::strerror(errno)));
     }
     return;
   }

@@ -251,7 +251,9 @@ class JobsFileBuilder {
         return resolve_snapshot(option, given, *name, fs::absolute(*snapshot), text);
       }
       const std::string hint = option.accepted.may_be_hub_name ? hub_cache_hint(text) : "";
-      mistakes_.add(given, fmt::format("no such file or folder: {}{}", full.string(), hint));
+      const std::string reason = unreadable ? fmt::format("{}: {}", full.string(), unreadable.message())
+                                            : fmt::format("no such file or folder: {}{}", full.string(), hint);
+      mistakes_.add(given, reason);
     }
     text = full.string();
     return found;

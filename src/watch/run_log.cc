@@ -202,8 +202,7 @@ void add_metrics(RunLog& log, std::string_view text, const std::string& file_nam
 
 RunLog read_run_log(const fs::path& folder) {
   const fs::path run_file = folder / "run.json", metrics = folder / "metrics.jsonl", summary = folder / "summary.json";
-  std::error_code unknown;
-  if (!fs::exists(run_file, unknown)) {
+  if (!fs::exists(run_file)) {
     throw_user_error("{}: holds no run: run.json is missing. --run names the output folder of `cotune train` (default runs/latest)",
                      folder.string());
   }
@@ -223,8 +222,8 @@ RunLog read_run_log(const fs::path& folder) {
     log.jobs.push_back({.spec = spec, .status = "waiting"});
     log.jobs.back().steps = spec.train.steps;
   }
-  if (fs::exists(metrics, unknown)) add_metrics(log, read_file(metrics), metrics.string());
-  if (fs::exists(summary, unknown)) reading(summary.string(), [&] { read_summary(log, read_file(summary)); });
+  if (fs::exists(metrics)) add_metrics(log, read_file(metrics), metrics.string());
+  if (fs::exists(summary)) reading(summary.string(), [&] { read_summary(log, read_file(summary)); });
   if (!is_being_trained(log.folder)) {
     for (LoggedJob& job : log.jobs) {
       if (job.status == "running") job.status = "stopped";

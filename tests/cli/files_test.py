@@ -12,6 +12,7 @@ import unittest
 
 import needs
 from program import LIMIT_S, ROOT, ProgramTest
+from tiny_models import copy_model
 
 NOBODY = 65534
 
@@ -48,9 +49,15 @@ class Disk(ProgramTest):
                                           expect=1, stdout=full).stderr
                 self.assertRegex(errors, "standard output: cannot be written: No space left on device")
                 self.assertEqual(json.loads((self.path / "run" / "summary.json").read_text())["jobs"][0]["status"], "finished")
-            for command in (["train", jobs, "--check"], ["data", jobs], ["--help"]):
-                errors = self.run_program(*command, expect=1, stdout=full).stderr
-                self.assertIn("No space left on device", errors)
+            run = self.path / "run"
+            prompt = ["--model", copy_model(self.path / "model"), "--prompt", "x", "--max-new-tokens", "1"]
+            for command in (["train", jobs, "--check"], ["data", jobs], ["plan", jobs],
+                            ["status", "--run", run], ["status", "--run", run, "--json"], ["report", "--run", run, "--output", self.path / "r.html"],
+                            ["evaluate", "--run", run], ["generate", *prompt], ["generate", *prompt, "--json"], ["cache", "list"],
+                            ["completion", "bash"], ["--help"], ["--version"]):
+                with self.subTest(command):
+                    errors = self.run_program(*command, expect=1, stdout=full).stderr
+                    self.assertRegex(errors, r"(^|\n)standard output: cannot be written: No space left on device\n$")
 
     def test_a_reader_that_goes_away_does_not_end_the_run(self):
         jobs = self.jobs_file(steps=100, save_steps=0, jobs=["plain"])
@@ -93,6 +100,27 @@ class Privileges(ProgramTest):
         errors = self.run_program("train", jobs, "--output-dir", closed / "run", expect=2, **self.others).stderr
         self.assertRegex(errors, r"closed/run: .*Permission denied")
         self.assertEqual(list(closed.iterdir()), [])
+
+    def test_runs_and_adapters_in_a_folder_that_may_not_be_entered_are_named(self):
+        jobs = self.jobs_file(steps=2, jobs=["plain"])
+        closed = self.path / "closed"
+        self.run_program("train", jobs, "--output-dir", closed / "run")
+        jobs.write_text(jobs.read_text().replace("method: lora,", f"method: lora, init_from: {closed}/run,"))
+        closed.chmod(0o700 if self.others else 0)
+        for path, command in ((closed / "run", ["status", "--run", closed / "run"]),
+                              (closed / "run/run.json", ["report", "--run", closed / "run", "--output", self.path / "r.html"]),
+                              (closed / "run/run.json", ["evaluate", "--run", closed / "run"]),
+                              (closed / "run", ["job", "list", "--run", closed / "run"]),
+                              (closed / "run", ["generate", "--prompt", "x", "--adapter", closed / "run"]),
+                              (closed / "run", ["evaluate", "--data", self.path / "plain.jsonl", "--adapter", closed / "run"]),
+                              (closed / "run", ["merge", "--adapter", closed / "run", "--output", self.path / "merged"]),
+                              (closed / "model", ["generate", "--prompt", "x", "--model", closed / "model"])):
+            with self.subTest(command):
+                self.assertEqual(self.run_program(*command, expect=2, **self.others).stderr, f"{path}: Permission denied\n")
+        with self.subTest("init_from"):
+            self.assertIn(f"jobs.yaml:5: jobs[0].adapter.init_from: {closed}/run: Permission denied\n",
+                          self.run_program("train", jobs, "--check", expect=2, **self.others).stderr)
+        closed.chmod(0o755)
 
     def test_files_that_cannot_be_read_are_named(self):
         jobs = self.jobs_file(steps=2, jobs=["plain"])
