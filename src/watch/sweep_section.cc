@@ -27,6 +27,17 @@ struct LoggedSweep {
 
 constexpr size_t plain_curves = 6;  // the others are faint
 
+/// What candidates are compared by, in charts.
+struct ChartedMetric {
+  const char* name;
+  double (*of)(double loss, double accuracy);
+};
+
+ChartedMetric charted(SweepMetric metric) {
+  if (metric == SweepMetric::eval_accuracy) return {"held-out rows right, in %,", [](double, double accuracy) { return 100 * accuracy; }};
+  return {"held-out loss", [](double loss, double) { return loss; }};
+}
+
 std::string value_of(const Candidate& candidate, const std::string& option) {
   for (const auto& [path, value] : candidate.job->spec.sweep.values) {
     if (path == option) return value;
@@ -92,11 +103,15 @@ std::string curves(const LoggedSweep& sweep) {
   constexpr size_t most_key_characters = 40;  // that find room above a chart
   size_t key_characters = 0;
   for (const Candidate& candidate : sweep.candidates) key_characters += candidate.job->spec.name.size() + 2;
-  LineChart chart{.title = "held-out loss of each candidate", .x_name = "step", .with_legend = key_characters <= most_key_characters};
+  const ChartedMetric metric = charted(sweep.metric);
+  LineChart chart{
+      .title = fmt::format("{} of each candidate", metric.name), .x_name = "step", .with_legend = key_characters <= most_key_characters};
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const LoggedJob& job = *sweep.candidates[i].job;
     Curve curve{.name = job.spec.name, .colour = i, .with_marks = true, .faint = i >= plain_curves};
-    for (const LoggedEvaluation& evaluation : job.evaluations) curve.points.push_back({static_cast<double>(evaluation.step), evaluation.loss});
+    for (const LoggedEvaluation& evaluation : job.evaluations) {
+      curve.points.push_back({static_cast<double>(evaluation.step), metric.of(evaluation.loss, evaluation.accuracy)});
+    }
     chart.curves.push_back(std::move(curve));
   }
   return "<div class=\"card\">" + to_svg(chart) + "</div>\n";
@@ -109,8 +124,8 @@ std::optional<double> as_number(const std::string& text) {
   return number;
 }
 
-/// The losses over an option's values: numbers where they stand, in the logarithm where they span decades; else by position.
-std::string losses_over(const LoggedSweep& sweep, const std::string& option) {
+/// The metric over an option's values: numbers where they stand, in the logarithm where they span decades; else by position.
+std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
   std::vector<std::string> values;
   for (const Candidate& candidate : sweep.candidates) {
     const std::string value = value_of(candidate, option);
@@ -129,13 +144,20 @@ std::string losses_over(const LoggedSweep& sweep, const std::string& option) {
     x_name += ":";
     for (size_t i = 0; i < values.size(); ++i) x_name += fmt::format(" {} = {}", i + 1, values[i].empty() ? "unset" : values[i].substr(0, 24));
   }
-  LineChart chart{.title = "held-out loss over " + option, .x_name = std::move(x_name), .x_scale = is_log ? Scale::powers : Scale::plain};
+  const ChartedMetric metric = charted(sweep.metric);
+  LineChart chart{.title = fmt::format("{} over {}", metric.name, option),
+                  .x_name = std::move(x_name),
+                  .x_scale = is_log ? Scale::powers : Scale::plain};
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const Candidate& candidate = sweep.candidates[i];
     const std::string value = value_of(candidate, option);
     const auto position = static_cast<double>(std::find(values.begin(), values.end(), value) - values.begin() + 1);
     const double x = !are_numbers ? position : is_log ? std::log10(*as_number(value)) : *as_number(value);
-    chart.curves.push_back({.name = candidate.job->spec.name, .colour = i, .with_marks = true, .faint = i >= plain_curves, .points = {{x, candidate.job->eval_loss}}});
+    chart.curves.push_back({.name = candidate.job->spec.name,
+                            .colour = i,
+                            .with_marks = true,
+                            .faint = i >= plain_curves,
+                            .points = {{x, metric.of(candidate.job->eval_loss, candidate.job->eval_accuracy)}}});
   }
   return "<div class=\"card\">" + to_svg(chart) + "</div>\n";
 }
@@ -146,7 +168,7 @@ std::string sweep_sections(const RunLog& log) {
   std::string html;
   for (const LoggedSweep& sweep : sweeps_of(log)) {
     html += fmt::format("<h2>Sweep {}</h2>\n{}<div class=\"charts\" style=\"margin-top:12px\">\n{}", html_text(sweep.name), table(sweep), curves(sweep));
-    for (const std::string& option : sweep.options) html += losses_over(sweep, option);
+    for (const std::string& option : sweep.options) html += metric_over(sweep, option);
     html += "</div>\n";
   }
   return html;

@@ -13,6 +13,7 @@ import unittest
 
 import needs
 from program import LIMIT_S, ProgramTest, ROOT
+from terminal_screen import TerminalProgram
 from tiny_models import copy_model, text_of
 
 GRID = "grid: {adapter.r: [2, 4], train.lr: [1e-5, 3e-3, 3e-2]}"
@@ -366,6 +367,38 @@ class Sweep(ProgramTest):
         swatches = re.findall(r'<svg class="swatch".*?</svg>', section[:section.index("</table>")])
         self.assertEqual((len(swatches), len(set(swatches))), (len(NAMES), len(NAMES)))
         self.assertIn("halving at step 2, rank", section)
+
+    def test_the_report_charts_what_candidates_are_compared_by(self):
+        self.train(self.sweep_file(GRID + ", metric: eval_accuracy", train=", eval_steps: 4"), "run")
+        self.run_program("report", "--run", self.path / "run", "--output", self.path / "page.html")
+        page = (self.path / "page.html").read_text()
+        section = page[page.index("<h2>Sweep sql</h2>"):page.index("<h2>Jobs</h2>")]
+        shown = re.findall(r'aria-label="([^"]*)" data-x="[^"]*" data-y="([^,]*),([^,]*),', section)
+        self.assertEqual([title for title, *_ in shown], [f"held-out rows right, in %, {of}" for of in
+                                                         ("of each candidate", "over adapter.r", "over train.learning_rate")])
+        shares = [100 * each["eval_accuracy"] for each in self.sweep("run")["candidates"]]
+        for title, low, high in shown:
+            self.assertLessEqual(float(low), min(shares) + 1e-9, title)
+            self.assertGreaterEqual(float(high), max(shares) - 1e-9, title)
+            self.assertLess(float(high), 200, title)  # and no loss
+
+    def test_the_table_is_as_wide_as_the_terminal(self):
+        jobs = self.sweep_file("grid: {adapter.target_modules: [[q_proj, k_proj, v_proj, o_proj], [gate_proj, up_proj, down_proj]], adapter.r: [2, 4]}", steps=2)
+        jobs.write_text(jobs.read_text().replace("name: sql", "name: structured-query-language-of-everybody"))
+        widths = {}
+        for columns in (80, 120, 200):
+            program = TerminalProgram(self.command("train", jobs, "--overwrite", "--output-dir", self.path / "run"), columns=columns)
+            self.addCleanup(program.close)
+            self.assertEqual(program.end(), 0)
+            said = program.screen.normal.replace("\r", "")
+            table = said[said.index("sweep structured"):].splitlines()[:5]
+            widths[columns] = max(map(len, table))
+            self.assertLessEqual(widths[columns], columns)
+            self.assertEqual("[q_proj, k_proj, v_proj, o_proj]" in "\n".join(table), columns > 80)
+            results = re.findall(r"(?m)^(structured\S+) +finished", said)
+            self.assertEqual(len(results), 4)
+            self.assertEqual(any(name.startswith("structured-query-language-of-everybody-") for name in results), columns > 80, results)
+        self.assertLess(widths[80], widths[120])
 
     def test_the_best_answers_and_loads_in_peft(self):
         model = copy_model(self.path / "model")

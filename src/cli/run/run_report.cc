@@ -20,8 +20,6 @@
 namespace cotune {
 namespace {
 
-constexpr size_t widest_table = 80;
-
 std::string arrow(const std::string& before, const std::string& after) {
   return before.empty() || before == after ? after : before + " -> " + after;
 }
@@ -216,7 +214,7 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
                       const std::vector<SweepStanding>& sweeps, const std::filesystem::path& run_folder, const RunPrediction& prediction) {
   std::vector<std::string> names;
   for (const TrainingJob* job : jobs) names.push_back(job->spec().name);
-  const size_t width = name_column_width(names);
+  const size_t columns = terminal_size().first, width = name_column_width(names, columns);
   print_speed(summary);
   print_predicted_time(prediction);
   print_ranks(summary, width);
@@ -227,7 +225,7 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
   print_results(jobs, width);
   for (const SweepStanding& sweep : sweeps) {
     print_line("");
-    for (const std::string& line : sweep_table(sweep, run_folder / "sweeps" / sweep.name, std::min(terminal_size().first, widest_table))) {
+    for (const std::string& line : sweep_table(sweep, run_folder / "sweeps" / sweep.name, columns)) {
       print_line(line);
     }
   }

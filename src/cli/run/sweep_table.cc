@@ -18,7 +18,7 @@
 namespace cotune {
 namespace {
 
-constexpr size_t widest_value = 24, narrowest = 6;
+constexpr size_t widest_value = 24, narrowest = 6, usual_columns = 80;
 constexpr size_t most_rungs_shown = 6;
 
 struct Column {
@@ -143,11 +143,12 @@ std::vector<std::string> lines_of(std::vector<Column> columns, size_t row_count,
 
 std::vector<std::string> sweep_table(const SweepStanding& standing, const std::filesystem::path& folder, size_t columns) {
   const SweepStanding sweep = by_score(standing);
+  const size_t widest = widest_value + std::max(columns, usual_columns) - usual_columns;
   std::vector<Column> all;
   all.push_back(column_of("sweep " + sweep.name, Align::left, cells(sweep, [&](const auto& row) { return own_name(row.job->spec().name, sweep.name); }), columns));
   for (const std::string& option : varied(sweep)) {
     all.push_back(column_of(last_part(option), Align::right,
-                            cells(sweep, [&](const auto& row) { return swept_value(row.job->spec(), option); }), widest_value));
+                            cells(sweep, [&](const auto& row) { return swept_value(row.job->spec(), option); }), widest));
     all.back().least = least_width(all.back());
   }
   all.push_back(column_of("loss", Align::right,
