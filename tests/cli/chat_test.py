@@ -118,7 +118,7 @@ class Sessions(Chats):
         kept = json.loads(self.session.read_text())
         self.assertEqual((sorted(kept), kept["id"], kept["tools"]), (["conversations", "id", "tools"], 7, tools))
         self.session.write_text(json.dumps({**record, "tools": 3}))
-        self.assertRegex(self.chat("Two?", options=("--session", self.session), expect=2), r"chat\.json: tools: expected a list")
+        self.assertRegex(self.chat("Two?", options=("--session", self.session), expect=2), r"chat\.json:1: tools: expected a list")
 
     def test_end_in_order_where_the_program_is_asked_to(self):
         """In a pipe that stays open."""
@@ -136,7 +136,7 @@ class Sessions(Chats):
     def test_that_are_damaged_are_named_and_left(self):
         self.session.write_text('{"messages": [{"role": "usr"}]}')
         errors = self.chat("One?", options=("--session", self.session), expect=2)
-        self.assertRegex(errors, r"chat\.json: messages\[0\]\.role: expected one of")
+        self.assertRegex(errors, r"chat\.json:1: messages\[0\]\.role: expected one of .*; found \"usr\"")
         self.assertEqual(self.session.read_text(), '{"messages": [{"role": "usr"}]}')
 
 

@@ -98,11 +98,22 @@ TEST_F(SessionFiles, KeepWhatElseStandsInThem) {
 }
 
 TEST_F(SessionFiles, MistakesAreNamed) {
-  EXPECT_THAT(mistake("{"), ::testing::HasSubstr("chat.json: "));
-  EXPECT_THAT(mistake("[]"), ::testing::HasSubstr("chat.json: is no session"));
-  EXPECT_THAT(mistake(R"({"messages": [{"role": "usr", "content": "x"}]})"),
-              ::testing::HasSubstr("chat.json: messages[0].role: expected one of"));
-  EXPECT_THAT(mistake(R"({"conversations": {"a": 3}})"), ::testing::HasSubstr("chat.json: messages: expected a list"));
+  using ::testing::EndsWith;
+  const std::string accepted = R"({"messages": […]}, or {"conversations": {"ADAPTER": […]}} of several adapters)";
+  EXPECT_THAT(mistake("[]\n"), EndsWith("chat.json:1: is no session: expected " + accepted + "; found a list"));
+  EXPECT_THAT(mistake(R"({"id": 3, "text": "x"})"), EndsWith("chat.json:1: is no session: expected " + accepted + "; found the fields id, text"));
+  EXPECT_THAT(mistake(R"({"messages": [{"role": "usr", "content": "x"}]})" "\n"),
+              EndsWith("chat.json:1: messages[0].role: expected one of system, developer, user, assistant, tool, tool_results, ipython; found \"usr\""));
+  EXPECT_THAT(mistake(R"({"conversations": {"a": 3}})"), EndsWith("chat.json:1: conversations.a: expected a list of at least one message, found the number 3"));
+  EXPECT_THAT(mistake("{\n\"messages\": [{\"role\": \"user\", \"content\": 7}]}"),
+              EndsWith("chat.json: messages[0].content: expected a string or a list of parts, found the number 7"));
+  const auto broken = [&](const std::string& text, const std::string& place) {
+    EXPECT_THAT(mistake(text), ::testing::AllOf(::testing::HasSubstr("chat.json:" + place + ": not JSON: "), EndsWith("; a session is one object of JSON: " + accepted)));
+  };
+  broken("{", "1: column 2");
+  broken("", "1: column 1");
+  broken("{\"messages\": []}\n{\"messages\": []}\n", "2: column 1");
+  broken("{\"messages\":\n [{]}", "2: column 4");
   EXPECT_EQ(mistake(R"({"messages": []})"), "");
   fs::remove(path());
   EXPECT_THROW(read_session(path()), UserError);

@@ -1,6 +1,10 @@
 #include "data/records/conversation.h"
 
-#include "base/error.h"
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/diagnostics.h"
 #include "base/file.h"
 #include "data/records/chat_record.h"
 #include "data/records/jsonl.h"
@@ -16,18 +20,22 @@ ordered_json message(const char* role, std::string_view content) {
   return {{"role", role}, {"content", replace_invalid_utf8(content)}};
 }
 
+/// What a session's file holds in place of one.
+std::string found_in(const ordered_json& record) {
+  if (!record.is_object()) return type_of(record);
+  std::string names;
+  for (const auto& [name, value] : record.items()) names += (names.empty() ? "the fields " : ", ") + name.substr(0, 40);
+  return names.empty() ? "an object without fields" : names.substr(0, 200);
+}
+
 }  // namespace
 
 Conversation::Conversation(const std::optional<std::string>& system) { set_system(system); }
 
-Conversation Conversation::from_messages(const ordered_json& messages) {
+Conversation Conversation::from_messages(const ordered_json& messages, const std::string& field) {
   Conversation conversation;
   if (messages.is_array() && messages.empty()) return conversation;
-  try {
-    conversation.messages_ = messages_in({{"messages", messages}}, "messages");
-  } catch (const RecordError& error) {
-    throw_user_error("{}: {}", error.field(), error.what());
-  }
+  conversation.messages_ = messages_in({{field, messages}}, field.c_str());
   return conversation;
 }
 
@@ -65,26 +73,33 @@ void Conversation::keep(size_t count) {
 ordered_json tools_of(const SessionFile& session) { return tools_of_chat(session.record); }
 
 SessionFile read_session(const std::filesystem::path& path) {
+  constexpr const char* accepted = "{\"messages\": […]}, or {\"conversations\": {\"ADAPTER\": […]}} of several adapters";
+  const std::string text = read_file(path);
+  const bool is_one_line = text.find('\n') >= text.find_last_not_of(" \t\r\n");
   SessionFile session;
+  Diagnostics mistake;
   try {
-    session.record = parse_json_line(read_file(path));
+    session.record = parse_json_line(text);
     const ordered_json& file = session.record;
     if (file.is_object() && file.contains("messages")) {
       session.of_all = Conversation::from_messages(file["messages"]);
     } else if (file.is_object() && file.contains("conversations") && file["conversations"].is_object()) {
       for (const auto& [name, messages] : file["conversations"].items())
-        session.by_adapter.emplace(name, Conversation::from_messages(messages));
+        session.by_adapter.emplace(name, Conversation::from_messages(messages, "conversations." + name));
     } else {
-      throw_user_error("is no session: expected {{\"messages\": […]}}, or {{\"conversations\": {{\"ADAPTER\": […]}}}}");
+      throw RecordError("", fmt::format("is no session: expected {}; found {}", accepted, found_in(file)));
     }
     tools_of(session);
   } catch (const RecordError& error) {
-    throw_user_error("{}: {}: {}", path.string(), error.field(), error.what());
-  } catch (const std::runtime_error& error) {
-    const std::string text = error.what();
-    if (text.starts_with(path.string())) throw UserError(text);
-    throw_user_error("{}: {}", path.string(), text);
+    mistake.add(path.string(), is_one_line ? 1 : 0, error.field(), error.what());
+  } catch (const JsonError& error) {
+    const std::string_view before = std::string_view(text).substr(0, error.column() - std::min<size_t>(error.column(), 1));
+    const size_t column = before.size() - (before.rfind('\n') + 1) + 1;
+    mistake.add(path.string(), static_cast<int>(1 + std::ranges::count(before, '\n')),
+                error.column() > 0 ? fmt::format("column {}", column) : "",
+                fmt::format("{}; a session is one object of JSON: {}", error.reason(), accepted));
   }
+  mistake.throw_if_any();
   return session;
 }
 

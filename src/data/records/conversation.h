@@ -14,8 +14,8 @@ namespace cotune {
 class Conversation {
  public:
   explicit Conversation(const std::optional<std::string>& system = std::nullopt);
-  /// Throws UserError, without a file's name, where the messages are none: the field, what was found, what is accepted.
-  static Conversation from_messages(const nlohmann::ordered_json& messages);
+  /// field: what they are called in messages. Throws RecordError where the messages are none.
+  static Conversation from_messages(const nlohmann::ordered_json& messages, const std::string& field = "messages");
 
   const nlohmann::ordered_json& messages() const { return messages_; }
   bool awaits_answer() const { return !messages_.empty() && messages_.back()["role"] == "user"; }
@@ -48,7 +48,8 @@ struct SessionFile {
 /// Those of the record, as templates take them; null: none. Throws RecordError.
 nlohmann::ordered_json tools_of(const SessionFile& session);
 
-/// Throws UserError naming the file and the place in it.
+/// Throws UserError naming the file, the place in it, what was found and what is accepted; the line where the text is not JSON, or, as
+/// write_session leaves it, of one line.
 SessionFile read_session(const std::filesystem::path& path);
 /// At once and whole (write_file_atomically). Throws SystemError.
 void write_session(const std::filesystem::path& path, const SessionFile& session);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
 #include "data/tokenizer/unicode.h"
 
@@ -78,9 +77,12 @@ bool JsonlReader::next() {
   return false;
 }
 
+JsonError::JsonError(size_t column, const std::string& reason)
+    : std::runtime_error(column > 0 ? fmt::format("column {}: {}", column, reason) : reason), column_(column), reason_(reason) {}
+
 nlohmann::ordered_json parse_json_line(std::string_view line) {
   if (const size_t column = too_deep_at(line)) {
-    throw std::runtime_error(fmt::format("column {}: JSON nested deeper than {} levels", column, max_nesting));
+    throw JsonError(column, fmt::format("JSON nested deeper than {} levels", max_nesting));
   }
   try {
     return nlohmann::ordered_json::parse(line);
@@ -91,9 +93,9 @@ nlohmann::ordered_json parse_json_line(std::string_view line) {
     } else if (const size_t colon = reason.rfind(": "); colon != std::string_view::npos) {
       reason = reason.substr(colon + 2);
     }
-    throw std::runtime_error(fmt::format("column {}: not JSON: {}", error.byte, reason));
+    throw JsonError(error.byte, fmt::format("not JSON: {}", reason));
   } catch (const nlohmann::json::out_of_range& error) {
-    throw std::runtime_error("not JSON: a number is out of range");
+    throw JsonError(0, "not JSON: a number is out of range");
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <istream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,7 +29,19 @@ class JsonlReader : public RecordLines {
   size_t at_ = 0, end_ = 0;
 };
 
-/// Parses one line. Throws std::runtime_error with the column and the reason: not JSON, or nested deeper than 64 levels.
+/// What is wrong with a text that is to be JSON.
+class JsonError : public std::runtime_error {
+ public:
+  JsonError(size_t column, const std::string& reason);   ///< 0: of the whole
+  size_t column() const { return column_; }              ///< in bytes from the text's beginning, from 1
+  const std::string& reason() const { return reason_; }  ///< what() without the column
+
+ private:
+  size_t column_;
+  std::string reason_;
+};
+
+/// Parses one line. Throws JsonError: not JSON, or nested deeper than 64 levels.
 nlohmann::ordered_json parse_json_line(std::string_view line);
 
 }  // namespace cotune
