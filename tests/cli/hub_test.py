@@ -152,6 +152,12 @@ class Hub(ProgramTest):
         for command in (["generate", "--prompt", "x"], ["evaluate", "--exact-match", "--data", self.path / "text.jsonl"]):
             self.assertIn(wanted, self.cotune(*command, "--model", "org/tiny", expect=2).stderr)
 
+    def test_a_model_that_was_fetched_without_its_chat_template_is_told_how_to_get_it(self):
+        copy_model(self.path / "files", template=None)
+        self.publish("org/tiny", self.path / "files")
+        self.assertIn("has no chat template, which --chat needs; it is of the Hugging Face cache, which may hold a part only: `hf download org/tiny",
+                      self.cotune("generate", "--model", "org/tiny", "--chat", stdin_text="Hi\n", expect=2).stderr)
+
     def test_an_adapter_that_was_fetched_in_part_is_told_how_to_get_the_rest(self):
         copy_model(self.path / "files")
         adapter = self.trained(self.path / "files")

@@ -384,7 +384,7 @@ class Sweep(ProgramTest):
 
     def test_the_table_is_as_wide_as_the_terminal(self):
         jobs = self.sweep_file("grid: {adapter.target_modules: [[q_proj, k_proj, v_proj, o_proj], [gate_proj, up_proj, down_proj]], adapter.r: [2, 4]}", steps=2)
-        jobs.write_text(jobs.read_text().replace("name: sql", "name: structured-query-language-of-everybody"))
+        jobs.write_text(jobs.read_text().replace("name: sql", "name: structured-query-language-for-us"))
         widths = {}
         for columns in (80, 120, 200):
             program = TerminalProgram(self.command("train", jobs, "--overwrite", "--output-dir", self.path / "run"), columns=columns)
@@ -395,9 +395,9 @@ class Sweep(ProgramTest):
             widths[columns] = max(map(len, table))
             self.assertLessEqual(widths[columns], columns)
             self.assertEqual("[q_proj, k_proj, v_proj, o_proj]" in "\n".join(table), columns > 80)
-            results = re.findall(r"(?m)^(structured\S+) +finished", said)
-            self.assertEqual(len(results), 4)
-            self.assertEqual(any(name.startswith("structured-query-language-of-everybody-") for name in results), columns > 80, results)
+            results = re.findall(r"(?m)^(st\S*r[24]) +finished +2 ", said)
+            self.assertEqual(len(results), 4, said)
+            self.assertEqual(any(name.startswith("structured-query-language-for-us-") for name in results), columns > 80, results)
         self.assertLess(widths[80], widths[120])
 
     def test_the_best_answers_and_loads_in_peft(self):

@@ -6,6 +6,7 @@
 #include "base/sudden_end.h"
 #include "cli/inputs/run_setup.h"
 #include "data/example_builder.h"
+#include "jobs/hub_cache.h"
 #include "ops/memory.h"
 #include "train/adapter_folder.h"
 #include "train/process_memory.h"
@@ -79,7 +80,8 @@ void AdaptedModel::throw_not_finite(size_t index) const {
 }
 
 void AdaptedModel::need_template(const std::string& option) const {
-  if (text_.chat_template() == nullptr) throw_user_error("{}: has no chat template, which {} needs", files_.path.string(), option);
+  if (text_.chat_template() != nullptr) return;
+  throw_user_error("{}: has no chat template, which {} needs{}", files_.path.string(), option, hub_part_hint(files_.path));
 }
 
 }  // namespace cotune
