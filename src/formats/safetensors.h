@@ -57,8 +57,8 @@ class SafetensorsFile {
   SafetensorsContent content_;
 };
 
-/// The tensors of a model folder: `model.safetensors.index.json` with the files it names, or
-/// `model.safetensors`.
+/// The tensors of a model folder: `model.safetensors`, or, where there is none, `model.safetensors.index.json` with the
+/// files it names (the order of transformers).
 class SafetensorsFolder {
  public:
   struct Location {
@@ -66,8 +66,8 @@ class SafetensorsFolder {
     const TensorView* tensor = nullptr;
   };
 
-  /// Throws UserError when neither file is there, when the index is malformed or names a file outside the
-  /// folder, or when a tensor is not in the file that the index gives for it (all such tensors are named).
+  /// Throws UserError when neither file is there, when the index is malformed or names files outside the
+  /// folder, or when files that it names cannot be read or lack a tensor that it gives for them (all are named).
   explicit SafetensorsFolder(const std::filesystem::path& folder);
 
   /// Every tensor by name. With an index: exactly the tensors that it names.

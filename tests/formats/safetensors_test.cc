@@ -196,6 +196,34 @@ TEST(SafetensorsFolder, NamesEveryTensorThatIsNotWhereTheIndexSays) {
               AllOf(HasSubstr("one.safetensors: a: "), HasSubstr("one.safetensors: b: ")));
 }
 
+TEST(SafetensorsFolder, NamesEveryFileOfTheIndexThatCannotBeRead) {
+  const TemporaryFolder folder;
+  folder.write("one.safetensors", "short");
+  folder.write("three.safetensors", file_with("{}"));
+  folder.write("model.safetensors.index.json",
+               R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "three.safetensors", "d": "one.safetensors"}})");
+  const std::string message = user_error_of([&] { SafetensorsFolder{folder.path()}; });
+  EXPECT_THAT(message, AllOf(HasSubstr("one.safetensors"), HasSubstr("two.safetensors"), HasSubstr("three.safetensors: c: ")));
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;
+}
+
+TEST(SafetensorsFolder, TakesTheSingleFileWhereAnIndexIsBesideIt) {
+  const TemporaryFolder folder;
+  const std::vector<float> values = {1, 2};
+  folder.write("model.safetensors", safetensors_bytes(std::vector{NamedTensor{"a", view_of(values, DataType::f32, {2})}}));
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"b": "absent.safetensors"}})");
+  const SafetensorsFolder tensors(folder.path());
+  EXPECT_EQ(tensors.tensors().size(), 1u);
+  EXPECT_TRUE(tensors.tensors().contains("a"));
+}
+
+TEST(SafetensorsFolder, NamesEveryEntryOfTheIndexThatLeavesTheFolder) {
+  const TemporaryFolder folder;
+  folder.write("model.safetensors.index.json", R"({"weight_map": {"a": "../x", "b": 1, "c": "one.safetensors"}})");
+  EXPECT_THAT(user_error_of([&] { SafetensorsFolder{folder.path()}; }),
+              AllOf(HasSubstr("weight_map.a: "), HasSubstr("weight_map.b: "), ::testing::Not(HasSubstr("weight_map.c"))));
+}
+
 TEST(SafetensorsFolder, RefusesAnIndexThatLeavesTheFolder) {
   const TemporaryFolder folder;
   for (const char* name : {"../a.safetensors", "/etc/passwd", "..", ""}) {
