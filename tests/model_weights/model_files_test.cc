@@ -177,6 +177,33 @@ TEST(OpenModel, PassesOverATiedHeadAndOldRotaryTables) {
   EXPECT_EQ(model.refusal(), "");
 }
 
+TEST(OpenModel, RefusesATiedHeadWithValuesOfItsOwnWhichTransformersWouldNotTie) {
+  const CopiedModel model("gguf_qwen2");
+  model.rewrite_weights([](auto& tensors) {
+    TensorView head = tensors["model.embed_tokens.weight"];
+    static std::vector<std::byte> changed;
+    changed.assign(head.bytes.begin(), head.bytes.end());
+    changed.back() ^= std::byte{1};
+    head.bytes = changed;
+    tensors["lm_head.weight"] = head;
+  });
+  EXPECT_THAT(model.refusal(),
+              HasSubstr("model.safetensors: lm_head.weight: differs from model.embed_tokens.weight, which config.json ties it to"
+                        " (tie_word_embeddings: true); with false both are used, as transformers does with such a file"));
+  model.replace_in("config.json", "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false");
+  EXPECT_EQ(model.refusal(), "");
+}
+
+TEST(OpenModel, ComparesATiedHeadOfAnotherTypeByItsValues) {
+  const CopiedModel model("gguf_qwen2");
+  const at::Tensor wide = open_model(kData / "gguf_qwen2").load("model.embed_tokens.weight", at::kDouble);
+  const auto bytes = std::as_bytes(std::span(wide.const_data_ptr<double>(), static_cast<size_t>(wide.numel())));
+  model.rewrite_weights([&](auto& tensors) { tensors["lm_head.weight"] = {DataType::f64, wide.sizes().vec(), bytes}; });
+  EXPECT_EQ(model.refusal(), "");
+  model.rewrite_weights([&](auto& tensors) { tensors["lm_head.weight"] = {DataType::f64, {wide.size(1), wide.size(0)}, bytes}; });
+  EXPECT_THAT(model.refusal(), HasSubstr("lm_head.weight: differs from model.embed_tokens.weight"));
+}
+
 TEST(OpenModel, NamesFileAndTensorOfATruncatedShard) {
   const CopiedModel model("llama3");
   const fs::path shard = model.path() / "model-00002-of-00002.safetensors";

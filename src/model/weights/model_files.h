@@ -47,9 +47,9 @@ struct ModelFiles {
 };
 
 /// Opens a Hugging Face folder (config.json with model.safetensors or an index of several) or a GGUF file;
-/// maps the weights and reads none of them. Throws UserError: what is missing in the folder, mistakes in the
-/// configuration, and every tensor that is missing, unknown, of another shape or of a type that cannot be
-/// read, all at once.
+/// maps the weights and reads none of them, but for a head that is stored beside the embedding that it is tied to. Throws
+/// UserError: what is missing in the folder, mistakes in the configuration, every tensor that is missing, unknown, of another
+/// shape or of a type that cannot be read, and a tied head with values of its own, all at once.
 ModelFiles open_model(const std::filesystem::path& path);
 
 /// As much of a model as can be read.

@@ -1,6 +1,7 @@
 #include "model/weights/safetensors_weights.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <fmt/ranges.h>
 
@@ -17,6 +18,20 @@
 
 namespace cotune {
 namespace {
+
+/// The tensor in the mapping, which lives as long as it; a copy where the file's offsets leave it unaligned.
+at::Tensor view(const SafetensorsFolder::Location& location) {
+  const TensorView& tensor = *location.tensor;
+  const at::TensorOptions options(scalar_type_of(tensor.dtype));
+  if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) % element_bytes(tensor.dtype) != 0) {
+    const at::Tensor copy = at::empty(tensor.shape, options);
+    std::memcpy(copy.mutable_data_ptr(), tensor.bytes.data(), tensor.bytes.size());
+    return copy;
+  }
+  void* data = const_cast<std::byte*>(tensor.bytes.data());
+  return at::from_blob(
+      data, tensor.shape, [file = location.file](void*) mutable { file.reset(); }, options);
+}
 
 class SafetensorsWeights final : public WeightSource {
  public:
@@ -51,26 +66,30 @@ class SafetensorsWeights final : public WeightSource {
     return found->second;
   }
 
-  /// The tensor in the mapping, which lives as long as it; a copy where the file's offsets leave it
-  /// unaligned.
-  static at::Tensor view(const SafetensorsFolder::Location& location) {
-    const TensorView& tensor = *location.tensor;
-    const at::TensorOptions options(scalar_type_of(tensor.dtype));
-    if (reinterpret_cast<uintptr_t>(tensor.bytes.data()) % element_bytes(tensor.dtype) != 0) {
-      const at::Tensor copy = at::empty(tensor.shape, options);
-      std::memcpy(copy.mutable_data_ptr(), tensor.bytes.data(), tensor.bytes.size());
-      return copy;
-    }
-    void* data = const_cast<std::byte*>(tensor.bytes.data());
-    return at::from_blob(
-        data, tensor.shape, [file = location.file](void*) mutable { file.reset(); }, options);
-  }
-
   SafetensorsFolder folder_;
 };
 
 bool is_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tied_embeddings && name == "lm_head.weight");
+}
+
+bool have_equal_values(const SafetensorsFolder::Location& a, const SafetensorsFolder::Location& b) {
+  if (a.tensor->shape != b.tensor->shape) return false;
+  const at::Tensor left = view(a), right = view(b);
+  if (!is_weight_type(left.scalar_type()) || !is_weight_type(right.scalar_type())) return false;
+  const at::ScalarType dtype = at::promote_types(left.scalar_type(), right.scalar_type());
+  return at::equal(left.to(dtype), right.to(dtype));
+}
+
+/// transformers ties a stored head only where it equals the embedding, and else computes with both.
+void check_tied_head(const SafetensorsFolder& tensors, const ModelConfig& config, Diagnostics& mistakes) {
+  const auto head = tensors.tensors().find("lm_head.weight"), embedding = tensors.tensors().find("model.embed_tokens.weight");
+  if (!config.tied_embeddings || head == tensors.tensors().end() || embedding == tensors.tensors().end()) return;
+  if (have_equal_values(head->second, embedding->second)) return;
+  mistakes.add(head->second.file->path().string(), 0, head->first,
+               fmt::format("differs from {}, which config.json ties it to (tie_word_embeddings: true); with false both are used, as "
+                           "transformers does with such a file",
+                           embedding->first));
 }
 
 void check(const std::filesystem::path& folder, const SafetensorsFolder& tensors, const ModelConfig& config) {
@@ -102,6 +121,7 @@ void check(const std::filesystem::path& folder, const SafetensorsFolder& tensors
                    fmt::format("not a tensor of this {} model", config.family));
     }
   }
+  check_tied_head(tensors, config, mistakes);
   mistakes.throw_if_any();
 }
 
