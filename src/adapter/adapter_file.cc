@@ -9,8 +9,11 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
+#include "adapter/adapter_config_fields.h"
+#include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
@@ -25,6 +28,8 @@ namespace cotune {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* pickled_model_file = "adapter_model.bin";
 
 const char* peft_type(AdapterMethod method) {
   switch (method) {
@@ -83,6 +88,15 @@ void assign(at::Tensor& target, const TensorView& view, bool transposed, const s
   target.copy_(oriented);
 }
 
+/// Says how to make the file that is read of one that PEFT wrote long ago.
+void refuse_pickled(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / adapter_model_file) || !std::filesystem::exists(folder / pickled_model_file)) return;
+  throw_user_error(
+      "{}: holds {} but no {}: pickled Python is not read. PEFT makes the one of the other: "
+      "`PeftModel.from_pretrained(MODEL, '{}').save_pretrained('{}', safe_serialization=True)`, MODEL being the loaded base model",
+      folder.string(), pickled_model_file, adapter_model_file, folder.string(), folder.string());
+}
+
 /// Modules of the adapter as PEFT's config says them: names, and patterns for what differs from the common value.
 void add_lora_config(Json& config, const Adapter& adapter) {
   const AdapterSpec& spec = adapter.setup().spec;
@@ -128,91 +142,76 @@ Json adapted_layers(const Adapter& adapter, bool full_names) {
   return Json(std::vector<int64_t>(layers.begin(), layers.end()));
 }
 
-template <typename T>
-T field_or(const Json& config, const char* name, T fallback) {
-  const auto found = config.find(name);
-  return found == config.end() || found->is_null() ? fallback : found->get<T>();
+void read_lora_spec(AdapterConfigFields& config, AdapterSpec& spec) {
+  const auto any = [](double) { return true; };
+  spec.r = config.whole("r", 1, 512);
+  spec.alpha = config.number("lora_alpha", "a number", any);
+  spec.dropout = config.number(
+      "lora_dropout", "a number from 0 to below 1", [](double share) { return share >= 0 && share < 1; }, 0.0);
+  spec.use_rslora = config.flag("use_rslora", false);
+  spec.rank_pattern = config.wholes_by_module("rank_pattern", 1, 512);
+  spec.alpha_pattern = config.numbers_by_module("alpha_pattern");
 }
 
-template <typename T>
-ModulePattern<T> pattern_of(const Json& config, const char* name) {
-  ModulePattern<T> pattern;
-  const auto found = config.find(name);
-  if (found == config.end() || found->is_null()) return pattern;
-  for (const auto& [key, value] : found->items()) pattern.emplace_back(key, value.template get<T>());
-  return pattern;
-}
-
-void check_rank(int64_t rank, const std::string& place) {
-  if (rank < 1 || rank > 512) throw_user_error("{}: must be between 1 and 512, got {}", place, rank);
-}
-
-void check_finite(double value, const std::string& place) {
-  if (!std::isfinite(value)) throw_user_error("{}: must be a finite number", place);
-}
-
-void read_lora_spec(const Json& config, AdapterSpec& spec, const std::string& file) {
-  spec.r = config.at("r").get<int64_t>();
-  spec.alpha = config.at("lora_alpha").get<double>();
-  spec.dropout = field_or(config, "lora_dropout", 0.0);
-  spec.use_rslora = field_or(config, "use_rslora", false);
-  spec.rank_pattern = pattern_of<int64_t>(config, "rank_pattern");
-  spec.alpha_pattern = pattern_of<double>(config, "alpha_pattern");
-  check_rank(spec.r, file + ": r");
-  check_finite(spec.alpha, file + ": lora_alpha");
-  if (!(spec.dropout >= 0 && spec.dropout < 1)) {
-    throw_user_error("{}: lora_dropout: must be in [0, 1), got {}", file, spec.dropout);
-  }
-  for (const auto& [key, rank] : spec.rank_pattern) check_rank(rank, file + ": rank_pattern: " + key);
-  for (const auto& [key, alpha] : spec.alpha_pattern) check_finite(alpha, file + ": alpha_pattern: " + key);
-}
-
-void read_bottleneck_spec(const Json& config, AdapterSpec& spec, const std::string& file) {
-  spec.bottleneck_size = config.at("bottleneck_size").get<int64_t>();
-  if (spec.bottleneck_size < 1 || spec.bottleneck_size > 4096) {
-    throw_user_error("{}: bottleneck_size: must be between 1 and 4096, got {}", file, spec.bottleneck_size);
-  }
-  const auto activation = config.at("activation").get<std::string>();
+void read_bottleneck_spec(AdapterConfigFields& config, AdapterSpec& spec) {
+  spec.bottleneck_size = config.whole("bottleneck_size", 1, 4096);
   for (const Activation candidate : {Activation::relu, Activation::gelu, Activation::silu, Activation::tanh}) {
-    if (activation != activation_name(candidate)) continue;
+    const AdapterConfigFields::Json* activation = config.find("activation");
+    if (activation == nullptr || *activation != activation_name(candidate)) continue;
     spec.activation = candidate;
     return;
   }
-  throw_user_error("{}: activation: must be relu, gelu, silu or tanh, got `{}`", file, activation);
+  config.refuse("activation", "relu, gelu, silu or tanh", config.find("activation"));
 }
 
-void read_diff_pruning_spec(const Json& config, AdapterSpec& spec, const std::string& file) {
-  spec.density = config.at("density").get<double>();
-  if (!(spec.density > 0 && spec.density <= 1)) {
-    throw_user_error("{}: density: must be above 0 and at most 1, got {}", file, spec.density);
-  }
+void read_diff_pruning_spec(AdapterConfigFields& config, AdapterSpec& spec) {
+  spec.density = config.number("density", "a number above 0 and at most 1", [](double share) { return share > 0 && share <= 1; });
 }
 
-void refuse_unsupported(const Json& config, const std::string& file) {
-  if (field_or(config, "use_dora", false)) throw_user_error("{}: use_dora: is not supported, only plain LoRA is", file);
-  const auto bias = field_or<std::string>(config, "bias", "none");
-  if (bias != "none") throw_user_error("{}: bias: `{}` is not supported, only `none` is", file, bias);
-  const auto modules = config.find("modules_to_save");
-  if (modules != config.end() && !modules->is_null() && !modules->empty()) {
-    throw_user_error("{}: modules_to_save: is not supported: cotune trains adapters only", file);
+void refuse_unsupported(AdapterConfigFields& config) {
+  if (config.flag("use_dora", false)) config.add("use_dora", "is not supported, only plain LoRA is");
+  if (const std::string bias = config.text("bias", "none"); bias != "none") {
+    config.add("bias", fmt::format("`{}` is not supported, only `none` is", bias));
   }
-  const auto tokens = config.find("alora_invocation_tokens");
-  if (tokens != config.end() && !tokens->is_null()) {
-    throw_user_error("{}: alora_invocation_tokens: is not supported: an adapter of cotune's acts on every token", file);
+  if (const auto* modules = config.find("modules_to_save"); modules != nullptr && !modules->empty()) {
+    config.add("modules_to_save", "is not supported: cotune trains adapters only");
+  }
+  if (config.has("alora_invocation_tokens")) {
+    config.add("alora_invocation_tokens", "is not supported: an adapter of cotune's acts on every token");
   }
   // By their names: others (pissa, olora, corda, loftq) have PEFT change the base model's weights where the adapter is loaded.
   constexpr std::array<std::string_view, 3> leave_the_base{"gaussian", "orthogonal", "eva"};
-  const auto initial = config.find("init_lora_weights");
-  if (initial != config.end() && initial->is_string() &&
+  const auto* initial = config.find("init_lora_weights");
+  if (initial != nullptr && initial->is_string() &&
       std::ranges::find(leave_the_base, initial->get<std::string>()) == leave_the_base.end()) {
-    throw_user_error("{}: init_lora_weights: `{}` changes the base model's weights, which cotune leaves as they are; PEFT saves such an adapter "
-                     "as plain LoRA by save_pretrained(…, path_initial_model_for_weight_conversion=…)", file, initial->get<std::string>());
+    config.add(
+        "init_lora_weights",
+        fmt::format("`{}` changes the base model's weights, which cotune leaves as they are; PEFT saves such an adapter as plain LoRA by "
+                    "save_pretrained(…, path_initial_model_for_weight_conversion=…)",
+                    initial->get<std::string>()));
   }
 }
 
-/// One name, a pattern, or a list of names.
-std::vector<std::string> names_in(const Json& value) {
-  return value.is_string() ? std::vector<std::string>{value.get<std::string>()} : value.get<std::vector<std::string>>();
+/// The method that `peft_type` names; nothing, with the mistake told, for another.
+std::optional<AdapterMethod> method_of(AdapterConfigFields& config) {
+  std::vector<std::string_view> types;
+  const std::string type = config.text("peft_type", "");
+  for (size_t i = 0; i < enum_names<AdapterMethod>.size(); ++i) {
+    types.push_back(peft_type(static_cast<AdapterMethod>(i)));
+    if (type == types.back()) return static_cast<AdapterMethod>(i);
+  }
+  config.refuse("peft_type", fmt::format("{} or {}", fmt::join(types.begin(), types.end() - 1, ", "), types.back()),
+                config.find("peft_type"));
+  return std::nullopt;
+}
+
+/// Where a job's settings stand in the file, for messages.
+std::map<std::string, OptionPlace> places_in(const std::string& file) {
+  std::map<std::string, OptionPlace> places;
+  for (const char* name : {"target_modules", "exclude_modules", "layers_to_transform", "rank_pattern", "alpha_pattern"}) {
+    places[fmt::format("adapter.{}", name)] = {file, 0, name};
+  }
+  return places;
 }
 
 }  // namespace
@@ -263,6 +262,7 @@ std::string optimizer_state_bytes(const Adapter& adapter) {
 }
 
 void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {
+  refuse_pickled(folder);
   const MemoryScope scope(MemoryKind::adapters);
   const SafetensorsFile file(folder / adapter_model_file);
   const std::string path = file.path().string();
@@ -311,51 +311,38 @@ void load_optimizer_state(Adapter& adapter, const std::filesystem::path& path) {
 }
 
 AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const ModelConfig& model) {
-  const std::filesystem::path path = folder / adapter_config_file;
-  const std::string name = path.string();
+  const std::string file = (folder / adapter_config_file).string();
+  Json document;
   try {
-    const Json config = Json::parse(read_file(path));
-    JobSpec job;
-    job.name = folder.filename().string();
-    job.file = name;
-    AdapterSpec& spec = job.adapter;
-    const auto type = config.at("peft_type").get<std::string>();
-    bool known = false;
-    std::vector<std::string_view> types;
-    for (size_t i = 0; i < enum_names<AdapterMethod>.size(); ++i) {
-      types.push_back(peft_type(static_cast<AdapterMethod>(i)));
-      if (type != types.back()) continue;
-      spec.method = static_cast<AdapterMethod>(i);
-      known = true;
-    }
-    if (!known) {
-      throw_user_error("{}: peft_type: `{}` is not supported; {} and {} are", name, type,
-                       fmt::join(types.begin(), types.end() - 1, ", "), types.back());
-    }
-    spec.target_modules = names_in(config.at("target_modules"));
-    if (const auto excluded = config.find("exclude_modules"); excluded != config.end() && !excluded->is_null()) {
-      spec.exclude_modules = names_in(*excluded);
-    }
-    const auto layers = config.find("layers_to_transform");
-    if (layers != config.end() && !layers->is_null()) {
-      spec.layers_to_transform = layers->is_number() ? std::vector<int64_t>{layers->get<int64_t>()}
-                                                     : layers->get<std::vector<int64_t>>();
-    }
+    document = Json::parse(read_file(file));
+  } catch (const Json::exception& error) {
+    throw_user_error("{}: is not an adapter configuration: {}", file, error.what());
+  }
+  if (!document.is_object()) throw_user_error("{}: is not an adapter configuration: must be a JSON object", file);
+  Diagnostics mistakes;
+  AdapterConfigFields config(document, file, mistakes);
+  JobSpec job;
+  job.places = places_in(file);
+  AdapterSpec& spec = job.adapter;
+  if (const std::optional<AdapterMethod> method = method_of(config)) {
+    spec.method = *method;
+    spec.target_modules = config.names("target_modules");
+    spec.exclude_modules = config.names("exclude_modules", std::vector<std::string>{});
+    spec.layers_to_transform = config.layers("layers_to_transform");
     switch (spec.method) {
       case AdapterMethod::lora:
-        refuse_unsupported(config, name);
-        read_lora_spec(config, spec, name);
+        refuse_unsupported(config);
+        read_lora_spec(config, spec);
         break;
-      case AdapterMethod::bottleneck: read_bottleneck_spec(config, spec, name); break;
-      case AdapterMethod::diff_pruning: read_diff_pruning_spec(config, spec, name); break;
+      case AdapterMethod::bottleneck: read_bottleneck_spec(config, spec); break;
+      case AdapterMethod::diff_pruning: read_diff_pruning_spec(config, spec); break;
     }
-    AdapterSetup setup;
-    setup.spec = spec;
-    setup.modules = resolve_target_modules(job, model.layer_count);
-    return setup;
-  } catch (const Json::exception& error) {
-    throw_user_error("{}: is not an adapter configuration: {}", name, error.what());
   }
+  mistakes.throw_if_any();
+  AdapterSetup setup;
+  setup.spec = spec;
+  setup.modules = resolve_target_modules(job, model.layer_count);
+  return setup;
 }
 
 }  // namespace cotune

@@ -23,14 +23,15 @@ std::string adapter_model_bytes(const Adapter& adapter);
 std::string optimizer_state_bytes(const Adapter& adapter);
 
 /// Assigns values (and the structure that a method needs first) from a folder with the two files, and refreshes.
-/// Throws UserError naming file and tensor: missing, unknown or wrongly shaped tensors, another method.
+/// Throws UserError naming file and tensor: missing, unknown or wrongly shaped tensors, another method; and how to convert a folder that
+/// holds adapter_model.bin alone.
 void load_adapter(Adapter& adapter, const std::filesystem::path& folder);
 /// Assigns the moments from a file that optimizer_state_bytes made.
 void load_optimizer_state(Adapter& adapter, const std::filesystem::path& file);
 
 /// What an existing adapter folder says of itself: the spec and modules to make an Adapter for generation, or to start a
-/// job from. Throws UserError for what cannot be read, for PEFT methods and options that are not supported (DoRA, bias,
-/// modules_to_save), and for modules that the model does not have.
+/// job from. Throws UserError with every mistake, file and field named: what cannot be read, PEFT methods and options that are not
+/// supported (DoRA, bias, modules_to_save), and modules that the model does not have.
 AdapterSetup read_adapter_setup(const std::filesystem::path& folder, const ModelConfig& config);
 
 }  // namespace cotune

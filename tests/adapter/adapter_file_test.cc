@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -281,22 +282,24 @@ const Json absent = Json(nlohmann::json::value_t::discarded);
 TEST(HostileAdapter, ConfigurationsAreRefusedWithFileAndField) {
   const Spoiled lora(lora_spec()), bottleneck(bottleneck_spec()), diff(diff_spec());
   const auto says = [](const std::string& part) { return AllOf(HasSubstr("adapter_config.json"), HasSubstr(part)); };
-  EXPECT_THAT(lora.after("peft_type", "IA3"), says("`IA3` is not supported; LORA"));
-  EXPECT_THAT(lora.after("peft_type", absent), says("peft_type"));
-  EXPECT_THAT(lora.after("peft_type", 7), says("is not an adapter configuration"));
+  EXPECT_THAT(lora.after("peft_type", "IA3"), says("peft_type: must be LORA, COTUNE_BOTTLENECK or COTUNE_DIFF_PRUNING, got \"IA3\""));
+  EXPECT_THAT(lora.after("peft_type", absent), says("peft_type: must be LORA, COTUNE_BOTTLENECK or COTUNE_DIFF_PRUNING, got nothing"));
+  EXPECT_THAT(lora.after("peft_type", 7), says("peft_type: must be a text, got 7"));
   EXPECT_THAT(lora.after("use_dora", true), says("use_dora"));
   EXPECT_THAT(lora.after("bias", "all"), says("bias: `all`"));
   EXPECT_THAT(lora.after("modules_to_save", {"lm_head"}), says("modules_to_save"));
-  EXPECT_THAT(lora.after("r", 0), says("r: must be between 1 and 512, got 0"));
-  EXPECT_THAT(lora.after("r", 1'000'000'000), says("must be between 1 and 512"));
-  EXPECT_THAT(lora.after("r", "eight"), says("is not an adapter configuration"));
-  EXPECT_THAT(lora.after("rank_pattern", {{"q_proj", -3}}), says("rank_pattern: q_proj: must be between 1 and 512, got -3"));
-  EXPECT_THAT(lora.after("lora_dropout", 1.0), says("lora_dropout: must be in [0, 1), got 1"));
-  EXPECT_THAT(lora.after("target_modules", {"c_attn"}), HasSubstr("c_attn"));
-  EXPECT_THAT(lora.after("layers_to_transform", {99}), HasSubstr("99"));
+  EXPECT_THAT(lora.after("r", 0), says("r: must be a whole number from 1 to 512, got 0"));
+  EXPECT_THAT(lora.after("r", 1'000'000'000), says("must be a whole number from 1 to 512, got 1000000000"));
+  EXPECT_THAT(lora.after("r", "eight"), says("r: must be a whole number from 1 to 512, got \"eight\""));
+  EXPECT_THAT(lora.after("rank_pattern", {{"q_proj", -3}}), says("rank_pattern.q_proj: must be a whole number from 1 to 512, got -3"));
+  EXPECT_THAT(lora.after("lora_dropout", 1.0), says("lora_dropout: must be a number from 0 to below 1, got 1"));
+  EXPECT_THAT(lora.after("target_modules", {"c_attn"}),
+              says(": target_modules: `c_attn` matches no module of this model; accepted: q_proj, "));
+  EXPECT_THAT(lora.after("layers_to_transform", {99}),
+              says(": layers_to_transform: must be layers from 0 to 2 of this model, which has 3 layers; got 99"));
   EXPECT_THAT(bottleneck.after("bottleneck_size", 0), says("bottleneck_size: must be"));
-  EXPECT_THAT(bottleneck.after("activation", "softplus"), says("must be relu, gelu, silu or tanh, got `softplus`"));
-  EXPECT_THAT(diff.after("density", 0), says("density: must be above 0 and at most 1, got 0"));
+  EXPECT_THAT(bottleneck.after("activation", "softplus"), says("must be relu, gelu, silu or tanh, got \"softplus\""));
+  EXPECT_THAT(diff.after("density", 0), says("density: must be a number above 0 and at most 1, got 0"));
   EXPECT_THAT(diff.after("density", absent), says("density"));
   const TemporaryFolder folder;
   EXPECT_THAT(user_error_of([&] { read_adapter_setup(folder.path(), model()); }), HasSubstr("adapter_config.json"));
@@ -304,6 +307,42 @@ TEST(HostileAdapter, ConfigurationsAreRefusedWithFileAndField) {
   EXPECT_THAT(user_error_of([&] { read_adapter_setup(folder.path(), model()); }), says("is not an adapter configuration"));
   folder.write(adapter_config_file, "[]");
   EXPECT_THAT(user_error_of([&] { read_adapter_setup(folder.path(), model()); }), says("is not an adapter configuration"));
+}
+
+TEST(HostileAdapter, ConfigurationsNameTheFormOfPatternsAndLists) {
+  const Spoiled lora(lora_spec());
+  const auto says = [](const std::string& part) { return HasSubstr("adapter_config.json: " + part); };
+  EXPECT_THAT(lora.after("rank_pattern", Json::array({"q_proj", 4})),
+              says("rank_pattern: must be an object that gives regular expressions on modules' names, each, a whole number from 1 to 512, "
+                   "got a list"));
+  EXPECT_THAT(lora.after("alpha_pattern", "q_proj"),
+              says("alpha_pattern: must be an object that gives regular expressions on modules' names, each, a number, got \"q_proj\""));
+  EXPECT_THAT(lora.after("alpha_pattern", {{"q_proj", "two"}}), says("alpha_pattern.q_proj: must be a number, got \"two\""));
+  EXPECT_THAT(lora.after("rank_pattern", {{"o_proj", 4}}), says("rank_pattern: `o_proj` matches none of the job's target modules"));
+  EXPECT_THAT(lora.after("target_modules", {{"q_proj", 4}}),
+              says("target_modules: must be a list of module names, or one name or regular expression, got an object"));
+  EXPECT_THAT(lora.after("layers_to_transform", "all"),
+              says("layers_to_transform: must be the number of a layer, counted from 0, or a list of such"));
+}
+
+TEST(HostileAdapter, ConfigurationsAreRefusedWithAllTheirMistakes) {
+  TemporaryFolder folder;
+  folder.write(adapter_config_file,
+               R"({"peft_type": "LORA", "target_modules": 3, "bias": "all", "lora_alpha": null, "rank_pattern": [4]})");
+  const std::string message = user_error_of([&] { read_adapter_setup(folder.path(), model()); });
+  for (const char* field : {"target_modules", "bias", "r", "lora_alpha", "rank_pattern"}) {
+    EXPECT_THAT(message, HasSubstr(fmt::format("adapter_config.json: {}: ", field)));
+  }
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 4) << message;
+}
+
+TEST(HostileAdapter, PickledTensorsAreRefusedWithTheWayOut) {
+  const Spoiled lora(lora_spec());
+  std::filesystem::rename(lora.path() / adapter_model_file, lora.path() / "adapter_model.bin");
+  const auto adapter = make_adapter(model(), setup_of(lora_spec()));
+  EXPECT_THAT(user_error_of([&] { load_adapter(*adapter, lora.path()); }),
+              AllOf(HasSubstr(lora.path().string() + ": holds adapter_model.bin but no adapter_model.safetensors"),
+                    HasSubstr("save_pretrained('" + lora.path().string() + "', safe_serialization=True)")));
 }
 
 TEST(HostileAdapter, TensorsAreRefusedWithFileAndName) {
