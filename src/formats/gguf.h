@@ -59,20 +59,23 @@ struct GgufContent {
 /// size, whatever the counts in it say.
 GgufContent parse_gguf(std::span<const std::byte> bytes, const std::string& file_name);
 
-/// One mapped GGUF file. Views stay valid while the object lives.
+/// One mapped GGUF file, or the parts that llama-gguf-split cut one into (`split.count` of them, NAME-00001-of-00003.gguf and so on in one
+/// folder), opened by the first. Views stay valid while the object lives.
 class GgufFile {
  public:
-  /// Throws UserError as parse_gguf and MappedFile do.
+  /// Throws UserError as parse_gguf and MappedFile do, and with every part that is missing, of another file or broken, for another part
+  /// than the first, and for parts that do not hold as many tensors as the first says.
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return file_.path(); }
   uint32_t version() const { return content_.version; }
   uint64_t alignment() const { return content_.alignment; }
+  /// Of parts: without what says that they are.
   const std::vector<GgufStoredPair>& pairs() const { return content_.pairs; }
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return content_.metadata; }
   const std::map<std::string, GgufTensor, std::less<>>& tensors() const { return content_.tensors; }
   /// MappedFile::drop_pages.
-  void drop_pages() const { file_.drop_pages(); }
+  void drop_pages() const;
   /// nullptr when there is no such tensor.
   const GgufTensor* find(std::string_view name) const;
 
@@ -84,13 +87,16 @@ class GgufFile {
   std::optional<std::string> text(std::string_view key) const;
   std::optional<std::vector<std::string>> texts(std::string_view key) const;
   std::optional<std::vector<int64_t>> integers(std::string_view key) const;
+  std::optional<std::vector<double>> numbers(std::string_view key) const;  ///< of floating point
 
  private:
   const GgufValue* value(std::string_view key) const;
   [[noreturn]] void throw_wrong_type(std::string_view key, std::string_view wanted) const;
+  void add_other_parts();
 
   MappedFile file_;
   GgufContent content_;
+  std::vector<MappedFile> other_parts_;
 };
 
 }  // namespace cotune

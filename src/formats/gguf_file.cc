@@ -1,10 +1,81 @@
+#include <algorithm>
+
+#include "base/diagnostics.h"
 #include "base/error.h"
 #include "formats/gguf.h"
 
 namespace cotune {
 
-GgufFile::GgufFile(const std::filesystem::path& path)
-    : file_(path), content_(parse_gguf(file_.bytes(), path.string())) {}
+namespace {
+
+constexpr const char *part_count_key = "split.count", *part_number_key = "split.no", *tensor_count_key = "split.tensors.count";
+constexpr const char* way_out = "`llama-gguf-split --merge FIRST_PART OUTPUT` makes one file of the parts";
+
+std::string part_ending(int64_t number, int64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", number + 1, count);
+}
+
+int64_t whole_number(const GgufContent& content, const char* key) {
+  const auto found = content.metadata.find(key);
+  const auto* number = found == content.metadata.end() ? nullptr : std::get_if<int64_t>(&found->second);
+  return number == nullptr ? -1 : *number;
+}
+
+}  // namespace
+
+GgufFile::GgufFile(const std::filesystem::path& path) : file_(path), content_(parse_gguf(file_.bytes(), path.string())) {
+  if (integer(part_count_key).value_or(0) > 1) add_other_parts();
+}
+
+void GgufFile::add_other_parts() {
+  const int64_t count = *integer(part_count_key), number = integer(part_number_key).value_or(-1);
+  const std::string file = path().string(), name = path().filename().string(), ending = part_ending(number, count);
+  constexpr int64_t most_parts = 10'000;
+  if (count > most_parts || number < 0 || number >= count) {
+    throw_user_error("{}: {}: found part {} (counted from 0) of {}; accepted: at most {} parts", file, part_number_key, number, count,
+                     most_parts);
+  }
+  if (!name.ends_with(ending)) {
+    throw_user_error("{}: {}: is part {} of {}, and its name must end in {} for the others to be found; {}", file, part_count_key,
+                     number + 1, count, ending, way_out);
+  }
+  const std::string stem = name.substr(0, name.size() - ending.size());
+  if (number > 0) {
+    throw_user_error("{}: {}: is part {} of {}; give the first, {}", file, part_number_key, number + 1, count,
+                     stem + part_ending(0, count));
+  }
+  Diagnostics mistakes;
+  for (int64_t i = 1; i < count; ++i) {
+    const std::filesystem::path part = path().parent_path() / (stem + part_ending(i, count));
+    try {
+      const MappedFile& opened = other_parts_.emplace_back(part);
+      const GgufContent content = parse_gguf(opened.bytes(), part.string());
+      if (whole_number(content, part_count_key) != count || whole_number(content, part_number_key) != i) {
+        mistakes.add(part.string(), 0, part_number_key, fmt::format("is not part {} of {}", i + 1, count));
+      }
+      for (const auto& [tensor, view] : content.tensors) {
+        if (!content_.tensors.emplace(tensor, view).second) mistakes.add(part.string(), 0, tensor, "is in an earlier part too");
+      }
+    } catch (const UserError& error) {
+      mistakes.add(error);
+    }
+  }
+  const int64_t tensors = integer(tensor_count_key).value_or(-1);
+  if (mistakes.empty() && tensors >= 0 && tensors != static_cast<int64_t>(content_.tensors.size())) {
+    mistakes.add(file, 0, tensor_count_key, fmt::format("found {}; the parts hold {}", tensors, content_.tensors.size()));
+  }
+  if (!mistakes.empty()) {
+    mistakes.add(file, 0, part_count_key, fmt::format("is the first of {} parts, which must all be in its folder; {}", count, way_out));
+  }
+  mistakes.throw_if_any();
+  std::erase_if(content_.pairs, [](const GgufStoredPair& pair) { return pair.key.starts_with("split."); });
+  std::erase_if(content_.metadata, [](const auto& pair) { return pair.first.starts_with("split."); });
+}
+
+void GgufFile::drop_pages() const {
+  file_.drop_pages();
+  for (const MappedFile& part : other_parts_) part.drop_pages();
+}
 
 const GgufTensor* GgufFile::find(std::string_view name) const {
   const auto found = content_.tensors.find(name);
@@ -70,6 +141,13 @@ std::optional<std::vector<int64_t>> GgufFile::integers(std::string_view key) con
   if (found == nullptr) return std::nullopt;
   if (const auto* integers = std::get_if<std::vector<int64_t>>(found)) return *integers;
   throw_wrong_type(key, "an array of integers of at most 63 bits");
+}
+
+std::optional<std::vector<double>> GgufFile::numbers(std::string_view key) const {
+  const GgufValue* found = value(key);
+  if (found == nullptr) return std::nullopt;
+  if (const auto* numbers = std::get_if<std::vector<double>>(found)) return *numbers;
+  throw_wrong_type(key, "an array of floating-point numbers");
 }
 
 }  // namespace cotune

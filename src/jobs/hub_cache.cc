@@ -96,13 +96,25 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-/// Relative to the snapshot, sorted; empty where there are other weights too.
+/// Whether the file is another part than the first of those that llama-gguf-split makes: NAME-00002-of-00003.gguf.
+bool is_later_part(std::string_view file) {
+  constexpr std::string_view form = "-#####-of-#####.gguf", first = "-00001-of-";
+  if (file.size() < form.size()) return false;
+  file = file.substr(file.size() - form.size());
+  const bool is_part =
+      std::ranges::equal(file, form, [](unsigned char c, char wanted) { return wanted == '#' ? std::isdigit(c) != 0 : c == wanted; });
+  return is_part && !file.starts_with(first);
+}
+
+/// Relative to the snapshot, sorted, of parts the first; empty where there are other weights too.
 std::vector<std::string> files_of_gguf_repository(const fs::path& snapshot) {
   std::vector<std::string> files;
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(snapshot, fs::directory_options::skip_permission_denied)) {
     if (!entry.is_regular_file()) continue;
     if (entry.path().extension() == ".safetensors") return {};
-    if (entry.path().extension() == gguf_ending) files.push_back(entry.path().lexically_relative(snapshot).string());
+    if (entry.path().extension() == gguf_ending && !is_later_part(entry.path().filename().string())) {
+      files.push_back(entry.path().lexically_relative(snapshot).string());
+    }
   }
   std::sort(files.begin(), files.end());
   return files;

@@ -183,8 +183,71 @@ TEST(GgufFile, NamesKeyAndTypesWhenMetadataHaveAnotherType) {
   EXPECT_THAT(user_error_of([&] { file.number("name"); }), HasSubstr("a number"));
   EXPECT_THAT(user_error_of([&] { file.texts("name"); }), HasSubstr("array of strings"));
   EXPECT_THAT(user_error_of([&] { file.integers("name"); }), HasSubstr("array of integers"));
+  EXPECT_THAT(user_error_of([&] { file.numbers("count"); }), HasSubstr("array of floating-point numbers"));
   EXPECT_THAT(user_error_of([&] { file.boolean("count"); }), HasSubstr("a bool"));
   EXPECT_THAT(user_error_of([&] { file.text("count"); }), HasSubstr("a string"));
+}
+
+/// Three parts as llama-gguf-split makes them: all else that the metadata say is in the first.
+class GgufParts : public ::testing::Test {
+ protected:
+  static GgufBuilder part(uint16_t number, uint16_t count = 3, const char* tensor = nullptr) {
+    GgufBuilder builder;
+    if (number == 0) builder.string("name", "x");
+    builder.pair("split.no", 2, raw(number)).pair("split.count", 2, raw(count)).pair("split.tensors.count", 5, raw<int32_t>(2));
+    if (tensor != nullptr) builder.tensor(tensor, {32}, 0, 0);
+    return builder;
+  }
+  std::filesystem::path write(const std::string& name, const GgufBuilder& builder, char fill = '\0') const {
+    return folder.write(name, builder.bytes(builder.tensor_count > 0 ? std::string(128, fill) : ""));
+  }
+  std::filesystem::path write_all() const {
+    write("m-00002-of-00003.gguf", part(1, 3, "a"), 'a');
+    write("m-00003-of-00003.gguf", part(2, 3, "b"), 'b');
+    return write("m-00001-of-00003.gguf", part(0));
+  }
+  static std::string refusal(const std::filesystem::path& path) {
+    return user_error_of([&] { GgufFile{path}; });
+  }
+  const TemporaryFolder folder;
+};
+
+TEST_F(GgufParts, AreOneFileByTheFirst) {
+  const GgufFile file(write_all());
+  ASSERT_EQ(file.tensors().size(), 2u);
+  EXPECT_EQ(file.find("a")->bytes.front(), std::byte{'a'});
+  EXPECT_EQ(file.find("b")->bytes.back(), std::byte{'b'});
+  EXPECT_EQ(file.text("name"), "x");
+  ASSERT_EQ(file.pairs().size(), 1u) << "it is no part any more";
+  EXPECT_EQ(file.pairs()[0].key, "name");
+  EXPECT_EQ(file.integer("split.count"), std::nullopt);
+  file.drop_pages();
+  EXPECT_EQ(file.find("a")->bytes.front(), std::byte{'a'});
+}
+
+TEST_F(GgufParts, ThatAreMissingOrOfAnotherFileAreAllNamedWithTheWayOut) {
+  const std::filesystem::path first = write_all();
+  std::filesystem::remove(folder.path() / "m-00002-of-00003.gguf");
+  write("m-00003-of-00003.gguf", part(1, 3, "b"));
+  EXPECT_THAT(refusal(first),
+              AllOf(HasSubstr("m-00002-of-00003.gguf: cannot open"), HasSubstr("m-00003-of-00003.gguf: split.no: is not part 3 of 3"),
+                    HasSubstr("split.count: is the first of 3 parts, which must all be in its folder; `llama-gguf-split --merge")));
+  write_all();
+  write("m-00003-of-00003.gguf", part(2, 3, "a"));
+  EXPECT_THAT(refusal(first), HasSubstr("m-00003-of-00003.gguf: a: is in an earlier part too"));
+  write("m-00003-of-00003.gguf", part(2));
+  EXPECT_THAT(refusal(first), HasSubstr("m-00001-of-00003.gguf: split.tensors.count: found 2; the parts hold 1"));
+}
+
+TEST_F(GgufParts, AreToldWhereTheFirstIsNotGiven) {
+  write_all();
+  EXPECT_THAT(refusal(folder.path() / "m-00002-of-00003.gguf"),
+              HasSubstr("split.no: is part 2 of 3; give the first, m-00001-of-00003.gguf"));
+  EXPECT_THAT(
+      refusal(write("renamed.gguf", part(0))),
+      AllOf(HasSubstr("renamed.gguf: split.count: is part 1 of 3, and its name must end in -00001-of-00003.gguf"), HasSubstr("--merge")));
+  EXPECT_THAT(refusal(write("m-00010-of-00003.gguf", part(9))), HasSubstr("split.no: found part 9 (counted from 0) of 3"));
+  EXPECT_EQ(refusal(write("whole.gguf", part(0, 1))), "");
 }
 
 }  // namespace

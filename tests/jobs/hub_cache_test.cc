@@ -84,6 +84,13 @@ TEST_F(HubCache, FindsAGgufFileByTheRepositorysNameAndByItsOwn) {
   EXPECT_EQ(hub_cache_complaint({"org/name", "main", "b.gguf"}, cache),
             "it is not in the Hugging Face cache either (" + (cache / "models--org--name").string() +
                 " holds no b.gguf of revision main); `hf download org/name b.gguf` fetches it");
+  const auto model = [&] { return model_in_snapshot(snapshot, {"org/name"}); };
+  EXPECT_EQ(model(), snapshot / "q4/a.gguf");
+  fs::rename(snapshot / "q4/a.gguf", snapshot / "q4/a-00001-of-00002.gguf");
+  std::ofstream(snapshot / "q4/a-00002-of-00002.gguf") << "x";
+  EXPECT_EQ(model(), snapshot / "q4/a-00001-of-00002.gguf") << "of parts the first";
+  fs::remove(snapshot / "q4/a-00002-of-00002.gguf");
+  fs::rename(snapshot / "q4/a-00001-of-00002.gguf", snapshot / "q4/a.gguf");
   std::ofstream(snapshot / "b.gguf") << "x";
   try {
     model_in_snapshot(snapshot, {"org/name", "v2"});
