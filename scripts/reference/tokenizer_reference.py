@@ -12,7 +12,7 @@ A case is a folder with
   expected.txt   one line per text:  text HASH_OF_IDS HASH_OF_DECODED [ids]
                  then lines          ids HASH_OF_DECODED HASH_OF_DECODED_WITHOUT_SPECIAL ids
 Hashes are FNV-1a 64 of the ids as little-endian i32, or of the UTF-8 text. Everything is deterministic.
-Needs the Python packages tokenizers, and gguf for --smollm.
+Needs the Python packages tokenizers and transformers, and gguf for --smollm.
 """
 import argparse
 import base64
@@ -207,10 +207,16 @@ def byte_level(kind):
     return t, specials
 
 
+def marks_spaces(t):
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 1)])
+
+
 def train(kind, corpus, merges):
     if kind == "llama2":
         t = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-        t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+        marks_spaces(t)
         trainer = trainers.BpeTrainer(vocab_size=259 + 150 + merges, limit_alphabet=150, show_progress=False,
                                       special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)])
         t.train_from_iterator(corpus, trainer)
@@ -218,10 +224,6 @@ def train(kind, corpus, merges):
         data["added_tokens"] = []
         t = Tokenizer.from_str(json.dumps(data))
         t.add_special_tokens(special("<unk>", "<s>", "</s>"))
-        t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                       decoders.Strip(" ", 1, 0)])
-        t.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B",
-                                                         special_tokens=[("<s>", 1)])
         return t
     t, specials = byte_level(kind)
     first = [s.content for s in specials] if kind in ("gpt2", "smollm") else []  # the others have them at the end
@@ -254,6 +256,27 @@ def write_committed():
         (folder / "tokenizer.json").write_text(json.dumps(json.loads(t.to_str()), ensure_ascii=False,
                                                           separators=(",", ":")) + "\n")
         write_expected(folder, Tokenizer.from_file(str(folder / "tokenizer.json")), all_texts, "some", 60)
+    folder = COMMITTED / "gguf_llama"
+    folder.mkdir(exist_ok=True)
+    write_expected(folder, gguf_llama_case(folder), all_texts, "some", 60)
+
+
+def gguf_llama_case(folder):
+    """The vocabulary of the llama2 case with scores in place of merges, as llama.cpp converts SentencePiece models, and the
+    tokenizer.json that transformers makes of such a vocabulary."""
+    from transformers.tokenization_utils_base import generate_merges
+    vocabulary = json.loads((COMMITTED / "llama2/tokenizer.json").read_text())["model"]["vocab"]
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    types = [2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259)
+    types[-1] = 4
+    scores = [0.0 if kind != 1 else float(259 - i) for i, kind in enumerate(types)]
+    (folder / "gguf_vocabulary.json").write_text(json.dumps(
+        {"model": "llama", "tokens": tokens, "token_types": types, "scores": scores, "bos": 1}, ensure_ascii=False, separators=(",", ":")) + "\n")
+    t = Tokenizer(models.BPE(vocab=vocabulary, merges=generate_merges(vocabulary, dict(zip(tokens, scores))), fuse_unk=True, byte_fallback=True))
+    marks_spaces(t)
+    t.add_special_tokens(special("<unk>", "<s>", "</s>"))
+    t.add_tokens([AddedToken(tokens[-1], normalized=False)])
+    return t
 
 
 # Real vocabularies.
@@ -327,6 +350,7 @@ def live(args):
 
     for kind in ("gpt2", "llama3", "qwen2", "smollm", "llama2"):
         case(kind, lambda folder: Tokenizer.from_file(str(COMMITTED / kind / "tokenizer.json")))
+    case("gguf_llama", gguf_llama_case)
     if args.smollm:
         case("smollm2_gguf", lambda folder: smollm_case(args.smollm, folder))
     if args.qwen:

@@ -44,10 +44,13 @@ Tokenizer load(const fs::path& folder) {
   if (fs::exists(folder / "tokenizer.json")) return Tokenizer::from_json_file(folder / "tokenizer.json");
   const auto json = nlohmann::json::parse(read_file(folder / "gguf_vocabulary.json"));
   GgufVocabulary in;
-  in.pre = json.at("pre");
+  in.model = json.value("model", "gpt2");
+  in.pre = json.value("pre", "");
   in.tokens = json.at("tokens").get<std::vector<std::string>>();
   in.token_types = json.at("token_types").get<std::vector<int32_t>>();
-  in.merges = json.at("merges").get<std::vector<std::string>>();
+  in.merges = json.value("merges", std::vector<std::string>{});
+  in.scores = json.value("scores", std::vector<float>{});
+  in.bos = json.value("bos", -1);
   return Tokenizer::from_gguf(in, folder.string());
 }
 

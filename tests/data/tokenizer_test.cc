@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -284,6 +285,45 @@ TEST(TokenizerGguf, PutsBeginningAndEndAsTheFileOrTheFamilySays) {
   EXPECT_TRUE(Tokenizer::from_gguf(in, "m.gguf").is_special(256));
 }
 
+/// a, b, c, their pairs ab and bc, and what SentencePiece has besides.
+GgufVocabulary scored(float ab, float bc) {
+  GgufVocabulary out;
+  out.model = "llama";
+  out.tokens = {"<unk>", "<s>", "</s>", "a", "b", "c", "ab", "bc", "\u2581", "\u2581a"};
+  out.token_types = {2, 3, 3, 1, 1, 1, 1, 1, 1, 1};
+  out.scores = {0, 0, 0, -9, -9, -9, ab, bc, -9, -5};
+  out.unk = 0, out.bos = 1, out.eos = 2;
+  return out;
+}
+
+TEST(TokenizerGguf, OfSentencePieceMergesTheTokenOfTheHighestScoreFirst) {
+  EXPECT_THAT(Tokenizer::from_gguf(scored(-1, -2), "m.gguf").encode_plain("bcabc"), ElementsAre(8, 7, 6, 5));
+  EXPECT_THAT(Tokenizer::from_gguf(scored(-2, -1), "m.gguf").encode_plain("bcabc"), ElementsAre(8, 7, 3, 7));
+}
+
+TEST(TokenizerGguf, OfSentencePieceMarksSpacesAndHasABeginningUnlessTheFileSaysOtherwise) {
+  GgufVocabulary in = scored(-1, -2);
+  const Tokenizer tokenizer = Tokenizer::from_gguf(in, "m.gguf");
+  EXPECT_TRUE(tokenizer.marks_spaces());
+  EXPECT_THAT(tokenizer.encode("a a</s>c", true), ElementsAre(1, 9, 9, 2, 8, 5));
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{1, 9, 9, 2, 8, 5}), "<s> a a</s> c");
+  EXPECT_EQ(tokenizer.decode(std::vector<int32_t>{9, 9}), "a a");
+  EXPECT_TRUE(tokenizer.is_special(0));
+  in.add_space_prefix = in.add_bos = false;
+  const Tokenizer bare = Tokenizer::from_gguf(in, "m.gguf");
+  EXPECT_THAT(bare.encode("ab", true), ElementsAre(6));
+  EXPECT_EQ(bare.decode(std::vector<int32_t>{9}), " a");
+  EXPECT_NE(bare.hash(), tokenizer.hash());
+  in.scores[6] = -3;
+  EXPECT_NE(Tokenizer::from_gguf(in, "m.gguf").hash(), bare.hash());
+}
+
+TEST(TokenizerGguf, OfSentencePieceWithMergesTakesThese) {
+  GgufVocabulary in = scored(-1, -2);
+  in.merges = {"b c"};
+  EXPECT_THAT(Tokenizer::from_gguf(in, "m.gguf").encode_plain("abc"), ElementsAre(8, 3, 7));
+}
+
 TEST(TokenizerGguf, ErrorsNameTheKey) {
   const auto error = [](const GgufVocabulary& in) -> std::string {
     try {
@@ -304,6 +344,14 @@ TEST(TokenizerGguf, ErrorsNameTheKey) {
   in = gguf("qwen2");
   in.token_types.pop_back();
   EXPECT_THAT(error(in), HasSubstr("tokenizer.ggml.token_type: 258 entries for 259 tokens"));
+  in = scored(-1, -2);
+  in.scores.pop_back();
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.scores: 9 scores for 10 tokens"));
+  in = scored(-1, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.scores[7]: must be a finite number"));
+  in = scored(-1, -2);
+  in.tokens[5] = std::string(513, 'c');
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.tokens[5]: has 513 bytes; without merges at most 512 are accepted"));
   in = gguf("llama-bpe");
   in.bos = 9999;
   EXPECT_THAT(error(in), HasSubstr("tokenizer.ggml.bos_token_id: must be between 0 and 258, got 9999"));

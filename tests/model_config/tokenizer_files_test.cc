@@ -96,9 +96,9 @@ TEST(TokenizerFilesOfAFolder, NamesFileAndFieldWhenMalformed) {
               HasSubstr("generation_config.json: eos_token_id"));
 }
 
-GgufBuilder vocabulary() {
+GgufBuilder vocabulary(const char* model = "gpt2") {
   GgufBuilder builder;
-  builder.string("tokenizer.ggml.model", "gpt2").string("tokenizer.ggml.pre", "smollm");
+  builder.string("tokenizer.ggml.model", model).string("tokenizer.ggml.pre", "smollm");
   builder.array("tokenizer.ggml.tokens", 8, 3,
                 GgufBuilder::text("<s>") + GgufBuilder::text("a") + GgufBuilder::text("<|im_end|>"));
   builder.array("tokenizer.ggml.merges", 8, 1, GgufBuilder::text("a a"));
@@ -128,6 +128,19 @@ TEST(TokenizerFilesOfGguf, ReadsTheVocabularyAndSpecialTokens) {
   EXPECT_EQ(files.chat_template, "{{ x }}");
   EXPECT_EQ(files.tool_use_template, "{{ tools }}");
   EXPECT_EQ(files.end_of_turn_ids, (std::vector<int32_t>{1, 2}));
+}
+
+TEST(TokenizerFilesOfGguf, ReadsScoresOfSentencePiece) {
+  const TemporaryFolder folder;
+  const auto read = [&](const GgufBuilder& builder) { return *tokenizer_files_of(GgufFile(folder.write("m.gguf", builder.bytes()))).gguf; };
+  const std::string scores = GgufBuilder::raw(0.0f) + GgufBuilder::raw(-1.5f) + GgufBuilder::raw(-2.0f);
+  const GgufVocabulary found = read(vocabulary("llama").array("tokenizer.ggml.scores", 6, 3, scores));
+  EXPECT_EQ(found.model, "llama");
+  EXPECT_EQ(found.scores, (std::vector<float>{0, -1.5, -2}));
+  EXPECT_EQ(found.add_space_prefix, std::nullopt);
+  EXPECT_THAT(read(vocabulary().array("tokenizer.ggml.scores", 6, 3, scores)).scores, ::testing::IsEmpty()) << "byte-level BPE has none";
+  EXPECT_THAT(user_error_of([&] { read(vocabulary("llama").array("tokenizer.ggml.scores", 6, 1, GgufBuilder::raw(0.0f))); }),
+              HasSubstr("tokenizer.ggml.scores: 1 scores for 3 tokens"));
 }
 
 TEST(TokenizerFilesOfGguf, RefusesIdsOutsideTheVocabularyAndWrongCounts) {

@@ -42,14 +42,15 @@ std::string hash_of(const GgufVocabulary& vocabulary) {
     sum.add(std::as_bytes(std::span(&size, 1)));
     sum.add(std::as_bytes(std::span(text)));
   };
-  add_text(fmt::format("{} {} {} {} {} {} {} {} {}", vocabulary.tokens.size(), vocabulary.token_types.size(), vocabulary.bos, vocabulary.eos,
-                       vocabulary.pad, vocabulary.unk, vocabulary.add_bos ? static_cast<int>(*vocabulary.add_bos) : -1, vocabulary.add_eos,
-                       vocabulary.add_space_prefix));
+  add_text(fmt::format("{} {} {} {} {} {} {} {} {}", vocabulary.tokens.size(), vocabulary.token_types.size(), vocabulary.bos,
+                       vocabulary.eos, vocabulary.pad, vocabulary.unk, vocabulary.add_bos ? static_cast<int>(*vocabulary.add_bos) : -1,
+                       vocabulary.add_eos, vocabulary.add_space_prefix.value_or(vocabulary.model == "llama")));
   add_text(vocabulary.model);
   add_text(vocabulary.pre);
   for (const std::string& token : vocabulary.tokens) add_text(token);
   for (const std::string& merge : vocabulary.merges) add_text(merge);
   sum.add(std::as_bytes(std::span(vocabulary.token_types)));
+  sum.add(std::as_bytes(std::span(vocabulary.scores)));
   return sum.text();
 }
 

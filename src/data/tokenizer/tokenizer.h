@@ -1,7 +1,8 @@
 /// Text to token ids and back, equal token for token to the Hugging Face `tokenizers` library (0.23).
 ///
 /// Sources: tokenizer.json with a BPE model (GPT-2, Llama 2 and 3, Mistral, Qwen 2 and 2.5, SmolLM, DeepSeek and others
-/// made of the same parts), and the vocabulary of a GGUF file with the splits of GPT-2, Llama 3, Qwen 2 and SmolLM.
+/// made of the same parts), and the vocabulary of a GGUF file: byte-level with the splits of GPT-2, Llama 3, Qwen 2 and SmolLM, or made
+/// after SentencePiece's BPE (Llama 2, TinyLlama, Mistral), which gives the tokens of these models' tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +22,19 @@ struct TokenizerParts;
 
 /// The tokenizer.ggml.* keys of a GGUF file.
 struct GgufVocabulary {
-  std::string model = "gpt2";        ///< tokenizer.ggml.model; only "gpt2" (byte-level BPE) is accepted
-  std::string pre;                   ///< tokenizer.ggml.pre: which split; see gguf_pre_tokenizers()
-  std::vector<std::string> tokens;   ///< by id, byte-level characters (byte_to_character)
+  std::string model = "gpt2";        ///< tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece's BPE)
+  std::string pre;                   ///< tokenizer.ggml.pre of gpt2: which split; see gguf_pre_tokenizers()
+  std::vector<std::string> tokens;   ///< by id, gpt2: byte-level characters (byte_to_character); llama: ▁ for a space
   std::vector<int32_t> token_types;  ///< 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or empty
-  std::vector<std::string> merges;   ///< "left right", best first
+  std::vector<std::string> merges;   ///< "left right", best first; llama without any: every pair of tokens whose text is a token's
+  std::vector<float> scores;         ///< by id, of llama without merges: the token of the highest score is merged first
   int32_t bos = -1, eos = -1, pad = -1, unk = -1;  ///< -1: absent
-  std::optional<bool> add_bos;       ///< absent: what the split's family does (Llama 3: yes, others: no)
+  std::optional<bool> add_bos;                     ///< absent: what the split's family does (Llama 3 and llama: yes, others: no)
   bool add_eos = false;
-  bool add_space_prefix = false;
+  std::optional<bool> add_space_prefix;  ///< absent: llama yes, gpt2 no
 };
 
-/// The accepted values of tokenizer.ggml.pre.
+/// The accepted values of tokenizer.ggml.pre of gpt2.
 std::vector<std::string> gguf_pre_tokenizers();
 
 /// Immutable; copies share one vocabulary. Const use from several threads is safe.
@@ -44,7 +46,8 @@ class Tokenizer {
   static Tokenizer from_json_file(const std::filesystem::path& tokenizer_json);
   static Tokenizer from_json(std::string_view json, std::string_view name_for_errors);
 
-  /// Control tokens become special added tokens, user-defined ones added tokens. Throws UserError like from_json.
+  /// Control tokens become special added tokens (of llama the unknown token too), user-defined ones added tokens. Throws UserError like
+  /// from_json.
   static Tokenizer from_gguf(const GgufVocabulary& vocabulary, std::string_view name_for_errors);
 
   /// Token ids of a text. Bytes that are not valid UTF-8 become U+FFFD first. The texts of added tokens are recognised.

@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <tuple>
 
 #include "base/error.h"
 #include "data/tokenizer/tokenizer_parts.h"
@@ -33,7 +36,95 @@ constexpr Family kFamilies[] = {
     {"smollm", "", true, false, false, false},
 };
 
-constexpr int32_t kControl = 3, kUserDefined = 4;
+constexpr int32_t kUnknown = 2, kControl = 3, kUserDefined = 4;
+constexpr size_t kLongestCutToken = 512;  ///< the work grows by the square of it
+constexpr std::string_view kMarkedSpace = "\u2581";
+
+const Family& family_of(const GgufVocabulary& in, std::string_view name) {
+  const auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return f.pre == in.pre; });
+  if (family == std::end(kFamilies)) {
+    throw_user_error("{}: tokenizer.ggml.pre: '{}' is not supported; supported are {}", name, in.pre,
+                     fmt::join(gguf_pre_tokenizers(), ", "));
+  }
+  return *family;
+}
+
+void split_bytes(const GgufVocabulary& in, const Family& family, TokenizerParts& parts) {
+  if (family.normalize_nfc) parts.normalizer.add(NormalizeNfc{});
+  if (!family.split.empty()) {
+    parts.pre_tokenizer.add(SplitByRegex{TokenizerRegex(family.split), SplitBehavior::kIsolated, false});
+  }
+  if (family.individual_digits) parts.pre_tokenizer.add(SplitDigits{true});
+  parts.pre_tokenizer.add(ByteLevelWords{in.add_space_prefix.value_or(false), family.split.empty()});
+  parts.decoder.byte_level = true;
+}
+
+/// As SentencePiece does, and tokenizer.json of the same models.
+void mark_spaces(const GgufVocabulary& in, TokenizerParts& parts) {
+  const bool adds_space = in.add_space_prefix.value_or(true);
+  if (adds_space) parts.normalizer.add(NormalizePrepend{std::string(kMarkedSpace)});
+  parts.normalizer.add(NormalizeReplaceString{" ", std::string(kMarkedSpace)});
+  parts.decoder.replaces.emplace_back(kMarkedSpace, " ");
+  parts.decoder.byte_fallback = true;
+  parts.decoder.strip_character = ' ';
+  parts.decoder.strip_count = adds_space ? 1 : 0;
+}
+
+std::vector<BpeModel::Merge> listed_merges(const GgufVocabulary& in, std::string_view name) {
+  std::vector<BpeModel::Merge> merges;
+  merges.reserve(in.merges.size());
+  for (size_t i = 0; i < in.merges.size(); ++i) {
+    const std::string& text = in.merges[i];
+    const size_t space = text.find(' ', 1);
+    if (space == text.npos || space + 1 == text.size()) {
+      throw_user_error("{}: tokenizer.ggml.merges[{}]: expected two tokens with a space between them, got '{}'", name, i, text);
+    }
+    merges.push_back({text.substr(0, space), text.substr(space + 1)});
+  }
+  return merges;
+}
+
+/// The merges that SentencePiece's scores imply, in the order of transformers' `generate_merges`: every pair of tokens that joins to a
+/// token, by the score of that one, then by the characters of the left and of the right part, all descending; what is equal in these as the
+/// joined token stands in the vocabulary, then by the parts' ids.
+std::vector<BpeModel::Merge> merges_by_score(const GgufVocabulary& in, const TokenIds& vocabulary, std::string_view name) {
+  if (in.scores.size() != in.tokens.size()) {
+    throw_user_error("{}: tokenizer.ggml.scores: {} scores for {} tokens", name, in.scores.size(), in.tokens.size());
+  }
+  struct Scored {
+    float score;
+    size_t left_characters, right_characters, joined;
+    int32_t left, right;
+    auto order() const {
+      return std::tuple(-score, -static_cast<int64_t>(left_characters), -static_cast<int64_t>(right_characters), joined, left, right);
+    }
+  };
+  std::vector<Scored> scored;
+  for (size_t i = 0; i < in.tokens.size(); ++i) {
+    const std::string_view text = in.tokens[i];
+    if (text.size() > kLongestCutToken) {
+      throw_user_error("{}: tokenizer.ggml.tokens[{}]: has {} bytes; without merges at most {} are accepted", name, i, text.size(),
+                       kLongestCutToken);
+    }
+    if (!std::isfinite(in.scores[i])) throw_user_error("{}: tokenizer.ggml.scores[{}]: must be a finite number", name, i);
+    std::vector<size_t> cuts;  // behind every character but the last
+    for (size_t at = 0; at < text.size();) {
+      next_code_point(text, at);
+      cuts.push_back(at);
+    }
+    for (size_t cut = 0; cut + 1 < cuts.size(); ++cut) {
+      const auto left = vocabulary.find(text.substr(0, cuts[cut])), right = vocabulary.find(text.substr(cuts[cut]));
+      if (left == vocabulary.end() || right == vocabulary.end()) continue;
+      scored.push_back({in.scores[i], cut + 1, cuts.size() - cut - 1, i, left->second, right->second});
+    }
+  }
+  std::ranges::sort(scored, {}, &Scored::order);
+  std::vector<BpeModel::Merge> merges;
+  for (const Scored& merge : scored) {
+    merges.push_back({in.tokens[static_cast<size_t>(merge.left)], in.tokens[static_cast<size_t>(merge.right)]});
+  }
+  return merges;
+}
 
 }  // namespace
 
@@ -44,16 +135,14 @@ std::vector<std::string> gguf_pre_tokenizers() {
 }
 
 std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabulary& in, std::string_view name) {
-  if (in.model != "gpt2") {
-    throw_user_error("{}: tokenizer.ggml.model: must be gpt2 (byte-level BPE), got '{}'; take the Hugging Face folder of this "
-                     "model, with its tokenizer.json, in place of the GGUF file", name, in.model);
+  const bool marks_spaces = in.model == "llama";
+  if (in.model != "gpt2" && !marks_spaces) {
+    throw_user_error(
+        "{}: tokenizer.ggml.model: must be gpt2 (byte-level BPE) or llama (SentencePiece's BPE), got '{}'; take the Hugging Face "
+        "folder of this model, with its tokenizer.json, in place of the GGUF file",
+        name, in.model);
   }
-  const auto family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                   [&](const Family& f) { return f.pre == in.pre; });
-  if (family == std::end(kFamilies)) {
-    throw_user_error("{}: tokenizer.ggml.pre: '{}' is not supported; supported are {}", name, in.pre,
-                     fmt::join(gguf_pre_tokenizers(), ", "));
-  }
+  const Family* family = marks_spaces ? nullptr : &family_of(in, name);
   if (in.tokens.empty()) throw_user_error("{}: tokenizer.ggml.tokens: must not be empty", name);
   if (in.tokens.size() > 16'777'216) throw_user_error("{}: tokenizer.ggml.tokens: more than 16777216", name);
   if (!in.token_types.empty() && in.token_types.size() != in.tokens.size()) {
@@ -62,13 +151,11 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
   }
 
   auto parts = std::make_shared<TokenizerParts>();
-  if (family->normalize_nfc) parts->normalizer.add(NormalizeNfc{});
-  if (!family->split.empty()) {
-    parts->pre_tokenizer.add(SplitByRegex{TokenizerRegex(family->split), SplitBehavior::kIsolated, false});
+  if (marks_spaces) {
+    mark_spaces(in, *parts);
+  } else {
+    split_bytes(in, *family, *parts);
   }
-  if (family->individual_digits) parts->pre_tokenizer.add(SplitDigits{true});
-  parts->pre_tokenizer.add(ByteLevelWords{in.add_space_prefix, family->split.empty()});
-  parts->decoder.byte_level = true;
 
   TokenIds vocabulary;
   vocabulary.reserve(in.tokens.size());
@@ -82,11 +169,12 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
       throw_user_error("{}: tokenizer.ggml.token_type[{}]: must be between 1 and 6, got {}", name, i, type);
     }
     vocabulary.emplace(text, id);
-    if ((type == kControl || type == kUserDefined) && !text.empty()) {
+    const bool is_unknown = marks_spaces && type == kUnknown;
+    if ((type == kControl || type == kUserDefined || is_unknown) && !text.empty()) {
       AddedToken token;
       token.id = id;
       token.content = text;
-      token.special = type == kControl;
+      token.special = type != kUserDefined;
       parts->added.push_back(std::move(token));
       added_ids.push_back(id);
     }
@@ -99,24 +187,16 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
     }
     return id;
   };
-  if (in.bos >= 0 && in.add_bos.value_or(family->add_bos)) {
+  if (in.bos >= 0 && in.add_bos.value_or(marks_spaces || family->add_bos)) {
     parts->prefix_ids.push_back(special_id(in.bos, "bos_token_id"));
   }
   if (in.eos >= 0 && in.add_eos) parts->suffix_ids.push_back(special_id(in.eos, "eos_token_id"));
 
-  std::vector<BpeModel::Merge> merges;
-  merges.reserve(in.merges.size());
-  for (size_t i = 0; i < in.merges.size(); ++i) {
-    const std::string& text = in.merges[i];
-    const size_t space = text.find(' ', 1);
-    if (space == text.npos || space + 1 == text.size()) {
-      throw_user_error("{}: tokenizer.ggml.merges[{}]: expected two tokens with a space between them, got '{}'", name,
-                       i, text);
-    }
-    merges.push_back({text.substr(0, space), text.substr(space + 1)});
-  }
   BpeOptions options;
-  options.ignore_merges = family->ignore_merges;
+  options.ignore_merges = !marks_spaces && family->ignore_merges;
+  options.byte_fallback = options.fuse_unknown = marks_spaces;
+  const std::vector<BpeModel::Merge> merges =
+      marks_spaces && in.merges.empty() ? merges_by_score(in, vocabulary, name) : listed_merges(in, name);
   try {
     parts->model = std::make_unique<BpeModel>(std::move(vocabulary), merges, options, std::move(added_ids));
   } catch (const UserError& error) {

@@ -36,13 +36,19 @@ std::optional<GgufVocabulary> read_gguf_vocabulary(const GgufFile& file) {
       vocabulary.token_types.push_back(static_cast<int32_t>((*types)[i]));
     }
   }
+  if (const auto scores = file.numbers("tokenizer.ggml.scores"); scores && vocabulary.model == "llama") {
+    if (scores->size() != count) {
+      throw_user_error("{}: tokenizer.ggml.scores: {} scores for {} tokens", file.path().string(), scores->size(), count);
+    }
+    vocabulary.scores.assign(scores->begin(), scores->end());
+  }
   vocabulary.bos = gguf_token_id(file, "tokenizer.ggml.bos_token_id", count);
   vocabulary.eos = gguf_token_id(file, "tokenizer.ggml.eos_token_id", count);
   vocabulary.pad = gguf_token_id(file, "tokenizer.ggml.padding_token_id", count);
   vocabulary.unk = gguf_token_id(file, "tokenizer.ggml.unknown_token_id", count);
   vocabulary.add_bos = file.boolean("tokenizer.ggml.add_bos_token");
   vocabulary.add_eos = file.boolean("tokenizer.ggml.add_eos_token").value_or(false);
-  vocabulary.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix").value_or(false);
+  vocabulary.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix");
   return vocabulary;
 }
 

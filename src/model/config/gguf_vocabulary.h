@@ -9,8 +9,8 @@
 namespace cotune {
 
 /// Nothing when the file has no `tokenizer.ggml.tokens`. Throws UserError naming file and key when fields
-/// have wrong types, when there are not as many token types as tokens, or when a special id is not the id of
-/// a token.
+/// have wrong types, when there are not as many token types or scores as tokens, or when a special id is not the id
+/// of a token.
 std::optional<GgufVocabulary> read_gguf_vocabulary(const GgufFile& file);
 
 /// The value of a key such as `tokenizer.ggml.eot_token_id`; -1 when absent. Throws UserError unless it is
