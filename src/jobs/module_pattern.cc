@@ -108,13 +108,9 @@ ModuleSelector::ModuleSelector(const std::vector<std::string>& entries) {
   }
 }
 
-int ModuleSelector::match(std::string_view module) const {
-  if (all_) return 0;
-  if (is_expression()) return expression_[0].matches(module) ? 0 : -1;
-  const auto found = std::find_if(names_.begin(), names_.end(), [module](const std::string& name) {
-    return ends_in_module_name(module, name);
-  });
-  return found == names_.end() ? -1 : static_cast<int>(found - names_.begin());
+bool ModuleSelector::chooses(size_t index, std::string_view module) const {
+  if (all_) return true;
+  return expression_.empty() ? ends_in_module_name(module, names_[index]) : expression_[index].matches(module);
 }
 
 std::string module_pattern_mistake(std::string_view entry, bool in_list) {

@@ -39,9 +39,8 @@ class ModuleSelector {
  public:
   /// entries: plain names; or one expression; or `all-linear` alone. Throws UserError for a malformed expression.
   explicit ModuleSelector(const std::vector<std::string>& entries);
-  bool is_expression() const { return !expression_.empty(); }
-  /// Index of the first entry that chooses the module; -1 when none does.
-  int match(std::string_view module) const;
+  /// Whether entry `index` chooses the module.
+  bool chooses(size_t index, std::string_view module) const;
 
  private:
   std::vector<std::string> names_;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
+#include <set>
 
 #include "base/counted.h"
 #include "base/diagnostics.h"
@@ -16,54 +18,79 @@ namespace cotune {
 
 namespace {
 
-/// The values of a pattern for single modules; remembers which keys were needed.
-template <typename T>
-class PatternValues {
+struct Module {
+  int64_t layer = 0;
+  Projection projection = Projection::q;
+  std::string name;
+};
+
+std::vector<Module> modules_of(int64_t layer_count) {
+  std::vector<Module> modules;
+  for (int64_t layer = 0; layer < layer_count; ++layer) {
+    for (Projection projection : all_projections) modules.push_back({layer, projection, module_name(layer, projection)});
+  }
+  return modules;
+}
+
+/// Which of the model's modules each entry of a field chooses.
+class Choices {
  public:
-  explicit PatternValues(const ModulePattern<T>& pattern) : pattern_(pattern), matched_(pattern.size(), false) {
-    for (const auto& [key, value] : pattern) expressions_.push_back(pattern_key_expression(key));
+  Choices() = default;
+  /// matches(entry, name): whether the entry of that index chooses the module.
+  template <typename Matches>
+  Choices(size_t entry_count, const std::vector<Module>& modules, Matches matches) {
+    for (size_t entry = 0; entry < entry_count; ++entry) {
+      std::vector<bool>& chosen = chosen_.emplace_back();
+      for (const Module& module : modules) chosen.push_back(matches(entry, module.name));
+    }
   }
 
-  T value_for(const std::string& module, T fallback) {
-    const T* value = nullptr;
-    for (size_t i = 0; i < pattern_.size(); ++i) {
-      if (!expressions_[i].matches(module)) continue;
-      matched_[i] = true;
-      if (value == nullptr) value = &pattern_[i].second;
-    }
-    return value == nullptr ? fallback : *value;
-  }
-
-  std::vector<std::string> unmatched_keys() const {
-    std::vector<std::string> keys;
-    for (size_t i = 0; i < pattern_.size(); ++i) {
-      if (!matched_[i]) keys.push_back(pattern_[i].first);
-    }
-    return keys;
+  bool chooses(size_t entry, size_t module) const { return chosen_[entry][module]; }
+  bool is_unused(size_t entry) const { return std::ranges::find(chosen_[entry], true) == chosen_[entry].end(); }
+  /// The first entry that chooses the module.
+  std::optional<size_t> entry_of(size_t module) const {
+    const auto found = std::ranges::find_if(chosen_, [&](const std::vector<bool>& chosen) { return chosen[module]; });
+    return found == chosen_.end() ? std::nullopt : std::optional<size_t>(found - chosen_.begin());
   }
 
  private:
-  const ModulePattern<T>& pattern_;
-  std::vector<ModuleExpression> expressions_;
-  std::vector<bool> matched_;
+  std::vector<std::vector<bool>> chosen_;  ///< [entry][module]
 };
 
 class Resolver {
  public:
   Resolver(const JobSpec& job, int64_t layer_count)
-      : job_(job), adapter_(job.adapter), layer_count_(layer_count), targets_(targets_of(job.adapter)) {}
+      : job_(job),
+        adapter_(job.adapter),
+        layer_count_(layer_count),
+        modules_(modules_of(layer_count)),
+        targets_(targets_of(job.adapter)),
+        rank_keys_(keys_of(job.adapter.rank_pattern)),
+        alpha_keys_(keys_of(job.adapter.alpha_pattern)) {}
 
   std::vector<AdaptedModule> resolve() {
     check_layers();
-    std::vector<AdaptedModule> modules;
-    try {
-      if (mistakes_.empty()) modules = match_modules();
-    } catch (const UserError& error) {
-      const OptionPlace place = job_.place_of("adapter");
-      mistakes_.add(place.file, place.line, place.field, error.what());
+    const Choices targets = chosen_by_names("target_modules", targets_);
+    const Choices excluded = chosen_by_names("exclude_modules", adapter_.exclude_modules);
+    const Choices ranks = chosen_by_pattern("rank_pattern", rank_keys_);
+    const Choices alphas = chosen_by_pattern("alpha_pattern", alpha_keys_);
+    mistakes_.throw_if_any();
+    std::vector<size_t> adapted;
+    for (size_t i = 0; i < modules_.size(); ++i) {
+      const std::optional<size_t> target = targets.entry_of(i);
+      if (!target || excluded.entry_of(i)) continue;
+      if (is_layer_taken(modules_[i].layer) || targets_[*target] == modules_[i].name) adapted.push_back(i);
+    }
+    if (adapted.empty()) {
+      add("target_modules", fmt::format("nothing is left to adapt; accepted: {}", accepted_target_modules()));
+    } else {
+      report_without_effect("rank_pattern", rank_keys_, ranks, adapted);
+      report_without_effect("alpha_pattern", alpha_keys_, alphas, adapted);
     }
     mistakes_.throw_if_any();
-    return modules;
+    std::vector<AdaptedModule> result;
+    for (const size_t i : adapted) result.push_back(adapted_module(i, ranks.entry_of(i), alphas.entry_of(i)));
+    return result;
   }
 
  private:
@@ -77,42 +104,19 @@ class Resolver {
     COTUNE_CHECK(false, "unknown adapter method");
   }
 
-  std::vector<AdaptedModule> match_modules() {
-    const ModuleSelector targets(targets_);
-    const ModuleSelector excluded(adapter_.exclude_modules);
-    std::vector<bool> target_used(targets_.size(), false);
-    std::vector<bool> exclusion_used(adapter_.exclude_modules.size(), false);
-    PatternValues<int64_t> ranks(adapter_.rank_pattern);
-    PatternValues<double> alphas(adapter_.alpha_pattern);
-    std::vector<AdaptedModule> modules;
-    for (int64_t layer = 0; layer < layer_count_; ++layer) {
-      for (Projection projection : all_projections) {
-        const std::string name = module_name(layer, projection);
-        const int target = targets.match(name);
-        const int exclusion = excluded.match(name);
-        if (target >= 0) target_used[target] = true;
-        if (exclusion >= 0) exclusion_used[exclusion] = true;
-        if (target < 0 || exclusion >= 0 || !(is_layer_taken(layer) || targets_[target] == name)) continue;
-        modules.push_back(adapted(layer, projection, name, ranks, alphas));
-      }
-    }
-    report_unused("target_modules", targets_, target_used);
-    report_unused("exclude_modules", adapter_.exclude_modules, exclusion_used);
-    if (!mistakes_.empty()) return {};
-    if (modules.empty()) {
-      add("target_modules", fmt::format("nothing is left to adapt; accepted: {}", accepted_target_modules()));
-    } else {
-      for (const std::string& key : ranks.unmatched_keys()) report_unmatched("rank_pattern", key);
-      for (const std::string& key : alphas.unmatched_keys()) report_unmatched("alpha_pattern", key);
-    }
-    return modules;
+  template <typename T>
+  static std::vector<std::string> keys_of(const ModulePattern<T>& pattern) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : pattern) keys.push_back(key);
+    return keys;
   }
 
-  AdaptedModule adapted(int64_t layer, Projection projection, const std::string& name, PatternValues<int64_t>& ranks,
-                        PatternValues<double>& alphas) {
+  AdaptedModule adapted_module(size_t module, std::optional<size_t> rank, std::optional<size_t> alpha) const {
+    const auto& [layer, projection, name] = modules_[module];
     switch (adapter_.method) {
       case AdapterMethod::lora:
-        return {layer, projection, ranks.value_for(name, adapter_.r), alphas.value_for(name, adapter_.alpha)};
+        return {layer, projection, rank ? adapter_.rank_pattern[*rank].second : adapter_.r,
+                alpha ? adapter_.alpha_pattern[*alpha].second : adapter_.alpha};
       case AdapterMethod::bottleneck: return {layer, projection, adapter_.bottleneck_size, 0};
       case AdapterMethod::diff_pruning: return {layer, projection, 0, 0};
     }
@@ -141,29 +145,54 @@ class Resolver {
                                            counted(layer_count_, "layer"), fmt::join(absent, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }
 
-  void report_unused(const char* field, const std::vector<std::string>& entries, const std::vector<bool>& used) {
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (used[i] || std::find(entries.begin(), entries.begin() + i, entries[i]) != entries.begin() + i) continue;
-      if (is_shadowed(entries, i)) continue;
-      add(field, fmt::format("`{}` matches no module of this model; accepted: {}", shown(entries[i]), accepted_target_modules()));
+  /// An entry that chooses none of the model's modules is a mistake, and so is an expression that cannot be matched: it chooses none.
+  template <typename MakeMatches>
+  Choices chosen_by(const char* field, const std::vector<std::string>& entries, MakeMatches make_matches) {
+    Choices choices;
+    try {
+      choices = Choices(entries.size(), modules_, make_matches());
+      for (size_t i = 0; i < entries.size(); ++i) {
+        if (!choices.is_unused(i)) continue;
+        add(field, fmt::format("`{}` matches no module of this model; accepted: {}", shown(entries[i]), accepted_target_modules()));
+      }
+    } catch (const UserError& error) {
+      add(field, error.what());
     }
+    return choices;
   }
 
-  /// Whether every module that entry i chooses is chosen by an earlier entry, as `self_attn.q_proj` after `q_proj`.
-  bool is_shadowed(const std::vector<std::string>& entries, size_t i) const {
-    return std::any_of(entries.begin(), entries.begin() + i, [&](const std::string& earlier) {
-      return ends_in_module_name(entries[i], earlier);
+  Choices chosen_by_names(const char* field, const std::vector<std::string>& entries) {
+    return chosen_by(field, entries, [&] {
+      return [selector = ModuleSelector(entries)](size_t entry, const std::string& name) { return selector.chooses(entry, name); };
     });
   }
 
-  void report_unmatched(const char* field, const std::string& key) {
-    add(field, fmt::format("`{}` matches none of the job's target modules", shown(key)));
+  Choices chosen_by_pattern(const char* field, const std::vector<std::string>& keys) {
+    return chosen_by(field, keys, [&] {
+      std::vector<ModuleExpression> expressions;
+      for (const std::string& key : keys) expressions.push_back(pattern_key_expression(key));
+      return [expressions](size_t entry, const std::string& name) { return expressions[entry].matches(name); };
+    });
+  }
+
+  void report_without_effect(const char* field, const std::vector<std::string>& keys, const Choices& choices,
+                             const std::vector<size_t>& adapted) {
+    std::set<Projection> projections;
+    for (const size_t module : adapted) projections.insert(modules_[module].projection);
+    std::vector<std::string_view> names;
+    for (const Projection projection : projections) names.push_back(projection_name(projection));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (std::ranges::any_of(adapted, [&](size_t module) { return choices.chooses(i, module); })) continue;
+      add(field, fmt::format("`{}` matches none of the job's target modules; accepted: names or expressions of those, {}", shown(keys[i]),
+                             fmt::join(names, ", ")));
+    }
   }
 
   const JobSpec& job_;
   const AdapterSpec& adapter_;
   int64_t layer_count_;
-  std::vector<std::string> targets_;
+  std::vector<Module> modules_;
+  std::vector<std::string> targets_, rank_keys_, alpha_keys_;
   Diagnostics mistakes_;
 };
 

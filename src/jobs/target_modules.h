@@ -32,9 +32,9 @@ struct AdaptedModule {
 /// rank_pattern, alpha_pattern   the first key with which `(.*\.)?(key)$` matches the full name gives the value.
 /// Bottleneck adapters always sit on o_proj and down_proj; of the above only layers_to_transform applies.
 ///
-/// Throws UserError that names the job and field: nothing is matched, a name, expression or pattern key matches no
-/// module of the model, a layer is outside 0..layer_count-1, an expression is malformed or needs too much
-/// backtracking.
+/// Throws UserError with every mistake, job and field named: a name, expression or pattern key matches no module of the model,
+/// a layer is outside 0..layer_count-1, an expression is malformed or needs too much backtracking; where there is none of these:
+/// nothing is left to adapt, or a pattern key matches no adapted module.
 std::vector<AdaptedModule> resolve_target_modules(const JobSpec& job, int64_t layer_count);
 
 /// What target_modules accepts, for messages: "q_proj, k_proj, …, down_proj, `all-linear` or one regular expression".

@@ -1,15 +1,20 @@
 #include "jobs/target_modules.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "jobs/module_pattern.h"
 
 namespace cotune {
 namespace {
+
+using ::testing::HasSubstr;
 
 JobSpec job_of(AdapterSpec adapter) {
   JobSpec job;
@@ -106,15 +111,41 @@ TEST(TargetModules, ThatMatchNothingAreAMistake) {
             place + "target_modules: nothing is left to adapt" + accepted);
   EXPECT_EQ(mistake({.layers_to_transform = {1, 3}}),
             place + "layers_to_transform: must be layers from 0 to 2 of this model, which has 3 layers; got 3");
-  EXPECT_EQ(mistake({.rank_pattern = {{"up_proj", 4}}}),
-            place + "rank_pattern: `up_proj` matches none of the job's target modules");
+  EXPECT_EQ(
+      mistake({.rank_pattern = {{"up_proj", 4}}}),
+      place + "rank_pattern: `up_proj` matches none of the job's target modules; accepted: names or expressions of those, q_proj, v_proj");
   EXPECT_EQ(mistake({.alpha_pattern = {{"layers.9.*", 4}}}),
-            place + "alpha_pattern: `layers.9.*` matches none of the job's target modules");
+            place + "alpha_pattern: `layers.9.*` matches no module of this model" + accepted);
+}
+
+TEST(TargetModules, ThatMatchNothingAreAMistakeBehindAnEntryThatTheyEndIn) {
+  EXPECT_THAT(mistake({.target_modules = {"q_proj", "layers.99.self_attn.q_proj"}}),
+              HasSubstr("target_modules: `layers.99.self_attn.q_proj` matches no module of this model; accepted: q_proj, "));
+  EXPECT_THAT(mistake({.target_modules = {std::string(all_linear)}, .exclude_modules = {"v_proj", "layers.3.self_attn.v_proj"}}),
+              HasSubstr("exclude_modules: `layers.3.self_attn.v_proj` matches no module of this model"));
+}
+
+TEST(TargetModules, TellAllMistakesAtOnce) {
+  const std::string message = mistake({.target_modules = {"proj", "q_proj", "qproj"},
+                                       .exclude_modules = {"(", "v_proj"},
+                                       .layers_to_transform = {7},
+                                       .rank_pattern = {{"up", 4}, {"q_proj", 2}},
+                                       .alpha_pattern = {{"[", 4}}});
+  for (const char* part : {"target_modules: `proj` matches no", "target_modules: `qproj` matches no", "exclude_modules: `(` matches no",
+                           "layers_to_transform: must be layers from 0 to 2", "rank_pattern: `up` matches no module of this model",
+                           "alpha_pattern: `(.*\\.)?([)` is not a regular expression"}) {
+    EXPECT_THAT(message, HasSubstr(part));
+  }
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 5) << message;
+}
+
+TEST(TargetModules, ShadowedByAnEarlierEntryAreNoMistake) {
+  EXPECT_EQ(names({.target_modules = {"q_proj", "self_attn.q_proj", "layers.1.self_attn.q_proj"}}).size(), 3u);
 }
 
 TEST(TargetModules, WithAnExpressionThatBacktracksForEverAreAMistake) {
   EXPECT_EQ(mistake({.target_modules = {"((((.+)+)+)+)+[XY]"}}),
-            "j.yaml:3: jobs.a.adapter: `((((.+)+)+)+)+[XY]` cannot be matched: match limit exceeded");
+            "j.yaml:3: jobs.a.adapter.target_modules: `((((.+)+)+)+)+[XY]` cannot be matched: match limit exceeded");
 }
 
 }  // namespace
