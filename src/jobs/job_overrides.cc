@@ -232,9 +232,10 @@ class OverrideReader {
     if (const auto* mistake = std::get_if<ValueMistake>(&read)) {
       fail(mistake->message, mistake->field);
       for (const ValueMistake& one : mistake->more) fail(one.message, one.field);
-      return;
+      given.is_mistaken = true;
+    } else {
+      given.value = std::get<OptionValue>(std::move(read));
     }
-    given.value = std::get<OptionValue>(std::move(read));
     layer.insert_or_assign(&option, std::move(given));
   }
 

@@ -42,6 +42,13 @@ class JobsFileBuilder {
 
   JobsFileReading build(const JobsFileLayers& layers) {
     JobsFileReading result;
+    for (const OptionLayer* layer : {&layers.top, &layers.top_overrides, &layers.defaults, &layers.defaults_overrides}) {
+      note_harmless(*layer);
+    }
+    for (const JobLayers& job : layers.jobs) {
+      note_harmless(job.own);
+      note_harmless(job.overrides);
+    }
     read_top(layers, result);
     for (const JobLayers& job : layers.jobs) result.jobs_file.jobs.push_back(read_job(job, layers));
     report_unused_defaults(layers.defaults);
@@ -49,27 +56,44 @@ class JobsFileBuilder {
     result.model = is_sound({"model", "base_model"});
     result.run = is_sound({"run"});
     for (size_t i = 0; i < layers.jobs.size(); ++i) {
+      const JobSpec& job = result.jobs_file.jobs[i];
+      const size_t place = layers.jobs[i].place;
+      const std::string& given_name = job.sweep.of.empty() ? job.name : job.sweep.of;
+      const bool is_sweep_sound = is_sound({fmt::format("jobs[{}].sweep", place), fmt::format("jobs.{}.sweep", given_name)});
       const auto section = [&](const char* key) {
-        const JobSpec& job = result.jobs_file.jobs[i];
-        const size_t place = layers.jobs[i].place;
-        const std::string& given_name = job.sweep.of.empty() ? job.name : job.sweep.of;
-        return is_sound({fmt::format("jobs[{}].{}", place, key), fmt::format("jobs.{}.{}", given_name, key),
-                         fmt::format("jobs[{}].sweep", place), fmt::format("jobs.{}.sweep", given_name), fmt::format("defaults.{}", key)});
+        return is_sweep_sound && is_sound({fmt::format("jobs[{}].{}", place, key), fmt::format("jobs.{}.{}", given_name, key),
+                                           fmt::format("defaults.{}", key)});
       };
-      result.jobs.push_back({section("data"), section("adapter")});
+      result.jobs.push_back({.data = section("data"), .records = is_sweep_sound && are_records_known_[i], .adapter = section("adapter")});
     }
     return result;
   }
 
  private:
-  /// Whether no mistake was found at any of the fields or below, but for inputs that do not exist.
+  /// Notes mistaken options without which the rest of their section can be read all the same, by their default values.
+  void note_harmless(const OptionLayer& layer) {
+    static const std::set<std::string> paths = {"model.dtype",     "model.seed",         "data.max_length",
+                                                "data.truncation", "data.eval_fraction", "data.train_on_prompt"};
+    for (const auto& [option, given] : layer) {
+      if (given.is_mistaken && paths.contains(option->path())) harmless_.insert(given.field);
+    }
+  }
+
+  /// Whether no mistake was found at any of the fields or below, but for harmless ones.
   bool is_sound(const std::vector<std::string>& fields) const {
     if (mistakes_.is_full()) return false;
     return std::none_of(mistakes_.items().begin(), mistakes_.items().end(), [&](const Diagnostic& mistake) {
-      return !missing_inputs_.contains(mistake.field) &&
-             std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
-               return mistake.field == field || mistake.field.starts_with(field + ".");
-             });
+      return !harmless_.contains(mistake.field) && std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
+        return mistake.field == field || mistake.field.starts_with(field + ".");
+      });
+    });
+  }
+
+  /// Whether what was given of these options is sound.
+  bool are_sound(const OptionLayer& merged, std::initializer_list<const char*> options) const {
+    return mistakes_.empty() || std::ranges::all_of(options, [&](const char* option) {
+      const GivenOption* given = find_given(merged, option);
+      return given == nullptr || (!given->is_mistaken && is_sound({given->field}));
     });
   }
 
@@ -128,6 +152,7 @@ class JobsFileBuilder {
     check_data(merged, field, job);
     check_batch(merged, job);
     check_sweep(merged, job);
+    are_records_known_.push_back(are_sound(merged, {"data.train", "data.eval", "data.format", "data.max_examples", "data.lengths"}));
     if (job.train.steps == 0 && job.train.epochs == 0) job.train.epochs = 1;
     return job;
   }
@@ -216,7 +241,7 @@ class JobsFileBuilder {
       for (std::string* path : paths_in(*option, given)) found = resolve_path(*option, given, *path) && found;
       if (!found && separate.contains(option->path())) {
         missing.push_back(option);
-        missing_inputs_.insert(given.field);
+        harmless_.insert(given.field);
       }
     }
     return missing;
@@ -302,7 +327,8 @@ class JobsFileBuilder {
   std::map<std::string, std::string> names_;
   std::map<std::string, SweepSpec> sweeps_;  ///< the rules of each, by name
   std::set<const Option*> used_;
-  std::set<std::string> missing_inputs_;  ///< fields
+  std::set<std::string> harmless_;       ///< fields with mistakes that leave the rest of their section to be checked
+  std::vector<bool> are_records_known_;  ///< by job: what names its data files and the form of their records is sound
   size_t job_count_ = 0;
 };
 

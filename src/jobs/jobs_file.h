@@ -32,18 +32,20 @@ enum class Purpose { train, plan, join };
 JobsFile read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                         Purpose purpose);
 
-/// A jobs file that may hold mistakes, and which of its sections hold none, so that what they name can be
-/// checked as well.
+/// A jobs file that may hold mistakes, and which of its sections can be relied on, so that what they name can be checked as
+/// well: those without a mistake, but for inputs that do not exist and options whose default value does as well for that
+/// (model.dtype, data.max_length, …).
 struct JobsFileReading {
   struct Sound {
-    bool data = false, adapter = false;
+    bool data = false;
+    bool records = false;  ///< of `data` at least the files, and how they are read
+    bool adapter = false;
   };
   JobsFile jobs_file;  ///< what is wrong has its default value; an input that does not exist is empty
   bool model = false, run = false;
   std::map<std::string, OptionPlace> run_places;  ///< of the run's options that were given, by path: `run.layout`
   std::map<std::string, OptionPlace> model_places;  ///< likewise of the model's: `model.config`
-  std::vector<Sound>
-      jobs;  ///< of every job. A train, eval or init_from that does not exist leaves its section sound
+  std::vector<Sound> jobs;                          ///< of every job
 };
 
 /// The same, with the mistakes added to `mistakes`. Of a file that cannot be read at all nothing is returned.

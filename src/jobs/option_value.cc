@@ -130,6 +130,12 @@ class ValueReader {
     return {fmt::format("must be {}, got {}", accepted_text(option_), found)};
   }
 
+  static ValueMistake all_of(std::vector<std::string> messages) {
+    ValueMistake mistake{messages.front()};
+    for (size_t i = 1; i < messages.size(); ++i) mistake.more.push_back({messages[i]});
+    return mistake;
+  }
+
   template <typename Number>
   std::variant<OptionValue, ValueMistake> read_number(const YAML::Node& node) const {
     const std::optional<Number> number = parse_number<Number>(node.Scalar());
@@ -178,11 +184,11 @@ class ValueReader {
     } else {
       return unacceptable(node.IsSequence() ? "an empty list" : found_text(node, literal_));
     }
+    std::vector<std::string> mistakes;
     for (const std::string& name : names) {
-      if (std::string mistake = module_pattern_mistake(name, node.IsSequence()); !mistake.empty()) {
-        return ValueMistake{mistake};
-      }
+      if (std::string mistake = module_pattern_mistake(name, node.IsSequence()); !mistake.empty()) mistakes.push_back(std::move(mistake));
     }
+    if (!mistakes.empty()) return all_of(std::move(mistakes));
     return OptionValue(std::move(names));
   }
 
@@ -279,19 +285,21 @@ class ValueReader {
     if (!node.IsMap()) return unacceptable(node);
     ModulePattern<Number> values;
     std::set<std::string> seen;
+    std::vector<std::string> mistakes;
     for (const auto& item : node) {
       if (!item.first.IsScalar()) return unacceptable("a key that is " + found_text(item.first, false));
       const std::string& key = item.first.Scalar();
-      if (!seen.insert(key).second) return ValueMistake{fmt::format("`{}` is given twice", shown(key))};
-      if (std::string mistake = expression_mistake(key); !mistake.empty()) return ValueMistake{mistake};
+      if (!seen.insert(key).second) mistakes.push_back(fmt::format("`{}` is given twice", shown(key)));
+      if (std::string mistake = expression_mistake(key); !mistake.empty()) mistakes.push_back(std::move(mistake));
       const std::optional<Number> number = item.second.IsScalar() && !is_quoted(item.second, false)
                                                ? parse_number<Number>(item.second.Scalar())
                                                : std::nullopt;
       if (!number || !is_within(option_.accepted, static_cast<double>(*number))) {
-        return unacceptable(fmt::format("{} for `{}`", found_text(item.second, false), shown(key)));
+        mistakes.push_back(unacceptable(fmt::format("{} for `{}`", found_text(item.second, false), shown(key))).message);
       }
-      values.emplace_back(key, *number);
+      values.emplace_back(key, number.value_or(Number{}));
     }
+    if (!mistakes.empty()) return all_of(std::move(mistakes));
     if (values.empty()) return unacceptable("an empty map");
     return OptionValue(std::move(values));
   }

@@ -286,6 +286,19 @@ TEST(JobsFileMistakes, OfTheRunsOptionsNameTheOptionOfTheCommandLine) {
             "--token-budget: must be a whole number from 256 to 1048576, got 1");
 }
 
+TEST(JobsFileMistakes, OfAllEntriesOfModulesAndPatternsAreTold) {
+  const std::string found = job_mistakes("adapter: {target_modules: [qproj, v_proj, vproj], rank_pattern: {'(': 4, q_proj: 0}}",
+                                         {"jobs.a.adapter.alpha_pattern={q: 0, v: x}"});
+  EXPECT_EQ(std::count(found.begin(), found.end(), '\n'), 5) << found;
+  for (const char* part :
+       {"adapter.target_modules: `qproj` names no projection", "adapter.target_modules: `vproj` names no projection",
+        "adapter.rank_pattern: `(` is not a regular expression", "adapter.rank_pattern: must be a map from regular expressions",
+        "jobs.a.adapter.alpha_pattern: must be a map from regular expressions to, each, a number above 0, got 0 for `q`",
+        "got x for `v`"}) {
+    EXPECT_NE(found.find(part), std::string::npos) << part << " in " << found;
+  }
+}
+
 TEST(JobsFileMistakes, LeaveTheOtherSectionsSound) {
   const auto read = [](const std::string& jobs, std::vector<std::string> overrides = {}) {
     const std::string path = testing::TempDir() + "cotune_sound_test.yaml";
@@ -293,16 +306,21 @@ TEST(JobsFileMistakes, LeaveTheOtherSectionsSound) {
     Diagnostics mistakes;
     const JobsFileReading reading = read_jobs_file(path, overrides, Purpose::train, mistakes);
     std::string sound = reading.model ? "m" : "-";
-    for (const auto& job : reading.jobs) sound += std::string(job.data ? "d" : "-") + (job.adapter ? "a" : "-");
+    for (const auto& job : reading.jobs) sound += std::string(job.data ? "d" : job.records ? "r" : "-") + (job.adapter ? "a" : "-");
     return std::to_string(mistakes.size()) + sound;
   };
   const std::string here = std::string(COTUNE_SOURCE_DIR) + "/README.md", data = "data: {train: " + here + "}";
   EXPECT_EQ(read("{name: a, " + data + "}"), "0mda");
   EXPECT_EQ(read("{name: a, " + data + ", train: {lr: x}}"), "1mda");
   EXPECT_EQ(read("{name: a, " + data + ", adapter: {r: 0}}, {name: b, " + data + "}"), "1md-da");
-  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_length: x}}, {name: b, " + data + "}"), "1m-ada");
-  EXPECT_EQ(read("{name: a, " + data + "}", {"model.seed=x"}), "1-da");
-  EXPECT_EQ(read("{name: a, " + data + "}", {"jobs.a.adapter.r=0", "defaults.data.max_length=x"}), "2m--");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", chat_template: [x]}}, {name: b, " + data + "}"), "1mrada");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", format: x}}, {name: b, " + data + "}"), "1m-ada");
+  EXPECT_EQ(read("{name: a, " + data + "}", {"model.weights=x"}), "1-da");
+  EXPECT_EQ(read("{name: a, " + data + "}", {"jobs.a.adapter.r=0", "defaults.data.chat_template="}), "2mr-");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_lenght: 9}}"), "1mra");
+  // What its default value does as well for leaves its section to be checked.
+  EXPECT_EQ(read("{name: a, " + data + "}", {"model.seed=x", "model.dtype=int8"}), "2mda");
+  EXPECT_EQ(read("{name: a, " + data + "}", {"defaults.data.max_length=x", "jobs.a.data.truncation=x"}), "2mda");
   // What is not there leaves the rest of its section to be checked.
   EXPECT_EQ(read("{name: a, data: {train: nowhere}, adapter: {init_from: nowhere}}"), "2mda");
 }

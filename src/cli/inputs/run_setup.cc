@@ -14,6 +14,7 @@
 #include "data/dataset_reader.h"
 #include "jobs/emulated_file.h"
 #include "jobs/hub_cache.h"
+#include "jobs/module_pattern.h"
 #include "jobs/target_modules.h"
 #include "kernels/isa.h"
 #include "train/adapter_folder.h"
@@ -78,10 +79,13 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
   }
 }
 
-void check_adapter(const JobSpec& job, const ModelConfig& config, const std::filesystem::path& model, Diagnostics& mistakes) {
+/// is_sound: its section holds no mistake. Else what it says of the model's modules is checked; all stand in for the targets where it
+/// names none.
+void check_adapter(JobSpec job, bool is_sound, const ModelConfig& config, const std::filesystem::path& model, Diagnostics& mistakes) {
+  if (!is_sound && job.adapter.target_modules.empty()) job.adapter.target_modules = {std::string(all_linear)};
   try {
     const std::vector<AdaptedModule> modules = resolve_target_modules(job, config.layer_count);
-    if (!job.adapter.init_from.empty()) check_initial_adapter(job, modules, config, model);
+    if (is_sound && !job.adapter.init_from.empty()) check_initial_adapter(job, modules, config, model);
   } catch (const UserError& error) {
     mistakes.add(error);
   }
@@ -185,15 +189,15 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
   for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
     const JobSpec& job = reading.jobs_file.jobs[i];
     JobData& data = all.emplace_back();
-    if (reading.jobs[i].adapter && config != nullptr) check_adapter(job, *config, reading.jobs_file.model.path, mistakes);
-    if (!reading.jobs[i].data) continue;
+    if (config != nullptr) check_adapter(job, reading.jobs[i].adapter, *config, reading.jobs_file.model.path, mistakes);
+    if (!reading.jobs[i].data && !reading.jobs[i].records) continue;
     if (const std::optional<size_t> same = earlier_candidate_with_data(reading.jobs_file.jobs, i)) {
       data = all[*same];
       continue;
     }
     if (!job.data.lengths.empty()) {
-      if (config != nullptr) data = read_lengths(job, *config, mistakes);
-    } else if (text != nullptr) {
+      if (reading.jobs[i].data && config != nullptr) data = read_lengths(job, *config, mistakes);
+    } else if (reading.jobs[i].data && text != nullptr) {
       data = read_data(job, *text, *config, reader, mistakes);
     } else {
       check_records(job.data, mistakes);

@@ -25,7 +25,8 @@ struct RunInputs {
 void check_preset(JobsFileReading& reading, Diagnostics& mistakes);
 
 /// Reads model, adapters and data of a jobs file and adds every mistake to `mistakes`. What is mistaken does
-/// not keep the rest from being looked at: without a tokenizer, data are checked as far as their fields.
+/// not keep the rest from being looked at: without a tokenizer, or where the job's data section holds a mistake, data are checked as far as
+/// their fields.
 RunInputs read_inputs(JobsFileReading reading, const DataReading& data, Diagnostics& mistakes);
 
 /// Its part for the jobs: checks their adapters, and reads the data of each. text: null where it cannot be read. config: null

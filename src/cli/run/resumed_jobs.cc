@@ -20,7 +20,7 @@ void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes) {
       const bool is_there = std::any_of(jobs.begin(), jobs.end(), [&](const JobSpec& each) { return each.name == job.name; });
       if (is_there || !record.changes.added.contains(job.name)) continue;
       jobs.push_back(std::move(job));
-      reading.jobs.push_back({.data = true, .adapter = true});
+      reading.jobs.push_back({.data = true, .records = true, .adapter = true});
     }
     for (JobSpec& job : jobs) {
       const auto priority = record.changes.priorities.find(job.name);
