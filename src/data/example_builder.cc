@@ -220,11 +220,10 @@ void ExampleBuilder::check(const ordered_json& record, DataFormat format) {
 }
 
 Example ExampleBuilder::build_chat(const ordered_json& chat, const char* field) const {
-  if (!chat_template_) {
-    throw RecordError(field, "the model has no chat template; set data.chat_template, or use another format");
-  }
   Example example;
   try {
+    encoder_.need_tokenizer();
+    if (!chat_template_) throw_user_error("the model has no chat template; set data.chat_template, or use another format");
     encode_training_text(chat_template_->for_training(chat["messages"], tools_of_chat(chat), encoder_, train_on_prompt_), encoder_,
                          example);
   } catch (const UserError& error) {

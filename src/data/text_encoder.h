@@ -37,6 +37,8 @@ class TextEncoder {
   virtual std::vector<int32_t> prefix() const = 0;
   /// The end-of-text token that a completion or plain text ends with.
   virtual std::optional<int32_t> eos_id() const = 0;
+  /// Throws UserError that says what is missing where there is no tokenizer at all: then texts cannot be given to the others.
+  virtual void need_tokenizer() const {}
   /// Encoders with an equal one give equal tokens for every text, in every run of the program.
   virtual std::string hash() const = 0;
 };

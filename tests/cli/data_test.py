@@ -93,6 +93,13 @@ class Data(ProgramTest):
         self.assertIn(f"\n{SHOWN['texts']}\n", done.stdout)
         self.assertRegex(done.stderr, r"texts\.jsonl:4: text: expected a string, found the number 3")
 
+    def test_without_a_tokenizer_it_is_what_chats_miss_first(self):
+        (self.path / "model" / "tokenizer.json").unlink()
+        (self.path / "model" / "tokenizer_config.json").unlink()
+        errors = self.run_program("data", self.write_jobs("train: chats.jsonl"), expect=2).stderr
+        self.assertRegex(errors, r"chats\.jsonl:1: messages: \S+model: has no tokenizer\.json, which text needs")
+        self.assertNotIn("chat template", errors)
+
     def test_without_a_chat_template_chats_are_refused(self):
         (self.path / "model" / "tokenizer_config.json").unlink()
         errors = self.run_program("data", self.write_jobs("train: chats.jsonl"), expect=2).stderr

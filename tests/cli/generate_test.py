@@ -191,7 +191,9 @@ class Mistakes(Generates):
         errors = self.run_program("generate", "--model", self.path / "none", "--prompt", "x", expect=2).stderr
         self.assertRegex(errors, r"none: no such file or folder; accepted: a Hugging Face model folder or a \.gguf file")
         (self.model / "tokenizer.json").unlink()
-        self.assertRegex(self.refused("--prompt", "x"), "no tokenizer")
+        self.assertRegex(self.refused("--prompt", "x"), r"model: has no tokenizer\.json, which text needs .*; copy it from where the weights come from")
+        (self.model / "tokenizer.model").touch()
+        self.assertRegex(self.refused("--chat"), r"; tokenizer\.model alone is not read: `AutoTokenizer\.from_pretrained\('\S+model'\)\.save_pretrained\('\S+model'\)` ")
 
 
 if __name__ == "__main__":

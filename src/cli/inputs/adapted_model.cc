@@ -80,6 +80,7 @@ void AdaptedModel::throw_not_finite(size_t index) const {
 }
 
 void AdaptedModel::need_template(const std::string& option) const {
+  text_.encoder().need_tokenizer();
   if (text_.chat_template() != nullptr) return;
   throw_user_error("{}: has no chat template, which {} needs{}", files_.path.string(), option, hub_part_hint(files_.path));
 }

@@ -8,24 +8,41 @@
 namespace cotune {
 namespace {
 
+/// What is missing, and how to come by it.
+std::string missing_tokenizer(const std::filesystem::path& model) {
+  if (!std::filesystem::is_directory(model)) {
+    return fmt::format(
+        "{}: has no tokenizer: text needs a tokenizer.json beside the weights, or a GGUF file with a vocabulary (data with "
+        "input_ids and labels needs none)",
+        model.empty() ? "the model" : model.string());
+  }
+  std::string message =
+      fmt::format("{}: has no tokenizer.json, which text needs (data with input_ids and labels needs none)", model.string());
+  for (const char* other : {"tokenizer.model", "vocab.json", "spiece.model"}) {
+    if (!std::filesystem::exists(model / other)) continue;
+    return message + fmt::format(
+                         "; {} alone is not read: `AutoTokenizer.from_pretrained('{}').save_pretrained('{}')` of transformers makes "
+                         "tokenizer.json of it",
+                         other, model.string(), model.string());
+  }
+  const std::string fetch = hub_part_hint(model);
+  return message + (fetch.empty() ? "; copy it from where the weights come from" : fetch);
+}
+
 /// Stands in for the tokenizer of a model without one: data that are token ids already need none.
 class NoTokenizer : public TextEncoder {
  public:
-  explicit NoTokenizer(const std::filesystem::path& model) : model_(model) {}
+  explicit NoTokenizer(std::filesystem::path model) : model_(std::move(model)) {}
   std::vector<int32_t> encode_plain(std::string_view, bool) const override { refuse(); }
   std::vector<SpecialMatch> find_special(std::string_view) const override { refuse(); }
   std::string token_bytes(int32_t id) const override { return "<" + std::to_string(id) + ">"; }
   std::vector<int32_t> prefix() const override { refuse(); }
   std::optional<int32_t> eos_id() const override { refuse(); }
+  void need_tokenizer() const override { refuse(); }
   std::string hash() const override { return "none"; }
 
  private:
-  [[noreturn]] void refuse() const {
-    throw_user_error(
-        "{}: has no tokenizer: text needs a tokenizer.json beside the weights, or a GGUF file with a "
-        "vocabulary (data with input_ids and labels needs none){}",
-        model_.empty() ? "the model" : model_.string(), hub_part_hint(model_));
-  }
+  [[noreturn]] void refuse() const { throw UserError(missing_tokenizer(model_)); }
   std::filesystem::path model_;
 };
 
@@ -45,7 +62,7 @@ std::optional<int32_t> eos_of(const ModelFiles& files, const Tokenizer& tokenize
 }  // namespace
 
 ModelText::ModelText(const ModelFiles& files)
-    : model_(files.path), tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
+    : tokenizer_(make_tokenizer(files)), end_of_turn_ids_(files.tokenizer.end_of_turn_ids) {
   if (tokenizer_ == nullptr) {
     encoder_ = std::make_unique<NoTokenizer>(files.path);
     return;
@@ -65,8 +82,7 @@ ModelText::ModelText(const ModelFiles& files)
 }
 
 const Tokenizer& ModelText::tokenizer() const {
-  if (tokenizer_ == nullptr)
-    throw_user_error("the model has no tokenizer: a tokenizer.json or a GGUF vocabulary is needed{}", hub_part_hint(model_));
+  encoder_->need_tokenizer();
   return *tokenizer_;
 }
 

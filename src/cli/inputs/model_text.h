@@ -31,7 +31,6 @@ class ModelText {
   const std::vector<int32_t>& end_of_turn_ids() const { return end_of_turn_ids_; }
 
  private:
-  std::filesystem::path model_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<TextEncoder> encoder_;
   std::map<std::string, std::string> special_tokens_;
