@@ -12,6 +12,7 @@
 
 #include "base/sudden_end.h"
 #include "console/command_line.h"
+#include "console/early_stop.h"
 #include "console/run_commands.h"
 
 namespace {
@@ -56,5 +57,6 @@ int main(int argc, char** argv) {
   for (const auto& [name, add] : own) {
     if (argc > 1 && argv[1] == name) return cotune::run_command_line({&add, 1}, nullptr, argc, argv);
   }
+  if (argc > 1 && argv[1] == std::string_view("train")) cotune::catch_early_stops();
   return run_with_engine(argc, argv);
 }

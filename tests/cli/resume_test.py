@@ -179,6 +179,17 @@ class Stopped(ProgramTest):
         self.run_program("train", jobs, "--output-dir", self.path / "stopped", "--resume")
         return saved
 
+    def test_while_the_program_loads_it_ends_with_a_word(self):
+        jobs = self.jobs_file(steps=36)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process = self.start_program("train", jobs, "--output-dir", self.path / "none")
+            while "libcotune_commands.so" not in pathlib.Path(f"/proc/{process.pid}/maps").read_text():  # which brings libtorch
+                self.assertIsNone(process.poll())
+            process.send_signal(number)
+            _, errors = self.end(process, expect=130)
+            self.assertEqual(errors, "stopped before training began; nothing was changed\n")
+            self.assertFalse((self.path / "none").exists())
+
     def test_in_training_every_job_is_saved_and_goes_on(self):
         jobs = self.jobs_file(steps=36, save_steps=0, train=EVERYTHING)
         self.run_program("train", jobs, "--output-dir", self.path / "whole")

@@ -75,7 +75,10 @@ class Supervisor {
     ::sigaction(SIGPIPE, &ignored, &pipe_before_);
     ::sigprocmask(SIG_BLOCK, &awaited_, &mask_before_);
   }
-  ~Supervisor() { give_signals_back(); }
+  ~Supervisor() {
+    if (!is_run_) end_by_stop_signals();
+    give_signals_back();
+  }
   Supervisor(const Supervisor&) = delete;
   Supervisor& operator=(const Supervisor&) = delete;
 
@@ -183,6 +186,13 @@ class Supervisor {
     const nlohmann::ordered_json event{
         {"event", "restart"}, {"restart", run_.restart_}, {"of", settings_.restarts}, {"reason", how_it_ended()}};
     print_line(event.dump());
+  }
+
+  /// One that comes when the run is over is none before it began (console/early_stop.h).
+  void end_by_stop_signals() const {
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      if (::sigismember(&awaited_, number) == 1) std::signal(number, SIG_DFL);
+    }
   }
 
   void give_signals_back() {

@@ -10,6 +10,7 @@
 #include "base/atomic_file.h"
 #include "base/end_wishes.h"
 #include "base/sudden_end.h"
+#include "console/early_stop.h"
 
 namespace cotune {
 namespace {
@@ -36,8 +37,8 @@ extern "C" void on_stop_signal(int number, siginfo_t* info, void*) {
         if (::unlink(path.c_str()) != 0) ::rmdir(path.c_str());
       }
     }
-    write_to_standard_error("stopped before training began; nothing was changed\n");
-    ::_exit(130);
+    write_to_standard_error(stopped_before_training);
+    ::_exit(stopped_exit_code);
   }
   if (wish == EndWish::repeated) {
     before_sudden_end();
