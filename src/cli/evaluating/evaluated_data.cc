@@ -13,6 +13,7 @@
 #include "base/sudden_end.h"
 #include "cli/inputs/data_reading.h"
 #include "cli/inputs/run_setup.h"
+#include "data/continuations.h"
 #include "data/example_builder.h"
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
@@ -60,6 +61,10 @@ TokenisedChoices tokens_behind_text(const AdaptedModel& model, std::string text,
   return tokens;
 }
 
+TokenisedChoices tokenised(Continuations found) {
+  return {std::move(found.prompt), std::move(found.continuations)};
+}
+
 TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record, const EvaluateOptions& options) {
   const bool is_chat = !record.messages.is_null();
   if (is_chat && options.raw) throw RecordError("messages", "--raw has no effect on a chat; leave it out");
@@ -69,10 +74,9 @@ TokenisedChoices tokens_of(const AdaptedModel& model, const ChoiceRecord& record
   model.need_template("a question of messages");
   nlohmann::ordered_json messages = record.messages;
   if (!is_chat) messages = {{{"role", "user"}, {"content", record.text}}};
-  TokenisedChoices tokens{model.chat_prompt(messages), {}};
-  for (const std::string& choice : record.choices)
-    tokens.choices.push_back(model.text().encoder().encode_plain(options.delimiter.value_or("") + choice));
-  return tokens;
+  std::vector<std::string> answers;
+  for (const std::string& choice : record.choices) answers.push_back(options.delimiter.value_or("") + choice);
+  return tokenised(continue_chat(*model.text().chat_template(), messages, answers, model.text().encoder()));
 }
 
 void check_lengths(const TokenisedChoices& tokens, int64_t context) {
@@ -148,14 +152,12 @@ ChoiceQuestions questions_of(const Dataset& answered, const EvaluateOptions& opt
     try {
       const std::optional<LastAnswer> last = last_answer_of(answered, i);
       const std::string answer = model.answer_text(last->answer);
-      const std::string space = answer.substr(0, std::min(answer.find_first_not_of(" \t\n\r"), answer.size()));
       const auto right = std::ranges::find_if(options.choices, [&](const std::string& choice) { return is_match(choice, answer, {}); });
       if (right == options.choices.end()) {
         throw RecordError("", fmt::format("--choices: expected one of {} as the answer, found `{}`", fmt::join(options.choices, ", "),
                                           normalised(answer, {}).substr(0, 80)));
       }
-      TokenisedChoices tokens{{last->prompt.begin(), last->prompt.end()}, {}};
-      for (const std::string& choice : options.choices) tokens.choices.push_back(model.text().encoder().encode_plain(space + choice));
+      TokenisedChoices tokens = tokenised(continue_example(last->prompt, last->answer, options.choices, model.text().encoder()));
       check_lengths(tokens, model.files().config.context_length);
       add(std::move(tokens), options.choices, static_cast<size_t>(right - options.choices.begin()), answered.line(i), questions);
     } catch (const RecordError& error) {
