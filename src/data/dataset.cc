@@ -145,7 +145,7 @@ std::string FileReport::to_string() const {
     if (count > 0) text += fmt::format(", {} {}", count, what);
   };
   add(malformed, "malformed");
-  add(repaired, "with bytes that are not UTF-8 (replaced by U+FFFD)");
+  add(repaired, "with bytes that are not UTF-8, or halves of surrogate pairs (replaced by U+FFFD)");
   add(truncated, "truncated");
   add(dropped_long, "dropped because too long");
   add(dropped_unlearned, "dropped because nothing is left to learn");

@@ -120,7 +120,7 @@ struct FileReport {
   int format_line = 0;            ///< of the record that said so; 0: the format was given
   int64_t records = 0;            ///< lines that hold something
   int64_t malformed = 0;
-  int64_t repaired = 0;           ///< lines with bytes that were not UTF-8
+  int64_t repaired = 0;  ///< lines with bytes that were not UTF-8, or escapes of half a surrogate pair
   int64_t truncated = 0;
   int64_t dropped_long = 0;       ///< truncation: drop
   int64_t dropped_unlearned = 0;  ///< no learned token (left)

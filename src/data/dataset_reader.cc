@@ -184,7 +184,7 @@ class RecordWalk {
       if (raw.too_long) {
         throw RecordError("", lines_.too_long_complaint());
       }
-      const nlohmann::ordered_json record = parse_json_line(raw.text);
+      const nlohmann::ordered_json record = parse_json_line(raw.text, &outcome.repaired);
       const DataFormat format = checked_format(record, raw, lines_.unit(), spec_, report);
       outcome.made = make_(record, format);
     } catch (const RecordError& error) {

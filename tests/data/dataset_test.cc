@@ -201,6 +201,19 @@ TEST(Dataset, RepairsInvalidUtf8AndReadsWindowsLines) {
   EXPECT_EQ(reading.train.line(1), 2);
 }
 
+TEST(Dataset, HalvesOfSurrogatePairsBecomeReplacementCharactersAndAreCounted) {
+  const Reading reading = read(R"({"text":"a\ud800z\uDc00"}
+{"text":"\ud83d\ud83d\ude00 \\ud800 \ud83d\n"}
+{"text":"\ud83d\ude00"}
+{"text":"\ud83d\u00e9"})");
+  EXPECT_EQ(reading.text(0), "<s>⟦a\xEF\xBF\xBDz\xEF\xBF\xBD</s>⟧");
+  EXPECT_EQ(reading.text(1), "<s>⟦\xEF\xBF\xBD\U0001F600 \\ud800 \xEF\xBF\xBD\n</s>⟧");
+  EXPECT_EQ(reading.text(2), "<s>⟦\U0001F600</s>⟧");
+  EXPECT_EQ(reading.text(3), "<s>⟦\xEF\xBF\xBD\u00e9</s>⟧");
+  EXPECT_EQ(reading.report.repaired, 3);
+  EXPECT_THAT(read(R"({"text":"\ud8"})").mistake(0), HasSubstr("not JSON"));
+}
+
 TEST(Dataset, ExampleWithoutALearnedTokenIsDroppedAndCounted) {
   const Reading reading = read("{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}\n"
                                "{\"messages\":[{\"role\":\"assistant\",\"content\":\"q\"}]}");

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 
 #include "data/tokenizer/unicode.h"
 
@@ -33,6 +36,34 @@ size_t too_deep_at(std::string_view line) {
     }
   }
   return 0;
+}
+
+/// The code unit of an escape `\uXXXX` that begins there; -1 when none does.
+int32_t unit_escaped_at(std::string_view json, size_t begin) {
+  uint16_t unit = 0;
+  if (json.size() < begin + 6 || json.substr(begin, 2) != "\\u") return -1;
+  const char *first = json.data() + begin + 2, *last = first + 4;
+  const auto [end, error] = std::from_chars(first, last, unit, 16);
+  return error == std::errc{} && end == last ? unit : -1;
+}
+
+constexpr bool is_between(int32_t unit, int32_t low, int32_t high) {
+  return low <= unit && unit <= high;
+}
+
+/// The text with escapes of one half of a surrogate pair as those of U+FFFD; nothing where there are none.
+std::optional<std::string> replace_lone_surrogates(std::string_view json) {
+  std::optional<std::string> replaced;
+  for (size_t i = json.find('\\'); i != json.npos; i = json.find('\\', i)) {
+    const int32_t unit = unit_escaped_at(json, i);
+    const bool is_pair = is_between(unit, 0xD800, 0xDBFF) && is_between(unit_escaped_at(json, i + 6), 0xDC00, 0xDFFF);
+    if (!is_pair && is_between(unit, 0xD800, 0xDFFF)) {
+      if (!replaced) replaced = json;
+      replaced->replace(i + 2, 4, "FFFD");
+    }
+    i += is_pair ? 12 : unit >= 0 ? 6 : 2;
+  }
+  return replaced;
 }
 
 }  // namespace
@@ -80,12 +111,14 @@ bool JsonlReader::next() {
 JsonError::JsonError(size_t column, const std::string& reason)
     : std::runtime_error(column > 0 ? fmt::format("column {}: {}", column, reason) : reason), column_(column), reason_(reason) {}
 
-nlohmann::ordered_json parse_json_line(std::string_view line) {
+nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired) {
   if (const size_t column = too_deep_at(line)) {
     throw JsonError(column, fmt::format("JSON nested deeper than {} levels", max_nesting));
   }
+  const std::optional<std::string> repaired = replace_lone_surrogates(line);
+  if (repaired && is_repaired != nullptr) *is_repaired = true;
   try {
-    return nlohmann::ordered_json::parse(line);
+    return nlohmann::ordered_json::parse(repaired ? std::string_view(*repaired) : line);
   } catch (const nlohmann::json::parse_error& error) {
     std::string_view reason = error.what();
     if (const size_t dash = reason.find(" - "); dash != std::string_view::npos) {
