@@ -55,17 +55,19 @@ class AllMistakes(Check):
 
     def test_are_found_behind_mistakes_in_the_same_sections(self):
         (self.path / "broken.jsonl").write_text('{"text": 3}\n')
-        jobs = self.write_jobs("{name: a, data: {train: broken.jsonl}, adapter: {layers_to_transform: [9], target_modules: [1.q_proj, layers.7.mlp.up_proj]}}",
+        jobs = self.write_jobs("{name: a, data: {train: broken.jsonl}, adapter: {layers_to_transform: [9], target_modules: [layers.7.mlp.up_proj]}}",
+                               "{name: b, data: {train: plain.jsonl}, adapter: {target_modules: [qproj], layers_to_transform: [8]}}",
                                model="{config: ./config.json, weights: random, dtype: int8}", more="defaults: {data: {chat_templat: x}}\n")
         lines = self.refused(jobs).splitlines()
         for line, wanted in zip(lines, (r"jobs\.yaml:2: model\.dtype: must be one of",
                                         r"jobs\.yaml:3: defaults\.data\.chat_templat: unknown key; did you mean `chat_template`",
                                         r"jobs\.yaml:5: jobs\[0\]\.adapter\.layers_to_transform: must be layers from 0 to 1 of this model",
-                                        r"jobs\.yaml:5: jobs\[0\]\.adapter\.target_modules: `1\.q_proj` ",
                                         r"jobs\.yaml:5: jobs\[0\]\.adapter\.target_modules: `layers\.7\.mlp\.up_proj` matches no module",
+                                        r"jobs\.yaml:6: jobs\[1\]\.adapter\.target_modules: `qproj` names no projection",
+                                        r"jobs\.yaml:6: jobs\[1\]\.adapter\.layers_to_transform: must be layers from 0 to 1 of this model",
                                         r"broken\.jsonl:1: text: expected a string, found the number 3")):
             self.assertRegex(line, wanted)
-        self.assertEqual(len(lines), 6, lines)
+        self.assertEqual(len(lines), 7, lines)
 
     def test_that_repeat_are_counted(self):
         (self.path / "broken.jsonl").write_text("{\n" * 1000)
