@@ -31,7 +31,9 @@ std::optional<double> finite_number(const Json* value) {
   return value->get<double>();
 }
 
-std::string whole_text(int64_t low, int64_t high) { return fmt::format("a whole number from {} to {}", low, high); }
+std::string whole_text(int64_t low, int64_t high) {
+  return fmt::format("a whole number from {} to {}", low, high);
+}
 
 }  // namespace
 
@@ -78,7 +80,8 @@ std::vector<std::string> AdapterConfigFields::names(const char* name, std::optio
   const Json* value = find(name);
   if (value == nullptr && fallback) return *fallback;
   if (value != nullptr && value->is_string()) return {value->get<std::string>()};
-  const bool is_list = value != nullptr && value->is_array() && std::ranges::all_of(*value, [](const Json& item) { return item.is_string(); });
+  const bool is_list =
+      value != nullptr && value->is_array() && std::ranges::all_of(*value, [](const Json& item) { return item.is_string(); });
   if (is_list) return value->get<std::vector<std::string>>();
   refuse(name, "a list of module names, or one name or regular expression", value);
   return fallback.value_or(std::vector<std::string>{});
@@ -100,8 +103,11 @@ template <typename T, typename Read>
 ModulePattern<T> AdapterConfigFields::by_module(const char* name, const std::string& accepted, Read read) {
   const Json* value = find(name);
   ModulePattern<T> pattern;
-  if (value != nullptr && !value->is_object()) refuse(name, "an object that gives regular expressions on modules' names, each, " + accepted, value);
-  if (value == nullptr || !value->is_object()) return pattern;
+  if (value == nullptr) return pattern;
+  if (!value->is_object()) {
+    refuse(name, "an object that gives regular expressions on modules' names, each, " + accepted, value);
+    return pattern;
+  }
   for (const auto& [key, item] : value->items()) {
     const std::optional<T> number = read(&item);
     if (!number) refuse(fmt::format("{}.{}", name, key), accepted, &item);
@@ -114,12 +120,16 @@ ModulePattern<int64_t> AdapterConfigFields::wholes_by_module(const char* name, i
   return by_module<int64_t>(name, whole_text(low, high), [&](const Json* item) { return whole_in(item, low, high); });
 }
 
-ModulePattern<double> AdapterConfigFields::numbers_by_module(const char* name) { return by_module<double>(name, "a number", finite_number); }
+ModulePattern<double> AdapterConfigFields::numbers_by_module(const char* name) {
+  return by_module<double>(name, "a number", finite_number);
+}
 
 void AdapterConfigFields::refuse(const std::string& name, const std::string& accepted, const Json* found) {
   mistakes_.add(file_, 0, name, fmt::format("must be {}, got {}", accepted, describe(found)));
 }
 
-void AdapterConfigFields::add(const char* name, const std::string& message) { mistakes_.add(file_, 0, name, message); }
+void AdapterConfigFields::add(const char* name, const std::string& message) {
+  mistakes_.add(file_, 0, name, message);
+}
 
 }  // namespace cotune

@@ -30,7 +30,8 @@ class AdapterConfigFields {
   std::string text(const char* name, std::optional<std::string> fallback = std::nullopt);
   int64_t whole(const char* name, int64_t low, int64_t high);
   /// accepted: `a number above 0`; what is_good says yes to. Numbers are finite.
-  double number(const char* name, const char* accepted, const std::function<bool(double)>& is_good, std::optional<double> fallback = std::nullopt);
+  double number(const char* name, const char* accepted, const std::function<bool(double)>& is_good,
+                std::optional<double> fallback = std::nullopt);
   /// A name or regular expression, or a list of names.
   std::vector<std::string> names(const char* name, std::optional<std::vector<std::string>> fallback = std::nullopt);
   /// One number or a list; empty where there is none.

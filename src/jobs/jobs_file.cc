@@ -91,7 +91,8 @@ class JobsFileBuilder {
 
   /// Whether what was given of these options is sound.
   bool are_sound(const OptionLayer& merged, std::initializer_list<const char*> options) const {
-    return mistakes_.empty() || std::ranges::all_of(options, [&](const char* option) {
+    if (mistakes_.empty()) return true;
+    return std::ranges::all_of(options, [&](const char* option) {
       const GivenOption* given = find_given(merged, option);
       return given == nullptr || (!given->is_mistaken && is_sound({given->field}));
     });
