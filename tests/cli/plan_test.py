@@ -8,7 +8,7 @@ import pathlib
 import unittest
 import xml.etree.ElementTree
 
-from program import METHODS, ProgramTest
+from program import CONFIG, METHODS, ProgramTest
 from trace_rules import checked_events
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/plan"
@@ -165,6 +165,7 @@ class Plan(ProgramTest):
         self.assertRegex(done.stdout, r"as it is, rows of up to \d+ tokens fit")
 
     def test_a_profile_prices_the_plan(self):
+        (self.path / "config.json").write_text(json.dumps({**CONFIG, "num_key_value_heads": 2}))
         jobs = self.jobs_file(jobs=("plain",))
         profile = self.path / "profile.json"
         self.run_program("profile", self.path / "config.json", "--output", profile, "--seconds", "0", "--dtype", "float32")

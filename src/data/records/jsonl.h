@@ -41,7 +41,7 @@ class JsonError : public std::runtime_error {
   std::string reason_;
 };
 
-/// Parses one line. Escapes of one half of a surrogate pair (`\\ud800`), which name no character, become U+FFFD; is_repaired is set where
+/// Parses one line. Escapes of one half of a surrogate pair (`\ud800`), which name no character, become U+FFFD; is_repaired is set where
 /// there were any, and left as it was otherwise. Throws JsonError: not JSON, or nested deeper than 64 levels.
 nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired = nullptr);
 
