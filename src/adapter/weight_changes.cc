@@ -25,15 +25,20 @@ WeightChanges::WeightChanges(const Adapter& adapter) {
   for (const AdaptedModule& module : adapter.setup().modules) {
     Change change;
     change.in_features = adapter.projection_shape_of(module.projection).in;
-    if (adapter.method() == AdapterMethod::lora) {
-      const auto r = static_cast<double>(module.r);
-      change.scale = module.alpha / (adapter.setup().spec.use_rslora ? std::sqrt(r) : r);
-      change.a = exact(adapter.parameters()[2 * site].value);
-      change.b = exact(adapter.parameters()[2 * site + 1].value);
-    } else {
-      change.entry_rows = structure[2 * site].tensor.to(at::kCPU, at::kLong);
-      change.offsets = structure[2 * site + 1].tensor.to(at::kCPU, at::kLong);
-      change.values = exact(adapter.parameters()[site].value);
+    switch (adapter.method()) {
+      case AdapterMethod::lora: {
+        const auto r = static_cast<double>(module.r);
+        change.scale = module.alpha / (adapter.setup().spec.use_rslora ? std::sqrt(r) : r);
+        change.a = exact(adapter.parameters()[2 * site].value);
+        change.b = exact(adapter.parameters()[2 * site + 1].value);
+        break;
+      }
+      case AdapterMethod::diff_pruning:
+        change.entry_rows = structure[2 * site].tensor.to(at::kCPU, at::kLong);
+        change.offsets = structure[2 * site + 1].tensor.to(at::kCPU, at::kLong);
+        change.values = exact(adapter.parameters()[site].value);
+        break;
+      case AdapterMethod::bottleneck: break;  // refused above
     }
     modules_[module_name(module.layer, module.projection) + ".weight"] = std::move(change);
     ++site;

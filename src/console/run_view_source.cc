@@ -25,8 +25,7 @@ RunView current_view(const std::filesystem::path& run) {
   } catch (const SystemError&) {  // it has ended just now
   }
   const bool goes_on = is_being_trained(run);
-  std::error_code unknown;
-  if (goes_on && !std::filesystem::exists(run / "run.json", unknown)) return view_of_start(run);
+  if (goes_on && !is_silent && is_starting(run)) return view_of_start(run);
   RunView view = view_of(read_run_log(run), goes_on);
   if (is_silent && goes_on) view.run.phase = "unresponsive";
   return view;

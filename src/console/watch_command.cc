@@ -92,43 +92,81 @@ extern "C" void on_end_signal(int number) {
   std::signal(number, on_second_signal);
 }
 
-/// Returns when the user has enough or the run has ended: whether the run goes on.
-bool watch(const fs::path& run) {
+/// A run as the view asks for it: connected to once its process listens, which it does when the model is loaded.
+class WatchedRun {
+ public:
+  /// Throws UserError as ControlClient does; NobodyListens where no process has the run.
+  explicit WatchedRun(fs::path run) : run_(std::move(run)) {
+    newest_.run.folder = run_.string();
+    newest_.run.phase = "unresponsive";
+    try {
+      connect();
+    } catch (const NobodyListens&) {
+      if (!is_being_trained(run_)) throw;
+    }
+  }
+
+  bool goes_on() const { return goes_on_; }
+
+  std::optional<RunView> view() {
+    try {
+      if (!client_) connect();
+      return answer();
+    } catch (const NobodyListens&) {
+      if (is_being_trained(run_)) return view_of_start(run_);
+    } catch (const SystemError&) {
+    }
+    goes_on_ = false;
+    return std::nullopt;
+  }
+
+  void ask(ControlRequest request, Asker::Answer then) {
+    if (asker_) asker_->ask(std::move(request), std::move(then));
+  }
+
+ private:
   using Clock = std::chrono::steady_clock;
-  constexpr std::chrono::milliseconds between_keys{200};
-  ControlClient client(run);
-  Asker asker(run);
-  bool goes_on = true;
-  RunView newest;
-  newest.run.folder = run.string();
-  newest.run.phase = "unresponsive";
-  Clock::time_point answered = Clock::now();
-  const auto view_now = [&]() -> std::optional<RunView> {
+  static constexpr std::chrono::milliseconds between_keys{200};
+
+  void connect() {
+    client_ = std::make_unique<ControlClient>(run_);
+    asker_ = std::make_unique<Asker>(run_);
+    answered_ = Clock::now();
+  }
+
+  std::optional<RunView> answer() {
     ControlRequest request;
     request.action = ControlAction::view;
-    try {
-      const std::optional<ControlReply> reply = client.ask_within(between_keys, request);
-      if (reply && reply->error) throw UserError(reply->error->message);
-      if (reply && !reply->view) return std::nullopt;
-      if (reply) {
-        newest = *reply->view;
-        answered = Clock::now();
-      } else if (Clock::now() - answered > most_seconds_to_answer) {
-        newest.run.phase = "unresponsive";
-      }
-      return newest;
-    } catch (const SystemError&) {
-      goes_on = false;
-      return std::nullopt;
+    const std::optional<ControlReply> reply = client_->ask_within(between_keys, request);
+    if (reply && reply->error) throw UserError(reply->error->message);
+    if (reply && !reply->view) return std::nullopt;
+    if (reply) {
+      newest_ = *reply->view;
+      answered_ = Clock::now();
+    } else if (Clock::now() - answered_ > most_seconds_to_answer) {
+      newest_.run.phase = "unresponsive";
     }
-  };
-  const auto ask = [&](ControlRequest request, Asker::Answer answer) { asker.ask(std::move(request), std::move(answer)); };
-  LiveView view({.view = view_now, .ask = ask}, "leave", "leaves", [](const std::string& line) { print_line(line); });
+    return newest_;
+  }
+
+  fs::path run_;
+  std::unique_ptr<ControlClient> client_;  ///< none while the run loads
+  std::unique_ptr<Asker> asker_;
+  bool goes_on_ = true;
+  RunView newest_;
+  Clock::time_point answered_;
+};
+
+/// Returns when the user has enough or the run has ended: whether the run goes on.
+bool watch(const fs::path& folder) {
+  WatchedRun run(folder);
+  const auto ask = [&](ControlRequest request, Asker::Answer then) { run.ask(std::move(request), std::move(then)); };
+  LiveView view({.view = [&] { return run.view(); }, .ask = ask}, "leave", "leaves", [](const std::string& line) { print_line(line); });
   watched = &view;
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) std::signal(number, on_end_signal);
   view.wait();
   watched = nullptr;
-  return goes_on;
+  return run.goes_on();
 }
 
 int watch_run(const fs::path& run) {

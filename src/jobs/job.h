@@ -95,7 +95,7 @@ struct AdapterSpec {
   Activation activation = Activation::relu;
   // Diff pruning
   double density = 0.005;                      ///< (0, 1]: share of every target weight that is trained
-  int64_t selection_batches = 4;               ///< batches over which gradient magnitudes choose the kept entries
+  int64_t selection_batches = 4;               ///< batches whose summed gradient chooses the kept entries, by magnitude
   bool operator==(const AdapterSpec&) const = default;
 };
 

@@ -479,7 +479,7 @@ void add_adapter(std::vector<Option>& table) {
   table.push_back(field(Section::adapter, "density", COTUNE_FIELD(job->adapter.density), above(0, 1),
                         "Share of every target weight that is trained.", {.condition = method_is({diff_pruning})}));
   table.push_back(field(Section::adapter, "selection_batches", COTUNE_FIELD(job->adapter.selection_batches),
-                        whole(1, 10000), "Batches whose gradient magnitudes choose the trained entries.",
+                        whole(1, 10000), "Batches whose gradients are added up: the entries of the largest magnitudes are trained.",
                         {.condition = method_is({diff_pruning})}));
 }
 

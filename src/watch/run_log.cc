@@ -240,6 +240,13 @@ bool is_being_trained(const fs::path& folder) {
   return !fs::exists(summary, unknown) || fs::last_write_time(file, unknown) > fs::last_write_time(summary, unknown);
 }
 
+bool is_starting(const fs::path& folder) {
+  std::error_code unknown;
+  const fs::path record = folder / "run.json";
+  return is_being_trained(folder) &&
+         (!fs::exists(record, unknown) || fs::last_write_time(folder / "lock", unknown) > fs::last_write_time(record, unknown));
+}
+
 RunView view_of_start(const fs::path& folder) {
   RunView view;
   view.run.folder = name_of(folder).string();

@@ -88,6 +88,9 @@ void add_metrics(RunLog& log, std::string_view text, const std::string& file_nam
 /// Whether a process holds the folder and has not written its run's end yet: it loads the model, or it cannot make a socket.
 bool is_being_trained(const std::filesystem::path& folder);
 
+/// Whether that process has not begun yet: what stands in the folder is of an earlier one, or nothing does.
+bool is_starting(const std::filesystem::path& folder);
+
 /// A run whose process holds the folder and has written nothing into it yet.
 RunView view_of_start(const std::filesystem::path& folder);
 

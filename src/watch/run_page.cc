@@ -172,7 +172,8 @@ std::string samples(const RunLog& log) {
     for (const LoggedSample& sample : job.samples) html += sample_card(sample);
     html += "</div>\n";
   }
-  return html.empty() ? "" : "<h2>Answers before and after</h2>\n<div style=\"display:grid;gap:12px\">\n" + html + "</div>\n";
+  if (html.empty()) return "<p>Answers before and after training stand here where <code>cotune train --sample-tokens N</code> asks for them.</p>\n";
+  return "<h2>Answers before and after</h2>\n<div style=\"display:grid;gap:12px\">\n" + html + "</div>\n";
 }
 
 std::string notices(const RunLog& log) {

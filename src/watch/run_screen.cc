@@ -60,8 +60,8 @@ std::vector<Column> all_columns(bool unicode) {
           {"step", Align::right, 2, [](const JobView& job) { return step_text(job.report); }},
           {"loss", Align::right, 3, [](const JobView& job) { return number_or_nothing(job.report.loss, "{:.4f}"); }},
           {"trend", Align::left, trend_rank, [unicode](const JobView& job) { return sparkline(job.losses, widest_trend, unicode); }},
-          {"held out", Align::right, 7, [](const JobView& job) { return number_or_nothing(job.report.eval_loss, "{:.4f}"); }},
-          {"lr", Align::right, 8, [](const JobView& job) { return number_or_nothing(job.learning_rate, "{:.2e}"); }},
+          {"held out", Align::right, 8, [](const JobView& job) { return number_or_nothing(job.report.eval_loss, "{:.4f}"); }},
+          {"lr", Align::right, 7, [](const JobView& job) { return number_or_nothing(job.learning_rate, "{:.2e}"); }},
           {"tok/s", Align::right, 5, [](const JobView& job) { return number_or_nothing(job.report.tokens_per_second, "{:.0f}"); }},
           {"left", Align::right, 4, [](const JobView& job) { return left_text(job.report); }}};
 }

@@ -248,6 +248,26 @@ class FromAnotherTerminal(LiveViewTest):
             self.assertEqual(self.view()["run"]["phase"], "loading")
         self.assertIn("holds no run", self.run_program("status", "--run", run, expect=2).stderr)
 
+    def test_status_says_nothing_of_the_run_that_one_that_starts_replaces(self):
+        self.run_program("train", self.jobs_file(steps=2), "--output-dir", self.path / "run")
+        self.assertIn("finished", self.status())
+        with (self.path / "run" / "lock").open("w") as lock:  # as a process that loads the model over it has it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertRegex(self.status(), "^cotune · a process is loading the model")
+            self.assertEqual(self.view()["jobs"], [])
+
+    def test_watch_stays_while_a_run_loads(self):
+        run = self.path / "run"
+        run.mkdir()
+        with (run / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            program = self.terminal("watch", "--run", run)
+            program.wait_for_text("loading the model")
+            with self.assertRaises(subprocess.TimeoutExpired):
+                program.process.wait(timeout=2.5)
+            program.press("q")
+            self.assertEqual(program.end(), 0)
+
     def test_status_says_of_every_run_how_it_stands(self):
         self.assertIn("holds no run", self.run_program("status", "--run", self.path, expect=2).stderr)
         process = self.start_quietly()

@@ -53,6 +53,17 @@ TEST(RunScreen, ShowsEveryJobTotalsMemoryAndWhyJobsWait) {
             "waiting waits: needs 1.20 GiB, and 800 MiB are free beside the jobs that run\n");
 }
 
+TEST(RunScreen, LeavesOutTheHeldOutLossBeforeTheLearningRate) {
+  size_t with_rate_alone = 0;
+  for (size_t columns = 30; columns <= 100; ++columns) {
+    const std::string text = text_of(run_screen(a_run(2), {.columns = columns}));
+    const bool has_rate = text.find("  lr") != std::string::npos, has_held_out = text.find("held out") != std::string::npos;
+    EXPECT_TRUE(has_rate || !has_held_out) << columns;
+    with_rate_alone += has_rate && !has_held_out;
+  }
+  EXPECT_GT(with_rate_alone, 0u);
+}
+
 TEST(RunScreen, SaysOfEverySweepHowFarItIsAndWhichCandidateHasTheLeastLoss) {
   RunView view = a_run(5);
   for (size_t i = 0; i < 4; ++i) view.jobs[i].report.sweep = i < 3 ? "rank" : "rate";
