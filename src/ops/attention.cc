@@ -80,12 +80,19 @@ at::Tensor by_token(const at::Tensor& x, int64_t tokens) {
       .reshape({tokens, x.size(0) * x.size(1) / tokens * x.size(2)});
 }
 
+/// Which keys of a block lie in the future of its queries: [dense_attention_queries, dense_attention_queries], true above the diagonal.
+at::Tensor future_keys(at::Device device) {
+  return at::ones({dense_attention_queries, dense_attention_queries}, at::TensorOptions().device(device).dtype(at::kBool)).triu_(1);
+}
+
 /// The ATen path: a segment block by block of its queries, so that scores never exist for more than one block and keys beyond a block are
 /// left out. Keys and values of the row up to and including the segment are copied once.
 class DenseSegment {
  public:
-  DenseSegment(const QkvViews& parts, const AttentionSegment& segment, const AttentionShape& shape, at::ScalarType wide)
-      : parts_(parts), segment_(segment), shape_(shape), wide_(wide), total_(segment.position + segment.count) {
+  /// future: future_keys of the device. All that is given must outlive this.
+  DenseSegment(const QkvViews& parts, const AttentionSegment& segment, const AttentionShape& shape, at::ScalarType wide,
+               const at::Tensor& future)
+      : parts_(parts), segment_(segment), shape_(shape), wide_(wide), future_(future), total_(segment.position + segment.count) {
     const bool chained = segment.chain != nullptr;
     keys_ = by_kv_head(chained ? segment.chain->keys.narrow(0, 0, total_) : parts.k.narrow(0, segment.begin, total_), shape, wide);
     values_ = by_kv_head(chained ? segment.chain->values.narrow(0, 0, total_) : parts.v.narrow(0, segment.begin, total_), shape, wide);
@@ -121,8 +128,7 @@ class DenseSegment {
     block.v = values_.narrow(1, 0, block.seen);
     block.scores = at::bmm(block.q, block.k.transpose(1, 2));
     if (count > 1) {  // only keys of the block itself may lie in the future of its queries
-      const at::Tensor future =
-          at::ones({count, count}, at::TensorOptions().device(keys_.device()).dtype(at::kBool)).triu_(1);
+      const at::Tensor future = future_.narrow(0, 0, count).narrow(1, 0, count);
       block.scores.view({-1, count, block.seen})
           .narrow(2, block.seen - count, count)
           .masked_fill_(future, -INFINITY);
@@ -134,6 +140,7 @@ class DenseSegment {
   const AttentionSegment& segment_;
   const AttentionShape& shape_;
   at::ScalarType wide_;
+  const at::Tensor& future_;
   int64_t total_;
   at::Tensor keys_, values_;
 };
@@ -201,8 +208,9 @@ AttentionResult attention(const at::Tensor& qkv, const std::vector<AttentionSegm
                                result.out.stride(0), result.lse.mutable_data_ptr<float>());
     return result;
   }
+  const at::Tensor future = future_keys(qkv.device());
   for (const AttentionSegment& segment : segments) {
-    DenseSegment(parts, segment, shape, wide).for_blocks([&](const DenseSegment::Block& block) {
+    DenseSegment(parts, segment, shape, wide, future).for_blocks([&](const DenseSegment::Block& block) {
       const at::Tensor largest = block.scores.amax(-1, true);
       const at::Tensor weights = block.scores.sub_(largest).exp_();
       const at::Tensor sum = weights.sum(-1, true);
@@ -254,8 +262,9 @@ at::Tensor attention_backward(const at::Tensor& d_out, const at::Tensor& qkv, co
                                 gradients.q.stride(0));
   } else {
     const double scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+    const at::Tensor future = future_keys(qkv.device());
     for (const AttentionSegment& segment : segments) {
-      const DenseSegment dense(parts, segment, shape, wide);
+      const DenseSegment dense(parts, segment, shape, wide, future);
       const at::Tensor d_keys = dense.zeros_of_keys(), d_values = dense.zeros_of_keys();
       dense.for_blocks([&](const DenseSegment::Block& block) {
         const at::Tensor lse = by_kv_head_columns(forward.lse.narrow(0, block.begin, block.count), shape.kv_heads);
