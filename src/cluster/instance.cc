@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/config/tensor_shard.h"
 #include "plan/shapes/cluster_file.h"
 #include "plan/shapes/job_shape.h"
 
@@ -13,11 +14,10 @@ InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& m
   check_like_nodes(cluster, file_name, "the simulation of a trace");
   const NodeGroup& group = cluster.nodes.front();
   const int64_t devices = tensor_parallel * pipeline_stages;
-  const bool divides = model.head_count % tensor_parallel == 0 && model.kv_head_count % tensor_parallel == 0 &&
-                       model.intermediate_size % tensor_parallel == 0;
-  if (!divides) {
-    throw_user_error("--instance: {} ranks of tensor parallelism must divide the model's {} heads, {} key-value heads and feed-forward "
-                     "width {}", tensor_parallel, model.head_count, model.kv_head_count, model.intermediate_size);
+  if (!can_be_sharded(model, tensor_parallel)) {
+    throw_user_error("--instance: {} ranks of tensor parallelism must divide the model's {} heads and feed-forward width {}, and divide its "
+                     "{} key-value heads or be a multiple of them", tensor_parallel, model.head_count, model.intermediate_size,
+                     model.kv_head_count);
   }
   if (pipeline_stages > model.layer_count) {
     throw_user_error("--instance: {} stages of {} layers", pipeline_stages, model.layer_count);

@@ -5,6 +5,8 @@
 
 #include <future>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "comm/communicator.h"
 
@@ -146,6 +148,20 @@ TEST_F(WatchedRanks, EndWhenALinkHasClosed) {
   start(600);
   watches[0]->link_closed(1);
   EXPECT_EQ(end_of(0), "rank 1 on bee has left the run");
+}
+
+TEST_F(WatchedRanks, SayWhatARankWasAtWhoseLinkHasClosed) {
+  start(600);
+  progress[1]->begin_run(0);
+  progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1});
+  const auto has_told = [this] {
+    const std::lock_guard lock(notices->mutex);
+    return notices->texts["rank/1"].find("backward") != std::string::npos;
+  };
+  while (!has_told()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // many looks
+  watches[0]->link_closed(1);
+  EXPECT_EQ(end_of(0), "rank 1 on bee has left the run; last in backward of microbatch 2 on stage 1");
 }
 
 TEST_F(WatchedRanks, EndWhenAProcessIsSilent) {

@@ -30,6 +30,17 @@ ModelConfig nine_heads() {
   return config;
 }
 
+/// Qwen2.5-0.5B's head counts: fourteen heads, two kv heads, biases of q, k and v, a tied head.
+ModelConfig fourteen_heads() {
+  ModelConfig config = kernel_friendly_config(2);
+  config.family = "qwen2";
+  config.head_count = 14;
+  config.kv_head_count = 2;
+  config.head_dim = 16;
+  config.qkv_bias = config.tied_embeddings = true;
+  return config;
+}
+
 /// `stages` stages of about as many layers each, each divided among `degree` ranks.
 StageCost by_tokens(const StepPlan& plan, size_t microbatch, size_t) {
   const auto tokens = static_cast<double>(plan.microbatches[microbatch].token_count());
@@ -166,6 +177,12 @@ TEST(TensorParallelRanks, OfThreeDivideNineHeads) {
   std::vector<RandomJob> jobs = every_method(nine_heads());
   jobs.resize(3);
   expect_same_on(nine_heads(), jobs, {{1, 3, false}});
+}
+
+TEST(TensorParallelRanks, OfTwoDivideFourteenHeadsWithBiases) {
+  std::vector<RandomJob> jobs = every_method(fourteen_heads());
+  jobs.resize(3);
+  expect_same_on(fourteen_heads(), jobs, {{1, 2, false}});
 }
 
 /// Runs one round of these jobs and says how often each rank took part in an all-reduce.

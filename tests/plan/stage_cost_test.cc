@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/random.h"
+#include "model/config/tensor_shard.h"
 #include "plan/cost/pipeline_seconds.h"
 #include "plan/cost/priced_stage.h"
 #include "plan/cost/replica_costs.h"
+#include "plan/cost/stage_memory.h"
 #include "schedule/pipeline/pipeline_cluster.h"
 
 namespace cotune {
@@ -264,6 +267,31 @@ TEST(ReplicaCandidates, NeverExceedTheDeviceAndSayWhyNothingFits) {
     EXPECT_GT(configuration.rate(64), 0);
   }
   EXPECT_GT(fitting, 3);
+}
+
+/// Eight kv heads on 16 and 32 ranks: each rank holds a whole one, as in sharded weights of the engine.
+TEST(FrozenBytes, CountKvHeadsThatSeveralRanksHold) {
+  const ModelConfig model = model_preset("llama-3-8b");
+  for (const int64_t ranks : {1, 2, 8, 16, 32}) {
+    int64_t values = 2 * model.hidden_size;  // two norms
+    for (const Projection projection : {Projection::q, Projection::k, Projection::v, Projection::o, Projection::gate, Projection::up, Projection::down}) {
+      values += shard_inputs(model, projection, {0, ranks}).count * shard_outputs(model, projection, {0, ranks}).count;
+    }
+    EXPECT_EQ(frozen_bytes(model, {1, 2, false, false, ranks}, 2), 2 * values) << ranks;
+  }
+}
+
+TEST(ReplicaCandidates, DivideAModelByMoreRanksThanItHasKvHeads) {
+  const ModelConfig model = model_preset("llama-3-8b");
+  ClusterSpec cluster;
+  cluster.nodes = {{.name = "n", .count = 4, .devices = 8, .device = device_preset("A100-40"), .link = link_preset("nvlink-600")}};
+  cluster.network = link_preset("infiniband-200");
+  const JobShape job{.name = "a", .batch_size = 8, .lengths = {{{512, 1}}}, .adapters = lora_everywhere(model, 0, 16)};
+  std::set<int64_t> degrees;
+  for (const ReplicaCandidate& each : replica_candidates(model, {job}, cluster, cluster.nodes.front(), "bfloat16")) {
+    degrees.insert(each.configuration.tensor_parallel);
+  }
+  EXPECT_EQ(degrees, (std::set<int64_t>{1, 2, 4, 8, 16, 32}));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 
+#include "model/config/tensor_shard.h"
 #include "plan/cost/stage_prices.h"
 #include "schedule/sequence_parallel.h"
 
@@ -166,10 +167,8 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
   std::vector<ReplicaCandidate> candidates;
   const int64_t all = group.count * group.devices;
   for (int64_t tensor_parallel = 1; tensor_parallel <= std::min(all, model.head_count); ++tensor_parallel) {
-    const bool divides = model.head_count % tensor_parallel == 0 && model.intermediate_size % tensor_parallel == 0 &&
-                         model.kv_head_count % tensor_parallel == 0;
     const bool is_wanted = limits.tensor_degrees.empty() || std::ranges::count(limits.tensor_degrees, tensor_parallel) > 0;
-    if (!divides || !is_wanted) continue;
+    if (!can_be_sharded(model, tensor_parallel) || !is_wanted) continue;
     for (int64_t stages = 1; stages <= model.layer_count; stages *= 2) {
       const int64_t devices = tensor_parallel * stages;
       if (devices > std::min(all, limits.most_devices)) break;

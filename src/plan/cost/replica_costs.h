@@ -32,7 +32,7 @@ struct ReplicaCandidate {
   std::string reason;           ///< of chunk_tokens 0: which stage and term overflow, in words
 };
 
-/// Every <TP, PP> on like devices: TP divides heads, key-value heads and the feed-forward width, PP is a power of two of at most the layers,
+/// Every <TP, PP> on like devices: TP divides the model (can_be_sharded), PP is a power of two of at most the layers,
 /// and replicas fill nodes evenly: TP·PP divides a node's devices or is a multiple of them. chunk_tokens is the most that
 /// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), in steps of 64 tokens.
 /// With may_divide_tokens each of TP above 1 is followed by the one whose ranks divide the tokens, too.

@@ -4,23 +4,25 @@
 
 #include "base/error.h"
 #include "model/config/families.h"
+#include "model/config/tensor_shard.h"
 #include "plan/cost/recomputation.h"
 #include "schedule/memory.h"
 
 namespace cotune {
 namespace {
 
-/// Values of the stage's frozen tensors on one rank. Matrices of layers and vocabulary are sharded, vectors are not.
+/// Values of the stage's frozen tensors on one rank.
 int64_t frozen_values(const ModelConfig& model, const StageShape& stage) {
   int64_t values = 0;
-  // By a model of one layer: its layer's tensors count for each of the stage's.
-  ModelConfig one = model;
+  // By a model of one layer as a rank has it: its layer's tensors count for each of the stage's.
+  ModelConfig one = sharded_config(model, stage.tensor_parallel);
   one.layer_count = 1;
   for (const ModelTensor& tensor : model_tensors(one)) {
     int64_t size = 1;
     for (const int64_t extent : tensor.shape) size *= extent;
-    if (tensor.shape.size() > 1) size /= stage.tensor_parallel;
-    if (tensor.name.find(".layers.") != std::string::npos) {
+    const bool is_of_layer = tensor.name.find(".layers.") != std::string::npos;
+    if (!is_of_layer && tensor.shape.size() > 1) size /= stage.tensor_parallel;  // the vocabulary's
+    if (is_of_layer) {
       values += size * (stage.last_layer - stage.first_layer);
     } else if (tensor.name.find(".embed_") != std::string::npos) {
       // A tied head is the embedding, which the stage with the head then holds as well.
@@ -83,8 +85,8 @@ int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const s
 
 int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const MicrobatchCounts& counts,
                         int64_t element_size, int64_t logit_rows) {
-  const int64_t intermediate = model.intermediate_size / stage.tensor_parallel;
-  const int64_t query = (model.query_size() + 2 * model.key_value_size()) / stage.tensor_parallel;
+  const ModelConfig own = sharded_config(model, stage.tensor_parallel);
+  const int64_t intermediate = own.intermediate_size, query = own.query_size() + 2 * own.key_value_size();
   const int64_t gathered = stage.divides_tokens ? 2 * model.hidden_size : 0;
   int64_t bytes = counts.tokens * element_size *
                      (3 * model.hidden_size + gathered + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
