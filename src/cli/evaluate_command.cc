@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -45,11 +46,12 @@ std::vector<NamedAdapter> adapters_of(const EvaluateOptions& options) {
 }
 
 void print(const std::vector<EvaluationResult>& results, bool json) {
+  const size_t columns = ::isatty(STDOUT_FILENO) != 0 ? terminal_size().first : std::string::npos;
   for (size_t i = 0; i < results.size(); ++i) {
     if (json) {
       for (const auto& line : result_lines(results[i])) fmt::print("{}\n", line.dump());
     } else {
-      fmt::print("{}{}", i > 0 ? "\n" : "", result_table(results[i], shows_unicode()));
+      fmt::print("{}{}", i > 0 ? "\n" : "", result_table(results[i], shows_unicode(), columns));
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "evaluate/result_table.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -24,12 +25,20 @@ std::string estimate_text(const Estimate& estimate, const MetricValue& metric, b
 
 nlohmann::ordered_json finite(double value) { return std::isfinite(value) ? nlohmann::ordered_json(value) : nlohmann::ordered_json(); }
 
-}  // namespace
+size_t characters_of(const std::string& utf8) {
+  return static_cast<size_t>(std::ranges::count_if(utf8, [](char byte) { return (byte & 0xc0) != 0x80; }));
+}
 
-std::string result_table(const EvaluationResult& result, bool unicode) {
-  std::string text = fmt::format("{}: {}", result.data, counted(result.examples, "example"));
-  if (result.tokens > 0) text += ", " + counted(result.tokens, "learned token");
-  text += "\n";
+std::string heading(const EvaluationResult& result) {
+  const std::string tokens = result.tokens > 0 ? ", " + counted(result.tokens, "learned token") : "";
+  return fmt::format("{}: {}{}\n", result.data, counted(result.examples, "example"), tokens);
+}
+
+std::string change_title(const EvaluationResult& result) {
+  return result.adapters.size() > 1 ? "change from " + result.adapters.front().adapter : "";
+}
+
+std::vector<std::string> table_rows(const EvaluationResult& result, bool unicode) {
   size_t metric_width = 6, adapter_width = 7, value_width = 5;
   for (const AdapterResult& adapter : result.adapters) {
     adapter_width = std::max(adapter_width, adapter.adapter.size());
@@ -39,19 +48,44 @@ std::string result_table(const EvaluationResult& result, bool unicode) {
     }
   }
   // `±` is one character of two bytes, and `+-` two.
-  const auto line = [&](std::string_view metric, std::string_view adapter, const std::string& value, const std::string& change) {
-    std::string row = fmt::format("{:<{}}  {:<{}}  {:<{}}  {}", metric, metric_width, adapter, adapter_width, value, value_width, change);
-    return row.erase(row.find_last_not_of(' ') + 1) + "\n";
+  const auto row = [&](std::string_view metric, std::string_view adapter, const std::string& value, const std::string& change) {
+    std::string text = fmt::format("{:<{}}  {:<{}}  {:<{}}  {}", metric, metric_width, adapter, adapter_width, value, value_width, change);
+    return text.erase(text.find_last_not_of(' ') + 1);
   };
-  text += line("metric", "adapter", "value", result.adapters.size() > 1 ? "change from " + result.adapters.front().adapter : "");
+  std::vector<std::string> rows = {row("metric", "adapter", "value", change_title(result))};
   for (size_t i = 0; !result.adapters.empty() && i < result.adapters.front().metrics.size(); ++i) {
     for (size_t k = 0; k < result.adapters.size(); ++k) {
       const MetricValue& metric = result.adapters[k].metrics[i];
-      text += line(k == 0 ? metric.name : "", result.adapters[k].adapter, estimate_text(metric.value, metric, false, unicode),
-                   estimate_text(metric.change, metric, true, unicode));
+      rows.push_back(row(k == 0 ? metric.name : "", result.adapters[k].adapter, estimate_text(metric.value, metric, false, unicode),
+                         estimate_text(metric.change, metric, true, unicode)));
     }
   }
-  return text;
+  return rows;
+}
+
+/// A line each of the metric, the adapter, its value, and, in parentheses, the change.
+std::vector<std::string> list_rows(const EvaluationResult& result, bool unicode) {
+  std::vector<std::string> rows;
+  for (size_t i = 0; !result.adapters.empty() && i < result.adapters.front().metrics.size(); ++i) {
+    rows.push_back(result.adapters.front().metrics[i].name);
+    for (const AdapterResult& adapter : result.adapters) {
+      const MetricValue& metric = adapter.metrics[i];
+      const std::string change = estimate_text(metric.change, metric, true, unicode);
+      rows.push_back("  " + adapter.adapter);
+      rows.push_back("    " + estimate_text(metric.value, metric, false, unicode) + (change.empty() ? "" : " (" + change + ")"));
+    }
+  }
+  if (const std::string title = change_title(result); !title.empty()) rows.push_back("(" + title + ")");
+  return rows;
+}
+
+}  // namespace
+
+std::string result_table(const EvaluationResult& result, bool unicode, size_t columns) {
+  std::vector<std::string> rows = table_rows(result, unicode);
+  const bool fits = std::ranges::all_of(rows, [&](const std::string& row) { return characters_of(row) <= columns; });
+  if (!fits) rows = list_rows(result, unicode);
+  return heading(result) + fmt::format("{}\n", fmt::join(rows, "\n"));
 }
 
 std::vector<nlohmann::ordered_json> result_lines(const EvaluationResult& result) {

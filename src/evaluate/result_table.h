@@ -30,8 +30,9 @@ struct EvaluationResult {
   std::vector<AdapterResult> adapters;
 };
 
-/// A heading and a table: a block a metric, a row an adapter, with standard errors. Ends with a newline.
-std::string result_table(const EvaluationResult& result, bool unicode = true);
+/// A heading and a table: a block a metric, a row an adapter, with standard errors. Where that is wider than so many columns, a list of
+/// the same. Ends with a newline.
+std::string result_table(const EvaluationResult& result, bool unicode = true, size_t columns = std::string::npos);
 
 /// A JSON object an adapter: data, adapter, examples, tokens, then of each metric `NAME`, `NAME_stderr`, `NAME_change` and
 /// `NAME_change_stderr`. Values that are not finite are null.

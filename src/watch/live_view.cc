@@ -197,14 +197,15 @@ void LiveView::ask(ControlAction action) {
   });
 }
 
-std::string LiveView::footer() const {
-  if (!asked_to_cancel_.empty()) return fmt::format("cancel {}? its last step is kept as a checkpoint: y or n", asked_to_cancel_);
+std::vector<std::string> LiveView::footer() const {
+  if (!asked_to_cancel_.empty()) return {fmt::format("cancel {}? y or n; its last step is kept as a checkpoint", asked_to_cancel_)};
   {
     const std::lock_guard lock(replies_->mutex);
-    if (!replies_->text.empty()) return replies_->text;
+    if (!replies_->text.empty()) return {replies_->text};
   }
-  if (!terminal_->has_keys()) return "Ctrl-C " + stop_key_;
-  return fmt::format("j k choose  p pause  r resume  c cancel  q {}  Ctrl-C {}", quit_key_, stop_key_);
+  const std::string stop = "Ctrl-C " + stop_key_;
+  if (!terminal_->has_keys()) return {stop};
+  return {"j k choose", "p pause", "r resume", "c cancel", "q " + quit_key_, stop};
 }
 
 void LiveView::draw(bool anew) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "control/protocol.h"
 #include "control/socket.h"
@@ -55,7 +56,7 @@ class LiveView {
   void ask_whether_to_cancel();
   void ask(ControlAction action);
   void draw(bool anew);
-  std::string footer() const;
+  std::vector<std::string> footer() const;
   void close();
 
   LiveSource source_;

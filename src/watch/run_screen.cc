@@ -10,6 +10,7 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
+#include "watch/footer_lines.h"
 #include "watch/screen_text.h"
 
 namespace cotune {
@@ -146,9 +147,8 @@ std::string title_row(const std::vector<Column>& columns, const ScreenStyle& sty
 }
 
 std::string phase_text(const RunReport& run) {
-  const std::string resume = "; --resume goes on with it";
-  if (run.phase == "interrupted") return "stopped and saved" + resume;
-  if (run.phase == "killed") return "not running, and it did not end" + resume;
+  if (run.phase == "interrupted") return "stopped and saved";
+  if (run.phase == "killed") return "not running, and it did not end";
   if (run.phase == "unresponsive") return "its process does not answer";
   if (run.phase == "loading") return "a process is loading the model";
   if (run.phase == "idle") return "waits for jobs";
@@ -156,9 +156,11 @@ std::string phase_text(const RunReport& run) {
   return printable(run.phase);
 }
 
-/// The first of the lines: from the parts that fit.
+std::string separator(const ScreenStyle& style) { return style.unicode ? " · " : " | "; }
+
+/// The first of the parts, and those of the others that fit.
 std::string joined(const std::vector<std::string>& parts, const ScreenStyle& style) {
-  const std::string between = style.unicode ? " · " : " | ";
+  const std::string between = separator(style);
   std::string line;
   for (const std::string& part : parts) {
     if (part.empty()) continue;
@@ -167,6 +169,31 @@ std::string joined(const std::vector<std::string>& parts, const ScreenStyle& sty
     line = longer;
   }
   return line;
+}
+
+/// What the run is at, which every window shows, and what can be done about it.
+std::string title(const RunReport& run, const ScreenStyle& style) {
+  const std::string phase = fmt::format("cotune{}{}", separator(style), phase_text(run));
+  const std::string resume = run.phase == "interrupted" || run.phase == "killed" ? "; --resume goes on with it" : "";
+  return columns_of(phase + resume) <= style.columns ? phase + resume : phase;
+}
+
+/// Of as many parts of the numbers as fit: used, of how many, and the peak.
+std::string memory_line(const MemoryView& memory, const ScreenStyle& style) {
+  const std::string device = memory.device == "cpu" ? "memory" : printable(memory.device) + " memory";
+  ScreenStyle beside = style;
+  beside.columns -= std::min(style.columns, columns_of(device) + 1);
+  const int64_t shown_bytes = memory.used_bytes > 0 ? memory.used_bytes : memory.peak_bytes;
+  const std::string shown = memory.used_bytes > 0 ? bytes_text(shown_bytes) : "peak " + bytes_text(shown_bytes);
+  const std::string of_limit = memory.limit_bytes > 0 ? shown + " of " + bytes_text(memory.limit_bytes) : shown;
+  const std::string peak = memory.used_bytes > 0 && memory.peak_bytes > 0 ? "peak " + bytes_text(memory.peak_bytes) : "";
+  std::string line = joined({columns_of(of_limit) <= beside.columns ? of_limit : shown, peak}, beside);
+  constexpr size_t narrowest_bar = 8, widest_bar = 24;
+  if (memory.limit_bytes > 0 && columns_of(line) + 1 + narrowest_bar <= beside.columns) {
+    const double share = static_cast<double>(shown_bytes) / static_cast<double>(memory.limit_bytes);
+    line = bar(share, std::min(widest_bar, beside.columns - columns_of(line) - 1), style.unicode) + " " + line;
+  }
+  return device + " " + line;
 }
 
 /// `3 running, 2 waiting`.
@@ -231,27 +258,13 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
   const auto waiting = run.jobs.find("waiting"), paused = run.jobs.find("paused");
   const bool others_wait = waiting != run.jobs.end() || paused != run.jobs.end();
   const std::string rounds = run.rounds > 0 ? fmt::format("{} in {}", counted(run.rounds, "round"), duration_text(run.seconds)) : "";
-  lines.push_back(joined({"cotune", phase_text(run), rounds, printable(run.folder)}, style));
+  lines.push_back(joined({title(run, style), rounds, printable(run.folder)}, style));
   lines.push_back(joined({!counts.empty() ? counts : run.phase == "loading" ? "" : "no jobs", steps > 0 ? fmt::format("{} of {}", step, counted(steps, "step")) : "",
                           number_or_nothing(view.tokens_per_second, "{:.0f} tok/s"),
                           std::isnan(view.seconds_left) ? "" : duration_text(view.seconds_left) + (others_wait ? " left of those that run" : " left")},
                          style));
   if (lines.back().empty()) lines.pop_back();
-  const MemoryView& memory = view.memory;
-  const int64_t shown_bytes = memory.used_bytes > 0 ? memory.used_bytes : memory.peak_bytes;
-  if (shown_bytes > 0) {
-    const std::string device = memory.device == "cpu" ? "memory" : printable(memory.device) + " memory";
-    const std::string of = memory.limit_bytes > 0 ? " of " + bytes_text(memory.limit_bytes) : "";
-    const std::string peak = memory.peak_bytes > 0 ? "peak " + bytes_text(memory.peak_bytes) : "";
-    const std::string used = memory.used_bytes > 0 ? bytes_text(memory.used_bytes) + of : "";
-    std::string line = used.empty() ? peak + of : joined({used, peak}, style);
-    const size_t room = columns_of(device) + 1 + columns_of(line) + 1;
-    if (memory.limit_bytes > 0 && room + 8 <= style.columns) {
-      const double share = static_cast<double>(shown_bytes) / static_cast<double>(memory.limit_bytes);
-      line = bar(share, std::min<size_t>(24, style.columns - room), style.unicode) + " " + line;
-    }
-    lines.push_back(device + " " + line);
-  }
+  if (view.memory.used_bytes > 0 || view.memory.peak_bytes > 0) lines.push_back(memory_line(view.memory, style));
   const std::vector<std::string> sweeps = sweep_lines(view, style);
   lines.insert(lines.end(), sweeps.begin(), sweeps.end());
   for (std::string& line : lines) {
@@ -274,13 +287,10 @@ std::vector<std::string> reasons(const RunView& view, const ScreenStyle& style) 
     const std::string who = count == 1 ? printable(job.report.name) + (waits ? " waits" : "")
                                        : fmt::format("{} jobs{}", count, waits ? " wait" : ", " + words(job.report.status));
     count = 0;
-    std::vector<std::string> each = wrapped(who + ": " + printable(job.report.reason), style.columns);
+    const std::string text = who + ": " + printable(job.report.reason);
     constexpr size_t most = 2;
-    if (style.rows > 0 && each.size() > most) {
-      each.resize(most);
-      each.back() = in_columns(each.back() + std::string(style.columns, ' '), style.columns, Align::left, style.unicode);
-    }
-    for (const std::string& line : each) lines.push_back(coloured(line, colour_of(job.report.status), style));
+    for (const std::string& line : style.rows > 0 ? wrapped(text, style.columns, most, style.unicode) : wrapped(text, style.columns))
+      lines.push_back(coloured(line, colour_of(job.report.status), style));
   }
   return lines;
 }
@@ -300,6 +310,13 @@ std::string fitted(const std::string& text, const ScreenStyle& style) {
   return columns_of(line) > style.columns ? in_columns(line, style.columns, Align::left, style.unicode) : line;
 }
 
+std::vector<std::string> footer_of(const ScreenState& state, const ScreenStyle& style) {
+  std::vector<std::string> parts;
+  for (const std::string& part : state.footer) parts.push_back(printable(part));
+  constexpr size_t most = 4;
+  return footer_lines(parts, style.columns, style.rows > 0 ? std::clamp<size_t>(style.rows / 5, 1, most) : most, style.unicode);
+}
+
 }  // namespace
 
 std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& style, const ScreenState& state) {
@@ -315,10 +332,15 @@ std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& styl
   const std::vector<Column> columns = columns_for(view, style);
   std::vector<std::string> lines = head(view, style), why = reasons(view, style);
   const bool bounded = style.rows > 0;
-  if (!bounded || style.rows >= 8) lines.emplace_back();
-  if (bounded && style.rows < 6) lines.resize(std::min<size_t>(lines.size(), style.rows > 2 ? 1 : 0));
   const bool has_titles = !view.jobs.empty() && (!bounded || style.rows > 3);
-  const size_t below = (state.footer.empty() ? 0 : 1) + (has_titles ? 1 : 0);
+  const std::vector<std::string> footer = footer_of(state, style);
+  const size_t below = footer.size() + (has_titles ? 1 : 0);
+  if (!bounded || style.rows >= 8) lines.emplace_back();
+  if (bounded) {
+    const size_t taken = below + std::min<size_t>(view.jobs.size(), 2);  // whatever stands above, some jobs are seen
+    const size_t most = style.rows <= 2 ? 0 : style.rows > taken ? style.rows - taken : 1;
+    lines.resize(std::min(lines.size(), most));
+  }
   size_t room = view.jobs.size();
   if (bounded) {
     const size_t taken = lines.size() + below;
@@ -337,7 +359,7 @@ std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& styl
   }
   lines.insert(lines.end(), why.begin(), why.end());
   if (bounded) {
-    const size_t last = style.rows - (state.footer.empty() ? 0 : 1);
+    const size_t last = style.rows - footer.size();
     if (lines.size() + 2 <= last && !state.events.empty()) {
       const size_t count = std::min(state.events.size(), last - lines.size() - 1);
       lines.resize(last - count);
@@ -347,8 +369,7 @@ std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& styl
     }
     lines.resize(last);
   }
-  if (!state.footer.empty())
-    lines.push_back(coloured(in_columns(printable(state.footer), style.columns, Align::left, style.unicode), Colour::reversed, style));
+  for (const std::string& line : footer) lines.push_back(coloured(in_columns(line, style.columns, Align::left, style.unicode), Colour::reversed, style));
   return lines;
 }
 

@@ -22,7 +22,7 @@ struct ScreenStyle {
 struct ScreenState {
   std::string selected;             ///< the job that keys are for
   std::vector<std::string> events;  ///< newest last; the rows that the table leaves hold the newest of them
-  std::string footer;               ///< the last line: keys, a question, or what became of a request
+  std::vector<std::string> footer;  ///< the last lines, in parts (footer_lines.h): keys, a question, or what became of a request
 };
 
 /// At most style.rows lines of at most style.columns columns. Columns of the table that do not fit are left out, those that matter

@@ -117,6 +117,16 @@ std::vector<std::string> wrapped(std::string_view printable, size_t columns) {
   return lines;
 }
 
+std::vector<std::string> wrapped(std::string_view printable, size_t columns, size_t most, bool unicode) {
+  std::vector<std::string> lines = wrapped(printable, columns);
+  if (lines.size() <= most) return lines;
+  std::string rest = lines[most - 1];
+  for (size_t i = most; i < lines.size(); ++i) rest += " " + lines[i];
+  lines.resize(most);
+  lines.back() = in_columns(rest, columns, Align::left, unicode);
+  return lines;
+}
+
 std::string sparkline(std::span<const double> values, size_t columns, bool unicode) {
   std::vector<double> finite;
   std::copy_if(values.begin(), values.end(), std::back_inserter(finite), [](double value) { return std::isfinite(value); });

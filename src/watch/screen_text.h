@@ -31,6 +31,8 @@ size_t distinct_width(const std::vector<std::string>& names, size_t least, size_
 
 /// Printable text in lines of at most so many columns, cut between words, or within words that are longer.
 std::vector<std::string> wrapped(std::string_view printable, size_t columns);
+/// The same in at most `most` lines (1 or more), the last one then cut as by in_columns().
+std::vector<std::string> wrapped(std::string_view printable, size_t columns, size_t most, bool unicode = true);
 
 /// A curve in at most so many columns, from the lowest value (▁) to the highest (█); in ASCII `_.-=*#`. Values that are not finite are
 /// left out. "" where there are fewer than two.

@@ -22,6 +22,23 @@ TEST(ResultTable, HasARowForEveryMetricAndAdapter) {
             "             support-r16  55.0% ± 10.0      +45.0 ± 12.5\n");
 }
 
+TEST(ResultTable, IsAListWhereAWindowIsTooNarrowForARow) {
+  EXPECT_EQ(result_table(kResult, true, 63), result_table(kResult));
+  EXPECT_EQ(result_table(kResult, true, 40),
+            "x.jsonl: 20 examples, 300 learned tokens\n"
+            "loss\n"
+            "  base\n"
+            "    2.5000 ± 0.0100\n"
+            "  support-r16\n"
+            "    1.2500 ± 0.5000 (-1.2500 ± 0.2500)\n"
+            "exact_match\n"
+            "  base\n"
+            "    10.0% ± 2.0\n"
+            "  support-r16\n"
+            "    55.0% ± 10.0 (+45.0 ± 12.5)\n"
+            "(change from base)\n");
+}
+
 TEST(ResultTable, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(result_table({.data = "x", .examples = 1, .adapters = {{"a", {{"acc", true, {1.0, std::nan("")}, {}}}}}}, false),
             "x: 1 example\n"

@@ -80,7 +80,7 @@ TEST(RunScreen, SaysOfEverySweepHowFarItIsAndWhichCandidateHasTheLeastLoss) {
   view.jobs[0].report.eval_accuracy = 0.91;
   view.jobs[1].report.eval_accuracy = 0.9;
   EXPECT_THAT(text_of(run_screen(view, {.columns = 100})), HasSubstr("sweep rank · most right 91.0%: job-0"));
-  EXPECT_THAT(text_of(run_screen(view, {.columns = 80, .rows = 6})), AllOf(HasSubstr("sweep rank"), Not(HasSubstr("sweep rate"))));
+  EXPECT_THAT(text_of(run_screen(view, {.columns = 80, .rows = 8})), AllOf(HasSubstr("sweep rank"), Not(HasSubstr("sweep rate"))));
 }
 
 TEST(RunScreen, TellsNamesApartThatDifferAtTheirEnds) {
@@ -121,7 +121,7 @@ TEST(RunScreen, HasExactlyTheRowsAndAtMostTheColumnsOfAnyWindow) {
     view.run.folder = "/a/日本語/folder/" + std::string(200, 'x');
     for (size_t columns = 1; columns < 140; columns += columns < 20 ? 1 : 7) {
       for (size_t rows = 1; rows < 60; rows += rows < 12 ? 1 : 9) {
-        const ScreenState state{.selected = "job-3", .events = {"an event", std::string(300, 'e')}, .footer = "q leave"};
+        const ScreenState state{.selected = "job-3", .events = {"an event", std::string(300, 'e')}, .footer = {"q leave"}};
         const std::vector<std::string> lines = run_screen(view, {.columns = columns, .rows = rows}, state);
         ASSERT_EQ(lines.size(), rows) << columns;
         for (const std::string& line : lines) ASSERT_LE(columns_of(line), columns) << rows << ": " << line;
@@ -138,9 +138,52 @@ TEST(RunScreen, OfANarrowWindowLeavesOutWhatMattersLeast) {
   for (const char* kept : {"job-0", "running", "120/400", "0.8123"}) EXPECT_THAT(narrow, HasSubstr(kept));
 }
 
+TEST(RunScreen, InFortyColumnsCutsNothingThatMatters) {
+  const ScreenState state{.selected = "job-0", .footer = {"j k choose", "p pause", "r resume", "c cancel", "q lines instead", "Ctrl-C saves and stops"}};
+  EXPECT_EQ(text_of(run_screen(a_run(2), {.columns = 40, .rows = 14}, state)),
+            "cotune · training · 12 rounds in 1m15s\n"
+            "1 running, 1 waiting · 120 of 450 steps\n"
+            "memory █████░░░░░░░ 3.00 GiB of 8.00 GiB\n"
+            "\n"
+            "  job      state       step    loss\n"
+            "▶ job-0    running  120/400  0.8123\n"
+            "  waiting  waiting     0/50        \n"
+            "waiting waits: needs 1.20 GiB, and 800\n"
+            "MiB are free beside the jobs that run\n"
+            "\n\n\n"
+            "j k choose  p pause  r resume  c cancel \n"
+            "q lines instead  Ctrl-C saves and stops \n");
+}
+
+TEST(RunScreen, ShowsTheSelectedJobInAWindowOfAnyHeight) {
+  RunView view = a_run(6);
+  for (JobView& job : view.jobs) job.report.sweep = "rank";
+  const ScreenState state{.selected = "job-3", .footer = {"p pause", "Ctrl-C saves and stops"}};
+  for (size_t rows = 2; rows < 30; ++rows) {
+    for (const size_t columns : {20, 40, 80}) {
+      const std::string text = text_of(run_screen(view, {.columns = columns, .rows = rows}, state));
+      EXPECT_THAT(text, AllOf(HasSubstr("▶ job-3"), HasSubstr("Ctrl-C saves and"))) << columns << " x " << rows << "\n" << text;
+    }
+  }
+}
+
+TEST(RunScreen, SaysInAnyWindowWhatARunIsAt) {
+  RunView view = a_run(2);
+  view.run.phase = "interrupted";
+  EXPECT_EQ(run_screen(view, {.columns = 60}).front(), "cotune · stopped and saved; --resume goes on with it");
+  EXPECT_EQ(run_screen(view, {.columns = 40}).front(), "cotune · stopped and saved");
+  EXPECT_EQ(run_screen(view, {.columns = 20}).front(), "cotune · stopped an…");
+}
+
+TEST(RunScreen, OfMemoryShowsInANarrowWindowWhatIsUsed) {
+  const RunView view = a_run(2);
+  EXPECT_EQ(run_screen(view, {.columns = 28}).at(2), "memory 3.00 GiB of 8.00 GiB");
+  EXPECT_EQ(run_screen(view, {.columns = 20}).at(2), "memory 3.00 GiB");
+}
+
 TEST(RunScreen, OfManyJobsShowsThoseAroundTheSelectedOne) {
   const RunView view = a_run(40);
-  const std::string text = text_of(run_screen(view, {.columns = 80, .rows = 20}, {.selected = "job-25", .footer = "keys"}));
+  const std::string text = text_of(run_screen(view, {.columns = 80, .rows = 20}, {.selected = "job-25", .footer = {"keys"}}));
   EXPECT_THAT(text, HasSubstr("▶ job-25"));
   EXPECT_THAT(text, Not(HasSubstr("job-2 ")));
   EXPECT_THAT(text, HasSubstr("more above"));
@@ -167,7 +210,7 @@ TEST(RunScreen, ColoursTakeNoColumns) {
 }
 
 TEST(RunScreen, InASCIIHasNoOtherCharacters) {
-  for (const std::string& line : run_screen(a_run(3), {.columns = 60, .rows = 20, .unicode = false}, {.selected = "job-0", .footer = "q"})) {
+  for (const std::string& line : run_screen(a_run(3), {.columns = 60, .rows = 20, .unicode = false}, {.selected = "job-0", .footer = {"q"}})) {
     for (const char c : line) EXPECT_LT(static_cast<unsigned char>(c), 0x80) << line;
   }
 }

@@ -42,6 +42,8 @@ TEST(ScreenText, WrapsBetweenWordsAndWithinLongOnes) {
   EXPECT_EQ(wrapped("/a/very/long/path x", 6), (std::vector<std::string>{"/a/ver", "y/long", "/path", "x"}));
   EXPECT_EQ(wrapped("", 6), (std::vector<std::string>{""}));
   for (const std::string& line : wrapped("日本語日本語 größe and so on", 5)) EXPECT_LE(columns_of(line), 5u);
+  EXPECT_EQ(wrapped("one two three four", 7, 2), (std::vector<std::string>{"one two", "three …"}));
+  EXPECT_EQ(wrapped("one two three", 7, 2), (std::vector<std::string>{"one two", "three"}));
 }
 
 TEST(Sparkline, GoesFromTheLowestToTheHighestValue) {
