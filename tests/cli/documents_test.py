@@ -6,17 +6,20 @@
 A page's ```bash blocks run one after another in a folder that holds what its reader has: models, data, examples/, and a run or a
 plan where the page, or a block, begins with one (SCENES). A fence that names a file, ```yaml jobs.yaml, writes it. NOT_RUN names the
 blocks, all of ```sh, that a test cannot run, and why, or what runs them; a command in any other block is a mistake. Of them, and of `commands` in text,
-the options are held to what the program's --help and the scripts know. torchrun, Slurm and TensorBoard are used where
+the options are held to what the program's --help and the scripts know. The program parses every `cotune ...` of the text, with its values, and runs
+those that stand there whole. torchrun, Slurm and TensorBoard are used where
 scripts/install-dependencies --comparisons has installed them.
 """
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -48,6 +51,7 @@ NOT_RUN = {
        for first in ("scripts/install-dependencies     # the compiler", "scripts/package wheel", "scripts/package deb", "docker build ")},
     ("docs/training.md", "cotune train JOBS_FILE [--set"): "is the command's form",
 }
+SAID_OF_OTHERS = {"generate --raw"}  # what it does to a whole command
 
 
 def headings(page):
@@ -59,6 +63,25 @@ def headings(page):
 def is_run(block):
     _, language, file, _ = block
     return language == "bash" and not file
+
+
+def spans(page):
+    """What stands in `backticks` in the page's text, each as one line."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for paragraph in re.split(r"\n\s*\n", text):
+        yield from (" ".join(piece.split()) for piece in re.findall(r"`([^`]+)`", paragraph))
+
+
+def inline_commands():
+    """{command line behind `cotune`: the page that has it first} of the text, where it is more than a command's name; without what stands for
+    anything else and what a pipe leads to."""
+    found = {}
+    for page in PAGES:
+        for piece in spans(page):
+            match = re.match(r"(?:build/)?cotune ([a-z]+ [^|]*[^a-z |][^|]*)", piece.replace(" …", ""))
+            if match is not None:
+                found.setdefault(match[1].strip(), named(page))
+    return found
 
 
 class Documents(ProgramTest):
@@ -295,6 +318,23 @@ class Documents(ProgramTest):
                     ("docs/training.md", "bench/long_row.py"): scene_long_rows}
 
 
+    def test_the_commands_in_sentences_that_are_whole(self):
+        self.scene_planned()
+        shutil.copy(self.cwd / "c.yaml", self.cwd / "cluster.yaml")
+        self.prepare("cotune plan jobs.yaml --cluster cluster.yaml --output plan.json && cotune train jobs.yaml --output-dir runs/kept")
+        run = 0
+        for command, page in inline_commands().items():
+            if re.search(r"\b[A-Z][A-Z_]{3,}\b", command) or command in SAID_OF_OTHERS or not parses_whole(shlex.split(command)):
+                continue
+            with self.subTest(page, command=command):
+                shutil.rmtree(self.cwd / "runs/latest", ignore_errors=True)
+                if not command.startswith("train "):
+                    shutil.copytree(self.cwd / "runs/kept", self.cwd / "runs/latest")
+                self.prepare("cotune " + command)
+            run += 1
+        self.assertGreater(run, 8)
+
+
 def page_test(page):
     def test(self):
         prepare = self.SCENES.get(named(page))
@@ -313,6 +353,64 @@ def help_of(*words):
     return subprocess.run([PROGRAM, *words, "--help"], capture_output=True, text=True, check=True, timeout=LIMIT_S).stdout
 
 
+NO_OPTION = "--that-there-is-none"
+
+
+def parse(words):
+    """What the program says of a command line whose only mistake should be NO_OPTION, so that nothing of it is done."""
+    done = subprocess.run([PROGRAM, *words, NO_OPTION], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+    assert done.returncode == 2, (words, done.stdout, done.stderr)
+    return done.stderr
+
+
+def parses_whole(words):
+    return re.fullmatch(rf"\w+: `{NO_OPTION}` was not expected\n--help lists the options\n", parse(words)) is not None
+
+
+class Sentences(unittest.TestCase):
+    """Commands in them may leave out what is required, and the value of their last option."""
+
+    def test_name_commands_that_the_program_parses(self):
+        found = {command: page for command, page in inline_commands().items() if not command.startswith("train ")}
+        self.assertGreater(len(found), 15)
+        for command, page in found.items():
+            with self.subTest(page, command=command):
+                words = shlex.split(command)
+                said = parse(words)
+                lacks = re.search(r"^(\S+) is required$", said, re.M) or (words[-1].startswith("--") and said.startswith(words[-1] + ":"))
+                self.assertTrue(lacks or parses_whole(words), said)
+
+    def test_give_training_options_that_the_jobs_file_takes_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "jobs.yaml").write_text(
+                "cotune: 1\nmodel: {path: nowhere}\njobs:\n  - {name: a, data: {train: a.jsonl}, adapter: {r: 4}}\n")
+            found = {command: page for command, page in inline_commands().items() if command.startswith("train ")}
+            self.assertGreater(len(found), 15)
+            for command, page in found.items():
+                with self.subTest(page, command=command):
+                    words = ["2" if command.endswith("--ranks") else "", "" if re.search("jobs.yaml|JOBS_FILE", command) else "jobs.yaml"]
+                    words = [*shlex.split(command.replace("JOBS_FILE", "jobs.yaml")), *filter(None, words)]
+                    done = subprocess.run([PROGRAM, *words], cwd=folder, capture_output=True, text=True,
+                                          stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+                    self.assertEqual(done.returncode, 2)
+                    wrong = [line for line in done.stderr.splitlines() if line.startswith("--") and "no such file" not in line]
+                    self.assertEqual(wrong, [])
+
+    def test_name_scripts_that_there_are(self):
+        count = 0
+        for page in PAGES:
+            for piece in spans(page):
+                match = re.match(r"(?:python3 )?((?:scripts|bench)/[\w/-]+(?:\.py)?)( .*)?$", piece)
+                if match is None:
+                    continue
+                with self.subTest(named(page), piece=piece):
+                    self.assertTrue((ROOT / match[1]).exists())
+                    for option in re.findall(rf"(?<![\w-]){OPTION}", match[2] or ""):
+                        self.assertIn(option, (ROOT / match[1]).read_text(encoding="utf-8"))
+                count += 1
+        self.assertGreater(count, 50)
+
+
 class Blocks(unittest.TestCase):
     def test_that_hold_commands_are_run_or_listed_with_the_reason(self):
         left = dict(NOT_RUN)
@@ -325,7 +423,6 @@ class Blocks(unittest.TestCase):
                 for key in listed:
                     left.pop(key, None)
         self.assertEqual(left, {}, "such blocks there are no more")
-
 
     def test_of_packages_are_those_that_scripts_test_packages_runs(self):
         listed = subprocess.run([ROOT / "scripts/test-packages", "--list"], check=True, capture_output=True, text=True).stdout.splitlines()
@@ -373,9 +470,7 @@ class Options(unittest.TestCase):
 
     def pieces(self, page):
         """Code in the page's text, and its shell lines."""
-        text = page.read_text(encoding="utf-8")
-        for paragraph in re.split(r"\n\s*\n", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
-            yield from (" ".join(piece.split()) for piece in re.findall(r"`([^`]+)`", paragraph))
+        yield from spans(page)
         for _, language, _, block in blocks(page):
             if language in ("bash", "sh"):
                 yield from (line.split("#")[0] for line in block.splitlines())
