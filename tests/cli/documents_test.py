@@ -8,7 +8,7 @@ plan where the page, or a block, begins with one (SCENES). A fence that names a 
 blocks, all of ```sh, that a test cannot run, and why, or what runs them; a command in any other block is a mistake. Of them, and of `commands` in text,
 the options are held to what the program's --help and the scripts know. The program parses every `cotune ...` of the text, with its values, and runs
 those that stand there whole. torchrun, Slurm and TensorBoard are used where
-scripts/install-dependencies --comparisons has installed them.
+scripts/install-dependencies has installed them.
 """
 import json
 import os
