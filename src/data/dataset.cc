@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/counted.h"
 #include "base/error.h"
@@ -34,7 +35,12 @@ const Dataset::Held& Dataset::held() const {
 
 void Dataset::begin_source(std::string name) {
   COTUNE_CHECK(!mapped_);
-  sources_.push_back({std::move(name), size()});
+  sources_.push_back({.name = std::move(name), .begin = size(), .content_hash = {}});
+}
+
+const std::string& Dataset::source_name(size_t source) const {
+  COTUNE_CHECK(source < sources_.size());
+  return sources_[source].name;
 }
 
 const std::string& Dataset::source(int64_t index) const {
@@ -80,6 +86,15 @@ std::string Dataset::content_hash() const {
   return sum.text();
 }
 
+std::string Dataset::source_hash(size_t source) const {
+  const int64_t count = source_size(source), begin = sources_[source].begin;
+  if (mapped_) return sources_[source].content_hash;
+  DatasetChecksum sum;
+  sum.begin_source();
+  for (int64_t i = begin; i < begin + count; ++i) sum.add(tokens(i), learned(i));
+  return sum.text();
+}
+
 void Dataset::drop_pages() const {
   if (mapped_ && mapped_->file != nullptr) mapped_->file->drop_pages();
 }
@@ -112,6 +127,21 @@ BatchOrder batch_order(const JobSpec& job, const Dataset& train) {
 
 std::string content_hash(const JobData& data) {
   return checksum(data.train.content_hash() + data.eval.content_hash());
+}
+
+std::map<std::string, std::string> file_hashes(const JobData& data) {
+  std::map<std::string, std::string> hashes;
+  std::set<std::string> unknown;
+  for (const Dataset* part : {&data.train, &data.eval}) {
+    for (size_t i = 0; i < part->source_count(); ++i) {
+      const std::string hash = part->source_hash(i);
+      if (hash.empty()) unknown.insert(part->source_name(i));
+      hashes[part->source_name(i)] += hash;
+    }
+  }
+  for (const std::string& name : unknown) hashes.erase(name);
+  for (auto& [name, hash] : hashes) hash = checksum(hash);
+  return hashes;
 }
 
 LengthReport lengths_of(const Dataset& dataset) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,7 @@ class Dataset {
   struct Source {
     std::string name;   ///< of the file, for messages
     int64_t begin = 0;  ///< its first example
+    std::string content_hash;  ///< of examples in a mapped file; "": it does not say
   };
 
   Dataset() = default;
@@ -66,6 +68,7 @@ class Dataset {
   int64_t length(int64_t index) const { return entry(index).length; }
   const std::string& source(int64_t index) const;
   size_t source_count() const { return sources_.size(); }
+  const std::string& source_name(size_t source) const;
   int64_t source_size(size_t source) const;  ///< its examples
   Example example(int64_t index) const;
 
@@ -75,6 +78,8 @@ class Dataset {
   /// Checksum over every example's length, tokens and labels, in order, and over where files begin if there are several: equal
   /// for equal training data wherever it was read from, and wherever it lies. 32 hexadecimal digits.
   std::string content_hash() const;
+  /// The same of the examples of one file; "" where a file of tokenized data of an earlier version does not say.
+  std::string source_hash(size_t source) const;
 
   /// Lets go of the pages of a mapped file that were read (MappedFile::drop_pages): no memory of the process is what a set has on disk.
   void drop_pages() const;
@@ -156,6 +161,8 @@ BatchOrder batch_order(const JobSpec& job, const Dataset& train);
 
 /// Checksum over the training and the held-out examples.
 std::string content_hash(const JobData& data);
+/// The same of what each file gave, by its name; without files of which it is not known.
+std::map<std::string, std::string> file_hashes(const JobData& data);
 
 /// Cuts an example to `max_length` tokens (0: no limit). `right` keeps the beginning, `left` the end (its first token is
 /// then not learned: nothing predicts it). Returns false when the example is to be dropped. `error` throws UserError.

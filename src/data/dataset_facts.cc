@@ -45,7 +45,8 @@ Json json_of(const FileReport& report) {
 }  // namespace
 
 std::string to_json(const DatasetFacts& facts) {
-  Json json = {{"files", Json::array()}, {"train", facts.sources[0]}, {"eval", facts.sources[1]}, {"paths", facts.original_paths}};
+  Json json = {{"files", Json::array()}, {"train", facts.sources[0]}, {"eval", facts.sources[1]}, {"paths", facts.original_paths},
+               {"train_hashes", facts.source_hashes[0]}, {"eval_hashes", facts.source_hashes[1]}};
   for (const FileReport& report : facts.reports) json["files"].push_back(json_of(report));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -58,6 +59,7 @@ DatasetFacts facts_of(std::string_view text) {
     json.at("train").get_to(facts.sources[0]);
     json.at("eval").get_to(facts.sources[1]);
     json.at("paths").get_to(facts.original_paths);
+    facts.source_hashes = {json.value("train_hashes", std::vector<std::string>()), json.value("eval_hashes", std::vector<std::string>())};
     return facts;
   } catch (const Json::exception&) {
     throw_user_error("is damaged: its facts cannot be read");

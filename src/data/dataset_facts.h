@@ -14,6 +14,7 @@ namespace cotune {
 struct DatasetFacts {
   std::vector<FileReport> reports;               ///< without names; a count that JSON lacks is 0
   std::array<std::vector<int64_t>, 2> sources;   ///< where the examples of each file begin, in train and in eval
+  std::array<std::vector<std::string>, 2> source_hashes;  ///< of these examples (Dataset::source_hash); none where JSON has none
   std::vector<std::string> original_paths;
 };
 

@@ -113,9 +113,12 @@ void DatasetFile::parse_facts() {
     }
     if (!facts.sources[part].empty() && facts.sources[part].front() != 0) refuse("is damaged: examples of no file");
     if (facts.sources[part].size() > facts.reports.size()) refuse("is damaged: examples of more files than were read");
+    const size_t hashes = facts.source_hashes[part].size();
+    if (hashes != 0 && hashes != facts.sources[part].size()) refuse("is damaged: checksums of other files than were read");
   }
   reports_ = facts.reports;
   sources_ = facts.sources;
+  source_hashes_ = facts.source_hashes;
   original_paths_ = facts.original_paths;
 }
 
@@ -126,7 +129,8 @@ Dataset DatasetFile::part(size_t index, const std::vector<std::string>& names) c
   for (size_t i = 0; i < sources_[index].size(); ++i) {
     // A file of held-out examples stands behind the train files, and is the only one of its part.
     const bool is_own_file = index == 1 && sources_[1].size() == 1 && sources_[0].size() + 1 == reports_.size();
-    sources.push_back({is_own_file ? names.back() : names[i], sources_[index][i]});
+    const std::string hash = source_hashes_[index].empty() ? "" : source_hashes_[index][i];
+    sources.push_back({is_own_file ? names.back() : names[i], sources_[index][i], hash});
   }
   const DatasetFileHeader::Part& part = header_.parts[index];
   DatasetTotals totals{.tokens = static_cast<int64_t>(part.tokens),

@@ -6,7 +6,7 @@
 ///             to a multiple of 4 bytes (ExampleEntry in dataset.h)
 ///   entries   filled up to a multiple of 16 bytes before them: an ExampleEntry per example of train, then of eval
 ///   facts     JSON: what became of the records of each file (FileReport without its name), where the examples of each file begin in
-///             train and in eval, and the absolute paths of the files when they were read, for people
+///             train and in eval and their checksums, and the absolute paths of the files when they were read, for people
 /// The names of files are no part of what the data are: they are those that the job gives when the file is opened.
 #pragma once
 
@@ -93,6 +93,7 @@ class DatasetFile : public std::enable_shared_from_this<DatasetFile> {
   std::array<std::span<const ExampleEntry>, 2> entries_;
   std::vector<FileReport> reports_;
   std::array<std::vector<int64_t>, 2> sources_;  ///< where each begins
+  std::array<std::vector<std::string>, 2> source_hashes_;
   std::vector<std::string> original_paths_;
 };
 

@@ -23,9 +23,15 @@ std::array<char, 32> characters(const std::string& hash) {
 struct DatasetFileWriter::Part {
   explicit Part(const std::filesystem::path& folder) : entries(folder) {}
   SpooledEntries entries;
-  DatasetChecksum content;
+  DatasetChecksum content, source_content;
   std::vector<int64_t> sources;
+  std::vector<std::string> source_hashes;
   DatasetTotals totals;
+
+  void end_source() {
+    if (source_hashes.size() < sources.size()) source_hashes.push_back(source_content.text());
+    source_content = {};
+  }
 };
 
 DatasetFileWriter::DatasetFileWriter(const std::filesystem::path& path, uint32_t mode) : file_(path, mode) {
@@ -37,14 +43,17 @@ DatasetFileWriter::~DatasetFileWriter() = default;
 
 void DatasetFileWriter::begin_source(DataPart part, const std::string&) {
   Part& own = *parts_[static_cast<size_t>(part)];
+  own.end_source();
   own.sources.push_back(static_cast<int64_t>(own.entries.size()));
   own.content.begin_source();
+  own.source_content.begin_source();
 }
 
 void DatasetFileWriter::add(DataPart part, const Example& example) {
   Part& own = *parts_[static_cast<size_t>(part)];
   own.entries.add({word_count_ + words_.size(), static_cast<uint32_t>(example.tokens.size()), example.line});
   own.content.add(example.tokens, example.learned);
+  own.source_content.add(example.tokens, example.learned);
   own.totals.tokens += std::ssize(example.tokens);
   own.totals.learned += std::count(example.learned.begin(), example.learned.end(), uint8_t{1});
   for (const int32_t token : example.tokens) own.totals.largest_token = std::max(own.totals.largest_token, token);
@@ -73,7 +82,7 @@ void DatasetFileWriter::finish(const std::string& key, const std::vector<FileRep
   file_.append(std::string(header.entries_begin - words_end, '\0'));
   RunningChecksum entries_checksum, facts_checksum;
   header.facts_begin = header.entries_begin;
-  DatasetFacts facts{.reports = reports, .sources = {}, .original_paths = original_paths};
+  DatasetFacts facts{.reports = reports, .sources = {}, .source_hashes = {}, .original_paths = original_paths};
   for (size_t i = 0; i < parts_.size(); ++i) {
     Part& part = *parts_[i];
     part.entries.for_each_part([&](std::span<const ExampleEntry> entries) { append(std::as_bytes(entries), entries_checksum); });
@@ -83,7 +92,9 @@ void DatasetFileWriter::finish(const std::string& key, const std::vector<FileRep
                        .learned = static_cast<uint64_t>(part.totals.learned),
                        .largest_token = part.totals.largest_token,
                        .content_hash = characters(part.content.text())};
+    part.end_source();
     facts.sources[i] = part.sources;
+    facts.source_hashes[i] = part.source_hashes;
   }
   const std::string text = to_json(facts);
   append(std::as_bytes(std::span(text)), facts_checksum);

@@ -1,6 +1,7 @@
 #include "train/run_record.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -30,6 +31,21 @@ bool is_further_candidate(const JobsFile& jobs_file, const JobSpec& job) {
   });
 }
 
+/// Those of a job's files that give other examples than before; all of them where that is not known, or their order alone is another.
+std::vector<std::string> changed_files(const RunRecord& before, const RunRecord& now, const JobSpec& job) {
+  std::vector<std::string> all, changed;
+  for (const TrainFile& file : job.data.train) all.push_back(file.path);
+  if (!job.data.eval.empty()) all.push_back(job.data.eval);
+  const auto old_hashes = before.file_hashes.find(job.name), new_hashes = now.file_hashes.find(job.name);
+  if (old_hashes == before.file_hashes.end() || new_hashes == now.file_hashes.end()) return all;
+  for (const std::string& file : all) {
+    const auto old_hash = old_hashes->second.find(file), new_hash = new_hashes->second.find(file);
+    const bool is_same = old_hash != old_hashes->second.end() && new_hash != new_hashes->second.end() && old_hash->second == new_hash->second;
+    if (!is_same && std::ranges::find(changed, file) == changed.end()) changed.push_back(file);
+  }
+  return changed.empty() ? all : changed;
+}
+
 }  // namespace
 
 std::string RunRecord::to_json() const {
@@ -47,6 +63,7 @@ std::string RunRecord::to_json() const {
   json["recompute"] = std::string(name_of(run.recompute));
   json["memory_limit_bytes"] = memory_limit_bytes;
   json["data_hashes"] = data_hashes;
+  json["file_hashes"] = file_hashes;
   if (relief) {
     json["relief"] = {{"requested_token_budget", relief->requested_token_budget},
                       {"token_budget", relief->token_budget},
@@ -73,6 +90,7 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
     json.at("instruction_set").get_to(record.instruction_set);
     json.at("memory_limit_bytes").get_to(record.memory_limit_bytes);
     json.at("data_hashes").get_to(record.data_hashes);
+    if (json.contains("file_hashes")) json.at("file_hashes").get_to(record.file_hashes);
     if (json.contains("relief")) {
       const auto& relief = json.at("relief");
       record.relief = MemoryRelief{relief.at("requested_token_budget").get<int64_t>(),
@@ -118,8 +136,9 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
     const auto old_data = before.data_hashes.find(job.name), new_data = now.data_hashes.find(job.name);
     const bool known = old_data != before.data_hashes.end() && new_data != now.data_hashes.end();
     if (!known || old_data->second != new_data->second) {
-      lines.push_back(fmt::format("jobs.{}.data: {} does not give the examples that the job began with", job.name,
-                                  names_of_train_files(job.data)));
+      const std::vector<std::string> files = changed_files(before, now, job);
+      lines.push_back(fmt::format("jobs.{}.data: {} {} not give the examples that the job began with", job.name, fmt::join(files, ", "),
+                                  files.size() == 1 ? "does" : "do"));
     }
   }
   for (const JobSpec& job : before.configuration.jobs) {

@@ -29,6 +29,7 @@ struct RunRecord {
   std::string emulated;                            ///< the file whose times stood in for a device; "": there was one
   std::string instruction_set;                     ///< of the products, or the name of the device: another one changes the last bits
   std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
+  std::map<std::string, std::map<std::string, std::string>> file_hashes;  ///< by job, of those of each of its files, as far as they are known
   int64_t memory_limit_bytes = 0;
   std::optional<MemoryRelief> relief;              ///< where the limit was reached
   JobChanges changes;

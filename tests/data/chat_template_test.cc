@@ -134,6 +134,18 @@ TEST(ChatTemplate, RendersChatsWithToolsWithTheTemplateForTools) {
   }
 }
 
+TEST(ChatTemplate, ForToolsAloneRefusesOtherChats) {
+  const ChatTemplate own("", "model: chat template", {}, "tools {{ messages[0].content }}");
+  const ordered_json question = chat(R"([{"role":"user","content":"q"}])");
+  EXPECT_EQ(own.render(question, {.tools = ordered_json::array()}).bytes(), "tools q");
+  try {
+    own.render(question, {});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "model: chat template: is for chats with `tools` alone, and this one has none");
+  }
+}
+
 TEST(ChatTemplate, LearnsTheEndOfTurnOfAnEmptyAnswer) {
   EXPECT_EQ(learned("chatml", R"([{"role":"user","content":"q"},{"role":"assistant","content":""}])"), "<|im_end|>");
 }

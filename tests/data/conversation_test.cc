@@ -106,7 +106,9 @@ TEST_F(SessionFiles, MistakesAreNamed) {
               EndsWith("chat.json:1: messages[0].role: expected one of system, developer, user, assistant, tool, tool_results, ipython; found \"usr\""));
   EXPECT_THAT(mistake(R"({"conversations": {"a": 3}})"), EndsWith("chat.json:1: conversations.a: expected a list of at least one message, found the number 3"));
   EXPECT_THAT(mistake("{\n\"messages\": [{\"role\": \"user\", \"content\": 7}]}"),
-              EndsWith("chat.json: messages[0].content: expected a string or a list of parts, found the number 7"));
+              EndsWith("chat.json:2: messages[0].content: expected a string or a list of parts, found the number 7"));
+  EXPECT_THAT(mistake("{\n\"conversations\": {\n\"a\": [],\n\"b.c\":\n3}\n}"),
+              EndsWith("chat.json:5: conversations.b.c: expected a list of at least one message, found the number 3"));
   const auto broken = [&](const std::string& text, const std::string& place) {
     EXPECT_THAT(mistake(text), ::testing::AllOf(::testing::HasSubstr("chat.json:" + place + ": not JSON: "), EndsWith("; a session is one object of JSON: " + accepted)));
   };

@@ -79,9 +79,23 @@ TEST_F(DatasetFiles, HoldWhatWasRead) {
     EXPECT_EQ(mapped->largest_token(), own->largest_token());
     EXPECT_EQ(mapped->source_count(), own->source_count());
     EXPECT_EQ(mapped->source_size(1), own->source_size(1));
+    for (size_t source = 0; source < own->source_count(); ++source) EXPECT_EQ(mapped->source_hash(source), own->source_hash(source));
     EXPECT_EQ(lengths_of(*mapped).to_string(), lengths_of(*own).to_string());
   }
   EXPECT_EQ(content_hash(data), content_hash(memory));
+  EXPECT_EQ(file_hashes(data), file_hashes(memory));
+}
+
+TEST_F(DatasetFiles, SayOfEveryFileWhetherItGivesOtherExamples) {
+  write();
+  const auto before = file_hashes(memory);
+  const int64_t last = memory.eval.size() - 1;
+  Example added = memory.eval.example(last);
+  memory.eval.add(added);
+  const auto after = file_hashes(memory);
+  ASSERT_EQ(before.size(), 2u);
+  EXPECT_EQ(before.at("one.jsonl"), after.at("one.jsonl"));
+  EXPECT_NE(before.at("two.jsonl"), after.at("two.jsonl")) << "an example more is held out";
 }
 
 TEST_F(DatasetFiles, TakeTheNamesOfTheJobThatOpensThem) {

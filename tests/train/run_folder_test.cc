@@ -144,6 +144,24 @@ TEST(RunRecord, ListsEveryDifferenceThatChangesAResult) {
                           "jobs.c: is not in the run", "jobs.b: is in the run, and missing now"));
 }
 
+TEST(RunRecord, NamesOfAJobsFilesThoseThatGiveOtherExamples) {
+  const char* jobs = "  - {name: a, data: {train: [{path: one.jsonl, weight: 1}, {path: two.jsonl, weight: 2}], eval: test.jsonl}, adapter: {r: 4}}\n";
+  RunRecord before = record_of(jobs);
+  before.file_hashes["a"] = {{"/data/one.jsonl", "1"}, {"/data/two.jsonl", "2"}, {"/data/test.jsonl", "3"}};
+  RunRecord now = RunRecord::from_json(before.to_json(), "run.json");
+  EXPECT_EQ(now.file_hashes, before.file_hashes);
+  now.data_hashes["a"] = "other";
+  EXPECT_THAT(differences(before, now),
+              ElementsAre("jobs.a.data: /data/one.jsonl, /data/two.jsonl, /data/test.jsonl do not give the examples that the job began with"))
+      << "their order alone";
+  now.file_hashes["a"]["/data/two.jsonl"] = "4";
+  EXPECT_THAT(differences(before, now), ElementsAre("jobs.a.data: /data/two.jsonl does not give the examples that the job began with"));
+  now.file_hashes["a"].erase("/data/test.jsonl");
+  EXPECT_THAT(differences(before, now), ElementsAre("jobs.a.data: /data/two.jsonl, /data/test.jsonl do not give the examples that the job began with"));
+  before.file_hashes.clear();
+  EXPECT_THAT(differences(before, now), ElementsAre(HasSubstr("/data/one.jsonl, /data/two.jsonl, /data/test.jsonl do not"))) << "a run of an earlier version";
+}
+
 TEST(RunRecord, LetsPlacesAndThePackingChange) {
   RunRecord before = record_of(two_jobs), now = record_of(two_jobs, "run: {token_budget: 512, sharing: separate, threads: 1}\n");
   for (JobSpec& job : now.configuration.jobs) {

@@ -74,7 +74,7 @@ ModelText::ModelText(const ModelFiles& files)
                                     std::pair{"pad_token", source.pad_token}, std::pair{"unk_token", source.unk_token}}) {
     if (!token.empty()) special_tokens_[name] = token;
   }
-  if (!source.chat_template.empty()) {
+  if (!source.chat_template.empty() || !source.tool_use_template.empty()) {
     chat_template_ = std::make_unique<ChatTemplate>(source.chat_template, files.path.string() + ": chat template", special_tokens_,
                                                     source.tool_use_template);
   }

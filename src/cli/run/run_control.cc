@@ -238,6 +238,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
   std::vector<std::unique_ptr<TrainingJob>> jobs;
   std::vector<const TrainingJob*> joined;
   std::map<std::string, std::string> data_hashes;
+  std::map<std::string, std::map<std::string, std::string>> hashes_of_files;
   try {
     run_.allow_rows(longest_row(joining.data));
   } catch (const MemoryLimitExceeded& error) {
@@ -256,6 +257,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
       continue;
     }
     data_hashes[spec.name] = content_hash(joining.data[i]);
+    hashes_of_files[spec.name] = file_hashes(joining.data[i]);
     jobs.push_back(make_job(trainer.jobs().size() + jobs.size(), spec, std::move(joining.data[i]), run_.folder, run_.run.files, run_.compute,
                             run_.device));
     if (const auto reason = trainer.reason_never_to_fit(*jobs.back())) {
@@ -267,6 +269,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
   if (!mistakes.empty()) return refusal(mistakes);
   run_.recorder.change([&](RunRecord& record) {
     record.data_hashes.merge(data_hashes);
+    record.file_hashes.merge(hashes_of_files);
     for (const JobSpec& spec : joining.specs) {
       record.configuration.jobs.push_back(spec);
       record.changes.added.insert(spec.name);

@@ -77,7 +77,11 @@ RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const 
   record.compute_dtype = c10::toString(compute);
   record.instruction_set = device.is_cpu() && record.emulated.empty() ? to_string(kernel_isa(compute, at::kCPU)) : device.name;
   record.memory_limit_bytes = limit_bytes;
-  for (size_t i = 0; i < data.size(); ++i) record.data_hashes[jobs_file.jobs[i].name] = content_hash(data[i]);
+  for (size_t i = 0; i < data.size(); ++i) {
+    const std::string& name = jobs_file.jobs[i].name;
+    record.data_hashes[name] = content_hash(data[i]);
+    record.file_hashes[name] = file_hashes(data[i]);
+  }
   return record;
 }
 

@@ -7,6 +7,7 @@
 #include "base/diagnostics.h"
 #include "base/file.h"
 #include "data/records/chat_record.h"
+#include "data/records/field_line.h"
 #include "data/records/jsonl.h"
 #include "data/records/record_error.h"
 #include "data/tokenizer/unicode.h"
@@ -75,7 +76,6 @@ ordered_json tools_of(const SessionFile& session) { return tools_of_chat(session
 SessionFile read_session(const std::filesystem::path& path) {
   constexpr const char* accepted = "{\"messages\": […]}, or {\"conversations\": {\"ADAPTER\": […]}} of several adapters";
   const std::string text = read_file(path);
-  const bool is_one_line = text.find('\n') >= text.find_last_not_of(" \t\r\n");
   SessionFile session;
   Diagnostics mistake;
   try {
@@ -91,7 +91,7 @@ SessionFile read_session(const std::filesystem::path& path) {
     }
     tools_of(session);
   } catch (const RecordError& error) {
-    mistake.add(path.string(), is_one_line ? 1 : 0, error.field(), error.what());
+    mistake.add(path.string(), field_line(text, error.field()), error.field(), error.what());
   } catch (const JsonError& error) {
     const std::string_view before = std::string_view(text).substr(0, error.column() - std::min<size_t>(error.column(), 1));
     const size_t column = before.size() - (before.rfind('\n') + 1) + 1;

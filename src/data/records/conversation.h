@@ -48,8 +48,7 @@ struct SessionFile {
 /// Those of the record, as templates take them; null: none. Throws RecordError.
 nlohmann::ordered_json tools_of(const SessionFile& session);
 
-/// Throws UserError naming the file, the place in it, what was found and what is accepted; the line where the text is not JSON, or, as
-/// write_session leaves it, of one line.
+/// Throws UserError naming the file, the line, the place in it, what was found and what is accepted.
 SessionFile read_session(const std::filesystem::path& path);
 /// At once and whole (write_file_atomically). Throws SystemError.
 void write_session(const std::filesystem::path& path, const SessionFile& session);

@@ -83,10 +83,11 @@ ordered_json first_messages(const ordered_json& messages, size_t count) {
 
 ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens,
                            std::string_view tool_use)
-    : template_(source, std::move(name)), special_tokens_(std::move(special_tokens)) {
+    : name_(std::move(name)), special_tokens_(std::move(special_tokens)) {
+  if (!source.empty() || tool_use.empty()) template_.emplace(source, name_);
   std::string parts(checksum(source));
   if (!tool_use.empty()) {
-    tool_use_.emplace(tool_use, template_.name() + " tool_use");
+    tool_use_.emplace(tool_use, name_ + " tool_use");
     parts += "tool_use" + checksum(tool_use);
   }
   for (const auto& [variable, token] : special_tokens_) parts += checksum(variable) + checksum(token);
@@ -94,7 +95,9 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<s
 }
 
 const jinja::Template& ChatTemplate::template_for(const ordered_json& tools) const {
-  return tool_use_ && !tools.is_null() ? *tool_use_ : template_;
+  if (tool_use_ && !tools.is_null()) return *tool_use_;
+  if (!template_) throw_user_error("{}: is for chats with `tools` alone, and this one has none", name_);
+  return *template_;
 }
 
 jinja::Text ChatTemplate::render(const ordered_json& messages, const RenderOptions& options) const {

@@ -46,7 +46,8 @@ class ChatTemplate {
  public:
   /// `name` stands in messages. `special_tokens`: the variables bos_token, eos_token, … as far as the model has them.
   /// `tool_use`: the source for chats that come with tools, be their list empty, as transformers chooses it; "": the same
-  /// for all. Throws UserError `name:line: reason` when a template cannot be parsed.
+  /// for all. `source`: "" where the model has one for chats with tools alone; others are then a mistake. Throws UserError
+  /// `name:line: reason` when a template cannot be parsed.
   ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens,
                std::string_view tool_use = {});
 
@@ -78,11 +79,12 @@ class ChatTemplate {
   /// Renders the chat again without each message's tool calls, and without its tools: what leaves the text as it was is not in it.
   LeftOut left_out(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
 
-  const std::string& name() const { return template_.name(); }
+  const std::string& name() const { return name_; }
   /// Checksum of the sources and of the special tokens: templates with an equal one render equal texts.
   const std::string& hash() const { return hash_; }
 
  private:
+  /// Throws UserError where there is none for such a chat.
   const jinja::Template& template_for(const nlohmann::ordered_json& tools) const;
   jinja::Text render_with(const jinja::Template& chosen, const nlohmann::ordered_json& messages, const RenderOptions& options) const;
   bool renders_as(const std::string& text, const jinja::Template& chosen, const nlohmann::ordered_json& messages,
@@ -90,8 +92,8 @@ class ChatTemplate {
   ByteRange learned_range(const nlohmann::ordered_json& messages, size_t index, const nlohmann::ordered_json& tools,
                           const jinja::Text& whole, const TextEncoder& encoder) const;
 
-  jinja::Template template_;
-  std::optional<jinja::Template> tool_use_;
+  std::string name_;
+  std::optional<jinja::Template> template_, tool_use_;
   std::map<std::string, std::string> special_tokens_;
   std::string hash_;
 };

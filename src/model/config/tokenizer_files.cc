@@ -68,21 +68,13 @@ Templates templates_of(const Json& document, const fs::path& path) {
 Templates template_files_in(const fs::path& folder) {
   Templates templates;
   const fs::path own = folder / "chat_template.jinja", others = folder / "additional_chat_templates";
-  std::string names;
   if (fs::is_directory(others)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(others)) {
       if (entry.is_regular_file() && entry.path().extension() == ".jinja")
         templates[entry.path().stem().string()] = read_file(entry.path());
     }
-    for (const auto& [name, source] : templates) names += (names.empty() ? "" : ", ") + name + ".jinja";
   }
-  if (fs::exists(own)) {
-    templates[default_template] = read_file(own);
-  } else if (!templates.empty() && !templates.contains(default_template)) {
-    throw_user_error(
-        "{}: holds {} and needs a chat_template.jinja beside it: templates in files replace every one in tokenizer_config.json",
-        others.string(), names);
-  }
+  if (fs::exists(own)) templates[default_template] = read_file(own);
   return templates;
 }
 
