@@ -13,6 +13,8 @@ namespace cotune {
 /// W + scale·(A·B)ᵀ of LoRA, with rsLoRA's scale where it is used, and W + Δᵀ of diff pruning.
 class WeightChanges {
  public:
+  /// None: every weight as it is.
+  WeightChanges() = default;
   /// The adapter, on the CPU or brought to it, must outlive this and not change. Throws UserError for a method that is no change of
   /// weights: a bottleneck adapter is a function of its own behind a projection.
   explicit WeightChanges(const Adapter& adapter);

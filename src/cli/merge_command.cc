@@ -29,18 +29,15 @@ std::optional<at::ScalarType> dtype_of(const std::string& name) {
   return name == "float16" ? at::kHalf : torch_dtype(name);
 }
 
-/// A GGUF model becomes a GGUF file, a folder a folder.
-void check_output(const MergeArguments& arguments, const ModelFiles& model) {
-  const bool is_file = arguments.output.ends_with(".gguf");
+/// Of a GGUF model a GGUF file can come, or a folder; of a folder a folder.
+bool writes_gguf(const MergeArguments& arguments, const ModelFiles& model) {
+  if (!arguments.output.ends_with(".gguf")) return false;
   if (std::filesystem::is_directory(model.path)) {
-    if (is_file) throw_user_error("--output: {}: {} is a Hugging Face folder and is merged to one; name a folder", arguments.output, model.path.string());
-    return;
+    throw_user_error("--output: {}: {} is a Hugging Face folder and is merged to one; name a folder", arguments.output, model.path.string());
   }
-  if (!is_file) {
-    throw_user_error("--output: {}: {} is a GGUF file and is merged to one; name a file that ends in .gguf (scripts/gguf-to-hf makes a Hugging "
-                     "Face folder of a GGUF model)", arguments.output, model.path.string());
-  }
-  if (arguments.dtype == "float64") throw_user_error("--dtype float64: a GGUF model is merged to float32, bfloat16 or float16");
+  if (arguments.adapter.empty()) throw_user_error("--adapter: is needed where a GGUF file is written: without one it would be a copy of {}", model.path.string());
+  if (arguments.dtype == "float64") throw_user_error("--dtype float64: in a GGUF file float32, bfloat16 or float16 are written");
+  return true;
 }
 
 /// Unwinds what is written: nothing of it stays.
@@ -50,23 +47,23 @@ void merge(const MergeArguments& arguments) {
   MergeSettings settings;
   settings.dtype = dtype_of(arguments.dtype);
   settings.max_file_bytes = parse_memory_size(arguments.max_file_size)->bytes;
-  const std::filesystem::path folder = find_adapter_folder(arguments.adapter);
+  const std::filesystem::path folder = arguments.adapter.empty() ? "" : find_adapter_folder(arguments.adapter);
   const ModelFiles model = open_cached_model(model_of_adapter(arguments.model, folder));
-  check_output(arguments, model);
-  const std::unique_ptr<Adapter> adapter = open_adapter(folder, model.config, model.path, at::kDouble, at::kCPU);
+  const bool to_gguf = writes_gguf(arguments, model);
+  const std::unique_ptr<Adapter> adapter = folder.empty() ? nullptr : open_adapter(folder, model.config, model.path, at::kDouble, at::kCPU);
   const bool terminal = isatty(STDERR_FILENO) != 0;
   catch_interruption();
   const auto progress = [&](int64_t done, int64_t all) {
     if (interrupted()) throw Interrupted();
     if (terminal) fmt::print(stderr, "\r{} of {}\033[K", bytes_text(done), bytes_text(all));
   };
-  const WeightChanges changes(*adapter);
-  const MergeReport report = std::filesystem::is_directory(model.path)
-                                 ? write_merged_model(model, changes, arguments.output, settings, progress)
-                                 : write_merged_gguf(model, changes, arguments.output, settings.dtype, progress);
+  const WeightChanges changes = adapter == nullptr ? WeightChanges() : WeightChanges(*adapter);
+  const MergeReport report = to_gguf ? write_merged_gguf(model, changes, arguments.output, settings.dtype, progress)
+                                     : write_merged_model(model, changes, arguments.output, settings, progress);
   if (terminal) fmt::print(stderr, "\r\033[K");
-  fmt::print("{}: {} in {}, {} of them changed by {}; {}\n", arguments.output, counted(report.tensors, "weight"),
-             counted(report.files, "file"), report.changed, folder.string(), bytes_text(report.bytes));
+  const std::string changed = adapter == nullptr ? "" : fmt::format(", {} of them changed by {}", report.changed, folder.string());
+  fmt::print("{}: {} in {}{}; {}\n", arguments.output, counted(report.tensors, "weight"), counted(report.files, "file"), changed,
+             bytes_text(report.bytes));
 }
 
 }  // namespace
@@ -75,11 +72,10 @@ void add_merge_command(CLI::App& app) {
   auto arguments = std::make_shared<MergeArguments>();
   MergeArguments& to = *arguments;
   CLI::App* command = app.add_subcommand("merge", "Write a model with an adapter merged into its weights: a Hugging Face folder, or a GGUF file of a GGUF model");
-  command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do")
-      ->required();
-  command->add_option("--output", to.output, "The folder to write, which must be empty or not exist; of a GGUF model the file, NAME.gguf")->required();
+  command->add_option("--adapter", to.adapter, "Adapter folder, or the name of an adapter in the Hugging Face cache; a job's folder or a run's folder with one job will do. Without it a folder gets the model alone");
+  command->add_option("--output", to.output, "The folder to write, which must be empty or not exist; of a GGUF model also a file, NAME.gguf")->required();
   command->add_option("--model", to.model, "Hugging Face folder, GGUF file, or the name of a model in the Hugging Face cache; default: the one that the adapter names");
-  command->add_option("--dtype", to.dtype, "Type of the written weights: float32, bfloat16, float16, float64, or auto: as the model's files have them. In a GGUF file, of those that change alone; auto: float16 for quantised ones")
+  command->add_option("--dtype", to.dtype, "Type of the written weights: float32, bfloat16, float16, float64, or auto: as the model's files have them, bfloat16 for quantised ones. In a GGUF file, of those that change alone; auto: float16 for quantised ones")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "float64"}))
       ->capture_default_str();
   command->add_option("--max-file-size", to.max_file_size, "Most bytes of weights in one file of a folder, such as 5GB or 512MiB; one weight never stands in two")

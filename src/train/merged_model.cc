@@ -4,14 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors_writer.h"
 #include "model/config/families.h"
 #include "model/weights/data_type_conversion.h"
+#include "train/merged_folder.h"
 #include "train/merged_rows.h"
 
 namespace cotune {
@@ -20,16 +22,19 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr const char *config_file = "config.json", *index_file = "model.safetensors.index.json";
-constexpr const char* template_folder = "additional_chat_templates";
+constexpr const char* index_file = "model.safetensors.index.json";
+
+at::ScalarType written_dtype(const ModelFiles& model, const std::string& name, const MergeSettings& settings) {
+  if (settings.dtype) return *settings.dtype;
+  return model.weights->is_quantised(name) ? at::kBFloat16 : model.weights->stored_dtype(name);
+}
 
 /// The weights of each file, in the model's order.
 std::vector<std::vector<TensorPlan>> plan_files(const ModelFiles& model, const MergeSettings& settings) {
   std::vector<std::vector<TensorPlan>> files(1);
   size_t bytes = 0;
   for (const ModelTensor& tensor : model_tensors(model.config)) {
-    const at::ScalarType dtype = settings.dtype.value_or(model.weights->stored_dtype(tensor.name));
-    TensorPlan plan{tensor.name, data_type_of(dtype), tensor.shape};
+    TensorPlan plan{tensor.name, data_type_of(written_dtype(model, tensor.name, settings)), tensor.shape};
     if (!files.back().empty() && bytes + plan.byte_count() > static_cast<size_t>(settings.max_file_bytes)) {
       files.emplace_back();
       bytes = 0;
@@ -51,37 +56,14 @@ void write_tensor(SafetensorsWriter& writer, const TensorPlan& plan, const Model
   }
 }
 
-/// config.json with the dtype of the weights.
-std::string merged_config(const fs::path& folder, const MergeSettings& settings) {
-  ordered_json config = ordered_json::parse(read_file(folder / config_file));
-  if (settings.dtype) {
-    const std::string name = *settings.dtype == at::kBFloat16 ? "bfloat16" : *settings.dtype == at::kHalf ? "float16"
-                             : *settings.dtype == at::kDouble ? "float64" : "float32";
-    config.erase(config.contains("dtype") ? "torch_dtype" : "dtype");
-    config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name;
-  }
-  return config.dump(2) + "\n";
+/// The type that most values of the weights have.
+at::ScalarType commonest_dtype(const std::vector<std::vector<TensorPlan>>& files) {
+  std::map<at::ScalarType, size_t> values;
+  for (const TensorPlan& plan : files | std::views::join) values[scalar_type_of(plan.dtype)] += plan.byte_count() / element_bytes(plan.dtype);
+  return std::ranges::max_element(values, {}, [](const auto& each) { return each.second; })->first;
 }
 
-bool is_weights(const fs::path& file) {
-  static const std::set<std::string> kinds = {".safetensors", ".bin", ".gguf", ".ggml", ".pth", ".pt", ".ckpt", ".onnx", ".onnx_data",
-                                              ".h5", ".msgpack", ".ot", ".tflite", ".npz"};
-  return kinds.contains(file.extension().string()) || file.filename().string().ends_with(".index.json");
-}
-
-/// What else belongs to a model: its tokenizer, templates, generation settings, code, licence. Not an adapter_config.json, by which
-/// transformers would take the model for an adapter.
-void copy_other_files(const fs::path& from, const fs::path& to) {
-  static const std::set<std::string> left_out = {config_file, "adapter_config.json"};
-  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || name.starts_with('.') || left_out.contains(name) || is_weights(entry.path())) continue;
-    write_file_atomically(to / name, read_file(entry.path()));
-  }
-}
-
-void prepare(const fs::path& output, const fs::path& model) {
-  COTUNE_CHECK(fs::is_directory(model), "{}", model.string());
+void prepare(const fs::path& output) {
   std::error_code error;
   fs::create_directories(output, error);
   if (error) throw_user_error("{}: cannot make the folder: {}", output.string(), error.message());
@@ -110,9 +92,12 @@ class FilledFolder {
 
 MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& changes, const fs::path& output,
                                const MergeSettings& settings, const std::function<void(int64_t, int64_t)>& progress) {
-  prepare(output, model.path);
-  FilledFolder filled(output);
   const std::vector<std::vector<TensorPlan>> files = plan_files(model, settings);
+  const bool is_stated = settings.dtype || fs::is_directory(model.path);
+  const std::string config = merged_config(model, is_stated ? settings.dtype : commonest_dtype(files));
+  prepare(output);
+  FilledFolder filled(output);
+  write_other_files(model, output);
   MergeReport report;
   report.files = std::ssize(files);
   for (const auto& file : files) {
@@ -135,12 +120,7 @@ MergeReport write_merged_model(const ModelFiles& model, const WeightChanges& cha
   }
   COTUNE_CHECK(report.changed == static_cast<int64_t>(changes.count()), "{} of {} changes belong to the model", report.changed, changes.count());
   if (files.size() > 1) write_file_atomically(output / index_file, index.dump(2) + "\n");
-  copy_other_files(model.path, output);
-  if (fs::is_directory(model.path / template_folder)) {
-    fs::create_directory(output / template_folder);
-    copy_other_files(model.path / template_folder, output / template_folder);
-  }
-  write_file_atomically(output / config_file, merged_config(model.path, settings));
+  write_file_atomically(output / config_file, config);
   filled.keep();
   return report;
 }

@@ -10,7 +10,7 @@ import unittest
 
 import needs
 from program import ProgramTest
-from tiny_models import MODELS, copy_model
+from tiny_models import MODELS, ROOT, copy_model
 
 if needs.is_here("transformers") and needs.is_here("gguf"):
     import gguf
@@ -28,6 +28,34 @@ ADAPTERS = {
     "bottleneck": "{method: bottleneck, bottleneck_size: 4}",
 }
 PROMPT = "abcdefgh"
+TOKENIZERS = ROOT / "tests/data/tokenizers"
+TEXTS = ["", "a", " leading and  double spaces ", "it's 12345.67, e.g. 1/2\r\n\n  x\t", "Grüße 你好 e\u0301 👨‍👩‍👧 \u00a0", "def f(x):\n    return x[0]"]
+CHAT = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}"
+
+
+def fnv1a(ids):
+    """The hash of ids in expected.txt."""
+    value = 0xcbf29ce484222325
+    for byte in struct.pack(f"<{len(ids)}i", *ids):
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return f"{value:016x}"
+
+
+def read_reference(case):
+    """(text, hash of its ids) of a committed case (scripts/reference/tokenizer_reference.py); valid UTF-8 alone."""
+    data, texts, at = (case / "texts.bin" if (case / "texts.bin").exists() else TOKENIZERS / "texts.bin").read_bytes(), [], 0
+    while at + 4 <= len(data):
+        size = struct.unpack_from("<I", data, at)[0]
+        texts.append(data[at + 4:at + 4 + size])
+        at += 4 + size
+    hashes = [line.split()[1] for line in (case / "expected.txt").read_text().splitlines() if line.startswith("text ")]
+    pairs = []
+    for text, hashed in zip(texts, hashes, strict=True):
+        try:
+            pairs.append((text.decode(), hashed))
+        except UnicodeDecodeError:
+            pass
+    return pairs
 
 
 def read_tensor_place(file, name):
@@ -125,10 +153,31 @@ class Merge(MergeTest):
         base = json.loads(self.run_program("generate", "--model", self.path / "model", *options).stdout)
         self.assertNotEqual(merged["text"], base["text"])
 
-    def test_files_and_folders_are_merged_to_their_like(self):
+    def test_of_a_gguf_model_comes_a_folder_that_answers_as_the_adapter_does(self):
         adapter = self.trained_of_gguf()["lora"]
-        self.assertIn("is a GGUF file and is merged to one; name a file that ends in .gguf", self.merge(adapter, expect=2).stderr)
-        self.assertIn("--dtype float64: a GGUF model is merged to", self.merge(adapter, "--dtype", "float64", name="x.gguf", expect=2).stderr)
+        text = self.merge(adapter, "--dtype", "float32").stdout
+        self.assertRegex(text, r"merged: \d+ weights in 1 file, 14 of them changed by .*adapter; ")
+        files = {str(file.relative_to(self.path / "merged")) for file in (self.path / "merged").rglob("*")}
+        self.assertEqual(files, {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
+        options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
+        beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
+        merged = json.loads(self.run_program("generate", "--model", self.path / "merged", *options).stdout)
+        self.assertEqual(merged["text"], beside["text"])
+
+    def test_without_an_adapter_a_folder_gets_the_model_alone(self):
+        shutil.copy(MODELS / "gguf_llama/model.gguf", self.path / "model.gguf")
+        text = self.run_program("merge", "--model", self.path / "model.gguf", "--output", self.path / "alone").stdout
+        self.assertRegex(text, r"alone: \d+ weights in 1 file; ")
+        options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
+        answers = [json.loads(self.run_program("generate", "--model", self.path / name, *options).stdout)["text"] for name in ("model.gguf", "alone")]
+        self.assertEqual(*answers)
+        errors = self.run_program("merge", "--model", self.path / "model.gguf", "--output", self.path / "x.gguf", expect=2).stderr
+        self.assertIn("--adapter: is needed where a GGUF file is written: without one it would be a copy of", errors)
+        self.assertIn("--model: is needed", self.run_program("merge", "--output", self.path / "x", expect=2).stderr)
+
+    def test_a_folder_becomes_no_gguf_file_and_no_file_is_replaced(self):
+        adapter = self.trained_of_gguf()["lora"]
+        self.assertIn("--dtype float64: in a GGUF file float32,", self.merge(adapter, "--dtype", "float64", name="x.gguf", expect=2).stderr)
         (self.path / "there.gguf").write_text("mine")
         self.assertIn("there.gguf: exists; choose another file", self.merge(adapter, name="there.gguf", expect=2).stderr)
         self.assertEqual((self.path / "there.gguf").read_text(), "mine")
@@ -327,6 +376,126 @@ class JudgedMerge(MergeTest):
                 wanted = gguf.dequantize(old.data, old.tensor_type).astype(float) + changes[old.name]
                 written = gguf.dequantize(new.data, new.tensor_type).astype(float)
                 self.assertLess(abs(written - wanted).max(), limit * abs(wanted).max(), old.name)
+
+    def test_a_folder_of_a_gguf_file_holds_quantised_weights_in_bfloat16_and_others_as_they_are(self):
+        self.write_quantised(MODELS / "gguf_llama/model.gguf", self.path / "model")
+        self.run_program("merge", "--model", self.path / "model", "--output", self.path / "auto")
+        self.run_program("merge", "--model", self.path / "model", "--output", self.path / "exact", "--dtype", "float32")
+        auto, exact = load_file(self.path / "auto/model.safetensors"), load_file(self.path / "exact/model.safetensors")
+        for name, value in exact.items():
+            kind = torch.bfloat16 if value.dim() == 2 else torch.float32
+            self.assertEqual(auto[name].dtype, kind, name)
+            self.assertTrue(torch.equal(auto[name], value.to(kind)), name)
+        config = lambda name: transformers.AutoConfig.from_pretrained(self.path / name)
+        self.assertEqual((config("auto").dtype, config("exact").dtype), (torch.bfloat16, torch.float32))
+        reader = gguf.GGUFReader(self.path / "model")
+        values = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in reader.tensors}
+        self.assertTrue(numpy.array_equal(exact["model.layers.0.mlp.up_proj.weight"].numpy(), values["blk.0.ffn_up.weight"]))
+        rows = values["blk.0.attn_q.weight"]  # LlamaModel.permute, undone
+        heads = reader.get_field("llama.attention.head_count").contents()
+        rows = rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+        self.assertTrue(numpy.array_equal(exact["model.layers.0.self_attn.q_proj.weight"].numpy(), rows))
+
+    def test_transformers_gives_the_same_logits_of_a_gguf_file_and_of_the_folder_made_of_it(self):
+        for name in ("gguf_llama", "gguf_qwen2"):
+            adapter = self.trained_of_gguf(name)["lora"]
+            self.merge(adapter, "--max-file-size", "1MiB", name=name)
+            shutil.copy(self.path / "model", self.path / "base.gguf")
+            base = transformers.AutoModelForCausalLM.from_pretrained(self.path, gguf_file="base.gguf", dtype=torch.float32)
+            merged = self.load(self.path / name)
+            self.assertEqual(type(merged), type(base))
+            self.assertEqual(merged.config.tie_word_embeddings, base.config.tie_word_embeddings)
+            torch.testing.assert_close(self.logits(merged), self.logits(peft.PeftModel.from_pretrained(base, adapter)), rtol=1e-4, atol=1e-4)
+            shutil.rmtree(self.path / "run")
+
+    def write_vocabulary(self, before, after, vocabulary):
+        """The same file with these tokenizer.ggml keys and as many rows of embedding and head as it has tokens."""
+        reader = gguf.GGUFReader(before)
+        writer = gguf.GGUFWriter(after, reader.get_field("general.architecture").contents())
+        for name, field in reader.fields.items():
+            if not name.startswith(("GGUF.", "tokenizer.")) and name not in ("general.architecture",) and not name.endswith("vocab_size"):
+                writer.add_key_value(name, field.contents(), field.types[0], field.types[1] if len(field.types) > 1 else None)
+        vocabulary(writer)
+        for tensor in reader.tensors:
+            values = numpy.array(tensor.data)
+            if tensor.name in ("token_embd.weight", "output.weight"):
+                values = numpy.resize(values, (self.token_count, values.shape[1]))
+            writer.add_tensor(tensor.name, values)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+
+    def byte_level_vocabulary(self, kind, pre, adds_bos):
+        """Of the committed tokenizer of this kind, as convert_hf_to_gguf.py writes it."""
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(TOKENIZERS / kind / "tokenizer.json"))
+        added = tokenizer.added_tokens_decoder
+        self.token_count = len(tokenizer)
+        specials = [id for id, token in sorted(added.items()) if token.special]
+
+        def write(writer):
+            writer.add_tokenizer_model("gpt2")
+            writer.add_tokenizer_pre(pre)
+            writer.add_token_list([tokenizer.convert_ids_to_tokens(id) for id in range(self.token_count)])
+            writer.add_token_types([1 if id not in added else 3 if added[id].special else 4 for id in range(self.token_count)])
+            merges = json.loads((TOKENIZERS / kind / "tokenizer.json").read_text())["model"]["merges"]
+            writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
+            writer.add_bos_token_id(specials[0])
+            writer.add_eos_token_id(specials[-1])
+            writer.add_pad_token_id(specials[0])
+            writer.add_add_bos_token(adds_bos)
+            writer.add_chat_template(CHAT)
+        return tokenizer, write
+
+    def sentencepiece_vocabulary(self):
+        stored = json.loads((TOKENIZERS / "gguf_llama/gguf_vocabulary.json").read_text())
+        self.token_count = len(stored["tokens"])
+
+        def write(writer):
+            writer.add_tokenizer_model("llama")
+            writer.add_token_list(stored["tokens"])
+            writer.add_token_scores(stored["scores"])
+            writer.add_token_types(stored["token_types"])
+            writer.add_bos_token_id(1)
+            writer.add_eos_token_id(2)
+            writer.add_unk_token_id(0)
+            writer.add_chat_template(CHAT)
+        return write
+
+    def test_transformers_loads_the_tokenizer_of_a_folder_made_of_a_gguf_file(self):
+        kinds = {("gpt2", "gpt-2", "gguf_llama"): False, ("llama3", "llama-bpe", "gguf_llama"): True,
+                 ("smollm", "smollm", "gguf_llama"): False, ("qwen2", "qwen2", "gguf_qwen2"): False}
+        for (kind, pre, model), adds_bos in kinds.items():
+            original, vocabulary = self.byte_level_vocabulary(kind, pre, adds_bos)
+            self.write_vocabulary(MODELS / model / "model.gguf", self.path / f"{kind}.gguf", vocabulary)
+            self.run_program("merge", "--model", self.path / f"{kind}.gguf", "--output", self.path / kind)
+            written = transformers.AutoTokenizer.from_pretrained(self.path / kind)
+            bos = [written.bos_token_id] if adds_bos else []
+            for text in TEXTS + [f"a {original.decode([id])} b" for id in original.added_tokens_decoder]:
+                plain = original(text, add_special_tokens=False)["input_ids"]
+                self.assertEqual(written(text, add_special_tokens=False)["input_ids"], plain, (kind, text))
+                self.assertEqual(written(text)["input_ids"], bos + plain, (kind, text))
+                self.assertEqual(written.decode(plain), original.decode(plain), (kind, text))
+            self.check_specials_and_chat(kind, written)
+
+    def test_transformers_loads_the_tokenizer_of_a_folder_made_of_a_gguf_file_with_sentencepiece(self):
+        self.write_vocabulary(MODELS / "gguf_llama/model.gguf", self.path / "model.gguf", self.sentencepiece_vocabulary())
+        self.run_program("merge", "--model", self.path / "model.gguf", "--output", self.path / "spm")
+        written = transformers.AutoTokenizer.from_pretrained(self.path / "spm")
+        case = read_reference(TOKENIZERS / "gguf_llama")
+        self.assertGreater(len(case), 50)
+        for text, hashed in case:
+            self.assertEqual(fnv1a(written(text)["input_ids"]), hashed, text)
+        self.assertEqual(written.unk_token, written.convert_ids_to_tokens(0))
+        self.check_specials_and_chat("spm", written)
+
+    def check_specials_and_chat(self, name, written):
+        """Against cotune's own view of the folder, and the chat as the template says."""
+        self.assertEqual(written.model_max_length, transformers.AutoConfig.from_pretrained(self.path / name).max_position_embeddings)
+        chat = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "there"}]
+        self.assertEqual(written.apply_chat_template(chat, tokenize=False), f"{written.bos_token}<user>Hi{written.eos_token}<assistant>there{written.eos_token}")
+        generation = transformers.GenerationConfig.from_pretrained(self.path / name)
+        self.assertEqual((generation.bos_token_id, generation.eos_token_id), (written.bos_token_id, [written.eos_token_id]))
 
     def test_transformers_reads_a_merged_gguf_file(self):
         adapter = self.trained_of_gguf()["lora"]

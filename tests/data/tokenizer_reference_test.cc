@@ -54,9 +54,8 @@ Tokenizer load(const fs::path& folder) {
   return Tokenizer::from_gguf(in, folder.string());
 }
 
-void check_case(const fs::path& folder) {
+void check_case(const fs::path& folder, const Tokenizer& tokenizer) {
   SCOPED_TRACE(folder.string());
-  const Tokenizer tokenizer = load(folder);
   const fs::path own = folder / "texts.bin";
   const std::vector<std::string> texts = read_texts(fs::exists(own) ? own : folder.parent_path() / "texts.bin");
   std::istringstream expected(read_file(folder / "expected.txt"));
@@ -101,6 +100,15 @@ void check_case(const fs::path& folder) {
     }
   }
   EXPECT_EQ(next_text, texts.size());
+}
+
+/// As it is read, and read again after it was written.
+void check_case(const fs::path& folder) {
+  const Tokenizer tokenizer = load(folder);
+  check_case(folder, tokenizer);
+  const Tokenizer again = Tokenizer::from_json(tokenizer.to_json(), "written tokenizer.json");
+  check_case(folder, again);
+  EXPECT_EQ(again.to_json(), tokenizer.to_json());
 }
 
 std::vector<fs::path> case_folders(const fs::path& parent) {

@@ -285,6 +285,69 @@ TEST(TokenizerGguf, PutsBeginningAndEndAsTheFileOrTheFamilySays) {
   EXPECT_TRUE(Tokenizer::from_gguf(in, "m.gguf").is_special(256));
 }
 
+TEST(TokenizerGguf, GivesATokenizerJsonOfTheSameTokensAndSpecials) {
+  const std::string text = "12 1234 it's e\u0301 Gr\u00FC\u00DFe\u4F60\u597D<|eos|> x\r\n\n  y <|bos|>\t12a";
+  for (const std::string& pre : gguf_pre_tokenizers()) {
+    for (const bool adds_eos : {false, true}) {
+      GgufVocabulary in = gguf(pre);
+      in.add_eos = adds_eos;
+      in.token_types.back() = 4;  // user-defined
+      const Tokenizer tokenizer = Tokenizer::from_gguf(in, "m.gguf"), written = build(json::parse(tokenizer.to_json()));
+      EXPECT_EQ(written.encode(text, true), tokenizer.encode(text, true)) << pre;
+      EXPECT_EQ(written.encode_plain(text), tokenizer.encode_plain(text)) << pre;
+      EXPECT_EQ(written.decode(tokenizer.encode(text), true), tokenizer.decode(tokenizer.encode(text), true)) << pre;
+      EXPECT_EQ(written.prefix_ids(), tokenizer.prefix_ids()) << pre;
+      EXPECT_EQ(written.suffix_ids(), tokenizer.suffix_ids()) << pre;
+      for (int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
+        EXPECT_EQ(written.token(id), tokenizer.token(id));
+        EXPECT_EQ(written.is_special(id), tokenizer.is_special(id));
+        EXPECT_EQ(written.is_added(id), tokenizer.is_added(id));
+      }
+    }
+  }
+}
+
+TEST(TokenizerJson, OfEveryKindOfStepIsWrittenAsItWasRead) {
+  json file = byte_level_file();
+  file["normalizer"] = {{"type", "Sequence"},
+                        {"normalizers", {{{"type", "NFC"}}, {{"type", "Prepend"}, {"prepend", "x"}},
+                                         {{"type", "Replace"}, {"pattern", {{"String", "q"}}}, {"content", "k"}},
+                                         {{"type", "Replace"}, {"pattern", {{"Regex", "[yz]+"}}}, {"content", "i"}}}}};
+  json splits = json::array();
+  for (const char* behavior : {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"}) {
+    splits.push_back({{"type", "Split"}, {"pattern", {{"Regex", "[0-9]"}}}, {"behavior", behavior}, {"invert", false}});
+    splits.push_back({{"type", "Split"}, {"pattern", {{"String", "-"}}}, {"behavior", behavior}, {"invert", true}});
+  }
+  splits.push_back({{"type", "Digits"}, {"individual_digits", false}});
+  for (const char* scheme : {"always", "first", "never"}) {
+    splits.push_back({{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", scheme}, {"split", false}});
+  }
+  splits.push_back({{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", false}, {"use_regex", true}});
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", splits}};
+  file["decoder"] = {{"type", "Sequence"},
+                     {"decoders", {{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "b"}},
+                                   {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "never"}, {"split", true}},
+                                   {{"type", "ByteFallback"}}, {{"type", "Fuse"}},
+                                   {{"type", "Strip"}, {"content", "\u00E9"}, {"start", 2}, {"stop", 0}}}}};
+  file["model"]["unk_token"] = "a";
+  file["model"]["fuse_unk"] = file["model"]["byte_fallback"] = file["model"]["ignore_merges"] = true;
+  file["added_tokens"] = {added_token(256, "<one>"), added_token(257, "<two>", false)};
+  file["added_tokens"][1]["normalized"] = file["added_tokens"][1]["lstrip"] = file["added_tokens"][1]["rstrip"] =
+      file["added_tokens"][1]["single_word"] = true;
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", {{{"SpecialToken", {{"id", "<one>"}}}}, {{"Sequence", {{"id", "A"}}}}, {{"SpecialToken", {{"id", "<two>"}}}}}},
+                            {"special_tokens", {{"<one>", {{"ids", {256}}}}, {"<two>", {{"ids", {257}}}}}}};
+  const json written = json::parse(build(file).to_json());
+  for (const char* same : {"normalizer", "pre_tokenizer", "decoder"}) EXPECT_EQ(written[same], file[same]) << same;
+  for (const char* same : {"vocab", "unk_token", "fuse_unk", "byte_fallback", "ignore_merges"}) EXPECT_EQ(written["model"][same], file["model"][same]);
+  for (const size_t i : {0, 1}) {
+    for (const auto& [field, value] : file["added_tokens"][i].items()) EXPECT_EQ(written["added_tokens"][i][field], value) << field;
+  }
+  EXPECT_EQ(build(written).prefix_ids(), std::vector<int32_t>{256});
+  EXPECT_EQ(build(written).suffix_ids(), std::vector<int32_t>{257});
+  EXPECT_TRUE(json::parse(build({{"model", file["model"]}}).to_json())["decoder"].is_null());
+}
+
 /// a, b, c, their pairs ab and bc, and what SentencePiece has besides.
 GgufVocabulary scored(float ab, float bc) {
   GgufVocabulary out;

@@ -164,6 +164,31 @@ TEST(ConfigJson, RefusesWhatIsNoJsonObject) {
               HasSubstr("model_type: found a list"));
 }
 
+TEST(FormatModelConfig, IsReadAsTheSameConfiguration) {
+  const auto check = [](const ModelConfig& config) { EXPECT_EQ(parse_model_config(format_model_config(config), "config.json"), config); };
+  for (const std::string& name : model_preset_names()) {
+    if (!model_family(model_preset(name).family).shape_only) check(model_preset(name));
+  }
+  check(parse(llama_json()));
+  check(parse(with(llama_json(), "model_type", "qwen2")));
+  check(parse(with(llama_json(), "head_dim", 32)));
+  check(parse(with(llama_json(), "eos_token_id", {7, 9})));
+  check(parse(with(with(llama_json(), "eos_token_id", nullptr), "bos_token_id", nullptr)));
+  check(parse(with(llama_json(), "rms_norm_eps", static_cast<double>(1e-5f))));
+  check(parse(with(llama_json(), "rope_scaling", {{"rope_type", "linear"}, {"factor", 2.5}})));
+  check(parse(with(llama_json(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                                                  {"original_max_position_embeddings", 8192}})));
+}
+
+TEST(FormatModelConfig, SaysOfEveryFamilyWhatTransformersWouldTakeOtherwise) {
+  const auto written = [](const char* preset) { return Json::parse(format_model_config(model_preset(preset))); };
+  EXPECT_EQ(written("llama-2-7b")["architectures"], Json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(written("qwen2.5-7b")["architectures"], Json::array({"Qwen2ForCausalLM"}));
+  EXPECT_EQ(written("mistral-7b")["architectures"], Json::array({"MistralForCausalLM"}));
+  EXPECT_TRUE(written("mistral-7b").contains("sliding_window"));
+  EXPECT_TRUE(written("mistral-7b")["sliding_window"].is_null());
+}
+
 TEST(MistralConfig, NeedsTheWindowToBeOff) {
   Json json = with(llama_json(), "model_type", "mistral");
   EXPECT_THAT(refusal(json), HasSubstr("sliding_window: found nothing"));

@@ -48,5 +48,29 @@ TEST(RopeInverseFrequencies, DivideByTheTableOfAGgufFile) {
   EXPECT_DOUBLE_EQ(frequencies[1], std::pow(100.0, -0.5) / 8);
 }
 
+/// As a GGUF file has the scaling: what the frequencies are divided by, in f32.
+ModelConfig with_table(ModelConfig config) {
+  const std::vector<double> scaled = rope_inverse_frequencies(config);
+  config.rope_scaling = {};
+  const std::vector<double> plain = rope_inverse_frequencies(config);
+  config.rope_scaling.kind = RopeScaling::Kind::table;
+  for (size_t i = 0; i < plain.size(); ++i) config.rope_scaling.divisors.push_back(static_cast<float>(plain[i] / scaled[i]));
+  return config;
+}
+
+TEST(NamedRopeScaling, IsTheOneThatATableWasMadeOf) {
+  const Json llama3 = {{"rope_type", "llama3"}, {"rope_theta", 500000.0}, {"factor", 32.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  const Json linear = {{"rope_type", "linear"}, {"factor", 4.0}};
+  for (const Json& parameters : {llama3, linear, Json({{"rope_theta", 1e6}})}) {
+    const ModelConfig config = config_with(128, parameters);
+    EXPECT_EQ(named_rope_scaling(config), config.rope_scaling) << parameters;
+    EXPECT_EQ(named_rope_scaling(with_table(config)), config.rope_scaling) << parameters;
+  }
+  Json other = llama3;
+  other["high_freq_factor"] = 5.0;
+  EXPECT_EQ(named_rope_scaling(with_table(config_with(128, other))), std::nullopt);
+}
+
 }  // namespace
 }  // namespace cotune

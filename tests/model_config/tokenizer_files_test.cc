@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "formats/error_message.h"
 #include "formats/gguf_builder.h"
 #include "formats/temporary_folder.h"
+#include "model/config/model_config.h"
 
 namespace cotune {
 namespace {
@@ -142,6 +145,37 @@ TEST(TokenizerFilesOfGguf, ReadsScoresOfSentencePiece) {
   EXPECT_THAT(read(vocabulary().array("tokenizer.ggml.scores", 6, 3, scores)).scores, ::testing::IsEmpty()) << "byte-level BPE has none";
   EXPECT_THAT(user_error_of([&] { read(vocabulary("llama").array("tokenizer.ggml.scores", 6, 1, GgufBuilder::raw(0.0f))); }),
               HasSubstr("tokenizer.ggml.scores: 1 scores for 3 tokens"));
+}
+
+TEST(TokenizerFilesOfGguf, AreWrittenAsAFolderHasThem) {
+  const TemporaryFolder folder;
+  GgufBuilder builder = vocabulary();
+  builder.array("tokenizer.ggml.token_type", 5, 3, GgufBuilder::raw(3) + GgufBuilder::raw(1) + GgufBuilder::raw(3));
+  builder.u32("tokenizer.ggml.bos_token_id", 0).u32("tokenizer.ggml.eos_token_id", 2).u32("tokenizer.ggml.eot_token_id", 1);
+  builder.u32("tokenizer.ggml.padding_token_id", 2).u32("tokenizer.ggml.unknown_token_id", 0);
+  builder.pair("tokenizer.ggml.add_bos_token", 7, std::string(1, '\1'));
+  builder.string("tokenizer.chat_template", "{{ x }}\n").string("tokenizer.chat_template.tool_use", "{{ tools }}");
+  TokenizerFiles source = tokenizer_files_of(GgufFile(folder.write("m.gguf", builder.bytes())));
+  source.gguf->merges.clear();
+  ModelConfig config;
+  config.context_length = 2048;
+  config.bos_token_id = 0;
+  std::filesystem::create_directory(folder.path() / "additional_chat_templates");
+  for (const auto& [name, text] : format_tokenizer_files(source, config, "m.gguf")) folder.write(name, text);
+
+  const TokenizerFiles files = find_tokenizer_files(folder.path(), {});
+  ASSERT_TRUE(files.tokenizer_json.has_value());
+  EXPECT_EQ(files.bos_token, "<s>");
+  EXPECT_EQ(files.eos_token, "<|im_end|>");
+  EXPECT_EQ(files.pad_token, "<|im_end|>");
+  EXPECT_EQ(files.unk_token, "<s>");
+  EXPECT_EQ(files.add_bos_token, true);
+  EXPECT_EQ(files.chat_template, source.chat_template);
+  EXPECT_EQ(files.tool_use_template, source.tool_use_template);
+  EXPECT_EQ(files.end_of_turn_ids, source.end_of_turn_ids);
+  const Tokenizer tokenizer = Tokenizer::from_json_file(*files.tokenizer_json);
+  EXPECT_EQ(tokenizer.encode("a<|im_end|>", true), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder.path() / "tokenizer_config.json"))["model_max_length"], 2048);
 }
 
 TEST(TokenizerFilesOfGguf, RefusesIdsOutsideTheVocabularyAndWrongCounts) {

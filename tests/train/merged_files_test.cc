@@ -1,7 +1,9 @@
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include "formats/temporary_folder.h"
 #include "jobs/target_modules.h"
+#include "model/config/families.h"
 #include "train/merged_gguf.h"
 #include "train/merged_model.h"
 
@@ -42,6 +44,25 @@ TEST(MergedModel, ThatIsStoppedLeavesItsFolderEmpty) {
   EXPECT_THROW(write_merged_model(merging.model, merging.changes, output, {.max_file_bytes = 1}, stop_in_the_middle), Stopped);
   EXPECT_TRUE(fs::is_empty(output));
   EXPECT_GT(write_merged_model(merging.model, merging.changes, output, {.max_file_bytes = 1}, [](int64_t, int64_t) {}).files, 5) << "the folder can be written to again";
+}
+
+TEST(MergedModel, OfAGgufFileHasItsConfigurationAndItsWeightsToTheBit) {
+  for (const char* name : {"gguf_llama", "gguf_qwen2"}) {
+    const TemporaryFolder folder;
+    const ModelFiles gguf = open_model(models / name / "model.gguf");
+    const fs::path output = folder.path() / "merged";
+    EXPECT_THROW(write_merged_model(gguf, {}, output, {.max_file_bytes = 1}, stop_in_the_middle), Stopped);
+    EXPECT_TRUE(fs::is_empty(output));
+    EXPECT_EQ(write_merged_model(gguf, {}, output, {}, [](int64_t, int64_t) {}).changed, 0);
+    const ModelFiles written = open_model(output);
+    ModelConfig config = gguf.config;
+    config.dtype = "float32";
+    EXPECT_EQ(written.config, config);
+    for (const ModelTensor& tensor : model_tensors(config)) {
+      EXPECT_EQ(written.weights->stored_dtype(tensor.name), gguf.weights->stored_dtype(tensor.name)) << tensor.name;
+      EXPECT_TRUE(at::equal(written.load(tensor.name, at::kFloat), gguf.load(tensor.name, at::kFloat))) << tensor.name;
+    }
+  }
 }
 
 TEST(MergedGguf, ThatIsStoppedLeavesNoFile) {

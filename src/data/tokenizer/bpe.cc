@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <queue>
 
 #include "base/error.h"
@@ -94,6 +95,15 @@ const BpeModel::PairMerge* BpeModel::find(int32_t left, int32_t right) const {
     if (table_[slot].pair == pair) return &table_[slot];
     if (table_[slot].pair == kNoPair) return nullptr;
   }
+}
+
+std::vector<std::pair<int32_t, int32_t>> BpeModel::merges() const {
+  std::vector<PairMerge> ranked;
+  std::ranges::copy_if(table_, std::back_inserter(ranked), [](const PairMerge& merge) { return merge.pair != kNoPair; });
+  std::ranges::sort(ranked, {}, &PairMerge::rank);
+  std::vector<std::pair<int32_t, int32_t>> out;
+  for (const PairMerge& merge : ranked) out.emplace_back(merge.pair >> 32, merge.pair & 0xFFFFFFFF);
+  return out;
 }
 
 bool BpeModel::is_forbidden(int32_t id) const { return std::binary_search(forbidden_.begin(), forbidden_.end(), id); }

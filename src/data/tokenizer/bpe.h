@@ -48,6 +48,9 @@ class BpeModel {
   void encode(std::string_view word, bool allow_forbidden, std::vector<int32_t>& out) const;
 
   const TokenIds& vocabulary() const { return vocabulary_; }
+  const BpeOptions& options() const { return options_; }
+  /// The pairs of tokens that are merged, best first.
+  std::vector<std::pair<int32_t, int32_t>> merges() const;
 
  private:
   struct PairMerge {

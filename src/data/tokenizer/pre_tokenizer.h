@@ -72,6 +72,7 @@ class PreTokenizer {
   void add(S step) {
     steps_.emplace_back(std::in_place_type<S>, std::move(step));
   }
+  const std::vector<Step>& steps() const { return steps_; }
 
   /// Words are never empty. Throws UserError when an expression gives up (TokenizerRegex::split)
   /// or the text grows beyond largest_rewritten_size.

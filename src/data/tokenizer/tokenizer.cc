@@ -94,6 +94,8 @@ Tokenizer Tokenizer::from_gguf(const GgufVocabulary& vocabulary, std::string_vie
   return {tokenizer_parts_from_gguf(vocabulary, name_for_errors), hash_of(vocabulary)};
 }
 
+std::string Tokenizer::to_json() const { return tokenizer_json_of(*parts_); }
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   const TokenizerParts& parts = *parts_;
   std::vector<int32_t> out;

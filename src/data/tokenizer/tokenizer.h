@@ -50,6 +50,9 @@ class Tokenizer {
   /// from_json.
   static Tokenizer from_gguf(const GgufVocabulary& vocabulary, std::string_view name_for_errors);
 
+  /// A tokenizer.json by which the `tokenizers` library and from_json give the same tokens and texts as this one does.
+  std::string to_json() const;
+
   /// Token ids of a text. Bytes that are not valid UTF-8 become U+FFFD first. The texts of added tokens are recognised.
   /// add_special_tokens puts the file's beginning- and end-of-text tokens around it. Throws UserError when a regular
   /// expression of the file gives up on the text. About linear in the text.

@@ -40,6 +40,7 @@ class TokenizerNormalizer {
     steps_.emplace_back(std::in_place_type<S>, std::move(step));
   }
   bool empty() const { return steps_.empty(); }
+  const std::vector<Step>& steps() const { return steps_; }
   /// Throws UserError when a regular expression gives up, or when the text grows beyond largest_rewritten_size.
   std::string apply(std::string_view utf8) const;
 

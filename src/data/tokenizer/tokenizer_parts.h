@@ -1,4 +1,4 @@
-/// What a tokenizer is made of; built by tokenizer_json.cc and tokenizer_gguf.cc, used by tokenizer.cc.
+/// What a tokenizer is made of; built by tokenizer_json.cc and tokenizer_gguf.cc, used by tokenizer.cc, written by tokenizer_json_writer.cc.
 #pragma once
 
 #include <cstdint>
@@ -52,5 +52,8 @@ inline int64_t largest_token_id(size_t token_count) { return static_cast<int64_t
 std::shared_ptr<const TokenizerParts> tokenizer_parts_from_json(std::string_view json, std::string_view name);
 std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabulary& vocabulary,
                                                                std::string_view name);
+
+/// The text of a tokenizer.json; tokenizer_parts_from_json gives the same parts of it.
+std::string tokenizer_json_of(const TokenizerParts& parts);
 
 }  // namespace cotune

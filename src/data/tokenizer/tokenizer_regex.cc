@@ -40,6 +40,7 @@ struct MatchScratch {
 }  // namespace
 
 struct TokenizerRegex::Code {
+  std::string source;
   pcre2_code* compiled = nullptr;
   ~Code() { pcre2_code_free(compiled); }
 };
@@ -49,6 +50,7 @@ TokenizerRegex::TokenizerRegex(std::string_view oniguruma_pattern) {
   int error = 0;
   PCRE2_SIZE offset = 0;
   auto code = std::make_shared<Code>();
+  code->source = oniguruma_pattern;
   code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &offset,
                                  nullptr);
@@ -98,5 +100,7 @@ void TokenizerRegex::split(std::string_view utf8, std::vector<RegexPiece>& out) 
   }
   if (covered != utf8.size()) out.push_back({covered, utf8.size(), false});
 }
+
+const std::string& TokenizerRegex::pattern() const { return code_->source; }
 
 }  // namespace cotune

@@ -33,6 +33,9 @@ class TokenizerRegex {
   /// expression needs more steps than 100,000 plus 16 per byte at one place, so that no expression runs for ever.
   void split(std::string_view utf8, std::vector<RegexPiece>& out) const;
 
+  /// As it was given.
+  const std::string& pattern() const;
+
  private:
   struct Code;
   std::shared_ptr<const Code> code_;

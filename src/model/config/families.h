@@ -31,10 +31,13 @@ struct TensorRule {
 
 struct ModelFamily {
   std::string_view name;  ///< `model_type` of config.json
+  std::string_view class_name;  ///< transformers' class, the one in `architectures` of config.json; "" of a family without operators
   std::string_view
       gguf_architecture;  ///< `general.architecture` of GGUF files; "" when another family reads them
   /// Reads and checks what this family's config.json has beyond the fields that all share.
   void (*read_specifics)(ConfigFields& fields, ModelConfig& config);
+  /// Adds the fields that read_specifics reads and those that transformers would take another default for.
+  void (*write_specifics)(const ModelConfig& config, nlohmann::ordered_json& json);
   /// Sets what the architecture implies in a GGUF file (for example biases).
   void (*set_gguf_specifics)(ModelConfig& config);
   std::vector<TensorRule> tensors;

@@ -64,6 +64,10 @@ struct ModelConfig {
 /// checkpoints). Unknown fields are ignored, as there.
 ModelConfig parse_model_config(std::string_view json, const std::string& file_name);
 
+/// The text of a config.json that parse_model_config reads as this configuration, and that every transformers reads (with the names of
+/// version 4, which 5 knows too). The family has operators, and the rotary scaling is no table.
+std::string format_model_config(const ModelConfig& config);
+
 /// Reads the metadata of a GGUF file. Throws UserError as parse_model_config does.
 ModelConfig model_config_from_gguf(const GgufFile& file);
 

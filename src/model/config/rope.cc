@@ -1,5 +1,6 @@
 #include "model/config/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -7,6 +8,8 @@
 
 namespace cotune {
 namespace {
+
+constexpr int64_t kLongestOriginalContext = 1 << 20;  ///< that a table is held against
 
 double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double wavelength = 2 * std::numbers::pi / frequency;
@@ -16,6 +19,11 @@ double llama3_frequency(double frequency, const RopeScaling& scaling) {
   const double smooth =
       (context / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+}
+
+/// Whether f32 values of the two would be equal but for roundings.
+bool are_close(const std::vector<double>& a, const std::vector<double>& b) {
+  return std::ranges::equal(a, b, [](double x, double y) { return std::abs(x - y) <= 1e-5 * std::abs(x); });
 }
 
 }  // namespace
@@ -45,6 +53,23 @@ std::vector<double> rope_inverse_frequencies(const ModelConfig& config) {
     }
   }
   return frequencies;
+}
+
+std::optional<RopeScaling> named_rope_scaling(const ModelConfig& config) {
+  using Kind = RopeScaling::Kind;
+  if (config.rope_scaling.kind != Kind::table) return config.rope_scaling;
+  const double factor = std::ranges::max(config.rope_scaling.divisors);
+  std::vector<RopeScaling> candidates = {{}, {.kind = Kind::linear, .factor = factor}};
+  for (int64_t context = 16; context <= kLongestOriginalContext; context *= 2) {
+    candidates.push_back({.kind = Kind::llama3, .factor = factor, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = context});
+  }
+  const std::vector<double> wanted = rope_inverse_frequencies(config);
+  ModelConfig named = config;
+  for (const RopeScaling& candidate : candidates) {
+    named.rope_scaling = candidate;
+    if (are_close(rope_inverse_frequencies(named), wanted)) return candidate;
+  }
+  return std::nullopt;
 }
 
 }  // namespace cotune

@@ -2,6 +2,7 @@
 /// pair (x[i], x[i + head_dim/2]) by the angle p · inverse_frequency[i].
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/config/model_config.h"
@@ -16,5 +17,10 @@ namespace cotune {
 ///            between: (1 − s) · f_i / factor + s · f_i,  s = (c / w − low) / (high − low)
 /// (transformers, modeling_rope_utils.py.)
 std::vector<double> rope_inverse_frequencies(const ModelConfig& config);
+
+/// The scaling that a config.json can name: config.rope_scaling itself, or of a table the one whose frequencies are the table's to f32
+/// precision: none, linear, or llama3 with the low_freq_factor 1 and high_freq_factor 4 of Llama 3.1 to 3.3 (of which llama.cpp's converter
+/// makes such tables) and a power of two as original context. Nothing where there is none.
+std::optional<RopeScaling> named_rope_scaling(const ModelConfig& config);
 
 }  // namespace cotune

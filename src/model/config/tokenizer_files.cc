@@ -67,7 +67,7 @@ Templates templates_of(const Json& document, const fs::path& path) {
 /// chat_template.jinja, and the files of additional_chat_templates by their names.
 Templates template_files_in(const fs::path& folder) {
   Templates templates;
-  const fs::path own = folder / "chat_template.jinja", others = folder / "additional_chat_templates";
+  const fs::path own = folder / chat_template_file, others = folder / more_chat_templates_folder;
   if (fs::is_directory(others)) {
     for (const fs::directory_entry& entry : fs::directory_iterator(others)) {
       if (entry.is_regular_file() && entry.path().extension() == ".jinja")

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "model/config/gguf_vocabulary.h"
 
 namespace cotune {
+
+struct ModelConfig;
+
+/// Where folders have chat templates beside tokenizer_config.json.
+inline constexpr const char *chat_template_file = "chat_template.jinja", *more_chat_templates_folder = "additional_chat_templates";
 
 struct TokenizerFiles {
   std::optional<std::filesystem::path> tokenizer_json;  ///< of a Hugging Face folder
@@ -34,5 +40,10 @@ TokenizerFiles find_tokenizer_files(const std::filesystem::path& folder,
 
 /// The same from the metadata of a GGUF file. Throws UserError naming file and key.
 TokenizerFiles tokenizer_files_of(const GgufFile& file);
+
+/// What a Hugging Face folder has in place of a GGUF file's metadata, as texts by the names of files: tokenizer.json, tokenizer_config.json
+/// and generation_config.json of a vocabulary, and the templates. By them find_tokenizer_files, cotune's tokenizer and transformers give what
+/// the GGUF file's do. `files` and `config` are those of the GGUF file `name`; throws UserError for a vocabulary that cotune cannot read.
+std::map<std::string, std::string> format_tokenizer_files(const TokenizerFiles& files, const ModelConfig& config, const std::string& name);
 
 }  // namespace cotune

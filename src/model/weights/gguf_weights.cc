@@ -21,6 +21,10 @@
 namespace cotune {
 namespace {
 
+bool is_dense(GgufType type) {
+  return type == GgufType::F32 || type == GgufType::F16 || type == GgufType::BF16;
+}
+
 class GgufWeights final : public WeightSource {
  public:
   GgufWeights(std::shared_ptr<const GgufFile> file, const ModelConfig& config)
@@ -40,6 +44,8 @@ class GgufWeights final : public WeightSource {
     return checksum(parts);
   }
 
+  bool is_quantised(const std::string& name) const override { return !is_dense(stored(find(name)).type); }
+
   at::ScalarType stored_dtype(const std::string& name) const override {
     switch (stored(find(name)).type) {
       case GgufType::F16:
@@ -56,9 +62,7 @@ class GgufWeights final : public WeightSource {
   at::Tensor load(const std::string& name, at::ScalarType dtype) const override {
     const ModelTensor& tensor = find(name);
     const GgufTensor& blocks = stored(tensor);
-    const bool dense =
-        blocks.type == GgufType::F32 || blocks.type == GgufType::F16 || blocks.type == GgufType::BF16;
-    if (dense && stored_dtype(name) == dtype && tensor.gguf_rows == GgufRows::same)
+    if (is_dense(blocks.type) && stored_dtype(name) == dtype && tensor.gguf_rows == GgufRows::same)
       return view(blocks, dtype);
 
     at::Tensor result = at::empty(tensor.shape, at::TensorOptions(dtype));

@@ -28,6 +28,8 @@ class WeightSource {
 
   /// Dtype of the tensor in the file; float32 for quantised ones.
   virtual at::ScalarType stored_dtype(const std::string& name) const = 0;
+  /// Whether the file has the tensor in blocks of few bits.
+  virtual bool is_quantised(const std::string&) const { return false; }
 
   /// Checksum of every tensor's name and stored bytes: reads them all.
   virtual std::string content_hash() const = 0;

@@ -7,11 +7,12 @@ namespace cotune {
 namespace {
 
 void read_nothing(ConfigFields&, ModelConfig&) {}
+void write_nothing(const ModelConfig&, nlohmann::ordered_json&) {}
 void set_nothing(ModelConfig&) {}
 
 ModelFamily shape_only_family(std::string_view name) {
   using enum Extent;
-  ModelFamily family{name, "", read_nothing, set_nothing, {}, true};
+  ModelFamily family{name, "", "", read_nothing, write_nothing, set_nothing, {}, true};
   const auto add = [&](std::string_view tensor, std::vector<Extent> shape) {
     family.tensors.push_back({tensor, "", std::move(shape)});
   };

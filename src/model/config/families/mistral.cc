@@ -1,4 +1,6 @@
 /// Mistral 7B as Hugging Face's `MistralForCausalLM`, without its sliding window.
+#include <nlohmann/json.hpp>
+
 #include "model/config/families.h"
 #include "model/config/size_limits.h"
 
@@ -15,12 +17,16 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
   config.kv_head_count = fields.count("num_key_value_heads", kMaximumHeads, 8);
 }
 
+void write_specifics(const ModelConfig&, nlohmann::ordered_json& json) {
+  json["sliding_window"] = nullptr;
+}
+
 void set_gguf_specifics(ModelConfig&) {}
 
 }  // namespace
 
 ModelFamily mistral_family() {
-  return {"mistral", "", read_specifics, set_gguf_specifics, llama_shaped_tensors(GgufRows::rotary_pairs)};
+  return {"mistral", "MistralForCausalLM", "", read_specifics, write_specifics, set_gguf_specifics, llama_shaped_tensors(GgufRows::rotary_pairs)};
 }
 
 }  // namespace cotune

@@ -1,4 +1,6 @@
 /// Qwen 2 and 2.5 as Hugging Face's `Qwen2ForCausalLM`: biases on q, k and v.
+#include <nlohmann/json.hpp>
+
 #include "model/config/families.h"
 #include "model/config/size_limits.h"
 
@@ -11,6 +13,10 @@ void read_specifics(ConfigFields& fields, ModelConfig& config) {
   config.qkv_bias = true;
 }
 
+void write_specifics(const ModelConfig&, nlohmann::ordered_json& json) {
+  json["use_sliding_window"] = false;
+}
+
 void set_gguf_specifics(ModelConfig& config) {
   config.qkv_bias = true;
 }
@@ -18,7 +24,7 @@ void set_gguf_specifics(ModelConfig& config) {
 }  // namespace
 
 ModelFamily qwen2_family() {
-  return {"qwen2", "qwen2", read_specifics, set_gguf_specifics, llama_shaped_tensors(GgufRows::same)};
+  return {"qwen2", "Qwen2ForCausalLM", "qwen2", read_specifics, write_specifics, set_gguf_specifics, llama_shaped_tensors(GgufRows::same)};
 }
 
 }  // namespace cotune
