@@ -158,7 +158,8 @@ class Merge(MergeTest):
         text = self.merge(adapter, "--dtype", "float32").stdout
         self.assertRegex(text, r"merged: \d+ weights in 1 file, 14 of them changed by .*adapter; ")
         files = {str(file.relative_to(self.path / "merged")) for file in (self.path / "merged").rglob("*")}
-        self.assertEqual(files, {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"})
+        self.assertEqual(files, {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                                 "chat_template.jinja"})
         options = ("--prompt", PROMPT, "--max-new-tokens", "12", "--json", "--dtype", "float32")
         beside = json.loads(self.run_program("generate", "--adapter", adapter, *options).stdout)
         merged = json.loads(self.run_program("generate", "--model", self.path / "merged", *options).stdout)
@@ -396,12 +397,11 @@ class JudgedMerge(MergeTest):
         rows = rows.reshape(heads, rows.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(rows.shape)
         self.assertTrue(numpy.array_equal(exact["model.layers.0.self_attn.q_proj.weight"].numpy(), rows))
 
-    def test_transformers_gives_the_same_logits_of_a_gguf_file_and_of_the_folder_made_of_it(self):
+    def test_transformers_gives_the_logits_of_the_folder_that_a_gguf_file_was_made_of(self):
         for name in ("gguf_llama", "gguf_qwen2"):
             adapter = self.trained_of_gguf(name)["lora"]
             self.merge(adapter, "--max-file-size", "1MiB", name=name)
-            shutil.copy(self.path / "model", self.path / "base.gguf")
-            base = transformers.AutoModelForCausalLM.from_pretrained(self.path, gguf_file="base.gguf", dtype=torch.float32)
+            base = self.load(MODELS / name)  # the file's twin: of a file itself transformers leaves rope_freqs.weight out
             merged = self.load(self.path / name)
             self.assertEqual(type(merged), type(base))
             self.assertEqual(merged.config.tie_word_embeddings, base.config.tie_word_embeddings)
@@ -471,7 +471,8 @@ class JudgedMerge(MergeTest):
             self.run_program("merge", "--model", self.path / f"{kind}.gguf", "--output", self.path / kind)
             written = transformers.AutoTokenizer.from_pretrained(self.path / kind)
             bos = [written.bos_token_id] if adds_bos else []
-            for text in TEXTS + [f"a {original.decode([id])} b" for id in original.added_tokens_decoder]:
+            bare = [token.content for token in original.added_tokens_decoder.values() if not token.lstrip and not token.rstrip]  # others no file tells
+            for text in TEXTS + [f"a {token} b" for token in bare]:
                 plain = original(text, add_special_tokens=False)["input_ids"]
                 self.assertEqual(written(text, add_special_tokens=False)["input_ids"], plain, (kind, text))
                 self.assertEqual(written(text)["input_ids"], bos + plain, (kind, text))
