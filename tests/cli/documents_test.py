@@ -274,6 +274,10 @@ class Documents(ProgramTest):
         self.write_rows("data/numbers.jsonl", lambda i: {"input_ids": [3, 4, 5, i % 8], "labels": [-100, 4, 5, i % 8]})
         self.prepare("cotune train jobs.yaml")
 
+    def scene_with_gguf(self):
+        (self.cwd / "models").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "tests/model_weights/data/gguf_llama/model.gguf", self.cwd / "models/base.gguf")
+
     def scene_emulated(self):
         (self.cwd / "config.json").write_text(json.dumps({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 8, "num_attention_heads": 8,
@@ -308,7 +312,8 @@ class Documents(ProgramTest):
               "docs/tasks/continue-an-adapter.md": scene_stopped, "docs/tasks/run-out-of-memory.md": scene_planned,
               "docs/tasks/move-to-two-machines.md": scene_planned}
     # Page, what a block holds, what is there before it runs.
-    BLOCK_SCENES = {("docs/adapter-format.md", "models/sql.gguf"): scene_trained_on_gguf,
+    BLOCK_SCENES = {("docs/adapter-format.md", "models/base.gguf"): scene_with_gguf,
+                    ("docs/adapter-format.md", "models/sql.gguf"): scene_trained_on_gguf,
                     ("docs/installing.md", "cmake --install"): scene_installable,
                     ("docs/ranks.md", "emulated:profile.json"): scene_emulated,
                     ("docs/ranks.md", "$FIRST_MACHINE"): scene_of_readme,
