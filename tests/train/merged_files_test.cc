@@ -4,6 +4,7 @@
 #include "formats/temporary_folder.h"
 #include "jobs/target_modules.h"
 #include "model/config/families.h"
+#include "model/config/rope.h"
 #include "train/merged_gguf.h"
 #include "train/merged_model.h"
 
@@ -57,6 +58,7 @@ TEST(MergedModel, OfAGgufFileHasItsConfigurationAndItsWeightsToTheBit) {
     const ModelFiles written = open_model(output);
     ModelConfig config = gguf.config;
     config.dtype = "float32";
+    config.rope_scaling = named_rope_scaling(config).value();  // what the file has as a table
     EXPECT_EQ(written.config, config);
     for (const ModelTensor& tensor : model_tensors(config)) {
       EXPECT_EQ(written.weights->stored_dtype(tensor.name), gguf.weights->stored_dtype(tensor.name)) << tensor.name;
