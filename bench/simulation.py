@@ -2,7 +2,7 @@
 """Writes the figures of docs/simulation.md: builds simulation_bench without libtorch, runs its parts, and puts their tables
 between the marks of the document and the charts beside it.
 
-    bench/simulation.py [week] [ranges] [policies] [overloaded] [tenants] [stragglers]    # default: all; the week takes some minutes of CPU
+    bench/simulation.py [week] [ranges] [corners] [policies] [overloaded] [tenants] [stragglers]    # default: all; the week takes some minutes of CPU
 """
 import pathlib
 import re
@@ -12,7 +12,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs/simulation.md"
 BUILD = ROOT / "build-planning"
-PARTS = ("stragglers", "policies", "overloaded", "tenants", "ranges", "week")
+PARTS = ("stragglers", "policies", "overloaded", "tenants", "ranges", "corners", "week")
 
 
 def main():

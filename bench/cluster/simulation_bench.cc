@@ -3,6 +3,7 @@
 ///
 ///   simulation_bench PARAMETERS.json week FOLDER [SHARING…]   the nominal week: sharing policies, and charts into FOLDER
 ///   simulation_bench PARAMETERS.json ranges          a day of it, one parameter varied at a time
+///   simulation_bench PARAMETERS.json corners         a quarter of a day, all parameters drawn at once
 ///   simulation_bench PARAMETERS.json policies        scheduling policies on a week of a twentieth of the arrivals
 ///   simulation_bench PARAMETERS.json overloaded FOLDER   scheduling policies under more load than there is room for
 ///   simulation_bench PARAMETERS.json tenants FOLDER      scheduling policies for tenants of different habits
@@ -18,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/random.h"
 #include "cluster/instance_plan.h"
 #include "cluster/philly_trace.h"
 #include "cluster/plan_study.h"
@@ -120,56 +122,115 @@ void week(const Json& file, const std::filesystem::path& folder, const std::vect
   }
 }
 
+/// What a setting of the parameters gives, for rows of one length and of mixed ones; rates by table.
+struct Gains {
+  double over_separate, over_padded, padded_over_separate, completion_over_separate;
+};
+struct SettingGains {
+  Gains one, mixed;
+  bool has_highest() const {
+    return std::min(one.over_separate, mixed.over_separate) > 1 && std::min(one.over_padded, mixed.over_padded) > 1;
+  }
+  bool is_wider_for_mixed() const { return mixed.over_padded > one.over_padded; }
+};
+
+SettingGains gains_of(const Json& file, const Values& values, double days) {
+  const auto of = [&](bool uniform) -> Gains {
+    const auto results = run_study(trace_for(file, values, uniform, days), instances_for(file, values),
+                                   settings_for({"separate", "batch-all/padded", "hybrid"}, true));
+    const TraceSummary &separate = results[0].summary, &padded = results[1].summary, &hybrid = results[2].summary;
+    return {hybrid.tokens_per_s / separate.tokens_per_s, hybrid.tokens_per_s / padded.tokens_per_s, padded.tokens_per_s / separate.tokens_per_s,
+            hybrid.completion_min.mean / separate.completion_min.mean};
+  };
+  return {of(true), of(false)};
+}
+
+std::string text_of(const Json& value) {
+  std::string text = value.dump();
+  std::erase(text, '"');
+  return text;
+}
+
+/// Ranges and directions over settings.
+class FoundGains {
+ public:
+  void add(const SettingGains& each) {
+    add("one", each.one);
+    add("mixed", each.mixed);
+    ++settings_;
+    highest_ += each.has_highest() ? 1 : 0;
+    wider_ += each.is_wider_for_mixed() ? 1 : 0;
+  }
+  void print() const {
+    const auto missed = [this](int64_t count) { return count < settings_ ? " (**missed**)" : ""; };
+    for (const auto& [name, range] : ranges_) fmt::print("- {}: {:.2f}× to {:.2f}×\n", name, range.first, range.second);
+    fmt::print("- hybrid has the highest throughput in {} of {} settings, for one length and for mixed ones{}\n", highest_, settings_, missed(highest_));
+    fmt::print("- its lead over batch-all/padded is larger for mixed lengths in {} of {}{}\n", wider_, settings_, missed(wider_));
+  }
+
+ private:
+  void add(const std::string& kind, const Gains& each) {
+    for (const auto& [name, value] : {std::pair{", over separate", each.over_separate}, std::pair{", over batch-all/padded", each.over_padded},
+                                      std::pair{", mean JCT over separate", each.completion_over_separate}}) {
+      auto& range = ranges_.try_emplace(kind + name, value, value).first->second;
+      range = {std::min(range.first, value), std::max(range.second, value)};
+    }
+  }
+
+  std::map<std::string, std::pair<double, double>> ranges_;
+  int64_t settings_ = 0, highest_ = 0, wider_ = 0;
+};
+
 void ranges(const Json& file) {
   fmt::print("| parameter | value | lengths | hybrid over separate | hybrid over batch-all/padded | batch-all/padded over separate | mean JCT, hybrid over separate |\n");
   fmt::print("|---|---|---|---|---|---|---|\n");
-  struct Range {
-    double least = 1e300, most = 0;
-    void add(double value) {
-      least = std::min(least, value);
-      most = std::max(most, value);
-    }
-  };
-  std::map<std::string, Range> found;
-  int64_t highest = 0, wider = 0, cases = 0;
+  FoundGains found;
   const auto look = [&](const std::string& name, const std::string& value, const Values& values) {
-    double over_padded[2];
-    bool is_highest = true;
-    for (const bool uniform : {true, false}) {
-      const InstancesOfCluster instances = instances_for(file, values);
-      const Trace trace = trace_for(file, values, uniform, 1);
-      const auto results = run_study(trace, instances, settings_for({"separate", "batch-all/padded", "hybrid"}, true));
-      const TraceSummary &separate = results[0].summary, &padded = results[1].summary, &hybrid = results[2].summary;
-      const double over_separate = hybrid.tokens_per_s / separate.tokens_per_s;
-      over_padded[uniform ? 0 : 1] = hybrid.tokens_per_s / padded.tokens_per_s;
-      const double completion = hybrid.completion_min.mean / separate.completion_min.mean;
-      is_highest = is_highest && over_separate > 1 && hybrid.tokens_per_s > padded.tokens_per_s;
-      const std::string kind = uniform ? "one" : "mixed";
-      found[kind + ", over separate"].add(over_separate);
-      found[kind + ", over batch-all/padded"].add(over_padded[uniform ? 0 : 1]);
-      found[kind + ", mean JCT over separate"].add(completion);
-      fmt::print("| {} | {} | {} | {:.2f}× | {:.2f}× | {:.2f}× | {:.2f}× |\n", name, value, kind, over_separate, over_padded[uniform ? 0 : 1],
-                 padded.tokens_per_s / separate.tokens_per_s, completion);
-      std::fflush(stdout);
+    const SettingGains gains = gains_of(file, values, 1);
+    found.add(gains);
+    for (const auto& [kind, each] : {std::pair{"one", gains.one}, std::pair{"mixed", gains.mixed}}) {
+      fmt::print("| {} | {} | {} | {:.2f}× | {:.2f}× | {:.2f}× | {:.2f}× |\n", name, value, kind, each.over_separate, each.over_padded,
+                 each.padded_over_separate, each.completion_over_separate);
     }
-    cases += 1;
-    highest += is_highest ? 1 : 0;
-    wider += over_padded[1] > over_padded[0] ? 1 : 0;
+    std::fflush(stdout);
   };
   look("nominal", "", nominal_values(file));
   for (const Json& each : file.at("parameters")) {
     for (const Json& other : each.at("others")) {
       Values values = nominal_values(file);
       values[each.at("name")] = other;
-      std::string text = other.dump();
-      text.erase(std::remove(text.begin(), text.end(), '"'), text.end());
-      look(each.at("name"), text, values);
+      look(each.at("name"), text_of(other), values);
     }
   }
   fmt::print("\n");
-  for (const auto& [name, range] : found) fmt::print("- {}: {:.2f}× to {:.2f}×\n", name, range.least, range.most);
-  fmt::print("- hybrid has the highest throughput in {} of {} settings, for one length and for mixed ones\n", highest, cases);
-  fmt::print("- its lead over batch-all/padded is larger for mixed lengths in {} of {}\n", wider, cases);
+  found.print();
+}
+
+/// All parameters at once: each drawn from its values, on a quarter of a day. Shown are the settings in which a direction turns.
+void corners(const Json& file) {
+  constexpr uint64_t seed = 20261126;
+  constexpr int64_t settings = 200;
+  FoundGains found;
+  std::vector<std::string> turned;
+  for (int64_t i = 0; i < settings; ++i) {
+    Values values;
+    std::string text;
+    uint64_t draw = 0;
+    for (const Json& each : file.at("parameters")) {
+      Json all = each.at("others");
+      all.push_back(each.at("nominal"));
+      const Json& value = all.at(uniform_below(seed + static_cast<uint64_t>(i), draw++, all.size()));
+      values[each.at("name")] = value;
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", each.at("name").get<std::string>(), text_of(value));
+    }
+    const SettingGains gains = gains_of(file, values, 0.25);
+    found.add(gains);
+    if (gains.has_highest() && gains.is_wider_for_mixed()) continue;
+    turned.push_back(fmt::format("{}: one {:.2f}× and {:.2f}×, mixed {:.2f}× and {:.2f}×", text, gains.one.over_separate, gains.one.over_padded,
+                                 gains.mixed.over_separate, gains.mixed.over_padded));
+  }
+  found.print();
+  for (const std::string& each : turned) fmt::print("- turned (hybrid over separate and over batch-all/padded): {}\n", each);
 }
 
 std::string speeds_of(const TraceSummary& each) {
@@ -317,12 +378,13 @@ void stragglers(const Json& file, const std::filesystem::path& folder) {
 
 int main(int argc, char** argv) {
   try {
-    if (argc < 3) throw_user_error("usage: simulation_bench PARAMETERS.json week|ranges|policies|overloaded|tenants|stragglers [FOLDER]");
+    if (argc < 3) throw_user_error("usage: simulation_bench PARAMETERS.json week|ranges|corners|policies|overloaded|tenants|stragglers [FOLDER]");
     const Json file = Json::parse(read_file(argv[1]));
     const std::string what = argv[2];
     const std::filesystem::path folder = argc > 3 ? argv[3] : ".";
     if (what == "week") week(file, folder, {argv + std::min(argc, 4), argv + argc});
     if (what == "ranges") ranges(file);
+    if (what == "corners") corners(file);
     if (what == "policies") policies(file);
     if (what == "overloaded") overloaded(file, argv[1], folder);
     if (what == "tenants") tenants(file, argv[1], folder);

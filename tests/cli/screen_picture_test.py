@@ -53,6 +53,11 @@ class Picture(unittest.TestCase):
         self.assertEqual(screen.written_cells(), {**{(0, i): (letter, "") for i, letter in enumerate("one")},
                                                   **{(1, i): (letter, "32") for i, letter in enumerate("two")}})
 
+    def test_of_a_line_that_was_begun_again_holds_what_was_written_last(self):
+        screen = Screen(20, 4)
+        screen.feed("12 of 20\x1b[K\r3\x1b[K\r\x1b[Kdone\r\n")
+        self.assertEqual(screen.written_cells(), {(0, i): (letter, "") for i, letter in enumerate("done")})
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

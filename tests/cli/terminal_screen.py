@@ -107,12 +107,16 @@ class Screen:
         return {place: (character, self.alternate_styles[place]) for place, character in self.alternate.items()}
 
     def written_cells(self):
-        """The same of the lines that were written on the normal screen."""
+        """The same of the lines that were written on the normal screen. One that is begun again, as of progress, is drawn anew."""
         cells, row, column = {}, 0, 0
-        for character, style in zip(self.normal, self.normal_styles):
+        for index, (character, style) in enumerate(zip(self.normal, self.normal_styles)):
             if character == "\n":
                 row, column = row + 1, 0
-            elif character != "\r":
+            elif character == "\r":
+                if self.normal[index + 1:index + 2] != "\n":
+                    cells = {place: cell for place, cell in cells.items() if place[0] != row}
+                    column = 0
+            else:
                 cells[row, column] = character, style
                 column += 1
         return cells
