@@ -7,6 +7,8 @@ import rank_processes_test
 from program import METHODS, LIMIT_S, ProgramTest
 
 EXACT = rank_processes_test.EXACT
+# Jobs that prices of a busy machine group otherwise add in another order, in f64.
+AS_PLANNED = (*EXACT, "--replan=never")
 
 
 class ShardedWeights(ProgramTest):
@@ -46,8 +48,8 @@ class ShardedWeights(ProgramTest):
         for parallel, sharing in (("dp=2,shard+pp=2", 2), ("dp=2,pp=2,shard", 4), ("dp=2,shard,tp=2", 4)):
             with self.subTest(parallel):
                 whole = parallel.replace(",shard", "")
-                ranks = self.summary(parallel, f"--parallel={parallel}", "--dispatch=even", *EXACT, size=4)["ranks"]
-                self.summary(whole, f"--parallel={whole}", "--dispatch=even", *EXACT, size=4)
+                ranks = self.summary(parallel, f"--parallel={parallel}", "--dispatch=even", *AS_PLANNED, size=4)["ranks"]
+                self.summary(whole, f"--parallel={whole}", "--dispatch=even", *AS_PLANNED, size=4)
                 self.assert_equal_adapters(parallel, whole)
                 for rank in ranks[:sharing]:
                     self.assertGreater(rank["gathering_seconds"], 0)
@@ -102,7 +104,7 @@ class ShardedWeights(ProgramTest):
         self.config(num_hidden_layers=2)
         for run, parallel in (("plain", "dp=2"), ("asked", "dp=2,shard")):
             self.run_program("train", self.jobs_file(steps=6), "--output-dir", self.path / run, f"--parallel={parallel}", "--dispatch=even",
-                             *EXACT)
+                             *AS_PLANNED)
         self.assert_equal_adapters("plain", "asked")
 
     def test_one_replica_alone_has_nobody_to_share_with(self):
