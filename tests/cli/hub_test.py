@@ -95,7 +95,8 @@ class Hub(ProgramTest):
         errors = self.cotune("generate", "--model", "org/tiny", "--prompt", "x", expect=2).stderr
         self.assertIn("`hf download org/tiny` fetches it", errors)
         errors = self.cotune("generate", "--model", "org/tiny", "--adapter", "org/adapter", "--prompt", "x", expect=2).stderr
-        self.assertIn("org/adapter: does not exist; it is not in the Hugging Face cache either", errors)
+        self.assertIn(f"org/adapter: does not exist; it is not in the Hugging Face cache either ({self.cache}/models--org--adapter does not "
+                      "exist); `hf download org/adapter` fetches it", errors)
 
     def test_the_one_gguf_file_of_a_repository_is_its_model(self):
         self.publish_gguf("q4/tiny.gguf")

@@ -90,7 +90,9 @@ TEST_P(LearnedPeaks, AreNearerToWhatRoundsTakeThanTheirBound) {
   EXPECT_GE(errors.rounds, 16);
   EXPECT_LE(errors.rounds, 20) << "the first four of a job are predicted by nothing";
   EXPECT_LT(errors.after(), errors.before() / 2);
-  EXPECT_LT(errors.after(), has_own_kernels() ? 0.1 : 0.25);
+  // Threads share the process's peak, and how their rounds meet in time is not planned.
+  const bool is_one_thread = std::string(GetParam()) == "dp=1";
+  EXPECT_LT(errors.after(), !has_own_kernels() || !is_one_thread ? 0.35 : 0.1);
   ASSERT_FALSE(story.peaks.empty());
   EXPECT_LT(story.peaks.back().correction_bytes, 0);
   options.learns_peaks = false;
