@@ -61,7 +61,12 @@ struct PackedRow {
   int64_t tokens = 0;
 };
 
-std::vector<PackedRow> first_fit_decreasing(const std::vector<int64_t>& row_lengths, int64_t target) {
+/// Whether cuts of a packed row at multiples of `cut` cut a row that begins at `offset` at multiples of row_cut_tokens alone.
+bool is_cut_on_grid(int64_t offset, int64_t length, int64_t cut) {
+  return cut % row_cut_tokens != 0 || offset % row_cut_tokens == 0 || offset % cut + length <= cut;
+}
+
+std::vector<PackedRow> first_fit_decreasing(const std::vector<int64_t>& row_lengths, int64_t target, int64_t cut) {
   std::vector<int32_t> order(row_lengths.size());
   std::iota(order.begin(), order.end(), 0);
   const auto length_of = [&](int32_t row) { return row_lengths[static_cast<size_t>(row)]; };
@@ -70,7 +75,8 @@ std::vector<PackedRow> first_fit_decreasing(const std::vector<int64_t>& row_leng
   std::vector<PackedRow> packed;
   for (int32_t row : order) {
     auto place = std::find_if(packed.begin(), packed.end(), [&](const PackedRow& candidate) {
-      return candidate.tokens + length_of(row) <= target;
+      return candidate.tokens + length_of(row) <= target &&
+             is_cut_on_grid(candidate.tokens, length_of(row), cut);
     });
     if (place == packed.end()) place = packed.insert(packed.end(), PackedRow{});
     place->rows.push_back(row);
@@ -79,10 +85,13 @@ std::vector<PackedRow> first_fit_decreasing(const std::vector<int64_t>& row_leng
   return packed;
 }
 
-void cut_chunks(const BatchShape& batch, int64_t chunk_size, int64_t run_tokens, AtomBuilder& builder) {
+/// Atoms take `run_tokens` of a packed row: `capacity` rounded down to whole chunks, or one chunk that is larger.
+void cut_chunks(const BatchShape& batch, int64_t chunk_size, int64_t capacity, int64_t run_tokens, AtomBuilder& builder) {
   const int64_t longest = *std::max_element(batch.row_lengths.begin(), batch.row_lengths.end());
   const int64_t target = (longest + chunk_size - 1) / chunk_size * chunk_size;
-  for (const PackedRow& packed : first_fit_decreasing(batch.row_lengths, target)) {
+  // By the capacity where that will do, so that rows are packed alike under chunks of many sizes.
+  const int64_t cut = run_tokens % capacity == 0 ? capacity : run_tokens;
+  for (const PackedRow& packed : first_fit_decreasing(batch.row_lengths, target, cut)) {
     std::vector<Segment> run;
     int64_t offset = 0;  // in the packed row
     for (int32_t row : packed.rows) {
@@ -111,14 +120,14 @@ std::vector<Atom> cut_into_atoms(const BatchShape& batch, const AtomRule& rule) 
   COTUNE_CHECK(!batch.row_lengths.empty(), "job {} has a batch without rows", batch.job);
   for (int64_t length : batch.row_lengths) COTUNE_CHECK(length >= 1, "job {} has an empty row", batch.job);
 
-  int64_t capacity = rule.capacity;
-  if (rule.layout == Layout::chunked) capacity = std::max<int64_t>(1, capacity / rule.chunk_size) * rule.chunk_size;
-  AtomBuilder builder(batch.job, capacity, rule.layout == Layout::padded);
   if (rule.layout == Layout::chunked) {
-    cut_chunks(batch, rule.chunk_size, capacity, builder);
-  } else {
-    cut_rows(batch, capacity, builder);
+    const int64_t run_tokens = std::max<int64_t>(1, rule.capacity / rule.chunk_size) * rule.chunk_size;
+    AtomBuilder builder(batch.job, run_tokens, false);
+    cut_chunks(batch, rule.chunk_size, rule.capacity, run_tokens, builder);
+    return builder.take();
   }
+  AtomBuilder builder(batch.job, rule.capacity, rule.layout == Layout::padded);
+  cut_rows(batch, rule.capacity, builder);
   return builder.take();
 }
 

@@ -14,6 +14,10 @@ namespace cotune {
 /// nothing else of how its batch is packed.
 inline constexpr int64_t atom_tokens = 256;
 
+/// Attention gives a row equal bits however it is cut at multiples of this (kernels/attention.h), and so whichever of its atoms
+/// share a microbatch.
+inline constexpr int64_t row_cut_tokens = 64;
+
 /// A run of consecutive tokens of one row (example) of a job's batch.
 struct Segment {
   int32_t row = 0;         ///< index of the example in its job's batch
@@ -83,7 +87,8 @@ struct AtomRule {
 /// chunked  MuxTune §3.5: rows, longest first, go first-fit into packed rows of the longest length rounded up to whole
 ///          chunks; packed rows are cut into chunks of `chunk_size` (a segment never crosses a chunk's border) and the
 ///          last chunk of each is padded. Whole chunks go into atoms as pieces go above; a chunk larger than
-///          the capacity is an atom of its own.
+///          the capacity is an atom of its own. Where these whole chunks are a multiple of row_cut_tokens, a row lies in a packed row
+///          such that atoms cut it at such multiples alone, for a job's bits not to follow who shares its microbatches.
 /// The segments of one row lie in ascending position over ascending atoms. An atom whose first segment has position > 0
 /// continues the last row of the atom before.
 std::vector<Atom> cut_into_atoms(const BatchShape& batch, const AtomRule& rule = {});

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "base/error.h"
@@ -93,6 +94,21 @@ TEST(CutIntoAtoms, ChunksHaveOneSizeWithTheirPads) {
       }
     }
   }
+}
+
+TEST(CutIntoAtoms, RowsInChunksAreCutOnTheGridOfAttention) {
+  int64_t cuts = 0;
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    Dice dice(mix_key(3, seed));
+    const int64_t chunk = std::array{16, 32, 64, 96, 128, 256, 320}[static_cast<size_t>(dice.between(0, 6))];
+    for (const BatchShape& batch : random_round(dice)) {
+      for (const Atom& atom : cut_into_atoms(batch, {.layout = Layout::chunked, .chunk_size = chunk})) {
+        EXPECT_EQ(atom.segments.front().position % row_cut_tokens, 0) << "chunk " << chunk << ", seed " << seed;
+        cuts += atom.segments.front().position > 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(cuts, 100);
 }
 
 TEST(CutIntoAtoms, RefusesEmptyBatchesAndRows) {
