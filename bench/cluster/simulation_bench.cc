@@ -128,6 +128,8 @@ struct Gains {
 };
 struct SettingGains {
   Gains one, mixed;
+  /// Some job is trained under every sharing.
+  bool has_figures() const { return std::isfinite(one.over_separate + one.over_padded + mixed.over_separate + mixed.over_padded); }
   bool has_highest() const {
     return std::min(one.over_separate, mixed.over_separate) > 1 && std::min(one.over_padded, mixed.over_padded) > 1;
   }
@@ -212,6 +214,7 @@ void corners(const Json& file) {
   constexpr int64_t settings = 200;
   FoundGains found;
   std::vector<std::string> turned;
+  int64_t untrained = 0;
   for (int64_t i = 0; i < settings; ++i) {
     Values values;
     std::string text;
@@ -224,12 +227,17 @@ void corners(const Json& file) {
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", each.at("name").get<std::string>(), text_of(value));
     }
     const SettingGains gains = gains_of(file, values, 0.25);
+    if (!gains.has_figures()) {
+      ++untrained;
+      continue;
+    }
     found.add(gains);
     if (gains.has_highest() && gains.is_wider_for_mixed()) continue;
     turned.push_back(fmt::format("{}: one {:.2f}× and {:.2f}×, mixed {:.2f}× and {:.2f}×", text, gains.one.over_separate, gains.one.over_padded,
                                  gains.mixed.over_separate, gains.mixed.over_padded));
   }
   found.print();
+  fmt::print("- left out: {} settings in which an instance is too small for any job of one of the two kinds\n", untrained);
   for (const std::string& each : turned) fmt::print("- turned (hybrid over separate and over batch-all/padded): {}\n", each);
 }
 

@@ -18,25 +18,26 @@ namespace {
 
 using namespace testing;
 
+ModelConfig with_heads(const std::string& family, int64_t heads, int64_t kv_heads) {
+  ModelConfig config = kernel_friendly_config(2);
+  config.family = family;
+  config.head_count = heads;
+  config.kv_head_count = kv_heads;
+  config.head_dim = 16;
+  return config;
+}
+
 /// The head counts of SmolLM2-135M, untied.
 ModelConfig nine_heads() {
-  ModelConfig config = kernel_friendly_config(2);
-  config.family = "llama";
-  config.head_count = 9;
-  config.kv_head_count = 3;
-  config.head_dim = 16;
+  ModelConfig config = with_heads("llama", 9, 3);
   config.intermediate_size = 192;
   config.qkv_bias = config.tied_embeddings = false;
   return config;
 }
 
-/// Qwen2.5-0.5B's head counts: fourteen heads, two kv heads, biases of q, k and v, a tied head.
+/// Those of Qwen2.5-0.5B, with its biases and its tied head.
 ModelConfig fourteen_heads() {
-  ModelConfig config = kernel_friendly_config(2);
-  config.family = "qwen2";
-  config.head_count = 14;
-  config.kv_head_count = 2;
-  config.head_dim = 16;
+  ModelConfig config = with_heads("qwen2", 14, 2);
   config.qkv_bias = config.tied_embeddings = true;
   return config;
 }

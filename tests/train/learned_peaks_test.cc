@@ -27,6 +27,14 @@ class LearnedPeaks : public ::testing::TestWithParam<const char*> {
   static bool has_own_kernels() { return kernel_isa(at::kFloat, at::kCPU) != kernels::Isa::none; }
   static at::ScalarType compute() { return has_own_kernels() ? at::kFloat : at::kDouble; }
 
+  /// Threads that do not wait for each other hold what one holds, or both at once, as they happen to meet: a factor of two, of which a
+  /// fit may be off by half. Those that divide layers go in step.
+  static double most_error() {
+    const std::string division = GetParam();
+    if (division != "dp=1" && division != "tp=2") return 0.5;
+    return has_own_kernels() ? 0.1 : 0.25;
+  }
+
   static TrainerOptions options() {
     TrainerOptions options;
     options.parallel = *parse_parallel(GetParam());
@@ -90,9 +98,7 @@ TEST_P(LearnedPeaks, AreNearerToWhatRoundsTakeThanTheirBound) {
   EXPECT_GE(errors.rounds, 16);
   EXPECT_LE(errors.rounds, 20) << "the first four of a job are predicted by nothing";
   EXPECT_LT(errors.after(), errors.before() / 2);
-  // Threads share the process's peak, and how their rounds meet in time is not planned.
-  const bool is_one_thread = std::string(GetParam()) == "dp=1";
-  EXPECT_LT(errors.after(), !has_own_kernels() || !is_one_thread ? 0.35 : 0.1);
+  EXPECT_LT(errors.after(), most_error());
   ASSERT_FALSE(story.peaks.empty());
   EXPECT_LT(story.peaks.back().correction_bytes, 0);
   options.learns_peaks = false;
