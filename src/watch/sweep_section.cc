@@ -15,6 +15,7 @@ namespace {
 
 struct Candidate {
   const LoggedJob* job = nullptr;
+  size_t colour = 0;  ///< of its job in the rest of the page: its position in the run
   bool is_ranked() const { return job->adapter_step.has_value() && !std::isnan(job->eval_loss); }
 };
 
@@ -58,12 +59,13 @@ bool is_better(SweepMetric metric, const Candidate& a, const Candidate& b) {
 
 std::vector<LoggedSweep> sweeps_of(const RunLog& log) {
   std::vector<LoggedSweep> sweeps;
-  for (const LoggedJob& job : log.jobs) {
+  for (size_t i = 0; i < log.jobs.size(); ++i) {
+    const LoggedJob& job = log.jobs[i];
     const SweepSpec& spec = job.spec.sweep;
     if (spec.of.empty()) continue;
     auto own = std::find_if(sweeps.begin(), sweeps.end(), [&](const LoggedSweep& sweep) { return sweep.name == spec.of; });
     if (own == sweeps.end()) own = sweeps.insert(own, {.name = spec.of, .metric = spec.metric});
-    own->candidates.push_back({&job});
+    own->candidates.push_back({&job, i});
     for (const auto& [option, value] : spec.values) {
       if (!std::count(own->options.begin(), own->options.end(), option)) own->options.push_back(option);
     }
@@ -88,7 +90,7 @@ std::string table(const LoggedSweep& sweep) {
     const Candidate& candidate = sweep.candidates[i];
     const LoggedJob& job = *candidate.job;
     const bool is_best = i == 0 && candidate.is_ranked();
-    html += fmt::format("<tr><td style=\"white-space:nowrap\">{}{}{}{}</td>", swatch(i, i >= plain_curves), is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
+    html += fmt::format("<tr><td style=\"white-space:nowrap\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
     for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
     html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}{}</td></tr>\n",
                         std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),
@@ -108,7 +110,7 @@ std::string curves(const LoggedSweep& sweep) {
       .title = fmt::format("{} of each candidate", metric.name), .x_name = "step", .with_legend = key_characters <= most_key_characters};
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const LoggedJob& job = *sweep.candidates[i].job;
-    Curve curve{.name = job.spec.name, .colour = i, .with_marks = true, .faint = i >= plain_curves};
+    Curve curve{.name = job.spec.name, .colour = sweep.candidates[i].colour, .with_marks = true, .faint = i >= plain_curves};
     for (const LoggedEvaluation& evaluation : job.evaluations) {
       curve.points.push_back({static_cast<double>(evaluation.step), metric.of(evaluation.loss, evaluation.accuracy)});
     }
@@ -154,7 +156,7 @@ std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
     const auto position = static_cast<double>(std::find(values.begin(), values.end(), value) - values.begin() + 1);
     const double x = !are_numbers ? position : is_log ? std::log10(*as_number(value)) : *as_number(value);
     chart.curves.push_back({.name = candidate.job->spec.name,
-                            .colour = i,
+                            .colour = candidate.colour,
                             .with_marks = true,
                             .faint = i >= plain_curves,
                             .points = {{x, metric.of(candidate.job->eval_loss, candidate.job->eval_accuracy)}}});

@@ -364,8 +364,11 @@ class Sweep(ProgramTest):
         self.assertNotIn("log10", section)
         for rate in ("1e-5", "3e-3", "0.03"):
             self.assertIn(f">{rate}</text>", section)
-        swatches = re.findall(r'<svg class="swatch".*?</svg>', section[:section.index("</table>")])
-        self.assertEqual((len(swatches), len(set(swatches))), (len(NAMES), len(NAMES)))
+        shapes = re.compile(r'<svg class="swatch"[^>]*>(.*?)</svg>(?:<b>)?(sql-[^<,]*)')
+        swatches = {name: shape.replace(" faint", "") for shape, name in shapes.findall(section)}
+        self.assertEqual((set(swatches), len(set(swatches.values()))), (set(NAMES), len(NAMES)))
+        jobs = page[page.index("<h2>Jobs</h2>"):page.index("<h2>Losses</h2>")]
+        self.assertEqual({name: shape for shape, name in shapes.findall(jobs)}, swatches)  # a candidate's own everywhere
         self.assertIn("halving at step 2, rank", section)
 
     def test_the_report_charts_what_candidates_are_compared_by(self):
