@@ -53,7 +53,7 @@ struct Distance {
 
 TEST(FuseJobs, IsNearTheBestOfAllContiguousSplitsOfEightJobs) {
   Distance ours, paper;
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
     const FusionProblem problem = random_fusion(seed, {.jobs = 8});
     const double best = best_of_all_splits(problem);
     const Fusion fusion = fuse_jobs(problem);
@@ -208,7 +208,7 @@ TEST(FuseJobs, NeverExceedMemoryAndFindASplitWhereThereIsOne) {
 
 TEST(FuseJobs, WithLittleMemoryIsNearTheBestOfAllContiguousSplits) {
   Distance ours;
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
     const FusionProblem problem = random_fusion(20000 + seed, {.jobs = 8, .with_memory = true});
     const Fusion fusion = fuse_jobs(problem);
     if (!fusion.tasks.empty()) ours.add(fusion.time.seconds / best_of_all_splits(problem));
@@ -219,7 +219,7 @@ TEST(FuseJobs, WithLittleMemoryIsNearTheBestOfAllContiguousSplits) {
 }
 
 TEST(FuseJobs, OnOneStageTakeTheLeastWorkThatFits) {
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
     FusionProblem problem = random_fusion(30000 + seed, {.jobs = 1 + static_cast<int64_t>(seed % 9), .with_memory = seed % 2 == 0});
     problem.cost = [cost = problem.cost](std::span<const int32_t> jobs) {
       FusedCost one = cost(jobs);

@@ -32,7 +32,7 @@ void expect_partition(const Buckets& buckets, size_t tasks, int64_t bucket_count
 }
 
 /// The least imbalance over all assignments of tasks to buckets, of at most so many tasks each.
-double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_t next, size_t most = 7) {
+double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_t next, size_t most = 8) {
   if (next == latencies.size()) {
     const bool has_empty =
         std::any_of(buckets.begin(), buckets.end(), [](const auto& b) { return b.empty(); });
@@ -48,10 +48,10 @@ double brute_force(const std::vector<double>& latencies, Buckets& buckets, size_
   return best;
 }
 
-TEST(BalancedBuckets, EqualBruteForceUpToSevenTasks) {
+TEST(BalancedBuckets, EqualBruteForceUpToEightTasks) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Dice dice(seed);
-    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 7));
+    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 8));
     const int64_t count = dice.between(1, std::min<int64_t>(4, static_cast<int64_t>(latencies.size())));
     const Buckets buckets = balanced_buckets(latencies, count);
     expect_partition(buckets, latencies.size(), count);
@@ -60,10 +60,10 @@ TEST(BalancedBuckets, EqualBruteForceUpToSevenTasks) {
   }
 }
 
-TEST(BalancedPairs, EqualBruteForceUpToSevenTasks) {
+TEST(BalancedPairs, EqualBruteForceUpToEightTasks) {
   for (uint64_t seed = 0; seed < 80; ++seed) {
     Dice dice(seed);
-    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 7));
+    const std::vector<double> latencies = random_latencies(dice, dice.between(1, 8));
     const auto tasks = static_cast<int64_t>(latencies.size());
     const int64_t count = dice.between((tasks + 1) / 2, tasks);
     const Buckets pairs = balanced_pairs(latencies, count);
