@@ -288,7 +288,7 @@ std::vector<std::string> reasons(const RunView& view, const ScreenStyle& style) 
                                        : fmt::format("{} jobs{}", count, waits ? " wait" : ", " + words(job.report.status));
     count = 0;
     const std::string text = who + ": " + printable(job.report.reason);
-    constexpr size_t most = 2;
+    constexpr size_t most = 3;  // in 40 columns one for memory takes as many
     for (const std::string& line : style.rows > 0 ? wrapped(text, style.columns, most, style.unicode) : wrapped(text, style.columns))
       lines.push_back(coloured(line, colour_of(job.report.status), style));
   }
