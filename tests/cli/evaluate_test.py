@@ -5,7 +5,9 @@
 """
 import json
 import math
+import os
 import random
+import re
 import signal
 import time
 import unittest
@@ -13,6 +15,7 @@ import unittest
 import needs
 from generations import Generates, trained_adapter
 from program import METHODS, ProgramTest
+from terminal_screen import TerminalProgram
 from tiny_models import ROOT
 
 if needs.is_here("transformers"):
@@ -264,6 +267,65 @@ class Choices(Evaluates):
         for one, other in zip(self.details("--raw"), [detail for detail in details if detail["adapter"] == "base"]):
             for left, right in zip(one["log_probabilities"], other["log_probabilities"]):
                 self.assertAlmostEqual(left, right)
+
+
+class InATerminal(Evaluates):
+    def terminal(self, *options, columns):
+        program = TerminalProgram(self.command("evaluate", "--model", self.model, "--dtype", "f64", "--data", self.data, *options), columns=columns)
+        self.addCleanup(program.close)
+        return program
+
+    def drawn(self, program):
+        """The lines that stand on the terminal."""
+        lines = {}
+        for (row, column), (character, _) in sorted(program.screen.written_cells().items()):
+            lines.setdefault(row, []).append(character)
+            self.assertEqual(len(lines[row]), column + 1)
+        return ["".join(lines.get(row, [])) for row in range(max(lines, default=-1) + 1)]
+
+    def list_of(self, table):
+        """The table's values below one another, with their changes in parentheses."""
+        columns = [table[1].index(title) for title in ("adapter", "value", "change")]
+        lines = [table[0]]
+        for row in table[2:]:
+            metric, adapter, value, change = (row[begin:end].strip() for begin, end in zip([0, *columns], [*columns, None]))
+            lines += [metric] * (metric != "") + ["  " + adapter, "    " + value + f" ({change})" * (change != "")]
+        return [*lines, "(change from base)"]
+
+    def test_results_are_a_table_where_it_fits_and_a_list_elsewhere(self):
+        self.write(completions(5))
+        options = ("--exact-match", "--max-new-tokens", "3", *self.adapters)
+        table = self.evaluate("--data", self.data, *options, env={**os.environ, "LC_ALL": "C.UTF-8"}).stdout.splitlines()
+        width = max(map(len, table[1:]))
+        self.assertEqual([row.split()[0] for row in table[2::3]], ["loss", "perplexity", "accuracy", "exact_match"])
+        self.assertIn("±", table[2])
+        for columns, wanted in ((width, table), (width - 1, self.list_of(table)), (40, self.list_of(table))):
+            with self.subTest(columns=columns):
+                program = self.terminal(*options, columns=columns)
+                self.assertEqual(program.end(), 0)
+                self.assertEqual(self.drawn(program), wanted)
+                self.assertLessEqual(max(map(len, wanted[1:])), columns)
+
+    def test_progress_is_one_line_that_goes_with_the_work(self):
+        many = {"losses": ([{"prompt": "x" * 100, "completion": "y" * 20}] * 800, (), 40, r" \d+, \S+ left$"),
+                "answers": (completions(60), ("--exact-match", "--max-new-tokens", "200", "--at-once", "1"), 40, r" \d+, \S+ left$"),
+                "choices": ([{"question": "x" * 50, "choices": ["yes" * 9, "no" * 9], "answer": "A"}] * 2000, ("--raw",), 20, "…$")}
+        for kind, (records, options, columns, end) in many.items():
+            with self.subTest(kind):
+                self.write(records)
+                program = self.terminal(*self.adapters, *options, columns=columns)
+                drawn = re.compile(rf"\r({kind}: \d+ of \d[^\r^]*)")
+                program.wait_for(lambda screen: len(drawn.findall(screen.normal)) > 1)
+                self.assertEqual(len(self.drawn(program)), 1)
+                program.press("\x03")
+                self.assertEqual(program.end(), 130)
+                lines = drawn.findall(program.screen.normal)
+                for line in lines:
+                    self.assertRegex(line, end)
+                    self.assertLess(len(line), columns)
+                done = [int(line.split()[1]) for line in lines]
+                self.assertEqual(done, sorted(set(done)))
+                self.assertEqual(self.drawn(program), ["interrupted: nothing was written"])
 
 
 class Mistakes(Evaluates):
