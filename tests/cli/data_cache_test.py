@@ -8,11 +8,14 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
+import time
 import unittest
 
 from program import CACHE, LIMIT_S, METHODS, ProgramTest
+from terminal_screen import TerminalProgram
 
 
 class DataCache(ProgramTest):
@@ -163,6 +166,61 @@ class DataCache(ProgramTest):
             process.communicate(timeout=LIMIT_S)
             self.assertIn(process.returncode, (-signal.SIGTERM, 130))
             self.assertEqual(list(self.cache.iterdir()), [])
+
+    def tokenize_slowly(self, process, is_told):
+        """Has it take seconds on a machine of any speed, for nothing is said of what is done in less than two."""
+        while process.poll() is None and not list(self.cache.glob("*.part")):
+            time.sleep(0.001)
+        for seconds in (2.1, *[0.3] * 1000):
+            process.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            process.send_signal(signal.SIGCONT)
+            if is_told() or process.poll() is not None:
+                return
+
+    def commands_that_tokenize(self):
+        jobs = self.jobs_file(steps=1, jobs=["plain"])
+        jobs.write_text(jobs.read_text().replace(", eval_fraction: 0.2", ""))
+        rows = self.path / "plain.jsonl"
+        rows.write_text(rows.read_text() * 2500)
+        options = ("--set", f"run.data_cache={self.cache}", "--set", "run.threads=1")
+        return ("data", jobs, *options), ("train", jobs, "--output-dir", self.path / "run", *options)
+
+    def test_tokenizing_is_one_line_on_a_terminal_that_goes_at_the_end(self):
+        for command, first_words in zip(self.commands_that_tokenize(), ("job plain", "plain     starts: ")):
+            with self.subTest(command[0]):
+                program = TerminalProgram(self.command(*command), columns=40)
+                self.addCleanup(program.close)
+                drawn = re.compile(r"\r(tokenizing: [^\r]*)(?=\r)")
+
+                def is_told():
+                    program.read()
+                    return len(drawn.findall(program.screen.normal)) > 2
+
+                self.tokenize_slowly(program.process, is_told)
+                self.assertEqual(program.end(), 0, program.screen.normal)
+                lines = drawn.findall(program.screen.normal)
+                self.assertGreater(len(lines), 2)
+                for line in lines:
+                    self.assertRegex(line, r"^tokenizing: \d+%, (\S+ left, )?[\d,]+ (t|re).*…$")
+                    self.assertEqual(len(line), 39)
+                shares = [int(re.search(r"\d+", line)[0]) for line in lines]
+                self.assertEqual(shares, sorted(shares))
+                left = "".join(character for _, (character, _) in sorted(program.screen.written_cells().items()))
+                self.assertTrue(left.startswith(first_words), left)
+                self.assertNotIn("tokenizing", left)
+            for file in self.sets():
+                file.unlink()
+
+    def test_tokenizing_is_told_of_in_lines_where_there_is_no_terminal(self):
+        command, _ = self.commands_that_tokenize()
+        with (self.path / "errors").open("w") as errors:
+            process = subprocess.Popen(self.command(*command), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+        self.running.append(process)
+        self.tokenize_slowly(process, lambda: (self.path / "errors").stat().st_size > 0)
+        self.assertEqual(process.wait(timeout=LIMIT_S), 0)
+        self.assertRegex((self.path / "errors").read_text(),
+                         rf"^(tokenizing: \d+%, (\S+ left, )?[\d,]+ tokens/s, [\d,]+ records of {self.path}/plain\.jsonl\n)+$")
 
     def test_jobs_that_join_take_what_is_there(self):
         self.train("first")
