@@ -403,6 +403,39 @@ class Sweep(ProgramTest):
             self.assertEqual(any(name.startswith("structured-query-language-for-us-") for name in results), columns > 80, results)
         self.assertLess(widths[80], widths[120])
 
+    def test_the_live_view_says_how_far_a_sweep_is_and_which_candidate_stands_best(self):
+        jobs = self.sweep_file(GRID + ", max_concurrent: 2", steps=1_000_000, train=", eval_steps: 1")
+        program = TerminalProgram(self.command("train", jobs, "--output-dir", self.path / "run", "--threads=1"), columns=130)
+        self.addCleanup(program.close)
+
+        def frame_with(counts):
+            """A whole frame with these counts and two candidates that have come apart: the one that stands best, and the lines."""
+            for lines in program.screen.frames:
+                held_out = {match[1]: (match[2], match[3]) for match in
+                            (re.match(r"[ ▶] (sql-r\S+) +(\w+) .*? (\d+\.\d{4}) +\d\.\d\de-", line) for line in lines) if match}
+                told = re.match(rf"sweep sql · least held out (\d+\.\d{{4}}): (\S+) · {counts}$", lines[3])
+                of_running = {loss for status, loss in held_out.values() if status == "running"}
+                if told and len(of_running) == 2:
+                    self.assertEqual(told[1], min(loss for status, loss in held_out.values() if status != "cancelled"), lines)
+                    self.assertEqual(held_out[told[2]][1], told[1], lines)
+                    return told[2], lines
+            return None
+
+        program.wait_for(lambda _: frame_with("2 running, 4 waiting"))
+        best, lines = frame_with("2 running, 4 waiting")
+        self.assertIn("4 jobs wait: sweep: `sql` trains 2 at a time", lines)
+        self.run_program("job", "cancel", "--run", self.path / "run", best)
+        program.wait_for(lambda _: frame_with("2 running, 3 waiting, 1 cancelled"))
+        other, lines = frame_with("2 running, 3 waiting, 1 cancelled")
+        self.assertNotEqual(other, best)
+        self.assertIn("3 jobs wait: sweep: `sql` trains 2 at a time", lines)
+        self.assertRegex(self.run_program("status", "--run", self.path / "run").stdout,
+                         r"\nsweep sql · least held out \d+\.\d{4}: sql-r\S+ · 2 running, 3 waiting, 1 cancelled\n")
+        program.resize(48, 24)
+        program.wait_for(lambda screen: re.search(r"(?m)^sweep sql · least held out \d+\.\d{4}: sql-r\S+$", screen.text()))
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+
     def test_the_best_answers_and_loads_in_peft(self):
         model = copy_model(self.path / "model")
         rows = [json.dumps({"prompt": f"List {i}.", "completion": f" SELECT {i};"}) for i in range(30)]
