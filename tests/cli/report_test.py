@@ -9,6 +9,7 @@ import re
 import unittest
 
 from program import ProgramTest
+from tiny_models import copy_model
 
 WITHOUT_END = {"meta"}
 HOSTILE = "</pre><script>alert(1)</script>&\"'\x1b[2J"
@@ -92,6 +93,28 @@ class Report(ProgramTest):
         self.assertGreaterEqual(page.text.count("<script>alert(1)</script>"), 7)
         self.assertNotIn("\x1b", page.text)
         self.assertIn("no memory was left for an answer", page.text)
+
+    def test_has_what_each_job_answers_before_and_after_as_text(self):
+        copy_model(self.path / "model")
+        examples = {"one": ("Say <em>&amp;</em>", "</pre><script>"), "two": ("1 < 2 & \"3\"?", "<i>yes</i>\n'no'")}
+        for job, (prompt, completion) in examples.items():
+            (self.path / f"{job}.jsonl").write_text(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
+        jobs = self.path / "jobs.yaml"
+        jobs.write_text("cotune: 1\nmodel: {path: model, dtype: float32}\n"
+                        "defaults: {adapter: {method: lora, r: 16}, train: {batch_size: 1, steps: 60, lr: 2e-2}}\njobs:\n"
+                        + "".join(f"  - {{name: {job}, data: {{train: {job}.jsonl}}}}\n" for job in examples))
+        self.run_program("train", jobs, "--output-dir", self.path / "run", "--sample-tokens", "24")
+        page = self.page()
+        answers = {(event["job"], event["step"]): event["answer"] for event in self.metrics("run") if event["event"] == "sample"}
+        wanted = "Answers before and after"
+        for job, (prompt, completion) in examples.items():
+            self.assertEqual(answers[job, 60], completion)  # learned by heart
+            self.assertNotEqual(answers[job, 0], completion)
+            wanted += f"{job} is asked{prompt}answers before training{answers[job, 0]}answers after step 60{completion}"
+        letters = lambda text: "".join(character for character in text if character.isprintable() and not character.isspace())
+        self.assertIn(letters(wanted + "Configuration"), letters(page.text))
+        self.assertEqual((page.all("em"), page.all("i")), ([], []))
+        self.assertEqual(len(page.all("pre")), 7)  # prompts, answers and the configuration
 
     def test_of_a_run_without_a_step_or_an_end_says_so(self):
         run = self.path / "run"
