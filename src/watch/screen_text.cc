@@ -16,6 +16,17 @@ bool contains(std::span<const column_tables::CodePointRange> ranges, char32_t c)
   return it != ranges.end() && it->first <= c;
 }
 
+/// Where the first word ends, npos: with the text. A number and its unit of bytes are one word, where a line holds them.
+size_t end_of_word(std::string_view text, size_t columns) {
+  constexpr std::array<std::string_view, 4> units = {"KiB", "MiB", "GiB", "TiB"};
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos || text.front() < '0' || text.front() > '9') return space;
+  const std::string_view behind = text.substr(space + 1);
+  const bool has_unit = std::any_of(units.begin(), units.end(), [&](std::string_view unit) { return behind.starts_with(unit); });
+  const size_t end = text.find(' ', space + 1);
+  return has_unit && columns_of(text.substr(0, end)) <= columns ? end : space;
+}
+
 /// The text's beginning that takes at most so many columns, marks of its last character included.
 std::string_view beginning(std::string_view text, size_t columns) {
   size_t position = 0, taken = 0;
@@ -100,9 +111,9 @@ std::vector<std::string> wrapped(std::string_view printable, size_t columns) {
   columns = std::max<size_t>(columns, 2);
   std::vector<std::string> lines(1);
   while (!printable.empty()) {
-    const size_t space = printable.find(' ');
-    std::string_view word = printable.substr(0, space);
-    printable.remove_prefix(space == std::string_view::npos ? printable.size() : space + 1);
+    const size_t end = end_of_word(printable, columns);
+    std::string_view word = printable.substr(0, end);
+    printable.remove_prefix(end == std::string_view::npos ? printable.size() : end + 1);
     const size_t held = columns_of(lines.back());
     if (held > 0 && held + 1 + columns_of(word) > columns) lines.emplace_back();
     if (!lines.back().empty()) lines.back() += ' ';

@@ -29,7 +29,7 @@ std::string with_both_ends(std::string_view printable, size_t columns, bool unic
 /// The fewest columns, from least to widest, in which with_both_ends() keeps printable names apart.
 size_t distinct_width(const std::vector<std::string>& names, size_t least, size_t widest, bool unicode = true);
 
-/// Printable text in lines of at most so many columns, cut between words, or within words that are longer.
+/// Printable text in lines of at most so many columns, cut between words, or within words that are longer. A number of bytes stays with its unit.
 std::vector<std::string> wrapped(std::string_view printable, size_t columns);
 /// The same in at most `most` lines (1 or more), the last one then cut as by in_columns().
 std::vector<std::string> wrapped(std::string_view printable, size_t columns, size_t most, bool unicode = true);

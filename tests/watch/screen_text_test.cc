@@ -46,6 +46,12 @@ TEST(ScreenText, WrapsBetweenWordsAndWithinLongOnes) {
   EXPECT_EQ(wrapped("one two three", 7, 2), (std::vector<std::string>{"one two", "three"}));
 }
 
+TEST(ScreenText, WrapsNoNumberOfBytesBeforeItsUnit) {
+  EXPECT_EQ(wrapped("takes 1.79 GiB, of 1.58 GiB", 24), (std::vector<std::string>{"takes 1.79 GiB, of", "1.58 GiB"}));
+  EXPECT_EQ(wrapped("of 800 MiB here", 6), (std::vector<std::string>{"of 800", "MiB", "here"}));
+  EXPECT_EQ(wrapped("of 800 rows", 7), (std::vector<std::string>{"of 800", "rows"}));
+}
+
 TEST(Sparkline, GoesFromTheLowestToTheHighestValue) {
   const std::vector<double> falling = {4, 3, 2, 1};
   EXPECT_EQ(sparkline(falling, 4), "█▆▃▁");
