@@ -5,11 +5,12 @@
 
 A page's ```bash blocks run one after another in a folder that holds what its reader has: models, data, examples/, and a run or a
 plan where the page, or a block, begins with one (SCENES). A fence that names a file, ```yaml jobs.yaml, writes it. NOT_RUN names the
-blocks, all of ```sh, that a test cannot run, and why, or what runs them; a command in any other block is a mistake. Of them, and of `commands` in text,
-the options are held to what the program's --help and the scripts know. The program parses every `cotune ...` of the text, with its values, and runs
+blocks that a test cannot run, and why, or what runs them; a command in any other block is a mistake. The program and the scripts parse
+their lines. Of them, and of `commands` in text, the options are held to what the program's --help and the scripts know. The program parses every `cotune ...` of the text, with its values, and runs
 those that stand there whole. torchrun, Slurm and TensorBoard are used where
 scripts/install-dependencies has installed them.
 """
+import itertools
 import json
 import os
 import pathlib
@@ -42,15 +43,17 @@ COMMAND = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:build/)?(?:cotune [a-z]|(?:sc
                      r"(?:torchrun|srun|sbatch|python3?|pip|docker|sudo|tensorboard|hf|cmake|mkdir) )", re.M)
 # Page and first line of the blocks that no test runs, and why.
 NOT_RUN = {
-    ("README.md", "scripts/demo"): "installs packages, fetches a model, and trains it for minutes",
     ("README.md", "scripts/test"): "is what runs this test",
     ("docs/correctness.md", "scripts/install-dependencies --comparisons"): "6 GB of packages, and minutes of training of a real model",
-    ("docs/gpu.md", "scripts/install-dependencies --cuda"): "needs an NVIDIA GPU",
-    ("docs/installing.md", "scripts/install-dependencies     # packages"): "scripts/test has run both lines before any test",
+    ("docs/gpu.md", "scripts/install-dependencies --cuda"): "2.7 GB of packages; scripts/test-cuda runs both, and builds the tests too",
+    ("docs/installing.md", "scripts/install-dependencies     # packages"):
+        "would make the folder anew whose programs are being tested; scripts/test has run both lines, with --tests, before any test",
     **{("docs/installing.md", first): "scripts/test-packages runs it, in bare systems made for it"
        for first in ("scripts/install-dependencies     # the compiler", "scripts/package wheel", "scripts/package deb", "docker build ")},
     ("docs/training.md", "cotune train JOBS_FILE [--set"): "is the command's form",
 }
+# Scripts whose options another program parses, after all that they do themselves.
+HAND_OPTIONS_ON = {"scripts/test"}
 SAID_OF_OTHERS = {"generate --raw"}  # what it does to a whole command
 
 
@@ -58,6 +61,11 @@ def headings(page):
     """As links name them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def listed(page, text):
+    """Under what NOT_RUN has the block."""
+    return [key for key in NOT_RUN if key[0] == named(page) and text.lstrip().startswith(key[1])]
 
 
 def is_run(block):
@@ -160,6 +168,8 @@ class Documents(ProgramTest):
             return self.run_on_terminal(text)
         if text.startswith("tensorboard "):
             return self.run_server(text)
+        if not needs.is_here("gpu"):
+            text = text.replace("--device cuda", "--device cpu")
         done = self.shell(text)
         self.assertEqual(done.returncode, 0, f"{text}\n{done.stdout}\n{done.stderr}")
 
@@ -293,6 +303,14 @@ class Documents(ProgramTest):
         shutil.rmtree(self.cwd / "runs/latest", ignore_errors=True)
         self.jobs_of_readme()
 
+    def scene_of_demo(self):
+        """scripts/demo itself, where what it installs, builds and fetches is there."""
+        (self.cwd / "scripts").mkdir()
+        shutil.copy(ROOT / "scripts/demo", self.cwd / "scripts/demo")
+        for name in ("install-dependencies", "build", "demo-data"):
+            (self.cwd / "scripts" / name).write_text("#!/bin/sh\n")
+            (self.cwd / "scripts" / name).chmod(0o755)
+
     def scene_long_rows(self):
         (self.cwd / "bench").symlink_to(ROOT / "bench")
         self.replace_demo_model(vocabulary=5000, positions=8192)
@@ -305,7 +323,7 @@ class Documents(ProgramTest):
         (self.cwd / DEMO_MODEL).unlink()
         write_model(self.cwd / DEMO_MODEL, **shape)
 
-    SCENES = {"docs/generating.md": scene_answering, "docs/evaluating.md": scene_answering, "docs/adapter-format.md": scene_trained,
+    SCENES = {"README.md": scene_of_demo, "docs/gpu.md": scene_of_readme, "docs/generating.md": scene_answering, "docs/evaluating.md": scene_answering, "docs/adapter-format.md": scene_trained,
               "docs/watching.md": scene_trained, "docs/control.md": scene_running, "docs/data-formats.md": scene_of_readme,
               "docs/ranks.md": scene_of_three_ranks,
               "docs/planning.md": scene_planned, "docs/simulation.md": scene_simulated,
@@ -322,6 +340,14 @@ class Documents(ProgramTest):
                     ("docs/tasks/move-to-two-machines.md", "$FIRST_MACHINE"): scene_of_readme,
                     ("docs/training.md", "bench/long_row.py"): scene_long_rows}
 
+    def test_what_the_demonstration_says_to_try_next(self):
+        self.scene_of_demo()
+        said = self.shell("scripts/demo").stdout.partition("== what to try next\n")[2]
+        commands = [re.split(r" {2,}", line.strip())[0] for line in said.splitlines() if re.match(r" *(build|scripts)/", line)]
+        self.assertGreater(len(commands), 3, said)
+        for command in commands:
+            with self.subTest(command):
+                self.prepare(command)
 
     def test_the_commands_in_sentences_that_are_whole(self):
         self.scene_planned()
@@ -423,9 +449,9 @@ class Blocks(unittest.TestCase):
             for number, language, file, text in blocks(page):
                 if language == "bash" or file or not (language == "sh" or COMMAND.search(text)):
                     continue
-                listed = [key for key in NOT_RUN if key[0] == named(page) and text.lstrip().startswith(key[1])]
-                self.assertTrue(listed, f"{named(page)}:{number}: make it a block of ```bash, which this test runs, or list it in NOT_RUN")
-                for key in listed:
+                keys = listed(page, text)
+                self.assertTrue(keys, f"{named(page)}:{number}: make it a block of ```bash, which this test runs, or list it in NOT_RUN")
+                for key in keys:
                     left.pop(key, None)
         self.assertEqual(left, {}, "such blocks there are no more")
 
@@ -435,6 +461,61 @@ class Blocks(unittest.TestCase):
         self.assertEqual(len(listed), len(own))
         for first in own:
             self.assertTrue(any(line.startswith(first) for line in listed), first)
+
+
+class LinesThatAreNotRun(unittest.TestCase):
+    """What parses them refuses an option that there is none, and nothing else, before it does anything."""
+
+    def texts(self, language):
+        """(page and line, text) of the blocks in NOT_RUN."""
+        for page in PAGES:
+            for number, own, _, text in blocks(page):
+                if own == language and listed(page, text):
+                    yield f"{named(page)}:{number}", text
+
+    def commands(self):
+        """(page and line, words) of their simple commands."""
+        for place, text in self.texts("sh"):
+            for line in text.splitlines():
+                for is_and, words in itertools.groupby(shlex.split(line, comments=True), lambda word: word == "&&"):
+                    if not is_and:
+                        yield place, list(words)
+
+    def test_are_parsed_by_the_program_and_the_scripts(self):
+        subcommands = re.findall(r"^  ([a-z]+) ", help_of().partition("Subcommands:\n")[2], re.M)
+        parsed = {"program": 0, "script": 0}
+        for place, words in self.commands():
+            for i, (word, rest) in enumerate((word, words[i + 1:]) for i, word in enumerate(words)):
+                if word in ("cotune", "build/cotune") and rest and rest[0] in subcommands:
+                    with self.subTest(place, command=words):
+                        self.assertTrue(parses_whole(rest), parse(rest))
+                    parsed["program"] += 1
+                if i < 2 and word.startswith("scripts/") and rest and word not in HAND_OPTIONS_ON:
+                    with self.subTest(place, command=words):
+                        self.assert_script_parses(word, rest)
+                    parsed["script"] += 1
+        self.assertGreater(min(parsed.values()), 0, parsed)
+        self.assertGreater(parsed["script"], 5)
+
+    def assert_script_parses(self, script, options):
+        if script == "scripts/compare-references":
+            needs.require(self, "transformers")
+        interpreter = [sys.executable] if "python" in (ROOT / script).read_text(encoding="utf-8").splitlines()[0] else []
+        done = subprocess.run([*interpreter, ROOT / script, *options, NO_OPTION], cwd=ROOT, capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stdout, "")
+        self.assertRegex(done.stderr, rf"unknown option '{NO_OPTION}'|unrecognized arguments: {NO_OPTION}\n")
+
+    def test_that_give_a_commands_form_name_options_with_values_as_the_program_takes_them(self):
+        for place, text in self.texts("text"):
+            command, *parts = re.sub(r"\]\.{3}", "]", text.strip()).split(" [")
+            words = command.replace("JOBS_FILE", "jobs.yaml").split()[1:]
+            options = [option for part in parts for option in part.rstrip("]").split(" | ") if not option.startswith("--RUN-OPTION ")]
+            self.assertGreater(len(options), 5)
+            for option in options:
+                with self.subTest(place, option=option):
+                    self.assertTrue(parses_whole([*words, *option.split()]), option)
 
 
 class Links(unittest.TestCase):
