@@ -15,6 +15,7 @@
 #include "jobs/enum_names.h"
 #include "jobs/hub_cache.h"
 #include "train/checkpoint.h"
+#include "train/run_record.h"
 
 namespace cotune {
 namespace {
@@ -84,6 +85,20 @@ std::optional<fs::path> adapter_of_job(const fs::path& job) {
   return std::nullopt;
 }
 
+/// As the run has them; jobs that it does not name (a folder without its record, one that was put there) come last, by name.
+void sort_as_in_run(const fs::path& run, std::vector<JobAdapter>& adapters) {
+  const fs::path file = run / "run.json";
+  std::map<std::string, size_t> places;
+  if (fs::exists(file)) {
+    const RunRecord record = RunRecord::from_json(read_file(file), file.string());
+    for (const JobSpec& job : record.configuration.jobs) places.emplace(job.name, places.size());
+  }
+  std::ranges::sort(adapters, {}, [&](const JobAdapter& adapter) {
+    const auto place = places.find(adapter.job);
+    return std::pair(place == places.end() ? places.size() : place->second, adapter.job);
+  });
+}
+
 }  // namespace
 
 std::vector<JobAdapter> find_adapter_folders(const fs::path& given) {
@@ -106,7 +121,7 @@ std::vector<JobAdapter> find_adapter_folders(const fs::path& given) {
         "folder with one job{}",
         path.string(), adapter_config_file, hub_part_hint(path));
   }
-  std::ranges::sort(adapters, {}, &JobAdapter::job);
+  if (adapters.size() > 1) sort_as_in_run(path, adapters);
   return adapters;
 }
 

@@ -20,7 +20,8 @@ struct JobAdapter {
   std::string job;  ///< "": the path is of one adapter
   std::filesystem::path folder;
 };
-/// The same, and of a run's folder with several jobs the adapters of all that have one, by name.
+/// The same, and of a run's folder with several jobs the adapters of all that have one, in the run's order (its run.json; by name where
+/// there is none). Throws UserError for a run.json that cannot be read.
 std::vector<JobAdapter> find_adapter_folders(const std::filesystem::path& path);
 
 /// `base_model_name_or_path` of an adapter folder, a Hugging Face name with `@revision` where the folder says one; "" where it says

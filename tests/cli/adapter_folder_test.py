@@ -41,6 +41,30 @@ class Folders(Generates):
         shutil.rmtree(self.run / "jobs" / "a" / "adapter")  # as of a run that goes on: its latest checkpoint
         self.assertEqual(tokens(self.run / "jobs" / "a"), wanted)
 
+    def test_the_jobs_of_a_run_come_in_its_order(self):
+        self.jobs.write_text(self.jobs.read_text().partition("jobs:")[0] +
+                             "jobs:\n  - {name: z, adapter: {r: 4}}\n  - {name: c, adapter: {r: 2}}\n  - {name: m, adapter: {r: 2}}\n")
+        run = self.path / "unsorted"
+        self.run_program("train", self.jobs, "--output-dir", run)
+
+        def names(*options):
+            lines = self.generate("--adapter", run, "--prompt", "3?", "--max-new-tokens", "2", "--json", *options).stdout.splitlines()
+            return [json.loads(line)["adapter"] for line in lines]
+
+        self.assertEqual(names(), ["z", "c", "m"])
+        self.assertEqual(names("--adapter", "base"), ["z", "c", "m", "base"])
+        evaluated = self.run_program("evaluate", "--adapter", run, "--data", self.path / "chats.jsonl", "--json").stdout
+        self.assertEqual([json.loads(line)["adapter"] for line in evaluated.splitlines()], ["base", "z", "c", "m"])
+        shutil.copytree(run / "jobs/m", run / "jobs/b")  # the run knows nothing of it
+        self.assertEqual(names(), ["z", "c", "m", "b"])
+        record = (run / "run.json").read_text()
+        (run / "run.json").write_text("{")
+        self.assertRegex(self.refused("--adapter", run, "--prompt", "x"), r"run\.json: is not the record of a run")
+        (run / "run.json").unlink()
+        self.assertEqual(names(), ["b", "c", "m", "z"])
+        (run / "run.json").write_text(record.replace("name: c", "name: gone"))
+        self.assertEqual(names(), ["z", "m", "b", "c"])
+
     def test_that_hold_no_adapter_are_refused(self):
         self.assertRegex(self.refused("--adapter", self.path / "none", "--prompt", "x"), r"none: does not exist; a folder with")
         self.assertRegex(self.refused("--adapter", self.jobs, "--prompt", "x"), r"chats\.yaml: is no folder")
