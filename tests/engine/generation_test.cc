@@ -13,6 +13,7 @@
 #include "engine/model_logits.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
+#include "ops/call_counts.h"
 #include "ops/memory.h"
 
 namespace cotune::testing {
@@ -71,6 +72,18 @@ void expect_answers_alone(Generator& generator, std::span<const GenerationReques
     EXPECT_EQ(together[i].tokens, alone.tokens) << i;
     EXPECT_EQ(alone.reused_tokens, 0);
   }
+}
+
+/// Products with frozen weights of each pass through the model, one after another.
+std::vector<int64_t> frozen_calls(Generator& generator, std::span<const GenerationRequest> requests) {
+  std::vector<int64_t> until, calls;
+  generator.generate(requests, {.interrupted = [&] {
+                       until.push_back(call_counts().frozen);
+                       return false;
+                     }});
+  until.push_back(call_counts().frozen);
+  for (size_t i = 1; i < until.size(); ++i) calls.push_back(until[i] - until[i - 1]);
+  return calls;
 }
 
 class GenerationIn : public ::testing::TestWithParam<at::ScalarType> {
@@ -209,6 +222,25 @@ TEST_P(GenerationIn, EqualPromptsThatBeginTogetherGoThroughTheModelOnce) {
   const std::vector<GeneratedAnswer> together = generator.generate(requests);
   expect_answers_alone(generator, requests, together);
   for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(together[i].reused_tokens, i < 3 || i == 7 ? 0 : 70) << i;
+}
+
+TEST_P(GenerationIn, SeveralAdaptersOnOnePromptTakeTheFrozenProductsOfOne) {
+  const auto backbone = random_backbone(kernel_friendly_config(), GetParam());
+  const int64_t products = 4 * backbone->config().layer_count + 1;  // q|k|v, o, gate|up, down; logits
+  MixedAdapters adapters(backbone);
+  const std::vector<int32_t> prompt = random_prompt(5, 40, 256);
+  std::vector<GenerationRequest> requests;
+  Generator generator(backbone), narrow(backbone, 40);
+  for (Adapter* adapter : adapters.all) {
+    requests.push_back(request_for(prompt, adapter, 6));
+    const GenerationRequest& own = requests.back();
+    EXPECT_EQ(frozen_calls(generator, {&own, 1}), std::vector<int64_t>(6, products)) << "the prompt's pass and one for each further token";
+    EXPECT_EQ(frozen_calls(generator, requests), std::vector<int64_t>(6, products)) << requests.size() << " adapters";
+    // Where prompts do not fit into one pass, they take several; decoding does not.
+    std::vector<int64_t> passes(requests.size(), products);
+    passes.insert(passes.end(), 5, products);
+    EXPECT_EQ(frozen_calls(narrow, requests), passes) << requests.size() << " adapters";
+  }
 }
 
 TEST_P(GenerationIn, NothingStaysInMemory) {

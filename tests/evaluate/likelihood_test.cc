@@ -1,10 +1,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "base/random.h"
 #include "evaluate/choice_likelihoods.h"
 #include "evaluate/held_out_loss.h"
 #include "evaluate/last_answer.h"
+#include "evaluate/random_tokens.h"
 #include "model/weights/model_files.h"
 #include "ops/memory.h"
 #include "support/test_device.h"
@@ -15,12 +15,6 @@ namespace {
 std::shared_ptr<const Backbone> tiny_model() {
   return Backbone::load(open_model(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data/smollm2"), at::kDouble,
                         test_device(), {.training = false});
-}
-
-std::vector<int32_t> random_tokens(uint64_t key, size_t count) {
-  std::vector<int32_t> tokens;
-  for (size_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(uniform_below(key, i, 128)));
-  return tokens;
 }
 
 /// −Σ ln p of the tokens from `begin` > 0 on, each of them in a pass of its own.
