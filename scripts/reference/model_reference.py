@@ -9,9 +9,9 @@ Per model: config.json and model.safetensors (f32) as transformers saves them, a
     logits      [2, tokens, vocab]    f32, computed in f64 from the f32 weights and rounded once
     inverse_frequencies [head_dim/2]  f64, rotary frequencies as transformers computes them (in f32)
 
-The gguf_* models also have model.gguf: the same weights as llama.cpp's converter writes them. And
-tests/formats/data/gguf_blocks.safetensors: quantised blocks with their values as the Python package `gguf`
-dequantises them. Equal package versions give equal files (torch 2.11, transformers 5.23, gguf 0.19).
+The gguf_* models also have model.gguf: the same weights as llama.cpp's converter writes them; those of QUANTISED have it alone, and
+logits of the weights as the Python package `gguf` dequantises them. And tests/formats/data/gguf_blocks.safetensors: quantised blocks
+with their values as that package dequantises them. Equal package versions give equal files (torch 2.11, transformers 5.23, gguf 0.19).
 """
 
 import argparse
@@ -62,7 +62,27 @@ MODELS = {
         hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
         use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL),
+    # Quantised. Rows of whole K-quants have multiples of 256 values.
+    "gguf_k_quants": LlamaConfig(
+        hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=1,
+        vocab_size=64, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters=dict(PLAIN_ROPE), **SPECIAL),
+    "gguf_short_blocks": Qwen2Config(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL),
 }
+# The types of their matrices: of each projection, in all layers or by layer, of the embedding and the head.
+QUANTISED = {
+    "gguf_k_quants": {"embed_tokens": "Q4_K", "q_proj": "Q4_K", "k_proj": "Q5_K", "v_proj": "Q6_K", "o_proj": "Q3_K",
+                      "gate_proj": "Q2_K", "up_proj": "Q5_K", "down_proj": "Q6_K", "lm_head": "Q6_K"},
+    "gguf_short_blocks": {"embed_tokens": "Q5_1", "0.self_attn.q_proj": "Q5_0", "1.self_attn.q_proj": "Q5_1", "k_proj": "Q5_1",
+                          "v_proj": "Q8_0", "0.self_attn.o_proj": "Q4_0", "1.self_attn.o_proj": "F16", "gate_proj": "Q5_0",
+                          "up_proj": "Q4_1", "0.mlp.down_proj": "Q5_1", "1.mlp.down_proj": "BF16"},
+}
+# Where blocks of K-quants have f16 scales, and the mean of the numbers that the first one multiplies by what the second one does.
+K_SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+K_MEANS = {"Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
 TOKENS = 24
 SHARDED = "llama3"                # written as two safetensors files and an index
 OLD_STYLE = ("llama2", "llama3")  # config.json as transformers 4 wrote it
@@ -100,11 +120,14 @@ def write_model(name, config, folder, seed):
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     random_weights(model, seed)
-    model.save_pretrained(folder, max_shard_size="160KB" if name == SHARDED else "1GB")
+    blocks = quantise(model, QUANTISED[name], seed) if name in QUANTISED else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    if not blocks:
+        model.save_pretrained(folder, max_shard_size="160KB" if name == SHARDED else "1GB")
     inverse = model.model.rotary_emb.inv_freq.double().numpy()
     ids = torch.randint(3, config.vocab_size, (2, TOKENS), generator=torch.Generator().manual_seed(seed + 1))
     if name.startswith("gguf_"):
-        write_gguf(model, config, inverse, folder / "model.gguf")
+        write_gguf(model, config, inverse, folder / "model.gguf", blocks)
     wide = model.double()
     with torch.no_grad():
         logits = wide(input_ids=ids).logits.float().numpy()
@@ -114,14 +137,54 @@ def write_model(name, config, folder, seed):
         write_config_in_the_old_style(folder)
 
 
+def random_blocks(rng, kind, count):
+    """The package reads K-quants and does not write them: any bytes are blocks, where the f16 scales among them are finite."""
+    return rng.integers(0, 256, (count, gguf.GGML_QUANT_SIZES[getattr(gguf.GGMLQuantizationType, kind)][1]), dtype=numpy.uint8)
+
+
+def set_scales(blocks, kind, scales):
+    for place, scale in zip(K_SCALES[kind], scales, strict=True):
+        blocks[:, place:place + 2] = scale.astype(numpy.float16).view(numpy.uint8)
+
+
+def dequantise(blocks, kind):
+    return numpy.ascontiguousarray(gguf.quants.dequantize(blocks, getattr(gguf.GGMLQuantizationType, kind))).astype(numpy.float32)
+
+
+def quantised(values, kind, rng):
+    """Rows of blocks of the values, or of K-quants of others that are as large."""
+    if kind not in K_SCALES:
+        return numpy.ascontiguousarray(gguf.quants.quantize(values, getattr(gguf.GGMLQuantizationType, kind))).view(numpy.uint8)
+    blocks = random_blocks(rng, kind, values.size // 256)
+    scales = [rng.uniform(0.5, 1.5, (len(blocks), 1)) * factor for factor in (1, K_MEANS.get(kind))[:len(K_SCALES[kind])]]
+    set_scales(blocks, kind, scales)
+    shrink = values.std() / dequantise(blocks, kind).std()
+    set_scales(blocks, kind, [scale * shrink for scale in scales])
+    return blocks.reshape(len(values), -1)
+
+
+def quantise(model, kinds, seed):
+    """Gives the model's matrices the values of quantised ones; {name: (blocks, type)}."""
+    rng, result = numpy.random.default_rng(seed), {}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 2:
+            continue
+        kind, = (kind for part, kind in kinds.items() if name.endswith(f"{part}.weight"))
+        blocks = quantised(parameter.detach().numpy(), kind, rng)
+        with torch.no_grad():
+            parameter.copy_(torch.from_numpy(dequantise(blocks, kind)))
+        result[name] = (blocks, kind)
+    return result
+
+
 def permute(weight, head_count):
     """The order of rows in llama-architecture GGUF files (llama.cpp, convert_hf_to_gguf.py, LlamaModel.permute)."""
     return weight.reshape(head_count, 2, weight.shape[0] // head_count // 2, *weight.shape[1:]).swapaxes(
         1, 2).reshape(weight.shape)
 
 
-def write_gguf(model, config, inverse, path):
-    """The same weights in F32, named and ordered as llama.cpp's converter does."""
+def write_gguf(model, config, inverse, path, blocks):
+    """The same weights, in F32 where there are no blocks of them, named and ordered as llama.cpp's converter does."""
     architecture = config.model_type
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
@@ -151,12 +214,13 @@ def write_gguf(model, config, inverse, path):
     for name, parameter in model.state_dict().items():
         if tied and name == "lm_head.weight":
             continue
-        values = parameter.numpy()
+        values, kind = blocks.get(name, (parameter.numpy(), "F32"))
         if architecture == "llama" and name.endswith("q_proj.weight"):
             values = permute(values, config.num_attention_heads)
         if architecture == "llama" and name.endswith("k_proj.weight"):
             values = permute(values, config.num_key_value_heads)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), numpy.ascontiguousarray(values))
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), numpy.ascontiguousarray(values),
+                          raw_dtype=getattr(gguf.GGMLQuantizationType, kind))
     if config.rope_parameters["rope_type"] == "llama3":
         size = config.hidden_size // config.num_attention_heads
         plain = config.rope_parameters["rope_theta"] ** (-numpy.arange(0, size, 2) / size)
@@ -175,16 +239,12 @@ def write_gguf_blocks(path):
         which = getattr(gguf.GGMLQuantizationType, kind)
         blocks = gguf.quants.quantize(values, which)
         out[f"{kind}.blocks"] = numpy.frombuffer(numpy.ascontiguousarray(blocks).tobytes(), dtype=numpy.uint8).copy()
-        out[f"{kind}.values"] = numpy.ascontiguousarray(gguf.quants.dequantize(blocks, which)).astype(numpy.float32)
-    # The package reads K-quants and does not write them: any bytes are blocks, where the f16 scales among them are finite.
-    scales = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-    for kind, places in scales.items():
-        which = getattr(gguf.GGMLQuantizationType, kind)
-        blocks = rng.integers(0, 256, (12, gguf.GGML_QUANT_SIZES[which][1]), dtype=numpy.uint8)
-        for place in places:
-            blocks[:, place:place + 2] = rng.standard_normal((12, 1)).astype(numpy.float16).view(numpy.uint8)
+        out[f"{kind}.values"] = dequantise(blocks, kind)
+    for kind, places in K_SCALES.items():
+        blocks = random_blocks(rng, kind, 12)
+        set_scales(blocks, kind, [rng.standard_normal((12, 1)) for _ in places])
         out[f"{kind}.blocks"] = blocks.reshape(-1).copy()
-        out[f"{kind}.values"] = numpy.ascontiguousarray(gguf.quants.dequantize(blocks, which)).astype(numpy.float32)
+        out[f"{kind}.values"] = dequantise(blocks, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file(out, path)
 
