@@ -40,10 +40,10 @@ inline ModelConfig small_config() {
 }
 
 /// The part of the model that each of `count` ranks has which divide its layers.
-inline std::vector<std::shared_ptr<const Backbone>> small_parts(int64_t count) {
+inline std::vector<std::shared_ptr<const Backbone>> small_parts(int64_t count, at::ScalarType compute = at::kDouble) {
   std::vector<std::shared_ptr<const Backbone>> parts;
   for (int64_t index = 0; index < count; ++index) {
-    parts.push_back(Backbone::load(random_model(small_config(), 5), at::kDouble, test_device(), {.shard = {index, count}}));
+    parts.push_back(Backbone::load(random_model(small_config(), 5), compute, test_device(), {.shard = {index, count}}));
   }
   return parts;
 }
