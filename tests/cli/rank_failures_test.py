@@ -10,6 +10,7 @@ which a machine that others keep busy cannot always keep; they are shown in any 
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -28,6 +29,17 @@ STEPS = 12
 LAYOUTS = ("pp=2", "tp=2", "dp=2")
 HANG_TIMEOUT_S = 4
 MOST_S = {"kill": 5, "hang": HANG_TIMEOUT_S + 10, "dropped link": HANG_TIMEOUT_S + 10, "closed link": 5}
+
+# What a rank was at, as the others last heard of it: nothing between rounds.
+ACTION = r"[a-z]+( [a-z]+)*?( of microbatch \d+)?( of job \d+, step \d+)? on stage \d+"
+KNOWN = rf"(; last in {ACTION}|; it waited for ranks? [\d, ]+ \({ACTION}\))?"
+
+
+def words_of_loss(rank=r"\d+"):
+    """A line that says who is lost and how, and, where that was known, in which action and waiting for whom."""
+    who = f"rank {rank} on {re.escape(socket.gethostname())}"
+    return (rf"(?m)^({who} has left the run{KNOWN}|{who} has not been heard of for \d+ s{KNOWN}|{who} hangs: {ACTION} has taken \d+ s"
+            rf"|the master, with {who}, has not answered rank \d+ on \S+ for \d+ s{KNOWN}|{who}: .+)$")
 
 
 def is_gone(process):
@@ -116,12 +128,15 @@ class RankFailures(LaunchTest):
         return process
 
     def start(self, run, layout):
-        """By hand: two processes with a launcher's variables."""
+        return self.start_by_hand(self.command_of(run, layout))
+
+    def start_by_hand(self, command, size=2):
+        """Processes with a launcher's variables."""
         port = free_port()
         started = []
-        for rank in range(2):
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", **torchrun(rank, 2, port), "MASTER_ADDR": self.master}
-            started.append(self.launch_logged(rank, [*self.before(rank), *self.command_of(run, layout)], env=environment))
+        for rank in range(size):
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", **torchrun(rank, size, port), "MASTER_ADDR": self.master}
+            started.append(self.launch_logged(rank, [*self.before(rank), *command], env=environment))
         return Ranks(started, [process.pid for process in started])
 
     def start_by_torchrun(self, run, layout):
@@ -214,7 +229,6 @@ class RankFailures(LaunchTest):
               file=sys.stderr, flush=True)
 
     def check_words(self, kind, ranks, victim, left, where):
-        host = socket.gethostname()
         for rank, process in enumerate(ranks.ids):
             text = self.said(rank)
             if process not in left:
@@ -222,7 +236,9 @@ class RankFailures(LaunchTest):
             if kind != "disk":  # of which the first rank tells
                 self.assertNotEqual(text, "", where)
             if kind in ("kill", "hang"):
-                self.assertIn(f"rank {victim} on {host}", text, where)
+                self.assertRegex(text, words_of_loss(victim), where)
+            if kind == "link":
+                self.assertRegex(text, words_of_loss(), where)
             if kind == "disk" and rank == 0:
                 self.assertIn("No space left on device", text, where)
 
@@ -241,6 +257,37 @@ class RankFailures(LaunchTest):
             for process in ranks.started:
                 process.kill()
         self.at_random_moments("hang", stop, lambda _: MOST_S["hang"], mend=kill)
+
+    def words_about_a_rank_that_waits(self, fail):
+        """Of rank 0, when rank 1 fails, which the third rank has kept waiting."""
+        run = self.path / "waits"
+        jobs = self.jobs_file(steps=100000, save_steps=100000)
+        jobs.write_text(jobs.read_text().replace("batch_size: 4", "batch_size: 24"))  # seldom between rounds
+        ranks = self.start_by_hand(self.command("train", jobs, "--output-dir", run, "--token-budget=256", "--parallel=dp=3", "--hang-timeout=15"), size=3)
+        metrics = run / "metrics.jsonl"
+        while not (metrics.exists() and '"step"' in metrics.read_text()):
+            self.assertFalse(any(map(is_gone, ranks.ids)), self.said(0))
+            time.sleep(0.05)
+        os.kill(ranks.ids[2], signal.SIGSTOP)
+        time.sleep(5)  # each tells the others every second
+        os.kill(ranks.ids[1], fail)
+        os.kill(ranks.ids[2], signal.SIGCONT)
+        self.assertNotEqual(ranks.started[0].wait(timeout=LIMIT_S), 0)
+        for process in ranks.started:
+            process.kill()
+        self.codes(ranks)
+        text = self.said(0)
+        shutil.rmtree(run)
+        self.assertRegex(text, words_of_loss(1))
+        return text
+
+    def test_the_message_has_action_and_peer_of_a_rank_that_waited(self):
+        for fail, how in ((signal.SIGKILL, "has left the run"), (signal.SIGSTOP, r"has not been heard of for \d+ s")):
+            said = rf"rank 1 on {re.escape(socket.gethostname())} {how}; it waited for ranks 0, 2 \({ACTION}\)"
+            texts = []
+            while not any(re.search(said, text) for text in texts):
+                self.assertLess(len(texts), 3, texts)  # the third rank may have been stopped between rounds
+                texts.append(self.words_about_a_rank_that_waits(fail))
 
     def test_a_link_that_drops_or_closes(self):
         needs.require(self, "root")
