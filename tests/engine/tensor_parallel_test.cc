@@ -186,7 +186,8 @@ TEST(TensorParallelRanks, OfTwoDivideFourteenHeadsWithBiases) {
   expect_same_on(fourteen_heads(), jobs, {{1, 2, false}});
 }
 
-/// Runs one round of these jobs and says how often each rank took part in an all-reduce.
+/// Runs one round of these jobs and says how often each rank took part in an all-reduce. Diff pruning has chosen its entries already,
+/// but in a round that selects.
 std::vector<int64_t> collectives_of(const std::vector<RandomJob>& jobs, RankThreads& ranks, const Backbone& part, RoundPurpose purpose) {
   std::vector<std::unique_ptr<Adapter>> adapters;
   std::vector<Batch> batches;
@@ -195,6 +196,10 @@ std::vector<int64_t> collectives_of(const std::vector<RandomJob>& jobs, RankThre
   for (const RandomJob& job : jobs) batches.push_back(job.batch(0, part.config().vocabulary_size));
   for (size_t i = 0; i < jobs.size(); ++i) {
     adapters.push_back(jobs[i].make_adapter(part.config(), at::kDouble, at::kCPU));
+    if (purpose != RoundPurpose::select && adapters[i]->selection_passes() > 0) {
+      Interpreter alone(random_backbone(part.config(), at::kDouble, at::kCPU));
+      select_alone(alone, jobs[i], *adapters[i]);
+    }
     ranks.share(static_cast<int32_t>(i), *adapters.back());
     rounds.push_back({.job = static_cast<int32_t>(i), .adapter = adapters.back().get(), .batch = &batches[i], .purpose = purpose});
     shapes.push_back(batches[i].shape(static_cast<int32_t>(i), adapters.back()->lowest_layer()));
@@ -211,22 +216,28 @@ TEST(TensorParallelRanks, ReduceOncePerCutOfTheModelAndOncePerJobStep) {
   const auto parts = divided_parts(config, 2);
   RankThreads one_stage(parts, even_layout(config, 1, 1, 2), 1), two_stages(parts, even_layout(config, 2, 1, 2), 1);
   const RandomJob lora = lora_job("lora", 1, 4, 0.1, {"all-linear"}, {30}), other = lora_job("other", 2, 8, 0, {"all-linear"}, {40});
-  const RandomJob bottleneck = bottleneck_job("bottleneck", 3, 8, Activation::relu, {20});
+  const RandomJob bottleneck = bottleneck_job("bottleneck", 3, 8, Activation::relu, {20}), sparse = diff_pruning_job("sparse", 4, 0.05, {25});
   const int64_t layers = config.layer_count;
   // The embedding, two in each layer each way but above the lowest adapter's product, two of the head.
   const int64_t microbatch = 1 + 2 * layers + 2 * layers - 1 + 2;
   const auto expect = [&](RankThreads& ranks, const std::vector<RandomJob>& jobs, const std::vector<int64_t>& expected) {
-    EXPECT_EQ(collectives_of(jobs, ranks, *parts.front(), RoundPurpose::train), expected);
+    EXPECT_EQ(collectives_of(jobs, ranks, *parts.front(), RoundPurpose::train), expected) << jobs.front().name << ", " << jobs.size() << " jobs";
   };
   // Of a job step: its whole parts, where it has some that are summands, and Σ g².
   expect(one_stage, {lora}, {microbatch + 2, microbatch + 2});
   expect(one_stage, {lora, other}, {microbatch + 4, microbatch + 4});
+  expect(one_stage, {bottleneck}, {microbatch + 1, microbatch + 1});
+  expect(one_stage, {sparse}, {microbatch + 1, microbatch + 1});
   expect(one_stage, {lora, other, bottleneck}, {microbatch + 5, microbatch + 5});
+  expect(one_stage, {lora, other, bottleneck, sparse}, {microbatch + 6, microbatch + 6});
   const int64_t below = 1 + 2 * layers - 1, above = 2 * layers + 2;
   expect(two_stages, {lora, other}, {below + 4, below + 4, above + 4, above + 4});
+  expect(two_stages, {lora, bottleneck, sparse}, {below + 4, below + 4, above + 4, above + 4});
   // What adapters compute within a microbatch takes part in the model's own.
   const int64_t forward = 1 + 2 * layers + 1;
-  EXPECT_EQ(collectives_of({lora, other, bottleneck}, one_stage, *parts.front(), RoundPurpose::evaluate), (std::vector<int64_t>{forward, forward}));
+  for (const std::vector<RandomJob>& jobs : {std::vector{lora}, {bottleneck}, {sparse}, {lora, other, bottleneck, sparse}}) {
+    EXPECT_EQ(collectives_of(jobs, one_stage, *parts.front(), RoundPurpose::evaluate), (std::vector<int64_t>{forward, forward})) << jobs.front().name;
+  }
 }
 
 TEST(TensorParallelRanks, EvaluateAsOneRankDoes) {
