@@ -294,6 +294,39 @@ TEST_F(EmulatedReplicas, ExchangeBesideTheirComputation) {
   EXPECT_LT(exposed, exposed_alone / 2);
 }
 
+TEST_F(EmulatedReplicas, OfOneShapeTakeAtMostFivePercentMoreThanAPlainDataParallelLoop) {  // LB-32
+  // Each replica computes its half of every batch; then gradients are summed in a ring and every job steps: one after the other.
+  const Link exchange_link{.latency_s = 0.4, .bytes_per_s = 1e5};
+  constexpr int64_t steps = 4;
+  const auto jobs_of = [](size_t rows) {
+    const std::vector<int64_t> lengths(rows, 200);
+    return std::vector<RandomJob>{lora_job("a", 1, 4, 0, {"all-linear"}, lengths), lora_job("b", 2, 8, 0, {"all-linear"}, lengths),
+                                  bottleneck_job("c", 3, 8, Activation::relu, lengths)};
+  };
+  for (const int32_t stages : {1, 2}) {
+    const auto seconds_on = [&](const std::vector<Shape>& shapes, size_t rows) {
+      const auto ranks = ranks_of(shapes, {}, exchange_link);
+      Rounds rounds = rounds_of(jobs_of(rows), config, small_microbatches(), steps);
+      for (size_t job = 0; job < rounds.adapters.size(); ++job) ranks->share(static_cast<int32_t>(job), *rounds.adapters[job]);
+      if (shapes.size() == 1) {
+        ranks->run(plan(rounds, ranks->layout(), RankOrder::automatic), rounds.rounds);
+      } else {
+        ranks->run(plan_dealt(rounds, *ranks, RankOrder::automatic, {}, exchange_link).value(), rounds.rounds);
+      }
+      return ranks->times().seconds;
+    };
+    double plain_s = seconds_on({{.stages = stages}}, 2);
+    for (const RandomJob& job : jobs_of(2)) {
+      const auto bytes = static_cast<double>(job.make_adapter(config, at::kFloat, at::kCPU)->parameter_count() * 8);  // adapters are f64
+      plain_s += steps * 2 * (exchange_link.latency_s + bytes / 2 / exchange_link.bytes_per_s);
+    }
+    const double replicas_s = seconds_on({{.stages = stages}, {.stages = stages}}, 4);
+    EXPECT_LE(replicas_s, 1.05 * plain_s) << stages << " stages";
+    // No less than their halves take, but for another order of a pipeline.
+    EXPECT_GE(replicas_s, 0.99 * seconds_on({{.stages = stages}}, 2)) << stages << " stages";
+  }
+}
+
 TEST_F(EmulatedRanks, ComputeNothing) {
   RankThreads ranks(emulated(), even_layout(config, 2), 1);
   Rounds rounds = rounds_of(four_jobs(), config, small_microbatches(), 2);
