@@ -207,7 +207,7 @@ void Interpreter::run_actions(std::span<const Action> actions) {
       const Action& action = actions[index];
       if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
       const double begin_s = now_s(), waited_s = waited_now();
-      if (progress != nullptr && messages_ != nullptr) progress->begin(action);
+      if (progress != nullptr && messages_ != nullptr) progress->begin(action, index);
       take(action);
       if (clock_ != nullptr && computes(action.kind)) clock_->settle();
       if (!computes(action.kind)) continue;

@@ -41,7 +41,7 @@ ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::v
       place_(place_of_rank(layouts_, links_.control->rank())),
       shard_(layouts_[place_.replica].shard_of(place_.worker)),
       layers_(layers_of(layouts_, rank())),
-      interpreter_(backbone, layouts_[place_.replica], layouts_[place_.replica].place_of(place_.worker)) {
+      interpreter_(backbone, layouts_[place_.replica], pipeline_rank()) {
   COTUNE_CHECK(links_.control->size() == rank_count_of(layouts_), "a group of {} ranks for layouts of {}",
                links_.control->size(), rank_count_of(layouts_));
   COTUNE_CHECK(backbone->shard().index == shard_.index && backbone->shard().count == shard_.count,
@@ -85,7 +85,7 @@ void ProcessRank::take_work(const ReplicaPlans& plans, std::span<const JobRound>
   }
 }
 
-std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const std::function<void()>& prepare) {
+std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& prepare) {
   time_ = {};
   has_begun_ = false;
   std::mutex mutex;
@@ -97,7 +97,7 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
     }
     links_.abort();
   };
-  if (links_.progress != nullptr) links_.progress->begin_run(longest_action_s);
+  if (links_.progress != nullptr) links_.progress->begin_run();
   const double begin_s = clock_s();
   std::optional<TensorGroup> group;
   std::optional<GradientExchange> exchange;
@@ -106,6 +106,7 @@ std::exception_ptr ProcessRank::run(Work& work, double longest_action_s, const s
   const int64_t bytes_before = memory_usage().live_bytes();
   try {
     prepare();
+    if (links_.progress != nullptr) links_.progress->expect(work.action_s);
     has_begun_ = true;
     if (links_.exchange != nullptr) {
       exchange.emplace(*links_.exchange, work.exchanges, give_up, [progress = links_.progress] {

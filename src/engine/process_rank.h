@@ -49,6 +49,8 @@ class ProcessRank {
   /// Where it stands, and which layers it has of which part.
   int32_t rank() const { return links_.control->rank(); }
   size_t replica() const { return place_.replica; }
+  /// Which of its replica's lists of actions it takes.
+  int32_t pipeline_rank() const { return layouts_[place_.replica].place_of(place_.worker); }
   const TensorShard& shard() const { return shard_; }
   const std::vector<LayerRange>& layers() const { return layers_; }
   Communicator& control() { return *links_.control; }
@@ -62,12 +64,13 @@ class ProcessRank {
     std::vector<JobRound> rounds;  ///< its own: with its adapters, and its replica's rows
     std::list<Batch> batches;      ///< of these rows, where there are several replicas
     std::vector<GradientExchange::Step> exchanges;
+    std::vector<double> action_s;  ///< of its actions, predicted (action_seconds)
   };
   /// This rank's work in a run of all replicas. rounds: with its adapters, and whole batches.
   void take_work(const ReplicaPlans& plans, std::span<const JobRound> rounds, Work& work) const;
   /// What broke its part of a run off, if anything did: its groups have ended then (join()). prepare: called first, may still write
   /// the work.
-  std::exception_ptr run(Work& work, double longest_action_s, const std::function<void()>& prepare);
+  std::exception_ptr run(Work& work, const std::function<void()>& prepare);
   /// How it exchanges a job's gradients with other replicas; must stand while a job trains whose steps are exchanged.
   void set_exchange(int32_t job, JobExchange exchange) { exchanges_[job] = std::move(exchange); }
   bool has_exchange(int32_t job) const { return exchanges_.contains(job); }

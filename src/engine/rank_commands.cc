@@ -10,6 +10,7 @@
 #include "comm/byte_messages.h"
 #include "comm/host_buffer.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/action_seconds.h"
 #include "schedule/step_plan_json.h"
 
 namespace cotune {
@@ -198,6 +199,22 @@ ReplicaPlans plans_from_json(const Json& json, size_t replica) {
   if (!plans.rows.empty()) plans.rows.at(replica) = rows_from_json(json.at("rows").at(replica));
   for (const Json& step : json.at("exchanges")) plans.exchanges.push_back({step.at(0).get<int32_t>(), step.at(1).get<int64_t>()});
   return plans;
+}
+
+Json action_seconds_to_json(const ReplicaPlans& plans) {
+  Json replicas = Json::array();
+  for (const RankPlan& plan : plans.replicas) {
+    Json& ranks = replicas.emplace_back(Json::array());
+    for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+      const std::vector<double> seconds = action_seconds(plan, rank, plans.longest_exchange_s);
+      ranks.push_back(binary(seconds.data(), seconds.size()));
+    }
+  }
+  return replicas;
+}
+
+std::vector<double> action_seconds_from_json(const Json& seconds, size_t replica, size_t rank) {
+  return values_of<double>(seconds.at(replica).at(rank));
 }
 
 Json exchange_to_json(const JobExchange& exchange) {

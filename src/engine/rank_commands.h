@@ -44,10 +44,14 @@ RankCommand command_of(const nlohmann::json& message);
 nlohmann::json rounds_to_json(std::span<const JobRound> rounds);
 ReceivedRounds rounds_from_json(const nlohmann::json& rounds);
 
-/// Without the plans' own predictions and schedules, which no rank reads.
+/// Without the plans' schedules and, but for action_seconds_to_json, predictions, which no rank reads.
 nlohmann::json plans_to_json(const ReplicaPlans& plans);
 /// With the plan and the rows of one replica; those of the others are empty.
 ReplicaPlans plans_from_json(const nlohmann::json& plans, size_t replica);
+
+/// What they are predicted to take (action_seconds), of all ranks of all replicas; the inverse for one list of actions.
+nlohmann::json action_seconds_to_json(const ReplicaPlans& plans);
+std::vector<double> action_seconds_from_json(const nlohmann::json& seconds, size_t replica, size_t rank);
 
 nlohmann::json exchange_to_json(const JobExchange& exchange);
 JobExchange exchange_from_json(const nlohmann::json& exchange);

@@ -103,6 +103,7 @@ void RankFollower::take_work(const Json& command) {
       longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
   }
   rank_.take_work(plans, received_.rounds, work_);
+  work_.action_s = action_seconds_from_json(command.at("action_s"), rank_.replica(), static_cast<size_t>(rank_.pipeline_rank()));
   if (before_work) before_work();
   backbone_->allow_rows(longest);  // jobs that joined later may have longer rows than the first ones
   rank_.begin_selections(work_.rounds);
@@ -110,7 +111,7 @@ void RankFollower::take_work(const Json& command) {
 
 RankFollower::Json RankFollower::run(const Json& command) {
   work_ = {};
-  const std::exception_ptr error = rank_.run(work_, command.at("longest_action_s").get<double>(), [&] { take_work(command); });
+  const std::exception_ptr error = rank_.run(work_, [&] { take_work(command); });
   Json answer{{"made", made_to_json(rank_.made_steps())}, {"time", time_to_json(rank_.time())}};
   if (rank_.has_begun()) answer["results"] = results_to_json(work_.rounds);
   if (error != nullptr) answer["error"] = error_to_json(error);

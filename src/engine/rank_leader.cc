@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/adapter_state.h"
 #include "engine/replica_rounds.h"
+#include "schedule/pipeline/action_seconds.h"
 #include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
@@ -15,16 +16,6 @@ namespace {
 
 std::string rank_name(size_t rank) {
   return fmt::format("rank {}", rank);
-}
-
-double longest_action_s(const ReplicaPlans& plans) {
-  double longest = plans.longest_exchange_s;
-  for (const RankPlan& plan : plans.replicas) {
-    for (const SimulatedRank& rank : plan.predicted.ranks) {
-      for (const SimulatedSpan& span : rank.spans) longest = std::max(longest, span.end_s - span.start_s);
-    }
-  }
-  return longest;
 }
 
 bool failed(const nlohmann::json& answer) {
@@ -100,10 +91,9 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
                  layouts()[replica].rank_count());
   }
   agree_on_exchanges(plans, rounds);
-  const double longest_s = longest_action_s(plans);
   Json command = to_json(RankCommand::run);
   command["plans"] = plans_to_json(plans);
-  command["longest_action_s"] = longest_s;
+  command["action_s"] = action_seconds_to_json(plans);
   command["rounds"] = rounds_to_json(rounds);
   tell(command);
   std::vector<JobRound> nothing_known(rounds.begin(), rounds.end());
@@ -112,9 +102,10 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
     round.row_loss_sums.clear();
   }
   std::vector<std::vector<JobRound>> by_rank(static_cast<size_t>(rank_.control().size()), nothing_known);
-  ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}};
-  const std::exception_ptr error = rank_.run(work, longest_s, [&] {
+  ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}, .action_s = {}};
+  const std::exception_ptr error = rank_.run(work, [&] {
     rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : std::vector<JobRound>(rounds.begin(), rounds.end()), work);
+    work.action_s = action_seconds(plans.replicas.front(), 0, plans.longest_exchange_s);
     if (shards_) rank_.begin_selections(work.rounds);
   });
   by_rank.front() = work.rounds;

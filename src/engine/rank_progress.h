@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
@@ -19,7 +20,7 @@ class RankProgress {
     bool running = false;         ///< a plan's actions, and not between runs
     Action action;                ///< at hand, where it runs
     std::vector<int32_t> waits_for;  ///< ranks whose message or summand it waits for; none: it computes
-    double longest_action_s = 0;  ///< that is predicted of this run
+    double action_s = 0;          ///< that this action is predicted to take
   };
 
   /// pipeline, group: the run's ranks behind those of the pipeline, and those that divide its layers, itself among both.
@@ -29,11 +30,21 @@ class RankProgress {
     group_ = std::move(group);
   }
 
-  void begin_run(double longest_action_s) {
-    change([&](State& state) { state = {state.count, true, {}, {}, longest_action_s}; });
+  /// What it has to do is still being told.
+  void begin_run() {
+    change([](State& state) { state = {state.count, true, {}, {}, 0}; });
   }
-  void begin(const Action& action) {
-    change([&](State& state) { state.action = action; });
+  /// What the actions of its list are predicted to take, by their places in it.
+  void expect(std::vector<double> action_s) {
+    const std::lock_guard lock(mutex_);
+    action_s_ = std::move(action_s);
+  }
+  /// place: of the action in the list.
+  void begin(const Action& action, size_t place) {
+    change([&](State& state) {
+      state.action = action;
+      state.action_s = action_s_.at(place);
+    });
   }
   /// For a peer in the pipeline, or for all that divide its layers.
   void wait_for(int32_t peer) {
@@ -72,6 +83,7 @@ class RankProgress {
 
   mutable std::mutex mutex_;
   State state_;
+  std::vector<double> action_s_;
   std::vector<int32_t> pipeline_, group_;
 };
 

@@ -20,7 +20,7 @@ std::string report_key(size_t rank) { return fmt::format("rank/{}", rank); }
 
 RankProgress::State state_from_json(const Json& json) {
   return {json.at("count").get<int64_t>(), json.at("running").get<bool>(), action_from_json(json.at("action")),
-          json.at("waits_for").get<std::vector<int32_t>>(), json.at("longest_action_s").get<double>()};
+          json.at("waits_for").get<std::vector<int32_t>>(), json.at("action_s").get<double>()};
 }
 
 double seconds_between(SeenRank::Time from, SeenRank::Time until) { return std::chrono::duration<double>(until - from).count(); }
@@ -52,7 +52,7 @@ std::string last_told(const RankProgress::State& state, size_t rank) {
 }  // namespace
 
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s) {
-  return std::max(hang_timeout_s, 10 * state.longest_action_s);
+  return std::max(hang_timeout_s, 10 * state.action_s);
 }
 
 std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
@@ -106,7 +106,7 @@ struct RankWatch::Notices {
                  {"running", state.running},
                  {"action", to_json(state.action)},
                  {"waits_for", state.waits_for},
-                 {"longest_action_s", state.longest_action_s}})
+                 {"action_s", state.action_s}})
         .dump();
   }
 

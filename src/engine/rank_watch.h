@@ -26,7 +26,7 @@ struct SeenRank {
   Time advanced;            ///< when state.count was another one before
 };
 
-/// Seconds without progress after which an action counts as hung: max(hang_timeout_s, 10 · the longest predicted one).
+/// Seconds without progress after which an action counts as hung: max(hang_timeout_s, 10 · what it was predicted to take).
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
 
 /// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.

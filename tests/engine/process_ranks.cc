@@ -27,7 +27,9 @@ RankLinks ThreadGroups::links(int32_t rank) {
     if (group.empty()) group = thread_communicators(static_cast<int32_t>(ranks.size()));
     return std::move(group[static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin())]);
   };
-  return RankLinks(new_group, size_);
+  RankLinks links(new_group, size_);
+  links.progress = std::make_shared<RankProgress>();  // as it is told where ranks are watched
+  return links;
 }
 
 std::shared_ptr<Backbone> backbone_of_rank(const ModelConfig& config, std::span<const PipelineLayout> layouts, int32_t rank,

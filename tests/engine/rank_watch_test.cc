@@ -24,8 +24,8 @@ class HungRanks : public ::testing::Test {
     const auto ago = [](double s) { return now - std::chrono::duration_cast<SeenRank::Time::duration>(std::chrono::duration<double>(s)); };
     return {.text = "report", .changed = ago(heard_s_ago), .state = std::move(state), .advanced = ago(advanced_s_ago)};
   }
-  static RankProgress::State computing(double longest_action_s = 0) {
-    return {.running = true, .action = {.kind = ActionKind::forward, .microbatch = 3, .stage = 1}, .longest_action_s = longest_action_s};
+  static RankProgress::State computing(double action_s = 0) {
+    return {.running = true, .action = {.kind = ActionKind::forward, .microbatch = 3, .stage = 1}, .action_s = action_s};
   }
   static RankProgress::State waiting_for(int32_t peer) {
     RankProgress::State state = computing();
@@ -47,9 +47,25 @@ TEST_F(HungRanks, AreNoneWhileAnyOfThemGoesOn) {
 TEST_F(HungRanks, AreNamedWithTheirActionWhenItTakesTooLong) {
   EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 31, computing())}),
             "rank 1 on bee hangs: forward of microbatch 3 on stage 1 has taken 31 s");
-  // Ten times as long as the longest action was predicted to take.
+  // Ten times as long as the action was predicted to take.
   EXPECT_EQ(found({seen(1, 99, waiting_for(1)), seen(1, 99, computing(10))}), "");
   EXPECT_THAT(found({seen(1, 99, waiting_for(1)), seen(1, 101, computing(10))}), HasSubstr("rank 1 on bee hangs"));
+}
+
+TEST_F(HungRanks, AreAllowedTheTimeOfTheActionAtHandAndOfNoOther) {
+  RankProgress progress;
+  progress.begin_run();
+  EXPECT_EQ(allowed_seconds(progress.state(), 30), 30) << "while its work is told";
+  progress.expect({100, 2, 7});
+  const std::vector<double> allowed{1000, 30, 70};
+  for (size_t place = 0; place < allowed.size(); ++place) {
+    progress.begin({.kind = ActionKind::forward, .microbatch = static_cast<int32_t>(place)}, place);
+    EXPECT_EQ(allowed_seconds(progress.state(), 30), allowed[place]);
+  }
+  progress.begin({.kind = ActionKind::forward, .microbatch = 3, .stage = 1}, 1);
+  EXPECT_THAT(found({seen(1, 31, progress.state())}), HasSubstr("rank 0 on ant hangs")) << "beside a longer action";
+  progress.begin_run();
+  EXPECT_EQ(allowed_seconds(progress.state(), 30), 30) << "of the run before";
 }
 
 TEST_F(HungRanks, AreThoseThatAreSilent) {
@@ -75,8 +91,9 @@ TEST_F(HungRanks, AreThoseForWhoseSumsTheOthersWait) {
   const auto found_of = [&](const std::vector<SeenRank>& ranks) { return find_hung_rank(ranks, four, now, 30).value_or(""); };
   RankProgress progress;
   progress.join({0, 2}, {2, 3});  // of rank 2: the lower and the upper stage, and those with whom it divides the upper one
-  progress.begin_run(0);
-  progress.begin({.kind = ActionKind::forward, .microbatch = 3, .stage = 1});
+  progress.begin_run();
+  progress.expect({0});
+  progress.begin({.kind = ActionKind::forward, .microbatch = 3, .stage = 1}, 0);
   progress.wait_for_group();
   const RankProgress::State in_group = progress.state();
   EXPECT_EQ(found_of({seen(1, 31, waiting_for(2)), seen(1, 31, waiting_for(3)), seen(1, 31, in_group), seen(1, 31, computing())}),
@@ -137,8 +154,9 @@ class WatchedRanks : public ::testing::Test {
 
 TEST_F(WatchedRanks, AllEndWithTheSameReasonWhenOneHangs) {
   start(3);
-  progress[1]->begin_run(0);
-  progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1});
+  progress[1]->begin_run();
+  progress[1]->expect({0});
+  progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1}, 0);
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(end_of(rank), HasSubstr("rank 1 on bee hangs: backward of microbatch 2 on stage 1 has taken")) << rank;
   }
@@ -152,8 +170,9 @@ TEST_F(WatchedRanks, EndWhenALinkHasClosed) {
 
 TEST_F(WatchedRanks, SayWhatARankWasAtWhoseLinkHasClosed) {
   start(600);
-  progress[1]->begin_run(0);
-  progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1});
+  progress[1]->begin_run();
+  progress[1]->expect({0});
+  progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1}, 0);
   const auto has_told = [this] {
     const std::lock_guard lock(notices->mutex);
     return notices->texts["rank/1"].find("backward") != std::string::npos;
