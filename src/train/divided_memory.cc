@@ -44,4 +44,16 @@ void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order,
   }
 }
 
+MemoryFacts facts_of_rank(MemoryFacts facts, size_t replica, size_t place, int64_t weight_bytes) {
+  facts.weight_bytes = weight_bytes;
+  if (facts.replicas.empty()) {
+    facts.process_stages = {facts.process_stages.at(place)};
+    return facts;
+  }
+  MemoryFacts::Replica own = facts.replicas.at(replica);
+  own.process_stages = {own.process_stages.at(place)};
+  std::ranges::fill(facts.replicas, own);
+  return facts;
+}
+
 }  // namespace cotune

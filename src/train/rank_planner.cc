@@ -42,6 +42,28 @@ int64_t task_count(const StepPlan& plan) {
   return std::ssize(tasks) + alone;
 }
 
+/// In forwards and backwards. computing: of a microbatch on a stage; the rest of what these take is exposed.
+template <typename Computing>
+std::vector<RankSeconds> seconds_of_ranks(const RankPlan& plan, const PipelineLayout& layout, Computing computing) {
+  std::vector<RankSeconds> ranks(static_cast<size_t>(layout.rank_count()));
+  for (const StepPlan& round : plan.rounds) {
+    for (size_t microbatch = 0; microbatch < round.microbatches.size(); ++microbatch) {
+      for (size_t stage = 0; stage < layout.stages.size(); ++stage) {
+        ranks[static_cast<size_t>(layout.stage_rank[stage])].computing += computing(round, microbatch, stage).total();
+      }
+    }
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    double taken_s = 0;
+    for (const SimulatedSpan& span : plan.predicted.ranks[rank].spans) {
+      const bool is_step = plan.schedule.ranks[rank][span.action].kind == ActionKind::optimizer_step;
+      taken_s += is_step ? 0 : span.end_s - span.start_s;
+    }
+    ranks[rank].exposed = std::max(0.0, taken_s - ranks[rank].computing);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
@@ -180,7 +202,23 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
     options.optimizer_s = step_seconds(replica);
     uncorrected_s = simulate(work_of(plan.rounds, layout, cost(false), options), plan.schedule, options.cluster).makespan_s;
   }
-  return {std::move(plan), std::move(priced), uncorrected_s};
+  // Clocks are priced without corrections.
+  std::vector<RankSeconds> ranks = seconds_of_ranks(plan, layout, [&](const StepPlan& round, size_t microbatch, size_t stage) {
+    const StageSeconds& own = priced[first.at(&round) + microbatch * stage_count + stage];
+    return plan.clocks.empty() ? corrections_of(replica, stage).of(own) : own;
+  });
+  return {std::move(plan), std::move(priced), uncorrected_s, std::move(ranks)};
+}
+
+void RankPlanner::add_steps(size_t replica, const RankPlan& plan, std::vector<RankSeconds>& ranks) const {
+  const std::vector<double> optimizer_s = corrected_steps(replica, step_s_[replica].optimizer_s);
+  for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+    for (const Action& action : plan.ranks[rank]) {
+      if (action.kind != ActionKind::optimizer_step) continue;
+      ranks[rank].computing += optimizer_s[static_cast<size_t>(action.job)];
+      ranks[rank].exposed += step_s_[replica].reduce_s[static_cast<size_t>(action.job)];
+    }
+  }
 }
 
 std::vector<int64_t> RankPlanner::splits_of(size_t replica, const StepPlan& plan) const {
@@ -239,6 +277,7 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
     if (!best || ordered.plan.predicted.makespan_s < best->plan.predicted.makespan_s) best = std::move(ordered);
   }
   priced.replicas[replica].work = std::move(best->work);
+  priced.replicas[replica].ranks = std::move(best->ranks);
   priced.uncorrected_s = std::max(priced.uncorrected_s, best->uncorrected_s);
   priced.corrected_s = std::max(priced.corrected_s, best->plan.predicted.makespan_s);
   return std::move(best->plan);
@@ -338,6 +377,11 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
   priced.uncorrected_s += exposed_s;
   priced.corrected_s += exposed_s;
   planned->longest_exchange_s = longest_exchange_s();
+  for (size_t replica = 0; replica < layouts_.size(); ++replica) {
+    std::vector<RankSeconds>& ranks = priced.replicas[replica].ranks;
+    ranks.resize(planned->replicas[replica].ranks.size());  // of those without rows, too
+    add_steps(replica, planned->replicas[replica], ranks);
+  }
   return planned;
 }
 
@@ -359,6 +403,7 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
     run.round_count = plans.size();
     run.priced.replicas.push_back({.stage_count = layouts_.front().stages.size(), .work = {}, .optimizer_s = step_seconds(0)});
     run.plans.replicas.push_back(order(0, std::move(plans), rounds, run.priced));
+    add_steps(0, run.plans.replicas.front(), run.priced.replicas.front().ranks);
     return runs;
   }
   PricedRounds priced;

@@ -97,11 +97,14 @@ class RankPlanner {
     RankPlan plan;
     std::vector<StageSeconds> work;  ///< ReplicaPrices::work
     double uncorrected_s = 0;
+    std::vector<RankSeconds> ranks;  ///< without optimizer steps
   };
 
   StagePrices& prices(bool recompute);
   void add_optimizer_step(const JobShape& job);
   void fix_buckets();
+  /// The plan's optimizer steps, to what its ranks do besides.
+  void add_steps(size_t replica, const RankPlan& plan, std::vector<RankSeconds>& ranks) const;
   RankPlan order(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds, PricedRounds& priced);
   OrderedRounds order_as_packed(size_t replica, std::vector<StepPlan> plans, std::span<const JobRound> rounds);
   /// The rounds in every way to pack them that order compares; one where there is no choice. Rounds that no split cuts further stay as they are.

@@ -108,7 +108,25 @@ struct RankSummary {
   int64_t weight_bytes = 0;   ///< that frozen weights of a rank with memory of its own have taken at most, those gathered included
   int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
   int64_t peak_bytes = 0;     ///< that tensors of a rank with memory of its own have held; 0 of a thread
-  double busy_share() const { return seconds > 0 ? 1 - waited_seconds / seconds : 0; }
+
+  // Of the same rounds, predicted before they ran, with prices as they were refitted by then.
+  double predicted_seconds = 0;
+  double predicted_computing_seconds = 0;
+  double predicted_exposed_seconds = 0;   ///< in all-reduces and for slices of frozen weights
+  int64_t predicted_peak_bytes = 0;       ///< bound from shapes; of a rank with memory of its own
+
+  /// What its time went into, in shares that add up to 1; all 0 where there was none.
+  struct Shares {
+    double busy = 0;
+    double exposed = 0;  ///< communication within its stage, with nothing to compute beside it
+    double bubble = 0;   ///< waiting for other stages, replicas, and the end of the rounds
+  };
+  static Shares shares(double whole_s, double busy_s, double exposed_s) {
+    if (whole_s <= 0) return {};
+    return {busy_s / whole_s, exposed_s / whole_s, (whole_s - busy_s - exposed_s) / whole_s};
+  }
+  Shares measured() const { return shares(seconds, seconds - waited_seconds, exposed_seconds + gathering_seconds); }
+  Shares predicted() const { return shares(predicted_seconds, predicted_computing_seconds, predicted_exposed_seconds); }
 };
 
 /// What a run has done when it ends, or so far.

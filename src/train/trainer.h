@@ -227,7 +227,10 @@ class Trainer {
   void run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed = {});
   void count_tokens_of(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
-  void count_rank_times(double predicted_s);
+  void count_rank_times();
+  void count_predicted_times(const PlannedRun& run);
+  /// Of the process that is this rank of a replica's pipeline, with the running jobs.
+  int64_t predicted_bytes_of(size_t replica, size_t place, int64_t weight_bytes) const;
   void count_split_rounds(const PlannedRun& run);
   // Prices by what was measured (trainer_prices.cc).
   void start_refit(const DeviceCosts& costs);

@@ -7,7 +7,9 @@
 #include "engine/rank_threads.h"
 #include "jobs/parallel.h"
 #include "ops/memory.h"
+#include "schedule/memory.h"
 #include "schedule/pipeline/rank_place.h"
+#include "train/divided_memory.h"
 #include "train/trainer.h"
 
 namespace cotune {
@@ -171,7 +173,8 @@ void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, st
     for (const auto& [name, seconds] : ranks_->times().operator_seconds[rank]) operator_seconds_[rank][name] += seconds;
   }
   if (evaluating_) return;
-  count_rank_times(plans.predicted_s());
+  count_rank_times();
+  count_predicted_times(run);
   count_split_rounds(run);
   if (are_measured(rounds)) learn_times_of_ranks(run);
   if (are_peaks_measured(rounds)) learn_peak_of_ranks(run, rounds);
@@ -198,9 +201,8 @@ void Trainer::count_split_rounds(const PlannedRun& run) {
   summary_.rounds_split += most;
 }
 
-void Trainer::count_rank_times(double predicted_s) {
+void Trainer::count_rank_times() {
   const RankTimes& times = ranks_->times();
-  summary_.ranks_predicted_seconds += predicted_s;
   summary_.ranks_seconds += times.seconds;
   COTUNE_CHECK(times.waited.size() == summary_.ranks.size(), "times of {} ranks for {}", times.waited.size(), summary_.ranks.size());
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
@@ -214,6 +216,28 @@ void Trainer::count_rank_times(double predicted_s) {
     summary_.ranks[i].whole_weight_bytes = std::max(summary_.ranks[i].whole_weight_bytes, times.whole_weight_bytes[i]);
     summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
   }
+}
+
+void Trainer::count_predicted_times(const PlannedRun& run) {
+  const double predicted_s = run.plans.predicted_s();
+  summary_.ranks_predicted_seconds += predicted_s;
+  const std::span<const PipelineLayout> layouts = ranks_->layouts();
+  for (int32_t rank = 0; rank < rank_count_of(layouts); ++rank) {
+    const auto [replica, worker] = place_of_rank(layouts, rank);
+    const auto place = static_cast<size_t>(layouts[replica].place_of(worker));
+    const RankSeconds& predicted = run.priced.replicas[replica].ranks[place];
+    RankSummary& own = summary_.ranks[static_cast<size_t>(rank)];
+    own.predicted_seconds += predicted_s;
+    own.predicted_computing_seconds += predicted.computing;
+    own.predicted_exposed_seconds += predicted.exposed;
+    if (ranks_->are_processes()) own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, predicted_bytes_of(replica, place, own.weight_bytes));
+  }
+}
+
+int64_t Trainer::predicted_bytes_of(size_t replica, size_t place, int64_t weight_bytes) const {
+  std::vector<JobFootprint> footprints;
+  for (const TrainingJob* running : running_jobs()) footprints.push_back(running->footprint());
+  return predict_memory(backbone_->config(), footprints, options_.policy, facts_of_rank(facts_, replica, place, weight_bytes)).total();
 }
 
 }  // namespace cotune

@@ -20,6 +20,11 @@ class RankProcesses(LaunchTest):
                 ranks = json.loads(first.splitlines()[-1])["ranks"]
                 self.assertEqual([(rank["first_layer"], rank["last_layer"]) for rank in ranks], [(0, 0), (1, 1)])
                 self.assertEqual({rank["host"] for rank in ranks}, {socket.gethostname()})
+                for rank in ranks:
+                    for shares in (rank["measured"], rank["predicted"]):
+                        self.assertAlmostEqual(shares["busy"] + shares["exposed"] + shares["bubble"], 1)
+                        self.assertGreater(shares["busy"], 0)
+                    self.assertGreater(rank["predicted_peak_bytes"], rank["weight_bytes"])
                 self.assert_like_one_rank(run)
 
     def test_processes_that_divide_layers_leave_what_one_rank_leaves(self):

@@ -44,6 +44,21 @@ TEST(DividedMemory, KnowsReplicasAndWhetherRanksAreProcesses) {
   EXPECT_TRUE(replicas.replicas[1].divides_tokens);
 }
 
+TEST(DividedMemory, OfOneProcessIsThatOfItsOwnStages) {
+  const PipelineLayout three{.stages = {stage(0, 3, 1, true), stage(3, 4, 1), stage(4, 8, 1, false, true)}, .stage_rank = one_stage_per_rank(3)};
+  const PipelineLayout divided{.stages = {stage(0, 8, 2, true, true)}, .stage_rank = {0}};
+  MemoryFacts facts;
+  set_division(facts, *parse_parallel("pp=3"), RankOrder::gpipe, Interleave::automatic, std::vector{three});
+  const MemoryFacts second = facts_of_rank(facts, 0, 1, 77);
+  EXPECT_EQ(second.process_stages, std::vector{three.stages[1]});
+  EXPECT_EQ(second.stages(), 3) << "of the pipeline, which says how many microbatches are in flight";
+  EXPECT_EQ(second.weight_bytes, 77);
+  set_division(facts, *parse_parallel("pp=3+tp=2"), RankOrder::automatic, Interleave::automatic, std::vector{three, divided});
+  for (const MemoryFacts::Replica& replica : facts_of_rank(facts, 1, 0, 77).replicas) {
+    EXPECT_EQ(replica, (MemoryFacts::Replica{2, 2, divided.stages}));
+  }
+}
+
 TEST(DividedMemory, KnowsWhichRanksRunMicrobatchesSideBySide) {
   const auto at_once = [](const std::string& parallel, Interleave interleave) {
     MemoryFacts facts;

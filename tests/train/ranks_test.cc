@@ -57,6 +57,42 @@ TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   for (const RankSummary& rank : summary.ranks) EXPECT_GT(rank.seconds, rank.waited_seconds);
 }
 
+void expect_shares(const RankSummary::Shares& shares, const std::string& what) {
+  EXPECT_NEAR(shares.busy + shares.exposed + shares.bubble, 1, 1e-9) << what;
+  for (const double share : {shares.busy, shares.exposed, shares.bubble}) EXPECT_GE(share, -1e-9) << what;
+  EXPECT_GT(shares.busy, 0) << what;
+}
+
+TEST(RunOnRanks, HasWhatEveryRankWasPredictedToDoBesideWhatItDid) {
+  for (const char* degrees : {"pp=2", "tp=2", "pp=2,tp=2", "dp=2", "dp=1+tp=2"}) {
+    for (const Interleave interleave : {Interleave::never, Interleave::always}) {
+      TrainerOptions options = on_ranks(parse_parallel(degrees)->ranks());
+      options.parallel = *parse_parallel(degrees);
+      options.interleave = interleave;
+      SmallRun run("shares", at::kDouble);
+      if (options.parallel.divides_layers()) options.parts[2] = small_parts(2);
+      if (options.parallel.replicas.front().tensor == 2) run.backbone = options.parts[2].front();
+      std::vector<JobSpec> specs = mixed_jobs(3);
+      std::erase_if(specs, [](const JobSpec& spec) { return spec.adapter.method == AdapterMethod::diff_pruning; });
+      const RunSummary summary = run.trainer(specs, options)->run();
+      for (const RankSummary& rank : summary.ranks) {
+        const std::string what = fmt::format("{}, interleave {}, part {} of {}", degrees, static_cast<int>(interleave), rank.part, rank.parts);
+        expect_shares(rank.measured(), what);
+        expect_shares(rank.predicted(), what);
+        EXPECT_DOUBLE_EQ(rank.predicted_seconds, summary.ranks_predicted_seconds) << what;
+        // Sums are made where ranks divide layers; a single pipeline of one stage waits for nobody.
+        EXPECT_EQ(rank.predicted().exposed > 1e-9, rank.parts > 1) << what;
+        if (std::string(degrees) == "tp=2") {
+          EXPECT_NEAR(rank.predicted().bubble, 0, 1e-9) << what;
+        } else if (std::string(degrees) == "pp=2") {
+          EXPECT_GT(rank.predicted().bubble, 0) << what;
+        }
+        EXPECT_EQ(rank.predicted_peak_bytes, 0) << "threads have one memory";
+      }
+    }
+  }
+}
+
 TEST(RunOnRanks, ThatDivideLayersLeavesTheAdaptersOfOneRank) {
   std::vector<JobSpec> specs = mixed_jobs(5);
   specs[0].train.eval_steps = 4;

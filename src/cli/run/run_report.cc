@@ -135,18 +135,21 @@ std::string weights_text(const RankSummary& rank) {
 
 void print_ranks(const RunSummary& summary, size_t width) {
   if (summary.ranks.empty() || summary.rounds == 0) return;
-  print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>8}", name_column("ranks", width), "layers", "busy", "waiting"));
+  print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>9}  {:>7}  {:>9}  {:>6}  {:>9}", name_column("ranks", width), "layers", "busy", "predicted", "exposed",
+                         "predicted", "bubble", "predicted"));
   for (size_t i = 0; i < summary.ranks.size(); ++i) {
     const RankSummary& rank = summary.ranks[i];
-    print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>7.1f}%", name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width),
-                           layers_text(rank.layers), 100 * rank.busy_share(),
-                           100 * (1 - rank.busy_share())) +
-               (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20)) : "") +
+    const RankSummary::Shares measured = rank.measured(), predicted = rank.predicted();
+    print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>8.1f}%  {:>6.1f}%  {:>8.1f}%  {:>5.1f}%  {:>8.1f}%",
+                           name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width), layers_text(rank.layers),
+                           100 * measured.busy, 100 * predicted.busy, 100 * measured.exposed, 100 * predicted.exposed, 100 * measured.bubble,
+                           100 * predicted.bubble) +
+               (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB, predicted {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20),
+                                                  static_cast<double>(rank.predicted_peak_bytes) / (1 << 20))
+                                    : "") +
                weights_text(rank) +
                (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
-               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces, exposed {:.1f}%", rank.part + 1, rank.parts, rank.all_reduces,
-                                             rank.seconds > 0 ? 100 * rank.exposed_seconds / rank.seconds : 0)
-                               : ""));
+               (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
   }
   print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", summary.ranks_seconds, summary.ranks_predicted_seconds,
                          100 * (summary.ranks_predicted_seconds / summary.ranks_seconds - 1)));

@@ -50,6 +50,8 @@ Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nul
 
 Json step_or_null(int64_t step) { return step >= 0 ? Json(step) : Json(nullptr); }
 
+Json shares_json(const RankSummary::Shares& shares) { return {{"busy", shares.busy}, {"exposed", shares.exposed}, {"bubble", shares.bubble}}; }
+
 }  // namespace
 
 void JsonEvents::on_job_started(const TrainingJob& job) {
@@ -172,7 +174,11 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"whole_weight_bytes", rank.whole_weight_bytes > 0 ? Json(rank.whole_weight_bytes) : Json()},
                              {"peak_bytes", rank.peak_bytes > 0 ? Json(rank.peak_bytes) : Json()},
                              {"seconds", rank.seconds},
-                             {"waited_seconds", rank.waited_seconds}});
+                             {"waited_seconds", rank.waited_seconds},
+                             {"measured", shares_json(rank.measured())},
+                             {"predicted", shares_json(rank.predicted())},
+                             {"predicted_seconds", rank.predicted_seconds},
+                             {"predicted_peak_bytes", rank.predicted_peak_bytes > 0 ? Json(rank.predicted_peak_bytes) : Json()}});
   }
   json["prediction_errors"] = to_json(summary.prediction_errors);
   json["peak_prediction_errors"] = to_json(summary.peak_prediction_errors);
