@@ -212,11 +212,16 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
 
 void RankPlanner::add_steps(size_t replica, const RankPlan& plan, std::vector<RankSeconds>& ranks) const {
   const std::vector<double> optimizer_s = corrected_steps(replica, step_s_[replica].optimizer_s);
+  std::vector<double> sums_s = step_s_[replica].reduce_s;
+  if (layouts_.size() == 1) {  // the sums are a part of the step, and corrected with it
+    sums_s = corrected_steps(replica, step_seconds(replica));
+    for (size_t job = 0; job < sums_s.size(); ++job) sums_s[job] -= optimizer_s[job];
+  }
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     for (const Action& action : plan.ranks[rank]) {
       if (action.kind != ActionKind::optimizer_step) continue;
       ranks[rank].computing += optimizer_s[static_cast<size_t>(action.job)];
-      ranks[rank].exposed += step_s_[replica].reduce_s[static_cast<size_t>(action.job)];
+      ranks[rank].exposed += sums_s[static_cast<size_t>(action.job)];
     }
   }
 }

@@ -69,10 +69,11 @@ TEST(RunOnRanks, HasWhatEveryRankWasPredictedToDoBesideWhatItDid) {
       TrainerOptions options = on_ranks(parse_parallel(degrees)->ranks());
       options.parallel = *parse_parallel(degrees);
       options.interleave = interleave;
+      options.refits_prices = true;
       SmallRun run("shares", at::kDouble);
       if (options.parallel.divides_layers()) options.parts[2] = small_parts(2);
       if (options.parallel.replicas.front().tensor == 2) run.backbone = options.parts[2].front();
-      std::vector<JobSpec> specs = mixed_jobs(3);
+      std::vector<JobSpec> specs = mixed_jobs(12);
       std::erase_if(specs, [](const JobSpec& spec) { return spec.adapter.method == AdapterMethod::diff_pruning; });
       const RunSummary summary = run.trainer(specs, options)->run();
       for (const RankSummary& rank : summary.ranks) {
