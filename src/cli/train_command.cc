@@ -17,6 +17,7 @@
 #include "comm/launcher.h"
 #include "console/command_line.h"
 #include "jobs/option_table.h"
+#include "jobs/option_value.h"
 #include "ops/memory.h"
 
 namespace cotune {
@@ -126,8 +127,11 @@ void add_train_command(CLI::App& app) {
       command->add_flag_callback(
           flag, [run_options, flag] { (*run_options)[flag] = "true"; }, option.description);
     } else {
+      const std::string usual = default_text(option);
+      const std::string said = meaning(option) + (usual.empty() ? "" : fmt::format(" Default: as the jobs file says, else {}.", usual));
       CLI::Option* added = command->add_option_function<std::string>(
-          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; }, option.description);
+          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; },
+          said);
       added->type_name(value_type(option.accepted));
     }
   }

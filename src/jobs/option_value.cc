@@ -363,6 +363,13 @@ std::string quote_yaml(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // paths need not be UTF-8
 }
 
+std::string default_text(const Option& option) {
+  if (!option.default_note.empty()) return option.default_note;
+  if (option.required) return "required";
+  if (option.input_only || (is_unset(default_value(option)) && to_yaml_text(default_value(option)).size() == 2)) return "";
+  return fmt::format("`{}`", to_yaml_text(default_value(option)));
+}
+
 std::string to_yaml_text(const OptionValue& value) {
   const auto join = [](const auto& items, const auto& one) {
     std::string text;

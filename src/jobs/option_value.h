@@ -29,6 +29,9 @@ std::variant<OptionValue, ValueMistake> read_option_value(const Option& option, 
 /// "a whole number from 1 to 512", "true or false", "one of lora, bottleneck, diff_pruning".
 std::string accepted_text(const Option& option);
 
+/// Its default as people read it, "`1024`", "by `epochs`", "required"; "": none.
+std::string default_text(const Option& option);
+
 /// The value as YAML that reads back as the same value: flow style, one line.
 std::string to_yaml_text(const OptionValue& value);
 

@@ -187,13 +187,6 @@ std::string cell(const std::string& text) {
   return escaped;
 }
 
-std::string default_cell(const Option& option) {
-  if (!option.default_note.empty()) return option.default_note;
-  if (option.required) return "required";
-  if (option.input_only || (is_unset(default_value(option)) && to_yaml_text(default_value(option)).size() == 2)) return "";
-  return fmt::format("`{}`", to_yaml_text(default_value(option)));
-}
-
 std::string accepted_cell(const Option& option) {
   const Accepted& accepted = option.accepted;
   if (accepted.type != OptionType::choice) return accepted_text(option);
@@ -247,7 +240,7 @@ std::string option_tables_markdown() {
       for (const std::string& alias : option.aliases) names += fmt::format(", `{}`", alias);
       for (const std::string& alias : option.root_aliases) names += fmt::format(", `{}` at the top of the file", alias);
       const std::string condition = option.condition ? fmt::format(" ({})", option.condition->summary) : "";
-      text += fmt::format("| {} | {} | {} | {} |\n", names, cell(accepted_cell(option)), cell(default_cell(option)),
+      text += fmt::format("| {} | {} | {} | {} |\n", names, cell(accepted_cell(option)), cell(default_text(option)),
                           cell(option.description + condition));
     }
   }

@@ -24,7 +24,7 @@ void add_reading_options(CLI::App& command, EvaluateOptions& to, CLI::Option* da
       return mistake == nullptr ? std::string() : mistake->message;
     };
     CLI::Option* added = command.add_option_function<std::string>(
-        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text.empty() ? "true" : text; }, option.description + " As in the jobs file");
+        reading_option(key), [&to, key](const std::string& text) { to.data_options[key] = text.empty() ? "true" : text; }, meaning(option) + " As in the jobs file");
     added->check(CLI::Validator(check, ""))->needs(data);
     added->type_name(is_truth ? value_type({"true", "false"}) : value_type(option.accepted));
     if (is_truth) added->expected(0, 1);

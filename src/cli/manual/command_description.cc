@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <sstream>
+
+#include "jobs/option_value.h"
 
 namespace cotune {
 namespace {
@@ -61,6 +64,12 @@ std::string value_type(const Accepted& accepted) {
   std::vector<std::string> choices = accepted.choices;
   if (accepted.may_be_emulated) choices.push_back("emulated:FILE");
   return value_type(choices);
+}
+
+std::string meaning(const Option& option) {
+  constexpr OptionType told_by_name[] = {OptionType::choice, OptionType::boolean, OptionType::text, OptionType::path};
+  const bool is_told = std::ranges::count(told_by_name, option.accepted.type) > 0;
+  return is_told ? option.description : fmt::format("{} Accepted: {}.", option.description, accepted_text(option));
 }
 
 CommandDescription describe(const CLI::App& app) {

@@ -37,6 +37,8 @@ struct CommandDescription {
 std::string value_type(const std::vector<std::string>& choices);
 /// The same of an option of the jobs file.
 std::string value_type(const Accepted& accepted);
+/// What the option means, and what it accepts where value_type does not say that.
+std::string meaning(const Option& option);
 
 /// Of the program, or of one command with those below it.
 CommandDescription describe(const CLI::App& app);
