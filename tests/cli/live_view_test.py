@@ -72,6 +72,23 @@ class OfTraining(LiveViewTest):
         program.press("\x03")
         self.assertEqual(program.end(), 130)
 
+    def test_training_does_not_wait_for_a_terminal_that_holds_its_output_back(self):
+        program = self.train(jobs=("plain",))
+        self.wait_for_row(program, "plain", "running", f"/{ENDLESS}")
+        program.press("\x13")
+        while program.read():  # until nothing comes any more
+            pass
+        steps_made = lambda: int(re.findall(r'"event":"step","job":"plain","step":(\d+)', (self.path / "run/metrics.jsonl").read_text())[-1])
+        held_at = steps_made()
+        while steps_made() < held_at + 1000:
+            self.assertIsNone(program.process.poll())
+            time.sleep(0.1)
+        self.assertFalse(program.read(timeout=0))
+        program.press("\x11")
+        program.wait_for(lambda _: int(re.search(r" (\d+)/", self.row(program, "plain"))[1]) >= held_at + 1000)
+        program.press("\x03")
+        self.assertEqual(program.end(), 130)
+
     def test_at_the_end_the_terminal_is_as_before_and_has_the_events_and_the_report(self):
         program = self.train(steps=3)
         self.assertEqual(program.end(), 0)
