@@ -76,12 +76,18 @@ std::vector<double> cosines(const ModelFiles& files, const RandomJob& job, const
 }
 
 TEST(Bf16Gradients, OfTheFirstStepPointWhereThoseOfF32Do) {
-  const ModelFiles files = random_model(kernel_friendly_config(4), 5);
-  for (const RandomJob& job : {lora_job("lora", 1, 8, 0.1, {"all-linear"}, {90, 20, 300}),
-                               bottleneck_job("bottleneck", 2, 16, Activation::gelu, {90, 20, 300}),
-                               diff_pruning_job("diff pruning", 3, 0.02, {90, 20, 300})}) {
-    for (const double spread : {0.0, 0.05}) {  // as initialised, where only B has a gradient, and as after training
-      EXPECT_GE(cosines(files, job, job.batch(0, files.config.vocabulary_size), spread).front(), 0.999) << job.name;
+  const ModelConfig qwen = kernel_friendly_config(4);  // biases, the head is the embedding
+  ModelConfig llama = qwen;
+  llama.family = "llama";
+  llama.qkv_bias = llama.tied_embeddings = false;
+  for (const ModelConfig& config : {qwen, llama}) {
+    const ModelFiles files = random_model(config, 5);
+    for (const RandomJob& job : {lora_job("lora", 1, 8, 0.1, {"all-linear"}, {90, 20, 300}),
+                                 bottleneck_job("bottleneck", 2, 16, Activation::gelu, {90, 20, 300}),
+                                 diff_pruning_job("diff pruning", 3, 0.02, {90, 20, 300})}) {
+      for (const double spread : {0.0, 0.05}) {  // as initialised, where only B has a gradient, and as after training
+        EXPECT_GE(cosines(files, job, job.batch(0, config.vocabulary_size), spread).front(), 0.999) << config.family << " " << job.name;
+      }
     }
   }
 }
