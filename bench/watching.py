@@ -40,7 +40,9 @@ class Program:
                 os.execvp(command[0], command)
             threading.Thread(target=self.read).start()
         else:
-            self.pid = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid
+            # Kept, for one that is forgotten is waited for by subprocess itself.
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.pid = self.process.pid
 
     def read(self):
         try:
