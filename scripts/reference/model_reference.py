@@ -28,6 +28,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 SPECIAL = dict(bos_token_id=1, eos_token_id=2, pad_token_id=0)
 PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
+SMALL_QWEN2 = dict(
+    hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+    vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
+    use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL)
+
 # The order of sizes is: hidden, intermediate, layers, query heads, key-value heads, vocabulary.
 MODELS = {
     "llama2": LlamaConfig(
@@ -58,19 +63,13 @@ MODELS = {
         vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
         rope_parameters={"rope_type": "llama3", "rope_theta": 5000.0, "factor": 4.0, "low_freq_factor": 1.0,
                          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}, **SPECIAL),
-    "gguf_qwen2": Qwen2Config(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
-        use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL),
+    "gguf_qwen2": Qwen2Config(**SMALL_QWEN2),
     # Quantised. Rows of whole K-quants have multiples of 256 values.
     "gguf_k_quants": LlamaConfig(
         hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=1,
         vocab_size=64, max_position_embeddings=256, rms_norm_eps=1e-5, tie_word_embeddings=False,
         rope_parameters=dict(PLAIN_ROPE), **SPECIAL),
-    "gguf_short_blocks": Qwen2Config(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=96, max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=True,
-        use_sliding_window=False, rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **SPECIAL),
+    "gguf_short_blocks": Qwen2Config(**SMALL_QWEN2),
 }
 # The types of their matrices: of each projection, in all layers or by layer, of the embedding and the head.
 QUANTISED = {

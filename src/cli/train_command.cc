@@ -130,8 +130,7 @@ void add_train_command(CLI::App& app) {
       const std::string usual = default_text(option);
       const std::string said = meaning(option) + (usual.empty() ? "" : fmt::format(" Default: as the jobs file says, else {}.", usual));
       CLI::Option* added = command->add_option_function<std::string>(
-          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; },
-          said);
+          flag, [run_options, flag](const std::string& value) { (*run_options)[flag] = value; }, said);
       added->type_name(value_type(option.accepted));
     }
   }

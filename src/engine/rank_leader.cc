@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "engine/adapter_state.h"
 #include "engine/replica_rounds.h"
-#include "schedule/pipeline/action_seconds.h"
 #include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
@@ -105,7 +104,7 @@ void RankLeader::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   ProcessRank::Work work{.plan = {}, .rounds = by_rank.front(), .batches = {}, .exchanges = {}, .action_s = {}};
   const std::exception_ptr error = rank_.run(work, [&] {
     rank_.take_work(plans, shards_ ? shards_->rounds_of(rounds) : std::vector<JobRound>(rounds.begin(), rounds.end()), work);
-    work.action_s = action_seconds(plans.replicas.front(), 0, plans.longest_exchange_s);
+    work.action_s = action_seconds_from_json(command.at("action_s"), 0, 0);
     if (shards_) rank_.begin_selections(work.rounds);
   });
   by_rank.front() = work.rounds;
