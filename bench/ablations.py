@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What each level is worth on the real engine: every part is left out in turn, and the runs alternate.
 
-    python3 bench/ablations.py [--only PART...] [--model MODEL] [--repetitions N] [--print] [--cotune PROGRAM]
+    python3 bench/ablations.py [--only PART...] [--model MODEL] [--devices KIND...] [--repetitions N] [--no-docs] [--cotune PROGRAM]
 
   components  MuxTune's ablation (MX-37) on its workload WL-B, light and heavy load: the whole system; without fusion (--sharing temporal);
               without orchestration (--pipeline-order 1f1b, --interleave never); without alignment, both by the switch (--layout padded) and
@@ -12,9 +12,9 @@
 
 Emulated devices take predicted times and compute nothing (bench/emulated.py, whose inputs are taken; all rates and latencies divided by the
 factor that stands behind a setting's names). With --model every part also runs on this machine's cores, with a model that is
-there; ranks are threads. Effective tokens leave out all padding. Lengths that the paper's copies lack are stand-ins: 64, 128, 256.
+there; ranks are threads (--devices says which of both: emulated, cores). Effective tokens leave out all padding. Lengths that the paper's copies lack are stand-ins: 64, 128, 256.
 
-Writes a part of docs/ranks.md for every PART that was run; --print leaves the document alone. Python's standard library only.
+Writes a part of docs/ranks.md for every PART that was run. Python's standard library only.
 """
 import argparse
 import datetime
@@ -23,10 +23,10 @@ import tempfile
 
 import compare
 import emulated
+import page_part
 import ranks
 import workloads
 
-DOCUMENT = compare.ROOT / "docs/ranks.md"
 BATCHES = (4, 2, 4, 4, 8, 2, 4, 4)  # MuxTune's Table 2
 LENGTHS = {"WL-A": (64, 128, 128, 64, 64, 64, 128, 128), "WL-B": (256, 64, 256, 64, 64, 256, 256, 256)}
 ORDERS_OFF = {"pp": ("--pipeline-order", "1f1b"), "tp": ("--interleave", "never")}
@@ -90,6 +90,12 @@ def measure(options, machine, variants):
     return found
 
 
+def chosen(options, emulated_ones, on_cores):
+    """The settings of a part that were asked for; on_cores: (Cores) -> its own."""
+    settings = emulated_ones if "emulated" in options.devices else []
+    return settings + (on_cores(Cores(options.model)) if options.model and "cores" in options.devices else [])
+
+
 def over(a, b, column="seconds"):
     """Median over repetitions of a's time by b's; None where the simulator says nothing."""
     pairs = list(zip(getattr(a, column), getattr(b, column)))
@@ -115,10 +121,9 @@ def components(options):
     # where messages and sums are small.
     def a40s(count, scale):
         return Emulated(f"7B, {count} × A40", "llama-2-7b", count, "A40", scale)
-    settings = [("pp=4", 1024, {"light": (a40s(4, 2), 1, 3), "heavy": (a40s(4, 2), 8, 1)}),
-                ("tp=2", 1024, {"light": (a40s(2, 4), 1, 1), "heavy": (a40s(2, 2), 8, 1)})]
-    if options.model:
-        settings.append(("pp=2", 512, {"light": (Cores(options.model), 0, 3), "heavy": (Cores(options.model), 1, 1)}))
+    settings = chosen(options, [("pp=4", 1024, {"light": (a40s(4, 2), 1, 3), "heavy": (a40s(4, 2), 8, 1)}),
+                                ("tp=2", 1024, {"light": (a40s(2, 4), 1, 1), "heavy": (a40s(2, 2), 8, 1)})],
+                      lambda cores: [("pp=2", 512, {"light": (cores, 0, 3), "heavy": (cores, 1, 1)})])
     for parallel, budget, loads in settings:
         lost_at = {}
         for load, (machine, factor, steps) in loads.items():
@@ -149,9 +154,8 @@ def components(options):
 def alignment(options):
     yield "| devices | workload | jobs | padded, effective tokens/s | chunked | ragged | chunked over padded | ragged over padded | tokens, padded over chunked |"
     yield "|---|---|---|---|---|---|---|---|---|"
-    settings = [(Emulated("7B, 2 × A40", "llama-2-7b", 2, "A40", 1), "tp=2", range(1, 9), 1)]
-    if options.model:
-        settings.append((Cores(options.model), "pp=1", (2, 4), 2))
+    settings = chosen(options, [(Emulated("7B, 2 × A40", "llama-2-7b", 2, "A40", 1), "tp=2", range(1, 9), 1)],
+                      lambda cores: [(cores, "pp=1", (2, 4), 2)])
     for machine, parallel, counts, steps in settings:
         for name in LENGTHS:
             for count in counts:
@@ -171,10 +175,10 @@ def batchlora(options):
     yield "| devices, rows | jobs | by themselves, s a job and step | grouped | groups | grouped over by themselves | over as many jobs as stages | the paper |"
     yield "|---|---|---|---|---|---|---|---|"
     paper = {5: "+0.6 %", 6: "−8.7 %", 12: "−12.2 %"}
-    settings = [(Emulated("TinyLlama-1.1B, 4 × A6000, bf16", "tinyllama-1.1b", 4, "A6000", 4), "pp=4", (512, 8), (4, 5, 6, 8, 12), 4, True),
-                (Emulated("TinyLlama-1.1B, 4 × A6000, bf16", "tinyllama-1.1b", 4, "A6000", 16), "pp=4", (64, 1), (4, 6, 8, 12), 12, False)]
-    if options.model:
-        settings.append((Cores(options.model), "pp=2", (64, 1), (2, 3, 4, 6, 8), 8, False))
+    def a6000s(scale):
+        return Emulated("TinyLlama-1.1B, 4 × A6000, bf16", "tinyllama-1.1b", 4, "A6000", scale)
+    settings = chosen(options, [(a6000s(4), "pp=4", (512, 8), (4, 5, 6, 8, 12), 4, True), (a6000s(16), "pp=4", (64, 1), (4, 6, 8, 12), 12, False)],
+                      lambda cores: [(cores, "pp=2", (64, 1), (2, 3, 4, 6, 8), 8, False)])
     for machine, parallel, (tokens, rows), counts, steps, as_paper in settings:
         first = None
         for count in counts:
@@ -196,9 +200,8 @@ def batchlora(options):
 def stages(options):
     yield "| devices | stages | tokens/s | over one | simulator, s | rounds, s |"
     yield "|---|---|---|---|---|---|"
-    settings = [(Emulated("7B, A40", "llama-2-7b", 8, "A40", 2), [(384, 1)] * 8, 12, 512, (1, 2, 4, 8), lambda count: ())]
-    if options.model:  # a core for every stage
-        settings.append((Cores(options.model), [(128, 2)] * 4, 6, 256, (1, 2), lambda count: ("--threads", str(count))))
+    settings = chosen(options, [(Emulated("7B, A40", "llama-2-7b", 8, "A40", 2), [(384, 1)] * 8, 12, 512, (1, 2, 4, 8), lambda count: ())],
+                      lambda cores: [(cores, [(128, 2)] * 4, 6, 256, (1, 2), lambda count: ("--threads", str(count)))])  # a core for every stage
     for machine, jobs, steps, budget, counts, more in settings:
         found = measure(options, machine, {count: (jobs, steps, (
             "--parallel", f"pp={count}", "--sharing", "temporal", "--token-budget", str(budget), *more(count),
@@ -211,6 +214,7 @@ def stages(options):
                    f"{statistics.median(each.seconds):.2f} |")
 
 
+DEVICES = ("emulated", "cores")
 PARTS = {"components": components, "alignment": alignment, "batchlora": batchlora, "stages": stages}
 
 
@@ -220,7 +224,7 @@ def about(options):
              f"cores busy with other work before a run: median {busy:.1f}, highest {max(options.busy):.1f}."]
     if busy > 0.5:
         lines.append("**The cores were busy with other work**: of emulated devices the simulator's figures say by how much that counts; "
-                     "those of this machine's cores are worth little." if options.model else
+                     "those of this machine's cores are worth little." if options.model and "cores" in options.devices else
                      "**The cores were busy with other work**: the simulator's figures say by how much that counts.")
     return "\n".join(lines)
 
@@ -230,9 +234,12 @@ def main():
     parser.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--model", help="a model that this machine's cores train beside: a GGUF file or a Hugging Face folder")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--print", action="store_true", dest="only_print", help="leave the document alone")
+    parser.add_argument("--devices", nargs="+", choices=DEVICES, default=list(DEVICES))
     parser.add_argument("--cotune", default="build/cotune")
+    page_part.add_options(parser, "docs/ranks.md")
     options = parser.parse_args()
+    if "emulated" not in options.devices and not options.model:
+        parser.error("--devices cores needs --model")
     for name in options.only:
         options.busy = []
         lines = []
@@ -241,9 +248,8 @@ def main():
             lines.append(line)
         text = about(options) + "\n\n" + "\n".join(lines)
         print("\n" + about(options) + "\n", flush=True)
-        if not options.only_print:
-            compare.write_docs(DOCUMENT, text, f"<!-- ablations {name}: begin (bench/ablations.py writes this part) -->",
-                               f"<!-- ablations {name}: end -->")
+        if not options.no_docs:
+            page_part.change(options.docs, f"ablations {name}", lambda _: text + "\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
     .deps/venv/bin/python bench/compare.py --table-only
 
 Needs `scripts/install-dependencies --comparisons`, a built build/cotune and the model of scripts/demo-data. Everything
-else is made under build/bench: the Hugging Face folder, the workloads (bench/workloads.py), the initial adapters both
+else is made under build/bench (--work): the Hugging Face folder, the workloads (bench/workloads.py), the initial adapters both
 programs start from. Per repetition and row of the table it runs cotune, PEFT as shipped and PEFT tuned (each of its ways to
 batch, the best counts) right after each other, one program at a time, so that the machine's drift falls on all alike.
 Every run is a line of build/bench/results.jsonl, which starts empty unless --append is given (further runs beside those
@@ -37,11 +37,10 @@ import subprocess
 import sys
 import time
 
+import page_part
 import workloads
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-BENCH = ROOT / "build/bench"
-BEGIN, END = "<!-- benchmarks: begin (bench/compare.py writes this part) -->", "<!-- benchmarks: end -->"
 
 # One row of the table: cotune on a workload, against PEFT on the same one. Goals are ratios of real tokens per second.
 # stored_bf16: both programs read a checkpoint stored in bfloat16, as Llama, Qwen and SmolLM2 are published.
@@ -215,11 +214,11 @@ def machine(device):
 class Runner:
     def __init__(self, options):
         self.options = options
-        self.results_path = BENCH / ("results.jsonl" if options.device == "cpu" else f"results-{options.device}.jsonl")
+        self.results_path = options.work / ("results.jsonl" if options.device == "cpu" else f"results-{options.device}.jsonl")
 
     def workload(self, name, dtype):
         """The folder of a workload with its initial adapters, made once per dtype and number of steps."""
-        base = BENCH / f"workloads-{dtype}-{self.options.steps}"
+        base = self.options.work / f"workloads-{dtype}-{self.options.steps}"
         folder = base / name
         if not (folder / "ready").exists():
             workloads.write_workload(str(base), name, str(self.options.model), self.options.steps, dtype)
@@ -250,9 +249,9 @@ class Runner:
     def cotune(self, row_name, workload, dtype, arguments="", stored_bf16=False, program="cotune"):
         self.load = busy_cores()
         folder = self.workload(workload, dtype)
-        output = BENCH / "runs" / row_name
+        output = self.options.work / "runs" / row_name
         subprocess.run(["rm", "-rf", output], check=True)
-        command = self.options.cotune_command.format(program=ROOT / "build/cotune", jobs=folder / "jobs.yaml", output=output)
+        command = self.options.cotune_command.format(program=self.options.cotune, jobs=folder / "jobs.yaml", output=output)
         command = shlex.split(command) + shlex.split(arguments) + ["--device", self.options.device]
         if stored_bf16:
             command += ["--set", f"model.path={self.hf_folder(True)}"]
@@ -283,11 +282,11 @@ class Runner:
 
     def demo_start(self):
         """The first step of the demonstration's jobs, without the evaluations and samples that it begins with."""
-        load, demo, output = busy_cores(), ROOT / "examples/demo.yaml", BENCH / "runs/demo-start"
+        load, demo, output = busy_cores(), ROOT / "examples/demo.yaml", self.options.work / "runs/demo-start"
         subprocess.run(["rm", "-rf", output], check=True)
         settings = [f"jobs[{place}].{setting}" for place in range(len(re.findall(r"^  - name:", demo.read_text(), re.M)))
                     for setting in ("data.eval=null", "train.steps=1")]
-        command = [ROOT / "build/cotune", "train", demo, "--json", "--output-dir", output, "--device", self.options.device]
+        command = [self.options.cotune, "train", demo, "--json", "--output-dir", output, "--device", self.options.device]
         summary = json.loads(run(command + [word for setting in settings for word in ("--set", setting)], "cotune").splitlines()[-1])
         self.write({"row": "demo-start", "program": "cotune", "seconds_to_first_step": summary["seconds_to_first_step"],
                     "busy_before": load})
@@ -463,34 +462,28 @@ def single_figures(by_row, median_rate, median_memory, shares_of_matrix_rate, de
                f"{start:.1f} s (≤ {START_GOAL_S:g} s" + (")" if start <= START_GOAL_S else ", **missed**)"))
 
 
-def write_docs(path, text, begin=BEGIN, end=END):
-    """The part of the page between two lines becomes the text."""
-    old = path.read_text() if path.exists() else f"# Benchmarks\n\n{begin}\n{end}\n"
-    if begin not in old or end not in old:
-        raise BenchmarkError(f"{path} lacks the lines '{begin}' and '{end}'")
-    path.write_text(old[:old.index(begin) + len(begin)] + "\n" + text + "\n" + old[old.index(end):])
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[row.name for row in ROWS] + ["methods", "demo-start"])
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--steps", type=int, default=4, help="steps of every job; the first is not timed (default 4)")
     parser.add_argument("--model", type=pathlib.Path, default=ROOT / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf")
-    parser.add_argument("--hf", type=pathlib.Path, default=BENCH / "hf", help="the same model as a Hugging Face folder")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/bench", help="where workloads, runs and results lie")
+    parser.add_argument("--hf", type=pathlib.Path, help="the same model as a Hugging Face folder; default: hf, below --work")
+    parser.add_argument("--cotune", type=pathlib.Path, default=ROOT / "build/cotune")
     parser.add_argument("--cotune-command", default="{program} train {jobs} --json --output-dir {output}")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--docs", type=pathlib.Path, help="default: docs/benchmarks.md, or build/bench/benchmarks-cuda.md")
-    parser.add_argument("--no-docs", action="store_true", help="print the table, leave docs/benchmarks.md")
+    page_part.add_options(parser, "docs/benchmarks.md")
     kept = parser.add_mutually_exclusive_group()
     kept.add_argument("--append", action="store_true", help="keep all earlier results: rows get further runs")
     kept.add_argument("--replace", action="store_true", help="keep the results of the rows that --only does not name")
     parser.add_argument("--table-only", action="store_true", help="measure nothing: the table from build/bench/results.jsonl")
     options = parser.parse_args()
-    options.docs = options.docs or (ROOT / "docs/benchmarks.md" if options.device == "cpu" else BENCH / f"benchmarks-{options.device}.md")
+    options.work = options.work.resolve()
+    options.hf = options.hf or options.work / "hf"
     runner = Runner(options)
     if not options.table_only:
-        BENCH.mkdir(parents=True, exist_ok=True)
+        options.work.mkdir(parents=True, exist_ok=True)
         options.model = options.model.resolve()
         if not options.model.exists():
             raise BenchmarkError(f"no model {options.model}: scripts/demo-data fetches it")
@@ -499,8 +492,10 @@ def main():
         raise BenchmarkError(f"no {runner.results_path}: run without --table-only first")
     text = table([json.loads(line) for line in runner.results_path.read_text().splitlines()], options.device)
     print(text)
-    if not options.no_docs:
-        write_docs(options.docs, text)
+    if options.device != "cpu":
+        (options.work / f"benchmarks-{options.device}.md").write_text(f"# Benchmarks\n\n{text}\n")
+    elif not options.no_docs:
+        page_part.change(options.docs, "benchmarks", lambda _: text + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 
 Needs build/cotune, a GPU that it can use (docs/gpu.md), and a Python with torch, transformers, peft and safetensors; no
 network, and no model: weights are random (Llama-3-8B's shape), the same in both programs (bench/random_values.py), and
-are never written to disk. Everything else is made under build/bench/gpu. Rows:
+are never written to disk. Everything else is made under build/bench/gpu (--work). Rows:
 
   8b         four LoRA jobs of rank 16 on all projections, eight rows of 64 to 2,048 tokens a job and step, every token
              labelled: cotune, and PEFT one job after another as shipped and tuned (bench/peft_baseline.py; with flash
@@ -33,12 +33,11 @@ import subprocess
 import sys
 
 import compare
+import page_part
 import workloads
 from compare import BenchmarkError
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "build/bench/gpu"
-BEGIN, END = "<!-- gpu benchmarks: begin (bench/gpu.py writes this part) -->", "<!-- gpu benchmarks: end -->"
 SEED = 7
 LOSS_LIMIT = 5e-3  # of a step's loss, in bf16
 COTUNE_LIMIT_S, PEFT_LIMIT_S = 240, 420
@@ -93,13 +92,13 @@ class Runner:
 
     def workload(self, name, jobs, steps):
         """Writes the rows and jobs files anew and returns their folder."""
-        folder = FOLDER / name
+        folder = self.options.work / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         config = folder / "config.json"
         config.write_text(json.dumps(self.config))
         model = {"config": str(config), "weights": "random", "seed": SEED}
-        workloads.write_workload(str(FOLDER), name, model, steps, "bfloat16", jobs, self.model["vocabulary"])
+        workloads.write_workload(str(self.options.work), name, model, steps, "bfloat16", jobs, self.model["vocabulary"])
         return folder
 
     def keep(self, row, program, result):
@@ -122,7 +121,7 @@ class Runner:
     def cotune(self, row, program, folder, *arguments, rounds_of_all=False):
         def measure():
             output = folder / f"run-{program.replace(' ', '-')}"
-            command = [self.options.program, "train", folder / "jobs.yaml", "--output-dir", output, "--overwrite", "--device",
+            command = [self.options.cotune, "train", folder / "jobs.yaml", "--output-dir", output, "--overwrite", "--device",
                        self.options.device, "--token-budget", self.options.token_budget, *arguments,
                        *shlex.split(self.options.cotune_arguments)]
             compare.run([str(part) for part in command], program, COTUNE_LIMIT_S)
@@ -194,7 +193,7 @@ class Runner:
             self.cotune("methods", program, folder, rounds_of_all=True)
 
     def measure(self):
-        FOLDER.mkdir(parents=True, exist_ok=True)
+        self.options.work.mkdir(parents=True, exist_ok=True)
         self.options.results.parent.mkdir(parents=True, exist_ok=True)
         if not self.options.append:
             self.options.results.write_text("")
@@ -325,13 +324,14 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a tiny model and short rows, for trying")
     parser.add_argument("--no-peft", action="store_true", help="cotune alone")
-    parser.add_argument("--program", default=str(ROOT / "build/cotune"))
+    parser.add_argument("--cotune", default=str(ROOT / "build/cotune"))
     parser.add_argument("--token-budget", type=int, default=8192, help="of cotune's microbatches")
     parser.add_argument("--cotune-arguments", default="", help="more for `cotune train`, as one text")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/bench/gpu", help="where workloads and runs lie")
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "build/bench/results-gpu.jsonl")
     parser.add_argument("--append", action="store_true", help="keep the runs that are in the results file")
     parser.add_argument("--table-only", action="store_true", help="measure nothing, write the table of the results file")
-    parser.add_argument("--no-docs", action="store_true", help="print the table only (so it is for a tiny or shallow model, and without a GPU)")
+    page_part.add_options(parser, "docs/benchmarks.md")  # written for the whole model on a GPU alone
     options = parser.parse_args()
     if options.steps < 2:
         parser.error("--steps: at least 2; the first is not counted")
@@ -348,7 +348,7 @@ def main():
     table = Table(records)
     print(f"\n{table.markdown()}")
     if not options.no_docs and table.is_of_the_benchmark():
-        compare.write_docs(ROOT / "docs/benchmarks.md", table.markdown(), BEGIN, END)
+        page_part.change(options.docs, "gpu benchmarks", lambda _: table.markdown() + "\n")
     if runner and runner.failures:
         sys.exit(f"bench/gpu.py: failed: {'; '.join(runner.failures)}")
 

@@ -3,19 +3,15 @@
 between the two marks. Of some parts alone (lobra, ablation, 70b, plans, planning, optima, plan, deployments, fusion, order, headlines,
 steps, chunks, scaling, curves, literal) the rows of the same name are replaced, and new ones stand behind those that they follow.
 
-    bench/planning.py [--print] [PART...]          # --print: show the table, leave the document alone
+    bench/planning.py [--no-docs] [--build FOLDER] [PART...]
     bench/planning.py --rows 'LB-2[47]' steps      # of the parts only rows whose names match: those that do not depend on this machine
 """
 import argparse
-import pathlib
 import re
 import subprocess
-import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs/planning.md"
-BUILD = ROOT / "build-planning"
-MARKS = re.compile(r"(<!-- figures: begin[^\n]*-->\n)(.*?)(<!-- figures: end -->)", re.DOTALL)
+import page_part
+import torchless_build
 
 
 def named(table):
@@ -50,26 +46,18 @@ def merged(table, part):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--print", action="store_true", dest="only_print")
+    page_part.add_options(parser, "docs/planning.md")
+    torchless_build.add_option(parser)
     parser.add_argument("--rows", metavar="PATTERN", help="a regular expression: only rows whose names it is found in")
     parser.add_argument("parts", nargs="*", metavar="PART", help="these parts alone")
-    arguments = parser.parse_args()
-    configure = ["cmake", "-S", ROOT, "-B", BUILD, "-G", "Ninja", "-DCOTUNE_TORCH=OFF", "-DCOTUNE_TESTS=OFF", "-DCOTUNE_BENCH=ON"]
-    subprocess.run(configure, check=True, stdout=sys.stderr)
-    subprocess.run(["ninja", "-C", BUILD, "planning_bench"], check=True, stdout=sys.stderr)
-    table = subprocess.run([BUILD / "planning_bench", *arguments.parts], check=True, capture_output=True, text=True).stdout
-    if arguments.rows:
-        table = with_names(table, arguments.rows)
+    options = parser.parse_args()
+    program = torchless_build.program(options, "planning_bench")
+    table = subprocess.run([program, *options.parts], check=True, stdout=subprocess.PIPE, text=True).stdout
+    if options.rows:
+        table = with_names(table, options.rows)
     print(table, end="")
-    if arguments.only_print:
-        return
-    text = DOCUMENT.read_text(encoding="utf-8")
-    def put(match):
-        return match.group(1) + (merged(match.group(2), table) if arguments.parts or arguments.rows else table) + match.group(3)
-    replaced, count = MARKS.subn(put, text)
-    if count != 1:
-        sys.exit(f"{DOCUMENT}: needs one pair of marks <!-- figures: begin … --> and <!-- figures: end -->")
-    DOCUMENT.write_text(replaced, encoding="utf-8")
+    if not options.no_docs:
+        page_part.change(options.docs, "figures", lambda old: merged(old, table) if options.parts or options.rows else table)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Predictions of time and memory next to measurements, on job mixes that no prediction was fitted to.
 
-    python3 bench/predictions.py --model MODEL [--docs docs/planning.md]          everything: about 8 minutes on two cores
+    python3 bench/predictions.py --model MODEL [--no-docs]                        everything: about 8 minutes on two cores
     python3 bench/predictions.py --model MODEL --only profile | runs | table      one part; results stay in --folder
 
 profile   `cotune profile`
 runs      trains every mix with `cotune train --profile`, in --passes turns over all mixes, --rounds rounds each
-table     compares, prints the table, and writes it into the document between its marks
+table     compares, and writes the table into docs/planning.md
 
 The mixes come from a seed that is written here: one to eight jobs, any method, ranks and widths from 2 to 96, lengths from
 8 to 1,500 tokens, one to twelve rows a batch, a tenth to all tokens labelled, dropout or none: much of it outside the shapes
@@ -25,10 +25,11 @@ import subprocess
 import sys
 import time
 
+import page_part
+
 SEED = 20270311
 MIXES = 12
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-MARKS = ("<!-- predictions: begin (bench/predictions.py writes this part) -->", "<!-- predictions: end -->")
 GOALS = {"time": 0.10, "bytes": 0.0025, "process": 0.05}
 EVERYWHERE = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 BUSY = 0.1  # cores that others kept busy before a run, from which on its times are not to be trusted
@@ -106,7 +107,7 @@ def run(command):
 
 def make_profile(arguments):
     busy = busy_cores()
-    command = [arguments.program, "profile", arguments.model, "--dtype", arguments.dtype, "--output", arguments.folder / "profile.json",
+    command = [arguments.cotune, "profile", arguments.model, "--dtype", arguments.dtype, "--output", arguments.folder / "profile.json",
                "--seconds", str(arguments.profile_seconds)]
     print(run(command), end="")
     (arguments.folder / "profile-busy.json").write_text(json.dumps(busy))
@@ -123,7 +124,7 @@ def run_mixes(arguments):
             if turn == 0:
                 write_mix(folder, jobs, arguments.model, arguments.rounds, arguments.dtype)
             busy = busy_cores()
-            output = run([arguments.program, "train", folder / "jobs.yaml", "--profile", arguments.folder / "profile.json", "--json",
+            output = run([arguments.cotune, "train", folder / "jobs.yaml", "--profile", arguments.folder / "profile.json", "--json",
                           "--overwrite"])
             summary = json.loads(output.strip().splitlines()[-1])
             with results.open("a") as file:
@@ -139,8 +140,11 @@ def error(predicted, measured):
     return predicted / measured - 1 if measured else 0.0
 
 
-def mark(value, goal):
-    return f"{100 * value:.2f}%" + ("" if value <= goal else ", **missed**")
+def mark(errors, goal):
+    """The largest."""
+    if not errors:
+        return "not predicted"
+    return f"{100 * max(errors):.2f}%" + ("" if max(errors) <= goal else ", **missed**")
 
 
 def describe(jobs):
@@ -172,50 +176,48 @@ def table(arguments):
         measured = statistics.median(r["measured_s"] for r in rounds)
         predicted = statistics.median(r["predicted_s"] for r in rounds)
         prediction = results[0]["prediction"]
-        kinds = {kind: error(b["predicted"], b["measured"]) for kind, b in prediction["bytes"].items() if b["predicted"] or b["measured"]}
-        jobs = [error(b["predicted"], b["measured"]) for b in prediction["job_bytes"].values() if b["measured"]]
-        process = prediction["process_bytes"]
-        worst = max(kinds, key=lambda kind: abs(kinds[kind]))
         time_errors.append(abs(ratio - 1))
+        lines.append(f"| {describe(mixes[index])} | {measured:.3f} / {predicted:.3f} | {100 * (ratio - 1):+.1f}% | ")
+        if "bytes" not in prediction:  # our kernels do not run here, and ATen's buffers are not known
+            lines[-1] += "not predicted | | | |"
+            continue
+        kinds = {kind: error(b["predicted"], b["measured"]) for kind, b in prediction["bytes"].items() if b["predicted"] or b["measured"]}
+        jobs = [abs(error(b["predicted"], b["measured"])) for b in prediction["job_bytes"].values() if b["measured"]]
+        process = prediction["process_bytes"]
+        process_error = error(process["predicted"], process["measured"])
+        worst = max(kinds, key=lambda kind: abs(kinds[kind]))
         byte_errors.append(abs(kinds[worst]))
-        job_errors += [abs(value) for value in jobs]
-        process_errors.append(abs(error(process["predicted"], process["measured"])))
+        job_errors += jobs
+        process_errors.append(abs(process_error))
         mib = 1024 * 1024
-        lines.append(f"| {describe(mixes[index])} | {measured:.3f} / {predicted:.3f} | {100 * (ratio - 1):+.1f}% | "
-                     f"{100 * kinds[worst]:+.3f}% ({worst}) | {100 * max((abs(v) for v in jobs), default=0):.3f}% | "
-                     f"{process['measured'] / mib:.0f} / {process['predicted'] / mib:.0f} | "
-                     f"{100 * error(process['predicted'], process['measured']):+.1f}% |")
+        lines[-1] += (f"{100 * kinds[worst]:+.3f}% ({worst}) | {100 * max(jobs, default=0):.3f}% | "
+                      f"{process['measured'] / mib:.0f} / {process['predicted'] / mib:.0f} | {100 * process_error:+.1f}% |")
     head = [f"Seed {SEED}, {len(by_mix)} mixes, {profile['fingerprint']['dtype']} on {profile['fingerprint']['device']} "
             f"({profile['fingerprint']['kernels']}, {profile['fingerprint']['threads']} threads), {platform.system()}; "
             f"{len(busy) // max(1, len(by_mix))} turns. Cores busy with other work before the profile {profile_busy:.2f}, before runs at most "
             f"{max(busy):.2f}: {'a quiet machine' if quiet else '**not a quiet machine: the times below mean little**'}.", "",
             "| goal | reached |", "|---|---|",
-            f"| step time within 10% (mean over mixes) | {mark(statistics.mean(time_errors), GOALS['time'])} (worst {100 * max(time_errors):.1f}%) |",
-            f"| counted bytes within 0.25%, worst kind of a mix | {mark(max(byte_errors), GOALS['bytes'])} |",
-            f"| counted bytes within 0.25%, worst job | {mark(max(job_errors), GOALS['bytes'])} |",
-            f"| process peak within 5% (worst mix) | {mark(max(process_errors), GOALS['process'])} (mean {100 * statistics.mean(process_errors):.1f}%) |",
+            f"| step time within 10% (mean over mixes) | {mark([statistics.mean(time_errors)], GOALS['time'])} (worst {100 * max(time_errors):.1f}%) |",
+            f"| counted bytes within 0.25%, worst kind of a mix | {mark(byte_errors, GOALS['bytes'])} |",
+            f"| counted bytes within 0.25%, worst job | {mark(job_errors, GOALS['bytes'])} |",
+            f"| process peak within 5% (worst mix) | {mark(process_errors, GOALS['process'])}"
+            + (f" (mean {100 * statistics.mean(process_errors):.1f}%)" if process_errors else "") + " |",
             "", "| mix (rows × longest) | round, s, measured / predicted | error | bytes: worst kind | worst job | process peak, MiB | error |",
             "|---|---|---|---|---|---|---|"]
-    text = "\n".join(head + lines)
-    print(text)
-    if arguments.docs:
-        path = pathlib.Path(arguments.docs)
-        document = path.read_text(encoding="utf-8")
-        begin, end = document.index(MARKS[0]), document.index(MARKS[1])
-        path.write_text(document[:begin] + MARKS[0] + "\n" + text + "\n" + document[end:], encoding="utf-8")
+    page_part.put(arguments, "predictions", "\n".join(head + lines))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--program", default=os.environ.get("COTUNE", str(ROOT / "build/cotune")))
+    parser.add_argument("--cotune", default=os.environ.get("COTUNE", str(ROOT / "build/cotune")))
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/predictions")
     parser.add_argument("--dtype", default="auto", choices=["auto", "bfloat16", "float32"])
     parser.add_argument("--only", choices=["profile", "runs", "table"])
     parser.add_argument("--passes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--profile-seconds", type=float, default=100)
-    parser.add_argument("--docs")
+    page_part.add_options(parser, "docs/planning.md")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for part, function in (("profile", make_profile), ("runs", run_mixes), ("table", table)):

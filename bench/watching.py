@@ -22,10 +22,8 @@ import threading
 import time
 
 import compare
+import page_part
 import workloads
-
-BEGIN = "<!-- watching: begin (bench/watching.py writes this part) -->"
-END = "<!-- watching: end -->"
 
 
 class Program:
@@ -114,7 +112,7 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--cotune", default="build/cotune")
-    parser.add_argument("--no-docs", action="store_true", help="print the part of docs/benchmarks.md instead of writing it")
+    page_part.add_options(parser, "docs/benchmarks.md")
     options = parser.parse_args()
     rates, beside, busy = {row: [] for row in ROWS}, {row: [] for row in ROWS}, []
     with tempfile.TemporaryDirectory() as folder:
@@ -134,12 +132,7 @@ def main():
         ratios = [seen / unseen for seen, unseen in zip(rates[row], rates["unseen"])]
         over = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if row != "unseen" else ""
         lines.append(f"| {row} | {statistics.median(beside[row]):.2%} | {statistics.median(rates[row]):.0f} | {over} |")
-    text = "\n".join(lines)
-    if options.no_docs:
-        print(text)
-    else:
-        path = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
-        compare.write_docs(path, text, BEGIN, END)
+    page_part.put(options, "watching", "\n".join(lines))
 
 
 if __name__ == "__main__":

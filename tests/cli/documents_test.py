@@ -394,6 +394,21 @@ def parse(words):
     return done.stderr
 
 
+REFUSES_NO_OPTION = rf"unknown option '{NO_OPTION}'|unrecognized arguments: {NO_OPTION}\n"
+
+
+def said_of_options(test, script, options):
+    """What a script says of options whose only mistake should be NO_OPTION, so that nothing is done."""
+    if script == "scripts/compare-references":
+        needs.require(test, "transformers")
+    interpreter = [sys.executable] if "python" in (ROOT / script).read_text(encoding="utf-8").splitlines()[0] else []
+    done = subprocess.run([*interpreter, ROOT / script, *options, NO_OPTION], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          timeout=LIMIT_S)
+    test.assertNotEqual(done.returncode, 0)
+    test.assertEqual(done.stdout, "")
+    return done.stderr
+
+
 def parses_whole(words):
     return re.fullmatch(rf"\w+: `{NO_OPTION}` was not expected\n--help lists the options\n", parse(words)) is not None
 
@@ -427,19 +442,23 @@ class Sentences(unittest.TestCase):
                     wrong = [line for line in done.stderr.splitlines() if line.startswith("--") and "no such file" not in line]
                     self.assertEqual(wrong, [])
 
-    def test_name_scripts_that_there_are(self):
-        count = 0
+    def test_name_scripts_that_take_what_stands_behind_them(self):
+        """A name in capitals stands for any value; what a script requires may be left out."""
+        seen, parsed = set(), 0
         for page in PAGES:
             for piece in spans(page):
-                match = re.match(r"(?:python3 )?((?:scripts|bench)/[\w/-]+(?:\.py)?)( .*)?$", piece)
+                match = re.match(r"(?:\S*python3? )?((?:scripts|bench)/[\w/-]+(?:\.py)?)( [^…|]*)?$", piece)
                 if match is None:
                     continue
                 with self.subTest(named(page), piece=piece):
-                    self.assertTrue((ROOT / match[1]).exists())
-                    for option in re.findall(rf"(?<![\w-]){OPTION}", match[2] or ""):
-                        self.assertIn(option, (ROOT / match[1]).read_text(encoding="utf-8"))
-                count += 1
-        self.assertGreater(count, 50)
+                    script, options = match[1], shlex.split(match[2] or "")
+                    self.assertTrue((ROOT / script).exists())
+                    if options and script not in HAND_OPTIONS_ON and (script, *options) not in seen:
+                        self.assertRegex(said_of_options(self, script, options), REFUSES_NO_OPTION + "|required: ")
+                        parsed += 1
+                    seen.add((script, *options))
+        self.assertGreater(len(seen), 30)
+        self.assertGreater(parsed, 15)
 
 
 class Blocks(unittest.TestCase):
@@ -492,20 +511,10 @@ class LinesThatAreNotRun(unittest.TestCase):
                     parsed["program"] += 1
                 if i < 2 and word.startswith("scripts/") and rest and word not in HAND_OPTIONS_ON:
                     with self.subTest(place, command=words):
-                        self.assert_script_parses(word, rest)
+                        self.assertRegex(said_of_options(self, word, rest), REFUSES_NO_OPTION)
                     parsed["script"] += 1
         self.assertGreater(min(parsed.values()), 0, parsed)
         self.assertGreater(parsed["script"], 5)
-
-    def assert_script_parses(self, script, options):
-        if script == "scripts/compare-references":
-            needs.require(self, "transformers")
-        interpreter = [sys.executable] if "python" in (ROOT / script).read_text(encoding="utf-8").splitlines()[0] else []
-        done = subprocess.run([*interpreter, ROOT / script, *options, NO_OPTION], cwd=ROOT, capture_output=True, text=True,
-                              stdin=subprocess.DEVNULL, timeout=LIMIT_S)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertEqual(done.stdout, "")
-        self.assertRegex(done.stderr, rf"unknown option '{NO_OPTION}'|unrecognized arguments: {NO_OPTION}\n")
 
     def test_that_give_a_commands_form_name_options_with_values_as_the_program_takes_them(self):
         for place, text in self.texts("text"):
@@ -541,6 +550,7 @@ class Options(unittest.TestCase):
     def setUpClass(cls):
         cls.commands = re.findall(r"^  ([a-z]+) ", help_of().partition("Subcommands:\n")[2], re.M)
         cls.options = {}
+        cls.modules = "".join((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("page_part.py", "torchless_build.py"))
         for name in cls.commands:
             text = help_of(name)
             for below in re.findall(r"^  ([a-z]+) ", text.partition("Subcommands:\n")[2], re.M):
@@ -552,6 +562,7 @@ class Options(unittest.TestCase):
         for script in set(re.findall(r"\b((?:bench|scripts)/[\w-]+(?:\.py)?)", page.read_text(encoding="utf-8"))):
             if (ROOT / script).is_file():
                 known |= set(re.findall(OPTION, (ROOT / script).read_text(encoding="utf-8")))
+                known |= set(re.findall(OPTION, self.modules)) if script.startswith("bench/") else set()
         return known
 
     def pieces(self, page):

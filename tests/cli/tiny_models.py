@@ -41,10 +41,9 @@ def copy_model(target, family="smollm2", template=TEMPLATE):
     return target
 
 
-def write_model(target, layers=1, heads=2, kv_heads=2, inner=48, vocabulary=128, positions=512):
+def write_model(target, layers=1, heads=2, kv_heads=2, head=8, inner=48, vocabulary=128, positions=512):
     """A model of this shape with random weights and no tokenizer."""
     target.mkdir()
-    head = 8
     hidden = heads * head
     shapes = {"model.embed_tokens": (vocabulary, hidden), "model.norm": (hidden,)}
     for layer in range(layers):
