@@ -6,8 +6,8 @@
 All train the workload `four-jobs` of bench/workloads.py. `unseen` is `cotune train --json` into nothing. Each row of the table adds to the one
 before it: the live view on a terminal, --tensorboard and --trace; `cotune watch` on a second terminal; from a third program, `cotune status`
 every two seconds. They run in turns, in another order each time; a ratio is that of two runs of one turn, of real tokens a second without the
-first round. Beside it stands the CPU time of all that does not compute: the training process's threads but the busiest (one a core), and the other
-programs, from their start. Writes its part of docs/benchmarks.md. Python's standard library only.
+first round. Beside it stand what the thread that trains spent on telling of it (`seconds_telling` of the summary), and the CPU time of all that does
+not compute: the training process's threads but the busiest (one a core), and the other programs, from their start. Writes its part of docs/benchmarks.md. Python's standard library only.
 """
 import argparse
 import json
@@ -70,7 +70,8 @@ class Program:
 
 
 def train(options, jobs, run, seen):
-    """Real tokens a second, and the CPU seconds that did anything but compute, for each second."""
+    """Real tokens a second; for each second, the CPU seconds that did anything but compute, and the seconds for which training itself told of
+    what it does."""
     arguments = ["--tensorboard", "--trace", run + ".trace.json"] if seen else ["--json"]
     training = Program([options.cotune, "train", jobs, "--output-dir", run, *arguments], on_terminal=bool(seen))
     watching, beside_s, next_question = None, 0.0, time.monotonic()
@@ -95,7 +96,7 @@ def train(options, jobs, run, seen):
     computing = os.cpu_count() or 1  # threads, the busiest
     beside_s += sum(sorted(training.threads_s.values(), reverse=True)[computing:])
     summary = json.loads(pathlib.Path(run, "summary.json").read_text(encoding="utf-8"))
-    return compare.rate(summary), beside_s / seconds
+    return compare.rate(summary), beside_s / seconds, summary["seconds_telling"] / summary["seconds"]
 
 
 ROWS = {
@@ -114,24 +115,26 @@ def main():
     parser.add_argument("--cotune", default="build/cotune")
     page_part.add_options(parser, "docs/benchmarks.md")
     options = parser.parse_args()
-    rates, beside, busy = {row: [] for row in ROWS}, {row: [] for row in ROWS}, []
+    rates, beside, telling = ({row: [] for row in ROWS} for _ in range(3))
+    busy = []
     with tempfile.TemporaryDirectory() as folder:
         workload = workloads.write_workload(folder, "four-jobs", os.path.abspath(options.model), options.steps, "bfloat16", prepared=False)
         for turn in range(options.turns):
             order = list(ROWS)[turn % len(ROWS):] + list(ROWS)[:turn % len(ROWS)]
             for index, row in enumerate(order):
                 busy.append(compare.busy_cores())
-                rate, share = train(options, os.path.join(workload, "jobs.yaml"), os.path.join(folder, f"{turn}-{index}"), ROWS[row])
+                rate, share, told = train(options, os.path.join(workload, "jobs.yaml"), os.path.join(folder, f"{turn}-{index}"), ROWS[row])
                 rates[row].append(rate)
                 beside[row].append(share)
-                print(f"{row}: {rate:.0f} tokens/s, {share:.2%} of a core beside", file=sys.stderr, flush=True)
+                telling[row].append(told)
+                print(f"{row}: {rate:.0f} tokens/s, {told:.3%} of its time telling, {share:.2%} of a core beside", file=sys.stderr, flush=True)
     lines = [f"{compare.machine('cpu')}. Cores busy with other work before a run: at most {max(busy):.1f}. {options.turns} turns.", "",
-             "| four jobs, rows to 32/64/128/256, batch 8, bfloat16 | CPU time beside training, of one core | tokens/s, median | of each turn: over unseen |",
-             "|---|---|---|---|"]
+             "| four jobs, rows to 32/64/128/256, batch 8, bfloat16 | what training told took of its time | CPU time beside training, of one core | tokens/s, median | of each turn: over unseen |",
+             "|---|---|---|---|---|"]
     for row in ROWS:
         ratios = [seen / unseen for seen, unseen in zip(rates[row], rates["unseen"])]
         over = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})" if row != "unseen" else ""
-        lines.append(f"| {row} | {statistics.median(beside[row]):.2%} | {statistics.median(rates[row]):.0f} | {over} |")
+        lines.append(f"| {row} | {statistics.median(telling[row]):.3%} (at most {max(telling[row]):.3%}) | {statistics.median(beside[row]):.2%} | {statistics.median(rates[row]):.0f} | {over} |")
     page_part.put(options, "watching", "\n".join(lines))
 
 

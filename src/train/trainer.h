@@ -293,7 +293,9 @@ class Trainer {
   void tell_of_data(std::span<const std::unique_ptr<TrainingJob>> jobs);
   template <typename Call>
   void tell(Call call) {
+    const double before = seconds_since_start();
     for (RunObserver* observer : options_.observers) call(*observer);
+    summary_.seconds_telling += seconds_since_start() - before;
   }
 
   std::shared_ptr<const Backbone> backbone_;

@@ -89,6 +89,9 @@ class CommandLine(ProgramTest):
         for sample in samples:
             self.assertIsInstance(sample["prompt"], str)
             self.assertIsInstance(sample["answer"], str)
+        summary = events[-1]
+        self.assertGreater(summary["seconds_telling"], 0)  # answering is part of it
+        self.assertLess(summary["seconds_telling"], summary["seconds"])
 
     def test_a_run_too_short_for_a_speed_shows_none(self):
         jobs = self.jobs_file(steps=1, jobs=["plain"])

@@ -127,6 +127,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["seconds_training"] = summary.seconds_training;
   json["seconds_evaluating"] = summary.seconds_evaluating;
   json["seconds_to_first_step"] = summary.rounds > 0 ? Json(summary.seconds_to_first_step) : Json(nullptr);
+  json["seconds_telling"] = summary.seconds_telling;
   json["rounds"] = summary.rounds;
   json["evaluation_rounds"] = summary.evaluation_rounds;
   json["real_tokens"] = summary.real_tokens;
