@@ -127,15 +127,38 @@ std::string line_class(const Curve& curve) {
   return fmt::format("c{}{}{}", curve.colour % colours, dashes > 0 ? fmt::format(" d{}", dashes) : "", curve.faint ? " faint" : "");
 }
 
-bool has_key(const LineChart& chart, const Curve& curve) { return chart.with_legend && !curve.faint && !curve.points.empty(); }
+constexpr double title_letter = 7.2, letter = 6.6;  // widths, rather too large
+constexpr size_t least_title = 32;                  // columns that a legend leaves to a title that has as many
 
-double key_width(const Curve& curve) { return 12 + 6.6 * static_cast<double>(curve.name.size()); }
+bool has_key(const Curve& curve) { return !curve.faint && !curve.points.empty(); }
 
-/// That stand beside the legend.
-size_t title_columns(const LineChart& chart) {
-  double room = width - left - right;
-  for (const Curve& curve : chart.curves) room -= has_key(chart, curve) ? key_width(curve) : 0;
-  return static_cast<size_t>(std::max(room / 7.2, 12.0));
+double key_width(const Curve& curve) { return 12 + letter * static_cast<double>(columns_of(curve.name)); }
+
+/// What the title and its legend share.
+struct Heading {
+  size_t title_columns;
+  bool with_legend;
+};
+
+Heading heading(const LineChart& chart) {
+  double keys = 0;
+  for (const Curve& curve : chart.curves) keys += has_key(curve) ? key_width(curve) : 0;
+  const auto columns = [](double room) { return static_cast<size_t>(std::max(room / title_letter, 0.0)); };
+  const double room = width - left - right;
+  const bool fits = columns(room - keys) >= std::min(columns_of(chart.title), least_title);
+  return chart.with_legend && fits ? Heading{columns(room - keys), true} : Heading{columns(room), false};
+}
+
+/// The names of the curves beside the title, in their order.
+std::string legend(const LineChart& chart) {
+  std::string svg;
+  double end = width - right;
+  for (auto curve = chart.curves.rbegin(); curve != chart.curves.rend(); ++curve) {
+    if (!has_key(*curve)) continue;
+    svg = fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve->colour % colours, end, html_text(curve->name)) + svg;
+    end -= key_width(*curve);
+  }
+  return svg;
 }
 
 }  // namespace
@@ -172,8 +195,9 @@ std::string to_svg(const LineChart& chart) {
     }
   }
   std::string svg = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"", width, height, html_text(chart.title));
+  const Heading of = heading(chart);
   const std::string title = fmt::format("<text class=\"title\" x=\"{}\" y=\"16\"><title>{}</title>{}</text>", left, html_text(chart.title),
-                                        html_text(with_both_ends(printable(chart.title), title_columns(chart))));
+                                        html_text(with_both_ends(printable(chart.title), of.title_columns)));
   if (y.empty()) {
     return svg + fmt::format(">{}<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">nothing was recorded</text></svg>\n", title, width / 2,
                              height / 2);
@@ -194,27 +218,26 @@ std::string to_svg(const LineChart& chart) {
                        left, at_y(tick), width - right, left - 6, at_y(tick) + 4,
                        value_text(std::abs(tick) < y_tick / 1e6 ? 0 : tick, chart.y_scale));
   }
-  for (const double tick : ticks_of(x, chart.x_scale)) {
-    const bool at_edge = at_x(tick) > width - right - 20;
-    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>", at_edge ? width - 4 : at_x(tick),
-                       height - bottom + 15, at_edge ? "end" : "middle", value_text(tick, chart.x_scale));
+  double free = 0;
+  for (const double tick : chart.x_ticks.empty() ? ticks_of(x, chart.x_scale) : chart.x_ticks) {
+    const std::string text = value_text(tick, chart.x_scale);
+    const double half = letter * static_cast<double>(text.size()) / 2, middle = std::min(at_x(tick), width - half - 2);
+    if (middle - half < free) continue;
+    svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>", middle, height - bottom + 17, text);
+    free = middle + half;
   }
   svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", width - right, height - 4, html_text(chart.x_name));
   std::stable_sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.faint > b.faint; });
-  double legend = width - right;
+  if (of.with_legend) svg += legend(chart);
   for (const Curve& curve : curves) {
     std::string points;
-    for (const ChartPoint& point : curve.points) points += fmt::format("{:.1f},{:.1f} ", at_x(point.x), at_y(point.y));
+    for (const ChartPoint& point : curve.points) points += fmt::format("{:.2f},{:.3f} ", at_x(point.x), at_y(point.y));
     if (curve.points.size() > 1) svg += fmt::format("<polyline class=\"{}\" data-name=\"{}\" points=\"{}\"/>", line_class(curve), html_text(curve.name), points);
     for (const ChartPoint& point : curve.points) {
       if (!curve.with_marks && curve.points.size() > 1) break;
       svg += mark(curve.colour, curve.faint, at_x(point.x), at_y(point.y), 3,
                   fmt::format("<title>{}: {} at {}</title>", html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale)));
     }
-    if (!has_key(chart, curve)) continue;
-    svg += fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve.colour % colours, legend,
-                       html_text(curve.name));
-    legend -= key_width(curve);
   }
   return svg + "<path class=\"cursor\"/><text class=\"readout\"></text></svg>\n";
 }

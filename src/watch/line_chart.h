@@ -31,8 +31,9 @@ struct LineChart {
   std::string title;
   std::string x_name;
   Scale x_scale = Scale::plain, y_scale = Scale::plain;
-  bool from_zero = false;  ///< the y axis begins there
-  bool with_legend = false;
+  bool from_zero = false;        ///< the y axis begins there
+  bool with_legend = false;      ///< the names of the curves that are not faint, where they find room beside the title
+  std::vector<double> x_ticks;   ///< by ascending x; none: round numbers. One whose number would stand in that before it is left out
   std::vector<Curve> curves;
 };
 

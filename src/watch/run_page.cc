@@ -26,18 +26,18 @@ h1{font-size:22px;margin:0}h2{font-size:17px;margin:32px 0 12px}p,.soft{color:va
 .tile b{display:block;font-size:19px;font-weight:600}.tile span{color:var(--soft);font-size:13px}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}
 th{color:var(--soft);font-weight:500;text-align:left}th,td{padding:6px 12px 6px 0;border-bottom:1px solid var(--line);vertical-align:top}
-td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}.bad{color:#c0392b}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.n,td.name{white-space:nowrap}td.why{min-width:12em}.bad{color:#c0392b}
 pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:0;font:13px/1.45 ui-monospace,monospace}
 .samples{display:grid;grid-template-columns:1fr 1fr;gap:12px}@media(max-width:700px){.samples{grid-template-columns:1fr}}
 svg{display:block;width:100%;height:auto}svg.swatch{display:inline-block;width:10px;margin-right:8px}
 svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13px;font-weight:600;fill:var(--ink)}
 .grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}.mark.faint{opacity:.6}
-.cursor{stroke:var(--soft);stroke-dasharray:3}
+.cursor{stroke:var(--soft);stroke-dasharray:3}.readout{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}
 .c0{--c:#0072b2}.c1{--c:#d55e00}.c2{--c:#009e73}.c3{--c:#cc79a7}.c4{--c:#e69f00}.c5{--c:#56b4e9}.c6{--c:#8a6d3b}.c7{--c:#777}
 polyline{stroke:var(--c)}.mark,svg .key{fill:var(--c)}.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}
 )";
 
-/// Shows the values of the curves where the pointer is.
+/// Shows, of the step that is nearest to the pointer, the values of the curves that have one there, those in front first.
 constexpr const char* script = R"(
 const text=(v,s)=>{if(s==1){let u=['B','KiB','MiB','GiB','TiB'],i=0;while(v>=1024&&i<4){v/=1024;i++}return v.toPrecision(3)+' '+u[i]}
 if(s==2){v=Math.round(v);return v<60?v+'s':v<3600?(v/60|0)+'m'+v%60+'s':(v/3600|0)+'h'+(v%3600/60|0)+'m'}
@@ -45,14 +45,21 @@ if(s==3){v=10**v;return v<0.0099||v>=1e6?v.toExponential(2).replace(/\.?0*e\+?/,
 for(const svg of document.querySelectorAll('svg[data-x]')){
 const [x0,x1,xs]=svg.dataset.x.split(',').map(Number),[y0,y1,ys]=svg.dataset.y.split(',').map(Number),L=62,R=546,T=30,B=206;
 const cursor=svg.querySelector('.cursor'),readout=svg.querySelector('.readout');
-const lines=[...svg.querySelectorAll('polyline')].map(p=>({name:p.dataset.name,
-at:p.getAttribute('points').trim().split(' ').map(q=>q.split(',').map(Number))}));
-svg.onmouseleave=()=>{cursor.removeAttribute('d');readout.textContent=''};
-svg.onmousemove=e=>{const box=svg.getBoundingClientRect(),x=(e.clientX-box.left)/box.width*560;if(x<L||x>R)return svg.onmouseleave();
-const near=lines.map(l=>[l.name,l.at.reduce((a,b)=>Math.abs(b[0]-x)<Math.abs(a[0]-x)?b:a)]);if(!near.length)return;
-cursor.setAttribute('d','M'+near[0][1][0]+' '+T+'V'+B);
-readout.textContent=text(x0+(near[0][1][0]-L)/(R-L)*(x1-x0),xs)+': '+near.map(([n,p])=>n+' '+text(y0+(B-p[1])/(B-T)*(y1-y0),ys)).join(', ');
-readout.setAttribute('x',L+4);readout.setAttribute('y',T+10)}}
+const lines=[...svg.querySelectorAll('polyline')].map(p=>({name:p.dataset.name,faint:p.classList.contains('faint'),
+at:p.getAttribute('points').trim().split(' ').map(q=>q.split(',').map(Number))})).sort((a,b)=>a.faint-b.faint);
+const nearest=(points,x)=>points.reduce((a,b)=>Math.abs(b[0]-x)<Math.abs(a[0]-x)?b:a);
+const show=words=>{const rows=[''];for(const word of words)
+if((rows.at(-1)+word).length<=80)rows[rows.length-1]+=word;else rows.push(word);
+if(rows.length>6)rows.splice(6,rows.length,'…');
+readout.replaceChildren(...rows.map((row,i)=>{const line=document.createElementNS(svg.namespaceURI,'tspan');line.textContent=row;
+line.setAttribute('x',L+4);line.setAttribute('y',T+11+13*i);return line}))};
+svg.onmouseleave=()=>{cursor.removeAttribute('d');readout.replaceChildren()};
+svg.onmousemove=e=>{const box=svg.getBoundingClientRect(),x=(e.clientX-box.left)/box.width*560;
+if(x<L-9||x>R+9||!lines.length)return svg.onmouseleave();
+const at=nearest(lines.map(l=>nearest(l.at,x)),x)[0],here=lines.map(l=>[l.name,nearest(l.at,at)]).filter(([,p])=>Math.abs(p[0]-at)<.7);
+cursor.setAttribute('d','M'+at+' '+T+'V'+B);
+const where=x0+(at-L)/(R-L)*(x1-x0);
+show([(xs?text(where,xs):Math.round(where))+': ',...here.map(([n,p],i)=>n+' '+text(y0+(B-p[1])/(B-T)*(y1-y0),ys)+(i<here.length-1?', ':''))])}}
 )";
 
 std::string words(const std::string& status) { return status == "stopped_early" ? "stopped early" : status; }
@@ -62,6 +69,21 @@ std::string share_text(double share) { return std::isnan(share) ? "" : fmt::form
 
 std::string from_to(const std::string& before, const std::string& after) {
   return before.empty() || before == after ? after : before + " → " + after;
+}
+
+/// As jobs files have it.
+std::string dtype_name(const std::string& recorded) {
+  for (const auto& [record, name] : {std::pair{"BFloat16", "bfloat16"}, {"Float", "float32"}, {"Double", "float64"}}) {
+    if (recorded == record) return name;
+  }
+  return recorded;
+}
+
+/// `17.4 GiB`, never in two lines.
+std::string unbroken_bytes_text(int64_t bytes) {
+  std::string text = bytes_text(bytes);
+  if (const size_t space = text.find(' '); space != std::string::npos) text.replace(space, 1, "\u00A0");
+  return text;
 }
 
 std::string tile(const std::string& value, const std::string& name) {
@@ -87,7 +109,7 @@ std::string tiles(const RunLog& log) {
       html += tile(fmt::format("{:.0f}", log.summary->tokens_per_second), "tokens/s in training");
   }
   if (peak > 0)
-    html += tile(bytes_text(peak), log.memory_limit_bytes > 0 ? "peak memory of " + bytes_text(log.memory_limit_bytes) : "peak memory");
+    html += tile(bytes_text(peak), log.memory_limit_bytes > 0 ? "peak memory of " + unbroken_bytes_text(log.memory_limit_bytes) : "peak memory");
   return html + "</div>\n";
 }
 
@@ -100,9 +122,9 @@ std::string job_table(const RunLog& log) {
     const LoggedJob& job = log.jobs[i];
     const bool bad = job.status == "failed" || job.status == "refused";
     html += fmt::format(
-        "<tr><td>{}{}</td><td{}>{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
+        "<tr><td class=\"name\">{}{}</td><td class=\"why{}\">{}{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td></tr>\n",
-        log.jobs.size() > 1 ? swatch(i) : "", html_text(job.spec.name), bad ? " class=\"bad\"" : "", html_text(words(job.status)),
+        log.jobs.size() > 1 ? swatch(i) : "", html_text(job.spec.name), bad ? " bad" : "", html_text(words(job.status)),
         job.reason.empty() ? "" : ": " + html_text(job.reason),
         job.steps > 0 ? fmt::format("{} of {}", job.step, job.steps) : std::to_string(job.step),
         from_to(loss_text(job.start_eval_loss), loss_text(job.eval_loss)),
@@ -120,8 +142,7 @@ std::vector<ChartPoint> losses(const LoggedJob& job) {
 
 std::string loss_charts(const RunLog& log) {
   std::string html = "<h2>Losses</h2>\n<div class=\"charts\">\n";
-  constexpr size_t most_keys = 6;  // that find room above a chart
-  LineChart together{.title = "all jobs", .x_name = "step", .with_legend = log.jobs.size() <= most_keys};
+  LineChart together{.title = "all jobs", .x_name = "step", .with_legend = true};
   for (size_t i = 0; i < log.jobs.size(); ++i) {
     const LoggedJob& job = log.jobs[i];
     Curve each{.name = "loss", .colour = 0, .faint = true, .points = losses(job)};
@@ -172,7 +193,7 @@ std::string samples(const RunLog& log) {
     for (const LoggedSample& sample : job.samples) html += sample_card(sample);
     html += "</div>\n";
   }
-  if (html.empty()) return "<p>Answers before and after training stand here where <code>cotune train --sample-tokens N</code> asks for them.</p>\n";
+  if (html.empty()) return "<p style=\"margin-top:12px\">Answers before and after training stand here where <code>cotune train --sample-tokens N</code> asks for them.</p>\n";
   return "<h2>Answers before and after</h2>\n<div style=\"display:grid;gap:12px\">\n" + html + "</div>\n";
 }
 
@@ -195,7 +216,7 @@ std::string run_page(const RunLog& log) {
       "<title>{} – cotune</title>\n<style>{}</style></head><body>\n<h1>{}</h1>\n",
       name, style, name);
   html += fmt::format(
-      "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(log.compute_dtype),
+      "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(dtype_name(log.compute_dtype)),
       html_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
   if (log.emulated) html += "<p class=\"bad\">Emulated: nothing was computed; times are predicted, and there are no losses.</p>\n";
   html += tiles(log) + sweep_sections(log) + job_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);

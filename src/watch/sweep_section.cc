@@ -26,7 +26,8 @@ struct LoggedSweep {
   std::vector<Candidate> candidates; ///< best first
 };
 
-constexpr size_t plain_curves = 6;  // the others are faint
+constexpr size_t plain_curves = 6;       // the others are faint
+constexpr size_t most_named_values = 8;  // on an axis of numbers; of more it has round ones
 
 /// What candidates are compared by, in charts.
 struct ChartedMetric {
@@ -90,9 +91,9 @@ std::string table(const LoggedSweep& sweep) {
     const Candidate& candidate = sweep.candidates[i];
     const LoggedJob& job = *candidate.job;
     const bool is_best = i == 0 && candidate.is_ranked();
-    html += fmt::format("<tr><td style=\"white-space:nowrap\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
+    html += fmt::format("<tr><td class=\"name\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
     for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
-    html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}{}</td></tr>\n",
+    html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}{}</td></tr>\n",
                         std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),
                         std::isnan(job.eval_accuracy) ? "" : fmt::format("{:.1f}%", 100 * job.eval_accuracy), job.step,
                         html_text(job.status == "stopped_early" ? "stopped early" : job.status),
@@ -102,12 +103,8 @@ std::string table(const LoggedSweep& sweep) {
 }
 
 std::string curves(const LoggedSweep& sweep) {
-  constexpr size_t most_key_characters = 40;  // that find room above a chart
-  size_t key_characters = 0;
-  for (const Candidate& candidate : sweep.candidates) key_characters += candidate.job->spec.name.size() + 2;
   const ChartedMetric metric = charted(sweep.metric);
-  LineChart chart{
-      .title = fmt::format("{} of each candidate", metric.name), .x_name = "step", .with_legend = key_characters <= most_key_characters};
+  LineChart chart{.title = fmt::format("{} of each candidate", metric.name), .x_name = "step", .with_legend = true};
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const LoggedJob& job = *sweep.candidates[i].job;
     Curve curve{.name = job.spec.name, .colour = sweep.candidates[i].colour, .with_marks = true, .faint = i >= plain_curves};
@@ -150,6 +147,7 @@ std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
   LineChart chart{.title = fmt::format("{} over {}", metric.name, option),
                   .x_name = std::move(x_name),
                   .x_scale = is_log ? Scale::powers : Scale::plain};
+  std::set<double> tried;
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const Candidate& candidate = sweep.candidates[i];
     const std::string value = value_of(candidate, option);
@@ -160,7 +158,9 @@ std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
                             .with_marks = true,
                             .faint = i >= plain_curves,
                             .points = {{x, metric.of(candidate.job->eval_loss, candidate.job->eval_accuracy)}}});
+    tried.insert(x);
   }
+  if (!are_numbers || tried.size() <= most_named_values) chart.x_ticks.assign(tried.begin(), tried.end());
   return "<div class=\"card\">" + to_svg(chart) + "</div>\n";
 }
 

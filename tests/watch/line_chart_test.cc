@@ -25,7 +25,7 @@ TEST(LineChart, LeavesOutPointsThatAreNotFinite) {
   const std::string svg = to_svg(chart);
   EXPECT_THAT(svg, Not(HasSubstr("nan")));
   EXPECT_THAT(svg, Not(HasSubstr("inf")));
-  EXPECT_THAT(svg, HasSubstr("<polyline class=\"c0\" data-name=\"a\" points=\"62.0,206.0 546.0,30.0 \"/>"));
+  EXPECT_THAT(svg, HasSubstr("<polyline class=\"c0\" data-name=\"a\" points=\"62.00,206.000 546.00,30.000 \"/>"));
 }
 
 TEST(LineChart, CurvesOfTwoDozenColoursDiffer) {
@@ -65,6 +65,23 @@ TEST(LineChart, OfLogarithmsShowsWhatTheyAreOf) {
     EXPECT_THAT(of_length, HasSubstr(">1e-4<")) << length;
     EXPECT_LT(of_length.size(), 4000u) << length;
   }
+}
+
+TEST(LineChart, HasALegendWhereItLeavesRoomForTheTitle) {
+  LineChart chart{.title = "all jobs", .with_legend = true};
+  for (const char* name : {"first", "second"}) chart.curves.push_back({.name = name, .points = {{0, 1}, {1, 2}}});
+  const std::string svg = to_svg(chart);
+  EXPECT_LT(svg.find(">first</text>"), svg.find(">second</text>"));
+  EXPECT_THAT(svg, HasSubstr("text-anchor=\"end\">second</text>"));
+  chart.curves.push_back({.name = std::string(64, 'x'), .points = {{0, 1}, {1, 2}}});
+  EXPECT_THAT(to_svg(chart), Not(HasSubstr("second</text>")));
+}
+
+TEST(LineChart, MarksTheValuesThatItIsTold) {
+  LineChart chart{.title = "t", .x_ticks = {4, 8, 8.1, 64}, .curves = {{.name = "a", .points = {{4, 1}, {64, 2}}}}};
+  const std::string svg = to_svg(chart);
+  for (const char* tick : {">4<", ">8<", ">64<"}) EXPECT_THAT(svg, HasSubstr(tick));
+  for (const char* none : {">8.1<", ">10<", ">20<"}) EXPECT_THAT(svg, Not(HasSubstr(none)));  // no room, and not asked for
 }
 
 TEST(LineChart, OfManyPointsStaysSmall) {
