@@ -8,6 +8,15 @@
 #include "train/trainer.h"
 
 namespace cotune {
+namespace {
+
+/// Of a job that ran before.
+std::string change_text(JobStatus status) {
+  if (status == JobStatus::waiting) return "pauses";
+  return status == JobStatus::stopped_early ? "stopped early" : to_string(status);
+}
+
+}  // namespace
 
 PackingPolicy Trainer::round_policy() {
   PackingPolicy policy = options_.policy;
@@ -38,7 +47,7 @@ void Trainer::tell_of_plan(const PlannedRound& planned, const std::vector<Traini
     for (const int32_t index : planned_jobs_) {
       const TrainingJob& before = job(index);
       const JobStatus status = before.state().status;
-      if (status != JobStatus::running) changes.add(before.spec().name, status == JobStatus::waiting ? "pauses" : to_string(status));
+      if (status != JobStatus::running) changes.add(before.spec().name, change_text(status));
     }
     for (const TrainingJob* job : resident) {
       if (!was_there(job->index())) changes.add(job->spec().name, "joins");

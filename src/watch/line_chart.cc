@@ -132,7 +132,7 @@ constexpr size_t least_title = 32;                  // columns that a legend lea
 
 bool has_key(const Curve& curve) { return !curve.faint && !curve.points.empty(); }
 
-double key_width(const Curve& curve) { return 12 + letter * static_cast<double>(columns_of(curve.name)); }
+double key_width(const Curve& curve) { return 15 + letter * static_cast<double>(columns_of(curve.name)); }
 
 /// What the title and its legend share.
 struct Heading {

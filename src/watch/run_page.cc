@@ -20,8 +20,8 @@ constexpr const char* style = R"(
 @media(prefers-color-scheme:dark){:root{--ink:#e6e9ee;--soft:#9aa4b0;--line:#343c47;--card:#1d232b;--page:#14181e}}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0 auto;max-width:1240px;padding:24px}
 h1{font-size:22px;margin:0}h2{font-size:17px;margin:32px 0 12px}p,.soft{color:var(--soft);margin:4px 0}
-.tiles,.charts{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));margin-top:16px}
-.charts{grid-template-columns:repeat(auto-fill,minmax(min(100%,480px),1fr))}
+.tiles,.charts{display:grid;gap:12px;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));margin-top:16px}
+.charts{grid-template-columns:repeat(auto-fill,minmax(min(100%,400px),1fr))}
 .tile,.card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;min-width:0}
 .tile b{display:block;font-size:19px;font-weight:600}.tile span{color:var(--soft);font-size:13px}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%}

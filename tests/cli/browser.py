@@ -99,7 +99,6 @@ class Browser:
                 self.take(message)
 
     def resize(self, width, height):
-        self.width, self.height = width, height
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def open(self, url):
@@ -129,8 +128,6 @@ class Browser:
         """Moves the mouse there, in the window."""
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def picture(self, whole=False):
-        """PNG of the window, or of the page from top to bottom."""
-        if whole:
-            self.resize(self.width, self.value("document.documentElement.scrollHeight"))
+    def picture(self):
+        """PNG of the window."""
         return base64.b64decode(self.ask("Page.captureScreenshot")["data"])

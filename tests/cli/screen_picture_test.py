@@ -53,6 +53,12 @@ class Picture(unittest.TestCase):
         self.assertEqual(screen.written_cells(), {**{(0, i): (letter, "") for i, letter in enumerate("one")},
                                                   **{(1, i): (letter, "32") for i, letter in enumerate("two")}})
 
+    def test_of_a_line_that_is_longer_than_the_screen_goes_on_in_the_next(self):
+        screen = Screen(3, 4)
+        screen.feed("abc\r\ndefg\r\n")
+        self.assertEqual(screen.written_cells(), {place: (letter, "") for place, letter in
+                                                  zip(((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0)), "abcdefg")})
+
     def test_of_a_line_that_was_begun_again_holds_what_was_written_last(self):
         screen = Screen(20, 4)
         screen.feed("12 of 20\x1b[K\r3\x1b[K\r\x1b[Kdone\r\n")

@@ -129,6 +129,8 @@ class Sweep(ProgramTest):
             self.assertEqual({job for job, rung in rungs.items() if rung["goes_on"]}, alive)
         self.assertEqual({job for job, status in statuses(sweep).items() if status == "finished"}, alive)
         self.assertEqual(sweep["candidates"][0]["rank"], 1)
+        plans = json.loads((self.path / "run/summary.json").read_text())["plans"]
+        self.assertIn("4 jobs stopped early", [plan["cause"] for plan in plans])
         stopped = [each for each in sweep["candidates"] if each["status"] == "stopped_early"]
         self.assertEqual(sorted(each["step"] for each in stopped), [2, 2, 2, 2, 6])
         self.assertTrue(all(re.fullmatch(r"halving at step \d, rank \d of \d", each["reason"]) for each in stopped))
