@@ -93,6 +93,22 @@ RandomJob diff_pruning_job(const std::string& name, uint64_t seed, double densit
   return job;
 }
 
+std::vector<RandomJob> one_job_of_every_kind() {
+  std::vector<RandomJob> jobs{lora_job("lora", 1, 4, 0.2, {"all-linear"}, {9, 4}),
+                              bottleneck_job("bottleneck", 2, 5, Activation::relu, {9, 4}),
+                              diff_pruning_job("diff", 3, 0.02, {9, 4})};
+  for (const char* target : {"k_proj", "o_proj", "up_proj", "down_proj"}) {
+    jobs.push_back(lora_job(target, 4, 3, 0.0, {target}, {6}));
+    jobs.push_back(lora_job(std::string("upper ") + target, 4, 3, 0.1, {target}, {6}));
+    jobs.back().adapter.layers_to_transform = {1};
+    jobs.push_back(diff_pruning_job(std::string("diff ") + target, 5, 0.02, {6}));
+    jobs.back().adapter.target_modules = {target};
+  }
+  jobs.push_back(bottleneck_job("upper bottleneck", 2, 5, Activation::relu, {9, 4}));
+  jobs.back().adapter.layers_to_transform = {1};
+  return jobs;
+}
+
 JobLife::JobLife(int32_t id, const RandomJob& job, const Backbone& backbone)
     : id_(id), job_(job), adapter_(job.make_adapter(backbone.config(), backbone.compute(), backbone.device())),
       vocabulary_(backbone.config().vocabulary_size), selection_passes_(adapter_->selection_passes()) {}

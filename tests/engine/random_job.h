@@ -40,6 +40,8 @@ RandomJob lora_job(const std::string& name, uint64_t seed, int64_t r, double dro
 RandomJob bottleneck_job(const std::string& name, uint64_t seed, int64_t size, Activation activation,
                          std::vector<int64_t> row_lengths);
 RandomJob diff_pruning_job(const std::string& name, uint64_t seed, double density, std::vector<int64_t> row_lengths);
+/// Every method on all its modules, on those of one operator alone, and in the upper layer alone.
+std::vector<RandomJob> one_job_of_every_kind();
 
 /// A job on its way from selection over its steps to the end.
 class JobLife {
