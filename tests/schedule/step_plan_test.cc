@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "schedule/random_batches.h"
 #include "schedule/step_plan_json.h"
+#include "schedule/token_recount.h"
 
 namespace cotune {
 namespace {
@@ -281,25 +282,37 @@ TEST(PlanStepWithSegments, MakesChainsOfTinyChunks) {
   }
 }
 
-TEST(CountTokens, AddUpToWhatIsProcessedInEveryLayout) {
+TEST(CountTokens, AddUpToWhatIsProcessedOfEveryJobInEveryLayout) {
+  TokenCounts together;
+  int64_t jobs = 0;
   for (uint64_t seed = 0; seed < 2000; ++seed) {
     Dice dice(mix_key(8, seed));
     const std::vector<BatchShape> round = random_round(dice);
     const StepPlan plan = plan_step(round, random_policy(dice));
     const std::vector<TokenCounts> counts = count_tokens(plan);
-    int64_t processed = 0;
-    for (size_t i = 0; i < round.size(); ++i) {
+    std::map<int32_t, TokenCounts> recounted = testing::recount_tokens(plan);
+    std::map<int32_t, int64_t> in_microbatches;
+    for (const Microbatch& microbatch : plan.microbatches) {
+      for (const Atom& atom : microbatch.atoms) in_microbatches[atom.job] += atom.token_count();
+    }
+    ASSERT_EQ(counts.size(), round.size());
+    for (size_t i = 0; i < round.size(); ++i, ++jobs) {
+      const int32_t job = round[i].job;
       const int64_t real = std::accumulate(round[i].row_lengths.begin(), round[i].row_lengths.end(), int64_t{0});
-      ASSERT_EQ(counts[i].real, real);
+      ASSERT_EQ(counts[i].real, real) << "seed " << seed << ", job " << job;
+      ASSERT_EQ(counts[i], recounted[job]) << "seed " << seed << ", job " << job;
+      ASSERT_EQ(counts[i].processed(), in_microbatches[job]) << "seed " << seed << ", job " << job;
       if (plan.policy.layout == Layout::ragged) {
         ASSERT_EQ(counts[i].processed(), real);
       }
-      processed += counts[i].processed();
+      if (plan.policy.layout == Layout::chunked) {
+        ASSERT_EQ(counts[i].processed() % plan.policy.chunk_size, 0);
+      }
+      together += counts[i];
     }
-    int64_t in_microbatches = 0;
-    for (const Microbatch& microbatch : plan.microbatches) in_microbatches += microbatch.token_count();
-    ASSERT_EQ(processed, in_microbatches);
   }
+  EXPECT_GT(jobs, 8000);
+  EXPECT_GT(std::min({together.pad_to_row, together.pad_to_mix, together.pad_to_chunk}), 0);
 }
 
 TEST(CountTokens, BillPadsToTheJobsOwnLongestRowAndTheRestToTheMix) {

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "schedule/token_recount.h"
 #include "train/checkpoint.h"
 #include "train/small_run.h"
 
@@ -124,6 +125,40 @@ TEST(Trainer, EverySharingAndBudgetGivesEqualBits) {
     options.recompute = sharing == Sharing::temporal ? Recompute::always : Recompute::never;
     run.trainer(specs, options)->run();
     expect_same_adapters(finished_adapters(run, specs), expected, fmt::format("sharing {}", static_cast<int>(sharing)));
+  }
+}
+
+TEST(Trainer, TellsOfEveryStepOfAJobWhatItsRowsTookInEveryLayout) {
+  /// Counts each training round's microbatches again, and compares with what is told of the jobs' steps.
+  class Recount : public RunObserver {
+   public:
+    void on_plan(const StepPlan& plan, std::span<const JobRound> rounds) override {
+      if (rounds.front().purpose == RoundPurpose::train) planned_ = recount_tokens(plan);
+    }
+    void on_step(const StepEvent& event) override {
+      const int32_t job = event.job->index();
+      EXPECT_EQ(event.tokens, planned_.at(job)) << event.job->spec().name << ", step " << event.job->state().step;
+      together[job] += event.tokens;
+    }
+    std::map<int32_t, TokenCounts> together;
+
+   private:
+    std::map<int32_t, TokenCounts> planned_;
+  };
+  for (const Layout layout : {Layout::ragged, Layout::chunked, Layout::padded}) {
+    SmallRun run("tokens");
+    Recount recount;
+    TrainerOptions options;
+    options.policy.layout = layout;
+    options.observers = {&recount};
+    const auto trainer = run.trainer(mixed_jobs(3), options);
+    trainer->run();
+    ASSERT_EQ(recount.together.size(), 4u);
+    EXPECT_EQ(trainer->so_far().tokens, recount.together);
+    for (const auto& [job, tokens] : recount.together) {
+      EXPECT_GT(tokens.real, 0);
+      EXPECT_EQ(tokens.processed() > tokens.real, layout != Layout::ragged) << "job " << job;
+    }
   }
 }
 
