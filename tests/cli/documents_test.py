@@ -579,7 +579,7 @@ class Options(unittest.TestCase):
 
     def test_files_that_blocks_show_are_yaml_that_is_used(self):
         for page in PAGES:
-            shown = [file for _, _, file, _ in blocks(page) if file]
+            shown = [file for _, language, file, _ in blocks(page) if file and language not in ("cpp", "diff")]  # tests/walkthrough builds these
             for file in shown:
                 used = "".join(text for _, language, other, text in blocks(page) if language in ("bash", "sh") or other not in ("", file))
                 self.assertTrue(page.name == "README.md" or file in used, f"{named(page)}: {file}")
