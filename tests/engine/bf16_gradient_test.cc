@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/random.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
@@ -93,23 +95,12 @@ TEST(Bf16Gradients, OfTheFirstStepPointWhereThoseOfF32Do) {
 }
 
 /// Three paragraphs of English and one of Python, as SmolLM2's tokenizer has them: a story, why water boils cooler on a
-/// mountain, the mean of a list, the capital of France. Every token is learned.
+/// mountain, the mean of a list, the capital of France. Every token is learned. PEFT's cosines on the same rows:
+/// scripts/compare-references gradients.
 Batch some_text() {
-  const std::vector<std::vector<int32_t>> texts = {
-      {504, 1573, 33059, 418, 260, 1112, 282, 260, 19189, 761, 719, 3605, 327, 929, 30, 1963, 4339, 9053, 253,
-       43663, 3680, 624, 17559, 8110, 1163, 28, 284, 384, 4505, 277, 1699, 260, 13631, 288, 1042, 578, 617, 761,
-       1150, 357, 30, 19373, 384, 983, 253, 1165, 8180, 351, 253, 3985, 282, 12643, 284, 253, 4141, 282, 260, 4051,
-       7141, 411, 874, 19756, 30},
-      {12615, 36411, 418, 253, 2208, 2779, 335, 253, 904, 6740, 975, 260, 1512, 2456, 665, 314, 2208, 30, 1848, 314,
-       1701, 19904, 2933, 2848, 288, 4857, 281, 260, 33012, 670, 411, 260, 3426, 42, 260, 913, 314, 16891, 28, 564,
-       357, 314, 441, 347, 3380, 30},
-      {1604, 1441, 24, 6347, 727, 472, 1620, 25671, 260, 20270, 1441, 282, 253, 1398, 282, 2966, 7996, 472, 585,
-       441, 2396, 42, 448, 3467, 11049, 1470, 6830, 282, 354, 7964, 1398, 1715, 472, 1003, 2028, 24, 6347, 25, 2272,
-       3858, 24, 6347, 25, 198},
-      {17872, 42, 1812, 314, 260, 3575, 282, 4649, 28, 284, 527, 4626, 8634, 738, 357, 47, 19842, 42, 378, 3575,
-       282, 4649, 314, 7042, 28, 284, 260, 4626, 1268, 462, 8634, 738, 357, 30}};
   Batch batch;
-  for (const std::vector<int32_t>& tokens : texts) {
+  for (const auto& row : nlohmann::json::parse(read_file(std::filesystem::path(COTUNE_SOURCE_DIR) / "tests/engine/data/gradient_rows.json"))) {
+    const auto tokens = row.get<std::vector<int32_t>>();
     batch.rows.push_back({tokens, std::vector<uint8_t>(tokens.size(), 1), batch.rows.size()});
   }
   return batch;
