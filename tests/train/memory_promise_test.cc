@@ -251,6 +251,72 @@ TEST(MemoryPromise, TheYoungestJobOfLeastPriorityPausesAndGoesOnWithEqualBits) {
   }
 }
 
+/// Leaves a tenth less after every step of job `first` than the last round took, until a job pauses. At every step, and whenever something
+/// is given up, the peak since the step before is compared with the limit.
+class Pressure : public RunObserver {
+ public:
+  explicit Pressure(int64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  void on_notice(const std::string& notice) override {
+    if (!notice.starts_with("memory: ")) return;
+    expect_held(notice);
+    measures.push_back(notice.substr(notice.rfind(": ") + 2));
+    steps_under.push_back(0);
+  }
+  void on_step(const StepEvent& event) override {
+    if (event.job->spec().name != "first") return;
+    if (!steps_under.empty()) ++steps_under.back();
+    const int64_t taken = memory_usage().peak_held_bytes - begin_bytes_;
+    expect_held("a step");
+    if (!squeezes_) return;
+    ballast_.reset();
+    release_unused_memory();
+    ballast_ = at::empty({limit_bytes_ - memory_usage().held_bytes - taken * 9 / 10}, at::kByte);
+    reset_memory_peaks();
+    begin_bytes_ = memory_usage().held_bytes;
+  }
+  void on_job_waiting(const TrainingJob&) override {
+    squeezes_ = squeezes_ && !ballast_.defined();
+    ballast_.reset();
+  }
+  std::vector<std::string> measures;
+  std::vector<int64_t> steps_under;  ///< of `first`, before the next measure
+
+ private:
+  void expect_held(const std::string& when) { EXPECT_LE(memory_usage().peak_held_bytes, limit_bytes_) << when; }
+
+  int64_t limit_bytes_, begin_bytes_ = 0;
+  bool squeezes_ = true;
+  at::Tensor ballast_;
+};
+
+TEST(MemoryPromise, HoldsWithEveryMeasureInTurnAndEqualBits) {
+  SKIP_ON_A_DEVICE() << limits_the_host;
+  if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) {
+    GTEST_SKIP() << "ATen's attention scores of one row outweigh what a smaller token budget saves";
+  }
+  std::vector<JobSpec> specs{small_job("first", AdapterMethod::lora, 1, 12), small_job("long", AdapterMethod::lora, 2, 12),
+                             small_job("youngest", AdapterMethod::bottleneck, 3, 12)};
+  specs[0].priority = specs[1].priority = 1;
+  for (JobSpec& spec : specs) spec.train.batch_size = 8;
+  SmallRun whole("unlimited"), run("pressed");
+  whole.trainer(specs, {})->run();
+  release_unused_memory();
+  TrainerOptions options;
+  options.policy.token_budget = 1024;
+  options.tensor_limit_bytes = memory_usage().held_bytes + (int64_t{64} << 20);  // ample
+  reset_memory_peaks();
+  Pressure pressure(options.tensor_limit_bytes);
+  options.observers = {&pressure};
+  const auto trainer = run.trainer(specs, options);
+  trainer->run();
+  EXPECT_THAT(pressure.measures, ::testing::ElementsAre("token budget 512", "token budget 256", "recomputation", ::testing::StartsWith("job `youngest` pauses at step ")));
+  ASSERT_EQ(pressure.steps_under.size(), 4u);
+  for (const size_t measure : {0, 2, 3}) EXPECT_GT(pressure.steps_under[measure], 0) << pressure.measures[measure];  // 1, the smaller budget, may not do
+  EXPECT_LE(memory_usage().peak_held_bytes, options.tensor_limit_bytes);
+  for (const auto& job : trainer->jobs()) EXPECT_EQ(job->state().status, JobStatus::finished) << job->state().failure;
+  EXPECT_EQ(finished_adapters(run, specs), finished_adapters(whole, specs));
+}
+
 TEST(MemoryRelief, IsRecordedAndTakenUpOnResume) {
   SKIP_ON_A_DEVICE() << limits_the_host;
   if (kernel_isa(at::kFloat, at::kCPU) == kernels::Isa::none) {
