@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/matrix_blocks.h"
 #include "kernels/matrix_kernels.h"
+#include "kernels/outer_plan.h"
 
 namespace cotune::kernels {
 namespace {
@@ -26,7 +27,7 @@ struct Call {
   int64_t right_stride;  // bytes
   int64_t columns;
   std::span<const OuterGroup> groups;
-  const std::vector<int64_t>& parts;  // which share of the gradients a group belongs to
+  const std::vector<int64_t>& gradient_of;  // of each group, counted from 0
 };
 
 /// gradient += scale · leftᵀ·right for panels of `right` columns that lie arranged in `panels`.
@@ -68,21 +69,24 @@ void add_group(const Call& call, const OuterGroup& group, const char* left, int6
   }
 }
 
-/// Groups [begin, end) have the same rows: arranges those rows of right once and adds every group of this
-/// part.
-void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange panels) {
+/// Groups [begin, end) have the same rows: arranges those rows of right once and adds every group of the share.
+void add_run(const Call& call, size_t begin, size_t end, const OuterShare& mine) {
   const MatrixKernels& kernels = call.kernels;
   const int64_t element = bytes_of(kernels.dtype);
   const RowRange rows = call.groups[begin].rows;
   const int64_t depth = padded_depth(rows.count(), kernels.depth_unit);
   const int64_t left_stride = ((depth * element + line_bytes - 1) / line_bytes | 1) * line_bytes;
+  const RowRange panels = mine.panels;
+  const auto is_mine = [&](size_t g) {
+    return call.gradient_of[g] >= mine.gradients.begin && call.gradient_of[g] < mine.gradients.end;
+  };
   int64_t left_rows = 0;
-  for (size_t g = begin; g < end; ++g) left_rows += call.parts[g] == part ? call.groups[g].left_columns : 0;
+  for (size_t g = begin; g < end; ++g) left_rows += is_mine(g) ? call.groups[g].left_columns : 0;
   if (left_rows == 0 || depth == 0) return;
   char* left = ThreadScratch::mine().get(ThreadScratch::left, left_rows * left_stride);
   char* target = left;
   for (size_t g = begin; g < end; ++g) {
-    if (call.parts[g] != part) continue;
+    if (!is_mine(g)) continue;
     const OuterGroup& group = call.groups[g];
     kernels.transpose_left(static_cast<const char*>(group.left), group.left_stride * element, rows.count(),
                            depth, group.left_columns, target, left_stride);
@@ -100,22 +104,23 @@ void add_run(const Call& call, size_t begin, size_t end, int64_t part, RowRange 
                        rows.count(), depth, std::min(count * panel_columns, call.columns - column), arranged);
     const char* from = left;
     for (size_t g = begin; g < end; ++g) {
-      if (call.parts[g] != part) continue;
+      if (!is_mine(g)) continue;
       add_group(call, call.groups[g], from, left_stride, depth, arranged, column, count);
       from += call.groups[g].left_columns * left_stride;
     }
   }
 }
 
-/// Groups with the same gradient get the same number, in 0 .. parts - 1.
-void share_gradients(std::span<const OuterGroup> groups, int64_t parts, std::vector<int64_t>& result) {
-  result.assign(groups.size(), 0);
-  if (parts == 1) return;
-  int64_t distinct = 0;
+/// Numbers the gradients in the order of their first groups, and sums what each costs: rows · columns of left.
+void number_gradients(std::span<const OuterGroup> groups, std::vector<int64_t>& gradient_of, std::vector<int64_t>& costs) {
+  gradient_of.clear();
+  costs.clear();
   for (size_t g = 0; g < groups.size(); ++g) {
     size_t same = 0;
     while (groups[same].gradient != groups[g].gradient) ++same;
-    result[g] = same < g ? result[same] : distinct++ % parts;
+    if (same == g) costs.push_back(0);
+    gradient_of.push_back(same < g ? gradient_of[same] : static_cast<int64_t>(costs.size()) - 1);
+    costs[static_cast<size_t>(gradient_of.back())] += groups[g].rows.count() * groups[g].left_columns;
   }
 }
 
@@ -132,25 +137,28 @@ void outer_products(Isa isa, DType dtype, const void* right, int64_t right_strid
   }
   if (groups.empty() || columns == 0) return;
   const int64_t panels = (columns + panel_columns - 1) / panel_columns;
-  const int64_t threads = omp_get_max_threads();
-  const int64_t column_parts = std::min(threads, panels);
-  const int64_t gradient_parts =
-      std::min<int64_t>(threads / column_parts, static_cast<int64_t>(groups.size()));
-  thread_local std::vector<int64_t> thread_parts;
-  std::vector<int64_t>& gradient_part = thread_parts;
-  share_gradients(groups, gradient_parts, gradient_part);
-  const Call call{
-      kernels,      static_cast<const char*>(right), right_stride * bytes_of(dtype), columns, groups,
-      gradient_part};
-  const int64_t parts = column_parts * gradient_parts;
+  struct Planned {
+    std::vector<int64_t> gradient_of, costs;
+    OuterPlan plan;
+  };
+  thread_local Planned thread_planned;
+  Planned& planned = thread_planned;
+  number_gradients(groups, planned.gradient_of, planned.costs);
+  plan_outer(planned.costs, panels, omp_get_max_threads(), planned.plan);
+  const OuterPlan& plan = planned.plan;
+  const Call call{kernels, static_cast<const char*>(right), right_stride * bytes_of(dtype), columns, groups,
+                  planned.gradient_of};
+  const int64_t parts = plan.parts();
+  if (parts == 0) return;
 #pragma omp parallel num_threads(static_cast <int>(parts))
   {
     kernels.begin();
     for (int64_t part = omp_get_thread_num(); part < parts; part += omp_get_num_threads()) {
-      const RowRange mine = share(panels, part % column_parts, column_parts);
-      for (size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
-        while (end < groups.size() && groups[end].rows == groups[begin].rows) ++end;
-        add_run(call, begin, end, part / column_parts, mine);
+      for (int64_t i = plan.part_begins[size_t(part)]; i < plan.part_begins[size_t(part) + 1]; ++i) {
+        for (size_t begin = 0, end = 0; begin < groups.size(); begin = end) {
+          while (end < groups.size() && groups[end].rows == groups[begin].rows) ++end;
+          add_run(call, begin, end, plan.shares[size_t(i)]);
+        }
       }
     }
     kernels.end();
