@@ -139,7 +139,7 @@ def train(options, folder, paths, *arguments):
 def run(options, folder, paths, configuration, order):
     trace = os.path.join(folder, "trace.json")
     summary = train(options, folder, paths, "--parallel", configuration[3], "--sharing", "temporal", "--token-budget", "512",
-                    "--pipeline-order", order, "--rounds-at-once", str(STEPS[order]), "--rank-trace", trace)
+                    "--pipeline-order", order, "--rounds-at-once", str(STEPS[order]), "--trace", trace)
     # The longest stretch has the steadiest region.
     return summary, {name: steady_idle(max(all_of, key=lambda ranks: len(ranks[0])), len(configuration[1]))
                      for name, all_of in stretches(trace).items()}

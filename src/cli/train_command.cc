@@ -99,10 +99,9 @@ void add_train_command(CLI::App& app) {
                    "rows dealt, and peaks, by which jobs are admitted; auto: under --parallel auto the division of ranks that are threads besides; "
                    "never: none (auto; docs/planning.md)")
       ->check(CLI::IsMember({"auto", "prices", "never"}));
-  command->add_option("--rank-trace", arguments->rank_trace,
-                      "Write what the ranks were planned to do and what they did, for ui.perfetto.dev (docs/ranks.md)");
   command->add_option("--trace", arguments->trace,
-                      "Write rounds, microbatches, optimizer steps, evaluations and checkpoints, for ui.perfetto.dev (docs/watching.md)");
+                      "Write rounds, microbatches, optimizer steps, evaluations and checkpoints, of several ranks beside what was planned, for "
+                      "ui.perfetto.dev (docs/watching.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
                    "Seconds without progress after which a launched process counts as hung, and all end (30; docs/ranks.md)")

@@ -175,8 +175,9 @@ class RunObserver {
   /// Before a training round runs; on ranks, before the first of those that run at once. Where memory then runs short, the next
   /// plan of the same round follows.
   virtual void on_plan(const StepPlan&, std::span<const JobRound>) {}
-  /// On ranks, after training rounds that ran at once and before their steps are told of. begin_s: since the run began.
-  virtual void on_ranks(const ReplicaPlans&, const RankTimes&, double /*begin_s*/) {}
+  /// On ranks, after rounds that ran at once and before their steps, or evaluations, are told of. begin_s: by std::chrono::steady_clock
+  /// in seconds. is_evaluation: of their forward actions alone.
+  virtual void on_ranks(const ReplicaPlans&, const RankTimes&, double /*begin_s*/, bool /*is_evaluation*/) {}
   /// Where there is one rank, after a plan was computed: when which of its actions (on a GPU: was handed to it), by
   /// std::chrono::steady_clock in seconds; with an emulated device by the device's clock. is_evaluation: its forward actions alone.
   virtual void on_computed(const StepPlan&, std::span<const SimulatedSpan>, bool /*is_evaluation*/) {}

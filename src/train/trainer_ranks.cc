@@ -1,5 +1,6 @@
 // The part of a run that divides its rounds among ranks.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/error.h"
@@ -162,7 +163,7 @@ std::map<int32_t, ExchangeMessages> Trainer::exchanges_of(std::span<const JobRou
 
 void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed) {
   const ReplicaPlans& plans = run.plans;
-  const double begin_s = seconds_since_start();
+  const double begin_s = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   if (!evaluating_) count_tokens_of(plans, rounds);
   std::future<std::optional<RoundsAhead>> planning = begin_planning_ahead(followed);
   ranks_->run(plans, rounds);
@@ -172,13 +173,14 @@ void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, st
     if (!options_.device.is_cpu()) break;
     for (const auto& [name, seconds] : ranks_->times().operator_seconds[rank]) operator_seconds_[rank][name] += seconds;
   }
-  if (evaluating_) return;
-  count_rank_times();
-  count_predicted_times(run);
-  count_split_rounds(run);
-  if (are_measured(rounds)) learn_times_of_ranks(run);
-  if (are_peaks_measured(rounds)) learn_peak_of_ranks(run, rounds);
-  tell([&](RunObserver& observer) { observer.on_ranks(plans, ranks_->times(), begin_s); });
+  if (!evaluating_) {
+    count_rank_times();
+    count_predicted_times(run);
+    count_split_rounds(run);
+    if (are_measured(rounds)) learn_times_of_ranks(run);
+    if (are_peaks_measured(rounds)) learn_peak_of_ranks(run, rounds);
+  }
+  tell([&](RunObserver& observer) { observer.on_ranks(plans, ranks_->times(), begin_s, evaluating_); });
 }
 
 /// As the replicas pack them.

@@ -38,7 +38,7 @@ class Emulated(ProgramTest):
 
     def test_a_7b_model_on_eight_ranks_trains_nothing_and_says_so(self):
         trace = self.path / "trace.json"
-        events = self.train(self.shapes, "run", "--parallel=pp=4,tp=2", "--rank-trace", trace)
+        events = self.train(self.shapes, "run", "--parallel=pp=4,tp=2", "--trace", trace)
         steps = [event for event in events if event["event"] == "step"]
         self.assertEqual(len(steps), 6)
         for step in steps:
@@ -71,7 +71,7 @@ class Emulated(ProgramTest):
         (self.path / "two-nodes.yaml").write_text(CLUSTER.replace("    devices: 8", "    count: 2\n    devices: 8") + "network: infiniband-100\n")
         trace, degrees = self.path / "trace.json", "dp=4,len=64+tp=2,dp=2,len=128+tp=8"
         for rule in ("balanced", "greedy"):
-            events = self.train(self.shapes, rule, f"--parallel={degrees}", f"--dispatch={rule}", "--rank-trace", trace, file=self.path / "two-nodes.yaml")
+            events = self.train(self.shapes, rule, f"--parallel={degrees}", f"--dispatch={rule}", "--trace", trace, file=self.path / "two-nodes.yaml")
             self.assertEqual(sum(event["event"] == "step" for event in events), 6)
             summary = json.loads((self.path / rule / "summary.json").read_text())
             self.assertTrue(summary["emulated"])

@@ -30,7 +30,6 @@ class Outputs(ProgramTest):
         weights, config = self.model / "model.safetensors", self.model / "config.json"
         for file, arguments in (
                 (jobs, ("train", jobs, "--output-dir", run, "--trace", jobs)),
-                (jobs, ("train", jobs, "--ranks", "2", "--output-dir", run, "--rank-trace", jobs)),
                 (jobs, ("plan", jobs, "--output", jobs)), (jobs, ("plan", jobs, "--svg", jobs)), (config, ("plan", jobs, "--trace", config)),
                 (weights, ("profile", self.model, "--output", weights, "--seconds", "0.1")),
                 (config, ("profile", self.model, "--output", config, "--seconds", "0.1"))):

@@ -33,7 +33,7 @@ class Ranks(ProgramTest):
         for rank in ranks:
             self.assertGreater(rank["all_reduces"], 0)
         trace = self.path / "trace.json"
-        self.train("half", "--parallel=tp=2", "--ranks=2", "--rank-trace", trace, *exact)
+        self.train("half", "--parallel=tp=2", "--ranks=2", "--trace", trace, *exact)
         self.assert_alike("half", "one", 1e-8)
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
         self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {1, 2})  # tracks of one rank differ above
@@ -87,7 +87,7 @@ class Ranks(ProgramTest):
         exact = ("--set", "model.dtype=float64")
         self.train("one", *exact)
         trace = self.path / "trace.json"
-        events = self.train("three", "--parallel=dp=1+pp=2", "--dispatch=even", "--rank-trace", trace, *exact)
+        events = self.train("three", "--parallel=dp=1+pp=2", "--dispatch=even", "--trace", trace, *exact)
         self.assert_alike("three", "one", 1e-8)
         ranks = events[-1]["ranks"]
         self.assertEqual([(rank["replica"], rank["first_layer"]) for rank in ranks], [(0, 0), (1, 0), (1, 1)])
@@ -161,7 +161,7 @@ class Ranks(ProgramTest):
 
     def test_a_trace_shows_what_was_planned_and_what_was_done(self):
         trace = self.path / "trace.json"
-        self.train("two", "--ranks=2", "--recompute=always", "--rank-trace", trace)
+        self.train("two", "--ranks=2", "--recompute=always", "--trace", trace)
         events = json.loads(trace.read_text())["traceEvents"]
         names = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
         planned, measured = names["planned, ranks"], names["measured, ranks"]
@@ -169,19 +169,16 @@ class Ranks(ProgramTest):
             forwards = [event for event in events if event["pid"] == process and event.get("cat") == "forward"]
             self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {1, 2})  # tracks of one rank differ above
         count = lambda process, kind: sum(event["pid"] == process and event.get("cat") == kind for event in events)
-        for kind in ("forward", "optimizer_step"):
-            self.assertEqual(count(planned, kind), count(measured, kind))
+        self.assertEqual(count(planned, "optimizer_step"), count(measured, "optimizer_step"))
+        self.assertGreater(count(measured, "forward"), count(planned, "forward"))  # evaluations have no plan of their own
         self.assertGreater(count(measured, "recompute"), 0)
         self.assertGreaterEqual(min(event["dur"] for event in events if event.get("ph") == "X"), 0)
-        for wrong, why in (("--ranks=1", "belongs to several ranks"), ("--ranks=2", "is no folder")):
-            done = self.train("none", wrong, "--rank-trace", self.path / "missing" / "trace.json", expect=2)
-            self.assertIn(why, done.stderr)
 
     def test_as_many_rounds_as_asked_for_follow_without_a_flush(self):
         flushes = {}
         for rounds in (1, 3):
             trace = self.path / "trace.json"
-            self.train(f"at-once-{rounds}", "--ranks=2", f"--rounds-at-once={rounds}", "--rank-trace", trace)
+            self.train(f"at-once-{rounds}", "--ranks=2", f"--rounds-at-once={rounds}", "--trace", trace)
             events = json.loads(trace.read_text())["traceEvents"]
             measured = next(event["pid"] for event in events if event.get("args", {}).get("name") == "measured, ranks")
             actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event.get("tid") == 1

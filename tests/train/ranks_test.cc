@@ -32,7 +32,8 @@ class PlansBetweenSteps : public RunObserver {
 /// Clocks that two microbatches share.
 class CountsClocks : public RunObserver {
  public:
-  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double) override {
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double, bool is_evaluation) override {
+    if (is_evaluation) return;
     for (const RankPlan& replica : plans.replicas) {
       of_two += std::ranges::count_if(replica.clocks, [](const PipelineClock& clock) { return clock.microbatches.size() > 1; });
     }
@@ -176,7 +177,8 @@ TEST(RunOnRanks, OfSeveralReplicasLeavesTheAdaptersOfOneRank) {
 /// Everything that ranks were given to run: lists, rows and the order of exchanges.
 class PlansOfRanks : public RunObserver {
  public:
-  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double) override {
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double, bool is_evaluation) override {
+    if (is_evaluation) return;
     for (const RankPlan& replica : plans.replicas) lists.push_back(replica.ranks);
     rows.insert(rows.end(), plans.rows.begin(), plans.rows.end());
     exchanges.push_back(plans.exchanges);

@@ -145,7 +145,8 @@ TEST(RefittedRuns, LeaveTheAdaptersOfOneRankOnSeveral) {
 /// What rounds on ranks were predicted to take.
 class Predictions : public RunObserver {
  public:
-  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double) override {
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double, bool is_evaluation) override {
+    if (is_evaluation) return;
     seconds.push_back(plans.predicted_s());
     for (const RankPlan& plan : plans.replicas) lists.push_back(plan.ranks);
   }

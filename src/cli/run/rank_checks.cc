@@ -6,14 +6,11 @@
 #include <algorithm>
 
 #include "base/counted.h"
-#include "console/output_file.h"
 #include "jobs/enum_names.h"
 #include "jobs/parallel.h"
 #include "model/config/tensor_shard.h"
 
 namespace cotune {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -68,16 +65,6 @@ void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& p
                     given, counted(config.head_count, "head"), counted(config.kv_head_count, "kv head"), config.intermediate_size,
                     fmt::join(shard_counts(config), ", ")));
   }
-}
-
-void check_rank_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
-  if (run.ranks == 1) mistakes.add("--rank-trace", 0, "", "belongs to several ranks, and run.ranks is 1: --trace is of one");
-  check_output("--rank-trace", file, trace_output, mistakes);
-}
-
-void check_run_trace(const fs::path& file, const RunSpec& run, Diagnostics& mistakes) {
-  if (run.ranks > 1) mistakes.add("--trace", 0, "", fmt::format("is of one rank, and run.ranks is {}: --rank-trace is of several", run.ranks));
-  check_output("--trace", file, trace_output, mistakes);
 }
 
 }  // namespace cotune

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <string>
 
@@ -21,10 +20,5 @@ struct LaunchedRanks {
 /// Adds a mistake where the model cannot be divided among so many ranks, here. plan: the file that the division is of; "": none.
 void check_ranks(const RunSpec& run, const std::map<std::string, OptionPlace>& places, const ModelConfig& config,
                  const LaunchedRanks& launched, const std::string& plan, Diagnostics& mistakes);
-
-/// The same where there is nothing to trace, or no folder for the file.
-void check_rank_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);
-/// The same of the trace of one rank.
-void check_run_trace(const std::filesystem::path& file, const RunSpec& run, Diagnostics& mistakes);
 
 }  // namespace cotune

@@ -4,18 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
-#include <set>
+#include <vector>
 
-#include "cli/run/trace_file.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/sudden_end.h"
 #include "schedule/pipeline/simulate.h"
-#include "schedule/pipeline/trace_times.h"
 #include "train/training_job.h"
 
 namespace cotune {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -29,78 +27,96 @@ std::string name_of(const Action& action, const std::map<int32_t, std::string>& 
   }
 }
 
-Json track_name(int64_t track, const char* name) {
-  return {{"name", "thread_name"}, {"ph", "M"}, {"pid", 1}, {"tid", track}, {"args", {{"name", name}}}};
-}
-
 }  // namespace
 
 void RunTrace::on_job_started(const TrainingJob& job) { names_[job.index()] = job.spec().name; }
 
-void RunTrace::on_computed(const StepPlan& plan, std::span<const SimulatedSpan> spans, bool is_evaluation) {
-  int64_t& count = is_evaluation ? evaluations_ : rounds_;
-  ++count;
-  if (spans.empty() || slices_.size() >= most_spans) return;
-  std::string jobs;
-  for (const BatchShape& batch : plan.batches) jobs += (jobs.empty() ? "" : ", ") + names_[batch.job];
+std::string RunTrace::names_of(const std::set<int32_t>& jobs) const {
+  std::string names;
+  for (const int32_t job : jobs) names += (names.empty() ? "" : ", ") + names_.at(job);
+  return names;
+}
+
+/// What these are called.
+std::string RunTrace::count_rounds(int64_t rounds, bool is_evaluation) {
+  int64_t& count = is_evaluation ? evaluation_count_ : round_count_;
+  count += rounds;
+  const char* kind = is_evaluation ? "evaluation" : "round";
+  return rounds == 1 ? fmt::format("{} {}", kind, count) : fmt::format("{}s {}–{}", kind, count - rounds + 1, count);
+}
+
+void RunTrace::add_rounds(const std::string& name, bool is_evaluation, std::span<const StepPlan* const> plans, double start_s, double end_s) {
+  std::set<int32_t> jobs;
   int64_t tokens = 0;
-  for (const Microbatch& microbatch : plan.microbatches) tokens += microbatch.token_count();
-  slices_.push_back({.track = Track::rounds,
-                     .name = fmt::format("{} {}", is_evaluation ? "evaluation" : "round", count),
-                     .category = is_evaluation ? "evaluation" : "round",
-                     .start_s = spans.front().start_s,
-                     .end_s = spans.back().end_s,
-                     .jobs = jobs,
-                     .tokens = tokens});
+  for (const StepPlan* plan : plans) {
+    for (const BatchShape& batch : plan->batches) jobs.insert(batch.job);
+    for (const Microbatch& microbatch : plan->microbatches) tokens += microbatch.token_count();
+  }
+  rounds_.slices.push_back({.name = name,
+                            .category = is_evaluation ? "evaluation" : "round",
+                            .start_s = start_s,
+                            .end_s = end_s,
+                            .jobs = names_of(jobs),
+                            .tokens = tokens});
+}
+
+void RunTrace::on_computed(const StepPlan& plan, std::span<const SimulatedSpan> spans, bool is_evaluation) {
+  const std::string name = count_rounds(1, is_evaluation);
+  if (spans.empty() || is_full()) return;
+  const StepPlan* const plans[] = {&plan};
+  add_rounds(name, is_evaluation, plans, spans.front().start_s, spans.back().end_s);
   for (const SimulatedSpan& span : spans) {
     const Action& action = plan.actions[span.action];
-    Slice slice{.track = Track::microbatches, .name = name_of(action, names_), .start_s = span.start_s, .end_s = span.end_s};
-    slice.category = action.kind == ActionKind::forward     ? "forward"
-                     : action.kind == ActionKind::backward  ? "backward"
-                     : action.kind == ActionKind::recompute ? "recompute"
-                                                            : "optimizer_step";
+    TracedSlice slice{
+        .name = name_of(action, names_), .category = to_string(action.kind), .start_s = span.start_s, .end_s = span.end_s, .jobs = {}};
+    std::set<int32_t> jobs;
     if (action.microbatch >= 0) {
       const Microbatch& microbatch = plan.microbatches[static_cast<size_t>(action.microbatch)];
       slice.tokens = microbatch.token_count();
-      std::set<int32_t> of;
-      for (const Atom& atom : microbatch.atoms) of.insert(atom.job);
-      for (const int32_t job : of) slice.jobs += (slice.jobs.empty() ? "" : ", ") + names_[job];
+      for (const Atom& atom : microbatch.atoms) jobs.insert(atom.job);
     } else {
-      slice.jobs = names_[action.job];
+      jobs.insert(action.job);
     }
-    slices_.push_back(std::move(slice));
+    slice.jobs = names_of(jobs);
+    actions_.slices.push_back(std::move(slice));
   }
+}
+
+void RunTrace::on_ranks(const ReplicaPlans& plans, const RankTimes& times, double begin_s, bool is_evaluation) {
+  std::vector<const StepPlan*> all;
+  size_t rounds = 0;
+  for (const RankPlan& replica : plans.replicas) {
+    rounds = std::max(rounds, replica.rounds.size());
+    for (const StepPlan& plan : replica.rounds) all.push_back(&plan);
+  }
+  const std::string name = count_rounds(static_cast<int64_t>(rounds), is_evaluation);
+  if (is_full()) return;
+  add_rounds(name, is_evaluation, all, begin_s, begin_s + times.seconds);
+  ranks_.add(plans, times, begin_s, is_evaluation);
 }
 
 void RunTrace::on_saving(const TrainingJob&) { saving_since_s_ = now_s(); }
 
 void RunTrace::on_checkpoint(const TrainingJob& job) {
-  if (slices_.size() >= most_spans) return;
-  slices_.push_back(
+  if (is_full()) return;
+  rounds_.slices.push_back(
       {.name = "checkpoint", .category = "checkpoint", .start_s = saving_since_s_, .end_s = now_s(), .jobs = job.spec().name});
 }
 
 void RunTrace::on_run_ended(const RunSummary& summary) {
-  Json events = Json::array();
-  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", 1}, {"args", {{"name", "cotune, " + summary.device}}}});
-  events.push_back(track_name(static_cast<int64_t>(Track::rounds), "rounds, evaluations, checkpoints"));
-  events.push_back(track_name(static_cast<int64_t>(Track::microbatches), "microbatches, optimizer steps"));
-  double begin_s = slices_.empty() ? 0 : slices_.front().start_s;
-  for (const Slice& slice : slices_) begin_s = std::min(begin_s, slice.start_s);
-  for (const Slice& slice : slices_) {
-    Json event{{"name", slice.name},
-               {"cat", slice.category},
-               {"ph", "X"},
-               {"ts", trace_time(slice.start_s - begin_s)},
-               {"dur", trace_duration(slice.start_s - begin_s, slice.end_s - begin_s)},
-               {"pid", 1},
-               {"tid", static_cast<int64_t>(slice.track)},
-               {"args", {{"jobs", slice.jobs}}}};
-    if (slice.tokens > 0) event["args"]["tokens"] = slice.tokens;
-    events.push_back(std::move(event));
+  const double origin_s = rounds_.slices.empty() ? 0 : rounds_.slices.front().start_s;
+  TracedTrack tracks[] = {std::move(rounds_), std::move(actions_)};
+  for (TracedTrack& track : tracks) {
+    for (TracedSlice& slice : track.slices) {
+      slice.start_s -= origin_s;
+      slice.end_s -= origin_s;
+    }
   }
-  const Json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}};
-  write_trace_file(file_, trace.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  try {
+    write_file_atomically(file_, render_trace(ranks_.runs(summary.emulated, 1, origin_s), tracks, "cotune, " + summary.device));
+  } catch (const SystemError& error) {
+    write_to_standard_error(fmt::format("{}; the run is complete without the trace\n", error.what()));
+  }
 }
 
 }  // namespace cotune

@@ -18,7 +18,6 @@
 #include "cli/run/planned_division.h"
 #include "cli/run/rank_checks.h"
 #include "cli/run/rank_processes.h"
-#include "cli/run/rank_trace.h"
 #include "cli/run/resumed_jobs.h"
 #include "cli/run/run_control.h"
 #include "cli/run/run_prediction.h"
@@ -31,9 +30,10 @@
 #include "cli/run/supervised_run.h"
 #include "cli/terminal/json_events.h"
 #include "cli/terminal/live_run.h"
-#include "console/output.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/stop_signals.h"
+#include "console/output.h"
+#include "console/output_file.h"
 #include "engine/backbone.h"
 #include "engine/rank_leader.h"
 #include "jobs/emulated_file.h"
@@ -221,8 +221,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (arguments.sample_tokens > 0) refuse("--sample-tokens", "answers are written by one rank that has the whole model");
     if (!arguments.profile.empty()) refuse("--profile", "profiles are of whole layers");
   }
-  if (!arguments.rank_trace.empty() && run_is_sound) check_rank_trace(arguments.rank_trace, run, mistakes);
-  if (!arguments.trace.empty() && run_is_sound) check_run_trace(arguments.trace, run, mistakes);
+  if (!arguments.trace.empty()) check_output("--trace", arguments.trace, trace_output, mistakes);
   if (inputs.model.has_config && run_is_sound) {
     check_ranks(run, run_places, files.config, {.count = processes != nullptr ? processes->process().size : 0, .on_cpu = device.is_cpu()},
                 arguments.plan, mistakes);
@@ -384,8 +383,6 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   }
   TensorBoardLog tensorboard(folder.tensorboard_folder());
   if (run.tensorboard) options.observers.push_back(&tensorboard);
-  RankTrace rank_trace(arguments.rank_trace);
-  if (!arguments.rank_trace.empty()) options.observers.push_back(&rank_trace);
   SavedProgress saved_progress(arguments.supervised);
   if (arguments.supervised != nullptr) options.observers.push_back(&saved_progress);
   RunTrace trace(arguments.trace);

@@ -16,7 +16,7 @@ class SupervisedRun;
 struct TrainArguments {
   std::string jobs_file;
   std::vector<std::string> overrides;
-  std::string profile, plan, rank_trace, trace;
+  std::string profile, plan, trace;
   std::string replan = "auto";
   int64_t sample_tokens = 0;
   bool check = false, json = false, plain = false, resume = false, overwrite = false;

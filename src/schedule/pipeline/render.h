@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "schedule/pipeline/simulate.h"
 
@@ -47,7 +48,22 @@ struct TracedRun {
   int64_t first_rank = 0;  ///< how its rank 0 is called
   double start_s = 0;
 };
-/// Several in one file.
-std::string render_trace(std::span<const TracedRun> runs);
+/// What takes a stretch of time beside pipelines.
+struct TracedSlice {
+  std::string name;
+  std::string category;
+  double start_s = 0, end_s = 0;
+  std::string jobs;    ///< that it is of
+  int64_t tokens = 0;  ///< 0: not said
+};
+
+/// Slices in the order of their starts; one that begins before another's end has a further track.
+struct TracedTrack {
+  std::string name;
+  std::vector<TracedSlice> slices;
+};
+
+/// Several in one file. tracks: belong to process 0, of this name, and then no run may.
+std::string render_trace(std::span<const TracedRun> runs, std::span<const TracedTrack> tracks = {}, const std::string& tracks_name = "");
 
 }  // namespace cotune

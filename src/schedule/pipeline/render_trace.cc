@@ -67,50 +67,70 @@ class TraceWriter {
     for (const SimulatedTransfer& transfer : transfers) add_transfer(transfer);
   }
 
-  std::string text() && { return Json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}}.dump(1) + "\n"; }
+  void add(std::span<const TracedTrack> tracks, const std::string& process_name) {
+    constexpr int64_t process = 1;
+    for (size_t t = 0; t < tracks.size(); ++t) {
+      for (const TracedSlice& each : tracks[t].slices) {
+        const int64_t track = free_track({process, process_name}, {static_cast<int64_t>(t), tracks[t].name}, each.start_s, each.end_s);
+        Json event = slice(each.name, process, track, each.start_s, each.end_s);
+        event["cat"] = each.category;
+        event["args"] = {{"jobs", each.jobs}};
+        if (each.tokens > 0) event["args"]["tokens"] = each.tokens;
+        events_.push_back(std::move(event));
+      }
+    }
+  }
+
+  std::string text() && {
+    const Json trace{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}};
+    return trace.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
 
  private:
-  int64_t ranks_process() const { return 2 * run_->process + 1; }
-  int64_t links_process() const { return 2 * run_->process + 2; }
+  struct Named {
+    int64_t number = 0;
+    std::string name;
+  };
+
+  Named ranks_process() const { return {2 * run_->process + 1, run_->name.empty() ? "ranks" : run_->name + ", ranks"}; }
+  Named links_process() const { return {2 * run_->process + 2, run_->name.empty() ? "links" : run_->name + ", links"}; }
   int64_t called(int64_t rank) const { return run_->first_rank + rank; }
-  double microseconds(double seconds) const { return trace_time(run_->start_s + seconds); }
+  double in_file(double seconds) const { return run_->start_s + seconds; }  // of the run at hand
 
   /// Names a track, and its process, once.
-  void name_track(int64_t process, int64_t track, const char* kind, const std::string& name) {
-    if (processes_.insert(process).second) {
-      events_.push_back(process_label(process, run_->name.empty() ? kind : run_->name + ", " + kind));
-    }
-    if (tracks_.insert({process, track}).second) events_.push_back(track_label(process, track, name));
+  void name_track(const Named& process, const Named& track) {
+    if (processes_.insert(process.number).second) events_.push_back(process_label(process.number, process.name));
+    if (tracks_.insert({process.number, track.number}).second) events_.push_back(track_label(process.number, track.number, track.name));
   }
 
   /// The track of what takes [start_s, end_s): the given one or, where that is taken then, a further one of the same name. A viewer draws
   /// what overlaps on one track wrongly.
-  int64_t free_track(int64_t process, int64_t track, const char* kind, const std::string& name, double start_s, double end_s) {
-    std::vector<double>& ends = ends_[{process, track}];
-    const auto found = std::find_if(ends.begin(), ends.end(), [&](double end) { return end <= run_->start_s + start_s; });
+  int64_t free_track(const Named& process, const Named& track, double start_s, double end_s) {
+    std::vector<double>& ends = ends_[{process.number, track.number}];
+    const auto found = std::find_if(ends.begin(), ends.end(), [&](double end) { return end <= start_s; });
     const int64_t lane = found - ends.begin();
     if (found == ends.end()) ends.emplace_back();
-    ends[static_cast<size_t>(lane)] = run_->start_s + end_s;
-    const int64_t used = 1 + track + (lane << 20);
-    name_track(process, used, kind, lane == 0 ? name : fmt::format("{} ({})", name, lane + 1));
+    ends[static_cast<size_t>(lane)] = end_s;
+    const int64_t used = 1 + track.number + (lane << 20);
+    name_track(process, {used, lane == 0 ? track.name : fmt::format("{} ({})", track.name, lane + 1)});
     return used;
   }
 
-  Json slice(const std::string& name, int64_t process, int64_t track, double start_s, double end_s) const {
-    const double duration = trace_duration(run_->start_s + start_s, run_->start_s + end_s);
-    return {{"name", name}, {"ph", "X"}, {"ts", microseconds(start_s)}, {"dur", duration}, {"pid", process}, {"tid", track}};
+  static Json slice(const std::string& name, int64_t process, int64_t track, double start_s, double end_s) {
+    return {{"name", name}, {"ph", "X"}, {"ts", trace_time(start_s)}, {"dur", trace_duration(start_s, end_s)}, {"pid", process}, {"tid", track}};
   }
 
   void add_rank(size_t r) {
     const int64_t number = called(static_cast<int64_t>(r));
     const SimulatedRank& rank = run_->simulation->ranks[r];
+    const Named process = ranks_process();
     const double start_s = rank.spans.empty() ? 0 : rank.spans.front().start_s, end_s = rank.spans.empty() ? 0 : rank.spans.back().end_s;
-    const int64_t track = free_track(ranks_process(), number, "ranks", fmt::format("rank {}", number), start_s, end_s);
+    const int64_t track = free_track(process, {number, fmt::format("rank {}", number)}, in_file(start_s), in_file(end_s));
     tracks_of_ranks_.push_back(track);
     for (const SimulatedSpan& span : rank.spans) {
       const Action& action = run_->schedule->ranks[r][span.action];
       start_of_[use_of(action)] = span.start_s;
-      Json event = slice(name_of(action), ranks_process(), track, span.start_s, span.end_s);
+      Json event = slice(name_of(action), process.number, track, in_file(span.start_s), in_file(span.end_s));
       event["cat"] = to_string(action.kind);
       event["args"] = {{"stage", action.stage}, {"action", span.action}};
       events_.push_back(std::move(event));
@@ -118,8 +138,8 @@ class TraceWriter {
     for (const MemorySample& sample : rank.memory) {
       events_.push_back({{"name", fmt::format("bytes in flight, rank {}", number)},
                          {"ph", "C"},
-                         {"ts", microseconds(sample.time_s)},
-                         {"pid", ranks_process()},
+                         {"ts", trace_time(in_file(sample.time_s))},
+                         {"pid", process.number},
                          {"args", {{"bytes", sample.bytes}}}});
     }
   }
@@ -127,10 +147,11 @@ class TraceWriter {
   void add_transfer(const SimulatedTransfer& transfer) {
     const int64_t from = called(transfer.from), to = called(transfer.to);
     const int64_t link = track_of_.try_emplace({from, to}, static_cast<int64_t>(track_of_.size())).first->second;
-    const int64_t track =
-        free_track(links_process(), link, "links", fmt::format("rank {} to rank {}", from, to), transfer.start_s, transfer.end_s);
+    const Named process = links_process();
+    const double start_s = in_file(transfer.start_s), end_s = in_file(transfer.end_s);
+    const int64_t track = free_track(process, {link, fmt::format("rank {} to rank {}", from, to)}, start_s, end_s);
     const Action& action = run_->schedule->ranks[static_cast<size_t>(transfer.from)][transfer.action];
-    Json event = slice(name_of(action), links_process(), track, transfer.start_s, transfer.end_s);
+    Json event = slice(name_of(action), process.number, track, start_s, end_s);
     event["cat"] = to_string(action.kind);
     event["args"] = {{"bytes", action.bytes}, {"stage", action.stage}};
     events_.push_back(std::move(event));
@@ -139,16 +160,16 @@ class TraceWriter {
                        {"cat", "message"},
                        {"ph", "s"},
                        {"id", flow},
-                       {"ts", microseconds(transfer.start_s)},
-                       {"pid", links_process()},
+                       {"ts", trace_time(start_s)},
+                       {"pid", process.number},
                        {"tid", track}});
     events_.push_back({{"name", "message"},
                        {"cat", "message"},
                        {"ph", "f"},
                        {"bp", "e"},
                        {"id", flow},
-                       {"ts", microseconds(start_of_.at(use_of(action)))},
-                       {"pid", ranks_process()},
+                       {"ts", trace_time(in_file(start_of_.at(use_of(action))))},
+                       {"pid", ranks_process().number},
                        {"tid", tracks_of_ranks_[static_cast<size_t>(transfer.to)]}});
   }
 
@@ -165,8 +186,9 @@ class TraceWriter {
 
 }  // namespace
 
-std::string render_trace(std::span<const TracedRun> runs) {
+std::string render_trace(std::span<const TracedRun> runs, std::span<const TracedTrack> tracks, const std::string& tracks_name) {
   TraceWriter writer;
+  writer.add(tracks, tracks_name);
   for (const TracedRun& run : runs) writer.add(run);
   return std::move(writer).text();
 }

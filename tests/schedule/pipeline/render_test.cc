@@ -148,5 +148,35 @@ TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
   }
 }
 
+TEST(RenderTrace, HasTracksBesideRunsWhoseSlicesNeverOverlap) {
+  const Example example(uniform_work(2, 1, 2, 1));
+  const TracedRun run{.schedule = &example.schedule, .simulation = &example.simulation, .name = "planned", .process = 1};
+  const std::vector<TracedTrack> tracks{
+      {.name = "rounds",
+       .slices = {{.name = "round 1", .category = "round", .start_s = 0, .end_s = 2, .jobs = "a, b", .tokens = 7},
+                  {.name = "saved \xff", .category = "checkpoint", .start_s = 1, .end_s = 3, .jobs = "a"},
+                  {.name = "round 2", .category = "round", .start_s = 2, .end_s = 4, .jobs = "b", .tokens = 5}}},
+      {.name = "empty", .slices = {}}};
+  const nlohmann::json events = nlohmann::json::parse(render_trace(std::span(&run, 1), tracks, "run")).at("traceEvents");
+  std::map<int64_t, std::string> processes, threads;  // of process 1
+  std::map<std::string, nlohmann::json> slices;
+  for (const nlohmann::json& event : events) {
+    if (event["name"] == "process_name") processes[event["pid"]] = event["args"]["name"];
+    if (event["pid"] != 1) continue;
+    if (event["name"] == "thread_name") threads[event["tid"]] = event["args"]["name"];
+    if (event["ph"] == "X") slices[event["name"]] = event;
+  }
+  EXPECT_EQ(processes[1], "run");
+  EXPECT_EQ(processes[3], "planned, ranks");
+  ASSERT_EQ(slices.size(), 3);
+  EXPECT_EQ(threads[slices["round 1"]["tid"]], "rounds");
+  EXPECT_EQ(slices["round 2"]["tid"], slices["round 1"]["tid"]);
+  EXPECT_EQ(threads[slices["saved \xEF\xBF\xBD"]["tid"]], "rounds (2)");
+  EXPECT_EQ(slices["round 1"]["args"], (nlohmann::json{{"jobs", "a, b"}, {"tokens", 7}}));
+  EXPECT_EQ(slices["saved \xEF\xBF\xBD"]["args"], (nlohmann::json{{"jobs", "a"}}));
+  EXPECT_EQ(slices["round 2"]["ts"], 2e6);
+  EXPECT_EQ(slices["round 2"]["dur"], 2e6);
+}
+
 }  // namespace
 }  // namespace cotune

@@ -1,7 +1,4 @@
-#include "cli/run/rank_trace.h"
-
-#include "cli/run/trace_file.h"
-#include "schedule/pipeline/render.h"
+#include "cli/run/rank_tracks.h"
 
 namespace cotune {
 
@@ -39,8 +36,7 @@ PipelineSimulation for_each_part(const PipelineSimulation& predicted, size_t par
 
 }  // namespace
 
-void RankTrace::on_ranks(const ReplicaPlans& plans, const RankTimes& times, double begin_s) {
-  if (spans_ >= most_spans) return;
+void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double begin_s, bool is_evaluation) {
   for (size_t replica = 0; replica < plans.replicas.size(); ++replica) {
     const RankPlan& plan = plans.replicas[replica];
     const size_t first = times.first_rank[replica];
@@ -50,25 +46,33 @@ void RankTrace::on_ranks(const ReplicaPlans& plans, const RankTimes& times, doub
                   .executed = {for_each_part(plan.ranks, parts)},
                   .predicted = for_each_part(plan.predicted, parts),
                   .measured = {},
+                  .is_evaluation = is_evaluation,
                   .first_rank = static_cast<int64_t>(first),
                   .begin_s = begin_s};
     rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
     for (size_t rank = first; rank < end; ++rank) {
       rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}});
-      spans_ += times.spans[rank].size();
+      span_count_ += times.spans[rank].size();
     }
     rounds_.push_back(std::move(rounds));
   }
 }
 
-void RankTrace::on_run_ended(const RunSummary& summary) {
-  const char* done = summary.emulated ? "emulated" : "measured";
+std::vector<TracedRun> RankTracks::runs(bool emulated, int64_t first_process, double origin_s) const {
   std::vector<TracedRun> runs;
+  const auto add = [&](const Rounds& of, const char* name, int64_t process, const PipelineSchedule& schedule, const PipelineSimulation& simulation) {
+    runs.push_back({.schedule = &schedule,
+                    .simulation = &simulation,
+                    .name = name,
+                    .process = process,
+                    .first_rank = of.first_rank,
+                    .start_s = of.begin_s - origin_s});
+  };
   for (const Rounds& each : rounds_) {
-    runs.push_back({.schedule = &each.planned, .simulation = &each.predicted, .name = "planned", .process = 0, .first_rank = each.first_rank, .start_s = each.begin_s});
-    runs.push_back({.schedule = &each.executed, .simulation = &each.measured, .name = done, .process = 1, .first_rank = each.first_rank, .start_s = each.begin_s});
+    if (!each.is_evaluation) add(each, "planned", first_process, each.planned, each.predicted);
+    add(each, emulated ? "emulated" : "measured", first_process + 1, each.executed, each.measured);
   }
-  write_trace_file(file_, render_trace(runs));
+  return runs;
 }
 
 }  // namespace cotune
