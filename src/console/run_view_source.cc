@@ -1,5 +1,6 @@
 #include "console/run_view_source.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -7,6 +8,7 @@
 #include "control/client.h"
 #include "watch/run_log.h"
 #include "watch/run_screen.h"
+#include "watch/screen_text.h"
 #include "watch/terminal.h"
 
 namespace cotune {
@@ -38,6 +40,9 @@ void print_view(const RunView& view) {
                           .colour = has_drawing_terminal() && wants_colour(),
                           .unicode = shows_unicode()};
   for (const std::string& line : run_screen(view, style)) print_line(line.substr(0, line.find_last_not_of(' ') + 1));
+  if (view.run.phase != "interrupted" && view.run.phase != "killed") return;
+  print_line("");
+  print_line(fmt::format("`cotune train JOBS_FILE --resume --output-dir {}` goes on with it", printable(view.run.folder)));
 }
 
 }  // namespace cotune

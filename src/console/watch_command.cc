@@ -18,6 +18,7 @@
 #include "console/run_commands.h"
 #include "console/run_view_source.h"
 #include "control/client.h"
+#include "control/no_run.h"
 #include "watch/live_view.h"
 #include "watch/run_log.h"
 
@@ -170,6 +171,7 @@ bool watch(const fs::path& folder) {
 }
 
 int watch_run(const fs::path& run) {
+  if (!holds_run(run)) throw_no_run(run);
   if (!has_live_terminal()) {
     throw_user_error("standard input and output are no terminal to draw on: `cotune status --run {}` prints how the run stands", run.string());
   }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "control/no_run.h"
 
 namespace cotune {
 namespace {
@@ -89,7 +90,7 @@ Descriptor listen_at(const fs::path& run) {
 
 Descriptor connect_to(const fs::path& run) {
   const fs::path file = control_socket(run);
-  if (!fs::is_directory(run)) throw_user_error("{}: is no run's folder", run.string());
+  if (!fs::is_directory(run)) throw_no_run(run);
   const SocketAddress address = address_of(run, socket_name);
   Descriptor connection(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (connection.get() < 0) throw_cannot(run, "make a socket");

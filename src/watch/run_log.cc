@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "control/no_run.h"
 #include "control/socket.h"
 #include "jobs/jobs_file.h"
 #include "watch/trend.h"
@@ -202,10 +203,7 @@ void add_metrics(RunLog& log, std::string_view text, const std::string& file_nam
 
 RunLog read_run_log(const fs::path& folder) {
   const fs::path run_file = folder / "run.json", metrics = folder / "metrics.jsonl", summary = folder / "summary.json";
-  if (!fs::exists(run_file)) {
-    throw_user_error("{}: holds no run: run.json is missing. --run names the output folder of `cotune train` (default runs/latest)",
-                     folder.string());
-  }
+  if (!fs::exists(run_file)) throw_no_run(folder);
   RunLog log;
   log.folder = name_of(folder);
   reading(run_file.string(), [&] {

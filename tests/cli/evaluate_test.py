@@ -180,7 +180,7 @@ class OfARun(ProgramTest):
                                          "gives it another name\n")
 
     def test_that_is_none_is_refused(self):
-        self.assertRegex(self.run_program("evaluate", "--run", self.path, expect=2).stderr, r"holds no run \(there is no run\.json\)")
+        self.assertRegex(self.run_program("evaluate", "--run", self.path, expect=2).stderr, r"holds no run: run\.json is missing")
 
 
 class Answers(Evaluates):

@@ -11,6 +11,7 @@
 #include "base/sudden_end.h"
 #include "cli/inputs/data_reading.h"
 #include "cli/inputs/run_setup.h"
+#include "control/no_run.h"
 #include "train/adapter_folder.h"
 
 namespace cotune {
@@ -28,7 +29,7 @@ const JobSpec& job_of(const EvaluatedRun& run, const std::string& name) {
 
 EvaluatedRun open_evaluated_run(const fs::path& folder, bool with_base) {
   const fs::path file = folder / "run.json";
-  if (!fs::exists(file)) throw_user_error("--run: {}: holds no run (there is no run.json)", folder.string());
+  if (!fs::exists(file)) throw_no_run(folder);
   EvaluatedRun run{folder, RunRecord::from_json(read_file(file), file.string()), {}};
   if (with_base) run.adapters.push_back({base_name, {}});
   const size_t before = run.adapters.size();
