@@ -5,7 +5,6 @@
 #include <array>
 #include <utility>
 
-#include "base/counted.h"
 #include "base/error.h"
 #include "base/quantity_text.h"
 #include "schedule/smaller_rounds.h"
@@ -125,8 +124,9 @@ int64_t Trainer::bytes_with(const TrainingJob& job) const {
 }
 
 std::string Trainer::wait_reason(const TrainingJob& job) const {
-  return fmt::format("memory: with it the {} would take {}, the limit leaves {}", counted(std::ssize(running_jobs()), "running job"),
-                     bytes_text(bytes_with(job)), bytes_text(tensor_limit_));
+  const int64_t running = std::ssize(running_jobs());
+  const std::string beside = running == 1 ? "the running job" : fmt::format("the {} running jobs", running);
+  return fmt::format("memory: it and {} would take {}, the limit leaves {}", beside, bytes_text(bytes_with(job)), bytes_text(tensor_limit_));
 }
 
 bool Trainer::put_out_lower_priorities(const Admission& admission) {

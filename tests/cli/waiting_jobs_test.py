@@ -12,8 +12,8 @@ from live_views import ENDLESS, LiveViewTest
 from program import CONFIG
 
 JOBS = ("first", "second", "third")  # alike; two of them have room
-REASON = r"waits: memory: with it the 2 running jobs would take ([\d.]+) MiB, the limit leaves ([\d.]+) MiB"
-TOLD = "third +waits for memory: with it the 2 running jobs would take"
+REASON = r"waits: memory: it and the 2 running jobs would take ([\d.]+) MiB, the limit leaves ([\d.]+) MiB"
+TOLD = "third +waits for memory: it and the 2 running jobs would take"
 YELLOW = "33"
 
 

@@ -117,7 +117,7 @@ TEST_P(OnRanks, AJobThatMadeWayForOneOfHigherPriorityEndsWithTheBitsOfOneThatNev
     EXPECT_EQ(trainer.jobs()[1]->state().status, JobStatus::running);
     EXPECT_EQ(put_out.status, JobStatus::waiting);
     EXPECT_EQ(put_out.step, 2) << "at its next boundary";
-    EXPECT_THAT(put_out.wait_reason, HasSubstr("memory: with it the 1 running job would take"));
+    EXPECT_THAT(put_out.wait_reason, HasSubstr("memory: it and the running job would take"));
     EXPECT_FALSE(trainer.jobs()[0]->is_loaded());
     return true;
   });

@@ -296,7 +296,7 @@ TEST(RunControlled, AnAddedJobThatDoesNotFitWaitsSaysWhyAndStartsWhenAnotherLeav
     for (const char* name : {"second", "third"}) {
       const JobState& state = Script::job(trainer, name).state();
       EXPECT_EQ(state.status, JobStatus::waiting) << name;
-      EXPECT_THAT(state.wait_reason, HasSubstr("memory: with it the 1 running job would take")) << name;
+      EXPECT_THAT(state.wait_reason, HasSubstr("memory: it and the running job would take")) << name;
     }
   });
   script.at("first", 4, [&](Trainer& trainer, TrainingJob& job) {
@@ -346,7 +346,7 @@ TEST(RunControlled, AJobMakesWayForOneOfHigherPriorityAndEndsAsOneThatNeverDid) 
     add(trainer, 2);
     EXPECT_EQ(status(trainer, "high"), JobStatus::running);
     EXPECT_EQ(low.state().status, JobStatus::waiting);
-    EXPECT_THAT(low.state().wait_reason, HasSubstr("memory: with it the 1 running job would take"));
+    EXPECT_THAT(low.state().wait_reason, HasSubstr("memory: it and the running job would take"));
     EXPECT_FALSE(low.is_loaded());
   });
   script.at("high", 2, [&](Trainer& trainer, TrainingJob&) {

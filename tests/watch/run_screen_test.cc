@@ -29,7 +29,7 @@ RunView a_run(int jobs) {
     view.jobs.push_back(job);
   }
   JobReport& waiting = view.jobs.back().report;
-  waiting = {.name = "waiting", .status = "waiting", .steps = 50, .reason = "memory: with it the 1 running job would take 12.7 GiB, the limit leaves 11.5 GiB"};
+  waiting = {.name = "waiting", .status = "waiting", .steps = 50, .reason = "memory: it and the running job would take 12.7 GiB, the limit leaves 11.5 GiB"};
   view.jobs.back().losses.clear();
   view.jobs.back().learning_rate = JobReport::unknown;
   return view;
@@ -50,7 +50,7 @@ TEST(RunScreen, ShowsEveryJobTotalsMemoryAndWhyJobsWait) {
             "  job      state       step    loss  trend     held out        lr  tok/s   left\n"
             "  job-0    running  120/400  0.8123  █▆▃▁        0.9000  1.00e-04    320  1m40s\n"
             "  waiting  waiting     0/50                                                    \n"
-            "waiting waits: memory: with it the 1 running job would take 12.7 GiB, the limit leaves 11.5 GiB\n");
+            "waiting waits: memory: it and the running job would take 12.7 GiB, the limit leaves 11.5 GiB\n");
 }
 
 TEST(RunScreen, LeavesOutTheHeldOutLossBeforeTheLearningRate) {
@@ -148,7 +148,7 @@ TEST(RunScreen, InFortyColumnsCutsNothingThatMatters) {
             "  job      state       step    loss\n"
             "▶ job-0    running  120/400  0.8123\n"
             "  waiting  waiting     0/50        \n"
-            "waiting waits: memory: with it the 1\n"
+            "waiting waits: memory: it and the\n"
             "running job would take 12.7 GiB, the\n"
             "limit leaves 11.5 GiB\n"
             "\n\n"

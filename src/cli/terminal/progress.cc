@@ -79,7 +79,7 @@ void ProgressLines::on_job_waiting(const TrainingJob& job) {
   newest_.erase(job.index());
   const std::string& reason = job.state().wait_reason;
   const bool is_kept_back = reason.starts_with("sweep:") || reason.starts_with("halving:");  // which is no news
-  const bool is_told = reason.starts_with("memory: with it");  // other reasons were told as notices
+  const bool is_told = reason.starts_with("memory: it and ");  // other reasons were told as notices
   if (!is_kept_back) line(job, is_told ? "waits for " + reason : "waits for memory");
 }
 
