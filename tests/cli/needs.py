@@ -26,7 +26,6 @@ NOBODY = 65534
 SMOLLM2 = pathlib.Path(os.environ.get("COTUNE_SMOLLM2", ROOT / "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"))
 COMPARISONS = "scripts/install-dependencies --comparisons brings it"
 TESTS = "scripts/install-dependencies --tests brings it"
-TORCH_LENT = " where Python is 3.11, --comparisons elsewhere"
 
 
 def installed_program(name):
@@ -60,9 +59,9 @@ def has_instructions(flag):
 
 # name: (is it here?, what it is for, how to get it)
 NEEDS = {
-    "torchrun": (lambda: installed_program("torchrun") is not None, "starts ranks", TESTS + TORCH_LENT),
+    "torchrun": (lambda: installed_program("torchrun") is not None, "starts ranks", TESTS),
     "slurm": (one_machine_slurm.is_installed, "starts ranks", COMPARISONS + " on Debian 12; its daemons need root"),
-    "transformers": (lambda: has_packages("torch", "transformers", "peft"), "judges with torch and PEFT", TESTS + TORCH_LENT),
+    "transformers": (lambda: has_packages("torch", "transformers", "peft"), "judges with torch and PEFT", TESTS),
     "huggingface_hub": (lambda: has_packages("huggingface_hub"), "judges the cache of models", TESTS),
     "gguf": (lambda: has_packages("gguf", "numpy"), "judges GGUF files", TESTS),
     "pyarrow": (lambda: has_packages("pyarrow"), "writes the Parquet files of tests", TESTS),
