@@ -75,7 +75,12 @@ install(DIRECTORY docs examples schema DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPO
 # The Debian package: scripts/package deb.
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME cotune)
-set(CPACK_PACKAGE_CONTACT "The cotune authors <cotune@example.org>")
+# Names ending in .invalid are nobody's (RFC 2606): who gives packages away names himself.
+set(COTUNE_PACKAGE_MAINTAINER "The cotune developers <developers@cotune.invalid>" CACHE STRING "Maintainer of the Debian package: Name <address>")
+if(NOT COTUNE_PACKAGE_MAINTAINER MATCHES "^[^<>\n]+ <[^<>@ \n]+@[^<>@ \n]+>$")
+  message(FATAL_ERROR "COTUNE_PACKAGE_MAINTAINER: is '${COTUNE_PACKAGE_MAINTAINER}'; accepted is what Debian has as a maintainer: Name <address>")
+endif()
+set(CPACK_PACKAGE_CONTACT "${COTUNE_PACKAGE_MAINTAINER}")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "fine-tune many adapters at once on one shared language model")
 set(CPACK_PACKAGE_DESCRIPTION "LoRA, bottleneck and diff-pruning jobs of different ranks, data and lengths share each pass through one
 frozen model, yet every job ends as if it had trained alone. Adapters load in PEFT.")
