@@ -46,8 +46,9 @@ TEST_F(ReplicasAsProcesses, TrainTheAdaptersOfOneRank) {
   for (const std::vector<PipelineLayout>& layouts : deployments) {
     Processes processes(config, layouts);
     RankLeader& leader = processes.leader();
+    ++key;
     const auto trained =
-        train(jobs, *whole, ++key % 2 == 0 ? small_microbatches() : recomputed, dealt_to(leader, key), processes.events());
+        train(jobs, *whole, key % 2 == 0 ? small_microbatches() : recomputed, dealt_to(leader, key), processes.events());
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << "deployment " << key;
     const RankTimes& times = leader.times();
     EXPECT_EQ(times.first_rank.size(), layouts.size());

@@ -80,7 +80,8 @@ TEST_F(Replicas, TrainTheAdaptersOfOneRank) {
   uint64_t key = 1;
   for (const std::vector<Shape>& shapes : deployments) {
     const auto ranks = ranks_of(shapes);
-    const auto trained = train_on(*ranks, ++key, key % 2 == 0 ? small_microbatches() : recomputed);
+    ++key;
+    const auto trained = train_on(*ranks, key, key % 2 == 0 ? small_microbatches() : recomputed);
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << "deployment " << key;
   }
 }
