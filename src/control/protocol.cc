@@ -255,7 +255,41 @@ JobView job_view_from(const Json& json, Fail fail) {
   return job;
 }
 
+OrderedJson to_json(const RankView& rank) {
+  return {{"host", rank.host},
+          {"layers", rank.layers},
+          {"replica", rank.replica},
+          {"part", rank.part},
+          {"parts", rank.parts},
+          {"busy", number_json(rank.busy)},
+          {"exposed", number_json(rank.exposed)},
+          {"bubble", number_json(rank.bubble)}};
+}
+
+template <typename Fail>
+RankView rank_from(const Json& json, Fail fail) {
+  Fields fields(json, fail);
+  RankView rank{.host = fields.text("host"),
+                .layers = {},
+                .replica = fields.whole("replica", 0, any_whole),
+                .part = fields.whole("part", 0, any_whole),
+                .parts = fields.whole("parts", 1, any_whole),
+                .busy = fields.number("busy"),
+                .exposed = fields.number("exposed"),
+                .bubble = fields.number("bubble")};
+  for (const Json& layers : fields.list("layers")) {
+    const auto is_layer = [](const Json& value) { return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{any_whole}; };
+    if (!layers.is_array() || layers.size() != 2 || !is_layer(layers[0]) || !is_layer(layers[1])) {
+      fail(fmt::format("`layers` must be a list of pairs of layers, got {} in it", shown(layers)));
+    }
+    rank.layers.emplace_back(layers[0].get<int64_t>(), layers[1].get<int64_t>());
+  }
+  return rank;
+}
+
 OrderedJson to_json(const RunView& view) {
+  OrderedJson ranks = OrderedJson::array();
+  for (const RankView& rank : view.ranks) ranks.push_back(to_json(rank));
   OrderedJson jobs = OrderedJson::array();
   for (const JobView& job : view.jobs) jobs.push_back(to_json(job));
   return {{"run", to_json(view.run)},
@@ -265,6 +299,7 @@ OrderedJson to_json(const RunView& view) {
             {"used_bytes", view.memory.used_bytes},
             {"peak_bytes", view.memory.peak_bytes},
             {"limit_bytes", view.memory.limit_bytes}}},
+          {"ranks", std::move(ranks)},
           {"tokens_per_second", number_json(view.tokens_per_second)},
           {"seconds_left", number_json(view.seconds_left)}};
 }
@@ -279,6 +314,9 @@ RunView view_from(const Json& json, Fail fail) {
                  .used_bytes = memory.whole("used_bytes", 0, any_whole),
                  .peak_bytes = memory.whole("peak_bytes", 0, any_whole),
                  .limit_bytes = memory.whole("limit_bytes", 0, any_whole)};
+  if (fields.present("ranks")) {
+    for (const Json& rank : fields.list("ranks")) view.ranks.push_back(rank_from(rank, fail));
+  }
   view.tokens_per_second = fields.number("tokens_per_second");
   view.seconds_left = fields.number("seconds_left");
   return view;

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cotune {
@@ -54,10 +55,21 @@ struct MemoryView {
   int64_t limit_bytes = 0;     ///< that the run holds, or that the device has; 0: none
 };
 
+/// What one of several ranks did in the training rounds so far, or since the ranks were divided anew.
+struct RankView {
+  std::string host;      ///< of a process; "": it is a thread
+  std::vector<std::pair<int64_t, int64_t>> layers;  ///< of its stages, first and last
+  int64_t replica = 0;   ///< of the model
+  int64_t part = 0, parts = 1;  ///< of each of these layers, where ranks divide them
+  double busy = JobReport::unknown, exposed = JobReport::unknown, bubble = JobReport::unknown;  ///< shares of its time, as in the summary
+  bool operator==(const RankView&) const = default;
+};
+
 struct RunView {
   RunReport run;
   std::vector<JobView> jobs;   ///< in the order in which they came
   MemoryView memory;
+  std::vector<RankView> ranks; ///< where there are several, after the first training round
   double tokens_per_second = JobReport::unknown;  ///< of all jobs, while they train; of a run that has ended: over all its training
   double seconds_left = JobReport::unknown;       ///< until the last of the jobs that run has ended
 };

@@ -58,41 +58,6 @@ struct SampleEvent {
   bool out_of_memory = false;  ///< no answer: no memory was left for one
 };
 
-/// What the process takes, told after a round: of the first one, then at most once a second, less often in long runs.
-struct UsageEvent {
-  double seconds = 0;               ///< since the run began
-  int64_t steps = 0;                ///< that all jobs together have made, those before the run was resumed included
-  int64_t resident_bytes = 0;       ///< of the process
-  int64_t tensor_bytes = 0;         ///< of tensors on the host: alive, and kept for reuse
-  std::optional<DeviceMemory> device_memory;
-  double tokens_per_second = 0;     ///< of all jobs, real tokens, since the event before, evaluations included
-  bool emulated = false;            ///< nothing was computed
-  std::optional<double> planning_seconds, planning_exposed_seconds;  ///< on ranks, since the run began (RunSummary)
-};
-
-/// Prices that plans go by have changed: what was measured says so.
-struct RefitEvent {
-  int64_t round = 0;        ///< training rounds that the run had made
-  double ratio = 1;         ///< seconds of a microbatch over those that were predicted at first
-  PredictionErrors errors;  ///< so far
-};
-
-/// What rounds were seen to take has changed by what the peak of the running jobs is predicted: jobs are admitted by it.
-struct PeakEvent {
-  int64_t round = 0;           ///< training rounds that the run had made
-  int64_t correction_bytes = 0;  ///< that predictions of the peak have less (below 0) or more than the bound from shapes
-  PredictionErrors errors;     ///< so far
-};
-
-/// The ranks divide the model otherwise from now on.
-struct DivisionSwap {
-  int64_t round = 0;           ///< training rounds that the run had made
-  std::string cause;           ///< what had changed: "`b` joins", "measured times"
-  std::string before, after;   ///< as run.parallel says it
-  std::string reason;          ///< in words, with numbers
-  double seconds = 0;          ///< that the move took
-};
-
 /// What one rank of a pipeline did in training rounds.
 struct RankSummary {
   std::string host;           ///< of a rank that is a process; "" of a thread
@@ -127,6 +92,42 @@ struct RankSummary {
   }
   Shares measured() const { return shares(seconds, seconds - waited_seconds, exposed_seconds + gathering_seconds); }
   Shares predicted() const { return shares(predicted_seconds, predicted_computing_seconds, predicted_exposed_seconds); }
+};
+
+/// What the process takes, told after a round: of the first one, then at most once a second, less often in long runs.
+struct UsageEvent {
+  double seconds = 0;               ///< since the run began
+  int64_t steps = 0;                ///< that all jobs together have made, those before the run was resumed included
+  int64_t resident_bytes = 0;       ///< of the process
+  int64_t tensor_bytes = 0;         ///< of tensors on the host: alive, and kept for reuse
+  std::optional<DeviceMemory> device_memory;
+  double tokens_per_second = 0;     ///< of all jobs, real tokens, since the event before, evaluations included
+  bool emulated = false;            ///< nothing was computed
+  std::optional<double> planning_seconds, planning_exposed_seconds;  ///< on ranks, since the run began (RunSummary)
+  std::span<const RankSummary> ranks = {};  ///< where there are several, so far
+};
+
+/// Prices that plans go by have changed: what was measured says so.
+struct RefitEvent {
+  int64_t round = 0;        ///< training rounds that the run had made
+  double ratio = 1;         ///< seconds of a microbatch over those that were predicted at first
+  PredictionErrors errors;  ///< so far
+};
+
+/// What rounds were seen to take has changed by what the peak of the running jobs is predicted: jobs are admitted by it.
+struct PeakEvent {
+  int64_t round = 0;           ///< training rounds that the run had made
+  int64_t correction_bytes = 0;  ///< that predictions of the peak have less (below 0) or more than the bound from shapes
+  PredictionErrors errors;     ///< so far
+};
+
+/// The ranks divide the model otherwise from now on.
+struct DivisionSwap {
+  int64_t round = 0;           ///< training rounds that the run had made
+  std::string cause;           ///< what had changed: "`b` joins", "measured times"
+  std::string before, after;   ///< as run.parallel says it
+  std::string reason;          ///< in words, with numbers
+  double seconds = 0;          ///< that the move took
 };
 
 /// What a run has done when it ends, or so far.

@@ -280,6 +280,7 @@ void Trainer::tell_of_usage() {
   if (ranks_ != nullptr) {
     usage.planning_seconds = summary_.planning_seconds;
     usage.planning_exposed_seconds = summary_.planning_exposed_seconds;
+    usage.ranks = summary_.ranks;
   }
   if (!options_.device.is_cpu()) usage.device_memory = options_.device.memory();
   tell([&](RunObserver& observer) { observer.on_usage(usage); });

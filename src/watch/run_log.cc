@@ -130,6 +130,20 @@ void add_event(RunLog& log, const Json& json, Clock& clock) {
   }
 }
 
+RankView rank_of(const Json& json) {
+  const Json& measured = json.at("measured");
+  RankView rank{.host = text(json, "host"),
+                .layers = {},
+                .replica = whole_or_zero(json, "replica"),
+                .part = whole_or_zero(json, "part"),
+                .parts = whole(json.at("parts")),
+                .busy = number(measured, "busy"),
+                .exposed = number(measured, "exposed"),
+                .bubble = number(measured, "bubble")};
+  for (const Json& layers : json.at("layers")) rank.layers.emplace_back(whole(layers.at(0)), whole(layers.at(1)));
+  return rank;
+}
+
 void read_summary(RunLog& log, const std::string& content) {
   const Json json = Json::parse(content);
   LoggedSummary summary{.interrupted = json.value("interrupted", false),
@@ -146,6 +160,7 @@ void read_summary(RunLog& log, const std::string& content) {
     summary.peak_device_bytes = whole_or_zero(json.at("device_memory"), "peak_held_bytes");
     summary.device_bytes = whole_or_zero(json.at("device_memory"), "total_bytes");
   }
+  for (const Json& each : json.value("ranks", Json::array())) summary.ranks.push_back(rank_of(each));
   for (const Json& each : json.at("jobs")) {
     const auto name = each.at("name").get<std::string>();
     for (LoggedJob& job : log.jobs) {
@@ -266,6 +281,7 @@ RunView view_of(const RunLog& log, bool is_being_trained) {
     const bool on_device = summary.peak_device_bytes > 0;
     if (on_device) view.memory = {.device = summary.device, .limit_bytes = summary.device_bytes};
     view.memory.peak_bytes = on_device ? summary.peak_device_bytes : summary.peak_resident_bytes;
+    view.ranks = summary.ranks;
   }
   for (const LoggedUsage& usage : log.usage) {
     if (!log.summary) view.memory.peak_bytes = std::max(view.memory.peak_bytes, usage.device_bytes.value_or(usage.resident_bytes));

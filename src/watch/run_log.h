@@ -63,6 +63,7 @@ struct LoggedSummary {
   int64_t rounds = 0, real_tokens = 0, labelled_tokens = 0;
   int64_t peak_resident_bytes = 0, peak_device_bytes = 0, device_bytes = 0;
   std::string device;
+  std::vector<RankView> ranks;  ///< where there were several
 };
 
 struct RunLog {

@@ -8,6 +8,7 @@
 
 #include "base/quantity_text.h"
 #include "watch/line_chart.h"
+#include "watch/rank_text.h"
 #include "watch/smoothed_curve.h"
 #include "watch/sweep_section.h"
 
@@ -134,6 +135,23 @@ std::string job_table(const RunLog& log) {
   return html + "</table></div>\n";
 }
 
+/// Of several ranks, when the run has ended.
+std::string rank_table(const RunLog& log) {
+  if (!log.summary || log.summary->ranks.empty()) return "";
+  std::string html =
+      "<h2>Ranks</h2>\n<div class=\"card wide\"><table>\n<tr><th>rank</th><th>layers</th><th>replica</th><th>part of each layer</th>"
+      "<th class=\"n\">busy</th><th class=\"n\">exposed communication</th><th class=\"n\">bubble</th></tr>\n";
+  for (size_t i = 0; i < log.summary->ranks.size(); ++i) {
+    const RankView& rank = log.summary->ranks[i];
+    html += fmt::format(
+        "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n", i,
+        rank.host.empty() ? "" : " " + html_text(rank.host), layers_text(rank), rank.replica + 1,
+        rank.parts > 1 ? fmt::format("{} of {}", rank.part + 1, rank.parts) : "whole", share_text(rank.busy), share_text(rank.exposed),
+        share_text(rank.bubble));
+  }
+  return html + "</table></div>\n";
+}
+
 std::vector<ChartPoint> losses(const LoggedJob& job) {
   std::vector<ChartPoint> points;
   for (const LoggedStep& step : job.made) points.push_back({static_cast<double>(step.step), step.loss});
@@ -219,7 +237,7 @@ std::string run_page(const RunLog& log) {
       "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(dtype_name(log.compute_dtype)),
       html_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
   if (log.emulated) html += "<p class=\"bad\">Emulated: nothing was computed; times are predicted, and there are no losses.</p>\n";
-  html += tiles(log) + sweep_sections(log) + job_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
+  html += tiles(log) + sweep_sections(log) + job_table(log) + rank_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
   html += "<h2>Configuration</h2>\n<details class=\"card\"><summary>the effective jobs file</summary><pre>" +
           html_text(log.configuration, true) + "</pre></details>\n";
   return html + "<script>" + script + "</script>\n</body></html>\n";

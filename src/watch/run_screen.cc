@@ -11,6 +11,7 @@
 #include "base/counted.h"
 #include "base/quantity_text.h"
 #include "watch/footer_lines.h"
+#include "watch/rank_text.h"
 #include "watch/screen_text.h"
 
 namespace cotune {
@@ -265,6 +266,7 @@ std::vector<std::string> head(const RunView& view, const ScreenStyle& style) {
                          style));
   if (lines.back().empty()) lines.pop_back();
   if (view.memory.used_bytes > 0 || view.memory.peak_bytes > 0) lines.push_back(memory_line(view.memory, style));
+  if (!view.ranks.empty()) lines.push_back(rank_line(view.ranks, style.columns));
   const std::vector<std::string> sweeps = sweep_lines(view, style);
   lines.insert(lines.end(), sweeps.begin(), sweeps.end());
   for (std::string& line : lines) {

@@ -291,6 +291,24 @@ class FromAnotherTerminal(LiveViewTest):
         self.assertEqual(self.terminal("watch", "--run", self.path / "run").end(), 0)
         self.assertIn("no terminal", self.run_program("watch", "--run", self.path / "run", expect=2).stderr)
 
+    def test_of_several_ranks_every_view_says_how_busy_each_is(self):
+        line = r"2 ranks busy: 0 \d+% \(layers 0-0\), 1 \d+% \(layers 1-1\)"
+        training = self.train("--ranks=2", "--parallel=pp=2")
+        training.wait_for(lambda screen: screen.is_alternate and re.search(line, screen.text()))
+        watching = self.terminal("watch", "--run", self.path / "run")
+        watching.wait_for(lambda screen: re.search(line, screen.text()))
+        watching.press("q")
+        self.assertEqual(watching.end(), 0)
+        self.assertRegex(self.status(), line)
+        for rank, of in enumerate(self.view()["ranks"]):
+            self.assertEqual((of["layers"], of["part"], of["parts"]), ([[rank, rank]], 0, 1))
+            self.assertAlmostEqual(of["busy"] + of["exposed"] + of["bubble"], 1)
+        training.press("\x03")
+        self.assertEqual(training.end(), 130)
+        self.assertRegex(self.status(), line)
+        summary = json.loads((self.path / "run/summary.json").read_text())
+        self.assertEqual([rank["busy"] for rank in self.view()["ranks"]], [rank["measured"]["busy"] for rank in summary["ranks"]])
+
     def test_a_run_that_does_not_answer_is_told_of_and_can_be_left(self):
         process = self.start_quietly()
         self.wait_until(process, lambda: self.view()["run"]["rounds"] > 2)

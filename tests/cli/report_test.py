@@ -75,6 +75,16 @@ class Report(ProgramTest):
         other = self.page("--output", self.path / "other.html")
         self.assertEqual(other.text, page.text)
 
+    def test_of_several_ranks_says_what_each_did(self):
+        self.run_program("train", self.jobs_file(steps=3), "--output-dir", self.path / "run", "--ranks=2", "--parallel=pp=2")
+        text = self.page().text
+        self.assertIn("Ranks", text)
+        ranks = json.loads((self.path / "run/summary.json").read_text())["ranks"]
+        for rank, layer in zip(ranks, (0, 1)):
+            self.assertRegex(text, rf"{layer}\s*{layer}-{layer}\s*1\s*whole\s*{100 * rank['measured']['busy']:.1f}%")
+        self.run_program("train", self.jobs_file(steps=3), "--output-dir", self.path / "run", "--overwrite")
+        self.assertNotIn("Ranks", self.page().text)
+
     def test_escapes_everything_that_comes_from_users_and_models(self):
         run = self.path / "run"
         self.run_program("train", self.jobs_file(steps=2, jobs=["plain"]), "--output-dir", run)

@@ -90,6 +90,17 @@ TEST_F(RunFiles, OfARunThatHasEndedSayHow) {
   EXPECT_EQ(view.memory.peak_bytes, 900);
   EXPECT_EQ(view.jobs[0].report.status, "failed");
   EXPECT_EQ(view.jobs[0].report.reason, "loss is not finite");
+  EXPECT_TRUE(view.ranks.empty());
+}
+
+TEST_F(RunFiles, OfARunOnRanksSayHowBusyEachWas) {
+  const char* const ranks = R"([{"host":"a","layers":[[0,1],[4,5]],"replica":0,"part":1,"parts":2,"measured":{"busy":0.5,"exposed":0.25,"bubble":0.25}}])";
+  write("metrics.jsonl", metrics);
+  write("summary.json", R"({"interrupted":false,"seconds":2.0,"rounds":4,"device":"cpu","jobs":[],"ranks":)" + std::string(ranks) + "}");
+  const RunView view = view_of(read_run_log(folder), false);
+  EXPECT_THAT(view.ranks, ElementsAre(RankView{.host = "a", .layers = {{0, 1}, {4, 5}}, .part = 1, .parts = 2, .busy = 0.5, .exposed = 0.25, .bubble = 0.25}));
+  write("summary.json", R"({"interrupted":false,"seconds":2.0,"rounds":4,"device":"cpu","jobs":[],"ranks":[{"host":"a","layers":[[0,"x"]],"parts":1,"measured":{}}]})");
+  EXPECT_THAT(mistake(), HasSubstr("summary.json: is not as `cotune train` writes it"));
 }
 
 TEST_F(RunFiles, ThatAreNoneAreRefusedByNameAndLine) {

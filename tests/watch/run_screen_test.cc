@@ -53,6 +53,21 @@ TEST(RunScreen, ShowsEveryJobTotalsMemoryAndWhyJobsWait) {
             "waiting waits: memory: it and the running job would take 12.7 GiB, the limit leaves 11.5 GiB\n");
 }
 
+TEST(RunScreen, SaysHowBusyRanksAreInWhatTheWindowHasRoomFor) {
+  RunView view = a_run(1);
+  EXPECT_THAT(text_of(run_screen(view, {.columns = 100})), Not(HasSubstr("rank")));
+  view.ranks = {{.host = "node-1", .layers = {{0, 7}}, .busy = 0.604}, {.host = "node-2", .layers = {{8, 11}, {16, 19}}, .part = 1, .parts = 2, .busy = 0.9}};
+  const auto line = [&](size_t columns) { return run_screen(view, {.columns = columns}).at(3); };
+  EXPECT_EQ(line(100), "2 ranks busy: 0 60% (layers 0-7, node-1), 1 90% (layers 8-11,16-19, part 2 of 2, node-2)");
+  EXPECT_EQ(line(60), "2 ranks busy: 0 60%, 1 90%");
+  view.ranks[1].host = "node-1";
+  EXPECT_EQ(line(100), "2 ranks busy: 0 60% (layers 0-7), 1 90% (layers 8-11,16-19, part 2 of 2)");
+  view.ranks.resize(16, view.ranks.front());
+  view.ranks[5].busy = 0.25;
+  EXPECT_EQ(line(60), "16 ranks busy: 25% (rank 5) to 90% (rank 1)");
+  EXPECT_EQ(line(20), "16 ranks busy: 25% …");
+}
+
 TEST(RunScreen, LeavesOutTheHeldOutLossBeforeTheLearningRate) {
   size_t with_rate_alone = 0;
   for (size_t columns = 30; columns <= 100; ++columns) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cli/run/rank_view.h"
 #include "train/checkpoint.h"
 #include "train/training_job.h"
 
@@ -73,6 +74,8 @@ void RunBoard::on_usage(const UsageEvent& event) {
   memory_.used_bytes = event.device_memory ? event.device_memory->held_bytes : event.resident_bytes;
   memory_.peak_bytes = std::max(memory_.peak_bytes, event.device_memory ? event.device_memory->peak_held_bytes : event.resident_bytes);
   if (event.device_memory && memory_.limit_bytes == 0) memory_.limit_bytes = event.device_memory->total_bytes;
+  ranks_.clear();
+  for (const RankSummary& rank : event.ranks) ranks_.push_back(rank_view(rank));
 }
 
 void RunBoard::on_round_ended(double seconds) {
@@ -116,7 +119,7 @@ JobReport RunBoard::job(const TrainingJob& job) const {
 
 RunView RunBoard::view() const {
   const std::lock_guard lock(mutex_);
-  RunView view{.run = report(), .memory = memory_};
+  RunView view{.run = report(), .memory = memory_, .ranks = ranks_};
   double rate = 0, left = 0;
   for (const auto& [index, job] : jobs_) {
     view.jobs.push_back({.report = job.report, .learning_rate = job.learning_rate, .losses = job.losses.points()});

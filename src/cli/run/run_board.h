@@ -62,6 +62,7 @@ class RunBoard : public RunObserver {
   mutable std::mutex mutex_;
   std::map<int32_t, Shown> jobs_;
   MemoryView memory_;
+  std::vector<RankView> ranks_;
   int64_t rounds_ = 0;
   double seconds_ = 0;
   bool idle_ = false, stopping_ = false;

@@ -9,12 +9,14 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
+#include "cli/run/rank_view.h"
 #include "cli/run/run_prediction.h"
 #include "cli/run/sweep_table.h"
 #include "cli/terminal/progress.h"
 #include "console/name_column.h"
 #include "console/output.h"
 #include "train/training_job.h"
+#include "watch/rank_text.h"
 #include "watch/terminal.h"
 
 namespace cotune {
@@ -116,13 +118,6 @@ void print_operators(const RunSummary& summary, size_t width) {
   if (operators.size() > most) row(counted(std::ssize(operators) - static_cast<int64_t>(most), "other"), rest);
 }
 
-/// `0-7,16-23`.
-std::string layers_text(const std::vector<LayerRange>& layers) {
-  std::string text;
-  for (const LayerRange& range : layers) text += fmt::format("{}{}-{}", text.empty() ? "" : ",", range.begin, range.end - 1);
-  return text;
-}
-
 /// Of a process.
 std::string weights_text(const RankSummary& rank) {
   constexpr double mib = 1 << 20;
@@ -141,7 +136,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
     const RankSummary& rank = summary.ranks[i];
     const RankSummary::Shares measured = rank.measured(), predicted = rank.predicted();
     print_line(fmt::format("{}  {:>9}  {:>5.1f}%  {:>8.1f}%  {:>6.1f}%  {:>8.1f}%  {:>5.1f}%  {:>8.1f}%",
-                           name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width), layers_text(rank.layers),
+                           name_column(rank.host.empty() ? std::to_string(i) : fmt::format("{} {}", i, rank.host), width), layers_text(rank_view(rank)),
                            100 * measured.busy, 100 * predicted.busy, 100 * measured.exposed, 100 * predicted.exposed, 100 * measured.bubble,
                            100 * predicted.bubble) +
                (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB, predicted {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20),
