@@ -278,7 +278,7 @@ class InATerminal(Evaluates):
     def drawn(self, program):
         """The lines that stand on the terminal."""
         lines = {}
-        for (row, column), (character, _) in sorted(program.screen.written_cells().items()):
+        for (row, column), (character, _) in sorted(program.screen.written_cells(wrapped=False).items()):
             lines.setdefault(row, []).append(character)
             self.assertEqual(len(lines[row]), column + 1)
         return ["".join(lines.get(row, [])) for row in range(max(lines, default=-1) + 1)]

@@ -106,8 +106,9 @@ class Screen:
         """{(row, column): (character, style)} of the alternate screen."""
         return {place: (character, self.alternate_styles[place]) for place, character in self.alternate.items()}
 
-    def written_cells(self):
-        """The same of the lines that were written on the normal screen, long ones in several. One that is begun again, as of progress, is drawn anew."""
+    def written_cells(self, wrapped=True):
+        """The same of the lines that were written on the normal screen, long ones in several where they are wrapped. One that is begun again, as of
+        progress, is drawn anew."""
         cells, row, column = {}, 0, 0
         for index, (character, style) in enumerate(zip(self.normal, self.normal_styles)):
             if character == "\n":
@@ -117,7 +118,7 @@ class Screen:
                     cells = {place: cell for place, cell in cells.items() if place[0] != row}
                     column = 0
             else:
-                if column == self.columns:
+                if wrapped and column == self.columns:
                     row, column = row + 1, 0
                 cells[row, column] = character, style
                 column += 1
