@@ -22,6 +22,6 @@ def change(page, name, new):
 
 def put(options, name, text):
     """Prints the part, and puts it into the page."""
-    print(text)
+    print(text, flush=True)
     if not options.no_docs:
         change(options.docs, name, lambda _: text + "\n")

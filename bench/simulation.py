@@ -29,9 +29,7 @@ def main():
         for part in options.parts or PARTS:
             command = [program, ROOT / "bench/cluster/muxtune_cluster.json", part, unwanted_charts if options.no_docs else options.docs.parent]
             table = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-            print(table, end="", flush=True)
-            if not options.no_docs:
-                page_part.change(options.docs, part, lambda _: table)
+            page_part.put(options, part, table.rstrip("\n"))
 
 
 if __name__ == "__main__":

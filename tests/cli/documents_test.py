@@ -10,6 +10,7 @@ their lines. Of them, and of `commands` in text, the options are held to what th
 those that stand there whole. torchrun, Slurm and TensorBoard are used where
 scripts/install-dependencies has installed them.
 """
+import functools
 import itertools
 import json
 import os
@@ -539,19 +540,25 @@ class Options(unittest.TestCase):
     def setUpClass(cls):
         cls.commands = re.findall(r"^  ([a-z]+) ", help_of().partition("Subcommands:\n")[2], re.M)
         cls.options = {}
-        cls.modules = "".join((ROOT / "bench" / name).read_text(encoding="utf-8") for name in ("page_part.py", "torchless_build.py"))
         for name in cls.commands:
             text = help_of(name)
             for below in re.findall(r"^  ([a-z]+) ", text.partition("Subcommands:\n")[2], re.M):
                 text += help_of(name, below)
             cls.options[name] = set(re.findall(OPTION, text))
 
+    @staticmethod
+    @functools.cache
+    def help_of_benchmark(script):
+        if not script.endswith(".py"):
+            return ""
+        return subprocess.run([sys.executable, ROOT / script, "--help"], capture_output=True, text=True, timeout=LIMIT_S).stdout
+
     def script_options(self, page):
         known = set()
         for script in set(re.findall(r"\b((?:bench|scripts)/[\w-]+(?:\.py)?)", page.read_text(encoding="utf-8"))):
             if (ROOT / script).is_file():
                 known |= set(re.findall(OPTION, (ROOT / script).read_text(encoding="utf-8")))
-                known |= set(re.findall(OPTION, self.modules)) if script.startswith("bench/") else set()
+                known |= set(re.findall(OPTION, self.help_of_benchmark(script))) if script.startswith("bench/") else set()
         return known
 
     def pieces(self, page):

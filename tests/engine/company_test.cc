@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/random.h"
-#include "engine/random_job.h"
+#include "engine/job_adapters.h"
 #include "engine/reference_job.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
@@ -188,19 +188,14 @@ TEST(Company, EightRandomJobsHaveTheGradientsOfTheJobsAlone) {
     Interpreter interpreter(random_backbone(kernel_friendly_config(), at::kFloat));
     for (uint64_t key = 20; key < 23; ++key) {
       const std::vector<RandomJob> jobs = random_jobs(key, 8);
-      std::vector<const RandomJob*> job_pointers;
-      std::vector<std::unique_ptr<Adapter>> adapters;
-      std::vector<Adapter*> pointers;
-      for (const RandomJob& job : jobs) {
-        job_pointers.push_back(&job);
-        adapters.push_back(job.make_adapter(interpreter.stage().backbone().config(), at::kFloat));
-        select_alone(interpreter, job, *adapters.back());
-        randomise(*adapters.back(), job.seed, 0.05);
-        pointers.push_back(adapters.back().get());
-      }
-      const GradientRun together = gradients_of(interpreter, job_pointers, pointers, {});
+      const JobAdapters adapters(jobs, interpreter.stage().backbone());
       for (size_t i = 0; i < jobs.size(); ++i) {
-        const GradientRun alone = gradients_of(interpreter, {job_pointers[i]}, {pointers[i]}, {});
+        select_alone(interpreter, jobs[i], *adapters.pointers[i]);
+        randomise(*adapters.pointers[i], jobs[i].seed, 0.05);
+      }
+      const GradientRun together = gradients_of(interpreter, adapters.jobs, adapters.pointers, {});
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        const GradientRun alone = gradients_of(interpreter, {adapters.jobs[i]}, {adapters.pointers[i]}, {});
         const std::string which = fmt::format("mix {}, {}{}", key, jobs[i].name, portable ? ", portable" : "");
         EXPECT_NEAR(together.losses[i], alone.losses[0], 1e-5 * alone.losses[0]) << which;
         EXPECT_LE(largest_relative_difference(together.gradients[i], alone.gradients[0]), 1e-5) << which;

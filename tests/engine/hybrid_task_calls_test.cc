@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "engine/random_job.h"
+#include "engine/job_adapters.h"
 #include "engine/rank_rounds.h"
 #include "engine/rank_threads.h"
 #include "engine/reference_job.h"
@@ -26,14 +26,7 @@ struct Calls {
 
 Calls calls_of(const std::vector<RandomJob>& jobs, const PackingPolicy& policy) {
   Interpreter interpreter(tiny_backbone("llama3", at::kDouble));
-  std::vector<const RandomJob*> job_pointers;
-  std::vector<std::unique_ptr<Adapter>> adapters;
-  std::vector<Adapter*> pointers;
-  for (const RandomJob& job : jobs) {
-    job_pointers.push_back(&job);
-    adapters.push_back(job.make_adapter(interpreter.stage().backbone().config(), at::kDouble));
-    pointers.push_back(adapters.back().get());
-  }
+  const JobAdapters adapters(jobs, interpreter.stage().backbone());
   Calls calls;
   interpreter.stage().on_operator = [&](const Operator& op, const MicrobatchState& state, double) {
     if (op.adapters.empty()) return;
@@ -43,7 +36,7 @@ Calls calls_of(const std::vector<RandomJob>& jobs, const PackingPolicy& policy) 
     calls.companies.insert(company);
     ++calls.per_operator[op.name()];
   };
-  gradients_of(interpreter, job_pointers, pointers, policy);
+  gradients_of(interpreter, adapters.jobs, adapters.pointers, policy);
   return calls;
 }
 

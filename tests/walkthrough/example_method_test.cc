@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
-#include "engine/random_job.h"
+#include "engine/job_adapters.h"
 #include "engine/reference_job.h"
 #include "ops/backend.h"
 #include "ops/call_counts.h"
@@ -91,16 +91,9 @@ TEST(ExampleMethod, MakesCallsWhoseNumberTheJobsDoNotChange) {
     Interpreter interpreter(tiny_backbone("qwen2", at::kDouble));
     std::vector<RandomJob> jobs;
     for (int64_t i = 0; i < count; ++i) jobs.push_back(lora_job("job", static_cast<uint64_t>(i), 1, 0, all_targets, {7, 3 + i}));
-    std::vector<const RandomJob*> job_pointers;
-    std::vector<std::unique_ptr<Adapter>> adapters;
-    std::vector<Adapter*> pointers;
-    for (const RandomJob& job : jobs) {
-      job_pointers.push_back(&job);
-      adapters.push_back(job.make_adapter(interpreter.stage().backbone().config(), at::kDouble));
-      pointers.push_back(adapters.back().get());
-    }
+    const JobAdapters adapters(jobs, interpreter.stage().backbone());
     const CallCounts before = call_counts();
-    gradients_of(interpreter, job_pointers, pointers, {.sharing = Sharing::batch_all});
+    gradients_of(interpreter, adapters.jobs, adapters.pointers, {.sharing = Sharing::batch_all});
     return (call_counts() - before).adapter;
   };
   const int64_t one = calls(1);
