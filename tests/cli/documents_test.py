@@ -396,8 +396,6 @@ REFUSES_NO_OPTION = rf"unknown option '{NO_OPTION}'|unrecognized arguments: {NO_
 
 def said_of_options(test, script, options):
     """What a script says of options whose only mistake should be NO_OPTION, so that nothing is done."""
-    if script == "scripts/compare-references":
-        needs.require(test, "transformers")
     interpreter = [sys.executable] if "python" in (ROOT / script).read_text(encoding="utf-8").splitlines()[0] else []
     done = subprocess.run([*interpreter, ROOT / script, *options, NO_OPTION], cwd=ROOT, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                           timeout=LIMIT_S)

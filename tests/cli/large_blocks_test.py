@@ -6,6 +6,7 @@
 `scripts/test --large -R large_blocks` is the same, hours on two cores. In a clone of HEAD, one after another: docs/installing.md's build, docs/gpu.md's,
 and docs/correctness.md's comparisons. In bare systems (scripts/test-packages, as root): what docs/installing.md says of packages.
 """
+import os
 import pathlib
 import re
 import shutil
@@ -35,7 +36,8 @@ class LargeBlocks(unittest.TestCase):
 
     def run_in_clone(self, page):
         key = next(key for key, way in LARGE.items() if way == IN_CLONE and key[0] == page)
-        subprocess.run(["bash", "-euo", "pipefail", "-c", text_of(key)], cwd=self.clone, check=True, stdin=subprocess.DEVNULL)
+        own = {name: value for name, value in os.environ.items() if name != "COTUNE"}  # the clone's program, not the one that this suite tests
+        subprocess.run(["bash", "-euo", "pipefail", "-c", text_of(key)], cwd=self.clone, env=own, check=True, stdin=subprocess.DEVNULL)
         self.assertTrue((self.clone / LEAVES[page]).exists())
 
     def test_packages_in_bare_systems(self):
