@@ -87,6 +87,21 @@ class Benchmarks(ProgramTest):
         for row in rows[1:]:
             self.assertLess(float(row[-1]), 0.05)
 
+    def test_joining(self):
+        rows = self.table(self.bench("joining.py", "--model", self.model, "--parallel", "pp=2", "--repetitions", "1", "--steps", "2", "--cotune", PROGRAM), 6)
+        self.assertEqual([row[:2] for row in rows], [[ranks, what] for ranks in ("one rank", "pp=2") for what in ("joins", "leaves")])
+
+    def test_steady_idle(self):
+        rows = self.table(self.bench("steady_idle.py", "--model", self.model, "--order", "lorapp", "--steps", "10", "--repetitions", "1", "--cotune",
+                                     PROGRAM), 5)
+        self.assertEqual([row[:2] for row in rows], [["2", "lorapp"]])
+
+    def test_rank_predictions(self):
+        rows = self.table(self.bench("rank_predictions.py", "--model", self.model, "--parallel", "pp=2", "--mixes", "1", "--rounds", "6",
+                                     "--profile-seconds", "3", "--cotune", PROGRAM), 2)
+        self.assertRegex(rows[0][1], r"^[\d.]+%, [\d.]+%$")
+        self.assertEqual(rows[1][0], "mean, goal 10%")
+
     def test_resident_jobs(self):
         rows = self.table(self.bench("resident_jobs.py", "--model", self.model, "--jobs", "2", "--cotune", PROGRAM, without_docs=False), 5)
         self.assertEqual([row[0] for row in rows], ["1", "2"])
