@@ -32,6 +32,14 @@ void keep_standard_streams_open() {
   }
 }
 
+/// In a folder that is gone relative paths mean nothing, and a library of libtorch ends the process with words that help nobody.
+bool is_in_a_folder() {
+  std::error_code error;
+  std::filesystem::current_path(error);
+  if (error) cotune::write_to_standard_error(fmt::format("cotune: the working directory is gone ({}): change to one that exists\n", error.message()));
+  return !error;
+}
+
 int run_with_engine(int argc, char** argv) {
   limit_idle_spinning();
   std::error_code error;
@@ -50,6 +58,7 @@ int run_with_engine(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   keep_standard_streams_open();
+  if (!is_in_a_folder()) return 1;
   constexpr std::array<std::pair<std::string_view, cotune::AddCommand>, 4> own{{{"job", cotune::add_job_command},
                                                                                 {"status", cotune::add_status_command},
                                                                                 {"watch", cotune::add_watch_command},

@@ -105,6 +105,7 @@ Descriptor connect_to(const fs::path& run) {
   if (status == 0) return connection;
   if (reason == EAGAIN) throw SystemError(fmt::format("{}: the run's process does not answer", file.string()));
   if (reason == ENOENT || reason == ECONNREFUSED) {
+    if (!holds_run(run)) throw_no_run(run);
     throw NobodyListens(fmt::format("{}: nobody listens: no process trains in this folder, or it is still loading its model. "
                                     "`cotune train JOBS_FILE --resume --output-dir {}` goes on with a run that has stopped",
                                     file.string(), run.string()));

@@ -34,8 +34,8 @@ class NobodyListens : public UserError {
   using UserError::UserError;
 };
 
-/// Blocking, but for connecting, which takes two seconds at most. Throws NobodyListens, with what to do about it; SystemError where so
-/// many wait already that the run accepts no more; UserError where the socket is another user's.
+/// Blocking, but for connecting, which takes two seconds at most. Throws NobodyListens, with what to do about it; UserError where there is no
+/// run, as throw_no_run, or the socket is another user's; SystemError where so many wait already that the run accepts no more.
 Descriptor connect_to(const std::filesystem::path& run);
 
 }  // namespace cotune

@@ -80,6 +80,15 @@ class Disk(ProgramTest):
         self.assertEqual(self.results("closed"), self.results("open"))
 
 
+class WorkingDirectory(ProgramTest):
+    def test_that_is_gone_is_said(self):
+        for command in (["status"], ["train", "jobs.yaml"], ["--version"]):
+            script = f'mkdir {self.path}/gone && cd {self.path}/gone && rmdir {self.path}/gone && exec "$@"'
+            done = subprocess.run(["sh", "-c", script, "sh", *self.command(*command)], capture_output=True, text=True, timeout=LIMIT_S)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), command)
+            self.assertRegex(done.stderr, r"\Acotune: the working directory is gone \(No such file or directory\): change to one that exists\n\Z")
+
+
 class Privileges(ProgramTest):
     """What root may do and others may not is tried as somebody else."""
 

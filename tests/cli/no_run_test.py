@@ -48,7 +48,7 @@ class NoRun(ProgramTest):
                               ("runs", "run.json is missing in {}")):
             self.jobs_file()
             (self.path / "runs").mkdir(exist_ok=True)
-            for ask in (("status",), ("watch",), ("report",)):
+            for ask in (("status",), ("watch",), ("report",), ("job", "list")):
                 with self.subTest(name=name, ask=ask):
                     self.assertIn(f"{name}: holds no run: {trouble.format(self.path / name)}. --run", self.refused(*ask, "--run", name))
 

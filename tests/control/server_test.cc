@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 /// Answers status with a report, list with many long ones, pause when it is told to.
 class Answering {
@@ -130,12 +131,9 @@ TEST_F(ControlSocket, IsItsOwnersAloneAndGoesWithTheServer) {
     expect_served(run);
   }
   EXPECT_FALSE(fs::exists(control_socket(run)));
-  try {
-    ControlClient client(run);
-    FAIL() << "nobody listens";
-  } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("nobody listens"));
-  }
+  EXPECT_THAT([&] { ControlClient client(run); }, ThrowsMessage<UserError>(HasSubstr("holds no run: run.json is missing")));
+  std::ofstream(run / "run.json") << "{}";
+  EXPECT_THAT([&] { ControlClient client(run); }, ThrowsMessage<NobodyListens>(HasSubstr("nobody listens")));
   EXPECT_THROW(ControlClient(run / "none"), UserError);
 }
 
