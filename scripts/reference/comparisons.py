@@ -10,6 +10,7 @@ import sys
 import gradient_cosines
 import peft_reference
 import torch
+import vocabularies
 from comparing import COTUNE, GGUF, ROOT, cotune_train, load, need, report, report_run, smollm2, write_rows
 from peft import PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict
@@ -264,8 +265,9 @@ def committed(work):
 
 def tokenizers(work):
     need(TEST_DATA, "scripts/build --tests test_data builds it")
+    vocabularies.fetch(work / "vocabularies")
     command = [sys.executable, ROOT / "scripts/reference/tokenizer_reference.py", "--live", "--test", TEST_DATA,
-               "--work", work / "tokenizers"]
+               "--work", work / "tokenizers", "--vocabularies", work / "vocabularies"]
     report_run("tokenizers, megabytes of text", command + (["--smollm", GGUF] if GGUF.exists() else []))
 
 

@@ -2,9 +2,9 @@
 """Compares the tokenizer with the Hugging Face `tokenizers` library.
 
   tokenizer_reference.py --write            rewrites tests/data/tokenizers (small, committed)
-  tokenizer_reference.py --live --test PROGRAM [--smollm GGUF] [--qwen FILE.tiktoken] [--deepseek tokenizer.json]
-                         [--tekken tekken.json] [--tokenizer tokenizer.json ...] [--work FOLDER]
-                                            compares on a few MB of text with real vocabularies; PROGRAM is test_data
+  tokenizer_reference.py --live --test PROGRAM [--smollm GGUF] [--vocabularies FOLDER] [--tokenizer tokenizer.json ...]
+                         [--work FOLDER]    compares on a few MB of text with real vocabularies; PROGRAM is test_data.
+                                            FOLDER: as vocabularies.py fetches it (GPT-2, Llama 3, Qwen, DeepSeek, Tekken)
 
 A case is a folder with
   tokenizer.json or gguf_vocabulary.json
@@ -329,6 +329,30 @@ def smollm_case(path, folder):
     return t
 
 
+def tiktoken_ranks(path):
+    return {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in path.read_text().splitlines() if line)}
+
+
+def gpt2(folder):
+    t = Tokenizer(models.BPE.from_file(str(folder / "gpt2-vocabulary.json"), str(folder / "gpt2-merges.txt")))
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.add_special_tokens(special("<|endoftext|>"))
+    return t
+
+
+def real_cases(case, folder):
+    """folder: of vocabularies.py."""
+    case("real_gpt2", lambda _: gpt2(folder))
+    llama3 = ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+    case("real_llama3", lambda _: from_ranks(tiktoken_ranks(folder / "llama3.tiktoken"), LLAMA3, ignore_merges=True, specials=llama3))
+    qwen = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    case("real_qwen", lambda _: from_ranks(tiktoken_ranks(folder / "qwen.tiktoken"), QWEN2, nfc=True, specials=qwen))
+    tekken = json.loads((folder / "tekken.json").read_text())
+    ranks = {base64.b64decode(entry["token_bytes"]): entry["rank"] for entry in tekken["vocab"][:130_072]}
+    case("real_tekken", lambda _: from_ranks(ranks, tekken["config"]["pattern"], specials=("<s>", "</s>", "[INST]")))
+    case("real_deepseek", lambda _: Tokenizer.from_file(str(folder / "deepseek.json")))
+
+
 def live(args):
     work = pathlib.Path(args.work or tempfile.mkdtemp(prefix="cotune-tokenizer-"))
     cases = work / "cases"
@@ -353,17 +377,9 @@ def live(args):
     case("gguf_llama", gguf_llama_case)
     if args.smollm:
         case("smollm2_gguf", lambda folder: smollm_case(args.smollm, folder))
-    if args.qwen:
-        ranks = {base64.b64decode(a): int(b) for a, b in
-                 (line.split() for line in pathlib.Path(args.qwen).read_text().splitlines() if line)}
-        for name, pattern, nfc in (("qwen", QWEN2, True), ("qwen_with_llama3_split", LLAMA3, False)):
-            case(name, lambda folder: from_ranks(ranks, pattern, nfc=nfc, ignore_merges=not nfc, specials=(
-                "<|endoftext|>", "<|im_start|>", "<|im_end|>")))
-    if args.tekken:
-        data = json.loads(pathlib.Path(args.tekken).read_text())
-        ranks = {base64.b64decode(e["token_bytes"]): e["rank"] for e in data["vocab"][:130_072]}
-        case("tekken", lambda folder: from_ranks(ranks, data["config"]["pattern"], specials=("<s>", "</s>", "[INST]")))
-    for i, path in enumerate(([args.deepseek] if args.deepseek else []) + args.tokenizer):
+    if args.vocabularies:
+        real_cases(case, pathlib.Path(args.vocabularies))
+    for i, path in enumerate(args.tokenizer):
         case(f"file{i}_{pathlib.Path(path).stem}", lambda folder: Tokenizer.from_file(path))
     done = subprocess.run([args.test, "--gtest_filter=TokenizerReference.*Live*"],
                           env={**os.environ, "COTUNE_TOKENIZER_CASES": str(cases)})
@@ -376,7 +392,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--live", action="store_true")
-    for name in ("--test", "--smollm", "--qwen", "--deepseek", "--tekken", "--work"):
+    for name in ("--test", "--smollm", "--vocabularies", "--work"):
         parser.add_argument(name)
     parser.add_argument("--tokenizer", action="append", default=[])
     args = parser.parse_args()
