@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
@@ -192,6 +191,7 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     if (trouble) pause_a_job(*trouble);
     return;
   }
+  forget_round_time_where_jobs_come(rounds);
   const size_t round_count = add_rounds_ahead(rounds);
   const double before = seconds_since_start();
   round_tokens_.clear();
@@ -223,6 +223,13 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     if (current.stops_early() || current.done()) finish_job(current);
   }
   if (trouble && running_jobs().size() == running_before) pause_a_job(*trouble);  // no job has made room
+}
+
+void Trainer::forget_round_time_where_jobs_come(std::span<const JobRound> rounds) {
+  std::set<int32_t> jobs;
+  for (const JobRound& round : rounds) jobs.insert(round.job);
+  if (!std::ranges::includes(round_jobs_, jobs)) round_seconds_ = 0;
+  round_jobs_ = std::move(jobs);
 }
 
 void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {

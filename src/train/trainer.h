@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -175,6 +176,9 @@ class Trainer {
     std::vector<TrainingJob*> evaluations, checkpoints, failures;
     std::vector<std::pair<TrainingJob*, std::string>> selections_without_memory;
   };
+  /// With a job that was not in the last round, how long one takes is not known: on ranks one goes first, by itself, and the time until
+  /// something asked is done stays what it is.
+  void forget_round_time_where_jobs_come(std::span<const JobRound> rounds);
   /// Takes the results of one round.
   void finish_rounds(std::span<const JobRound> rounds, DueWork& due);
   /// Counts and tells of a step that was made; returns its real tokens.
@@ -330,7 +334,8 @@ class Trainer {
   std::vector<TrainingJob*> started_;      ///< since the last evaluate_started()
   std::map<int32_t, double> recent_rate_;  ///< per job, real tokens per second
   std::map<JobStep, TokenCounts> round_tokens_;  ///< of the rounds at hand
-  double round_seconds_ = 0;               ///< of the last one
+  double round_seconds_ = 0;               ///< of the last one; 0: not known of these jobs
+  std::set<int32_t> round_jobs_;           ///< of the last one
   double last_usage_s_ = 0;                ///< when it was told of last
   int64_t tokens_since_usage_ = 0;
   bool evaluating_ = false;

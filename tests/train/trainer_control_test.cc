@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "ops/backend.h"
@@ -442,6 +443,41 @@ TEST(RunControlled, OnRanksJobsComeLeaveAndPauseAsOnOne) {
   trainer->run();
   EXPECT_TRUE(script.is_done());
   expect_equal_adapters(two, one, specs);
+}
+
+/// For each stretch of training rounds without a flush: the jobs in it, and how many rounds.
+class Stretches : public RunObserver {
+ public:
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double, bool is_evaluation) override {
+    if (is_evaluation) return;
+    std::set<int32_t> jobs;
+    for (const StepPlan& plan : plans.replicas.front().rounds) {
+      for (const BatchShape& batch : plan.batches) jobs.insert(batch.job);
+    }
+    found.emplace_back(std::move(jobs), plans.replicas.front().rounds.size());
+  }
+  std::vector<std::pair<std::set<int32_t>, size_t>> found;
+};
+
+TEST(RunControlled, OnRanksTheFirstRoundWithAJobThatComesIsByItself) {
+  SmallRun run("first-round", at::kDouble);
+  Script script;
+  script.at("here", 8, [&](Trainer& trainer, TrainingJob&) {
+    std::vector<std::unique_ptr<TrainingJob>> jobs;
+    jobs.push_back(run.job(1, small_job("comes", AdapterMethod::lora, 2, 40)));
+    trainer.add_jobs(std::move(jobs));
+  });
+  Stretches stretches;
+  TrainerOptions options = with(script);
+  options.ranks = 2;
+  options.observers = {&stretches};
+  run.trainer({small_job("here", AdapterMethod::lora, 1, 80)}, options)->run();
+  ASSERT_TRUE(script.is_done());
+  const auto first = std::ranges::find_if(stretches.found, [](const auto& stretch) { return stretch.first.contains(1); });
+  ASSERT_NE(first, stretches.found.end());
+  EXPECT_GT(std::prev(first)->second, 1u);
+  EXPECT_EQ(first->second, 1u);
+  EXPECT_GT(std::next(first)->second, 1u) << "its time is known";
 }
 
 }  // namespace
