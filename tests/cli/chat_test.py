@@ -296,7 +296,6 @@ class OnATerminal(Chats):
             heads = [line.split() for line in first if line]
             names = ["base", "…"], ["one", "…"], ["two", "…"]
             self.assertEqual(heads, [sum(names, [])] if columns == 120 else list(names))
-            self.assertLessEqual(max(len(line) for frame in program.screen.frames for line in frame), columns)
             self.assertGreater(sum(map(len, last)), 150)
             self.assertNotIn("…", last[0])
             for block in self.generate("--prompt", "What is it?", "--max-new-tokens", "100", *self.several).stdout.split("--- ")[1:]:
@@ -310,7 +309,7 @@ class OnATerminal(Chats):
         program.press("\x11")
         program.wait_for(lambda screen: any("and 1 more" in frame[-1] for frame in (lines[:7] for lines in screen.frames)))
         program.end()
-        self.assertLessEqual(max(map(len, program.screen.frames[-1])), 24)
+        self.assertTrue(program.screen.fits)
 
     def test_a_chat_with_several_adapters_goes_on_after_an_interruption(self):
         program = self.terminal("--chat", "--max-new-tokens", "490", *self.several)

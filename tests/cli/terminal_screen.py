@@ -19,10 +19,12 @@ MOVES = "ABCDGJKP@"  # by which the editor of a line mends what it has written
 
 
 class Screen:
-    """The normal screen as what was written on it, from first to last, the alternate one as a grid."""
+    """The normal screen as what was written on it, from first to last, the alternate one as a grid. No frame of that may reach beyond the window,
+    but those that were under way when it became smaller."""
 
     def __init__(self, columns, rows):
         self.columns, self.rows = columns, rows
+        self.fits, self.cut_off = True, ""  # whether a frame has fitted since the window became what it is; what this one has beyond it
         self.marks_pastes = False
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
         self.row = self.column = self.times_taken = 0
@@ -52,9 +54,11 @@ class Screen:
             elif character == "\r":
                 self.column = 0
             elif character == "\n":
+                self.cut_off += "\n" * (self.row + 1 >= self.rows)
                 self.row = min(self.row + 1, self.rows - 1)
             else:
                 assert character >= " ", repr(character)
+                self.cut_off += character * (self.column >= self.columns)
                 place = self.row, min(self.column, self.columns - 1)
                 self.alternate[place], self.alternate_styles[place] = character, self.style
                 self.column += 1
@@ -90,9 +94,17 @@ class Screen:
             assert kind == "m", (numbers, kind)
             self.style = "" if numbers == "0" else numbers
 
+    def resize(self, columns, rows):
+        if columns < self.columns or rows < self.rows:
+            self.fits = False
+        self.columns, self.rows = columns, rows
+
     def keep_frame(self):
         if self.is_alternate and self.alternate:
+            assert not (self.fits and self.cut_off), (self.cut_off, self.text())
+            self.fits = not self.cut_off
             self.frames.append(self.lines())
+        self.cut_off = ""
 
     def lines(self):
         """Of the alternate screen, without spaces at their ends."""
@@ -169,7 +181,7 @@ class TerminalProgram:
 
     def resize(self, columns, rows, tell=True):
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        self.screen.columns, self.screen.rows = columns, rows
+        self.screen.resize(columns, rows)
 
     def read(self, timeout=0.05):
         """Whether there was something."""

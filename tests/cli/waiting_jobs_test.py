@@ -87,7 +87,7 @@ class WaitingJobs(LiveViewTest):
         self.assert_yellow(training.screen.cells(), "waiting", "third waits: memory")
 
         training.resize(40, 20)
-        training.wait_for(lambda screen: max(map(len, screen.lines())) <= 40 and self.has_reason(screen.text(), "third"))
+        training.wait_for(lambda screen: screen.fits and self.has_reason(screen.text(), "third"))
         training.resize(100, 24)
         for columns in (100, 50):
             screen = self.status(columns=columns)
