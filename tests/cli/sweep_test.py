@@ -148,15 +148,20 @@ class Sweep(ProgramTest):
     def test_a_place_goes_to_the_next_candidate_at_once(self):
         jobs = self.sweep_file("random: {train.lr: {log_uniform: [1e-5, 3e-2]}}, samples: 6, max_concurrent: 2, halving: {first_steps: 2, factor: 2}")
         events = [json.loads(line) for line in self.train(jobs, "run", "--json").splitlines()]
-        running, most, started = set(), 0, []
+        running, most, started, steps_with_a_free_place, others_running = set(), 0, [], 0, []
         for event in events:
             if event["event"] == "start":
+                others_running.append(len(running))
                 running.add(event["job"])
                 started.append(event["job"])
             elif event["event"] == "end":
                 running.discard(event["job"])
+            elif event["event"] == "step" and len(running) < 2 and len(started) < 6:
+                steps_with_a_free_place += 1
             most = max(most, len(running))
         self.assertEqual(most, 2)
+        self.assertEqual(steps_with_a_free_place, 0)
+        self.assertGreater(others_running[2:].count(1), 0)  # beside one that goes on: not when all before it have ended
         self.assertEqual(started, [f"sql-{number:03}" for number in range(1, 7)])
         first_stop = next(event for event in events if event["event"] == "rung" and not event["goes_on"])
         self.assertEqual((first_stop["step"], first_stop["of"]), (2, 2))
