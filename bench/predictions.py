@@ -23,8 +23,8 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 
+import compare
 import page_part
 
 SEED = 20270311
@@ -88,16 +88,6 @@ def write_mix(folder, jobs, model, rounds, dtype):
     (folder / "jobs.yaml").write_text(json.dumps(text, indent=1))  # JSON is YAML
 
 
-def busy_cores(seconds=1.0):
-    """Cores that other programs keep busy, from /proc/stat."""
-    def ticks():
-        fields = [int(field) for field in open("/proc/stat").readline().split()[1:]]
-        return sum(fields[:3]) + sum(fields[5:8])
-    before, begin = ticks(), time.monotonic()
-    time.sleep(seconds)
-    return (ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - begin)
-
-
 def run(command):
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
@@ -106,7 +96,7 @@ def run(command):
 
 
 def make_profile(arguments):
-    busy = busy_cores()
+    busy = compare.busy_cores()
     command = [arguments.cotune, "profile", arguments.model, "--dtype", arguments.dtype, "--output", arguments.folder / "profile.json",
                "--seconds", str(arguments.profile_seconds)]
     print(run(command), end="")
@@ -123,7 +113,7 @@ def run_mixes(arguments):
             folder = arguments.folder / f"mix{index:02d}"
             if turn == 0:
                 write_mix(folder, jobs, arguments.model, arguments.rounds, arguments.dtype)
-            busy = busy_cores()
+            busy = compare.busy_cores()
             output = run([arguments.cotune, "train", folder / "jobs.yaml", "--profile", arguments.folder / "profile.json", "--json",
                           "--overwrite"])
             summary = json.loads(output.strip().splitlines()[-1])

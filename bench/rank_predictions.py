@@ -49,7 +49,8 @@ def main():
             cells = []
             for parallel in options.parallel:
                 busy.append(compare.busy_cores())
-                output = predictions.run([options.cotune, "train", own / "jobs.yaml", "--profile", profile, "--parallel", parallel, "--rounds-at-once", "1", "--json", "--overwrite"])
+                output = predictions.run([options.cotune, "train", own / "jobs.yaml", "--profile", profile, "--parallel", parallel, "--rounds-at-once", "1",
+                                          "--json", "--overwrite"])
                 found = json.loads(output.strip().splitlines()[-1])["prediction_errors"]
                 errors[parallel].append((found["before"], found["after"]))
                 cells.append(f"{found['before']:.1%}, {found['after']:.1%}")
