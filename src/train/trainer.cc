@@ -191,7 +191,6 @@ void Trainer::run_round(const std::vector<TrainingJob*>& live) {
     if (trouble) pause_a_job(*trouble);
     return;
   }
-  forget_round_time_where_jobs_come(rounds);
   const size_t round_count = add_rounds_ahead(rounds);
   const double before = seconds_since_start();
   round_tokens_.clear();

@@ -105,6 +105,7 @@ int64_t Trainer::rounds_at_once() const {
 
 size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
   if (ranks_ == nullptr) return 1;
+  forget_round_time_where_jobs_come(rounds);
   int64_t count = rounds_beginning_with(rounds);
   for (const JobRound& round : rounds) count = std::min(count, job(round.job).steps_at_once());
   const size_t job_count = rounds.size();
