@@ -256,7 +256,7 @@ void profile(const ProfileArguments& arguments) {
 void add_profile_command(CLI::App& app) {
   auto arguments = std::make_shared<ProfileArguments>();
   CLI::App* command = app.add_subcommand("profile", "Measure the operators of a model on this device, or take them from a cluster file, for predictions of time");
-  command->add_option("model", arguments->model, "A model folder or .gguf file; or a preset or config.json, with random weights")
+  command->add_option("model", arguments->model, "A model folder, a .gguf file or the name of either in the Hugging Face cache; or a preset or config.json, with random weights")
       ->required();
   command->add_option("--output", arguments->output, "The file that is written (profile.json)");
   command->add_option("--dtype", arguments->dtype, "Compute dtype: auto, bfloat16 or float32")

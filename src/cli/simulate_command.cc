@@ -63,7 +63,7 @@ void simulate_command(SimulateArguments arguments) {
 
 void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, CLI::Option* philly, CLI::Option* svg) {
   TraceArguments& trace = arguments.trace;
-  group.add_option("--model", trace.model, "Preset, config.json, model folder or GGUF file (default llama-2-7b)");
+  group.add_option("--model", trace.model, "Preset, config.json, model folder, GGUF file or its name in the Hugging Face cache (default llama-2-7b)");
   group.add_option("--policy", trace.policies, fmt::format("{}; several separated by commas (default fcfs)", fmt::join(policy_names(), ", ")))
       ->delimiter(',')
       ->type_name(value_type(policy_names()));

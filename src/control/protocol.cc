@@ -300,6 +300,7 @@ OrderedJson to_json(const RunView& view) {
             {"peak_bytes", view.memory.peak_bytes},
             {"limit_bytes", view.memory.limit_bytes}}},
           {"ranks", std::move(ranks)},
+          {"events", view.events},
           {"tokens_per_second", number_json(view.tokens_per_second)},
           {"seconds_left", number_json(view.seconds_left)}};
 }
@@ -317,6 +318,7 @@ RunView view_from(const Json& json, Fail fail) {
   if (fields.present("ranks")) {
     for (const Json& rank : fields.list("ranks")) view.ranks.push_back(rank_from(rank, fail));
   }
+  if (fields.present("events")) view.events = fields.texts("events");
   view.tokens_per_second = fields.number("tokens_per_second");
   view.seconds_left = fields.number("seconds_left");
   return view;

@@ -70,6 +70,7 @@ struct RunView {
   std::vector<JobView> jobs;   ///< in the order in which they came
   MemoryView memory;
   std::vector<RankView> ranks; ///< where there are several, after the first training round
+  std::vector<std::string> events;  ///< what happened, a line each, oldest first: the newest of a run that goes on
   double tokens_per_second = JobReport::unknown;  ///< of all jobs, while they train; of a run that has ended: over all its training
   double seconds_left = JobReport::unknown;       ///< until the last of the jobs that run has ended
 };

@@ -214,7 +214,8 @@ void LiveView::draw(bool anew) {
   ScreenState state{.selected = selected_, .events = {}, .footer = footer()};
   {
     const std::lock_guard lock(mutex_);
-    state.events.assign(lines_.begin() + static_cast<std::ptrdiff_t>(lines_.size() - std::min(lines_.size(), rows)), lines_.end());
+    state.events = view_.events;
+    state.events.insert(state.events.end(), lines_.begin() + static_cast<std::ptrdiff_t>(lines_.size() - std::min(lines_.size(), rows)), lines_.end());
   }
   const ScreenStyle style{.columns = columns, .rows = rows, .colour = wants_colour(), .unicode = shows_unicode()};
   std::string frame = "\x1b[H";

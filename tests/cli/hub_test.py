@@ -212,9 +212,11 @@ class Hub(ProgramTest):
         self.assertIn(f"{snapshot}: has no config.json; it is of the Hugging Face cache, which may hold a part only: `hf download org/part --revision "
                       f"{COMMITS['main']}` fetches the rest", plan("org/part", expect=2).stderr)
 
-    def test_profiles_and_plans_take_names(self):
+    def test_profiles_take_names(self):
         copy_model(self.path / "files")
         self.publish("org/tiny", self.path / "files")
+        self.cotune("profile", "org/tiny", "--seconds", "0.1", "--output", self.path / "p.json")
+        self.assertTrue((self.path / "p.json").exists())
         errors = self.cotune("profile", "org/none", "--output", self.path / "p.json", expect=2).stderr
         self.assertIn("`hf download org/none` fetches it", errors)
 

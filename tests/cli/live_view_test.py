@@ -231,6 +231,21 @@ class FromAnotherTerminal(LiveViewTest):
         self.assertIn("stopped and saved; --resume goes on with it", program.screen.normal)
         self.assertEqual(process.wait(), 130)
 
+    def test_watch_shows_what_happened_before_it_came_and_while_it_is_there(self):
+        for options in ((), ("--json",)):
+            process = self.start_quietly(*options)
+            self.run_program("job", "pause", "--run", self.path / "run", "sparse")
+            program = self.terminal("watch", "--run", self.path / "run", rows=40)
+            program.wait_for(lambda screen: all(re.search(event, screen.text(), re.M) for event in (r"^plain +starts: ", r"^sparse +paused at step \d+$")))
+            self.run_program("job", "priority", "--run", self.path / "run", "plain", "7")
+            program.wait_for_text("priority of job `plain`: 7, before 0")
+            program.press("q")
+            self.assertEqual(program.end(), 0)
+            self.assertNotIn("priority of job", program.screen.normal)  # the terminal of training has it
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(), 130)
+            shutil.rmtree(self.path / "run")
+
     def test_status_says_of_a_run_that_starts_that_it_does(self):
         run = self.path / "run"
         run.mkdir()

@@ -101,16 +101,19 @@ TEST(ControlReplies, ComeBackFromTheirLines) {
                          .memory = {.device = "cpu", .used_bytes = 5, .peak_bytes = 6, .limit_bytes = 7},
                          .ranks = {{.host = "", .layers = {{0, 3}, {8, 11}}, .busy = 0.5, .exposed = 0.125, .bubble = 0.375},
                                    {.host = "b", .layers = {{4, 7}}, .replica = 1, .part = 1, .parts = 2, .busy = 1, .exposed = 0, .bubble = 0}},
+                         .events = {"a  starts", "“b” waits"},
                          .tokens_per_second = 100};
   const ControlReply view = parse_reply(to_line(of_view, ""));
   ASSERT_TRUE(view.view && view.view->jobs.size() == 1);
   EXPECT_EQ(view.view->jobs[0].losses, (std::vector<double>{2, 1.5, 1.25}));
   EXPECT_TRUE(std::isnan(view.view->seconds_left));
   EXPECT_EQ(view.view->ranks, of_view.view->ranks);
+  EXPECT_EQ(view.view->events, of_view.view->events);
   EXPECT_EQ(to_line(view, ""), to_line(of_view, ""));
   std::string of_before = to_line(of_view, "");  // of a run that an older program trains
   const size_t begin = of_before.find("\"ranks\":"), end = of_before.find("\"tokens_per_second\":100");
-  EXPECT_TRUE(parse_reply(of_before.erase(begin, end - begin)).view->ranks.empty());
+  const ControlReply before = parse_reply(of_before.erase(begin, end - begin));
+  EXPECT_TRUE(before.view->ranks.empty() && before.view->events.empty());
 
   ControlReply refused;
   refused.error = ControlError{ControlErrorCode::refused, "two\nlines", {{"jobs.yaml", 3, "jobs[0].name", "is taken"}}};

@@ -12,6 +12,8 @@
 namespace cotune {
 namespace {
 
+constexpr size_t most_events = 32;  // as many as stand below a table
+
 /// Which checkpoint is the newest changes with these alone.
 std::string newest_checkpoint(const TrainingJob& job) {
   const std::optional<std::filesystem::path> newest = latest_checkpoint(job.folder());
@@ -119,7 +121,7 @@ JobReport RunBoard::job(const TrainingJob& job) const {
 
 RunView RunBoard::view() const {
   const std::lock_guard lock(mutex_);
-  RunView view{.run = report(), .memory = memory_, .ranks = ranks_};
+  RunView view{.run = report(), .memory = memory_, .ranks = ranks_, .events = {events_.begin(), events_.end()}};
   double rate = 0, left = 0;
   for (const auto& [index, job] : jobs_) {
     view.jobs.push_back({.report = job.report, .learning_rate = job.learning_rate, .losses = job.losses.points()});
@@ -130,6 +132,12 @@ RunView RunBoard::view() const {
   if (rate > 0) view.tokens_per_second = rate;
   if (rate > 0) view.seconds_left = left;
   return view;
+}
+
+void RunBoard::tell(const std::string& line) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(line);
+  if (events_.size() > most_events) events_.pop_front();
 }
 
 void RunBoard::set_idle(bool idle) {

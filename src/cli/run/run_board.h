@@ -1,5 +1,6 @@
 #pragma once
 
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -32,6 +33,8 @@ class RunBoard : public RunObserver {
   /// How a job's loss went before this process took it up.
   void show_losses(const TrainingJob& job, std::span<const double> losses);
   JobReport job(const TrainingJob& job) const;
+  /// A line of what happened, for people.
+  void tell(const std::string& line);
   void set_idle(bool idle);
   void set_stopping();  ///< from any thread
 
@@ -63,6 +66,7 @@ class RunBoard : public RunObserver {
   std::map<int32_t, Shown> jobs_;
   MemoryView memory_;
   std::vector<RankView> ranks_;
+  std::deque<std::string> events_;  ///< the newest
   int64_t rounds_ = 0;
   double seconds_ = 0;
   bool idle_ = false, stopping_ = false;

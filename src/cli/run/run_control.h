@@ -50,6 +50,8 @@ class RunControl {
   RunView view() const { return board_.view(); }
   void take(ControlRequest request, ControlServer::Answer answer);
 
+  /// A line of what happened, for those who watch. On the run's thread.
+  void tell(const std::string& line) { board_.tell(line); }
   /// How a job's loss went before this process took it up: by name. Before open().
   void show_losses(std::map<std::string, std::vector<double>> losses) { losses_before_ = std::move(losses); }
 

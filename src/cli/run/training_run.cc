@@ -375,11 +375,10 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   SweepFolder sweep_folder(folder.sweeps_folder(), sweeps, [configuration_alone](const TrainingJob& job) {
     return configuration_alone(job, job.spec().sweep.of + "-best");
   });
-  options.observers = {&metrics, &recorder, &sweep_folder, &prediction};
+  options.observers = {&metrics, &recorder, &sweep_folder, &prediction, &lines};
   if (arguments.json) {
+    lines.print_with([](const std::string&) {}, [] { return false; });  // for those who watch alone
     options.observers.push_back(&json_events);
-  } else {
-    options.observers.push_back(&lines);
   }
   TensorBoardLog tensorboard(folder.tensorboard_folder());
   if (run.tensorboard) options.observers.push_back(&tensorboard);
@@ -407,6 +406,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
                         }
                       }});
   if (arguments.resume) control.show_losses(logged_losses(folder.path()));
+  lines.tell_with([&control](const std::string& line) { control.tell(line); });
   control.attach(options);
   options.sweeps = &sweeps;
   Trainer trainer(backbone, std::move(jobs), std::move(options));

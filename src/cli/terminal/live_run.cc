@@ -8,7 +8,11 @@
 namespace cotune {
 
 std::unique_ptr<LiveView> live_view_of_this_run(RunControl& control, ProgressLines& lines) {
-  LiveSource source{.view = [&control] { return control.view(); },
+  LiveSource source{.view = [&control] {
+                      RunView view = control.view();
+                      view.events.clear();  // they come as lines
+                      return view;
+                    },
                     .ask = [&control](ControlRequest request, auto answer) { control.take(std::move(request), std::move(answer)); }};
   auto view = std::make_unique<LiveView>(std::move(source), "lines instead", "saves and stops",
                                          [](const std::string& line) { print_line(line); });

@@ -53,9 +53,16 @@ void ProgressLines::print_with(std::function<void(const std::string&)> print, st
   shows_steps_ = std::move(shows_steps);
 }
 
-void ProgressLines::line(const TrainingJob& job, const std::string& text) const {
-  print_(fmt::format("{}  {}", name_column(job.spec().name, name_width_), text));
+std::string ProgressLines::line(const TrainingJob& job, const std::string& text) const {
+  return fmt::format("{}  {}", name_column(job.spec().name, name_width_), text);
 }
+
+void ProgressLines::tell(const std::string& text) const {
+  print_(text);
+  if (tell_) tell_(text);
+}
+
+void ProgressLines::tell(const TrainingJob& job, const std::string& text) const { tell(line(job, text)); }
 
 void ProgressLines::make_room_for(const TrainingJob& job) {
   name_width_ = std::max(name_width_, name_column_width({job.spec().name}));
@@ -66,10 +73,10 @@ void ProgressLines::on_job_started(const TrainingJob& job) {
   make_room_for(job);
   if (const std::string& sweep = job.spec().sweep.of; !sweep.empty()) sweeps_.emplace(job.spec().name, sweep);
   if (job.state().step > 0) {
-    line(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
+    tell(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
     return;
   }
-  line(job, fmt::format("starts: {} of {}; {} to train, {} held out", counted(job.total_steps(), "step"),
+  tell(job, fmt::format("starts: {} of {}; {} to train, {} held out", counted(job.total_steps(), "step"),
                         counted(job.spec().train.batch_size, "row"), job.data().train.size(), job.data().eval.size()));
 }
 
@@ -80,17 +87,17 @@ void ProgressLines::on_job_waiting(const TrainingJob& job) {
   const std::string& reason = job.state().wait_reason;
   const bool is_kept_back = reason.starts_with("sweep:") || reason.starts_with("halving:");  // which is no news
   const bool is_told = reason.starts_with("memory: it and ");  // other reasons were told as notices
-  if (!is_kept_back) line(job, is_told ? "waits for " + reason : "waits for memory");
+  if (!is_kept_back) tell(job, is_told ? "waits for " + reason : "waits for memory");
 }
 
 void ProgressLines::on_job_paused(const TrainingJob& job) {
   tokens_left_.erase(job.index());
   newest_.erase(job.index());
-  line(job, fmt::format("paused at step {}", job.state().step));
+  tell(job, fmt::format("paused at step {}", job.state().step));
 }
 
 void ProgressLines::on_selection(const TrainingJob& job) {
-  if (selecting_.insert(job.index()).second) line(job, "chooses its entries by their gradients");
+  if (selecting_.insert(job.index()).second) tell(job, "chooses its entries by their gradients");
 }
 
 void ProgressLines::on_step(const StepEvent& event) {
@@ -119,9 +126,9 @@ void ProgressLines::on_round_ended(double seconds) {
 
 void ProgressLines::step_line(const StepEvent& event) const {
   const std::string loss = event.job->is_emulated() ? "emulated    " : fmt::format("loss {:<7.4f}", event.loss);
-  line(*event.job, fmt::format("{:>{}}/{:<{}}  {} lr {:<8.2e} {:>6.0f} tok/s {:>6} left",
+  print_(line(*event.job, fmt::format("{:>{}}/{:<{}}  {} lr {:<8.2e} {:>6.0f} tok/s {:>6} left",
                                event.job->state().step, step_width_, event.job->total_steps(), step_width_, loss,
-                               event.learning_rate, event.tokens_per_second, duration_text(event.seconds_left)));
+                               event.learning_rate, event.tokens_per_second, duration_text(event.seconds_left))));
 }
 
 void ProgressLines::total_line() const {
@@ -133,9 +140,9 @@ void ProgressLines::total_line() const {
 }
 
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
-  if (event.job->is_emulated()) return line(*event.job, fmt::format("{:>{}}/{:<{}}  evaluation emulated", event.job->state().step,
+  if (event.job->is_emulated()) return tell(*event.job, fmt::format("{:>{}}/{:<{}}  evaluation emulated", event.job->state().step,
                                                                    step_width_, event.job->total_steps(), step_width_));
-  line(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
+  tell(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
                                event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
                                event.best || event.job->state().step == 0 ? "" : ", not the best"));
 }
@@ -144,13 +151,13 @@ void ProgressLines::on_sample(const SampleEvent& event) {
   const TrainingJob& job = *event.job;
   std::string when = event.step == 0 ? "before training" : "after training";
   if (event.step > 0 && event.step != job.state().step) when += fmt::format(" (step {})", event.step);
-  if (event.out_of_memory) return line(job, fmt::format("no memory is left for a sample {}", when));
-  line(job, fmt::format("asked {}: {}", when, on_one_line(event.prompt)));
-  line(job, fmt::format("answers: {}", on_one_line(event.answer)));
+  if (event.out_of_memory) return tell(job, fmt::format("no memory is left for a sample {}", when));
+  tell(job, fmt::format("asked {}: {}", when, on_one_line(event.prompt)));
+  tell(job, fmt::format("answers: {}", on_one_line(event.answer)));
 }
 
 void ProgressLines::on_rung(const RungEvent& event) {
-  line(*event.job, fmt::format("{:>{}}/{:<{}}  rung: rank {} of {}, {}", event.step, step_width_, event.job->total_steps(), step_width_,
+  tell(*event.job, fmt::format("{:>{}}/{:<{}}  rung: rank {} of {}, {}", event.step, step_width_, event.job->total_steps(), step_width_,
                                event.rank, event.of, event.goes_on ? "goes on" : "stops"));
 }
 
@@ -163,18 +170,18 @@ void ProgressLines::on_job_ended(const TrainingJob& job) {
   const JobResult result = job.result();
   if (job.has_left_adapter() && result.step != state.step) text += fmt::format(", leaves step {}, its best", result.step);
   if (!state.end_reason().empty()) text += ": " + state.end_reason();
-  line(job, text);
+  tell(job, text);
 }
 
 void ProgressLines::on_hybrid_tasks(const PlannedRound& plan) {
-  for (const std::string& text : plan_lines(plan, sweeps_)) print_(text);
+  for (const std::string& text : plan_lines(plan, sweeps_)) tell(text);
 }
 
 void ProgressLines::on_swap(const DivisionSwap& swap) {
-  print_(fmt::format("{}: the ranks are divided as {} now, {} before", swap.cause, swap.after, swap.before));
-  print_(fmt::format("  {}; it took {:.2f} s", swap.reason, swap.seconds));
+  tell(fmt::format("{}: the ranks are divided as {} now, {} before", swap.cause, swap.after, swap.before));
+  tell(fmt::format("  {}; it took {:.2f} s", swap.reason, swap.seconds));
 }
 
-void ProgressLines::on_notice(const std::string& text) { print_(text); }
+void ProgressLines::on_notice(const std::string& text) { tell(text); }
 
 }  // namespace cotune

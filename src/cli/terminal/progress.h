@@ -23,6 +23,9 @@ class ProgressLines : public RunObserver {
   /// are; the blocks are then left out.
   void print_with(std::function<void(const std::string&)> print, std::function<bool()> shows_steps);
 
+  /// Who else is told what happens: every line that is none of a block of steps.
+  void tell_with(std::function<void(const std::string&)> tell) { tell_ = std::move(tell); }
+
   void on_job_started(const TrainingJob& job) override;
   void on_job_waiting(const TrainingJob& job) override;
   void on_job_paused(const TrainingJob& job) override;
@@ -39,12 +42,14 @@ class ProgressLines : public RunObserver {
 
  private:
   void make_room_for(const TrainingJob& job);
-  void line(const TrainingJob& job, const std::string& text) const;
+  void tell(const std::string& text) const;
+  void tell(const TrainingJob& job, const std::string& text) const;
+  std::string line(const TrainingJob& job, const std::string& text) const;
   void step_line(const StepEvent& event) const;
   void total_line() const;
 
   size_t name_width_, step_width_;
-  std::function<void(const std::string&)> print_;
+  std::function<void(const std::string&)> print_, tell_;
   std::function<bool()> shows_steps_ = [] { return true; };
   std::map<int32_t, StepEvent> newest_;    ///< per live job, its step since the last block
   std::map<int32_t, double> tokens_left_;  ///< per live job, at its mean tokens a step
