@@ -14,6 +14,8 @@ import subprocess
 import time
 import unittest
 
+import memory_group
+import needs
 from program import CACHE, LIMIT_S, METHODS, ProgramTest
 from terminal_screen import TerminalProgram
 
@@ -253,21 +255,26 @@ class DataCache(ProgramTest):
         self.assertEqual([file.name for file in self.cache.iterdir() if file.is_file()], ["mine.txt"])
         self.assertIn("a command is needed", self.run_program("cache", expect=2).stderr)
 
-    def test_a_set_larger_than_memory_is_read_from_the_disk(self):
-        """Peak memory is that of a small set, whether the large one is being tokenized or was before."""
+    def jobs_of_a_small_and_a_large_set(self, examples):
+        """{name: jobs file}; an example of the large one is about 4 KiB of tokens."""
         model = self.model_with_text()
         config = model / "config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 1024}))
         (self.path / "small.jsonl").write_text(json.dumps({"text": "a" * 400}) + "\n")
         line = json.dumps({"text": "The quick brown fox jumps over the lazy dog. " * 22})
         with gzip.open(self.path / "large.jsonl.gz", "wt", compresslevel=1) as file:
-            for number in range(26000):
+            for number in range(examples):
                 file.write(line.replace("quick", str(number)) + "\n")
         jobs = {}
         for name, data in (("small", "small.jsonl"), ("large", "large.jsonl.gz")):
             jobs[name] = self.path / f"{name}.yaml"
             jobs[name].write_text(f"cotune: 1\nmodel: {{path: {model}, dtype: float32}}\njobs:\n  - {{name: one, data: {{train: {data}, "
                                   "max_length: 900}, adapter: {method: lora, r: 2}, train: {steps: 2, batch_size: 2}}\n")
+        return jobs
+
+    def test_a_set_larger_than_memory_is_read_from_the_disk(self):
+        """Peak memory is that of a small set, whether the large one is being tokenized or was before."""
+        jobs = self.jobs_of_a_small_and_a_large_set(26000)
 
         def peak_bytes(*arguments):
             with (self.path / "log").open("w+b") as log:
@@ -286,6 +293,29 @@ class DataCache(ProgramTest):
         self.assertLess(peak_bytes("data", jobs["large"], "--count", "1") - small, 48 << 20)
         trained = peak_bytes("train", jobs["small"], "--output-dir", self.path / "small")
         self.assertLess(peak_bytes("train", jobs["large"], "--output-dir", self.path / "large") - trained, 64 << 20)
+
+    @needs.required("memory_groups")
+    def test_a_set_larger_than_all_memory_there_is_trains(self):
+        """In a control group whose limit holds for the kernel's cache of the set's file, too: tokenized, trained from, and found again."""
+        jobs = self.jobs_of_a_small_and_a_large_set(80000)
+        # The run's own limit counts the pages of libraries that others have read before, which the group's does not.
+        options = ("--set", f"run.data_cache={self.cache}", "--set", "run.threads=2", "--set", "run.memory=1GiB")
+
+        def run(group, *arguments):
+            with (self.path / "log").open("w+b") as log:
+                done = subprocess.run(self.command(*arguments, *options), stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=group.enter)
+                log.seek(0)
+                self.assertEqual(done.returncode, 0, log.read().decode())
+        with memory_group.group() as group:
+            run(group, "train", jobs["small"], "--output-dir", self.path / "small")
+            limit = group.peak_bytes() + (64 << 20)
+        with memory_group.group() as group:
+            group.set_limit(limit)
+            for name in ("first", "again"):
+                run(group, "train", jobs["large"], "--output-dir", self.path / name)
+            self.assertGreater(group.peak_bytes(), limit - (1 << 20), "the set would have had room")
+        self.assertGreater(max(file.stat().st_size for file in self.sets()), limit)
+        self.assertEqual(self.adapter("first", "one"), self.adapter("again", "one"))
 
 
 if __name__ == "__main__":

@@ -523,7 +523,7 @@ class JudgedMerge(MergeTest):
             else:
                 self.assertFalse(numpy.any(tensor.data), tensor.name)
 
-    def test_gguf_holds_the_adapter_as_llama_cpp_reads_it(self):
+    def test_gguf_holds_the_adapter_as_llama_cpp_lays_it_out(self):
         for family, architecture in (("smollm2", "llama"), ("qwen2", "qwen2"), ("mistral", "llama")):
             adapters = self.trained(family, ("lora", "rslora"))
             config = json.loads((self.path / "model/config.json").read_text())

@@ -19,6 +19,19 @@ from tiny_models import copy_model, text_of
 GRID = "grid: {adapter.r: [2, 4], train.lr: [1e-5, 3e-3, 3e-2]}"
 NAMES = [f"sql-r{r}-lr{lr}" for r in (2, 4) for lr in ("1e-05", "0.003", "0.03")]
 
+# The loss of a model with an adapter on prompts and completions, by transformers and PEFT; a token is a character.
+JUDGE = """
+import json, sys, peft, torch, transformers
+model = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32), sys.argv[2]).eval()
+losses = []
+for record in map(json.loads, open(sys.argv[3])):
+    ids = list(map(ord, record["prompt"] + record["completion"])) + [2]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
+    losses += [-logits[at - 1, ids[at]].item() for at in range(len(record["prompt"]), len(ids))]
+print(sum(losses) / len(losses))
+"""
+
 
 def statuses(sweep):
     return {each["job"]: each["status"] for each in sweep["candidates"]}
@@ -452,11 +465,13 @@ class Sweep(ProgramTest):
         folder = self.path / "run/sweeps/sql"
         self.run_program("generate", "--adapter", folder, "--prompt", "List 3.", "--max-new-tokens", "4")
         needs.require(self, "transformers")
-        judge = ("import sys, peft, transformers\nmodel = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])\n"
-                 "print(peft.PeftModel.from_pretrained(model, sys.argv[2]).peft_config['default'].r)")
-        done = subprocess.run([sys.executable, "-c", judge, str(model), str(folder)], capture_output=True, text=True, timeout=LIMIT_S)
+        lines = self.run_program("evaluate", "--adapter", folder, "--data", self.path / "plain.jsonl", "--json", "--dtype", "float32").stdout.splitlines()
+        losses = {line["adapter"]: line["loss"] for line in map(json.loads, lines)}
+        with_adapter = losses.pop(next(name for name in losses if name != "base"))
+        self.assertNotAlmostEqual(with_adapter, losses["base"], delta=1e-2)
+        done = subprocess.run([sys.executable, "-c", JUDGE, model, folder, "plain.jsonl"], cwd=self.path, capture_output=True, text=True, timeout=LIMIT_S)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(int(done.stdout), json.loads((folder / "adapter_config.json").read_text())["r"])
+        self.assertAlmostEqual(with_adapter, float(done.stdout), delta=1e-4)
 
     def test_the_example_is_accepted(self):
         copy_model(self.path / "models-of-examples")
