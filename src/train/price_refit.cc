@@ -17,7 +17,6 @@ void PriceRefit::divide(const std::vector<size_t>& stage_counts) {
     prices_.stages.emplace_back(count, prices_.whole);
   }
   round_ = {};
-  prices_.round = {};
 }
 
 void PriceRefit::Work::add(const StageSeconds& predicted, const StageSeconds& measured) {
@@ -75,13 +74,12 @@ void PriceRefit::observe(const PricedRounds& priced, std::span<const std::vector
   if (!std::exchange(has_warmed_up_, true)) return;
   if (round_.sample_count() > 0) {
     const auto count = static_cast<double>(round_count);
-    const double corrected = prices_.round.of(priced.corrected_s / count);
     errors_.rounds += static_cast<int64_t>(round_count);
     errors_.before_sum += count * relative_error(priced.uncorrected_s, seconds);
-    errors_.after_sum += count * relative_error(corrected * count, seconds);
+    errors_.after_sum += count * relative_error(predicted_s(priced, round_count) * count, seconds);
   }
   for (size_t replica = 0; replica < stages_.size(); ++replica) add_replica(priced.replicas[replica], stages_[replica], ranks[replica]);
-  round_.add({priced.corrected_s / static_cast<double>(round_count), seconds / static_cast<double>(round_count)});
+  round_.add(priced, round_count, seconds / static_cast<double>(round_count));
   for (size_t replica = 0; replica < stages_.size(); ++replica) {
     for (size_t stage = 0; stage < stages_[replica].size(); ++stage) {
       Work& own = stages_[replica][stage];
@@ -89,7 +87,7 @@ void PriceRefit::observe(const PricedRounds& priced, std::span<const std::vector
     }
   }
   if (whole_.forward.sample_count() >= least_refit_samples) prices_.whole = whole_.fit();
-  prices_.round = round_.fit().correction;
+  round_.fit(prices_.stages);
   const double by_now = ratio_by(prices_.whole), by_settled = ratio_by(settled_);
   if (std::abs(by_now / by_settled - 1) > least_change) settled_ = prices_.whole;
 }

@@ -8,6 +8,7 @@
 #include "schedule/pipeline/rank_plan.h"
 #include "train/prediction_errors.h"
 #include "train/priced_rounds.h"
+#include "train/round_refit.h"
 
 namespace cotune {
 
@@ -18,8 +19,8 @@ struct MeasuredRank {
 };
 
 /// Refits predicted seconds to those that training rounds measure, while a run goes on. Corrected are forward and backward of each stage
-/// of each replica, the optimizer steps there, and what a round takes by the sum or the simulation of these. The first
-/// rounds, which warm up, are left out. Between rounds; one thread.
+/// of each replica, the optimizer steps there, and what a round takes by the sum or the simulation of these (RoundRefit). The
+/// first rounds, which warm up, are left out. Between rounds; one thread.
 class PriceRefit {
  public:
   /// stage_counts: of the replicas.
@@ -31,6 +32,8 @@ class PriceRefit {
   void observe(const PricedRounds& priced, std::span<const std::vector<MeasuredRank>> ranks, size_t round_count, double seconds);
 
   const RefittedPrices& prices() const { return prices_; }
+  /// Of each of some rounds, with all corrections.
+  double predicted_s(const PricedRounds& priced, size_t round_count) const { return round_.predicted_s(priced, round_count); }
   const PredictionErrors& errors() const { return errors_; }
 
   /// RefittedPrices::whole as plans that are kept for a while go by it: it follows when the forward and backward of the mean
@@ -52,7 +55,7 @@ class PriceRefit {
   bool has_warmed_up_ = false;
   std::vector<std::vector<Work>> stages_;
   Work whole_;
-  TimeRefit round_;
+  RoundRefit round_;
   StageSeconds mean_microbatch_;  ///< without corrections, of the rounds before
   WorkCorrections settled_;
   RefittedPrices prices_;

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "plan/cost/refitted_prices.h"
 #include "plan/cost/stage_cost.h"
 
 namespace cotune {
@@ -30,6 +31,7 @@ struct PricedRounds {
   std::vector<ReplicaPrices> replicas;
   double uncorrected_s = 0;  ///< all of them, in the order that was planned
   double corrected_s = 0;    ///< the same, with the corrections of stages that there were
+  StageCorrections corrections;
 };
 
 }  // namespace cotune

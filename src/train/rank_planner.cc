@@ -282,6 +282,7 @@ RankPlan RankPlanner::order(size_t replica, std::vector<StepPlan> plans, std::sp
     if (!best || ordered.plan.predicted.makespan_s < best->plan.predicted.makespan_s) best = std::move(ordered);
   }
   priced.replicas[replica].work = std::move(best->work);
+  if (!priced.corrections.empty() && !best->plan.clocks.empty()) priced.corrections[replica].assign(layouts_[replica].stages.size(), {});
   priced.replicas[replica].ranks = std::move(best->ranks);
   priced.uncorrected_s = std::max(priced.uncorrected_s, best->uncorrected_s);
   priced.corrected_s = std::max(priced.corrected_s, best->plan.predicted.makespan_s);
@@ -356,6 +357,7 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
 std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds,
                                                       const ExchangeCosts& exchanges, PricedRounds& priced) {
   priced = {};
+  priced.corrections = corrections_;
   for (size_t replica = 0; replica < layouts_.size(); ++replica) {  // those without rows make steps too
     priced.replicas.push_back({.stage_count = layouts_[replica].stages.size(), .work = {}, .optimizer_s = step_seconds(replica)});
   }

@@ -83,7 +83,7 @@ class RankPlanner {
   int64_t changes() const { return changes_; }
 
   /// What is planned from now on goes by these. By replica and stage.
-  void correct(std::vector<std::vector<WorkCorrections>> corrections) { corrections_ = std::move(corrections); }
+  void correct(StageCorrections corrections) { corrections_ = std::move(corrections); }
 
   /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them. All in one run, unless replicas that overlap
   /// rounds would wait for each other (with_exchanges): then one after the other. exchanges: of several replicas, by job, of those whose
@@ -133,7 +133,7 @@ class RankPlanner {
   int64_t changes_ = 0;
   std::vector<ReplicaSeconds> step_s_;  ///< by replica
   std::vector<int64_t> borders_;       ///< fixed length buckets
-  std::vector<std::vector<WorkCorrections>> corrections_;  ///< by replica and stage; empty: none
+  StageCorrections corrections_;
 };
 
 }  // namespace cotune

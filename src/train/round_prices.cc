@@ -44,7 +44,7 @@ double RoundPrices::beside_operators(const StepPlan& plan) const {
 }
 
 PricedRounds RoundPrices::of(const StepPlan& plan, std::span<const JobRound> rounds, const WorkCorrections& corrections) {
-  PricedRounds priced{.replicas = {{.stage_count = 1, .work = {}, .optimizer_s = optimizer_s_}}};
+  PricedRounds priced{.replicas = {{.stage_count = 1, .work = {}, .optimizer_s = optimizer_s_}}, .corrections = {{corrections}}};
   priced.uncorrected_s = priced.corrected_s = beside_operators(plan);
   StagePrices& prices = this->prices(plan.policy.recompute);
   for (const MicrobatchShape& shape : shapes_of_microbatches(plan, rounds, jobs_.size(), prices)) {

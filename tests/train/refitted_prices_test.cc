@@ -69,7 +69,6 @@ TEST_F(TwoStages, AreCorrectedEachByWhatItTook) {
   }
   EXPECT_NEAR(refit.prices().whole.forward.scale, 2.5, 1e-6);
   EXPECT_NEAR(refit.settled_ratio(), 2.5 + 4 * 0.1 / (2 * 2.5 * 3), 1e-3);
-  EXPECT_NEAR(refit.prices().round.of(30), 90, 1e-6);
 }
 
 TEST_F(TwoStages, CountHowFarPredictionsWereOffBeforeAndAfter) {
@@ -79,7 +78,27 @@ TEST_F(TwoStages, CountHowFarPredictionsWereOffBeforeAndAfter) {
   for (int i = 0; i < 5; ++i) run(refit, {2, 2}, 60);
   EXPECT_EQ(refit.errors().rounds, 4) << "the first of them had nothing to go by";
   EXPECT_NEAR(refit.errors().before(), 0.5, 1e-9);
-  EXPECT_NEAR(refit.errors().after(), 0.25, 1e-6) << "two of the four were predicted by three samples or more";
+  EXPECT_NEAR(refit.errors().after(), 0.5 * 0.8 / 60, 1e-6) << "two of the four by the stages' corrections alone";
+}
+
+TEST_F(TwoStages, LearnAStagesCorrectionOnce) {
+  PriceRefit refit({2});
+  const auto priced_now = [&] {
+    PricedRounds priced{.replicas = {prices}, .uncorrected_s = 30, .corrected_s = 30, .corrections = refit.prices().stages};
+    for (WorkCorrections& stage : priced.corrections.front()) {
+      priced.corrected_s = 0;
+      for (size_t m = 0; m < 4; ++m) priced.corrected_s += stage.of(prices.at(m, 0)).total();
+    }
+    return priced;
+  };
+  const PricedRounds at_first = priced_now();
+  for (int i = 0; i < 4; ++i) run(refit, {2, 2}, 66);
+  const PricedRounds by_then = priced_now();
+  EXPECT_NEAR(by_then.corrected_s, 60.8, 1e-6);
+  EXPECT_NEAR(refit.predicted_s(by_then, 1), 66, 1e-6) << "the rounds before were priced without corrections";
+  EXPECT_NEAR(refit.predicted_s(at_first, 1), 66, 1e-6) << "as what was planned ahead is";
+  for (int i = 0; i < 200; ++i) run(refit, {4, 4}, 132);
+  EXPECT_NEAR(refit.predicted_s(by_then, 1), 132, 1.5) << "and priced with corrections that have changed since";
 }
 
 TEST_F(TwoStages, BeginAnotherDivisionWithWhatIsKnownOfTheWork) {
@@ -89,7 +108,6 @@ TEST_F(TwoStages, BeginAnotherDivisionWithWhatIsKnownOfTheWork) {
   ASSERT_EQ(refit.prices().stages.size(), 2u);
   ASSERT_EQ(refit.prices().stages[1].size(), 3u);
   EXPECT_NEAR(refit.prices().stages[1][2].forward.scale, 2, 1e-6);
-  EXPECT_TRUE(refit.prices().round.is_none());
 }
 
 TEST_F(TwoStages, SettleOnlyWhereAMicrobatchTakesATenthMoreOrLess) {

@@ -18,10 +18,11 @@ struct WorkCorrections {
   bool operator==(const WorkCorrections&) const = default;
 };
 
+using StageCorrections = std::vector<std::vector<WorkCorrections>>;  ///< by replica and stage; empty: none
+
 struct RefittedPrices {
-  std::vector<std::vector<WorkCorrections>> stages;  ///< by replica and stage
+  StageCorrections stages;
   WorkCorrections whole;  ///< of all stages together: what holds however the model is divided
-  TimeCorrection round;   ///< of what a round is predicted to take with the corrections of its stages
 
   bool operator==(const RefittedPrices&) const = default;
 };
