@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "formats/safetensors.h"
+#include "formats/safetensors_writer.h"
 #include "jobs/adapter_methods.h"
 #include "jobs/enum_names.h"
 #include "jobs/hub_cache.h"
@@ -45,26 +46,31 @@ const char* activation_name(Activation activation) {
   return names[static_cast<size_t>(activation)];
 }
 
-/// Tensors on their way to a file; keeps what the views point to.
+/// Tensors on their way to a file.
 class Writer {
  public:
   void add(const std::string& name, const at::Tensor& tensor) {
-    const at::Tensor plain = tensor.cpu().contiguous();
     DataType dtype = DataType::f32;
-    if (plain.scalar_type() == at::kDouble) dtype = DataType::f64;
-    if (plain.scalar_type() == at::kInt) dtype = DataType::i32;
-    if (plain.scalar_type() == at::kLong) dtype = DataType::i64;
-    kept_.push_back(plain);
-    tensors_.push_back({name,
-                        {dtype,
-                         plain.sizes().vec(),
-                         {static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()}}});
+    if (tensor.scalar_type() == at::kDouble) dtype = DataType::f64;
+    if (tensor.scalar_type() == at::kInt) dtype = DataType::i32;
+    if (tensor.scalar_type() == at::kLong) dtype = DataType::i64;
+    plans_.push_back({name, dtype, tensor.sizes().vec()});
+    tensors_[name] = tensor;
   }
-  std::string bytes() const { return safetensors_bytes(tensors_, {{"format", "pt"}}); }
+
+  void write(const TakeBytes& take) {
+    plans_ = in_file_order(std::move(plans_));
+    take(safetensors_header(plans_, {{"format", "pt"}}));
+    for (const TensorPlan& plan : plans_) {
+      const at::Tensor plain = tensors_.at(plan.name).cpu().contiguous();
+      COTUNE_CHECK(plain.nbytes() == plan.byte_count(), "{}: {} bytes for {}", plan.name, plain.nbytes(), plan.byte_count());
+      take({static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()});
+    }
+  }
 
  private:
-  std::vector<at::Tensor> kept_;
-  std::vector<NamedTensor> tensors_;
+  std::vector<TensorPlan> plans_;
+  std::map<std::string, at::Tensor> tensors_;
 };
 
 at::Tensor to_tensor(const TensorView& view) {
@@ -242,23 +248,23 @@ std::string adapter_config_bytes(const Adapter& adapter, const std::string& base
   return config.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-std::string adapter_model_bytes(const Adapter& adapter) {
+void write_adapter_model(const Adapter& adapter, const TakeBytes& take) {
   Writer writer;
   for (const Parameter& parameter : adapter.parameters()) {
     const at::Tensor value = parameter.transposed_in_file ? parameter.value.t() : parameter.value;
     writer.add(parameter.name, value);
   }
   for (const Adapter::NamedTensor& item : adapter.structure()) writer.add(item.name, item.tensor);
-  return writer.bytes();
+  writer.write(take);
 }
 
-std::string optimizer_state_bytes(const Adapter& adapter) {
+void write_optimizer_state(const Adapter& adapter, const TakeBytes& take) {
   Writer writer;
   for (const Parameter& parameter : adapter.parameters()) {
     if (parameter.first_moment.defined()) writer.add(parameter.name + ".first_moment", parameter.first_moment);
     if (parameter.second_moment.defined()) writer.add(parameter.name + ".second_moment", parameter.second_moment);
   }
-  return writer.bytes();
+  writer.write(take);
 }
 
 void load_adapter(Adapter& adapter, const std::filesystem::path& folder) {

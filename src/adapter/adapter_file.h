@@ -7,26 +7,27 @@
 #include <string>
 
 #include "adapter/adapter.h"
+#include "base/file.h"
 
 namespace cotune {
 
 inline constexpr const char* adapter_config_file = "adapter_config.json";
 inline constexpr const char* adapter_model_file = "adapter_model.safetensors";
 
-/// Bytes of the two files. base_model: the model's path, `base_model_name_or_path`; a folder of the Hugging Face cache is written
+/// The bytes of the two files, of tensors one after the other: no more than one is copied at a time. base_model: the model's path, `base_model_name_or_path`; a folder of the Hugging Face cache is written
 /// as the model's name, with its commit as `revision`.
 std::string adapter_config_bytes(const Adapter& adapter, const std::string& base_model);
-std::string adapter_model_bytes(const Adapter& adapter);
+void write_adapter_model(const Adapter& adapter, const TakeBytes& take);
 
 /// The moments of every parameter, for checkpoints: `NAME.first_moment`, `NAME.second_moment`, in the accumulation dtype
 /// and in the parameters' own layout.
-std::string optimizer_state_bytes(const Adapter& adapter);
+void write_optimizer_state(const Adapter& adapter, const TakeBytes& take);
 
 /// Assigns values (and the structure that a method needs first) from a folder with the two files, and refreshes.
 /// Throws UserError naming file and tensor: missing, unknown or wrongly shaped tensors, another method; and how to convert a folder that
 /// holds adapter_model.bin alone.
 void load_adapter(Adapter& adapter, const std::filesystem::path& folder);
-/// Assigns the moments from a file that optimizer_state_bytes made.
+/// Assigns the moments from a file that write_optimizer_state made.
 void load_optimizer_state(Adapter& adapter, const std::filesystem::path& file);
 
 /// What an existing adapter folder says of itself: the spec and modules to make an Adapter for generation, or to start a

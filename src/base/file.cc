@@ -7,16 +7,19 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/atomic_file.h"
 #include "base/bus_error.h"
 #include "base/error.h"
+#include "base/running_checksum.h"
 #include "base/sudden_end.h"
 
 namespace cotune {
@@ -84,24 +87,33 @@ extern "C" void on_bus_error(int number, siginfo_t* info, void*) {
 
 }  // namespace
 
-std::string read_file(const std::filesystem::path& path) {
+void read_file_in_pieces(const std::filesystem::path& path, const TakeBytes& take) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) throw_user_error("{}: cannot open: {}", path.string(), std::strerror(errno));
   struct stat status{};
   if (::fstat(file.get(), &status) != 0) throw_user_error("{}: cannot read: {}", path.string(), std::strerror(errno));
   const bool may_be_endless = !S_ISREG(status.st_mode);
-  std::string bytes;
-  char buffer[1 << 16];
+  uint64_t given = 0;
+  std::array<char, 1 << 16> buffer{};
   while (true) {
-    const ssize_t count = ::read(file.get(), buffer, sizeof buffer);
+    const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_user_error("{}: cannot read: {}", path.string(), std::strerror(errno));
-    if (count == 0) return bytes;
-    bytes.append(buffer, static_cast<size_t>(count));
-    if (may_be_endless && bytes.size() > (size_t{64} << 20)) {
+    if (count == 0) return;
+    given += static_cast<uint64_t>(count);
+    take({buffer.data(), static_cast<size_t>(count)});
+    if (may_be_endless && given > (uint64_t{64} << 20)) {
       throw_user_error("{}: is not a regular file and gives more than 64 MiB", path.string());
     }
   }
+}
+
+std::string read_file(const std::filesystem::path& path) {
+  std::string bytes;
+  std::error_code error;
+  if (const uintmax_t size = std::filesystem::file_size(path, error); !error) bytes.reserve(size);
+  read_file_in_pieces(path, [&](std::string_view piece) { bytes.append(piece); });
+  return bytes;
 }
 
 std::function<void()>& file_change_watch() {
@@ -115,6 +127,12 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view b
   file.commit();
 }
 
+void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to) {
+  AtomicFile file(to);
+  read_file_in_pieces(from, [&](std::string_view piece) { file.append(piece); });
+  file.commit();
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const Descriptor directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() < 0 || ::fsync(directory.get()) != 0) throw_system_error("sync", folder);
@@ -123,6 +141,12 @@ void sync_folder(const std::filesystem::path& folder) {
 std::string checksum(std::string_view bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+std::string checksum_of_file(const std::filesystem::path& path) {
+  RunningChecksum checksum;
+  read_file_in_pieces(path, [&](std::string_view piece) { checksum.add(std::as_bytes(std::span(piece))); });
+  return checksum.text();
 }
 
 void report_bus_errors() {

@@ -11,13 +11,19 @@
 
 namespace cotune {
 
+using TakeBytes = std::function<void(std::string_view)>;
+
 /// The file's bytes. Throws UserError naming the file when it cannot be read, and when a device or pipe gives more than
 /// 64 MiB.
 std::string read_file(const std::filesystem::path& path);
+/// The same in pieces, so that no more than one of them is in memory.
+void read_file_in_pieces(const std::filesystem::path& path, const TakeBytes& take);
 
 /// Writes through a temporary file in the same folder, fsync, rename, fsync of the folder. Throws SystemError naming
 /// the file (disk full, no permission); the old file is then untouched and the temporary removed.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+/// The same with the bytes of another file, in pieces.
+void copy_file_atomically(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// While it holds a function, write_file_atomically calls it before every change that it makes to the file system and
 /// after the last: for tests that look at what a kill at that instant would leave.
@@ -32,6 +38,8 @@ void sync_folder(const std::filesystem::path& folder);
 
 /// XXH3-128 of the bytes, as 32 hexadecimal digits: guards checkpoints against damage (not against malice).
 std::string checksum(std::string_view bytes);
+/// The same of a file's, in pieces.
+std::string checksum_of_file(const std::filesystem::path& path);
 
 /// A read-only memory map of a whole file; unmapped on destruction. Movable, not copyable. An empty file gives an empty
 /// span. Bytes stay valid while the object lives; the file must not be truncated meanwhile.

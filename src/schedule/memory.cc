@@ -533,10 +533,12 @@ MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job
 }
 
 int64_t file_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts) {
-  int64_t places = 0;
-  for (const AdapterShape& adapter : job.adapters) places += place_bytes(config, adapter);
-  const int64_t values = parameter_count(config, job.adapters) * accumulation_size(facts);
-  return std::max(values * job.moment_count, 2 * values + places);
+  int64_t places = 0, largest = 0;
+  for (const AdapterShape& adapter : job.adapters) {
+    places += place_bytes(config, adapter);
+    largest = std::max(largest, parameter_count(config, {adapter}) * accumulation_size(facts));
+  }
+  return largest + places;
 }
 
 MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFootprint> all_jobs, const PackingPolicy& asked_policy,

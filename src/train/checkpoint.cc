@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "adapter/adapter_file.h"
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/running_checksum.h"
 
 namespace cotune {
 namespace {
@@ -84,14 +88,20 @@ fs::path make_step_folder(const fs::path& job_folder, int64_t step) {
 void write_checkpoint(const fs::path& folder, const Adapter& adapter, const JobState& state,
                       const std::string& base_model) {
   nlohmann::ordered_json checksums;
-  const auto write = [&](const char* file, const std::string& bytes) {
-    write_file_atomically(folder / file, bytes);
-    checksums[file] = checksum(bytes);
+  const auto write = [&](const char* name, const std::function<void(const TakeBytes&)>& give) {
+    AtomicFile file(folder / name);
+    RunningChecksum checksum;
+    give([&](std::string_view bytes) {
+      file.append(bytes);
+      checksum.add(std::as_bytes(std::span(bytes)));
+    });
+    file.commit();
+    checksums[name] = checksum.text();
   };
-  write(adapter_config_file, adapter_config_bytes(adapter, base_model));
-  write(adapter_model_file, adapter_model_bytes(adapter));
-  write(optimizer_file, optimizer_state_bytes(adapter));
-  write(state_file, state.to_json());
+  write(adapter_config_file, [&](const TakeBytes& take) { take(adapter_config_bytes(adapter, base_model)); });
+  write(adapter_model_file, [&](const TakeBytes& take) { write_adapter_model(adapter, take); });
+  write(optimizer_file, [&](const TakeBytes& take) { write_optimizer_state(adapter, take); });
+  write(state_file, [&](const TakeBytes& take) { take(state.to_json()); });
   write_file_atomically(folder / checksums_file, checksums.dump(2));
 }
 
@@ -150,7 +160,7 @@ JobState read_checkpoint_state(const fs::path& checkpoint) {
       if (!checksums.contains(file)) throw_user_error("{}: does not list {}", checksums_path.string(), file);
     }
     for (const auto& [file, expected] : checksums.items()) {
-      if (checksum(read_file(checkpoint / file)) != expected.get<std::string>()) {
+      if (checksum_of_file(checkpoint / file) != expected.get<std::string>()) {
         throw_user_error("{}: is damaged (its checksum is not the one in {})", (checkpoint / file).string(),
                          checksums_path.string());
       }

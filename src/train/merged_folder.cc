@@ -59,7 +59,7 @@ void copy_other_files(const fs::path& from, const fs::path& to) {
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
     const std::string name = entry.path().filename().string();
     if (!entry.is_regular_file() || name.starts_with('.') || left_out.contains(name) || is_weights(entry.path())) continue;
-    write_file_atomically(to / name, read_file(entry.path()));
+    copy_file_atomically(entry.path(), to / name);
   }
 }
 

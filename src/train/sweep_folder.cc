@@ -96,7 +96,7 @@ void export_adapter(const fs::path& from, const fs::path& to, const std::string&
   fs::remove(to / adapter_config_file, error);
   if (error) throw SystemError(fmt::format("{}: cannot be removed: {}", (to / adapter_config_file).string(), error.message()));
   write_file_atomically(to / "cotune.yaml", configuration);
-  for (const char* file : {adapter_model_file, adapter_config_file}) write_file_atomically(to / file, read_file(from / file));
+  for (const char* file : {adapter_model_file, adapter_config_file}) copy_file_atomically(from / file, to / file);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "adapter/adapter_file.h"
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/random.h"
@@ -278,15 +279,14 @@ void TrainingJob::write_adapter(const std::optional<fs::path>& checkpoint, const
   if (error) throw SystemError(fmt::format("{}: cannot create: {}", target.string(), error.message()));
   write_file_atomically(target / "cotune.yaml", effective_configuration);
   // adapter_config.json last: it is what makes the folder an adapter.
-  for (const char* file : {adapter_model_file, adapter_config_file}) {
-    std::string bytes;
-    if (checkpoint) {
-      bytes = read_file(*checkpoint / file);
-    } else {
-      bytes = file == adapter_config_file ? adapter_config_bytes(*adapter_, base_model_) : adapter_model_bytes(*adapter_);
-    }
-    write_file_atomically(target / file, bytes);
+  if (checkpoint) {
+    for (const char* file : {adapter_model_file, adapter_config_file}) copy_file_atomically(*checkpoint / file, target / file);
+    return;
   }
+  AtomicFile values(target / adapter_model_file);
+  write_adapter_model(*adapter_, [&](std::string_view bytes) { values.append(bytes); });
+  values.commit();
+  write_file_atomically(target / adapter_config_file, adapter_config_bytes(*adapter_, base_model_));
 }
 
 JobFootprint TrainingJob::footprint() const {

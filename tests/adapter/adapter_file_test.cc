@@ -14,10 +14,14 @@
 #include "formats/error_message.h"
 #include "formats/safetensors.h"
 #include "formats/temporary_folder.h"
+#include "support/adapter_bytes.h"
 #include "support/test_device.h"
 
 namespace cotune {
 namespace {
+
+using testing::adapter_model_bytes;
+using testing::optimizer_state_bytes;
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;

@@ -33,6 +33,26 @@ TEST(File, WrittenBytesAreReadBackAndMapped) {
   EXPECT_EQ(MappedFile(path).text(), "");
 }
 
+TEST(File, OfAnySizeIsReadCopiedAndSummedInPieces) {
+  for (const size_t size : {size_t{0}, size_t{1}, size_t{65536}, size_t{200001}}) {
+    const auto path = scratch_folder() / "pieces.bin", copy = scratch_folder() / "copy.bin";
+    std::string bytes(size, ' ');
+    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<char>(i * 7 + i / 1000);
+    write_file_atomically(path, bytes);
+    std::string read;
+    read_file_in_pieces(path, [&](std::string_view piece) {
+      EXPECT_LE(piece.size(), 65536u);
+      read.append(piece);
+    });
+    EXPECT_EQ(read, bytes);
+    EXPECT_EQ(checksum_of_file(path), checksum(bytes));
+    copy_file_atomically(path, copy);
+    EXPECT_EQ(read_file(copy), bytes);
+  }
+  EXPECT_THROW(copy_file_atomically("/nonexistent/a", scratch_folder() / "b"), UserError);
+  EXPECT_FALSE(std::filesystem::exists(scratch_folder() / "b"));
+}
+
 TEST(File, AFailedWriteLeavesTheOldFileAndNoTemporary) {
   const auto folder = scratch_folder() / "occupied";
   std::filesystem::create_directories(folder / "target" / "child");  // a non-empty folder cannot be replaced by a file

@@ -11,6 +11,7 @@
 #include "engine/model_logits.h"
 #include "engine/random_job.h"
 #include "engine/reference_job.h"
+#include "support/adapter_bytes.h"
 
 namespace cotune::testing {
 namespace {

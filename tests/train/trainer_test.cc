@@ -1,3 +1,4 @@
+#include "support/adapter_bytes.h"
 #include "train/trainer.h"
 
 #include <gmock/gmock.h>

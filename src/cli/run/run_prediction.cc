@@ -81,14 +81,12 @@ void RunPrediction::predict_memory_of(const PlannedStep& step) {
   keep("chain_kv", memory->chain_kv);
   keep("workspace", memory->workspace);
   keep("logits", memory->logits);
-  int64_t resident = 0, largest_file = 0;
+  int64_t resident = 0;
   for (const auto& [index, job] : live_) {
     // A selection holds dense gradients, and nothing else yet.
     resident += selects(job) ? resident_bytes(backbone_.config(), job.footprint, facts_).gradients : job.resident.total();
-    largest_file = std::max(largest_file, file_bytes(backbone_.config(), job.footprint, facts_));
   }
   most_together_ = std::max(most_together_, resident + memory->together);
-  largest_file_ = std::max(largest_file_, largest_file);
 }
 
 void RunPrediction::on_plan(const StepPlan& plan, std::span<const JobRound> rounds) {
@@ -156,7 +154,7 @@ void RunPrediction::on_run_ended(const RunSummary& summary) {
     if (knows_memory_) bytes_[to_string(kind)].measured = summary.memory.peak_bytes[static_cast<size_t>(kind)];
   }
   if (knows_memory_ && process_bytes_ > 0) {
-    process_ = {process_bytes_ + bytes_["weights"].predicted + most_together_ + largest_file_, summary.peak_rss_bytes};
+    process_ = {process_bytes_ + bytes_["weights"].predicted + most_together_, summary.peak_rss_bytes};
   }
 }
 

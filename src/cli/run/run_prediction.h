@@ -52,8 +52,8 @@ class RunPrediction : public RunObserver {
   const std::map<std::string, PredictedBytes>& bytes() const { return bytes_; }
   /// Per job what it holds between rounds. measured 0: it joined or left together with others.
   const std::map<std::string, PredictedBytes>& job_bytes() const { return job_bytes_; }
-  /// The process at its peak: what the profile found beside tensors + weights + the most of everything else at once + the
-  /// largest file of a checkpoint, which is put together in memory. Nothing without a profile.
+  /// The process at its peak: what the profile found beside tensors + weights + the most of everything else at once; a
+  /// checkpoint is written in what rounds have left. Nothing without a profile.
   const std::optional<PredictedBytes>& process() const { return process_; }
   /// Seconds by profile_key, predicted, over rounds().
   const std::map<std::string, double>& operator_seconds() const { return operator_seconds_; }
@@ -81,7 +81,6 @@ class RunPrediction : public RunObserver {
   std::set<int32_t> predicted_jobs_;    ///< of the newest plan whose memory was predicted
   int64_t predicted_tokens_ = 0;        ///< the most alive in one
   int64_t most_together_ = 0;           ///< predicted: everything counted at once, without weights
-  int64_t largest_file_ = 0;            ///< of a checkpoint
   std::optional<StepSeconds> pending_;
   std::chrono::steady_clock::time_point round_begin_;
   std::vector<Round> rounds_;
