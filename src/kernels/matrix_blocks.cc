@@ -1,5 +1,6 @@
 #include "kernels/matrix_blocks.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -38,9 +39,20 @@ LeftOperand::LeftOperand(const void* x, int64_t stride, int64_t k, const MatrixK
       stride_(stride * bytes_of(kernels.dtype)),
       row_bytes_(k * bytes_of(kernels.dtype)),
       padded_bytes_(padded_depth(k, kernels.depth_unit) * kernels.left_element_bytes) {
-  const int64_t lines = (padded_bytes_ + line_bytes - 1) / line_bytes;
-  copy_stride_ = (lines | 1) * line_bytes;
+  copy_stride_ = spread(padded_bytes_);
   copies_ = padded_bytes_ != row_bytes_ || stride_ % 2048 == 0;
+}
+
+int64_t LeftOperand::spread(int64_t bytes) {
+  const int64_t lines = (bytes + line_bytes - 1) / line_bytes;
+  return (lines | 1) * line_bytes;
+}
+
+void LeftOperand::copy_columns(int64_t row, int64_t first, int64_t columns, char* target) const {
+  const int64_t begin = first * kernels_.left_element_bytes, bytes = columns * kernels_.left_element_bytes;
+  const int64_t there = std::clamp<int64_t>(row_bytes_ - begin, 0, bytes);
+  std::memcpy(target, in_place(row) + begin, static_cast<size_t>(there));
+  std::memset(target + there, 0, static_cast<size_t>(bytes - there));
 }
 
 void LeftOperand::copy_row(int64_t row, char* target) const {

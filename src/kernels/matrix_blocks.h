@@ -54,7 +54,15 @@ class LeftOperand {
   const char* in_place(int64_t row) const { return x_ + row * stride_; }
   void copy_row(int64_t row, char* target) const;
 
+  /// Whether rows that are copied can be so by columns, for a block of k at a time: those that are not converted.
+  bool copies_columns() const { return copies_ && kernels_.convert_left == nullptr; }
+  /// Bytes between rows of which `columns` columns are copied.
+  int64_t column_stride(int64_t columns) const { return spread(columns * kernels_.left_element_bytes); }
+  void copy_columns(int64_t row, int64_t first, int64_t columns, char* target) const;
+
  private:
+  static int64_t spread(int64_t bytes);
+
   const MatrixKernels& kernels_;
   const char* x_;
   int64_t k_, stride_, row_bytes_, padded_bytes_, copy_stride_;

@@ -205,25 +205,31 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
         scratch.get(ThreadScratch::partial,
                     strips * group_panels * partial_floats * static_cast<int64_t>(sizeof(float))));
   }
+  // What is read once is copied when it is: deep rows would take much more than the caches have.
+  const bool copies_columns = call.left.copies_columns() && k_blocks > 1 && panels.count() <= group_panels;
+  const int64_t left_stride = copies_columns ? call.left.column_stride(k_block) : call.left.stride();
   char* copy = nullptr;
   if (call.left.copies()) {
-    copy = scratch.get(ThreadScratch::left,
-                       call.left.copy_bytes(std::min(block_tiles, tiles.count()) * kernels.tile_rows));
+    copy = scratch.get(ThreadScratch::left, std::min(block_tiles, tiles.count()) * kernels.tile_rows * left_stride);
   }
   for (int64_t block = tiles.begin; block < tiles.end; block += block_tiles) {
     const int64_t block_end = std::min(block + block_tiles, tiles.end);
     const int64_t first_row = call.plan.tiles[static_cast<size_t>(block)].row;
-    if (copy != nullptr) {
-      const RowTile& last = call.plan.tiles[static_cast<size_t>(block_end - 1)];
-      for (int64_t row = first_row; row < last.row + last.height; ++row) {
-        call.left.copy_row(row, copy + (row - first_row) * call.left.stride());
-      }
+    const RowTile& last = call.plan.tiles[static_cast<size_t>(block_end - 1)];
+    const int64_t row_end = last.row + last.height;
+    if (copy != nullptr && !copies_columns) {
+      for (int64_t row = first_row; row < row_end; ++row) call.left.copy_row(row, copy + (row - first_row) * left_stride);
     }
     for (int64_t group = panels.begin; group < panels.end; group += group_panels) {
       for (int64_t k = 0; k_blocks == 1 ? k == 0 : k < depth; k += std::max<int64_t>(k_block, 1)) {
         Strip strip;
-        strip.a_stride = call.left.stride();
+        strip.a_stride = left_stride;
         strip.k = std::min(k_block, depth - k);
+        if (copies_columns) {
+          for (int64_t row = first_row; row < row_end; ++row) {
+            call.left.copy_columns(row, k, strip.k, copy + (row - first_row) * left_stride);
+          }
+        }
         strip.b = static_cast<const char*>(call.b.panel(group)) + k * call.b.depth_bytes();
         strip.b_parts = call.b.parts();
         strip.panel_bytes = call.b.panel_bytes();
@@ -242,9 +248,8 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
           for (int side = 0; side < strip.tile_count; ++side) {
             const RowTile& rows = call.plan.tiles[static_cast<size_t>(t + side)];
             Tile& tile = strip.tiles[side];
-            tile.a = (copy != nullptr ? copy + (rows.row - first_row) * call.left.stride()
-                                      : call.left.in_place(rows.row)) +
-                     k * kernels.left_element_bytes;
+            tile.a = copy != nullptr ? copy + (rows.row - first_row) * left_stride : call.left.in_place(rows.row);
+            if (!copies_columns) tile.a += k * kernels.left_element_bytes;
             tile.y = call.y + rows.row * call.y_stride + group * column_bytes;
             tile.residual = nullptr;
             if (rows.residual) {
