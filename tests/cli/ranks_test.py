@@ -36,7 +36,7 @@ class Ranks(ProgramTest):
         self.train("half", "--parallel=tp=2", "--ranks=2", "--trace", trace, *exact)
         self.assert_alike("half", "one", 1e-8)
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
-        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {1, 2})  # tracks of one rank differ above
+        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {2, 4})  # tracks of one rank differ above
 
     def test_interleaved_microbatches_leave_equal_adapters(self):
         exposed = []
@@ -94,7 +94,7 @@ class Ranks(ProgramTest):
         for rank in ranks:
             self.assertGreater(rank["exchanged_bytes"], 0)
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
-        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {1, 2, 3})
+        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {2, 4, 6})
         self.train("unlike", "--parallel=dp=2,len=20+tp=2", "--dispatch=greedy", *exact)
         self.assert_alike("unlike", "one", 1e-8)
 
@@ -167,7 +167,7 @@ class Ranks(ProgramTest):
         planned, measured = names["planned, ranks"], names["measured, ranks"]
         for process in (planned, measured):
             forwards = [event for event in events if event["pid"] == process and event.get("cat") == "forward"]
-            self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {1, 2})  # tracks of one rank differ above
+            self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {2, 4})  # tracks of one rank differ above
         count = lambda process, kind: sum(event["pid"] == process and event.get("cat") == kind for event in events)
         self.assertEqual(count(planned, "optimizer_step"), count(measured, "optimizer_step"))
         self.assertGreater(count(measured, "forward"), count(planned, "forward"))  # evaluations have no plan of their own
@@ -181,7 +181,7 @@ class Ranks(ProgramTest):
             self.train(f"at-once-{rounds}", "--ranks=2", f"--rounds-at-once={rounds}", "--trace", trace)
             events = json.loads(trace.read_text())["traceEvents"]
             measured = next(event["pid"] for event in events if event.get("args", {}).get("name") == "measured, ranks")
-            actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event.get("tid") == 1
+            actions = [event["args"]["action"] for event in sorted((event for event in events if event["pid"] == measured and event.get("tid") == 2
                                                                     and event.get("ph") == "X"), key=lambda event: event["ts"])]
             flushes[rounds] = sum(after <= before for before, after in zip(actions, actions[1:]))  # actions are numbered anew
         self.assert_alike("at-once-3", "at-once-1", 0)

@@ -28,6 +28,7 @@ def checked_events(text):
             assert isinstance(event.get(number, 0), int), event
         for number in ("pid", "tid"):  # 0 is no number of a thread to Perfetto, which takes that of the process in its place
             assert event.get(number, 1) >= 1, event
+        assert event.get("tid") != event["pid"], event  # a main thread to Perfetto, which shows it above the others
         for time in ("ts", "dur"):
             assert isinstance(event.get(time, 0), (int, float)) and math.isfinite(event.get(time, 0)) and event.get(time, 0) >= 0, event
     check_names(events)

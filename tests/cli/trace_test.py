@@ -116,7 +116,7 @@ class TraceOfProcesses(LaunchTest):
         self.assertLessEqual({("cotune", "round"), ("cotune", "evaluation"), ("cotune", "checkpoint"), ("planned", "forward"),
                               ("measured", "forward"), ("measured", "optimizer_step")}, kinds)
         forwards = [event for event in events if event.get("cat") == "forward" and processes[event["pid"]] == "measured, ranks"]
-        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {1, 2})
+        self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {2, 4})
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ Use use_of(const Action& action) {
   return {is_backward ? ActionKind::backward : ActionKind::forward, action.stage, action.microbatch, -1, -1};
 }
 
-/// Ranks of a run are process 2·process + 1, links 2·process + 2. Processes and tracks count from 1: Perfetto takes thread 0 for the thread
-/// that has its process's number, which may be another track.
+/// Ranks of a run are process 4·process + 1, links 4·process + 3; tracks have even numbers. So none is 0, which Perfetto takes for its process's
+/// number, and none its process's number, which to Perfetto is the main thread's: marked, and above the others.
 class TraceWriter {
  public:
   void add(const TracedRun& run) {
@@ -92,8 +92,8 @@ class TraceWriter {
     std::string name;
   };
 
-  Named ranks_process() const { return {2 * run_->process + 1, run_->name.empty() ? "ranks" : run_->name + ", ranks"}; }
-  Named links_process() const { return {2 * run_->process + 2, run_->name.empty() ? "links" : run_->name + ", links"}; }
+  Named ranks_process() const { return {4 * run_->process + 1, run_->name.empty() ? "ranks" : run_->name + ", ranks"}; }
+  Named links_process() const { return {4 * run_->process + 3, run_->name.empty() ? "links" : run_->name + ", links"}; }
   int64_t called(int64_t rank) const { return run_->first_rank + rank; }
   double in_file(double seconds) const { return run_->start_s + seconds; }  // of the run at hand
 
@@ -111,7 +111,7 @@ class TraceWriter {
     const int64_t lane = found - ends.begin();
     if (found == ends.end()) ends.emplace_back();
     ends[static_cast<size_t>(lane)] = end_s;
-    const int64_t used = 1 + track.number + (lane << 20);
+    const int64_t used = 2 * (1 + track.number + (lane << 20));
     name_track(process, {used, lane == 0 ? track.name : fmt::format("{} ({})", track.name, lane + 1)});
     return used;
   }

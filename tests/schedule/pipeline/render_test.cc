@@ -128,6 +128,7 @@ TEST(RenderTrace, HoldsEverySpanTransferAndFlow) {
         const double begin = event["ts"];
         EXPECT_GT(event["pid"], 0);
         EXPECT_GT(event["tid"], 0) << "Perfetto takes it for the thread of the process's number";
+        EXPECT_NE(event["tid"], event["pid"]) << "Perfetto takes it for the main thread";
         tracks[{event["pid"], event["tid"]}].emplace_back(begin, begin + event["dur"].get<double>());
       }
       if (phase == "s") flow_start[event["id"]] = event["ts"];
@@ -167,7 +168,7 @@ TEST(RenderTrace, HasTracksBesideRunsWhoseSlicesNeverOverlap) {
     if (event["ph"] == "X") slices[event["name"]] = event;
   }
   EXPECT_EQ(processes[1], "run");
-  EXPECT_EQ(processes[3], "planned, ranks");
+  EXPECT_EQ(processes[5], "planned, ranks");
   ASSERT_EQ(slices.size(), 3);
   EXPECT_EQ(threads[slices["round 1"]["tid"]], "rounds");
   EXPECT_EQ(slices["round 2"]["tid"], slices["round 1"]["tid"]);
