@@ -4,9 +4,12 @@ import json
 import math
 import re
 import subprocess
+import sys
 import time
+import urllib.parse
 
 import needs
+import perfetto
 from browser import Browser
 from pictures_of.screens import PROGRAM
 
@@ -18,6 +21,8 @@ SCALARS = "#scalars&tagFilter=(train|eval)%2F&_smoothingWeight=0"
 HAS_CHARTS = """(() => {const found = (root, name) => [...root.querySelectorAll('*')].flatMap(each =>
   [...(each.matches(name) ? [each] : []), ...(each.shadowRoot ? found(each.shadowRoot, name) : [])]);
   return found(document, 'vz-line-chart2').length > 0 && found(document, 'paper-spinner-lite[active]').length == 0})()"""
+
+OPEN_TRACKS = [{"id": "dev.perfetto.ExpandTracksByRegex", "args": [".*"]}]
 
 
 def write(file, png):
@@ -45,19 +50,35 @@ def still_picture(browser):
 
 
 @contextlib.contextmanager
-def tensorboard(folder):
-    """Its address."""
-    command = [needs.installed_program("tensorboard"), "--logdir", folder, "--host", "localhost", "--port", "0"]
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+def served(*command):
+    """The address that a server says it has."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        yield next(found[0] for found in map(re.compile(r"http://localhost:\d+/").search, server.stderr) if found)
+        yield next(found[0] for found in map(re.compile(r"http://[\w.]+:\d+/").search, server.stdout) if found)
     finally:
         server.terminate()
         server.communicate()
 
 
 def write_tensorboard(run, file):
-    with tensorboard(run / "tensorboard") as address, contextlib.closing(Browser(1060, 1030)) as browser:
+    server = (needs.installed_program("tensorboard"), "--logdir", run / "tensorboard", "--host", "localhost", "--port", "0")
+    with served(*server) as address, contextlib.closing(Browser(1060, 1030)) as browser:
         browser.open(address + SCALARS)
         browser.wait_for(HAS_CHARTS)
+        write(file, still_picture(browser))
+
+
+def write_trace(trace, file):
+    """All its tracks, in Perfetto's viewer."""
+    viewer = trace.parent / "perfetto"
+    viewer.mkdir()
+    for part in (trace, *perfetto.folder().parent.iterdir()):
+        (viewer / part.name).symlink_to(part)
+    server = (sys.executable, "-u", "-m", "http.server", "--bind", "127.0.0.1", "--directory", viewer, "0")
+    with served(*server) as address, contextlib.closing(Browser(1200, 545)) as browser:
+        route = urllib.parse.urlencode({"url": address + trace.name, "hideSidebar": "true", "startupCommands": json.dumps(OPEN_TRACKS)},
+                                       quote_via=urllib.parse.quote)
+        browser.open(f"{address}?testing=1#!/?{route}")
+        browser.wait_for("window.app?.trace !== undefined")
+        browser.value("waitForPerfettoIdle()")
         write(file, still_picture(browser))

@@ -15,16 +15,18 @@ COLUMNS, ROWS = 96, 22
 CHAT = ("What is a noun?", "/adapter everywhere", "And a verb?")
 
 
-@contextlib.contextmanager
+def run_in(folder, *command, columns=COLUMNS, **environment):
+    """The terminal of any command."""
+    return contextlib.closing(TerminalProgram(["bash", "-c", 'cd "$0" && exec "$@"', str(folder), *command], columns=columns, rows=ROWS, **environment))
+
+
 def terminal(folder, *arguments):
-    program = TerminalProgram(["bash", "-c", 'cd "$0" && exec "$@"', str(folder), PROGRAM, *arguments], columns=COLUMNS, rows=ROWS)
-    with contextlib.closing(program):
-        yield program
+    return run_in(folder, PROGRAM, *arguments)
 
 
-def write(file, cells):
+def write(file, cells, columns=COLUMNS):
     rows = 1 + max(row for row, _ in cells)
-    file.write_text(picture(cells, COLUMNS, rows), encoding="utf-8")
+    file.write_text(picture(cells, columns, rows), encoding="utf-8")
     print(file)
 
 

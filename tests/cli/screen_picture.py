@@ -5,7 +5,8 @@ import xml.sax.saxutils
 WIDTH, HEIGHT, LETTERS, MARGIN = 8.0, 18.0, 13.2, 12.0  # of a character's cell and its letters, in pixels
 PAPER, INK = "#1b1f27", "#d5dae3"
 COLOURS = {"31": "#f47067", "32": "#6bc46d", "33": "#e0b252"}
-BOLD, FAINT, REVERSED = "1", "2", "7"
+BOLD, FAINT, UNDERLINED, REVERSED = "1", "2", "4", "7"
+LOOKS = {BOLD: ' font-weight="bold"', FAINT: ' opacity="0.6"', UNDERLINED: ' text-decoration="underline"'}
 RISING = "▁▂▃▄▅▆▇█"  # eighths of a cell, from below
 GROWING = "▏▎▍▌▋▊▉"  # from the left
 SHADES = {"░": 0.2, "▒": 0.5, "▓": 0.75}
@@ -67,10 +68,9 @@ def picture(cells, columns, rows):
             if style == REVERSED:
                 drawn.append(rectangle(row, column, len(text), INK))
                 colour = PAPER
-            looks = ' font-weight="bold"' if style == BOLD else ' opacity="0.6"' if style == FAINT else ""
             for at, piece in words(column, text):
                 x, y = MARGIN + at * WIDTH, MARGIN + (row + 0.74) * HEIGHT
-                drawn.append(f'<text x="{number(x)}" y="{number(y)}" textLength="{number(len(piece) * WIDTH)}" fill="{colour}"{looks}>'
+                drawn.append(f'<text x="{number(x)}" y="{number(y)}" textLength="{number(len(piece) * WIDTH)}" fill="{colour}"{LOOKS.get(style, "")}>'
                              f"{xml.sax.saxutils.escape(piece)}</text>")
     width, height = 2 * MARGIN + columns * WIDTH, 2 * MARGIN + rows * HEIGHT
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{number(width)}" height="{number(height)}" '

@@ -41,6 +41,11 @@ class Picture(unittest.TestCase):
         self.assertEqual(looks, {"plain": (INK, None), "red": (COLOURS["31"], None), "faint": (INK, "0.6"), "on": (PAPER, None), "top": (PAPER, None)})
         self.assertEqual([(self.place(each), float(each.get("width")) / WIDTH, each.get("fill")) for each in filled], [(13, 9, INK)])
 
+    def test_has_bold_letters_and_underlined_ones(self):
+        texts, _ = self.drawn("\x1b[1mbold\x1b[0m \x1b[4mlined\x1b[0m plain")
+        looks = {text.text: (text.get("font-weight"), text.get("text-decoration")) for text in texts}
+        self.assertEqual(looks, {"bold": ("bold", None), "lined": (None, "underline"), "plain": (None, None)})
+
     def test_draws_blocks_as_parts_of_their_cells(self):
         _, filled = self.drawn("x▁█▌░")
         parts = [(self.place(each), float(each.get("width")) / WIDTH, float(each.get("height")) / HEIGHT, each.get("opacity")) for each in filled]
