@@ -76,7 +76,7 @@ NEEDS = {
     "mandoc": (lambda: shutil.which("mandoc") is not None, "judges manual pages", TESTS),
     "smollm2": (SMOLLM2.exists, "the real model that some tests take", "scripts/demo-data --model-only fetches it"),
     "root": (may_mount, "mounts disks and makes networks that then fail", "tests must be run by root, with `ip`"),
-    "memory_groups": (memory_group.is_possible, "limit the memory of a program and of the files it reads", "tests must be run by root, with control groups"),
+    "memory_groups": (memory_group.is_possible, "limit the memory of a program and of the files it reads", "tests must be run by root, with control groups, and temporary files on a disk"),
     "other_users": (others_may_run, "are those who may not write everywhere", "the clone must lie where others than root can read it"),
     "debootstrap": (lambda: shutil.which("debootstrap") is not None, "makes bare systems that packages are tried in", "apt-get install debootstrap"),
     "large": (lambda: os.environ.get("COTUNE_TEST_LARGE", "") == "1", "for documented commands that fetch gigabytes and take hours",
