@@ -24,6 +24,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import typing
 
 ADAPTER = {"r": 16, "target_modules": "all-linear"}
 # name: model, jobs' rows (tokens), rows of a step, parallel, device, link, time scale
@@ -95,15 +96,23 @@ def write_pipeline_inputs(folder, configuration, steps):
     return write_inputs(folder, model, jobs_rows, 1, 8, device, link, None, scale, steps)
 
 
+class Span(typing.NamedTuple):
+    """What a rank computed: microseconds, the action's name, the stage."""
+    start: float
+    stop: float
+    name: str
+    stage: int
+
+
 def steady_idle(spans_by_rank, jobs):
     """Idle share of all ranks in the steady region, and the part of it that load imbalance explains; none of fewer than eight rounds."""
     skipped = 2 * 3 * jobs  # a round is forward, backward and optimizer step of every job
     if min(map(len, spans_by_rank)) < 4 * skipped:
         return None
-    begin = max(spans[skipped][0] for spans in spans_by_rank)
-    end = min(spans[-skipped][1] for spans in spans_by_rank)
-    busy = [sum(max(0, min(stop, end) - max(start, begin)) for start, stop in spans) for spans in spans_by_rank]
-    whole = [sum(stop - start for start, stop in spans) for spans in spans_by_rank]
+    begin = max(spans[skipped].start for spans in spans_by_rank)
+    end = min(spans[-skipped].stop for spans in spans_by_rank)
+    busy = [sum(max(0, min(span.stop, end) - max(span.start, begin)) for span in spans) for spans in spans_by_rank]
+    whole = [sum(span.stop - span.start for span in spans) for spans in spans_by_rank]
     imbalance = 1 - statistics.mean(whole) / max(whole)
     return 1 - sum(busy) / (len(busy) * (end - begin)), imbalance
 
@@ -122,7 +131,7 @@ def stretches(path):
         if action <= last.get(track, action):  # actions are numbered anew
             ranks.append([])
         last[track] = action
-        ranks[-1].append((event["ts"], event["ts"] + event["dur"]))
+        ranks[-1].append(Span(event["ts"], event["ts"] + event["dur"], event["name"], event["args"]["stage"]))
     return {name: list(zip(*ranks.values())) for name, ranks in result.items()}
 
 

@@ -93,8 +93,9 @@ class Benchmarks(ProgramTest):
 
     def test_steady_idle(self):
         rows = self.table(self.bench("steady_idle.py", "--model", self.model, "--order", "lorapp", "--steps", "10", "--repetitions", "1", "--cotune",
-                                     PROGRAM), 5)
+                                     PROGRAM), 6)
         self.assertEqual([row[:2] for row in rows], [["2", "lorapp"]])
+        self.assertRegex(rows[0][5], r"^-?[\d.]+%$")
 
     def test_rank_predictions(self):
         rows = self.table(self.bench("rank_predictions.py", "--model", self.model, "--parallel", "pp=2", "--mixes", "1", "--rounds", "6",
