@@ -5,8 +5,9 @@
 
 `cotune profile --ranks 2` measures operators while both ranks compute; every mix trains with it on every division, a flush after each round.
 Three errors of a round's seconds, |predicted - measured| / measured, each the mean over a run's rounds: by that profile alone; by prices as
-earlier rounds of the same run had corrected them, which is what the planner goes by while a run lasts; and of the latter in rounds that nothing
-disturbed, in which no action of a rank took half as much again as planned (on machines whose cores others slow down for a second at a time).
+earlier rounds of the same run had corrected them, which is what the planner goes by while a run lasts; and by what was planned with the prices of
+stages that there were, from the first action to the last, in rounds that nothing disturbed: no action of a rank took half as much again as planned
+(on machines whose cores others slow down for a second at a time). DEGREES are pipelines and replicas; of layers that ranks divide, plans have other actions.
 Goal: within 10% (mean over mixes). Writes its part of docs/ranks.md. Python's standard library only.
 """
 import argparse

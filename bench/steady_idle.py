@@ -28,8 +28,8 @@ TOKENS = 384
 
 
 def kind_of(span):
-    """Actions of one kind take about the same time: a microbatch is of one job, and steps are numbered."""
-    return re.sub(r"^step \d+ ", "step ", span.name), span.stage
+    """Actions of one kind take about the same time: those of a job, whose microbatches and steps are numbered."""
+    return re.sub(r"^(step |[FB])\d+", r"\1", span.name), span.stage
 
 
 def at_usual_times(ranks):

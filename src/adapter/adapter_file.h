@@ -14,8 +14,8 @@ namespace cotune {
 inline constexpr const char* adapter_config_file = "adapter_config.json";
 inline constexpr const char* adapter_model_file = "adapter_model.safetensors";
 
-/// The bytes of the two files, of tensors one after the other: no more than one is copied at a time. base_model: the model's path, `base_model_name_or_path`; a folder of the Hugging Face cache is written
-/// as the model's name, with its commit as `revision`.
+/// The bytes of the two files, of tensors one after the other: no more than one is copied at a time. base_model: the model's path,
+/// `base_model_name_or_path`; a folder of the Hugging Face cache is written as the model's name, with its commit as `revision`.
 std::string adapter_config_bytes(const Adapter& adapter, const std::string& base_model);
 void write_adapter_model(const Adapter& adapter, const TakeBytes& take);
 

@@ -118,8 +118,8 @@ int64_t expand_form_bytes(int64_t rank, int64_t width, const MemoryFacts& facts)
 /// dtype), gradients, optimizer.
 MemoryEstimate resident_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
 
-/// What a checkpoint's files take while they are written or read, at most, beside the job's tensors: a copy of one parameter, as files
-/// are written tensor by tensor, and the places of a sparse delta's entries.
+/// What a checkpoint's files take while they are written or read, at most, beside the job's tensors: a copy of the largest site's
+/// parameters, more than the one tensor that is written at a time, and the places of a sparse delta's entries.
 int64_t file_bytes(const ModelConfig& config, const JobFootprint& job, const MemoryFacts& facts);
 
 enum class RoundKind { training, evaluation };

@@ -354,13 +354,17 @@ DealtRound RankPlanner::deal(const StepPlan& plan) {
   return RowDispatcher(std::move(replicas), options_.dispatch, borders_).deal(plan.batches);
 }
 
-std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds,
-                                                      const ExchangeCosts& exchanges, PricedRounds& priced) {
-  priced = {};
-  priced.corrections = corrections_;
+PricedRounds RankPlanner::before_pricing() const {
+  PricedRounds priced{.replicas = {}, .corrections = corrections_};
   for (size_t replica = 0; replica < layouts_.size(); ++replica) {  // those without rows make steps too
     priced.replicas.push_back({.stage_count = layouts_[replica].stages.size(), .work = {}, .optimizer_s = step_seconds(replica)});
   }
+  return priced;
+}
+
+std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds,
+                                                      const ExchangeCosts& exchanges, PricedRounds& priced) {
+  priced = before_pricing();
   std::vector<DealtRound> dealt;
   for (const StepPlan& plan : plans) dealt.push_back(deal(plan));
   const auto policy = [&](size_t replica, size_t round) { return policy_of(replica, plans[round].policy); };
@@ -408,7 +412,7 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
   if (layouts_.size() == 1) {
     PlannedRun& run = runs.emplace_back();
     run.round_count = plans.size();
-    run.priced.replicas.push_back({.stage_count = layouts_.front().stages.size(), .work = {}, .optimizer_s = step_seconds(0)});
+    run.priced = before_pricing();
     run.plans.replicas.push_back(order(0, std::move(plans), rounds, run.priced));
     add_steps(0, run.plans.replicas.front(), run.priced.replicas.front().ranks);
     return runs;

@@ -111,6 +111,7 @@ class RankPlanner {
   std::vector<std::vector<StepPlan>> packings(size_t replica, std::vector<StepPlan> plans) const;
   /// PackingPolicy::least_microbatches that a round is to be compared with, or cut into.
   std::vector<int64_t> splits_of(size_t replica, const StepPlan& plan) const;
+  PricedRounds before_pricing() const;
   std::optional<ReplicaPlans> plan_at_once(std::span<const StepPlan> plans, std::span<const JobRound> rounds, const ExchangeCosts& exchanges,
                                            PricedRounds& priced);
   /// By job, of its optimizer step on a stage and the sums before it.

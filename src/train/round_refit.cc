@@ -11,9 +11,9 @@ double RoundRefit::busiest_of(const Round& round, const StageCorrections& correc
   double busiest = 0;
   for (size_t replica = 0; replica < round.stages.size(); ++replica) {
     for (size_t stage = 0; stage < round.stages[replica].size(); ++stage) {
-      const auto& [microbatches, seconds] = round.stages[replica][stage];
+      const auto& [seconds, forwards, backwards] = round.stages[replica][stage];
       const WorkCorrections own = corrections.empty() ? WorkCorrections{} : corrections[replica][stage];
-      const double fixed = microbatches * (own.forward.per_call_s + own.backward.per_call_s);
+      const double fixed = forwards * own.forward.per_call_s + backwards * own.backward.per_call_s;
       busiest = std::max(busiest, fixed + own.forward.scale * seconds.forward + own.backward.scale * seconds.backward);
     }
   }
@@ -27,9 +27,11 @@ auto RoundRefit::round_of(const PricedRounds& priced, size_t round_count) -> Rou
     std::vector<StageWork>& stages = round.stages.emplace_back(replica.stage_count);
     for (size_t i = 0; i < replica.work.size(); ++i) {
       StageWork& stage = stages[i % replica.stage_count];
-      stage.microbatches += 1 / count;
-      stage.seconds.forward += replica.work[i].forward / count;
-      stage.seconds.backward += replica.work[i].backward / count;
+      const auto& [forward, backward] = replica.work[i];
+      stage.seconds.forward += forward / count;
+      stage.seconds.backward += backward / count;
+      stage.forwards += (forward > 0 ? 1 : 0) / count;
+      stage.backwards += (backward > 0 ? 1 : 0) / count;
     }
   }
   round.busiest_s = busiest_of(round, priced.corrections);

@@ -27,8 +27,8 @@ class RoundRefit {
  private:
   static constexpr size_t most_rounds = 128;
   struct StageWork {
-    double microbatches = 0;
-    StageSeconds seconds;  ///< of them together, without corrections
+    StageSeconds seconds;                 ///< of its microbatches together, without corrections
+    double forwards = 0, backwards = 0;  ///< of how many; below the lowest adapted layer there is no backward
   };
   struct Round {
     std::vector<std::vector<StageWork>> stages;  ///< by replica and stage

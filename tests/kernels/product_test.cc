@@ -130,6 +130,16 @@ TEST_P(Product, AgreesWhenTheDepthNeedsSeveralBlocks) {
   }
 }
 
+TEST_P(Product, AgreesWhereDeepRowsAreCopiedBecauseTheirStrideIsOfCacheSets) {
+  for (const int64_t k : {4096, 5120}) {
+    for (const int64_t rows : {1, 45, 1700}) {
+      SCOPED_TRACE(testing::Message() << rows << " x " << k);
+      const Case all(dtype(), rows, k, 32, {}, {}, false, source, 0);
+      all.expect_true(all.run(isa()));
+    }
+  }
+}
+
 TEST_P(Product, AddsTermsOfManyJobsBiasAndResidual) {
   // Ranks that differ, jobs of one row, rows of no job, terms on some columns, two terms on the same rows,
   // odd borders.

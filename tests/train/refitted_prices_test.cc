@@ -6,6 +6,7 @@
 
 #include "engine/rank_group.h"
 #include "train/price_refit.h"
+#include "train/rank_planner.h"
 #include "train/round_planner.h"
 #include "train/run_values.h"
 #include "train/small_run.h"
@@ -202,6 +203,29 @@ TEST(RefittedRuns, OnADeviceThatIsNotTherePlanAsBefore) {
   }
   EXPECT_EQ(predictions[0].seconds, predictions[1].seconds);
   EXPECT_EQ(predictions[0].lists, predictions[1].lists);
+}
+
+TEST(RefittedPlans, SayWithWhichCorrectionsTheyWerePriced) {
+  SmallRun run("priced");
+  const auto job = run.job(0, small_job("a", AdapterMethod::lora, 1, 3));
+  const DeviceCosts costs{{.device = device_preset("cpu"), .dtype = "float32"}, "a device"};
+  const PackingPolicy policy{.token_budget = 64, .layer_count = small_config().layer_count};
+  const JobRound round = job->next_round();
+  for (const char* degrees : {"pp=2", "dp=2", "dp=1,len=30+pp=2"}) {
+    const std::vector<PipelineLayout> layouts = balanced_layouts(small_config(), {job->shape()}, costs, policy, *parse_parallel(degrees));
+    RankPlanner planner(small_config(), {job->shape()}, costs, layouts, {});
+    StageCorrections corrections;
+    for (const PipelineLayout& layout : layouts) corrections.emplace_back(layout.stages.size(), WorkCorrections{{0, 3}, {0, 3}, {0, 3}});
+    planner.correct(corrections);
+    const BatchShape shape = round.batch->shape(0, 0);
+    const std::vector<PlannedRun> planned = planner.plan({plan_step({&shape, 1}, policy)}, {&round, 1});
+    ASSERT_EQ(planned.size(), 1u);
+    const PricedRounds& priced = planned.front().priced;
+    EXPECT_GT(priced.corrected_s, 2 * priced.uncorrected_s) << degrees;
+    RoundRefit refit;
+    refit.fit(corrections);
+    EXPECT_NEAR(refit.predicted_s(priced, 1), priced.corrected_s, 1e-9 * priced.corrected_s) << degrees << ": not corrected again";
+  }
 }
 
 TEST(RefittedPlans, FuseJobsWhoseCallsTurnOutToBeDear) {
