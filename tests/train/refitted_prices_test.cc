@@ -209,7 +209,7 @@ TEST(RefittedPlans, SayWithWhichCorrectionsTheyWerePriced) {
   SmallRun run("priced");
   const auto job = run.job(0, small_job("a", AdapterMethod::lora, 1, 3));
   const DeviceCosts costs{{.device = device_preset("cpu"), .dtype = "float32"}, "a device"};
-  const PackingPolicy policy{.token_budget = 64, .layer_count = small_config().layer_count};
+  const PackingPolicy policy{.token_budget = 256, .layer_count = small_config().layer_count};
   const JobRound round = job->next_round();
   for (const char* degrees : {"pp=2", "dp=2", "dp=1,len=30+pp=2"}) {
     const std::vector<PipelineLayout> layouts = balanced_layouts(small_config(), {job->shape()}, costs, policy, *parse_parallel(degrees));
