@@ -6,11 +6,15 @@
 import json
 import shutil
 import struct
+import sys
 import unittest
 
 import needs
 from program import ProgramTest
 from tiny_models import MODELS, ROOT, copy_model
+
+sys.path.append(str(ROOT / "tests"))
+from document_blocks import blocks  # noqa: E402
 
 if needs.is_here("transformers") and needs.is_here("gguf"):
     import gguf
@@ -289,6 +293,38 @@ class JudgedMerge(MergeTest):
         self.assertGreater(len(changed), 5)
         for weight in set(after) - changed:
             self.assertTrue(torch.equal(after[weight], before[weight].double()), weight)
+
+    def test_the_python_of_the_adapter_formats_page_reads_what_peft_does_not(self):
+        bottleneck, pruned = (text for _, language, _, text in blocks(ROOT / "docs/adapter-format.md") if language == "python")
+        adapters = self.trained(jobs=("bottleneck", "pruned"))
+        (self.path / "questions.jsonl").write_text(json.dumps({"prompt": PROMPT, "completion": "hgfedcba"}) + "\n")
+        models = {job: (self.load(self.path / "model").eval(), load_file(adapters[job] / "adapter_model.safetensors")) for job in adapters}
+
+        page = {"torch": torch}
+        exec(bottleneck, page)
+        model, tensors = models["bottleneck"]
+        config = json.loads((adapters["bottleneck"] / "adapter_config.json").read_text())
+        for name in {key.partition(".adapter_")[0] for key in tensors}:
+            place, _, attribute = name.removeprefix("base_model.model.").rpartition(".")
+            parent = model.get_submodule(place)
+            wrapped = page["Bottleneck"](getattr(parent, attribute), config["bottleneck_size"], getattr(torch.nn.functional, config["activation"]))
+            own = {key.removeprefix(name + "."): value for key, value in tensors.items() if key.startswith(name + ".")}
+            self.assertEqual(wrapped.load_state_dict(own, strict=False).unexpected_keys, [])
+            setattr(parent, attribute, wrapped)
+        model, tensors = models["pruned"]
+        for name in {key.partition(".diff_pruning.")[0] for key in tensors}:
+            weight = model.get_submodule(name.removeprefix("base_model.model.")).weight.data
+            exec(pruned, {"torch": torch, "tensors": tensors, "name": name, "weight": weight})
+
+        ids = [*PROMPT.encode(), *b"hgfedcba", 2]
+        for job, (model, _) in models.items():
+            lines = self.run_program("evaluate", "--adapter", adapters[job], "--data", self.path / "questions.jsonl", "--json", "--dtype", "float32").stdout
+            base, own = (line["loss"] for line in map(json.loads, lines.splitlines()))
+            with torch.no_grad():
+                logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+            wanted = -sum(logits[at - 1, ids[at]].item() for at in range(len(PROMPT), len(ids))) / (len(ids) - len(PROMPT))
+            self.assertAlmostEqual(own, wanted, delta=1e-4, msg=job)
+            self.assertGreater(abs(own - base), 1e-2, job)
 
     def test_large_models_are_written_in_several_files_with_an_index(self):
         model = copy_model(self.path / "model")
