@@ -9,6 +9,7 @@
 #include "console/output.h"
 #include "console/output_file.h"
 #include "console/run_commands.h"
+#include "console/run_view_source.h"
 #include "watch/run_log.h"
 #include "watch/run_page.h"
 
@@ -23,7 +24,7 @@ int write_report(const ReportArguments& arguments) {
   const RunLog log = read_run_log(arguments.run);
   const std::filesystem::path file =
       arguments.output.empty() ? std::filesystem::path(arguments.run) / "report.html" : std::filesystem::path(arguments.output);
-  write_output("--output", file, report_output, run_page(log));
+  write_output("--output", file, report_output, run_page(log, current_view(arguments.run).run.phase));
   print_line(fmt::format("wrote {}", file.string()));
   return output_failed() ? 1 : 0;
 }

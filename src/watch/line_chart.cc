@@ -108,9 +108,9 @@ std::vector<double> ticks_of(const Range& range, Scale scale) {
 
 constexpr size_t colours = 8, shapes = 3;
 
-/// A disc, a square or a triangle around a point.
-std::string mark(size_t colour, bool faint, double x, double y, double radius, const std::string& inside) {
-  const std::string of = fmt::format("class=\"mark c{}{}\"", colour % colours, faint ? " faint" : "");
+/// A disc, a square or a triangle around a point. look: further classes, each after a space.
+std::string mark(size_t colour, const std::string& look, double x, double y, double radius, const std::string& inside) {
+  const std::string of = fmt::format("class=\"mark c{}{}\"", colour % colours, look);
   switch (colour / colours % shapes) {
     case 0:
       return fmt::format("<circle {} r=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\">{}</circle>", of, radius, x, y, inside);
@@ -121,18 +121,22 @@ std::string mark(size_t colour, bool faint, double x, double y, double radius, c
   }
 }
 
+std::string mark_look(const Curve& curve) { return fmt::format("{}{}", curve.hollow ? " hollow" : "", curve.faint ? " faint" : ""); }
+
 /// `c0`, and beyond the first colours how the line is dashed.
 std::string line_class(const Curve& curve) {
   const size_t dashes = curve.colour / colours % shapes;
   return fmt::format("c{}{}{}", curve.colour % colours, dashes > 0 ? fmt::format(" d{}", dashes) : "", curve.faint ? " faint" : "");
 }
 
-constexpr double title_letter = 7.2, letter = 6.6;  // widths, rather too large
+constexpr double title_letter = 9.2, letter = 7;  // widths, rather too large: of wide fonts, and titles are bold
 constexpr size_t least_title = 32;                  // columns that a legend leaves to a title that has as many
 
 bool has_key(const Curve& curve) { return !curve.faint && !curve.points.empty(); }
 
-double key_width(const Curve& curve) { return 15 + letter * static_cast<double>(columns_of(curve.name)); }
+double name_width(const Curve& curve) { return letter * static_cast<double>(columns_of(curve.name)); }
+
+double key_width(const Curve& curve) { return (curve.with_marks ? 25 : 15) + name_width(curve); }
 
 /// What the title and its legend share.
 struct Heading {
@@ -149,13 +153,14 @@ Heading heading(const LineChart& chart) {
   return chart.with_legend && fits ? Heading{columns(room - keys), true} : Heading{columns(room), false};
 }
 
-/// The names of the curves beside the title, in their order.
+/// The names of the curves beside the title, in their order, with their marks before them.
 std::string legend(const LineChart& chart) {
   std::string svg;
   double end = width - right;
   for (auto curve = chart.curves.rbegin(); curve != chart.curves.rend(); ++curve) {
     if (!has_key(*curve)) continue;
     svg = fmt::format("<text class=\"key c{}\" x=\"{:.1f}\" y=\"16\" text-anchor=\"end\">{}</text>", curve->colour % colours, end, html_text(curve->name)) + svg;
+    if (curve->with_marks) svg = mark(curve->colour, mark_look(*curve), end - name_width(*curve) - 4, 12, 3, "") + svg;
     end -= key_width(*curve);
   }
   return svg;
@@ -181,7 +186,7 @@ std::string html_text(std::string_view text, bool with_lines) {
 }
 
 std::string swatch(size_t colour, bool faint) {
-  return fmt::format("<svg class=\"swatch\" viewBox=\"0 0 8 8\" aria-hidden=\"true\">{}</svg>", mark(colour, faint, 4, 4, 4, ""));
+  return fmt::format("<svg class=\"swatch\" viewBox=\"0 0 8 8\" aria-hidden=\"true\">{}</svg>", mark(colour, faint ? " faint" : "", 4, 4, 4, ""));
 }
 
 std::string to_svg(const LineChart& chart) {
@@ -227,6 +232,7 @@ std::string to_svg(const LineChart& chart) {
     free = middle + half;
   }
   svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", width - right, height - 4, html_text(chart.x_name));
+  std::reverse(curves.begin(), curves.end());  // what is drawn later covers what is there
   std::stable_sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.faint > b.faint; });
   if (of.with_legend) svg += legend(chart);
   for (const Curve& curve : curves) {
@@ -235,7 +241,7 @@ std::string to_svg(const LineChart& chart) {
     if (curve.points.size() > 1) svg += fmt::format("<polyline class=\"{}\" data-name=\"{}\" points=\"{}\"/>", line_class(curve), html_text(curve.name), points);
     for (const ChartPoint& point : curve.points) {
       if (!curve.with_marks && curve.points.size() > 1) break;
-      svg += mark(curve.colour, curve.faint, at_x(point.x), at_y(point.y), 3,
+      svg += mark(curve.colour, mark_look(curve), at_x(point.x), at_y(point.y), 3,
                   fmt::format("<title>{}: {} at {}</title>", html_text(curve.name), value_text(point.y, chart.y_scale), value_text(point.x, chart.x_scale)));
     }
   }

@@ -20,6 +20,7 @@ struct Curve {
   std::string name;
   size_t colour = 0;        ///< of the page's palette (run_page.cc) of eight; any number: others have other marks and dashes, up to 24 that differ
   bool with_marks = false;  ///< a mark at every point
+  bool hollow = false;      ///< its marks: one that is filled leaves a ring of them where they stand at one place
   bool faint = false;       ///< behind the others
   std::vector<ChartPoint> points;  ///< by ascending x
 };
@@ -34,7 +35,7 @@ struct LineChart {
   bool from_zero = false;        ///< the y axis begins there
   bool with_legend = false;      ///< the names of the curves that are not faint, where they find room beside the title
   std::vector<double> x_ticks;   ///< by ascending x; none: round numbers. One whose number would stand in that before it is left out
-  std::vector<Curve> curves;
+  std::vector<Curve> curves;     ///< the first in front
 };
 
 /// The mark of such a curve in its colour, for a table that names the curves of charts.

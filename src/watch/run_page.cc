@@ -9,6 +9,7 @@
 #include "base/quantity_text.h"
 #include "watch/line_chart.h"
 #include "watch/rank_text.h"
+#include "watch/run_screen.h"
 #include "watch/smoothed_curve.h"
 #include "watch/sweep_section.h"
 
@@ -35,7 +36,7 @@ svg text{font:11px system-ui,sans-serif;fill:var(--soft)}svg .title{font-size:13
 .grid{stroke:var(--line)}polyline{fill:none;stroke-width:1.8;stroke-linejoin:round}.faint{opacity:.3;stroke-width:1}.mark.faint{opacity:.6}
 .cursor{stroke:var(--soft);stroke-dasharray:3}.readout{paint-order:stroke;stroke:var(--card);stroke-width:4px;stroke-linejoin:round}
 .c0{--c:#0072b2}.c1{--c:#d55e00}.c2{--c:#009e73}.c3{--c:#cc79a7}.c4{--c:#e69f00}.c5{--c:#56b4e9}.c6{--c:#8a6d3b}.c7{--c:#777}
-polyline{stroke:var(--c)}.mark,svg .key{fill:var(--c)}.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}
+polyline{stroke:var(--c)}.mark,svg .key{fill:var(--c)}.mark.hollow{fill:none;stroke:var(--c);stroke-width:2;pointer-events:all}.d1{stroke-dasharray:7 3}.d2{stroke-dasharray:2 3}
 )";
 
 /// Shows, of the step that is nearest to the pointer, the values of the curves that have one there, those in front first.
@@ -46,8 +47,8 @@ if(s==3){v=10**v;return v<0.0099||v>=1e6?v.toExponential(2).replace(/\.?0*e\+?/,
 for(const svg of document.querySelectorAll('svg[data-x]')){
 const [x0,x1,xs]=svg.dataset.x.split(',').map(Number),[y0,y1,ys]=svg.dataset.y.split(',').map(Number),L=62,R=546,T=30,B=206;
 const cursor=svg.querySelector('.cursor'),readout=svg.querySelector('.readout');
-const lines=[...svg.querySelectorAll('polyline')].map(p=>({name:p.dataset.name,faint:p.classList.contains('faint'),
-at:p.getAttribute('points').trim().split(' ').map(q=>q.split(',').map(Number))})).sort((a,b)=>a.faint-b.faint);
+const lines=[...svg.querySelectorAll('polyline')].map(p=>({name:p.dataset.name,
+at:p.getAttribute('points').trim().split(' ').map(q=>q.split(',').map(Number))})).reverse();
 const nearest=(points,x)=>points.reduce((a,b)=>Math.abs(b[0]-x)<Math.abs(a[0]-x)?b:a);
 const show=words=>{const rows=[''];for(const word of words)
 if((rows.at(-1)+word).length<=80)rows[rows.length-1]+=word;else rows.push(word);
@@ -91,17 +92,11 @@ std::string tile(const std::string& value, const std::string& name) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", html_text(value), html_text(name));
 }
 
-std::string state_of(const RunLog& log) {
-  if (!log.summary) return "goes on, or was killed";
-  if (log.summary->interrupted) return "stopped and saved";
-  return "ended";
-}
-
-std::string tiles(const RunLog& log) {
+std::string tiles(const RunLog& log, const std::string& phase) {
   int64_t steps = 0, peak = 0;
   for (const LoggedJob& job : log.jobs) steps += job.step;
   for (const LoggedUsage& usage : log.usage) peak = std::max(peak, usage.device_bytes.value_or(usage.resident_bytes));
-  std::string html = "<div class=\"tiles\">\n" + tile(state_of(log), "the run");
+  std::string html = "<div class=\"tiles\">\n" + tile(phase_text(phase), "the run");
   html += tile(std::to_string(log.jobs.size()), "jobs") + tile(std::to_string(steps), "optimizer steps");
   html += tile(duration_text(log.summary && log.seconds <= log.summary->seconds ? log.summary->seconds : log.seconds), "time");
   if (log.summary) {
@@ -163,13 +158,16 @@ std::string loss_charts(const RunLog& log) {
   LineChart together{.title = "all jobs", .x_name = "step", .with_legend = true};
   for (size_t i = 0; i < log.jobs.size(); ++i) {
     const LoggedJob& job = log.jobs[i];
-    Curve each{.name = "loss", .colour = 0, .faint = true, .points = losses(job)};
-    Curve mean{.name = "smoothed", .colour = 0, .points = smoothed(each.points)};
-    Curve held_out{.name = "held out", .colour = 1, .with_marks = true};
+    Curve each{.name = "loss", .colour = i, .points = losses(job)};
+    Curve mean{.name = "smoothed", .colour = i, .points = smoothed(each.points)};
+    Curve held_out{.name = "held out", .colour = i, .with_marks = true};
     for (const LoggedEvaluation& evaluation : job.evaluations)
       held_out.points.push_back({static_cast<double>(evaluation.step), evaluation.loss});
     together.curves.push_back({.name = job.spec.name, .colour = i, .points = mean.points});
-    const LineChart chart{.title = job.spec.name, .x_name = "step", .with_legend = true, .curves = {each, held_out, mean}};
+    LineChart chart{.title = job.spec.name, .x_name = "step", .with_legend = true, .curves = {held_out}};
+    each.faint = smoothing_reach(each.points.size()) > 0;
+    if (each.faint) chart.curves.push_back(mean);
+    chart.curves.push_back(each);
     html += "<div class=\"card\">" + to_svg(chart) + "</div>\n";
   }
   if (log.jobs.size() > 1) html += "<div class=\"card\">" + to_svg(together) + "</div>\n";
@@ -224,7 +222,7 @@ std::string notices(const RunLog& log) {
 
 }  // namespace
 
-std::string run_page(const RunLog& log) {
+std::string run_page(const RunLog& log, const std::string& phase) {
   const std::string name = html_text(log.folder.filename().string());
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
@@ -237,7 +235,7 @@ std::string run_page(const RunLog& log) {
       "<p>{}</p>\n<p>{} in {}, {}</p>\n", html_text(log.folder.string()), html_text(log.model), html_text(dtype_name(log.compute_dtype)),
       html_text(log.summary && !log.summary->device.empty() && log.summary->device != "cpu" ? log.summary->device : log.instruction_set));
   if (log.emulated) html += "<p class=\"bad\">Emulated: nothing was computed; times are predicted, and there are no losses.</p>\n";
-  html += tiles(log) + sweep_sections(log) + job_table(log) + rank_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
+  html += tiles(log, phase) + sweep_sections(log) + job_table(log) + rank_table(log) + loss_charts(log) + usage_charts(log) + samples(log) + notices(log);
   html += "<h2>Configuration</h2>\n<details class=\"card\"><summary>the effective jobs file</summary><pre>" +
           html_text(log.configuration, true) + "</pre></details>\n";
   return html + "<script>" + script + "</script>\n</body></html>\n";

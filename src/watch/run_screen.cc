@@ -147,16 +147,6 @@ std::string title_row(const std::vector<Column>& columns, const ScreenStyle& sty
   return coloured(line, Colour::faint, style);
 }
 
-std::string phase_text(const RunReport& run) {
-  if (run.phase == "interrupted") return "stopped and saved";
-  if (run.phase == "killed") return "not running, and it did not end";
-  if (run.phase == "unresponsive") return "its process does not answer";
-  if (run.phase == "loading") return "a process is loading the model";
-  if (run.phase == "idle") return "waits for jobs";
-  if (run.phase == "stopping") return "saves every job and stops";
-  return printable(run.phase);
-}
-
 std::string separator(const ScreenStyle& style) { return style.unicode ? " · " : " | "; }
 
 /// The first of the parts, and those of the others that fit.
@@ -174,7 +164,7 @@ std::string joined(const std::vector<std::string>& parts, const ScreenStyle& sty
 
 /// What the run is at, which every window shows, and what can be done about it.
 std::string title(const RunReport& run, const ScreenStyle& style) {
-  const std::string phase = fmt::format("cotune{}{}", separator(style), phase_text(run));
+  const std::string phase = fmt::format("cotune{}{}", separator(style), phase_text(run.phase));
   const std::string resume = run.phase == "interrupted" || run.phase == "killed" ? "; --resume goes on with it" : "";
   return columns_of(phase + resume) <= style.columns ? phase + resume : phase;
 }
@@ -320,6 +310,16 @@ std::vector<std::string> footer_of(const ScreenState& state, const ScreenStyle& 
 }
 
 }  // namespace
+
+std::string phase_text(const std::string& phase) {
+  if (phase == "interrupted") return "stopped and saved";
+  if (phase == "killed") return "not running, and it did not end";
+  if (phase == "unresponsive") return "its process does not answer";
+  if (phase == "loading") return "a process is loading the model";
+  if (phase == "idle") return "waits for jobs";
+  if (phase == "stopping") return "saves every job and stops";
+  return printable(phase);
+}
 
 std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& style, const ScreenState& state) {
   constexpr size_t least_columns = 12;

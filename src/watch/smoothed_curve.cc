@@ -38,8 +38,10 @@ class WindowSums {
 
 }  // namespace
 
+size_t smoothing_reach(size_t point_count) { return point_count / 30; }
+
 std::vector<ChartPoint> smoothed(const std::vector<ChartPoint>& points) {
-  const size_t count = points.size(), reach = count / 30;
+  const size_t count = points.size(), reach = smoothing_reach(count);
   const WindowSums sums(points, 2 * reach + 1);
   std::vector<ChartPoint> means;
   means.reserve(count);

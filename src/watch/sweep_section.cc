@@ -58,6 +58,8 @@ bool is_better(SweepMetric metric, const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
+bool is_best(const LoggedSweep& sweep, size_t i) { return i == 0 && sweep.candidates[i].is_ranked(); }
+
 std::vector<LoggedSweep> sweeps_of(const RunLog& log) {
   std::vector<LoggedSweep> sweeps;
   for (size_t i = 0; i < log.jobs.size(); ++i) {
@@ -90,8 +92,7 @@ std::string table(const LoggedSweep& sweep) {
   for (size_t i = 0; i < sweep.candidates.size(); ++i) {
     const Candidate& candidate = sweep.candidates[i];
     const LoggedJob& job = *candidate.job;
-    const bool is_best = i == 0 && candidate.is_ranked();
-    html += fmt::format("<tr><td class=\"name\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best ? "<b>" : "", html_text(job.spec.name), is_best ? "</b>, best" : "");
+    html += fmt::format("<tr><td class=\"name\">{}{}{}{}</td>", swatch(candidate.colour, i >= plain_curves), is_best(sweep, i) ? "<b>" : "", html_text(job.spec.name), is_best(sweep, i) ? "</b>, best" : "");
     for (const std::string& option : sweep.options) html += fmt::format("<td class=\"n\">{}</td>", html_text(value_of(candidate, option)));
     html += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"why\">{}{}</td></tr>\n",
                         std::isnan(job.eval_loss) ? "" : fmt::format("{:.4f}", job.eval_loss),
@@ -156,6 +157,7 @@ std::string metric_over(const LoggedSweep& sweep, const std::string& option) {
     chart.curves.push_back({.name = candidate.job->spec.name,
                             .colour = candidate.colour,
                             .with_marks = true,
+                            .hollow = !is_best(sweep, i),
                             .faint = i >= plain_curves,
                             .points = {{x, metric.of(candidate.job->eval_loss, candidate.job->eval_accuracy)}}});
     tried.insert(x);

@@ -8,7 +8,7 @@ import json
 import re
 import unittest
 
-from program import ProgramTest
+from program import METHODS, ProgramTest
 from tiny_models import copy_model
 
 WITHOUT_END = {"meta"}
@@ -21,12 +21,15 @@ class Page(html.parser.HTMLParser):
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.open, self.elements, self.text = [], [], ""
+        self.marks = {}  # {chart: what its marks say}
         self.feed(text)
         self.close()
         assert not self.open, self.open
 
     def handle_starttag(self, tag, attributes):
         self.elements.append((tag, dict(attributes)))
+        if tag == "svg":
+            self.chart = dict(attributes).get("aria-label")
         if tag not in WITHOUT_END:
             self.open.append(tag)
 
@@ -39,6 +42,8 @@ class Page(html.parser.HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1] not in ("script", "style"):
             self.text += data
+        if self.open[-1:] == ["title"] and self.open[-2] in ("circle", "rect", "path"):
+            self.marks.setdefault(self.chart, []).append(data)
 
     def all(self, tag):
         return [attributes for name, attributes in self.elements if name == tag]
@@ -67,7 +72,8 @@ class Report(ProgramTest):
             self.assertIn(text, page.text)
         losses = [attributes for attributes in page.all("polyline") if attributes["data-name"] == "loss"]
         self.assertEqual([len(curve["points"].split()) for curve in losses], [6, 6, 6])
-        self.assertEqual(len(page.all("circle")) >= 9, True)  # evaluations at 0, 3 and 6
+        for job in METHODS:
+            self.assertEqual([re.sub(r": \S+", "", mark) for mark in page.marks[job]], [f"held out at {step}" for step in (0, 3, 6)])
         for curve in page.all("polyline"):
             for point in curve["points"].split():
                 x, y = map(float, point.split(","))
@@ -133,8 +139,15 @@ class Report(ProgramTest):
         (run / "summary.json").unlink()
         page = self.page()
         self.assertIn("nothing was recorded", page.text)
-        self.assertIn("goes on, or was killed", page.text)
         self.assertIn("holds no run", self.run_program("report", "--run", self.path, expect=2).stderr)
+
+    def test_says_what_the_run_is_at(self):
+        run = self.path / "run"
+        process = self.start_quietly(self.jobs_file(steps=10 ** 6, jobs=["plain"]), "--output-dir", run)
+        self.assertRegex(self.page().text, r"training\s*the run")
+        process.kill()
+        process.wait()
+        self.assertRegex(self.page().text, r"not running, and it did not end\s*the run")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const std::string& line : run_screen(view_of(log, false), {.columns = 60, .rows = 20})) {
       COTUNE_CHECK(line.find_first_of("\x1b\n") == std::string::npos);
     }
-    COTUNE_CHECK(run_page(log).ends_with("</html>\n"));
+    COTUNE_CHECK(run_page(log, "killed").ends_with("</html>\n"));
   } catch (const UserError&) {
   }
   for (const std::string_view record : whole_records(text)) {
