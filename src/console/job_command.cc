@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct JobArguments {
-  std::string run, jobs_file;
+  std::string run = "runs/latest", jobs_file;
   bool json = false;
   ControlRequest request;
 };
@@ -93,7 +93,7 @@ void add_job_command(CLI::App& app) {
     auto arguments = std::make_shared<JobArguments>();
     arguments->request.action = action;
     CLI::App* own = command->add_subcommand(std::string(to_string(action)), description);
-    own->add_option("--run", arguments->run, "The run's folder")->required();
+    own->add_option("--run", arguments->run, "The run's folder (runs/latest)");
     own->add_flag("--json", arguments->json, "The reply as one line of JSON");
     own->callback([arguments] { exit_code() = ask(*arguments); });
     return std::pair(own, arguments);

@@ -23,9 +23,9 @@ class NoRun(ProgramTest):
         os.utime(folder / "run.json", (second, second))
 
     def test_without_a_folder_the_default_one_is_named_and_what_begins_a_run(self):
-        for command in ("status", "watch", "report"):
+        for command in (("status",), ("watch",), ("report",), ("job", "list"), ("job", "pause", "sql")):
             with self.subTest(command):
-                self.assertEqual(self.refused(command), f"runs/latest: holds no run: there is no folder {self.path}/runs/latest. {ABOUT_RUNS}"
+                self.assertEqual(self.refused(*command), f"runs/latest: holds no run: there is no folder {self.path}/runs/latest. {ABOUT_RUNS}"
                                                         "`cotune train JOBS_FILE` begins one\n")
 
     def test_the_newest_runs_nearby_are_named(self):
