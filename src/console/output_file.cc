@@ -44,7 +44,9 @@ void check_output(std::string_view option, const fs::path& file, const OutputKin
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   const auto mistake = [&](std::string text) { mistakes.add(std::string(option), 0, "", std::move(text)); };
   std::error_code unknown;
-  if (!fs::is_directory(folder, unknown)) {
+  if (file == "-") {
+    mistake("`-` is not standard output here: name a file; `./-` makes one that is called `-`");
+  } else if (!fs::is_directory(folder, unknown)) {
     mistake(fmt::format("{} is no folder", folder.string()));
   } else if (fs::is_directory(file, unknown)) {
     mistake(fmt::format("{} is a folder; accepted is a file", file.string()));

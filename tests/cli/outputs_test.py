@@ -50,6 +50,19 @@ class Outputs(ProgramTest):
         self.assertIn("is a folder", self.run_program("report", "--run", run, "--output", run, expect=2).stderr)
         self.assertIn("is no folder", self.run_program("report", "--run", run, "--output", run / "none/x", expect=2).stderr)
 
+    def test_are_not_standard_output_unless_a_folder_is_named(self):
+        run = self.path / "run"
+        self.run_program("train", self.jobs, "--output-dir", run)
+        for option, arguments in (("--trace", ("train", self.jobs, "--output-dir", self.path / "other")), ("--output", ("plan", self.jobs)),
+                                  ("--output", ("report", "--run", run)), ("--output", ("generate", "--model", self.model, "--prompts", self.prompts)),
+                                  ("--answers", ("evaluate", "--run", run, "--exact-match"))):
+            with self.subTest(arguments[0]):
+                self.assertIn(f"{option}: `-` is not standard output here: name a file; `./-` makes one",
+                              self.run_program(*arguments, option, "-", cwd=self.path, expect=2).stderr)
+        self.assertFalse((self.path / "-").exists())
+        self.run_program("report", "--run", run, "--output", "./-", cwd=self.path)
+        self.assertTrue((self.path / "-").read_text().startswith("<!DOCTYPE html>"))
+
     def test_of_before_are_replaced_and_so_are_empty_ones(self):
         run, page, trace, plan, profile = (self.path / name for name in ("run", "page.html", "trace.json", "plan.json", "profile.json"))
         for file in (page, trace, plan, profile):

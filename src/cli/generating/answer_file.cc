@@ -68,8 +68,8 @@ StoredAnswers::StoredAnswers(std::filesystem::path path, Start start, const std:
   if (is_there && start == Start::fresh) {
     throw_user_error("{}: is there already: --resume gives the answers that it lacks, --overwrite begins it anew", path_.string());
   }
+  if (!is_there || start == Start::overwrite) check_output("--output", path_, answers_output);
   if (!is_there) return;
-  if (start == Start::overwrite) check_output("--output", path_, answers_output);
   lock_ = std::make_unique<FileLock>(path_, FileLock::File::there);
   if (start != Start::resume) return;
   take_up(adapters);
