@@ -254,6 +254,14 @@ Condition layout_is(Layout layout) {
           }};
 }
 
+Condition keeps_data() {
+  return {.holds = [](const OptionTarget& target) { return target.run->data_cache != "none"; },
+          .summary = "unless `data_cache` is none",
+          .complaint = [](const std::string& key, const OptionTarget&) {
+            return fmt::format("`{}` bounds the folder of run.data_cache, which is none", key);
+          }};
+}
+
 Condition random_weights() {
   return {.holds = [](const OptionTarget& target) { return target.model->weights == "random"; },
           .summary = "with weights random",
@@ -369,7 +377,7 @@ void add_run(std::vector<Option>& table) {
                         "Folder where tokenized data are kept, and found by the next run (docs/data-formats.md), relative to the working directory; "
                         "`auto` is `$XDG_CACHE_HOME/cotune/data`, or `~/.cache/cotune/data`; `none`: data are tokenized at every start and held in memory."));
   table.push_back(field(Section::run, "data_cache_gib", COTUNE_FIELD(run->data_cache_gib), whole(1, 1'000'000),
-                        "GiB that the folder may hold before what was not used for longest is removed from it."));
+                        "GiB that the folder may hold before what was not used for longest is removed from it.", {.condition = keeps_data()}));
   table.push_back(field(Section::run, "portable_kernels", COTUNE_FIELD(run->portable_kernels),
                         of_type(OptionType::boolean), "Do without the kernels made for this CPU or GPU."));
 }

@@ -100,6 +100,7 @@ TEST(JobsFileMistakes, InTheRun) {
       {"layout: chunked, chunk_size: 0", "run.chunk_size: must be a whole number from 1 to 1048576, or auto, got 0"},
       {"layout: chunked, chunk_size: automatic", "run.chunk_size: must be a whole number from 1 to 1048576, or auto, got automatic"},
       {"chunk_size: auto", "run.chunk_size: `chunk_size` belongs to layout chunked; this run's layout is ragged"},
+      {"data_cache: none, data_cache_gib: 9", "run.data_cache_gib: `data_cache_gib` bounds the folder of run.data_cache, which is none"},
       {"sharing: fused", "run.sharing: must be one of separate, temporal, batch-all, hybrid, got fused"},
       {"portable_kernels: yes", "run.portable_kernels: must be true or false, got yes"},
       {"output_dir: ''", "run.output_dir: must be a text, got an empty one"},
