@@ -18,6 +18,9 @@ struct HubName {
   bool operator==(const HubName&) const = default;
 };
 
+/// What messages accept as a model.
+inline constexpr std::string_view accepted_models = "a Hugging Face folder, a GGUF file, or the name of a model in the Hugging Face cache";
+
 /// The name that a text may be, by the hub's own rules; nothing for any other text, as are most paths.
 std::optional<HubName> parse_hub_name(std::string_view text);
 

@@ -115,7 +115,7 @@ class JobsFileBuilder {
     const GivenOption* weights = find_given(merged, "model.weights");
     if (path == nullptr && config == nullptr) {
       if (purpose_ == Purpose::join) return;
-      mistakes_.add(file_, 0, "model", "`path` is missing: a Hugging Face folder or a GGUF file");
+      mistakes_.add(file_, 0, "model", fmt::format("`path` is missing: {}", accepted_models));
     } else if (weights != nullptr && weights->is_mistaken) {
       return;
     } else if (path != nullptr && result.model.weights != "file") {

@@ -187,7 +187,7 @@ class Mistakes(Generates):
         self.assertRegex(errors, r"bare: has no chat template, which --chat needs")
 
     def test_in_models(self):
-        self.assertIn("--model: is needed", self.refused("--prompt", "x", model=False))
+        self.assertIn("--model: is needed: a Hugging Face folder, a GGUF file, or the name of a model in the Hugging Face cache", self.refused("--prompt", "x", model=False))
         errors = self.run_program("generate", "--model", self.path / "none", "--prompt", "x", expect=2).stderr
         self.assertRegex(errors, r"none: no such file or folder; accepted: a Hugging Face model folder or a \.gguf file")
         (self.model / "tokenizer.json").unlink()

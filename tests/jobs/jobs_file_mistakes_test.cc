@@ -38,7 +38,7 @@ TEST(JobsFileMistakes, InTheShapeOfTheFile) {
   const std::vector<Case> cases = {
       {"", "j.yaml: cotune: `cotune: 1` is missing: the version of the file's format\n"
            "j.yaml: jobs: is missing: a list of jobs\n"
-           "j.yaml: model: `path` is missing: a Hugging Face folder or a GGUF file"},
+           "j.yaml: model: `path` is missing: a Hugging Face folder, a GGUF file, or the name of a model in the Hugging Face cache"},
       {"cotune: 2\nmodel: {path: m}\njobs: [{name: a, data: {train: t}}]",
        "j.yaml:1: cotune: the version of the file's format must be 1, got 2"},
       {"[1]", "j.yaml:1: must be a map of options, got a list"},
@@ -75,7 +75,7 @@ TEST(JobsFileMistakes, InTheShapeOfTheFile) {
 TEST(JobsFileMistakes, InTheModel) {
   const std::string rest = "}, jobs: [{name: a, data: {train: t}}]}";
   const std::vector<Case> cases = {
-      {"", "j.yaml: model: `path` is missing: a Hugging Face folder or a GGUF file"},
+      {"", "j.yaml: model: `path` is missing: a Hugging Face folder, a GGUF file, or the name of a model in the Hugging Face cache"},
       {"path: m, config: c", "j.yaml:1: model.config: `path` and `config` exclude each other: give one"},
       {"path: m, weights: random", "j.yaml:1: model.weights: `random` needs `config` in place of `path`"},
       {"config: c", "j.yaml:1: model.config: `config` has no weights: set `weights: random` or `none`"},

@@ -17,7 +17,7 @@ fs::path model_of_adapter(const std::string& model, const fs::path& adapter_fold
     }
     return path;
   }
-  if (adapter_folder.empty()) throw_user_error("--model: is needed: a Hugging Face folder or a GGUF file");
+  if (adapter_folder.empty()) throw_user_error("--model: is needed: {}", accepted_models);
   const std::string recorded = recorded_base_model(adapter_folder);
   if (recorded.empty()) {
     throw_user_error("--model: is needed: the adapter in {} does not say which model it is for", adapter_folder.string());
