@@ -31,11 +31,19 @@ Value value_or(const GivenOption* given, Value otherwise) {
   return given != nullptr ? std::get<Value>(given->value) : otherwise;
 }
 
-/// As people know the option: the shortest of its names.
+/// Its letters are some of the key's, in their order: `lr` of `learning_rate`.
+bool abbreviates(std::string_view alias, std::string_view key) {
+  for (const char letter : key) {
+    if (!alias.empty() && alias.front() == letter) alias.remove_prefix(1);
+  }
+  return alias.empty();
+}
+
+/// As people know the option: its key, or the shortest name that abbreviates it. Other programs' own words for it (`val_set_size`) are not taken.
 std::string short_name(const Option& option) {
   std::string name = option.key;
   for (const std::string& alias : option.aliases) {
-    if (alias.size() < name.size()) name = alias;
+    if (alias.size() < name.size() && abbreviates(alias, option.key)) name = alias;
   }
   return name;
 }

@@ -53,6 +53,13 @@ TEST(Sweep, OfAGridIsEveryCombination) {
   EXPECT_EQ(jobs[3].places.at("adapter.r").field, "jobs[0].sweep.grid.adapter.r");
 }
 
+TEST(Sweep, NamesOptionsByTheirAbbreviationsNotByWordsOfOtherPrograms) {
+  EXPECT_EQ(names(candidates("grid: {data.eval_fraction: [0.1, 0.2]}", {}, "data: {train: t}")),
+            (std::vector<std::string>{"sql-eval_fraction0.1", "sql-eval_fraction0.2"}));
+  EXPECT_EQ(names(candidates("grid: {data.val_set_size: [0.1]}", {}, "data: {train: t}")), (std::vector<std::string>{"sql-eval_fraction0.1"}));
+  EXPECT_EQ(names(candidates("grid: {train.optimizer: [adamw, sgd]}")), (std::vector<std::string>{"sql-optim-adamw", "sql-optim-sgd"}));
+}
+
 TEST(Sweep, NamesEveryNumberOfAGridByItsValue) {
   EXPECT_EQ(names(candidates("grid: {train.lr: [1e-3, 2.5e+20, 1e38]}")), (std::vector<std::string>{"sql-lr0.001", "sql-lr2.5e20", "sql-lr1e38"}));
   EXPECT_EQ(names(candidates("grid: {priority: [-2, 0]}")), (std::vector<std::string>{"sql-priority-2", "sql-priority0"}));
