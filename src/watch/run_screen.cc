@@ -302,11 +302,14 @@ std::string fitted(const std::string& text, const ScreenStyle& style) {
   return columns_of(line) > style.columns ? in_columns(line, style.columns, Align::left, style.unicode) : line;
 }
 
-std::vector<std::string> footer_of(const ScreenState& state, const ScreenStyle& style) {
+/// A fifth of the window at most, or what the lines above it leave, which else would hold events.
+std::vector<std::string> footer_of(const ScreenState& state, const ScreenStyle& style, size_t lines_above) {
   std::vector<std::string> parts;
   for (const std::string& part : state.footer) parts.push_back(printable(part));
   constexpr size_t most = 4;
-  return footer_lines(parts, style.columns, style.rows > 0 ? std::clamp<size_t>(style.rows / 5, 1, most) : most, style.unicode);
+  const size_t left = style.rows > lines_above ? style.rows - lines_above : 0;
+  const size_t share = std::clamp<size_t>(std::max(style.rows / 5, left), 1, most);
+  return footer_lines(parts, style.columns, style.rows > 0 ? share : most, style.unicode);
 }
 
 }  // namespace
@@ -335,9 +338,9 @@ std::vector<std::string> run_screen(const RunView& view, const ScreenStyle& styl
   std::vector<std::string> lines = head(view, style), why = reasons(view, style);
   const bool bounded = style.rows > 0;
   const bool has_titles = !view.jobs.empty() && (!bounded || style.rows > 3);
-  const std::vector<std::string> footer = footer_of(state, style);
-  const size_t below = footer.size() + (has_titles ? 1 : 0);
   if (!bounded || style.rows >= 8) lines.emplace_back();
+  const std::vector<std::string> footer = footer_of(state, style, lines.size() + (has_titles ? 1 : 0) + view.jobs.size() + why.size());
+  const size_t below = footer.size() + (has_titles ? 1 : 0);
   if (bounded) {
     const size_t taken = below + std::min<size_t>(view.jobs.size(), 2);  // whatever stands above, some jobs are seen
     const size_t most = style.rows <= 2 ? 0 : style.rows > taken ? style.rows - taken : 1;

@@ -171,6 +171,18 @@ TEST(RunScreen, InFortyColumnsCutsNothingThatMatters) {
             "q lines instead  Ctrl-C saves and stops \n");
 }
 
+TEST(RunScreen, KeepsEveryKeyInPlaceOfEvents) {
+  const ScreenState state{.selected = "job-0",
+                          .events = {"first", "second", "third", "fourth"},
+                          .footer = {"j k choose", "p pause", "r resume", "c cancel", "q lines instead", "Ctrl-C saves and stops"}};
+  const std::string text = text_of(run_screen(a_run(2), {.columns = 34, .rows = 14}, state));
+  EXPECT_THAT(text, HasSubstr("j k choose  p pause  r resume     \n"
+                              "c cancel  q lines instead         \n"
+                              "Ctrl-C saves and stops            \n"));
+  EXPECT_THAT(text, HasSubstr("▶ job-0"));
+  EXPECT_THAT(text, Not(HasSubstr("first")));
+}
+
 TEST(RunScreen, ShowsTheSelectedJobInAWindowOfAnyHeight) {
   RunView view = a_run(6);
   for (JobView& job : view.jobs) job.report.sweep = "rank";
