@@ -25,6 +25,7 @@ class Screen:
     def __init__(self, columns, rows):
         self.columns, self.rows = columns, rows
         self.fits, self.cut_off = True, ""  # whether a frame has fitted since the window became what it is; what this one has beyond it
+        self.begun_before = False  # whether this one was begun when the window was larger
         self.marks_pastes = False
         self.normal, self.alternate, self.is_alternate, self.cursor_shown, self.wraps = "", {}, False, True, True
         self.row = self.column = self.times_taken = 0
@@ -96,15 +97,19 @@ class Screen:
 
     def resize(self, columns, rows):
         if columns < self.columns or rows < self.rows:
-            self.fits = False
+            self.fits, self.begun_before = False, True
         self.columns, self.rows = columns, rows
 
     def keep_frame(self):
         if self.is_alternate and self.alternate:
             assert not (self.fits and self.cut_off), (self.cut_off, self.text())
-            self.fits = not self.cut_off
+            self.fits = not self.begun_before and not self.cut_off
             self.frames.append(self.lines())
-        self.cut_off = ""
+        self.begun_before, self.cut_off = False, ""
+
+    def settle(self):
+        """Nothing more comes for now, so that the frame is whole: where nothing changes no other one follows."""
+        self.fits = self.fits or (self.is_alternate and not self.begun_before and not self.cut_off)
 
     def lines(self):
         """Of the alternate screen, without spaces at their ends."""
@@ -186,6 +191,7 @@ class TerminalProgram:
     def read(self, timeout=0.05):
         """Whether there was something."""
         if not select.select([self.master], [], [], timeout)[0]:
+            self.screen.settle()
             return False
         self.screen.feed(self.decoder.decode(os.read(self.master, 1 << 16)))
         return True
