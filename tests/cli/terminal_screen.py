@@ -108,7 +108,7 @@ class Screen:
         self.begun_before, self.cut_off = False, ""
 
     def settle(self):
-        """Nothing more comes for now, so that the frame is whole: where nothing changes no other one follows."""
+        """Nothing more has come, so that the frame is whole: where nothing changes no other one follows."""
         self.fits = self.fits or (self.is_alternate and not self.begun_before and not self.cut_off)
 
     def lines(self):
