@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "formats/safetensors_writer.h"
 
 namespace cotune {
 namespace {
@@ -184,32 +183,6 @@ const TensorView& SafetensorsFile::at(std::string_view name) const {
   const auto found = content_.tensors.find(name);
   if (found == content_.tensors.end()) throw_user_error("{}: has no tensor '{}'", path().string(), name);
   return found->second;
-}
-
-std::string safetensors_bytes(std::span<const NamedTensor> tensors,
-                              const std::map<std::string, std::string>& metadata) {
-  std::vector<TensorPlan> plans;
-  std::map<std::string, std::span<const std::byte>> bytes;
-  for (const auto& [name, view] : tensors) {
-    const TensorPlan& plan = plans.emplace_back(TensorPlan{name, view.dtype, view.shape});
-    COTUNE_CHECK(plan.byte_count() == view.bytes.size(), "{}: shape needs {} bytes, got {}", name, plan.byte_count(), view.bytes.size());
-    bytes[name] = view.bytes;
-  }
-  plans = in_file_order(std::move(plans));
-  std::string out = safetensors_header(plans, metadata);
-  size_t size = out.size();
-  for (const TensorPlan& plan : plans) size += plan.byte_count();
-  out.reserve(size);
-  for (const TensorPlan& plan : plans) {
-    const std::span<const std::byte> tensor = bytes.at(plan.name);
-    out.append(reinterpret_cast<const char*>(tensor.data()), tensor.size());
-  }
-  return out;
-}
-
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata) {
-  write_file_atomically(path, safetensors_bytes(tensors, metadata));
 }
 
 }  // namespace cotune

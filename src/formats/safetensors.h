@@ -79,20 +79,4 @@ class SafetensorsFolder {
   std::map<std::string, Location, std::less<>> tensors_;
 };
 
-/// A tensor to be written; the bytes stay the caller's.
-struct NamedTensor {
-  std::string name;
-  TensorView tensor;
-};
-
-/// The bytes of a safetensors file. Equal input gives equal bytes, whatever the order of `tensors`: larger
-/// elements first (which keeps every tensor aligned), then by name. Throws InternalError when a view's size
-/// disagrees with its shape or a name occurs twice.
-std::string safetensors_bytes(std::span<const NamedTensor> tensors,
-                              const std::map<std::string, std::string>& metadata = {});
-
-/// safetensors_bytes, written by write_file_atomically.
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
-
 }  // namespace cotune

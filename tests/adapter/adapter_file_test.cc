@@ -12,7 +12,7 @@
 
 #include "base/random.h"
 #include "formats/error_message.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors_bytes.h"
 #include "formats/temporary_folder.h"
 #include "support/adapter_bytes.h"
 #include "support/test_device.h"
@@ -267,7 +267,7 @@ class Spoiled {
     change(tensors);
     std::vector<NamedTensor> list;
     for (const auto& [name, view] : tensors) list.push_back({name, view});
-    write_safetensors(folder_.path() / adapter_model_file, list);
+    write_file_atomically(folder_.path() / adapter_model_file, safetensors_bytes(list));
     const auto adapter = make_adapter(model(), setup_of(spec_));
     const std::string message = user_error_of([&] { load_adapter(*adapter, folder_.path()); });
     folder_.write(adapter_model_file, original);

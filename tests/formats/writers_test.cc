@@ -5,8 +5,7 @@
 
 #include "base/error.h"
 #include "formats/gguf_writer.h"
-#include "formats/safetensors.h"
-#include "formats/safetensors_writer.h"
+#include "formats/safetensors_bytes.h"
 #include "formats/temporary_folder.h"
 
 namespace cotune {

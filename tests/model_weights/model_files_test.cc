@@ -7,7 +7,7 @@
 #include <map>
 
 #include "formats/error_message.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors_bytes.h"
 #include "formats/temporary_folder.h"
 #include "model/config/families.h"
 #include "model/config/rope.h"
@@ -48,7 +48,7 @@ class CopiedModel {
     change(tensors);
     std::vector<NamedTensor> list;
     for (const auto& [name, view] : tensors) list.push_back({name, view});
-    write_safetensors(path() / "model.safetensors", list);
+    write_file_atomically(path() / "model.safetensors", safetensors_bytes(list));
   }
   std::string refusal() const {
     return user_error_of([&] { open_model(path()); });

@@ -86,7 +86,7 @@ void RunPrediction::predict_memory_of(const PlannedStep& step) {
     // A selection holds dense gradients, and nothing else yet.
     resident += selects(job) ? resident_bytes(backbone_.config(), job.footprint, facts_).gradients : job.resident.total();
   }
-  most_together_ = std::max(most_together_, resident + memory->together);
+  most_together_ = std::max(most_together_, resident + facts_.with_holes(memory->together));
 }
 
 void RunPrediction::on_plan(const StepPlan& plan, std::span<const JobRound> rounds) {

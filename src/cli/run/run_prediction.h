@@ -80,7 +80,7 @@ class RunPrediction : public RunObserver {
   int64_t resident_before_ = 0;
   std::set<int32_t> predicted_jobs_;    ///< of the newest plan whose memory was predicted
   int64_t predicted_tokens_ = 0;        ///< the most alive in one
-  int64_t most_together_ = 0;           ///< predicted: everything counted at once, without weights
+  int64_t most_together_ = 0;           ///< predicted: everything at once, with the holes between blocks, without weights
   std::optional<StepSeconds> pending_;
   std::chrono::steady_clock::time_point round_begin_;
   std::vector<Round> rounds_;
