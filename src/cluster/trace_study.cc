@@ -7,6 +7,7 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "cluster/kind_costs.h"
 #include "cluster/planned_rates.h"
 
 namespace cotune {
@@ -48,6 +49,14 @@ SharingChoice parse_sharing(const std::string& text) {
     if (text == fmt::format("{}/padded", sharing_name(sharing))) return {sharing, Layout::padded};
   }
   throw_user_error("--sharing: there is no `{}`; there are separate, temporal, batch-all, hybrid, each also as NAME/padded", text);
+}
+
+std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const JobKind& kind) {
+  InstanceSpec each = instance;
+  for (each.microbatches *= 2; each.microbatches <= kind.rows; each.microbatches *= 2) {
+    if (KindCosts(each, {kind}).memory().fits(JobMix({0}))) return each.microbatches;
+  }
+  return std::nullopt;
 }
 
 std::string describe(const InstanceSpec& instance) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/error.h"
 #include "plan/cost/replica_stages.h"
@@ -16,6 +17,8 @@ namespace cotune {
 namespace {
 
 constexpr const char* planner_version = "1";
+/// Deployments beyond those that are simulated in full, at most, that a policy under which nothing fits yet is tried on.
+constexpr int64_t most_sought = 8;
 
 /// Whether a replica of it is interleaved or has its steps split.
 bool has_few_microbatches(const Alternative& alternative) {
@@ -78,40 +81,50 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
     return best;
   }
   std::map<PipelineOrder, Alternative> best_for_few;
-  bool is_first = true;
-  int64_t simulated_count = 0;
+  const int64_t further = device_count() <= 32 ? 32 / device_count() : 0;
+  int64_t place = 0, sought = 0;
   for (const Deployed& deployed : found) {
     ConsideredDeployment& shown = deployments_.emplace_back(considered(deployed));
-    const int64_t further = device_count() <= 32 ? 32 / device_count() : 0;
-    if (simulated_count >= options_.simulated_deployments + further) {
-      shown.rejected_for = reason_not_to_simulate(deployed, found, options_.simulated_deployments + further);
-      continue;
-    }
-    const bool is_further = simulated_count++ >= options_.simulated_deployments;
+    const bool is_first = place == 0, is_full = place < options_.simulated_deployments,
+               is_simulated = place < options_.simulated_deployments + further;
+    ++place;
+    if (!is_simulated) shown.rejected_for = reason_not_to_simulate(deployed, found, options_.simulated_deployments + further);
+    // Estimates have all jobs fused: a policy under which the best of them do not fit may have others that do.
+    const auto fits_nowhere = [&](size_t policy) {
+      const auto of_policy = std::span(best).subspan(policy * orders.size(), orders.size());
+      return std::ranges::none_of(of_policy, &Alternative::fits);
+    };
+    std::vector<bool> is_sought(sharing.size(), false);
+    for (size_t policy = 0; policy < sharing.size(); ++policy) is_sought[policy] = !is_full && sought < most_sought && fits_nowhere(policy);
+    sought += !is_simulated && std::ranges::count(is_sought, true) > 0;
     for (size_t policy = 0; policy < sharing.size(); ++policy) {
       const bool is_last = policy + 1 == sharing.size();
-      if (is_further && !is_last) continue;
-      // Estimates of few devices are cheap to check: more deployments, in what is taken most.
-      std::vector<PipelineOrder> tried_orders = is_further ? std::vector<PipelineOrder>{orders.back()} : orders;
-      const size_t plain_count = tried_orders.size();
-      if (is_last) append_suitable(tried_orders, orders_for_few, sharing[policy], deployed);
+      std::vector<size_t> tried;  // of the orders
+      for (size_t o = 0; o < orders.size(); ++o) {
+        // Estimates of few devices are cheap to check: more deployments, in what is taken most.
+        const bool is_taken_most = is_simulated && is_last && o + 1 == orders.size();
+        if (is_full || is_taken_most || is_sought[policy]) tried.push_back(o);
+      }
+      std::vector<PipelineOrder> tried_orders;
+      for (const size_t o : tried) tried_orders.push_back(orders[o]);
+      if (is_last && is_simulated) append_suitable(tried_orders, orders_for_few, sharing[policy], deployed);
+      if (tried_orders.empty()) continue;
       std::vector<Alternative> alternatives = simulated(deployed, sharing[policy], tried_orders);
-      for (size_t o = 0; o < alternatives.size(); ++o) {
-        Alternative& tried = alternatives[o];
-        const bool is_for_few = o >= plain_count;
-        if (is_for_few && !has_few_microbatches(tried)) continue;
-        show(tried, shown);
+      for (size_t i = 0; i < alternatives.size(); ++i) {
+        Alternative& each = alternatives[i];
+        const bool is_for_few = i >= tried.size();
+        if (is_for_few && !has_few_microbatches(each)) continue;
+        if (is_full || (is_simulated && is_last)) show(each, shown);
         Alternative* kept = nullptr;
         if (is_for_few) {
-          kept = &best_for_few.try_emplace(tried.order, tried).first->second;
+          kept = &best_for_few.try_emplace(each.order, each).first->second;
         } else {
-          kept = &best[policy * orders.size() + (is_further ? orders.size() - 1 : o)];
-          if (is_first) *kept = tried;
+          kept = &best[policy * orders.size() + tried[i]];
+          if (is_first) *kept = each;
         }
-        if (tried.fits() && (!kept->fits() || tried.predicted.seconds < kept->predicted.seconds)) *kept = std::move(tried);
+        if (each.fits() && (!kept->fits() || each.predicted.seconds < kept->predicted.seconds)) *kept = std::move(each);
       }
     }
-    is_first = false;
   }
   for (auto& [order, alternative] : best_for_few) best.push_back(std::move(alternative));
   return best;

@@ -45,6 +45,8 @@ class Adviser {
 
   std::string on(const NodeGroup& group) const {
     const int64_t limit = group.device.usable_bytes();
+    const Reach reach = longest_that_fits(group);
+    if (reach.tokens >= longest_) return smaller_microbatches(group, reach);
     std::string text;
     const std::vector<Need> all = needs(cluster_, group, 1);
     const auto least =
@@ -60,14 +62,31 @@ class Adviser {
                           counted(fewest->devices(), "device"), fewest->name(), counted((fewest->devices() + group.devices - 1) / group.devices, "node"),
                           group.count, bytes_text(fewest->bytes()));
     }
-    const int64_t reach = longest_that_fits(group);
-    if (reach >= atom_tokens && reach < longest_) {
-      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach);
+    if (reach.tokens >= atom_tokens) {
+      text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach.tokens);
     }
     return text;
   }
 
  private:
+  /// The largest microbatch that fits, and on which configuration.
+  struct Reach {
+    int64_t tokens = 0;
+    std::string name;
+  };
+
+  /// Where the longest row fits, rows beside it are too many.
+  std::string smaller_microbatches(const NodeGroup& group, const Reach& reach) const {
+    std::string text = fmt::format("  {}: rows of {} tokens fit; a microbatch may have up to {} tokens, as {}.\n", group.name, longest_, reach.tokens, reach.name);
+    if (options_.token_budget > reach.tokens) {
+      text += fmt::format("  {}: run.token_budget is {}; {} or less would do.\n", group.name, options_.token_budget, reach.tokens);
+    }
+    if (std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; })) {
+      text += fmt::format("  {}: run.sharing batch-all puts all rows of a step into one microbatch; hybrid, temporal and separate make smaller ones.\n", group.name);
+    }
+    return text;
+  }
+
   /// For chunks of the longest row; `times`: as many devices a replica as the limit says. Plain ones first.
   std::vector<Need> needs(const ClusterSpec& cluster, const NodeGroup& group, int64_t times) const {
     NodeGroup roomy = group;
@@ -99,12 +118,14 @@ class Adviser {
     return std::nullopt;
   }
 
-  int64_t longest_that_fits(const NodeGroup& group) const {
-    int64_t reach = 0;
+  Reach longest_that_fits(const NodeGroup& group) const {
+    Reach reach;
     for (const MemorySaving& saving : savings_) {
       for (const ReplicaCandidate& each :
            replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits_with(saving))) {
-        reach = std::max(reach, each.configuration.chunk_tokens);
+        if (each.configuration.chunk_tokens > reach.tokens) {
+          reach = {each.configuration.chunk_tokens, each.configuration.name() + (saving.recompute ? " with recomputation" : "")};
+        }
       }
     }
     return reach;

@@ -2,6 +2,7 @@
 """cotune simulate through the command line: traces, rate tables, comparisons, charts, one step, and what it refuses."""
 import csv
 import json
+import re
 import unittest
 import xml.etree.ElementTree
 
@@ -74,6 +75,16 @@ class SimulateTest(ProgramTest):
         self.assertEqual(sum(each["jobs"] for each in result["results"][0]["refusals"]), 4)
         self.assertIn("What would hold", result["advice"])
         self.assertIn("What would hold", self.run_program(*arguments, "--replan").stdout)
+
+    def test_a_step_that_is_too_large_in_one_microbatch_is_told_the_number_that_holds_it(self):
+        trace = self.file("large.csv", "arrival_min,duration_min,rows,tokens\n0,60,512,2048\n")
+        cluster = self.file("a40.yaml", "cotune_cluster: 1\nnodes: [{name: n, devices: 1, device: A40}]\n")
+        arguments = ("simulate", "--cluster", cluster, trace, "--instance", "1x1")
+        done = self.run_program(*arguments, "--microbatches", "1").stdout
+        found = re.search(r"What would hold \S+:\n  its step in (\d+) microbatches \(--microbatches; they are 1\)\n", done)
+        self.assertTrue(found, done)
+        self.assertIn("refused 0", self.run_program(*arguments, "--microbatches", found.group(1)).stdout)
+        self.assertIn("refused 1", self.run_program(*arguments, "--microbatches", int(found.group(1)) // 2).stdout)
 
     def test_dedicated_durations_are_those_of_the_trace(self):
         self.simulate(self.trace, "--sharing", "separate", "--jobs-csv", self.path / "jobs.csv")

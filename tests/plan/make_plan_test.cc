@@ -531,6 +531,55 @@ TEST(MakePlan, SaysWhichRowsFitWhereTheLongestDoNot) {
   EXPECT_TRUE(make_plan(model, cluster, {job_of(model, 0, 4, {100, reach}, 16)}, options).chosen.has_value());
 }
 
+TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const ClusterSpec cluster = cluster_of(1, 1, "A40");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 64, {100, 2048}, 16), job_of(model, 1, 64, {300, 1024}, 16)};
+  PlanOptions options;
+  options.token_budget = 65536;
+  options.recompute = Recompute::never;
+  const PlanningResult large = make_plan(model, cluster, jobs, options);
+  ASSERT_FALSE(large.chosen.has_value());
+  const int64_t reach = large.configurations[0].chunk_tokens;
+  EXPECT_EQ(large.advice, fmt::format("  n: rows of 2048 tokens fit; a microbatch may have up to {0} tokens, as <1,1>.\n"
+                                      "  n: run.token_budget is 65536; {0} or less would do.\n", reach));
+  options.token_budget = reach;  // what it says holds
+  EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value());
+
+  options.token_budget = 0;
+  options.sharing = {Sharing::batch_all};
+  const PlanningResult fused = make_plan(model, cluster, jobs, options);
+  ASSERT_FALSE(fused.chosen.has_value());
+  EXPECT_THAT(fused.advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch"));
+  EXPECT_THAT(fused.advice, Not(HasSubstr("device would hold")));
+  for (const Sharing sharing : {Sharing::hybrid, Sharing::temporal, Sharing::separate}) {
+    options.sharing = {sharing};
+    EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value()) << static_cast<int>(sharing);
+  }
+}
+
+TEST(MakePlan, LooksForADeploymentThatFitsUnderEverySharingPolicy) {
+  // Copies are the fastest, and all rows of a step in one microbatch of a copy overflow: pipelines cut them.
+  const ModelConfig model = model_preset("llama-2-7b");
+  const ClusterSpec cluster = cluster_of(1, 4, "A100-40");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 64, {200, 1024}, 16), job_of(model, 1, 64, {300, 512}, 16)};
+  PlanOptions options;
+  options.deployments = {System::task_fused};
+  options.savings.clear();
+  options.simulated_deployments = 1;
+  for (const bool only : {false, true}) {
+    options.sharing = only ? std::vector{Sharing::batch_all} : PlanOptions().sharing;
+    const PlanningResult result = make_plan(model, cluster, jobs, options);
+    const auto found = std::ranges::find_if(result.alternatives, [](const Alternative& each) {
+      return each.sharing == Sharing::batch_all && each.order == PipelineOrder::automatic;
+    });
+    ASSERT_NE(found, result.alternatives.end());
+    ASSERT_TRUE(found->fits()) << found->constraint;
+    EXPECT_GT(found->plans.front().replicas.front().stages.size(), 1u);
+    if (!only) EXPECT_EQ(result.plan()->replicas.size(), 4u);
+  }
+}
+
 TEST(MakePlan, TakesTheKindOfNodesWithTheShortestStep) {
   const ModelConfig model = model_preset("tinyllama-1.1b");
   const std::vector<JobShape> jobs = {job_of(model, 0, 8, {100, 300}, 16)};

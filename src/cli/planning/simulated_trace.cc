@@ -7,6 +7,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -150,9 +151,11 @@ std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const
     return size(a) < size(b);
   });
   const JobShape shape = shape_of(kind_of(largest), 0, instance.model);
+  const std::optional<int64_t> microbatches = microbatches_that_fit(instance, kind_of(largest));
   return fmt::format("What would hold {}{}:\n{}", shape.name,
                      kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
-                     advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
+                     microbatches ? fmt::format("  its step in {} (--microbatches; they are {})\n", counted(*microbatches, "microbatch", "microbatches"), instance.microbatches)
+                                  : advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
 }
 
 /// One deployment for all jobs, under every rule of moving.
