@@ -57,7 +57,7 @@ const std::vector<std::pair<int64_t, Plan>> plans_by_devices = {
     {256, {{"<2,4>", 3}, {"<4,1>", 16}, {"<4,2>", 6}, {"<8,1>", 13}, {"<16,1>", 1}}},
 };
 
-constexpr int steps = 20;
+constexpr int steps = 100;
 
 /// `NAME found`, or `NAME PLAN RATIO` of our seconds over those of the published plan, marked where they are more by over a thousandth.
 std::string found_or(const std::string& name, std::span<const Configuration> configurations, const Counts& ours, const Counts& theirs, double seconds, double published) {

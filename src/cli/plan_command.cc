@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <tuple>
 
@@ -65,7 +66,7 @@ ClusterSpec with_memory_here(ClusterSpec machine, const RunSpec& run) {
 std::string truncation_text(const std::vector<JobShape>& jobs) {
   std::string text;
   for (const JobShape& job : jobs) {
-    if (job.truncated_share <= 0) continue;
+    if (job.truncated_share < 1e-6) continue;  // of a published distribution that ends just there
     text += fmt::format("  {}: {:.3g}% of the rows are longer than {} tokens and are cut to that (data.max_length, or the model's context)\n",
                         job.name, 100 * job.truncated_share, job.lengths.longest());
   }
@@ -161,6 +162,11 @@ int plan(const PlanArguments& arguments) {
                  setup.profile->times.collectives().fits().empty() ? "" : ", messages and collectives within a node included");
       const bool divides = std::ranges::any_of(result.configurations, [](const auto& each) { return each.tensor_parallel > 1; });
       if (divides) fmt::print("Operators of divided layers are estimated from those of whole ones: the call, and the share of the rest.\n");
+    }
+    if (is_here && setup.profile == nullptr) {
+      const DeviceSpec& device = cluster.nodes.front().device;
+      fmt::print("Times are a guess for this machine, every two cores as the preset cpu: {} GFLOP/s in {}. `cotune profile` measures it, --profile takes that.\n",
+                 std::llround(device.flops.at(options.dtype) * device.compute_efficiency / 1e9), options.dtype);
     }
     if (is_here || is_given("run.memory")) {
       fmt::print("Memory: run.memory is {}{}: {} for tensors.\n", memory_rule(run), is_here ? " on this machine, as for cotune train" : "",

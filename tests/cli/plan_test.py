@@ -4,7 +4,9 @@
     COTUNE=build/cotune python3 tests/cli/plan_test.py [UNITTEST OPTIONS]
 """
 import json
+import os
 import pathlib
+import re
 import unittest
 import xml.etree.ElementTree
 
@@ -73,6 +75,8 @@ class Plan(ProgramTest):
         path = self.write("plan-jobs.yaml", JOBS)
         text = self.run_program("plan", path).stdout
         self.assertRegex(text, r"Memory: run.memory is auto: 80% of what is free on this machine, as for cotune train: \S+ \S+ for tensors.")
+        guess = re.search(r"Times are a guess for this machine, every two cores as the preset cpu: (\d+) GFLOP/s in (\w+)\.", text)
+        self.assertEqual(int(guess.group(1)), round(len(os.sched_getaffinity(0)) * {"bfloat16": 425, "float32": 230}[guess.group(2)]))
         few = json.loads(self.run_program("plan", path, "--json", "--set", "run.memory=3GiB").stdout)
         self.assertLess(few["tensor_bytes_limit"]["this-machine"], 3 << 30)
         self.assertGreater(few["tensor_bytes_limit"]["this-machine"], 2 << 30)

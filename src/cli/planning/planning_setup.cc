@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <thread>
+
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -17,9 +20,12 @@
 namespace cotune {
 namespace {
 
-/// This machine: one device, the preset `cpu` with the memory that the machine has.
+/// This machine: one device, the preset `cpu`, which is two cores, for every two that there are, with the memory that the machine has.
 ClusterSpec this_machine() {
   DeviceSpec device = device_preset("cpu");
+  const double times = std::max(1u, std::thread::hardware_concurrency()) / 2.0;
+  for (auto& [dtype, flops] : device.flops) flops *= times;
+  device.memory_bandwidth *= times;
   const auto pages = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)),
              page_bytes = static_cast<int64_t>(sysconf(_SC_PAGE_SIZE));
   if (pages > 0 && page_bytes > 0) device.memory_bytes = pages * page_bytes;
