@@ -69,9 +69,9 @@ void dispatch() {
     gaps.push_back(result.gap());
   }
   fmt::print("| dispatch of a round with its buckets, 16 × 5, 300 rounds | – | median 20 ms, p99 100 ms, within 1 % | median {:.1f} ms, "
-             "p99 {:.1f} ms; proven within {:.1f} % in the median, {:.1f} % in the worst{} |\n",
-             1e3 * quantile(seconds, 0.5), 1e3 * quantile(seconds, 0.99), 100 * quantile(gaps, 0.5), 100 * quantile(gaps, 1),
-             missed_unless(quantile(gaps, 1) <= 0.01));
+             "p99 {:.1f} ms{}; by its own bound within {:.1f} % in the median, {:.1f} % in the worst (by HiGHS: below) |\n",
+             1e3 * quantile(seconds, 0.5), 1e3 * quantile(seconds, 0.99), missed_unless(quantile(seconds, 0.5) <= 0.02 && quantile(seconds, 0.99) <= 0.1),
+             100 * quantile(gaps, 0.5), 100 * quantile(gaps, 1));
 }
 
 /// Llama-2-70B with the tasks of the scalability study.
@@ -131,23 +131,25 @@ void planning_time() {
   };
   for (const Case& each : {Case{2, "0.014", "0.014"}, Case{8, "148.81", "1"}, Case{32, "428.08", "5"}}) {
     const ClusterSpec cluster = a800_nodes(each.nodes);
+    const double before = cpu_seconds();
     std::vector<Configuration> candidates;
     for (const ReplicaCandidate& candidate : replica_candidates(model, jobs, cluster, cluster.nodes[0], "bfloat16", {.most_devices = 16})) {
       if (candidate.configuration.chunk_tokens > 0) candidates.push_back(candidate.configuration);
     }
     const auto proposed = propose_configurations(candidates, step.tokens);
     const auto costs = bucket_costs(proposed, step.tokens);
+    const double pricing = cpu_seconds() - before;  // candidates and their costs, whatever the dealing
     for (const Dealing dealing : {Dealing::by_row, Dealing::evenly}) {
       const double start = cpu_seconds();
       const Deployment plan = plan_deployment(costs, step.sequences, cluster.device_count(), {.dealing = dealing});
-      const double seconds = cpu_seconds() - start;
+      const double seconds = pricing + cpu_seconds() - start;
       print_row(fmt::format("planning, 70B, four tasks, {} devices, {}", cluster.device_count(),
                             dealing == Dealing::by_row ? "rows dealt to single replicas" : "Eq. 2 to the letter"),
                 fmt::format("{} s", each.paper), fmt::format("{} s, equal quality proven", each.goal),
                 fmt::format("{:.3f} s{}; {} plans; {}; {:.2f} s, at least {:.2f} s: within {:.1f} %{}", seconds,
                             missed_unless(seconds <= std::stod(each.goal)), plan.enumerated,
                             plan_text(proposed, plan.replicas), plan.dispatch.makespan, plan.lower_bound,
-                            100 * (plan.dispatch.makespan / plan.lower_bound - 1), missed_unless(plan.dispatch.makespan <= 1.011 * plan.lower_bound)));
+                            100 * (plan.dispatch.makespan / plan.lower_bound - 1), missed_unless(plan.dispatch.makespan <= 1.0011 * plan.lower_bound)));
     }
   }
 }

@@ -580,6 +580,28 @@ TEST(MakePlan, LooksForADeploymentThatFitsUnderEverySharingPolicy) {
   }
 }
 
+/// MuxTune §5.1 (MX-33).
+TEST(MakePlan, PutsTensorParallelismIntoNodesAndThePipelineAcrossThemWhereTheNetworkIsSlow) {
+  const ModelConfig model = model_preset("llama-2-70b");  // more than a node holds
+  ClusterSpec cluster = cluster_of(4, 2, "A100-40");
+  cluster.network = link_preset("ethernet-10");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 16, {300, 800}, 16), job_of(model, 1, 16, {200, 600}, 16)};
+  PlanOptions options;
+  options.savings.clear();
+  const PlanningResult result = make_plan(model, cluster, jobs, options);
+  ASSERT_NE(result.plan(), nullptr);
+  for (const PlannedReplica& replica : result.plan()->replicas) {
+    std::set<int64_t> nodes;
+    for (const PlannedStage& stage : replica.stages) {
+      for (const PlannedDevice& device : stage.devices) {
+        EXPECT_EQ(device.node, stage.devices.front().node);
+        nodes.insert(device.node);
+      }
+    }
+    EXPECT_EQ(nodes.size(), 4u);
+  }
+}
+
 TEST(MakePlan, TakesTheKindOfNodesWithTheShortestStep) {
   const ModelConfig model = model_preset("tinyllama-1.1b");
   const std::vector<JobShape> jobs = {job_of(model, 0, 8, {100, 300}, 16)};

@@ -51,6 +51,27 @@ TEST(ExactSearchYardstick, FindsKnownOptima) {
   EXPECT_DOUBLE_EQ(search.run(1'000'000), 9);  // the second first: 1, then 6 beside the other's 5, then 2
 }
 
+/// MuxTune §2.2 (MX-1): a frozen backbone has no weight gradients, with which zero-bubble orders fill a pipeline.
+TEST(ZeroBubbleOrders, WithoutWeightGradientsStallByEverySlotThatTheyKeepAndGainNothingByDroppingThem) {
+  for (const int32_t p : {2, 4, 8}) {
+    const auto makespan = [&](int32_t m, double slot_s) {  // backward and the slot for weight gradients behind it, which stays empty
+      const PipelineWork work = uniform_work(p, 1, m, 1, {.forward_s = 1, .backward_s = 1 + slot_s});
+      return makespan_s(*ComputeGraph(work, {}).times(one_f_one_b(work, BatchBoundary::flush)));
+    };
+    for (const int32_t m : {4, 8, 16, 32}) {
+      EXPECT_DOUBLE_EQ(makespan(m, 0), 2.0 * (p - 1) + 2 * m);
+      EXPECT_DOUBLE_EQ(makespan(m, 1) - makespan(m, 0), m + p - 1) << "linear in the microbatches";
+    }
+  }
+  for (const int32_t p : {2, 3, 4}) {
+    for (const int32_t m : {1, 2, 3, 4}) {
+      const PipelineWork work = uniform_work(p, 1, m, 1, {.forward_s = 1, .backward_s = 1});
+      ExactSearch search(work, {}, 1e9);
+      EXPECT_DOUBLE_EQ(search.run(3'000'000), 2.0 * (p - 1) + 2 * m) << "no order is shorter, " << p << " " << m;
+    }
+  }
+}
+
 TEST(DefaultOrder, IsNeverSlowerThanWhatItTriesAndVerifies) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Dice dice(seed);
