@@ -10,7 +10,9 @@ the first word of their heading, others are free. Checked:
   * status starts with `runs`, `simulated only`, `deliberately different` or `not yet`
   * a row that runs names a header and a test
   * what stands in `backticks` exists: paths below src/, tests/, bench/, scripts/, docs/ and examples/ (src/ may be left
-    out in the column header), tests written Suite.Name, and in the column command the script or cotune's subcommand
+    out in the column header), tests written Suite.Name
+  * a command is `cotune SUBCOMMAND`, a program `build/NAME` that CMake builds, or a script; what `scripts/test -R` asks for are
+    tests that CMake knows; files that it names exist
 """
 import argparse
 import fnmatch
@@ -18,11 +20,14 @@ import pathlib
 import re
 import sys
 
+import cmake_names
+
 IDS = [f"MX-{n}" for n in range(1, 46)] + [f"ML-{n}" for n in range(1, 32)] + [f"LB-{n}" for n in range(1, 37)]
 STATUSES = ("runs", "simulated only", "deliberately different", "not yet")
 COLUMNS = ("status", "header", "test", "command")
 PATH = re.compile(r"^(src|tests|bench|scripts|docs|examples)/[\w./-]+$")
 TEST_NAME = re.compile(r"^\w+\.\w+$")
+SUBCOMMAND = re.compile(r'\bapp\.add_subcommand\(\s*"(\w+)"')
 TEST_DEFINITION = re.compile(r"\b(?:TEST|TEST_F|TEST_P|TYPED_TEST)\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 
 
@@ -57,10 +62,15 @@ class Project:
         self.tests = set()
         for file in (root / "tests").rglob("*.cc"):
             self.tests.update(".".join(match) for match in TEST_DEFINITION.findall(file.read_text(encoding="utf-8")))
-        self.command_line = "\n".join(file.read_text(encoding="utf-8") for file in (root / "src/cli").rglob("*.cc"))
+        sources = [file.read_text(encoding="utf-8") for folder in ("cli", "console") for file in (root / "src" / folder).rglob("*.cc")]
+        self.subcommands = {name for source in sources for name in SUBCOMMAND.findall(source)}
+        self.programs = cmake_names.programs(root)
+        self.ctests = cmake_names.tests(root)
 
     def problem(self, name, column):
         """What is wrong with a name in backticks in a column, or None."""
+        if column == "command":
+            return self.problem_of_command(name)
         if PATH.match(name):
             return None if (self.root / name).exists() else f"{name} does not exist"
         if column == "header" and name.endswith(".h"):
@@ -69,15 +79,26 @@ class Project:
             if TEST_NAME.match(name):
                 return None if name in self.tests else f"no test is called {name}"
             return f"'{name}' is neither a path nor a test written Suite.Name"
-        if column == "command":
-            words = [word for word in name.split() if "=" not in word.split("/")[0]]  # VARIABLE=value before a command
-            program = next((word for word in words if not re.fullmatch(r"(?:\S*/)?python3?", word)), "")
-            if re.fullmatch(r"(build/)?cotune", program):
-                rest = words[words.index(program) + 1:]
-                if rest and not rest[0].startswith("-") and f'"{rest[0]}"' not in self.command_line:
-                    return f"cotune has no subcommand {rest[0]}"
-            elif PATH.match(program):
-                return None if (self.root / program).exists() else f"{program} does not exist"
+        return None
+
+    def problem_of_command(self, command):
+        words = command.split()
+        while words and (re.match(r"\w+=", words[0]) or re.fullmatch(r"(?:\S*/)?python3?", words[0])):  # VARIABLE=value
+            words.pop(0)
+        program, rest = (words[0], words[1:]) if words else ("", [])
+        for word in words:
+            if PATH.match(word) and not (self.root / word).exists():
+                return f"{word} does not exist"
+        if program in ("cotune", "build/cotune"):
+            return None if rest and rest[0] in self.subcommands else f"'{command}': cotune has no subcommand {' '.join(rest[:1])}"
+        if program.startswith("build/"):
+            return None if program[len("build/"):] in self.programs else f"CMake builds no program {program}"
+        if not re.match(r"(scripts|bench)/", program):
+            return f"'{command}' is neither cotune nor a program of build/, scripts/ or bench/"
+        if program == "scripts/test" and "-R" in rest:
+            wanted = " ".join(rest[rest.index("-R") + 1:][:1])
+            if not wanted or not any(re.search(wanted, test) for test in self.ctests):
+                return f"'{command}': CMake knows no such test"
         return None
 
 
