@@ -345,6 +345,17 @@ class Documents(ProgramTest):
             with self.subTest(command):
                 self.prepare(command)
 
+    def test_the_demonstration_refuses_to_train_where_it_would_not_look(self):
+        self.scene_of_demo()
+        for options, refused in (("--output-dir runs/other", "--output-dir"), ("--output-dir=runs/other", "--output-dir=runs/other"),
+                                 ("--set run.output_dir=runs/other", "run.output_dir=runs/other"), ("--json", "--json"), ("--check", "--check")):
+            with self.subTest(options):
+                done = self.shell(f"scripts/demo --fresh {options}")
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(f"scripts/demo: {refused} is not for the demonstration", done.stderr)
+                self.assertIn(f"build/cotune train examples/demo.yaml {options}\n", done.stderr)
+                self.assertFalse((self.cwd / "runs").exists())
+
     def test_the_commands_in_sentences_that_are_whole(self):
         self.scene_planned()
         shutil.copy(ROOT / "examples/plan/one-a40.yaml", self.cwd / "cluster.yaml")
