@@ -29,7 +29,7 @@ class CommandLine(ProgramTest):
         self.assertEqual([line for line in lines if len(re.sub(r"(^| )/\S+", "", line)) > 80], [])  # paths are not cut
         text = "\n".join(lines)
         self.assertRegex(text, r"plain +1/4 +loss \d\.\d{4} +lr 3\.00e-03 +\d+ tok/s +\S+ left")
-        self.assertRegex(text, r"together +[23] jobs +\d+ tok/s +\S+ left")
+        self.assertRegex(text, r"together +3 jobs +\d+ tok/s +\S+ left")
         self.assertRegex(text, r"plain +4/4 +held-out loss \d\.\d{4}, \d+\.\d% right")
         self.assertRegex(text, r"sparse +chooses its entries")
         for heading in (r"time by operator +seconds +share", r"memory +peak", r"tokens +real +labelled +padded",
@@ -38,6 +38,22 @@ class CommandLine(ProgramTest):
         for job in METHODS:
             self.assertIn(f"adapter  {run}/jobs/{job}/adapter", lines)
         self.assertIn(f"log      {run}/metrics.jsonl", lines)
+
+    def test_lines_count_the_rest_of_jobs_that_have_not_stepped(self):
+        rows = [[token] * 30 for token in range(3, 27)]
+        (self.path / "plain.jsonl").write_text("".join(json.dumps({"input_ids": row, "labels": row}) + "\n" for row in rows))
+        alike = self.jobs_file(steps=1_000_000, save_steps=0)
+        alike.write_text(re.sub(r"(bottleneck|sparse)\.jsonl", "plain.jsonl", alike.read_text()))
+        process = self.start_program("train", alike, "--sharing", "separate", "--output-dir", self.path / "run")
+        lines = iter(lambda: process.stdout.readline().decode(), "")
+        first = next(line for line in lines if re.match("plain +1/", line))
+        left = []
+        for line in (first, next(lines)):
+            self.assertRegex(line, r"^(plain +1/|together +3 jobs ).* tok/s +(\d+h\d+m|\d+m\d+s) left$")
+            above, below = re.findall(r"\d+", line)[-2:]
+            left.append((int(above) + int(below) / 60) * (60 if "h" in line.split()[-2] else 1))
+        self.kill(process)
+        self.assertAlmostEqual(left[1] / left[0], 3, delta=0.2)
 
     def summary(self, run):
         return json.loads((self.path / run / "summary.json").read_text())

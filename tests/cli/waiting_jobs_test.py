@@ -130,7 +130,7 @@ class WaitingJobs(LiveViewTest):
 
     def test_are_told_of_in_lines_and_start_when_another_has_finished(self):
         said = self.run_program(*self.arguments(steps=2)).stdout
-        self.assert_in_order(said, "first +starts: ", TOLD, "first +finished at step 2", "third +starts: ", "third +finished at step 2")
+        self.assert_in_order(said, "first +starts: ", TOLD, "together +3 jobs ", "first +finished at step 2", "third +starts: ", "third +finished at step 2")
 
 
 if __name__ == "__main__":

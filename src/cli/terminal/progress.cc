@@ -32,6 +32,14 @@ std::string on_one_line(std::string text) {
   return line;
 }
 
+/// At the mean tokens of the steps that it has made, or of its data's epochs before the first one.
+double tokens_left(const TrainingJob& job) {
+  const JobState& state = job.state();
+  const double step_tokens = state.step > 0 ? static_cast<double>(state.trained_tokens) / static_cast<double>(state.step)
+                                            : static_cast<double>(job.data().train.token_count()) / static_cast<double>(job.steps_per_epoch());
+  return step_tokens * static_cast<double>(job.total_steps() - state.step);
+}
+
 }  // namespace
 
 std::string ended_text(const JobState& state) {
@@ -71,6 +79,7 @@ void ProgressLines::make_room_for(const TrainingJob& job) {
 
 void ProgressLines::on_job_started(const TrainingJob& job) {
   make_room_for(job);
+  unfinished_[job.index()] = &job;
   if (const std::string& sweep = job.spec().sweep.of; !sweep.empty()) sweeps_.emplace(job.spec().name, sweep);
   if (job.state().step > 0) {
     tell(job, fmt::format("goes on at step {} of {}", job.state().step, job.total_steps()));
@@ -82,16 +91,21 @@ void ProgressLines::on_job_started(const TrainingJob& job) {
 
 void ProgressLines::on_job_waiting(const TrainingJob& job) {
   make_room_for(job);
-  tokens_left_.erase(job.index());
   newest_.erase(job.index());
   const std::string& reason = job.state().wait_reason;
-  const bool is_kept_back = reason.starts_with("sweep:") || reason.starts_with("halving:");  // which is no news
+  const bool is_at_rung = reason.starts_with("halving:");
+  if (is_at_rung) {
+    unfinished_.erase(job.index());  // it may go no further
+  } else {
+    unfinished_[job.index()] = &job;
+  }
+  const bool is_kept_back = is_at_rung || reason.starts_with("sweep:");  // which is no news
   const bool is_told = reason.starts_with("memory: it and ");  // other reasons were told as notices
   if (!is_kept_back) tell(job, is_told ? "waits for " + reason : "waits for memory");
 }
 
 void ProgressLines::on_job_paused(const TrainingJob& job) {
-  tokens_left_.erase(job.index());
+  unfinished_.erase(job.index());
   newest_.erase(job.index());
   tell(job, fmt::format("paused at step {}", job.state().step));
 }
@@ -101,10 +115,8 @@ void ProgressLines::on_selection(const TrainingJob& job) {
 }
 
 void ProgressLines::on_step(const StepEvent& event) {
-  const TrainingJob& job = *event.job;
-  const auto mean = static_cast<double>(job.state().trained_tokens) / static_cast<double>(job.state().step);
-  tokens_left_[job.index()] = mean * static_cast<double>(job.total_steps() - job.state().step);
-  newest_[job.index()] = event;
+  if (event.job->done()) unfinished_.erase(event.job->index());
+  newest_[event.job->index()] = event;
 }
 
 void ProgressLines::on_round_ended(double seconds) {
@@ -115,7 +127,7 @@ void ProgressLines::on_round_ended(double seconds) {
   for (const auto& item : newest_) {
     if (due || is_last(item)) step_line(item.second);
   }
-  if (due && newest_.size() > 1) total_line();
+  if (due && !newest_.empty() && unfinished_.size() > 1) total_line();
   if (due) {
     newest_.clear();
     last_block_s_ = seconds;
@@ -133,10 +145,10 @@ void ProgressLines::step_line(const StepEvent& event) const {
 
 void ProgressLines::total_line() const {
   double left = 0, rate = 0;
-  for (const auto& [job, tokens] : tokens_left_) left += tokens;
+  for (const auto& [index, job] : unfinished_) left += tokens_left(*job);
   for (const auto& [job, event] : newest_) rate += event.tokens_per_second;
   print_(fmt::format("{}  {:<{}} {:>6.0f} tok/s {:>6} left", name_column("together", name_width_),
-                         fmt::format("{} jobs", newest_.size()), 2 * step_width_ + 27, rate, duration_text(left / rate)));
+                         fmt::format("{} jobs", unfinished_.size()), 2 * step_width_ + 27, rate, duration_text(left / rate)));
 }
 
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
@@ -163,7 +175,7 @@ void ProgressLines::on_rung(const RungEvent& event) {
 
 void ProgressLines::on_job_ended(const TrainingJob& job) {
   const JobState& state = job.state();
-  tokens_left_.erase(job.index());
+  unfinished_.erase(job.index());
   newest_.erase(job.index());
   std::string text = ended_text(state);
   text += fmt::format(" at step {}", state.step);

@@ -12,8 +12,8 @@
 
 namespace cotune {
 
-/// Lines for people, at most 80 columns: a block with a line per job and one for all of them every few seconds, evaluations, starts,
-/// ends and sample answers.
+/// Lines for people, at most 80 columns: every few seconds a block with a line per job that has stepped and one for all that are left
+/// (with an estimate for those that have not stepped yet); evaluations, starts, ends and sample answers.
 class ProgressLines : public RunObserver {
  public:
   /// total_steps: the most steps of any job; names and it set the widths of the columns, which jobs that come later widen.
@@ -52,7 +52,7 @@ class ProgressLines : public RunObserver {
   std::function<void(const std::string&)> print_, tell_;
   std::function<bool()> shows_steps_ = [] { return true; };
   std::map<int32_t, StepEvent> newest_;    ///< per live job, its step since the last block
-  std::map<int32_t, double> tokens_left_;  ///< per live job, at its mean tokens a step
+  std::map<int32_t, const TrainingJob*> unfinished_;  ///< jobs that run or wait, but for those that wait at a rung of a sweep
   SweepOfJob sweeps_;
   std::set<int32_t> selecting_;            ///< jobs whose selection has been told of
   double last_block_s_ = -1;
