@@ -24,10 +24,10 @@ namespace cotune {
 namespace {
 
 /// In this process alone, or as one of those that were launched together.
-int train_here(TrainArguments arguments, std::optional<LaunchedProcess> launched, std::chrono::steady_clock::time_point program_start) {
+int train_here(TrainArguments arguments, std::optional<LaunchedProcess> launched, std::chrono::steady_clock::time_point start) {
   install_counting_allocator();
   SupervisedRun* supervised = arguments.supervised;
-  if (!launched || launched->size == 1) return train(arguments, nullptr, program_start);
+  if (!launched || launched->size == 1) return train(arguments, nullptr, start);
   if (supervised != nullptr) launched->own_restart = supervised->restart();
   if (launched->rank > 0) return follow_first_rank(*launched, supervised);
   RankProcesses processes(*launched, arguments.hang_timeout_s.value_or(default_hang_timeout_s), supervised);
@@ -38,7 +38,7 @@ int train_here(TrainArguments arguments, std::optional<LaunchedProcess> launched
   arguments.overrides.insert(arguments.overrides.begin(), fmt::format("--ranks={}", launched->size));
   arguments.is_restart = launched->restart > 0;
   try {
-    return train(arguments, &processes, program_start);
+    return train(arguments, &processes, start);
   } catch (const UserError&) {
     if (processes.end_for_good() && supervised != nullptr) supervised->ends_for_good();
     throw;
@@ -50,7 +50,8 @@ int train_supervised(TrainArguments arguments, const std::optional<LaunchedProce
   arguments.supervised = &supervised;
   const bool is_first = !launched || launched->rank == 0, is_alone = !launched || launched->size == 1;
   try {
-    const int code = train_here(std::move(arguments), launched, std::chrono::steady_clock::now());
+    const auto start = supervised.restart() == 0 ? program_start() : std::chrono::steady_clock::now();
+    const int code = train_here(std::move(arguments), launched, start);
     if (is_first) supervised.ends_for_good();
     return code;
   } catch (const UserError&) {
@@ -62,9 +63,9 @@ int train_supervised(TrainArguments arguments, const std::optional<LaunchedProce
   }
 }
 
-int train_as_asked(const TrainArguments& arguments, std::chrono::steady_clock::time_point program_start) {
+int train_as_asked(const TrainArguments& arguments) {
   const std::optional<LaunchedProcess> launched = launched_process(environment_of_this_process());
-  if (arguments.restarts == 0 || arguments.check) return train_here(arguments, launched, program_start);
+  if (arguments.restarts == 0 || arguments.check) return train_here(arguments, launched, program_start());
   RestartSettings settings{.restarts = arguments.restarts, .json = arguments.json};
   if (launched) {
     settings.rank = launched->rank;
@@ -134,9 +135,8 @@ void add_train_command(CLI::App& app) {
     }
   }
   command->callback([arguments, run_options] {
-    const auto program_start = std::chrono::steady_clock::now();
     for (const auto& [flag, value] : *run_options) arguments->overrides.push_back(flag + "=" + value);
-    exit_code() = train_as_asked(*arguments, program_start);
+    exit_code() = train_as_asked(*arguments);
   });
 }
 

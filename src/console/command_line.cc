@@ -28,6 +28,11 @@ int& exit_code() {
   return code;
 }
 
+std::chrono::steady_clock::time_point& program_start() {
+  static std::chrono::steady_clock::time_point start;
+  return start;
+}
+
 namespace {
 
 std::vector<std::string> command_names(const CLI::App& app) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 
@@ -19,5 +20,8 @@ int run_command_line(std::span<const AddCommand> commands, std::string (*version
 
 /// What the subcommand that ran wants the program to exit with.
 int& exit_code();
+
+/// When main began: main.cc hands it to libcotune_commands.so, whose libraries take a while to load.
+std::chrono::steady_clock::time_point& program_start();
 
 }  // namespace cotune

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -51,12 +52,13 @@ int run_with_engine(int argc, char** argv) {
     cotune::write_to_standard_error(fmt::format("cotune: this installation is not whole: {}\n", dlerror()));
     return 1;
   }
-  return reinterpret_cast<int (*)(int, char**)>(entry)(argc, argv);
+  return reinterpret_cast<int (*)(int, char**, std::chrono::steady_clock::time_point)>(entry)(argc, argv, cotune::program_start());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  cotune::program_start() = std::chrono::steady_clock::now();
   keep_standard_streams_open();
   if (!is_in_a_folder()) return 1;
   constexpr std::array<std::pair<std::string_view, cotune::AddCommand>, 4> own{{{"job", cotune::add_job_command},

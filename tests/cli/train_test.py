@@ -5,8 +5,11 @@
 """
 import json
 import os
+import pathlib
 import re
+import signal
 import subprocess
+import time
 import unittest
 
 from program import LIMIT_S, METHODS, PROGRAM, ProgramTest
@@ -118,6 +121,17 @@ class CommandLine(ProgramTest):
         text = self.run_program("train", jobs, "--output-dir", self.path / "run", "--resume").stdout
         self.assertRegex(text, r"Done in \S+: no step was made\n")
         self.assertIsNone(self.summary("run")["seconds_to_first_step"])
+
+    def test_the_time_to_the_first_step_has_the_loading_of_libraries(self):
+        pause_s = 1.5
+        process = self.start_program("train", self.jobs_file(steps=1, jobs=["plain"]), "--output-dir", self.path / "run")
+        while "libcotune_commands.so" not in pathlib.Path(f"/proc/{process.pid}/maps").read_text():
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGSTOP)  # as a slow disk would
+        time.sleep(pause_s)
+        process.send_signal(signal.SIGCONT)
+        self.end(process, expect=0)
+        self.assertGreater(self.summary("run")["seconds_to_first_step"], pause_s)
 
     def test_settings_that_would_do_nothing_are_refused(self):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
