@@ -16,7 +16,7 @@ import signal
 import subprocess
 import unittest
 
-from program import LIMIT_S, METHODS, ProgramTest
+from program import CONFIG, LIMIT_S, METHODS, ProgramTest
 
 KILLS = int(os.environ.get("COTUNE_KILLS", "50"))
 FAKES = pathlib.Path(os.environ.get("COTUNE_FAKES", "build/tests/fakes")).resolve()
@@ -48,9 +48,9 @@ class Killed(ProgramTest):
                 break
         return self.kill(process)
 
-    def kill_and_resume(self, run, kills, seed, command):
-        """Kills runs in a folder at so many instants; each that comes to its end must be the whole run. Returns how often a
-        kill left a half-written file."""
+    def kill_and_resume(self, run, whole, kills, seed, command):
+        """Kills runs in a folder at so many instants; each that comes to its end must be the whole run, in another folder. Returns
+        how often a kill left a half-written file."""
         generator = random.Random(seed)
         torn = 0
         while kills > 0:
@@ -65,12 +65,12 @@ class Killed(ProgramTest):
                     ended = self.kill_after_lines(generator.randrange(1, 40), arguments) == 0
                 kills -= not ended
             self.run_program(*command, "--output-dir", run, *(["--resume"] if (run / "run.json").exists() else []))
-            self.assertEqual(self.adapters(run.name, self.names), self.adapters("whole", self.names))
-            self.assertEqual(self.results(run.name), self.results("whole"))
+            self.assertEqual(self.adapters(run.name, self.names), self.adapters(whole.name, self.names))
+            self.assertEqual(self.results(run.name), self.results(whole.name))
             self.assertEqual(list(run.rglob("*.part")), [])
             for job in self.names:  # a step may have been saved again, beside its first folder
                 folders = [sorted(path.name.removesuffix(".again") for path in place.glob(f"jobs/{job}/step-*"))
-                           for place in (run, self.path / "whole")]
+                           for place in (run, whole)]
                 self.assertEqual(folders[0], folders[1])
             shutil.rmtree(run)
         return torn
@@ -85,14 +85,20 @@ class Killed(ProgramTest):
                 data.write(json.dumps({"input_ids": ids, "labels": [-100] + ids[1:]}) + "\n")
         with open(jobs, "a") as file:
             file.write(f"  - {{name: long, data: {{train: long.jsonl, eval_fraction: 0.2}}, adapter: {LONG}}}\n")
-        command = ("train", jobs, "--token-budget", "256", "--threads", "1")
-        self.run_program(*command, "--output-dir", self.path / "whole")
-        tokens = {job["name"]: job["tokens"]["real"] for job in json.loads((self.path / "whole" / "summary.json").read_text())["jobs"]}
-        self.assertGreater(tokens["long"], 12 * 512)  # more than two atoms a step
-        # As many folders as cores, each with its share of the kills.
+        # As many folders as cores, each with a model of its own and its share of the kills.
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            halves = [pool.submit(self.kill_and_resume, self.path / f"killed{i}", KILLS // 2 + i * (KILLS % 2), 11 + i, command)
-                      for i in range(2)]
+            halves = []
+            for i, family in enumerate(("llama", "qwen2")):  # without and with bias
+                (self.path / f"{family}.json").write_text(json.dumps({**CONFIG, "model_type": family}))
+                of_family = self.path / f"{family}.yaml"
+                of_family.write_text(jobs.read_text().replace("./config.json", f"./{family}.json"))
+                command = ("train", of_family, "--token-budget", "256", "--threads", "1")
+                whole = self.path / f"whole-{family}"
+                self.run_program(*command, "--output-dir", whole)
+                tokens = {job["name"]: job["tokens"]["real"] for job in json.loads((whole / "summary.json").read_text())["jobs"]}
+                self.assertGreater(tokens["long"], 12 * 512)  # more than two atoms a step
+                halves.append(pool.submit(self.kill_and_resume, self.path / f"killed-{family}", whole, KILLS // 2 + i * (KILLS % 2), 11 + i,
+                                          command))
             torn = sum(half.result() for half in halves)
         self.assertGreaterEqual(torn, KILLS // 10)
 
