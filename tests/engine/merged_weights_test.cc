@@ -36,7 +36,7 @@ TEST(MergedWeights, GiveTheLogitsOfTheAdapterBesideThem) {
   RandomJob scaled = lora_job("lora", 1, 5, 0.5, {"all-linear"}, {20, 1, 9});
   scaled.adapter.use_rslora = true;
   scaled.adapter.rank_pattern = {{"o_proj", 40}};
-  for (const std::string family : {"llama2", "llama3", "mistral", "qwen2", "smollm2"}) {
+  for (const std::string& family : tiny_families) {
     for (const RandomJob& job : {scaled, diff_pruning_job("diff pruning", 2, 0.05, {20, 1, 9})}) {
       for (const auto& [compute, allowed] : std::vector<std::pair<at::ScalarType, double>>{{at::kDouble, 1e-12}, {at::kFloat, 1e-5}}) {
         const auto backbone = tiny_backbone(family, compute);

@@ -89,7 +89,7 @@ TEST_P(OperatorList, IsWhatIsExecutedForEveryMethodAndDirection) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, OperatorList, ::testing::Values("llama2", "llama3", "mistral", "qwen2", "smollm2"));
+INSTANTIATE_TEST_SUITE_P(Families, OperatorList, ::testing::ValuesIn(tiny_families));
 
 TEST(Launches, AreOneFrozenProductAnOperatorAndOneAdapterCallAMethodWhateverTheJobs) {
   const auto backbone = tiny_backbone("llama3", at::kDouble);
@@ -350,10 +350,11 @@ INSTANTIATE_TEST_SUITE_P(Ways, Calls,
 class KeptBytes : public ::testing::TestWithParam<at::ScalarType> {};
 
 TEST_P(KeptBytes, AreWhatTheListSaysForEveryMethod) {
-  if (GetParam() != at::kDouble && kernel_isa(GetParam(), test_device()) == kernels::Isa::none) {
-    GTEST_SKIP() << "the portable path pads no ranks";
-  }
-  for (const std::string family : {"llama3", "smollm2", "qwen2", "random"}) {
+  // The portable path pads no ranks: the list is then an upper bound.
+  const bool is_bound = GetParam() != at::kDouble && kernel_isa(GetParam(), test_device()) == kernels::Isa::none;
+  std::vector<std::string> models = tiny_families;
+  models.push_back("random");
+  for (const std::string& family : models) {
     const auto backbone = family == "random" ? random_backbone(kernel_friendly_config(3), GetParam())
                                              : tiny_backbone(family, GetParam());
     const ModelConfig& config = backbone->config();
@@ -387,8 +388,17 @@ TEST_P(KeptBytes, AreWhatTheListSaysForEveryMethod) {
         expected_by_layer[static_cast<size_t>(op.layer)] +=
             bytes - (head_input && op.keeps ? counts.tokens * config.hidden_size * element : 0);
       }
-      EXPECT_EQ(kept_by_layer, expected_by_layer) << family << ", " << job.name;
-      EXPECT_EQ(kept, expected) << family << ", " << job.name;
+      if (is_bound) {
+        ASSERT_EQ(kept_by_layer.size(), expected_by_layer.size());
+        for (size_t layer = 0; layer < kept_by_layer.size(); ++layer) {
+          EXPECT_GE(2 * kept_by_layer[layer], expected_by_layer[layer]) << family << ", " << job.name;
+          EXPECT_LE(kept_by_layer[layer], expected_by_layer[layer]) << family << ", " << job.name;
+        }
+        EXPECT_LE(kept, expected) << family << ", " << job.name;
+      } else {
+        EXPECT_EQ(kept_by_layer, expected_by_layer) << family << ", " << job.name;
+        EXPECT_EQ(kept, expected) << family << ", " << job.name;
+      }
     }
   }
 }

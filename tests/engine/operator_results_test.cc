@@ -235,7 +235,7 @@ class OperatorResults : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OperatorResults, AreWhatTheListSaysForEveryKindKeptAndRecomputed) { expect_results(tiny_backbone(GetParam(), at::kDouble)); }
 
-INSTANTIATE_TEST_SUITE_P(Families, OperatorResults, ::testing::Values("llama2", "llama3", "mistral", "qwen2", "smollm2"));
+INSTANTIATE_TEST_SUITE_P(Families, OperatorResults, ::testing::ValuesIn(tiny_families));
 
 TEST(OperatorResults, OfOurKernelsAreWhatTheListSays) {
   for (const at::ScalarType compute : {at::kFloat, at::kBFloat16}) {

@@ -67,8 +67,10 @@ fs::path tiny_model_folder(const std::string& family) {
   return fs::path(COTUNE_SOURCE_DIR) / "tests/model_weights/data" / family;
 }
 
-std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute) {
-  return Backbone::load(open_model(tiny_model_folder(family)), compute, test_device());
+std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions) {
+  ModelFiles files = open_model(tiny_model_folder(family));
+  if (positions > 0) files.config.context_length = positions;
+  return Backbone::load(files, compute, test_device());
 }
 
 std::vector<ReferenceJob> reference_jobs(const std::string& family) {

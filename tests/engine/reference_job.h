@@ -2,6 +2,7 @@
 /// engine can train.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,7 +16,10 @@
 namespace cotune::testing {
 
 std::filesystem::path tiny_model_folder(const std::string& family);
-std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute);
+/// The families whose tiny models are committed.
+inline const std::vector<std::string> tiny_families{"llama2", "llama3", "mistral", "qwen2", "smollm2"};
+/// positions: above 0, in place of the model's own context.
+std::shared_ptr<const Backbone> tiny_backbone(const std::string& family, at::ScalarType compute, int64_t positions = 0);
 
 /// One job of the reference data.
 struct ReferenceJob {
