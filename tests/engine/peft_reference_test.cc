@@ -85,6 +85,12 @@ TEST_P(PeftReference, EveryFirstGradientInCompanyIsPeftsAloneInF64) {
   }
 }
 
+/// What a reference learns of the rows of its first batch until it takes them for the last time.
+double last_over_first(const ReferenceJob& job) {
+  const auto is_first_batch = [&](const ReferenceJob::Step& step) { return step.batch == job.steps.front().batch; };
+  return std::find_if(job.steps.rbegin(), job.steps.rend(), is_first_batch)->loss / job.steps.front().loss;
+}
+
 TEST_P(PeftReference, FiftyStepsInCompanyEqualPeftAloneInF64) {
   const auto backbone = tiny_backbone(GetParam(), at::kDouble);
   Interpreter interpreter(backbone);
@@ -100,6 +106,7 @@ TEST_P(PeftReference, FiftyStepsInCompanyEqualPeftAloneInF64) {
     }
   }
   for (size_t i = 0; i < set.jobs.size(); ++i) {
+    EXPECT_LE(last_over_first(set.jobs[i]), 0.8) << set.jobs[i].name << ": what hardly moves is easy to equal";
     for (const Parameter& parameter : set.adapters[i]->parameters()) {
       const at::Tensor expected = read_tensor(set.jobs[i].folder / "reference.safetensors", "final." + parameter.name);
       EXPECT_LE(relative_difference(in_file(parameter, parameter.value), expected), 1e-10)
@@ -136,7 +143,7 @@ TEST_P(PeftReference, FiftyStepsInF32FollowPeft) {
   RecordProperty("worst_weight_change", fmt::format("{:.2e}", worst));
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, PeftReference, ::testing::Values("smollm2", "llama2", "llama3", "mistral", "qwen2"));
+INSTANTIATE_TEST_SUITE_P(Families, PeftReference, ::testing::ValuesIn(tiny_families));
 
 }  // namespace
 }  // namespace cotune::testing
