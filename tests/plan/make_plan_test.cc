@@ -470,6 +470,23 @@ TEST(MakePlan, GivesEqualPlansForEqualInputs) {
   }
 }
 
+/// With one stage every order takes the same time.
+TEST(MakePlan, TakesTheDefaultOrderWhereOthersAreAsFast) {
+  int64_t as_fast = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    Case problem(seed);
+    problem.cluster = cluster_of(1, 1, "A40");
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    ASSERT_NE(result.plan(), nullptr) << seed;
+    EXPECT_EQ(result.plan()->order, PipelineOrder::automatic) << seed;
+    as_fast += std::ranges::count_if(result.alternatives, [&](const Alternative& each) {
+      return each.fits() && each.order != PipelineOrder::automatic && !is_sequential(each.deployment) &&
+             each.predicted.seconds <= result.plan()->predicted.seconds;
+    });
+  }
+  EXPECT_GT(as_fast, 8);
+}
+
 TEST(MakePlan, HybridIsNeverSlowerThanFusingAllOrNone) {
   for (uint64_t seed = 60; seed < 75; ++seed) {
     Case problem(seed);
