@@ -21,7 +21,7 @@ namespace cotune {
 /// Who computes what and when inside a replica (schedule/pipeline).
 enum class PipelineOrder {
   gpipe,        ///< all forwards of a hybrid task's step, then all its backwards
-  one_f_one_b,  ///< 1F1B; with a flush between jobs only where jobs go one after the other
+  one_f_one_b,  ///< 1F1B with a flush after every hybrid task's step
   automatic,    ///< choose_order: the best of several by simulation, within the device's memory
   interleaved,  ///< interleaved 1F1B where a rank holds several runs of layers (PlannedStage::further), else as automatic
   split,        ///< as automatic; steps of few hybrid tasks are split into more microbatches (PlannedReplica::least_microbatches)

@@ -217,10 +217,10 @@ ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty, const std::v
   const ReplicaModel replica = model_of(empty);
   const std::vector<TaskChoice> fused = {{{jobs}, each_by_itself(1)}};
   const int64_t wanted = enough_microbatches(replica.stages.size());
+  const std::vector<PipelineOrder> order = {PipelineOrder::automatic};
   ReplicaChoice choice;
-  for (const PipelineOrder order : {PipelineOrder::one_f_one_b, PipelineOrder::automatic}) {
-    const std::vector<PipelineOrder> one = {order};
-    choice = search(replica, empty, rows, {.choices = fused, .orders = one, .wanted = wanted}).front().value();
+  for (const OrderEffort effort : {OrderEffort::quick, OrderEffort::full}) {
+    choice = search(replica, empty, rows, {.choices = fused, .orders = order, .wanted = wanted, .effort = effort}).front().value();
     if (choice.fits()) break;
   }
   return choice;
@@ -290,7 +290,7 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
       const double least_s = least_seconds(replica, priced);
       for (size_t o = 0; o < tried.orders.size(); ++o) {
         if (best[o].rules_out(least_s)) continue;
-        const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds);
+        const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds, tried.effort);
         goes_on = goes_on || !prediction.fits();
         best[o].consider(empty, budget, choice.least_microbatches, priced, prediction);
       }

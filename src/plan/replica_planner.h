@@ -59,7 +59,7 @@ class ReplicaPlanner {
   /// Whether an order may suit replicas of so many stages, by its count of stages, shards and jobs alone.
   bool may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const;
 
-  /// With all jobs fused under continuous 1F1B, or where that does not fit the default order, whether it fits or not. A fraction of the work
+  /// With all jobs fused in the default order, at a quick effort, or where that does not fit at the full one, whether it fits or not. A fraction of the work
   /// of plan(). `rows` must not be empty.
   ReplicaChoice estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
 
@@ -83,6 +83,7 @@ class ReplicaPlanner {
     const std::vector<PipelineOrder>& orders;
     int64_t wanted = 0;     ///< microbatches; the budget is halved as long as there are fewer
     bool is_few = false;    ///< what has as many as wanted, or one, is not tried
+    OrderEffort effort = OrderEffort::full;
   };
   /// As plan() with these choices; nothing for an order under which nothing was tried. `model`: of `empty`.
   std::vector<std::optional<ReplicaChoice>> search(const ReplicaModel& model, const PlannedReplica& empty, const std::vector<StepRow>& rows,

@@ -5,6 +5,9 @@
 #include "plan/followed_plan.h"
 #include "plan/make_plan.h"
 #include "plan/random_planning.h"
+#include "plan/replica_models.h"
+#include "schedule/pipeline/one_f_one_b.h"
+#include "schedule/pipeline/rank_plan.h"
 #include "schedule/step_plan.h"
 
 namespace cotune {
@@ -55,6 +58,40 @@ TEST(PlanThenTrain, SharingMeansTheSameMicrobatches) {
   }
   EXPECT_GT(compared, 100);
   EXPECT_GT(fused, 8);
+}
+
+/// Two hybrid tasks on a pipeline of three stages, several microbatches each.
+TEST(PlanThenTrain, FixedOrdersRunAsTheyWerePredicted) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  const ClusterSpec cluster{.nodes = {{.name = "n", .devices = 3, .device = device_preset("A40"), .link = link_preset("pcie4")}}, .network = {}};
+  PlanningProblem problem{.model = model, .cluster = cluster, .jobs = {}, .options = {}};
+  JobSpec spec;
+  spec.adapter.r = 8;
+  for (const int64_t batch_size : {6, 6, 8}) add_job(problem, spec, {300}, batch_size);
+  Plan plan{.model_hash = hash_of(model), .dtype = "bfloat16", .jobs = {"job-0", "job-1", "job-2"}};
+  PlannedReplica& replica = plan.replicas.emplace_back();
+  replica.token_budget = 1200;
+  replica.hybrid_tasks = {{0, 1}, {2}};
+  for (int64_t s = 0; s < 3; ++s) {
+    replica.stages.push_back({.shape = {s * model.layer_count / 3, (s + 1) * model.layer_count / 3, s == 0, s == 2}, .devices = {{"n", 0, s}}});
+  }
+  const std::vector<StepRow> rows = typical_step(problem.jobs);
+  const StageCosts costs = [](const StepPlan&, size_t, size_t) { return StageCost{}; };
+  for (const PipelineOrder order : {PipelineOrder::gpipe, PipelineOrder::one_f_one_b}) {
+    plan.order = order;
+    const ReplicaModel priced_on = replica_models(plan, model, cluster, problem.jobs).front();
+    const ReplicaPrediction prediction = predict_replica(priced_on, price_rows(priced_on, rows, packing_of(plan, replica)), order, 2);
+    ASSERT_EQ(prediction.runs.size(), 1u);
+    const ReplicaRun& predicted = prediction.runs.front();
+    Diagnostics mistakes;
+    const FollowedPlan followed = follow(plan, {.jobs = plan.jobs, .model = &model, .dtype = plan.dtype}, "plan.json", mistakes);
+    ASSERT_EQ(mistakes.size(), 0u);
+    const StepPlan step = trained(plan, rows);
+    ASSERT_EQ(step.microbatches.size(), 5u);
+    const RankPlan run = plan_ranks({step, step}, followed.replicas.front().layout, costs, {.order = followed.order});
+    EXPECT_EQ(compute_order(run.schedule), compute_order(predicted.schedule)) << name_of(order);
+    EXPECT_NE(compute_order(run.schedule), one_f_one_b(predicted.work, BatchBoundary::continuous)) << "what it would be without flushes";
+  }
 }
 
 }  // namespace

@@ -78,10 +78,11 @@ std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedR
 }
 
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
-                                  int64_t rounds) {
+                                  int64_t rounds, OrderEffort effort) {
   const size_t ranks = replica.rank_count();
-  const bool is_chosen = order == PipelineOrder::automatic || order == PipelineOrder::split ||
-                         (order == PipelineOrder::interleaved && replica.chunks == 1);
+  const bool is_default = order == PipelineOrder::automatic || order == PipelineOrder::split ||
+                          (order == PipelineOrder::interleaved && replica.chunks == 1);
+  const bool is_chosen = is_default && effort == OrderEffort::full;
   ReplicaPrediction prediction;
   prediction.busy_s.assign(ranks, 0);
   prediction.memory = priced.resident;
@@ -104,17 +105,18 @@ ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows&
   for (const PipelineWork& work : priced.works) {
     ReplicaRun run{.work = repeated(work, rounds)};
     ComputeOrder computes;
-    const BatchBoundary boundary = one_job_at_a_time ? BatchBoundary::flush : BatchBoundary::continuous;
     if (order == PipelineOrder::gpipe) {
       computes = gpipe(run.work);
     } else if (order == PipelineOrder::one_f_one_b) {
-      computes = one_f_one_b(run.work, boundary);
-    } else if (!is_chosen) {
-      computes = interleaved_one_f_one_b(run.work, boundary);
-    } else {
+      computes = one_f_one_b(run.work, BatchBoundary::flush);
+    } else if (is_chosen) {
       ChosenOrder chosen = choose_order(run.work, replica.links, limits);
       computes = std::move(chosen.order);
       prediction.order = chosen.name;
+    } else if (is_default) {
+      computes = one_f_one_b(run.work, BatchBoundary::continuous);
+    } else {
+      computes = interleaved_one_f_one_b(run.work, one_job_at_a_time ? BatchBoundary::flush : BatchBoundary::continuous);
     }
     run.schedule = make_schedule(run.work, computes, replica.links);
     verify(run.work, run.schedule);

@@ -37,11 +37,18 @@ struct ReplicaPrediction {
 /// What each rank computes per step under any order, but for optimizer steps: no order is shorter than the largest.
 std::vector<double> computing_seconds(const ReplicaModel& replica, const PricedRows& priced);
 
+/// What is spent on the orders that choose_order makes.
+enum class OrderEffort {
+  full,
+  quick,  ///< one that it tries, continuous 1F1B, stands for them; needs one run of layers a rank
+};
+
 /// Orders the works over `rounds` successive steps, proves the schedules (verify) and simulates them; seconds
 /// are those of one step. activations are the peak of kept microbatches and message buffers. Where choose_order
 /// orders (`automatic`, `split`, and `interleaved` with one run of layers a rank) it keeps within the device's memory where
-/// a microbatch fits at all; the others take what they take and may not fit.
+/// a microbatch fits at all; the others, and all at a quick effort, take what they take and may not fit. gpipe and 1f1b are
+/// those of a run (plan_ranks): a rank is through with a hybrid task's step before it begins the next.
 ReplicaPrediction predict_replica(const ReplicaModel& replica, const PricedRows& priced, PipelineOrder order,
-                                  int64_t rounds);
+                                  int64_t rounds, OrderEffort effort = OrderEffort::full);
 
 }  // namespace cotune
