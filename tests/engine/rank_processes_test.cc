@@ -33,13 +33,14 @@ TEST_F(RanksAsProcesses, TrainTheAdaptersOfOneRank) {
   const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches());
   PackingPolicy recomputed = small_microbatches();
   recomputed.recompute = true;
-  for (const auto& [ranks, policy] : {std::pair(2, small_microbatches()), {2, recomputed}, {4, small_microbatches()}}) {
+  for (const auto& [ranks, policy, order] : {std::tuple(2, small_microbatches(), RankOrder::automatic), {2, recomputed, RankOrder::lorapp},
+                                             {4, small_microbatches(), RankOrder::muxtune}, {4, small_microbatches(), RankOrder::one_f_one_b}}) {
     Processes processes(config, even_layout(config, ranks));
     const auto run = [&](Round& round) {
-      processes.leader().run(plan_round(round.plan, processes.leader().layout()), round.rounds);
+      processes.leader().run(plan_round(round.plan, processes.leader().layout(), order), round.rounds);
     };
     const auto trained = train(jobs, *backbone, policy, run, processes.events());
-    EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks";
+    EXPECT_LE(largest_difference(trained, expected), 1e-10) << ranks << " ranks, order " << static_cast<int>(order);
     const RankTimes& times = processes.leader().times();
     EXPECT_EQ(times.round_bytes.size(), static_cast<size_t>(ranks));
     for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
@@ -206,6 +207,10 @@ void expect_training_of_one_rank(const ModelConfig& config, const std::vector<Ra
 
 TEST(RanksAsProcessesThatDivideLayers, TrainTheAdaptersOfOneRank) {
   expect_training_of_one_rank(eight_heads(2), steady_jobs(), {{1, 2, false}, {2, 2, true}});
+}
+
+TEST(RanksAsProcessesThatDivideLayers, OfThreeTrainTheAdaptersOfOneRank) {
+  expect_training_of_one_rank(nine_heads(2), steady_jobs(), {{1, 3, false}});
 }
 
 TEST(RanksAsProcessesThatDivideLayers, TrainTheAdaptersOfOneRankWhereTheyShareKvHeads) {

@@ -21,6 +21,15 @@ ModelConfig eight_heads(int64_t layers, int64_t kv_heads) {
   return config;
 }
 
+ModelConfig nine_heads(int64_t layers) {
+  ModelConfig config = kernel_friendly_config(layers);
+  config.head_count = 9;
+  config.kv_head_count = 3;
+  config.head_dim = 16;
+  config.intermediate_size = 192;
+  return config;
+}
+
 PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chunks, int64_t degree) {
   PipelineLayout layout{.stages = {}, .stage_rank = interleaved_stages(ranks, chunks)};
   const int64_t stages = static_cast<int64_t>(ranks) * chunks;

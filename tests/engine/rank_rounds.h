@@ -18,6 +18,9 @@ PipelineLayout even_layout(const ModelConfig& config, int32_t ranks, int32_t chu
 /// kernel_friendly_config with 8 heads and 4 kv heads with biases, a tied head, and a vocabulary that no degree divides.
 ModelConfig eight_heads(int64_t layers, int64_t kv_heads = 4);
 
+/// kernel_friendly_config with the head counts of SmolLM2-135M.
+ModelConfig nine_heads(int64_t layers);
+
 /// The parts of a random model that so many ranks divide its layers into.
 std::vector<std::shared_ptr<const Backbone>> divided_parts(const ModelConfig& config, int64_t degree, at::ScalarType compute = at::kDouble);
 

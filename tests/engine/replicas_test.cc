@@ -141,18 +141,16 @@ TEST_F(Replicas, TrainTheSameWithoutAFlushBetweenRounds) {
   std::erase_if(jobs, [](const RandomJob& job) { return job.adapter.method == AdapterMethod::diff_pruning; });
   const std::vector<at::Tensor> expected = train_on_one(jobs, whole, small_microbatches());
   const int64_t steps = jobs.front().steps;
-  size_t planned = 0;
-  for (const RankOrder order : {RankOrder::automatic, RankOrder::lorapp, RankOrder::gpipe, RankOrder::muxtune}) {
+  for (const RankOrder order : {RankOrder::automatic, RankOrder::lorapp, RankOrder::gpipe, RankOrder::muxtune, RankOrder::one_f_one_b}) {
     const auto ranks = ranks_of({{.stages = 2}, {}, {.stages = 2}});
     Rounds together = rounds_of(jobs, config, small_microbatches(), steps);
-    const auto plans = deal_at_random(together.plans, *ranks, 3 + static_cast<uint64_t>(order), order);
-    if (!plans) continue;
-    ++planned;
+    std::optional<ReplicaPlans> plans;
+    for (uint64_t key = 0; !plans && key < 10; ++key) plans = deal_at_random(together.plans, *ranks, key, order);  // some have no order
+    ASSERT_TRUE(plans.has_value()) << "order " << static_cast<int>(order);
     for (size_t i = 0; i < jobs.size(); ++i) ranks->share(static_cast<int32_t>(i), *together.adapters[i]);
     ranks->run(*plans, together.rounds);
     EXPECT_LE(largest_difference(trained_values(*ranks, together, steps), expected), 1e-10) << "order " << static_cast<int>(order);
   }
-  EXPECT_GE(planned, 2u);
 }
 
 TEST_F(Replicas, LeaveAJobAloneFromTheStepOnThatIsNotFinite) {

@@ -27,16 +27,6 @@ PipelineLayout layout_in_slices(const ModelConfig& config, int32_t ranks, int64_
   return layout;
 }
 
-/// The head counts of SmolLM2-135M.
-ModelConfig nine_heads(int64_t layers) {
-  ModelConfig config = kernel_friendly_config(layers);
-  config.head_count = 9;
-  config.kv_head_count = 3;
-  config.head_dim = 16;
-  config.intermediate_size = 192;
-  return config;
-}
-
 /// Adam's epsilon is far above what sums in another order are apart, which a step would magnify.
 std::vector<RandomJob> steady(std::vector<RandomJob> jobs, const ModelConfig& config) {
   for (RandomJob& job : jobs) {

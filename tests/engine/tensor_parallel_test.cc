@@ -18,27 +18,19 @@ namespace {
 
 using namespace testing;
 
-ModelConfig with_heads(const std::string& family, int64_t heads, int64_t kv_heads) {
-  ModelConfig config = kernel_friendly_config(2);
-  config.family = family;
-  config.head_count = heads;
-  config.kv_head_count = kv_heads;
-  config.head_dim = 16;
-  return config;
-}
-
-/// The head counts of SmolLM2-135M, untied.
-ModelConfig nine_heads() {
-  ModelConfig config = with_heads("llama", 9, 3);
-  config.intermediate_size = 192;
+ModelConfig untied_nine_heads() {
+  ModelConfig config = nine_heads(2);
+  config.family = "llama";
   config.qkv_bias = config.tied_embeddings = false;
   return config;
 }
 
 /// Those of Qwen2.5-0.5B, with its biases and its tied head.
 ModelConfig fourteen_heads() {
-  ModelConfig config = with_heads("qwen2", 14, 2);
-  config.qkv_bias = config.tied_embeddings = true;
+  ModelConfig config = kernel_friendly_config(2);
+  config.head_count = 14;
+  config.kv_head_count = 2;
+  config.head_dim = 16;
   return config;
 }
 
@@ -161,6 +153,11 @@ TEST(TensorParallelRanks, TrainTheAdaptersOfOneRank) {
   expect_same_on(config, every_method(config), {{1, 2, false}, {2, 2, true}});
 }
 
+TEST(TensorParallelRanks, OfFourStagesTrainTheAdaptersOfOneRank) {
+  const ModelConfig config = eight_heads(4);
+  expect_same_on(config, every_method(config), {{4, 2, false}});
+}
+
 TEST(TensorParallelRanks, OfFourDivideAsManyKvHeads) {
   std::vector<RandomJob> jobs = every_method(eight_heads(2));
   jobs.resize(4);
@@ -175,9 +172,9 @@ TEST(TensorParallelRanks, OfFourShareTwoKvHeads) {
 }
 
 TEST(TensorParallelRanks, OfThreeDivideNineHeads) {
-  std::vector<RandomJob> jobs = every_method(nine_heads());
-  jobs.resize(3);
-  expect_same_on(nine_heads(), jobs, {{1, 3, false}});
+  std::vector<RandomJob> jobs = every_method(untied_nine_heads());
+  jobs.resize(4);
+  expect_same_on(untied_nine_heads(), jobs, {{1, 3, false}});
 }
 
 TEST(TensorParallelRanks, OfTwoDivideFourteenHeadsWithBiases) {
@@ -323,7 +320,7 @@ TEST(TensorParallelRanks, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
 }
 
 TEST(TensorParallelRanks, HoldTheWeightsOnceTogether) {
-  const ModelConfig config = nine_heads();
+  const ModelConfig config = untied_nine_heads();
   const int64_t whole = random_backbone(config, at::kDouble, at::kCPU)->weight_bytes();
   int64_t together = 0;
   for (const auto& part : divided_parts(config, 3)) together += part->weight_bytes();
