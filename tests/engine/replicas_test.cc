@@ -86,6 +86,14 @@ TEST_F(Replicas, TrainTheAdaptersOfOneRank) {
   }
 }
 
+/// LobRA's <1,1>×2, <2,1>, <1,2>.
+TEST_F(Replicas, OfThreeShapesTrainTheAdaptersOfOneRankForTwentySteps) {
+  jobs.resize(3);  // of each method
+  for (RandomJob& job : jobs) job.steps = 20;
+  const auto ranks = ranks_of({{}, {}, {.tensor = 2}, {.stages = 2}});
+  EXPECT_LE(largest_difference(train_on(*ranks, 19, small_microbatches()), train_on_one(jobs, whole, small_microbatches())), 1e-10);
+}
+
 TEST_F(Replicas, HaveEqualBits) {
   const auto ranks = ranks_of({{}, {.stages = 2}, {}});
   std::vector<RandomJob> few(jobs.begin(), jobs.begin() + 2);

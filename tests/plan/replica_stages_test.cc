@@ -44,5 +44,23 @@ TEST(BalancedStages, AreCutByWhatLayersOfDividedTokensTake) {
   EXPECT_LT(best[0], best[1]) << "bottlenecks take less time where tokens are divided";
 }
 
+/// mLoRA's 22 layers on four stages; the last one has the head, too.
+TEST(BalancedStages, OfTinyLlamaAreUnevenByLessThanALayer) {
+  const ModelConfig model = model_preset("tinyllama-1.1b");
+  JobSpec spec;
+  spec.adapter.r = 16;
+  const std::vector<JobShape> jobs = {
+      {.name = "only", .batch_size = 8, .lengths = histogram_of(std::vector<int64_t>{512}), .adapters = adapter_shapes(spec, 0, model)}};
+  StagePrices prices(model, jobs, {device_preset("A6000"), link_preset("pcie4"), "float32"});
+  const MicrobatchCounts counts = even_microbatch(1, 4096, {1});
+  const auto seconds = [&](const StageShape& stage) { return prices.at(stage, prices.jobs_number({0})).seconds(counts).total(); };
+  std::vector<double> of_stage;
+  for (const StageShape& stage : balanced_stages(model, jobs, 4, 1, 4096, prices, std::numeric_limits<int64_t>::max())) of_stage.push_back(seconds(stage));
+  ASSERT_EQ(of_stage.size(), 4u);
+  const auto [least, most] = std::ranges::minmax(of_stage);
+  EXPECT_LT(most - least, seconds({10, 11, false, false}));
+  EXPECT_LT(most / least, 6.0 / 5);
+}
+
 }  // namespace
 }  // namespace cotune

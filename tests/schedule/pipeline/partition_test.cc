@@ -52,11 +52,20 @@ TEST(PartitionStages, EqualsBruteForce) {
   }
 }
 
+/// The largest stage's costs over the smallest one's.
+double imbalance(const std::vector<double>& costs, const std::vector<int64_t>& starts) {
+  double least = largest(costs, starts);
+  for (size_t s = 0; s + 1 < starts.size(); ++s) least = std::min(least, largest(costs, {starts[s], starts[s + 1]}));
+  return largest(costs, starts) / least;
+}
+
 TEST(PartitionStages, GivesTheStageOfAHeavyHeadFewerLayers) {
   std::vector<double> costs(22, 1.0);  // TinyLlama's layers on four stages
   EXPECT_EQ(partition_stages(costs, 4), (std::vector<int64_t>{0, 6, 12, 18, 22}));
+  EXPECT_DOUBLE_EQ(imbalance(costs, partition_stages(costs, 4)), 6.0 / 4);
   costs.push_back(4);  // the head: 26 in all, at most 7 a stage
   EXPECT_EQ(partition_stages(costs, 4), (std::vector<int64_t>{0, 7, 14, 21, 23}));
+  EXPECT_DOUBLE_EQ(imbalance(costs, partition_stages(costs, 4)), 7.0 / 5);
 }
 
 TEST(PartitionStages, RefusesMoreStagesThanItems) {

@@ -111,7 +111,7 @@ TEST(LaunchOrder, ApproachesTheLongerOfTheTwoStreams) {
 TEST(LaunchOrder, IsTopologicalAndNeverLongerThanSerialForThousandsOfLayers) {
   double priority_sum = 0;
   double chosen_sum = 0;
-  for (uint64_t seed = 0; seed < 2000; ++seed) {
+  for (uint64_t seed = 0; seed < 10'000; ++seed) {
     Dice dice(seed);
     std::vector<SubgraphDag> dags;
     const int64_t tasks = dice.between(1, 5);
@@ -123,7 +123,7 @@ TEST(LaunchOrder, IsTopologicalAndNeverLongerThanSerialForThousandsOfLayers) {
     const double priority = makespan_s(dags, launch_by_priority(dags), rates);
     const double remaining = makespan_s(dags, launch_by_remaining_path(dags, rates), rates);
     const ChosenLaunch chosen = choose_launch_order(dags, rates);
-    ASSERT_TRUE(rates.communication_share > 0 || priority <= serial + 1e-9) << seed;
+    ASSERT_LE(priority, serial + 1e-9) << seed;
     ASSERT_LE(chosen.overlap.makespan_s, std::min(priority, remaining) + 1e-9) << seed;
     ASSERT_EQ(makespan_s(dags, chosen.order, rates), chosen.overlap.makespan_s);
     priority_sum += priority;
