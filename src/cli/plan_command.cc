@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <memory>
 #include <tuple>
 
@@ -10,6 +11,7 @@
 #include "base/quantity_text.h"
 #include "cli/commands.h"
 #include "cli/inputs/run_setup.h"
+#include "cli/planning/plan_ends.h"
 #include "cli/planning/planning_setup.h"
 #include "cli/run/memory_check.h"
 #include "console/command_line.h"
@@ -149,10 +151,13 @@ int plan(const PlanArguments& arguments) {
     }
   }
   const std::vector<NodeChange> changes = node_changes(model, cluster, jobs, options, result);
+  std::vector<PlannedEnd> ends;
+  if (result.plan() != nullptr) ends = planned_ends(setup.jobs_file.jobs, setup.steps, result.plan()->predicted.seconds, std::time(nullptr));
   if (arguments.json) {
     nlohmann::ordered_json json = to_json(result, changes);
     for (const NodeGroup& group : cluster.nodes) json["tensor_bytes_limit"][group.name] = group.device.usable_bytes();
     for (const JobShape& job : jobs) json["truncated_share"][job.name] = job.truncated_share;
+    json["ends"] = to_json(ends);
     fmt::print("{}\n", json.dump());
   } else {
     if (setup.profile != nullptr) {
@@ -174,7 +179,7 @@ int plan(const PlanArguments& arguments) {
     }
     fmt::print("{}", truncation_text(jobs));
     fmt::print("{}", explain(result, cluster, sweeps_of(setup.jobs_file.jobs)));
-    if (result.plan() != nullptr) fmt::print("{}", explain(changes, result.plan()->predicted));
+    if (result.plan() != nullptr) fmt::print("{}{}", explain(changes, result.plan()->predicted), to_text(ends));
   }
   if (result.plan() == nullptr) {
     if (arguments.json) fmt::print(stderr, "No plan: nothing that was tried fits.\n{}", result.advice);

@@ -65,6 +65,22 @@ class Plan(ProgramTest):
         self.assertEqual([plan["sharing"], plan["chunk_size"]], ["batch-all", 64])
         self.assertEqual({replica["token_budget"] for replica in plan["replicas"]}, {2048})
 
+    def test_says_when_jobs_end_at_most(self):
+        jobs = JOBS.replace("{batch_size: 8}", "{batch_size: 8, steps: 400}").replace("name: short,", "name: short, deadline: 2100-01-01,")
+        jobs = jobs.replace("name: long,", "name: long, deadline: 2020-01-01,")
+        result = json.loads(self.plan("--json", jobs=jobs).stdout)
+        step_s = result["plan"]["predicted"]["seconds"]
+        self.assertEqual([(each["job"], each["steps"], each["meets_deadline"]) for each in result["ends"]], [("short", 10, True), ("long", 400, False)])
+        for each in result["ends"]:
+            self.assertAlmostEqual(each["at_most_s"], each["steps"] * step_s, delta=1e-9 * each["at_most_s"])
+        text = self.plan(jobs=jobs).stdout
+        self.assertRegex(text, r"To the end: at most \d.*, for 400 steps of long; steps are shorter once other jobs have ended.")
+        self.assertRegex(text, r"  short: at most .* for 10 steps: in time for its deadline\n  long: at most .* for 400 steps: its deadline is earlier\n")
+        # Epochs of lengths have no number of steps, those of data do (documents_test runs such a plan).
+        jobs = JOBS.replace("train: {steps: 10}", "train: {epochs: 1}")
+        self.assertEqual(json.loads(self.plan("--json", jobs=jobs).stdout)["ends"], [])
+        self.assertNotIn("To the end", self.plan(jobs=jobs).stdout)
+
     def test_finds_the_chunk_size_that_training_would_find(self):
         jobs = JOBS + "run: {token_budget: 1024, layout: chunked, chunk_size: auto}\n"
         size = lambda text: json.loads(self.plan("--json", jobs=text).stdout)["plan"]["chunk_size"]

@@ -11,18 +11,26 @@
 namespace cotune {
 namespace {
 
+/// What the lengths do not say of data.train, by job.
+struct ReadFacts {
+  std::map<std::string, double> truncated_shares;
+  std::map<std::string, int64_t> steps;
+};
+
 /// Lengths of the tokenised examples that an epoch takes of data.train.
-ReadLengths length_reader(const ModelFiles& files, const RunSpec& run, std::map<std::string, double>& truncated_shares) {
+ReadLengths length_reader(const ModelFiles& files, const RunSpec& run, ReadFacts& facts) {
   auto text = std::make_shared<ModelText>(files);
-  return [text, reading = DataReading(run), config = files.config, &truncated_shares](const JobSpec& job) {
+  return [text, reading = DataReading(run), config = files.config, &facts](const JobSpec& job) {
     Diagnostics diagnostics;
     const JobData data = read_data(job, *text, config, reading, diagnostics);
     diagnostics.throw_if_any();
     std::vector<int64_t> lengths;
-    for (const int64_t example : epoch_order(batch_order(job, data.train), 0)) lengths.push_back(data.train.length(example));
+    const BatchOrder order = batch_order(job, data.train);
+    facts.steps[job.name] = total_steps(order, job.train.steps, job.train.epochs);
+    for (const int64_t example : epoch_order(order, 0)) lengths.push_back(data.train.length(example));
     int64_t truncated = 0;
     for (size_t i = 0; i < job.data.train.size(); ++i) truncated += data.files[i].truncated;
-    if (!lengths.empty()) truncated_shares[job.name] = static_cast<double>(truncated) / static_cast<double>(lengths.size());
+    if (!lengths.empty()) facts.truncated_shares[job.name] = static_cast<double>(truncated) / static_cast<double>(lengths.size());
     return histogram_of(lengths);
   };
 }
@@ -33,12 +41,16 @@ PlannedJobs planned_jobs(const JobsFile& jobs_file) {
   const ModelFiles files = model_without_weights(jobs_file.model);
   const bool reads_data = std::any_of(jobs_file.jobs.begin(), jobs_file.jobs.end(),
                                       [](const JobSpec& job) { return job.data.lengths.empty(); });
-  std::map<std::string, double> truncated_shares;  // by job
+  ReadFacts facts;
   PlannedJobs planned{files.config, job_shapes(jobs_file.jobs, files.config,
-                                               reads_data ? length_reader(files, jobs_file.run, truncated_shares) : ReadLengths(nullptr))};
+                                               reads_data ? length_reader(files, jobs_file.run, facts) : ReadLengths(nullptr)), {}};
+  planned.steps = std::move(facts.steps);
+  for (const JobSpec& job : jobs_file.jobs) {
+    if (job.train.steps > 0) planned.steps[job.name] = job.train.steps;
+  }
   for (JobShape& job : planned.jobs) {
-    const auto read = truncated_shares.find(job.name);
-    if (read != truncated_shares.end()) job.truncated_share = read->second;
+    const auto read = facts.truncated_shares.find(job.name);
+    if (read != facts.truncated_shares.end()) job.truncated_share = read->second;
   }
   return planned;
 }

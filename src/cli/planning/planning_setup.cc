@@ -90,6 +90,7 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   PlannedJobs planned = planned_jobs(setup.jobs_file);
   setup.model = std::move(planned.model);
   setup.jobs = std::move(planned.jobs);
+  setup.steps = std::move(planned.steps);
   PlanOptions& options = setup.options;
   options.layout = setup.jobs_file.run.layout;
   options.chunk_size = planned_chunk_size(setup.jobs_file.run, setup.jobs);

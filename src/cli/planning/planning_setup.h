@@ -37,6 +37,7 @@ struct PlanningSetup {
   std::map<std::string, OptionPlace> run_places;
   ModelConfig model;
   std::vector<JobShape> jobs;
+  std::map<std::string, int64_t> steps;  ///< PlannedJobs::steps
   ClusterSpec cluster;                   ///< with the links that the profile has measured
   std::unique_ptr<PlanProfile> profile;  ///< null: none
   PlanOptions options;                   ///< dtype, layout, chunk size, recomputation and profile are set; it points into this
