@@ -15,14 +15,14 @@ constexpr double as_fast = 1.001;  // of steps that differ by less, other things
 
 bool can_be_chosen(const Alternative& each) { return each.fits() && !is_sequential(each.deployment); }
 
-/// Whether a run orders every round within what its devices hold. gpipe and 1f1b keep what they keep, so fewer jobs come in beside each other.
-bool keeps_within_memory(PipelineOrder order) { return order != PipelineOrder::gpipe && order != PipelineOrder::one_f_one_b; }
+/// gpipe and 1f1b keep what they keep in every round, so that fewer jobs come in beside each other.
+bool is_fixed(PipelineOrder order) { return order == PipelineOrder::gpipe || order == PipelineOrder::one_f_one_b; }
 
-/// Of two that are as fast: `hybrid`, then what keeps within memory stays good when jobs come and go, then memory decides.
+/// Of two that are as fast: `hybrid`, then an order that follows the jobs that come and go, then memory decides.
 bool is_preferred(const Alternative& a, const Alternative& b) {
   const bool a_is_hybrid = a.sharing == Sharing::hybrid, b_is_hybrid = b.sharing == Sharing::hybrid;
   if (a_is_hybrid != b_is_hybrid) return a_is_hybrid;
-  if (keeps_within_memory(a.order) != keeps_within_memory(b.order)) return keeps_within_memory(a.order);
+  if (is_fixed(a.order) != is_fixed(b.order)) return is_fixed(b.order);
   return a.predicted.fullest_bytes < b.predicted.fullest_bytes;
 }
 

@@ -88,7 +88,8 @@ std::vector<Alternative> sums_in_turn(const std::vector<std::vector<Alternative>
 bool is_sequential(System system);
 
 /// The shortest predicted step of those that fit and run all jobs at once; among those within a thousandth of it one of
-/// sharing `hybrid` before others, then one in another order than gpipe and 1f1b, then the one with the least memory; nothing where none fits. Writes into every other why it was not taken.
+/// sharing `hybrid` before others, then one in another order than gpipe and 1f1b, then the one with the least memory; nothing where none
+/// fits. Writes into every other why it was not taken.
 std::optional<size_t> choose(std::vector<Alternative>& alternatives);
 
 /// Writes into every deployment that was simulated why it was not taken: its constraint, or how much longer than the chosen one it takes.

@@ -114,7 +114,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
         Alternative& each = alternatives[i];
         const bool is_for_few = i >= tried.size();
         if (is_for_few && !has_few_microbatches(each)) continue;
-        if (is_full || (is_simulated && is_last)) show(each, shown);
+        if (is_full || (is_simulated && is_last) || (!is_simulated && each.fits())) show(each, shown);
         Alternative* kept = nullptr;
         if (is_for_few) {
           kept = &best_for_few.try_emplace(each.order, each).first->second;

@@ -7,6 +7,7 @@
 
 #include "base/counted.h"
 #include "base/quantity_text.h"
+#include "plan/replica_planner.h"
 #include "schedule/microbatch.h"
 
 namespace cotune {
@@ -78,11 +79,12 @@ class Adviser {
   /// Where the longest row fits, rows beside it are too many.
   std::string smaller_microbatches(const NodeGroup& group, const Reach& reach) const {
     std::string text = fmt::format("  {}: rows of {} tokens fit; a microbatch may have up to {} tokens, as {}.\n", group.name, longest_, reach.tokens, reach.name);
-    if (options_.token_budget > reach.tokens) {
-      text += fmt::format("  {}: run.token_budget is {}; {} or less would do.\n", group.name, options_.token_budget, reach.tokens);
-    }
-    if (std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; })) {
+    if (least_budget(options_) > reach.tokens) {
+      text += fmt::format("  {}: run.chunk_size is {}; {} or less would do.\n", group.name, options_.chunk_size, reach.tokens);
+    } else if (std::ranges::all_of(options_.sharing, [](Sharing each) { return each == Sharing::batch_all; })) {
       text += fmt::format("  {}: run.sharing batch-all puts all rows of a step into one microbatch; hybrid, temporal and separate make smaller ones.\n", group.name);
+    } else if (options_.token_budget > reach.tokens) {
+      text += fmt::format("  {}: run.token_budget is {}; {} or less would do.\n", group.name, options_.token_budget, reach.tokens);
     }
     return text;
   }
@@ -121,8 +123,10 @@ class Adviser {
   Reach longest_that_fits(const NodeGroup& group) const {
     Reach reach;
     for (const MemorySaving& saving : savings_) {
+      ReplicaLimits limits = limits_with(saving);
+      limits.most_chunk_tokens = std::max(limits.most_chunk_tokens, options_.token_budget);
       for (const ReplicaCandidate& each :
-           replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits_with(saving))) {
+           replica_candidates(model_, jobs_, cluster_, group, options_.dtype, limits)) {
         if (each.configuration.chunk_tokens > reach.tokens) {
           reach = {each.configuration.chunk_tokens, each.configuration.name() + (saving.recompute ? " with recomputation" : "")};
         }

@@ -34,7 +34,8 @@ struct PlanOptions {
   int64_t rounds = 2;                 ///< successive steps that are simulated; seconds are of one of them
   int64_t length_buckets = 16;        ///< R, of dispatch
   int64_t simulated_deployments = 3;  ///< per kind: as many of the best by their estimates are simulated in full; on few
-                                      ///< devices 32 / devices more, under the last sharing policy and order of the above
+                                      ///< devices 32 / devices more, under the last sharing policy and order of the above; a
+                                      ///< policy that fits on none of these is tried on up to eight more
   ReplicaLimits replicas = {.may_divide_tokens = true};  ///< of plans that save no memory: recompute and most_shards are not read
   Recompute recompute = Recompute::automatic;  ///< automatic: as a saving; always: in every plan; never: in none
   /// How memory is saved at the cost of time, each tried with sharing hybrid (or the one that is given) in the default order beside the plans without.

@@ -77,11 +77,11 @@ class SimulateTest(ProgramTest):
         self.assertIn("What would hold", self.run_program(*arguments, "--replan").stdout)
 
     def test_a_step_that_is_too_large_in_one_microbatch_is_told_the_number_that_holds_it(self):
-        trace = self.file("large.csv", "arrival_min,duration_min,rows,tokens\n0,60,512,2048\n")
+        trace = self.file("large.csv", "arrival_min,duration_min,rows,tokens\n0,60,512,2048\n0,60,4,4096\n")
         cluster = self.file("a40.yaml", "cotune_cluster: 1\nnodes: [{name: n, devices: 1, device: A40}]\n")
         arguments = ("simulate", "--cluster", cluster, trace, "--instance", "1x1")
         done = self.run_program(*arguments, "--microbatches", "1").stdout
-        found = re.search(r"What would hold \S+:\n  its step in (\d+) microbatches \(--microbatches; they are 1\)\n", done)
+        found = re.search(r"What would hold (?:it|all 2 kinds that fit nowhere):\n  steps in (\d+) microbatches \(--microbatches; they are in 1\)\n", done)
         self.assertTrue(found, done)
         self.assertIn("refused 0", self.run_program(*arguments, "--microbatches", found.group(1)).stdout)
         self.assertIn("refused 1", self.run_program(*arguments, "--microbatches", int(found.group(1)) // 2).stdout)

@@ -563,16 +563,31 @@ TEST(MakePlan, SaysWhichMicrobatchesFitWhereRowsDo) {
   options.token_budget = reach;  // what it says holds
   EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value());
 
-  options.token_budget = 0;
-  options.sharing = {Sharing::batch_all};
+  options.sharing = {Sharing::batch_all};  // for which the budget would not matter on one device
   const PlanningResult fused = make_plan(model, cluster, jobs, options);
   ASSERT_FALSE(fused.chosen.has_value());
   EXPECT_THAT(fused.advice, HasSubstr("run.sharing batch-all puts all rows of a step into one microbatch"));
   EXPECT_THAT(fused.advice, Not(HasSubstr("device would hold")));
+  EXPECT_THAT(fused.advice, Not(HasSubstr("token_budget")));
+  options.token_budget = 0;
   for (const Sharing sharing : {Sharing::hybrid, Sharing::temporal, Sharing::separate}) {
     options.sharing = {sharing};
     EXPECT_TRUE(make_plan(model, cluster, jobs, options).chosen.has_value()) << static_cast<int>(sharing);
   }
+}
+
+TEST(MakePlan, SaysOfADeploymentThatWasLookedForThatThePlanHasIt) {
+  const ModelConfig model = model_preset("llama-2-7b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 512, {200, 1024}, 16), job_of(model, 1, 512, {300, 2048}, 16)};
+  PlanOptions options;
+  options.savings.clear();
+  options.deployments = {System::task_fused};
+  options.sharing = {Sharing::batch_all};
+  options.simulated_deployments = 1;
+  const PlanningResult result = make_plan(model, cluster_of(8, 8, "A100-40"), jobs, options);
+  ASSERT_NE(result.plan(), nullptr);
+  EXPECT_GT(result.plan()->replicas.front().stages.size(), 1u) << "the best by its estimate would do";
+  EXPECT_EQ(std::ranges::count(result.deployments, "", &ConsideredDeployment::rejected_for), 1);
 }
 
 TEST(MakePlan, LooksForADeploymentThatFitsUnderEverySharingPolicy) {

@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/process_cores.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/inputs/unread_overrides.h"
 #include "cli/planning/planned_jobs.h"
@@ -23,7 +23,7 @@ namespace {
 /// This machine: one device, the preset `cpu`, which is two cores, for every two that there are, with the memory that the machine has.
 ClusterSpec this_machine() {
   DeviceSpec device = device_preset("cpu");
-  const double times = std::max(1u, std::thread::hardware_concurrency()) / 2.0;
+  const double times = static_cast<double>(std::max<size_t>(1, cores_of_this_process().size())) / 2;
   for (auto& [dtype, flops] : device.flops) flops *= times;
   device.memory_bandwidth *= times;
   const auto pages = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)),

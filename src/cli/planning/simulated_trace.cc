@@ -142,20 +142,36 @@ void refuse_without_effect(const TraceArguments& arguments, const StudySettings&
   }
 }
 
+/// Into how many microbatches a step must be cut for each of these kinds to fit on an instance; none: some fit in no number of them.
+std::optional<int64_t> microbatches_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance) {
+  int64_t most = 0;
+  for (const int32_t kind : kinds) {
+    const std::optional<int64_t> own = microbatches_that_fit(instance, trace.kinds[static_cast<size_t>(kind)]);
+    if (!own) return std::nullopt;
+    most = std::max(most, *own);
+  }
+  return most;
+}
+
 /// Of the kinds of jobs that were refused because they fit nowhere, what would hold the one with the longest rows, then the most adapter.
-std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster) {
+/// microbatches: in which all of them would fit.
+std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const InstanceSpec& instance, const ClusterSpec& cluster,
+                       std::optional<int64_t> microbatches = std::nullopt) {
   if (kinds.empty()) return {};
+  if (microbatches) {
+    return fmt::format("What would hold {}:\n  steps in {} (--microbatches; they are in {})\n",
+                       kinds.size() > 1 ? fmt::format("all {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "it",
+                       counted(*microbatches, "microbatch", "microbatches"), instance.microbatches);
+  }
   const auto kind_of = [&](int32_t kind) -> const JobKind& { return trace.kinds[static_cast<size_t>(kind)]; };
   const int32_t largest = *std::max_element(kinds.begin(), kinds.end(), [&](int32_t a, int32_t b) {
     const auto size = [&](int32_t kind) { return std::tuple(kind_of(kind).tokens, kind_of(kind).width, kind_of(kind).rows); };
     return size(a) < size(b);
   });
   const JobShape shape = shape_of(kind_of(largest), 0, instance.model);
-  const std::optional<int64_t> microbatches = microbatches_that_fit(instance, kind_of(largest));
   return fmt::format("What would hold {}{}:\n{}", shape.name,
                      kinds.size() > 1 ? fmt::format(", the largest of {} that fit nowhere", counted(std::ssize(kinds), "kind")) : "",
-                     microbatches ? fmt::format("  its step in {} (--microbatches; they are {})\n", counted(*microbatches, "microbatch", "microbatches"), instance.microbatches)
-                                  : advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
+                     advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
 }
 
 /// One deployment for all jobs, under every rule of moving.
@@ -211,7 +227,7 @@ void simulate_trace_command(const TraceArguments& arguments) {
       if (each.simulation.jobs[j].fits_nowhere) refused.insert(trace.jobs[j].kind);
     }
   }
-  const std::string advice = advice_for(refused, trace, instances.spec, read_cluster_file(arguments.cluster_file));
+  const std::string advice = advice_for(refused, trace, instances.spec, read_cluster_file(arguments.cluster_file), microbatches_for(refused, trace, instances.spec));
   if (!arguments.json) {
     fmt::print("{}{}", to_text(summaries), advice);
     return;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <omp.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 
 #include "base/diagnostics.h"
 #include "base/error.h"
+#include "base/process_cores.h"
 #include "base/sudden_end.h"
 #include "cli/inputs/model_text.h"
 #include "cli/run/memory_check.h"
@@ -39,17 +39,6 @@ constexpr const char* setup_file = "the first rank's jobs file";
 std::string host_name() {
   std::array<char, 256> name{};
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
-
-/// Launchers often bind each process to cores of its own.
-std::vector<int32_t> cores_of_this_process() {
-  std::vector<int32_t> cores;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
 }
 
 std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
