@@ -54,6 +54,8 @@ class ProcessRank {
   const TensorShard& shard() const { return shard_; }
   const std::vector<LayerRange>& layers() const { return layers_; }
   Communicator& control() { return *links_.control; }
+  /// RankLinks::progress.
+  RankProgress* progress() const { return links_.progress.get(); }
 
   /// Called after each operator, if there is one.
   std::function<void(const Operator&)> after_operator;

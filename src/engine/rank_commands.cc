@@ -1,6 +1,7 @@
 #include "engine/rank_commands.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -93,6 +94,30 @@ RankCommand command_of(const Json& message) {
   const auto found = std::find(command_names.begin(), command_names.end(), name);
   COTUNE_CHECK(found != command_names.end(), "there is no command `{}`", name);
   return static_cast<RankCommand>(found - command_names.begin());
+}
+
+std::string task_text(const Json& command) {
+  const auto of_job = [&](const char* what) { return fmt::format("{} of job {}", what, command.at("job").get<int32_t>()); };
+  switch (command_of(command)) {
+    case RankCommand::exchange:
+      return of_job("agreeing on the exchange of gradients");
+    case RankCommand::complete:
+      return "completing steps";
+    case RankCommand::join:
+      return "joining the other ranks";
+    case RankCommand::share:
+      return of_job("sharing the adapter");
+    case RankCommand::forget:
+      return of_job("freeing the adapter");
+    case RankCommand::gather:
+      return of_job("gathering the adapter");
+    case RankCommand::end_selection:
+      return of_job("ending a selection pass");
+    case RankCommand::run:
+    case RankCommand::end:
+      break;
+  }
+  return "";
 }
 
 Json rounds_to_json(std::span<const JobRound> rounds) {

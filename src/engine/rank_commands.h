@@ -40,6 +40,8 @@ struct ReceivedRounds {
 
 nlohmann::json to_json(RankCommand command);
 RankCommand command_of(const nlohmann::json& message);
+/// What a rank is at that executes it (RankTask): `gathering the adapter of job 2`. "" of run, which has actions, and of end.
+std::string task_text(const nlohmann::json& command);
 
 nlohmann::json rounds_to_json(std::span<const JobRound> rounds);
 ReceivedRounds rounds_from_json(const nlohmann::json& rounds);

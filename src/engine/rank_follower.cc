@@ -30,6 +30,7 @@ bool RankFollower::serve() try {
 }
 
 void RankFollower::take(RankCommand kind, const Json& command) {
+  const RankTask task(rank_.progress(), task_text(command));
   const Json answer = answer_to(kind, command);
   send_message(rank_.control(), answer, 0);
   if (answer.contains("error")) return;

@@ -8,6 +8,7 @@
 
 #include "adapter/adapter.h"
 #include "engine/job_round.h"
+#include "engine/rank_progress.h"
 #include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
@@ -59,6 +60,9 @@ class RankGroup {
 
   /// What its ranks send each other to exchange a job's gradients between replicas; nothing where there is one. After share, between runs.
   virtual ExchangeMessages exchange_messages_of(int32_t /*job*/, const Adapter& /*adapter*/) { return {}; }
+
+  /// Of the rank that calls, where somebody watches it: for what it does between runs by itself. nullptr: nobody does.
+  virtual RankProgress* progress() const { return nullptr; }
 
   /// Of the last run.
   virtual const RankTimes& times() const = 0;

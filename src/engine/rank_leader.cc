@@ -135,6 +135,7 @@ void RankLeader::agree_on_exchanges(const ReplicaPlans& plans, std::span<const J
 void RankLeader::agree_on_exchange(int32_t job, const Adapter& whole) {
   Json command = to_json(RankCommand::exchange);
   command["job"] = job;
+  const RankTask task(progress(), task_text(command));
   tell(command);
   const std::vector<Json> answers = answers_of_all();
   is_answered_ = false;
@@ -169,6 +170,7 @@ void RankLeader::complete_steps(const std::vector<Json>& answers,
     made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
   Json command = to_json(RankCommand::complete);
   command["made"] = made_to_json(made);
+  const RankTask task(progress(), task_text(command));
   tell(command);
   std::string trouble;
   try {
@@ -191,7 +193,9 @@ void RankLeader::complete_steps(const std::vector<Json>& answers,
 }
 
 void RankLeader::join_anew() {
-  tell(to_json(RankCommand::join));
+  const Json command = to_json(RankCommand::join);
+  const RankTask task(progress(), task_text(command));
+  tell(command);
   rank_.join();
   answers();
 }
@@ -238,6 +242,7 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
   command["setup"] = setup_to_json(adapter.setup());
   command["structure"] = structure_to_json(structure);
   command["complete"] = has_ended_selection(adapter);
+  const RankTask task(progress(), task_text(command));
   tell(command);
   std::exception_ptr error;
   const auto attempt = [&](const auto& part) {
@@ -271,6 +276,7 @@ void RankLeader::forget(int32_t job) {
   if (shards_) shards_->forget(job);
   Json command = to_json(RankCommand::forget);
   command["job"] = job;
+  const RankTask task(progress(), task_text(command));
   tell(command);
   answers();
 }
@@ -278,6 +284,7 @@ void RankLeader::forget(int32_t job) {
 void RankLeader::gather(int32_t job, Adapter& adapter) {
   Json command = to_json(RankCommand::gather);
   command["job"] = job;
+  const RankTask task(progress(), task_text(command));
   tell(command);
   const std::vector<Json> answers = answers_of_all();
   is_answered_ = false;
@@ -308,6 +315,7 @@ void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {
   Json command = to_json(RankCommand::end_selection);
   command["job"] = job;
   command["pass"] = pass;
+  const RankTask task(progress(), task_text(command));
   tell(command);
   std::vector<Adapter::NamedTensor> chosen;
   std::exception_ptr error;

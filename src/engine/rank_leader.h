@@ -25,6 +25,7 @@ class RankLeader : public RankGroup {
 
   std::span<const PipelineLayout> layouts() const override { return rank_.layouts(); }
   bool are_processes() const override { return true; }
+  RankProgress* progress() const override { return rank_.progress(); }
   using RankGroup::run;
   void run(const ReplicaPlans& plans, std::span<JobRound> rounds) override;
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;

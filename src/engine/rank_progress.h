@@ -21,6 +21,7 @@ class RankProgress {
     Action action;                ///< at hand, where it runs
     std::vector<int32_t> waits_for;  ///< ranks whose message or summand it waits for; none: it computes
     double action_s = 0;          ///< that this action is predicted to take
+    std::string task;             ///< between runs: what it does then; "": it waits for something to do
   };
 
   /// pipeline, group: the run's ranks behind those of the pipeline, and those that divide its layers, itself among both.
@@ -32,7 +33,7 @@ class RankProgress {
 
   /// What it has to do is still being told.
   void begin_run() {
-    change([](State& state) { state = {state.count, true, {}, {}, 0}; });
+    change([](State& state) { state = {state.count, true, {}, {}, 0, {}}; });
   }
   /// What the actions of its list are predicted to take, by their places in it.
   void expect(std::vector<double> action_s) {
@@ -67,6 +68,11 @@ class RankProgress {
   void end_run() {
     change([](State& state) { state.running = false; });
   }
+  /// Returns the task that it was at before: RankTask.
+  std::string take_up(std::string task) {
+    change([&](State& state) { state.task.swap(task); });
+    return task;
+  }
 
   State state() const {
     const std::lock_guard lock(mutex_);
@@ -85,6 +91,24 @@ class RankProgress {
   State state_;
   std::vector<double> action_s_;
   std::vector<int32_t> pipeline_, group_;
+};
+
+/// What a rank does between runs that may hang, from here to the end of the scope: reads or writes files, or moves adapters.
+class RankTask {
+ public:
+  /// progress: may be nullptr. text: `writing the checkpoint of job \`a\``.
+  RankTask(RankProgress* progress, std::string text) : progress_(progress) {
+    if (progress_ != nullptr) before_ = progress_->take_up(std::move(text));
+  }
+  ~RankTask() {
+    if (progress_ != nullptr) progress_->take_up(std::move(before_));
+  }
+  RankTask(const RankTask&) = delete;
+  RankTask& operator=(const RankTask&) = delete;
+
+ private:
+  RankProgress* progress_;
+  std::string before_;
 };
 
 }  // namespace cotune

@@ -14,13 +14,14 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
+constexpr double least_allowed_task_s = 600;  // file servers come back
 constexpr const char* failure_key = "failure";
 
 std::string report_key(size_t rank) { return fmt::format("rank/{}", rank); }
 
 RankProgress::State state_from_json(const Json& json) {
   return {json.at("count").get<int64_t>(), json.at("running").get<bool>(), action_from_json(json.at("action")),
-          json.at("waits_for").get<std::vector<int32_t>>(), json.at("action_s").get<double>()};
+          json.at("waits_for").get<std::vector<int32_t>>(), json.at("action_s").get<double>(), json.at("task").get<std::string>()};
 }
 
 double seconds_between(SeenRank::Time from, SeenRank::Time until) { return std::chrono::duration<double>(until - from).count(); }
@@ -43,13 +44,26 @@ std::string wait_text(const RankProgress::State& state, size_t rank) {
   return fmt::format("{} {} ({})", others.size() == 1 ? "rank" : "ranks", fmt::join(others, ", "), text_of(state.action));
 }
 
-/// What a rank that tells nothing more told last; "" where it was between runs.
+/// What a rank that tells nothing more told last; "" where it had nothing to do.
 std::string last_told(const RankProgress::State& state, size_t rank) {
+  if (!state.task.empty()) return "; last " + state.task;
   if (!state.running) return "";
   return state.waits_for.empty() ? "; last in " + text_of(state.action) : "; it waited for " + wait_text(state, rank);
 }
 
+/// Tasks of other ranks, too: one that moves adapters waits for another one.
+std::string other_tasks_text(const std::vector<SeenRank>& ranks, size_t hung, const std::vector<std::string>& hosts, SeenRank::Time now) {
+  std::string text;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank == hung || ranks[rank].state.task.empty()) continue;
+    text += fmt::format("; {} has been {} for {:.0f} s", name_of(rank, hosts), ranks[rank].state.task, seconds_between(ranks[rank].advanced, now));
+  }
+  return text;
+}
+
 }  // namespace
+
+double allowed_task_seconds(double hang_timeout_s) { return std::max(least_allowed_task_s, 10 * hang_timeout_s); }
 
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s) {
   return std::max(hang_timeout_s, 10 * state.action_s);
@@ -69,8 +83,13 @@ std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, co
     if (seen.state.running && !waits && late) {
       return fmt::format("{} hangs: {} has taken {:.0f} s", name_of(rank, hosts), text_of(seen.state.action), still);
     }
+    const bool has_task = !seen.state.running && !seen.state.task.empty();
+    if (has_task && still > allowed_task_seconds(hang_timeout_s)) {
+      return fmt::format("{} hangs: {} has taken {:.0f} s{}", name_of(rank, hosts), seen.state.task, still,
+                         other_tasks_text(ranks, rank, hosts, now));
+    }
     any_runs = any_runs || seen.state.running;
-    all_wait = all_wait && (!seen.state.running || (waits && late));
+    all_wait = all_wait && !has_task && (!seen.state.running || (waits && late));
   }
   if (!any_runs || !all_wait) return std::nullopt;
   std::string text;
@@ -106,7 +125,8 @@ struct RankWatch::Notices {
                  {"running", state.running},
                  {"action", to_json(state.action)},
                  {"waits_for", state.waits_for},
-                 {"action_s", state.action_s}})
+                 {"action_s", state.action_s},
+                 {"task", state.task}})
         .dump();
   }
 

@@ -29,11 +29,15 @@ struct SeenRank {
 /// Seconds without progress after which an action counts as hung: max(hang_timeout_s, 10 · what it was predicted to take).
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
 
+/// Seconds after which a task between runs counts as hung: max(10 minutes, 10 · hang_timeout_s).
+double allowed_task_seconds(double hang_timeout_s);
+
 /// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.
 ///   a process that has told nothing for hang_timeout_s; its action is the last it told of
 ///   a rank that computes one action for longer than it is allowed
+///   a rank that is at one task between runs for longer than it is allowed (RankTask)
 ///   all that are in a run wait for messages, for longer than any is allowed
-/// A rank that waits while another one computes is well, however long.
+/// A rank that waits while another one computes is well, however long, and so is one that has nothing to do.
 std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
                                           SeenRank::Time now, double hang_timeout_s);
 

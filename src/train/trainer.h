@@ -200,6 +200,8 @@ class Trainer {
   /// What ranks have of a job that are processes or divide layers, before and after what is done with the adapter here (rank_group.h).
   void share_with_ranks(TrainingJob& job);
   void gather_from_ranks(TrainingJob& job);
+  /// That this thread is at what it does with the job's files, for those who watch the ranks.
+  RankTask task_of(const char* what, const TrainingJob& job) const;
   void unload(TrainingJob& job);
   /// TrainingJob::finish_round, on all ranks.
   bool finish_round(TrainingJob& job, const JobRound& round);

@@ -12,7 +12,10 @@ void Trainer::save(TrainingJob& job, bool best) {
   tell([&](RunObserver& observer) { observer.on_saving(job); });
   make_room_for_files(job);
   gather_from_ranks(job);
-  job.checkpoint(best);
+  {
+    const RankTask task = task_of("writing the checkpoint", job);
+    job.checkpoint(best);
+  }
   tell([&](RunObserver& observer) { observer.on_checkpoint(job); });
 }
 
@@ -35,6 +38,7 @@ bool Trainer::leave_adapter(TrainingJob& job) {
   make_room_for_files(job);
   if (job.is_loaded()) gather_from_ranks(job);
   try {
+    const RankTask task = task_of("writing the adapter", job);
     job.leave_adapter(options_.effective_configuration ? options_.effective_configuration(job) : "");
   } catch (const UserError& error) {
     fail_job(job, error.what());

@@ -182,6 +182,7 @@ void Trainer::start_jobs() {
     TrainingJob& candidate = job(index);
     if (candidate.state().status == JobStatus::running) continue;
     try {
+      const RankTask task = task_of("loading the adapter", candidate);
       make_room_for_files(candidate);
       candidate.load();
       share_with_ranks(candidate);

@@ -1,4 +1,6 @@
 // The part of a run that divides its rounds among ranks.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -82,6 +84,10 @@ void Trainer::share_with_ranks(TrainingJob& job) {
 
 void Trainer::gather_from_ranks(TrainingJob& job) {
   if (ranks_ != nullptr) ranks_->gather(job.index(), job.adapter());
+}
+
+RankTask Trainer::task_of(const char* what, const TrainingJob& job) const {
+  return {ranks_ != nullptr ? ranks_->progress() : nullptr, fmt::format("{} of job `{}`", what, job.spec().name)};
 }
 
 void Trainer::unload(TrainingJob& job) {

@@ -30,9 +30,10 @@ LAYOUTS = ("pp=2", "tp=2", "dp=2")
 HANG_TIMEOUT_S = 4
 MOST_S = {"kill": 5, "hang": HANG_TIMEOUT_S + 10, "dropped link": HANG_TIMEOUT_S + 10, "closed link": 5}
 
-# What a rank was at, as the others last heard of it: nothing between rounds.
+# What a rank was at, as the others last heard of it: nothing where it waited for something to do.
 ACTION = r"[a-z]+( [a-z]+)*?( of microbatch \d+)?( of job \d+, step \d+)? on stage \d+"
-KNOWN = rf"(; last in {ACTION}|; it waited for ranks? [\d, ]+ \({ACTION}\))?"
+TASK = r"[a-z]+ing [^;\n]+"  # between rounds
+KNOWN = rf"(; last in {ACTION}|; last {TASK}|; it waited for ranks? [\d, ]+ \({ACTION}\))?"
 
 
 def words_of_loss(rank=r"\d+"):

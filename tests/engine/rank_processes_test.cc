@@ -114,6 +114,22 @@ TEST_F(RanksAsProcesses, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
   expect_steps_everywhere_or_nowhere(processes.leader(), backbone, 0, 200);
 }
 
+TEST_F(RanksAsProcesses, SayWhatTheyAreAtBetweenRuns) {
+  const RankLeader* leader = nullptr;
+  std::vector<std::string> tasks;
+  Processes processes(config, even_layout(config, 2), [&](int32_t) { tasks.push_back(leader->progress()->state().task); });
+  leader = &processes.leader();
+  const std::vector<RandomJob> jobs{diff_pruning_job("a", 1, 0.05, {30, 20})};
+  const auto run = [&](Round& round) {
+    EXPECT_EQ(leader->progress()->state().task, "");
+    processes.leader().run(plan_round(round.plan, leader->layout()), round.rounds);
+  };
+  train(jobs, *backbone, small_microbatches(), run, processes.events());
+  EXPECT_EQ(leader->progress()->state().task, "");
+  std::erase(tasks, "");  // of runs
+  EXPECT_EQ(tasks, (std::vector<std::string>{"sharing the adapter of job 0", "ending a selection pass of job 0"}));
+}
+
 /// The second rank fails where something is to be done; then it can be done.
 void expect_failures_to_be_said(const ModelConfig& config, const PipelineLayout& layout) {
   const std::shared_ptr<const Backbone> backbone = random_backbone(config, at::kDouble, at::kCPU);

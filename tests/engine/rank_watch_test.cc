@@ -40,7 +40,7 @@ class HungRanks : public ::testing::Test {
 TEST_F(HungRanks, AreNoneWhileAnyOfThemGoesOn) {
   EXPECT_EQ(found({seen(1, 5, computing()), seen(1, 5, waiting_for(0))}), "");
   EXPECT_EQ(found({seen(1, 25, computing()), seen(1, 5000, waiting_for(0))}), "");
-  EXPECT_EQ(found({seen(1, 5000, {}), seen(1, 5000, {})}), "");  // between runs
+  EXPECT_EQ(found({seen(1, 5000, {}), seen(1, 5000, {})}), "");  // nobody has anything to do: jobs are waited for
   EXPECT_EQ(found({}), "");
 }
 
@@ -66,6 +66,37 @@ TEST_F(HungRanks, AreAllowedTheTimeOfTheActionAtHandAndOfNoOther) {
   EXPECT_THAT(found({seen(1, 31, progress.state())}), HasSubstr("rank 0 on ant hangs")) << "beside a longer action";
   progress.begin_run();
   EXPECT_EQ(allowed_seconds(progress.state(), 30), 30) << "of the run before";
+}
+
+TEST_F(HungRanks, AreNamedWithTheirTaskBetweenRunsWhenItTakesTooLong) {
+  const RankProgress::State writing{.task = "writing the checkpoint of job `a`"}, gathering{.task = "gathering the adapter of job 0"};
+  EXPECT_EQ(found({seen(1, 599, writing), seen(1, 5000, {})}), "");
+  EXPECT_EQ(found({seen(1, 601, writing), seen(1, 5000, {})}), "rank 0 on ant hangs: writing the checkpoint of job `a` has taken 601 s");
+  EXPECT_EQ(found({seen(1, 601, gathering), seen(1, 599, gathering)}),
+            "rank 0 on ant hangs: gathering the adapter of job 0 has taken 601 s; rank 1 on bee has been gathering the adapter of job 0 "
+            "for 599 s");
+  EXPECT_EQ(found({seen(31, 31, writing), seen(1, 1, {})}),
+            "rank 0 on ant has not been heard of for 31 s; last writing the checkpoint of job `a`");
+  EXPECT_EQ(allowed_task_seconds(30), 600);
+  EXPECT_EQ(allowed_task_seconds(100), 1000);
+  // Whoever is at a task goes on, for as long as it may.
+  EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 31, writing)}), "");
+}
+
+TEST_F(HungRanks, AreAtATaskUntilItsScopeEnds) {
+  RankProgress progress;
+  {
+    const RankTask loading(&progress, "loading the adapter of job `a`");
+    const int64_t count = progress.state().count;
+    {
+      const RankTask sharing(&progress, "sharing the adapter of job 0");
+      EXPECT_EQ(progress.state().task, "sharing the adapter of job 0");
+      EXPECT_GT(progress.state().count, count) << "the time of a task is that since it began";
+    }
+    EXPECT_EQ(progress.state().task, "loading the adapter of job `a`");
+  }
+  EXPECT_EQ(progress.state().task, "");
+  const RankTask unwatched(nullptr, "nobody looks");
 }
 
 TEST_F(HungRanks, AreThoseThatAreSilent) {
@@ -181,6 +212,19 @@ TEST_F(WatchedRanks, SayWhatARankWasAtWhoseLinkHasClosed) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // many looks
   watches[0]->link_closed(1);
   EXPECT_EQ(end_of(0), "rank 1 on bee has left the run; last in backward of microbatch 2 on stage 1");
+}
+
+TEST_F(WatchedRanks, TellTheirTasks) {
+  start(600);
+  const RankTask task(progress[1].get(), "writing the checkpoint of job `a`");
+  const auto has_told = [this] {
+    const std::lock_guard lock(notices->mutex);
+    return notices->texts["rank/1"].find("writing") != std::string::npos;
+  };
+  while (!has_told()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // many looks
+  watches[0]->link_closed(1);
+  EXPECT_EQ(end_of(0), "rank 1 on bee has left the run; last writing the checkpoint of job `a`");
 }
 
 TEST_F(WatchedRanks, EndWhenAProcessIsSilent) {
