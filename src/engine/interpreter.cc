@@ -178,6 +178,7 @@ void Interpreter::clear() {
   for (auto& [index, stage] : stages_) stage.chains.clear();
   waited_s_ = waited_now();
   gathering_s_ = gathering_now();
+  sent_ = messages_ != nullptr ? messages_->sent() : SentMessages{};
   messages_.reset();
   join(nullptr);
   exchange_ = nullptr;

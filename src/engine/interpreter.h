@@ -60,6 +60,8 @@ class Interpreter {
   void observe(const std::function<void(const Operator&, const MicrobatchState&, double seconds)>& on_operator);
   /// Seconds that the last run waited for messages and other replicas, and spent in the group's collectives.
   double waited_s() const { return waited_s_; }
+  /// Messages that the last run sent to other stages.
+  const SentMessages& sent() const { return sent_; }
   /// Of these, for frozen weights that are spread over several processes.
   double gathering_s() const { return gathering_s_; }
   /// When the last run computed which action, by std::chrono::steady_clock in seconds; waits left out. With an emulated
@@ -165,6 +167,7 @@ class Interpreter {
   GradientExchange* exchange_ = nullptr;
   bool evaluating_ = false;
   double waited_s_ = 0, gathering_s_ = 0;
+  SentMessages sent_;
   double gathering_begin_s_ = 0;  ///< ShardedWeights::waited_s when the run began
   std::vector<SimulatedSpan> spans_;
 };

@@ -127,6 +127,7 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
   time_.whole_weight_bytes = backbone_->whole_weight_bytes();
   if (!has_begun_) return error;
   time_.waited = interpreter_.waited_s();
+  time_.sent = interpreter_.sent();
   time_.collectives = group ? group->collectives() : 0;
   time_.group_bytes = group ? group->sent_bytes() : 0;
   time_.exposed = group ? group->waited_s() : 0;

@@ -25,6 +25,7 @@ BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t ran
 struct RankTime {
   double seconds = 0;  ///< from its begin to its end
   double waited = 0;   ///< for messages and in collectives
+  SentMessages sent;  ///< to other stages
   int64_t collectives = 0, group_bytes = 0;
   double exposed = 0;  ///< of waited: for all-reduces among the ranks that divide its layers
   double gathering = 0;  ///< of waited: for slices of frozen weights

@@ -353,6 +353,8 @@ Json time_to_json(const RankTime& time) {
   for (const SimulatedSpan& span : time.spans) spans.push_back({span.action, span.start_s, span.end_s});
   return {{"seconds", time.seconds},
           {"waited", time.waited},
+          {"messages", time.sent.count},
+          {"message_bytes", time.sent.bytes},
           {"collectives", time.collectives},
           {"group_bytes", time.group_bytes},
           {"exposed", time.exposed},
@@ -369,6 +371,7 @@ Json time_to_json(const RankTime& time) {
 RankTime time_from_json(const Json& json) {
   RankTime time{.seconds = json.at("seconds").get<double>(),
                 .waited = json.at("waited").get<double>(),
+                .sent = {json.at("messages").get<int64_t>(), json.at("message_bytes").get<int64_t>()},
                 .collectives = json.at("collectives").get<int64_t>(),
                 .group_bytes = json.at("group_bytes").get<int64_t>(),
                 .exposed = json.at("exposed").get<double>(),

@@ -9,6 +9,7 @@
 #include "adapter/adapter.h"
 #include "engine/job_round.h"
 #include "engine/rank_progress.h"
+#include "engine/sent_messages.h"
 #include "schedule/pipeline/replica_plans.h"
 
 namespace cotune {
@@ -19,6 +20,7 @@ struct RankTimes {
   std::vector<double> waited; ///< for messages
   std::vector<double> idle;   ///< after its own end, for the others
   std::vector<size_t> first_rank = {0};  ///< of each replica
+  std::vector<SentMessages> sent;    ///< to other stages
   std::vector<int64_t> collectives;  ///< among the ranks that divide its layers
   std::vector<int64_t> group_bytes;  ///< that it sent in them
   std::vector<double> exposed;       ///< of waited: for these all-reduces, with nothing to compute beside them

@@ -214,6 +214,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
   for (RankTime& each : all) {
     times_.waited.push_back(each.waited);
     times_.idle.push_back(times_.seconds - each.seconds);
+    times_.sent.push_back(each.sent);
     times_.collectives.push_back(each.collectives);
     times_.group_bytes.push_back(each.group_bytes);
     times_.exposed.push_back(each.exposed);

@@ -100,12 +100,13 @@ void RankMessages::send(const Action& action, const at::Tensor& rows, const at::
   Message message = views_of(buffer, tokens, records.size(0));
   message.records.copy_(records);
   if (tokens > 0) message.rows.copy_(rows);
-  auto& sent = sent_[{action.peer, channel_of(action.kind)}];
-  if (sent.size() == most_under_way) {
-    wait(*sent.front(), action.peer);
-    sent.pop_front();
+  auto& leaving = leaving_[{action.peer, channel_of(action.kind)}];
+  if (leaving.size() == most_under_way) {
+    wait(*leaving.front(), action.peer);
+    leaving.pop_front();
   }
-  sent.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
+  leaving.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
+  sent_ += {1, static_cast<int64_t>(buffer.nbytes())};
 }
 
 double RankMessages::there_s(int32_t peer, int64_t bytes) {
@@ -132,10 +133,10 @@ void RankMessages::wait(Transfer& transfer, int32_t peer) {
 }
 
 void RankMessages::finish() {
-  for (auto& [channel, transfers] : sent_) {
+  for (auto& [channel, transfers] : leaving_) {
     for (const std::shared_ptr<Transfer>& transfer : transfers) wait(*transfer, channel.first);
   }
-  sent_.clear();
+  leaving_.clear();
 }
 
 }  // namespace cotune

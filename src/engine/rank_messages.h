@@ -14,6 +14,7 @@
 #include "comm/communicator.h"
 #include "engine/emulated_device.h"
 #include "engine/rank_progress.h"
+#include "engine/sent_messages.h"
 #include "schedule/action.h"
 
 namespace cotune {
@@ -54,6 +55,7 @@ class RankMessages {
 
   /// Time spent in waits; by an emulated device, not by its host.
   double waited_s() const { return waited_s_; }
+  const SentMessages& sent() const { return sent_; }
 
  private:
   using Key = std::tuple<ActionKind, int32_t, int32_t, int32_t, int64_t>;  // kind of the receive, stage, microbatch, job, job step
@@ -80,7 +82,8 @@ class RankMessages {
   std::map<int32_t, double> link_free_s_;  ///< of an emulated device, by peer
   std::map<Key, Posted> posted_;
   int64_t post_count_ = 0;
-  std::map<std::pair<int32_t, Channel>, std::deque<std::shared_ptr<Transfer>>> sent_;  ///< by peer
+  std::map<std::pair<int32_t, Channel>, std::deque<std::shared_ptr<Transfer>>> leaving_;  ///< by peer
+  SentMessages sent_;
   double waited_s_ = 0;
 };
 

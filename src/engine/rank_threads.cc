@@ -294,6 +294,7 @@ void RankThreads::take_times() {
   for (const auto& rank : ranks_) {
     times_.waited.push_back(rank->interpreter->waited_s());
     times_.idle.push_back(times_.seconds - rank->ended_s);
+    times_.sent.push_back(rank->interpreter->sent());
     times_.collectives.push_back(rank->collectives);
     times_.group_bytes.push_back(rank->group_bytes);
     times_.exposed.push_back(rank->exposed);

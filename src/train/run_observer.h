@@ -9,6 +9,7 @@
 
 #include "device/plugin.h"
 #include "engine/job_round.h"
+#include "engine/sent_messages.h"
 #include "ops/memory.h"
 #include "schedule/step_plan.h"
 #include "train/job_state.h"
@@ -66,6 +67,7 @@ struct RankSummary {
   int64_t part = 0, parts = 1;              ///< of each of these layers, where ranks divide them
   double seconds = 0;         ///< of the rounds
   double waited_seconds = 0;  ///< for messages, in all-reduces, and at the end of a round for the others
+  SentMessages sent;          ///< of the rounds: to other stages
   int64_t all_reduces = 0;    ///< of the rounds, and other collectives, among the ranks that divide its layers
   double exposed_seconds = 0; ///< of waited_seconds: for these all-reduces, with nothing to compute beside them
   int64_t exchanged_bytes = 0;  ///< of the rounds: gradients that it sent to other replicas

@@ -217,6 +217,7 @@ void Trainer::count_rank_times() {
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
     summary_.ranks[i].seconds += times.seconds;
     summary_.ranks[i].waited_seconds += times.waited[i] + times.idle[i];
+    summary_.ranks[i].sent += times.sent[i];
     summary_.ranks[i].all_reduces += times.collectives[i];
     summary_.ranks[i].exposed_seconds += times.exposed[i];
     summary_.ranks[i].gathering_seconds += times.gathering[i];

@@ -48,6 +48,8 @@ class RankProcesses(LaunchTest):
         self.assertEqual([rank["replica"] for rank in ranks], [0, 1, 1])
         for rank in ranks:
             self.assertGreater(rank["exchanged_bytes"], 0)
+            self.assertEqual(rank["messages"] > 0, rank["replica"] == 1, "only that replica has stages")
+            self.assertEqual(rank["message_bytes"] > 64 * rank["messages"], rank["replica"] == 1)
             self.assertGreater(rank["peak_bytes"], 0)
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 

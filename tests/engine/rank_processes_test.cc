@@ -45,6 +45,8 @@ TEST_F(RanksAsProcesses, TrainTheAdaptersOfOneRank) {
     EXPECT_EQ(times.round_bytes.size(), static_cast<size_t>(ranks));
     for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
       EXPECT_FALSE(times.spans[rank].empty());
+      EXPECT_GT(times.sent[rank].count, 0);
+      EXPECT_GT(times.sent[rank].bytes, 64 * times.sent[rank].count);
       EXPECT_GT(times.operator_seconds[rank].at("qkv_proj"), 0);
       EXPECT_LE(times.waited[rank] + times.idle[rank], times.seconds);
     }

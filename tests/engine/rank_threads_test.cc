@@ -6,6 +6,7 @@
 #include <exception>
 #include <limits>
 #include <list>
+#include <set>
 
 #include "base/random.h"
 #include "engine/rank_rounds.h"
@@ -106,6 +107,57 @@ TEST_F(RanksAsThreads, TrainTheSameInAnyProvenOrderAndWithoutAFlushBetweenRounds
       for (const at::Tensor& value : values_of(*together.adapters[i])) trained.push_back(value);
     }
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << "order " << key << ", budget " << policy.token_budget;
+  }
+}
+
+/// A message is its rows and, filled up to 64 bytes, 16 for each of its jobs. Per boundary there is one up for each microbatch, one down from the
+/// stages above the lowest adapted one, and after a job's last step one, without rows, up from that stage.
+SentMessages expected_messages(const Rounds& rounds, const PipelineLayout& layout, int64_t row_bytes) {
+  const int64_t boundaries = layout.rank_count() - 1;
+  std::vector<int64_t> above_lowest;  // boundaries, by job
+  for (const auto& adapter : rounds.adapters) above_lowest.push_back(boundaries - layout.stage_of(adapter->lowest_layer()));
+  SentMessages sent;
+  for (const StepPlan& plan : rounds.plans) {
+    for (const Microbatch& microbatch : plan.microbatches) {
+      std::set<int32_t> jobs;
+      for (const Atom& atom : microbatch.atoms) jobs.insert(atom.job);
+      int64_t down = 0;
+      for (const int32_t job : jobs) down = std::max(down, above_lowest[static_cast<size_t>(job)]);
+      const int64_t record_bytes = (16 * static_cast<int64_t>(jobs.size()) + 63) / 64 * 64;
+      sent += {boundaries + down, (boundaries + down) * (microbatch.token_count() * row_bytes + record_bytes)};
+    }
+  }
+  for (const int64_t up : above_lowest) sent += {up, 64 * up};
+  return sent;
+}
+
+TEST_F(RanksAsThreads, SendTheMessagesOfTheirListsAndNoOthers) {
+  std::vector<RandomJob> jobs;
+  for (uint64_t i = 0; i < 5; ++i) jobs.push_back(lora_job("job", i, 4, 0, {"all-linear"}, {60, 30, static_cast<int64_t>(10 + i)}));
+  jobs.front().row_lengths = {600};  // a chain
+  for (RandomJob& job : jobs) job.steps = 3;
+  std::vector<RandomJob> with_upper_job = jobs;
+  with_upper_job.back().adapter.layers_to_transform = {3};
+  PackingPolicy fused = small_microbatches;
+  fused.sharing = Sharing::hybrid;
+  fused.token_budget = 512;
+  for (const int32_t depth : {2, 4}) {
+    RankThreads ranks(backbone, even_layout(config, depth), 1);
+    for (const auto& [trained, policy] : {std::pair(jobs, small_microbatches), {jobs, fused}, {with_upper_job, small_microbatches}}) {
+      Rounds together = rounds_of(trained, config, policy, 3);
+      const RankPlan plan = plan_ranks(together.plans, ranks.layout(), one_unit, options_for(RankOrder::automatic, depth));
+      const SentMessages expected = expected_messages(together, ranks.layout(), config.hidden_size * 8);
+      ranks.run(plan, together.rounds);
+      SentMessages all;
+      for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
+        const SentMessages& sent = ranks.times().sent[rank];
+        const auto is_send = [](const Action& action) { return action.kind == ActionKind::send_activation || action.kind == ActionKind::send_error; };
+        EXPECT_EQ(sent.count, std::ranges::count_if(plan.ranks[rank], is_send)) << "rank " << rank << " of " << depth;
+        all += sent;
+      }
+      EXPECT_EQ(all.count, expected.count) << depth;
+      EXPECT_EQ(all.bytes, expected.bytes) << depth;
+    }
   }
 }
 

@@ -166,6 +166,8 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"last_layer", rank.layers.back().end - 1},
                              {"part", rank.part},
                              {"parts", rank.parts},
+                             {"messages", rank.sent.count},
+                             {"message_bytes", rank.sent.bytes},
                              {"all_reduces", rank.all_reduces},
                              {"exposed_seconds", rank.exposed_seconds},
                              {"replica", rank.replica},
