@@ -228,6 +228,14 @@ void explain_deployments(std::string& text, const PlanningResult& result) {
   }
 }
 
+/// Seconds of an alternative: in parentheses where it does not fit, `≥` where it takes at least so long; `-` where nothing was planned.
+std::string seconds_of(const Alternative& each, double seconds) {
+  const std::string text = fmt::format("{:.4g}", seconds);
+  if (each.fits()) return text;
+  if (seconds == 0) return "-";
+  return fmt::format("({}{})", each.is_bound ? "≥" : "", text);
+}
+
 }  // namespace
 
 std::vector<std::string> names_of_jobs(const Plan& plan, const std::vector<int32_t>& jobs) {
@@ -240,7 +248,7 @@ std::string comparison_table(const PlanningResult& result) {
   const bool has_cost = std::any_of(result.alternatives.begin(), result.alternatives.end(),
                                     [](const Alternative& each) { return each.predicted.cost > 0; });
   std::string text =
-      fmt::format("{:<16} {:<9} {:<11} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
+      fmt::format("{:<16} {:<9} {:<11} {:<6} {:>11} {:>9} {:>11} {}{:>9} {:>6} {:>6}  {:<24} {}\n", "deployment",
                   "sharing", "order", "saving", "s/step", "tokens/s", "device s",
                   has_cost ? fmt::format("{:>9} ", "cost") : "", "memory", "bubble", "idle", "replicas", "");
   // Of several kinds of nodes those of the plan's; all where there is none.
@@ -257,9 +265,9 @@ std::string comparison_table(const PlanningResult& result) {
                                  : each.plans.empty()  ? "-"
                                                        : replicas_text(each.plans.front());
     text += fmt::format(
-        "{:<16} {:<9} {:<11} {:<6} {:>9} {:>9} {:>9} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
-        name_of(each.sharing), name_of(each.order), saving_text(each), shown(fmt::format("{:.4g}", step.seconds)),
-        shown(fmt::format("{:.0f}", step.tokens_per_s())), shown(fmt::format("{:.4g}", step.device_seconds)),
+        "{:<16} {:<9} {:<11} {:<6} {:>11} {:>9} {:>11} {}{:>9} {:>6} {:>6}  {:<24} {}\n", name_of(each.deployment),
+        name_of(each.sharing), name_of(each.order), saving_text(each), seconds_of(each, step.seconds),
+        shown(fmt::format("{:.0f}", step.tokens_per_s())), seconds_of(each, step.device_seconds),
         has_cost ? fmt::format("{:>9} ", shown(money_text(step.cost))) : "",
         step.fullest_bytes > 0 ? bytes_text(step.fullest_bytes) : "-", shown(share_text(step.bubble)),
         shown(share_text(step.idle)), replicas, each.rejected_for.empty() ? "chosen" : each.rejected_for);
@@ -299,7 +307,8 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster, co
                                       [](const ConsideredGrouping& each) { return !each.rejected_for.empty(); });
     text += fmt::format("  {} of jobs {} simulated, in --json\n", counted(slower, "other grouping"), slower == 1 ? "was" : "were");
   }
-  text += "\nAlternatives (saving r: activations recomputed, s: frozen weights sharded over replicas):\n" +
+  text += "\nAlternatives (saving r: activations recomputed, s: frozen weights sharded over replicas;\n"
+          "in parentheses: what it would take with memory enough, ≥ at least):\n" +
           comparison_table(result);
   explain_deployments(text, result);
   explain_configurations(text, result);

@@ -663,5 +663,24 @@ TEST(Explain, AddsUpInWords) {
   EXPECT_EQ(table.find("chosen"), table.rfind("chosen"));
 }
 
+TEST(ComparisonTable, HasInParenthesesTheSecondsOfWhatDoesNotFit) {
+  PlanningResult result;
+  const auto add = [&](double seconds, bool is_bound, const std::string& constraint) {
+    Alternative each{.is_bound = is_bound, .constraint = constraint, .rejected_for = constraint};
+    each.predicted.seconds = seconds;
+    each.predicted.device_seconds = 2 * seconds;
+    result.alternatives.push_back(each);
+  };
+  add(5, false, "");
+  add(5.645, false, "does not fit");
+  add(0.25, true, "no microbatch fits");
+  add(0, false, "cannot be laid out");
+  const std::string table = comparison_table(result);
+  EXPECT_THAT(table, HasSubstr(" 5         0          10 "));
+  EXPECT_THAT(table, HasSubstr(" (5.645)         -     (11.29) "));
+  EXPECT_THAT(table, HasSubstr(" (≥0.25)         -      (≥0.5) "));
+  EXPECT_THAT(table, HasSubstr(" -         -           - "));
+}
+
 }  // namespace
 }  // namespace cotune
