@@ -1,5 +1,6 @@
 #include "plan/shapes/length_histogram.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,14 +64,30 @@ TEST(PublishedLengths, HaveTheMeanAndSkewnessOfTable4BeforeTheirCut) {
 }
 
 TEST(PublishedLengths, AreFoundByNameAndCutAtTheirClass) {
-  EXPECT_EQ(published_length_names().size(), 36u);
-  for (const std::string& name : published_length_names()) {
-    const LengthHistogram histogram = published_lengths(name);
-    EXPECT_NEAR(histogram.total(), 1, 1e-4) << name;
-    EXPECT_EQ(histogram.longest() % 4096, 0) << name;
+  EXPECT_EQ(published_length_names().size(), 36 + fixed_lengths().size());
+  for (const std::string& name : published_length_names()) EXPECT_NEAR(published_lengths(name).total(), 1, 1e-4) << name;
+  for (const PublishedDataset& dataset : published_datasets()) {
+    for (const LengthFamily family : all_length_families) {
+      EXPECT_EQ(published_lengths(fmt::format("{}-{}", dataset.name, to_string(family))).longest(), dataset.longest) << dataset.name;
+    }
   }
   EXPECT_EQ(find_histogram({.histogram = "xsum-gamma"}), published_lengths("xsum-gamma"));
   EXPECT_THROW(published_lengths("xsum"), UserError);
+}
+
+TEST(PublishedLengths, OfMuxTuneAndMLoRAAreOneLengthEach) {
+  const auto only = [](int64_t tokens) { return LengthHistogram{.weights = {{tokens, 1.0}}}; };
+  EXPECT_EQ(find_histogram({.histogram = "muxtune-sst2"}), only(64));
+  EXPECT_EQ(find_histogram({.histogram = "muxtune-openbookqa"}), only(128));
+  EXPECT_EQ(find_histogram({.histogram = "muxtune-rte"}), only(256));
+  EXPECT_EQ(find_histogram({.histogram = "mlora-512"}), only(512));
+  try {
+    published_lengths("muxtune-sst");
+    FAIL() << "it is no name";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("did you mean 'muxtune-sst2'?"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("muxtune-openbookqa, muxtune-rte, mlora-512"));
+  }
 }
 
 }  // namespace

@@ -20,6 +20,9 @@ constexpr PublishedDataset datasets[] = {
     {"cnn-dailymail", 947, 0.89, 256, 8192},  {"meetingbank", 3622, 4.35, 64, 16384},
 };
 
+constexpr FixedLength of_one_length[] = {
+    {"muxtune-sst2", 64}, {"muxtune-openbookqa", 128}, {"muxtune-rte", 256}, {"mlora-512", 512}};
+
 /// The root of an increasing function between low and high.
 double root(const std::function<double(double)>& increasing, double low, double high) {
   for (int i = 0; i < 200; ++i) {
@@ -86,6 +89,10 @@ std::span<const PublishedDataset> published_datasets() {
   return datasets;
 }
 
+std::span<const FixedLength> fixed_lengths() {
+  return of_one_length;
+}
+
 std::string_view to_string(LengthFamily family) {
   switch (family) {
     case LengthFamily::lognormal: return "lognormal";
@@ -114,6 +121,7 @@ std::vector<std::string> published_length_names() {
   for (const PublishedDataset& dataset : datasets) {
     for (const LengthFamily family : all_length_families) names.push_back(fmt::format("{}-{}", dataset.name, to_string(family)));
   }
+  for (const FixedLength& each : of_one_length) names.emplace_back(each.name);
   return names;
 }
 
@@ -123,6 +131,9 @@ LengthHistogram published_lengths(std::string_view name) {
       if (name != fmt::format("{}-{}", dataset.name, to_string(family))) continue;
       return fitted_lengths(family, dataset.mean, dataset.skewness, dataset.longest);
     }
+  }
+  for (const FixedLength& each : of_one_length) {
+    if (name == each.name) return {.weights = {{each.tokens, 1.0}}};
   }
   const std::string near = nearest_name(std::string(name.substr(0, 60)), published_length_names());
   throw_user_error("length histogram '{}' is not known{}; accepted: a file, or one of {}", name.substr(0, 60),
