@@ -130,11 +130,11 @@ TEST(EveryPlan, VerifiesKeepsWithinMemoryAndIsTheSameAgainOnTenThousandSmallCase
       EXPECT_EQ(*problem.plan().plan(), plan) << "equal inputs give equal plans";
     }
   }
-  EXPECT_GT(found, 800);
-  EXPECT_GT(without, 60);
-  EXPECT_GT(pipelines, 20);
-  EXPECT_GT(several, 100);
-  EXPECT_GT(interleaved, 5);
+  EXPECT_GT(found, 5580);
+  EXPECT_GT(without, 3420);
+  EXPECT_GT(pipelines, 1080);
+  EXPECT_GT(several, 3070);
+  EXPECT_GT(interleaved, 102);
 }
 
 }  // namespace
