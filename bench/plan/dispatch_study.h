@@ -21,6 +21,7 @@ class DispatchStudy {
   static constexpr uint64_t rounds = 300;
 
   DispatchStudy();
+  const std::vector<Configuration>& configurations() const { return configurations_; }
   Counts lengths(uint64_t round) const;
   DispatchProblem problem(const Counts& lengths) const;
   /// As far as it is proven to be within half a percent, or the search ends.
