@@ -106,7 +106,7 @@ void RankMessages::send(const Action& action, const at::Tensor& rows, const at::
     leaving.pop_front();
   }
   leaving.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
-  sent_ += {1, static_cast<int64_t>(buffer.nbytes())};
+  sent_ += {1, static_cast<int64_t>(buffer.nbytes()) - record_bytes(records.size(0)) + record_bytes(own_records.size(0))};  // without an emulated device's record
 }
 
 double RankMessages::there_s(int32_t peer, int64_t bytes) {

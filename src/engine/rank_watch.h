@@ -29,7 +29,7 @@ struct SeenRank {
 /// Seconds without progress after which an action counts as hung: max(hang_timeout_s, 10 · what it was predicted to take).
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
 
-/// Seconds after which a task between runs counts as hung: max(10 minutes, 10 · hang_timeout_s).
+/// Seconds after which a task between runs counts as hung: max(an hour, 10 · hang_timeout_s).
 double allowed_task_seconds(double hang_timeout_s);
 
 /// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.

@@ -56,7 +56,8 @@ struct Alternative {
   std::vector<Plan> plans;  ///< one, or one per job in turn; empty where nothing can be deployed
   std::vector<std::vector<std::vector<StepRow>>>
       rows;                  ///< of each plan's replicas; jobs by their index in that plan
-  /// Of a step of every job. Of what does not fit: what it would take with memory enough; all zero where there are no plans.
+  /// Of a step of every job. Of what does not fit: what it would take with memory enough, as it was tried last (in the smallest
+  /// microbatches); all zero where there are no plans.
   PredictedStep predicted;
   bool is_bound = false;     ///< some replica is not ordered, for not one microbatch fits: it takes at least so long (ReplicaPrediction)
   std::string constraint;    ///< what does not fit, in words; "": it fits

@@ -308,7 +308,7 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster, co
     text += fmt::format("  {} of jobs {} simulated, in --json\n", counted(slower, "other grouping"), slower == 1 ? "was" : "were");
   }
   text += "\nAlternatives (saving r: activations recomputed, s: frozen weights sharded over replicas;\n"
-          "in parentheses: what it would take with memory enough, ≥ at least):\n" +
+          "in parentheses: does not fit; what it would take as it was tried last, ≥ at least):\n" +
           comparison_table(result);
   explain_deployments(text, result);
   explain_configurations(text, result);

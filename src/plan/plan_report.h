@@ -21,7 +21,7 @@ std::vector<std::string> names_of_jobs(const Plan& plan, const std::vector<int32
 
 /// Every alternative in one table: seconds, tokens/s, device seconds and cost of a step, fullest device,
 /// bubble and idle share, how it stands to the chosen one. Of what does not fit the seconds are in parentheses: what it would take with
-/// memory enough, `≥` where that is a bound (Alternative::is_bound).
+/// memory enough, as it was tried last, `≥` where that is a bound (Alternative::is_bound).
 std::string comparison_table(const PlanningResult& result);
 
 /// What another number of nodes would change, a line each; `before`: of the plan. "" without changes.

@@ -70,15 +70,15 @@ TEST_F(HungRanks, AreAllowedTheTimeOfTheActionAtHandAndOfNoOther) {
 
 TEST_F(HungRanks, AreNamedWithTheirTaskBetweenRunsWhenItTakesTooLong) {
   const RankProgress::State writing{.task = "writing the checkpoint of job `a`"}, gathering{.task = "gathering the adapter of job 0"};
-  EXPECT_EQ(found({seen(1, 599, writing), seen(1, 5000, {})}), "");
-  EXPECT_EQ(found({seen(1, 601, writing), seen(1, 5000, {})}), "rank 0 on ant hangs: writing the checkpoint of job `a` has taken 601 s");
-  EXPECT_EQ(found({seen(1, 601, gathering), seen(1, 599, gathering)}),
-            "rank 0 on ant hangs: gathering the adapter of job 0 has taken 601 s; rank 1 on bee has been gathering the adapter of job 0 "
-            "for 599 s");
+  EXPECT_EQ(found({seen(1, 3599, writing), seen(1, 5000, {})}), "");
+  EXPECT_EQ(found({seen(1, 3601, writing), seen(1, 5000, {})}), "rank 0 on ant hangs: writing the checkpoint of job `a` has taken 3601 s");
+  EXPECT_EQ(found({seen(1, 3601, gathering), seen(1, 3599, gathering)}),
+            "rank 0 on ant hangs: gathering the adapter of job 0 has taken 3601 s; rank 1 on bee has been gathering the adapter of job 0 "
+            "for 3599 s");
   EXPECT_EQ(found({seen(31, 31, writing), seen(1, 1, {})}),
             "rank 0 on ant has not been heard of for 31 s; last writing the checkpoint of job `a`");
-  EXPECT_EQ(allowed_task_seconds(30), 600);
-  EXPECT_EQ(allowed_task_seconds(100), 1000);
+  EXPECT_EQ(allowed_task_seconds(30), 3600);
+  EXPECT_EQ(allowed_task_seconds(1000), 10000);
   // Whoever is at a task goes on, for as long as it may.
   EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 31, writing)}), "");
 }
