@@ -91,7 +91,7 @@ def train(options, jobs, run, seen):
         os.write(watching.master, b"q")
         beside_s += watching.end()
     for program in filter(None, (training if seen else None, watching)):
-        if program.drawn_bytes < 200:  # less than one screen: who comes just before a short run ends draws one
+        if program.drawn_bytes < 1_000:
             raise compare.BenchmarkError(f"a live view has drawn {program.drawn_bytes} bytes")
     computing = os.cpu_count() or 1  # threads, the busiest
     beside_s += sum(sorted(training.threads_s.values(), reverse=True)[computing:])

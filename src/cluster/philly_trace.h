@@ -15,7 +15,7 @@ struct PhillyTrace {
   double arrivals_per_minute = 2.59;
   double mean_minutes = 372.6;       ///< of durations
   double deviation_minutes = 612.9;
-  std::vector<int64_t> row_tokens = {64, 128, 256};  ///< drawn per job: SST2, OpenBookQA and RTE as cut by MuxTune
+  std::vector<int64_t> row_tokens = {64, 128, 256};  ///< drawn per job: SST2, OpenBookQA and RTE as cut by MuxTune (published_lengths)
   std::vector<int64_t> rows = {8, 16, 32};           ///< of a step, drawn per job
   std::vector<int64_t> ranks = {8, 16, 32, 64};      ///< of LoRA, drawn per job
   int64_t tenants = 10;              ///< tenant i has a share of jobs proportional to 1/(i + 1)

@@ -50,6 +50,12 @@ void RankLeader::tell(const Json& command) {
   broadcast_message(rank_.control(), command);
 }
 
+RankTask RankLeader::take_up(const Json& command) {
+  RankTask task(progress(), task_text(command));
+  tell(command);
+  return task;
+}
+
 std::vector<RankLeader::Json> RankLeader::answers_of_all() {
   std::vector<Json> answers(static_cast<size_t>(rank_.control().size()));
   for (int32_t rank = 1; rank < rank_.control().size(); ++rank) {
@@ -135,8 +141,7 @@ void RankLeader::agree_on_exchanges(const ReplicaPlans& plans, std::span<const J
 void RankLeader::agree_on_exchange(int32_t job, const Adapter& whole) {
   Json command = to_json(RankCommand::exchange);
   command["job"] = job;
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(command);
   const std::vector<Json> answers = answers_of_all();
   is_answered_ = false;
   std::exception_ptr error;
@@ -170,8 +175,7 @@ void RankLeader::complete_steps(const std::vector<Json>& answers,
     made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
   Json command = to_json(RankCommand::complete);
   command["made"] = made_to_json(made);
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(command);
   std::string trouble;
   try {
     rank_.complete_steps(made, by_rank.front());
@@ -193,9 +197,7 @@ void RankLeader::complete_steps(const std::vector<Json>& answers,
 }
 
 void RankLeader::join_anew() {
-  const Json command = to_json(RankCommand::join);
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(to_json(RankCommand::join));
   rank_.join();
   answers();
 }
@@ -243,8 +245,7 @@ void RankLeader::share(int32_t job, const Adapter& adapter) {
   command["setup"] = setup_to_json(adapter.setup());
   command["structure"] = structure_to_json(structure);
   command["complete"] = has_ended_selection(adapter);
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(command);
   std::exception_ptr error;
   const auto attempt = [&](const auto& part) {
     try {
@@ -277,16 +278,14 @@ void RankLeader::forget(int32_t job) {
   if (shards_) shards_->forget(job);
   Json command = to_json(RankCommand::forget);
   command["job"] = job;
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(command);
   answers();
 }
 
 void RankLeader::gather(int32_t job, Adapter& adapter) {
   Json command = to_json(RankCommand::gather);
   command["job"] = job;
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(command);
   const std::vector<Json> answers = answers_of_all();
   is_answered_ = false;
   std::exception_ptr error;  // what the others send is taken in any case
@@ -316,8 +315,7 @@ void RankLeader::end_selection(int32_t job, Adapter& adapter, int64_t pass) {
   Json command = to_json(RankCommand::end_selection);
   command["job"] = job;
   command["pass"] = pass;
-  const RankTask task(progress(), task_text(command));
-  tell(command);
+  const RankTask task = take_up(command);
   std::vector<Adapter::NamedTensor> chosen;
   std::exception_ptr error;
   try {

@@ -40,6 +40,8 @@ class RankLeader : public RankGroup {
   using Json = nlohmann::json;
 
   void tell(const Json& command);
+  /// tell, of what is no run: this rank is at it, too, until the scope ends.
+  [[nodiscard]] RankTask take_up(const Json& command);
   /// What every other rank answers, by rank; none for this one.
   std::vector<Json> answers_of_all();
   /// Where one failed: throws its exception, when all have answered. own: of this rank, or nullptr.

@@ -90,11 +90,10 @@ void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
 }
 
 void RankMessages::send(const Action& action, const at::Tensor& rows, const at::Tensor& own_records) {
-  const int64_t tokens = rows.defined() ? rows.size(0) : 0;
+  const int64_t tokens = rows.defined() ? rows.size(0) : 0, row_bytes = tokens > 0 ? static_cast<int64_t>(rows.nbytes()) : 0;
   at::Tensor records = own_records;
   if (clock_ != nullptr) {
-    const int64_t bytes = tokens > 0 ? static_cast<int64_t>(rows.nbytes()) : norm_message_bytes;
-    records = at::cat({records, at::full({1, 2}, there_s(action.peer, bytes), at::kDouble)});
+    records = at::cat({records, at::full({1, 2}, there_s(action.peer, tokens > 0 ? row_bytes : norm_message_bytes), at::kDouble)});
   }
   const at::Tensor buffer = buffer_for(tokens, records.size(0));
   Message message = views_of(buffer, tokens, records.size(0));
@@ -106,7 +105,7 @@ void RankMessages::send(const Action& action, const at::Tensor& rows, const at::
     leaving.pop_front();
   }
   leaving.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
-  sent_ += {1, static_cast<int64_t>(buffer.nbytes()) - record_bytes(records.size(0)) + record_bytes(own_records.size(0))};  // without an emulated device's record
+  sent_ += {1, record_bytes(own_records.size(0)) + row_bytes};
 }
 
 double RankMessages::there_s(int32_t peer, int64_t bytes) {

@@ -103,6 +103,7 @@ class RankTask {
   ~RankTask() {
     if (progress_ != nullptr) progress_->take_up(std::move(before_));
   }
+  RankTask(RankTask&& other) noexcept : progress_(std::exchange(other.progress_, nullptr)), before_(std::move(other.before_)) {}
   RankTask(const RankTask&) = delete;
   RankTask& operator=(const RankTask&) = delete;
 

@@ -94,16 +94,15 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
       const auto of_policy = std::span(best).subspan(policy * orders.size(), orders.size());
       return std::ranges::none_of(of_policy, &Alternative::fits);
     };
-    std::vector<bool> is_sought(sharing.size(), false);
-    for (size_t policy = 0; policy < sharing.size(); ++policy) is_sought[policy] = !is_full && sought < most_sought && fits_nowhere(policy);
-    sought += !is_simulated && std::ranges::count(is_sought, true) > 0;
+    bool is_sought_here = false;
     for (size_t policy = 0; policy < sharing.size(); ++policy) {
-      const bool is_last = policy + 1 == sharing.size();
+      const bool is_last = policy + 1 == sharing.size(), is_sought = !is_full && sought < most_sought && fits_nowhere(policy);
+      is_sought_here = is_sought_here || is_sought;
       std::vector<size_t> tried;  // of the orders
       for (size_t o = 0; o < orders.size(); ++o) {
         // Estimates of few devices are cheap to check: more deployments, in what is taken most.
         const bool is_taken_most = is_simulated && is_last && o + 1 == orders.size();
-        if (is_full || is_taken_most || is_sought[policy]) tried.push_back(o);
+        if (is_full || is_taken_most || is_sought) tried.push_back(o);
       }
       std::vector<PipelineOrder> tried_orders;
       for (const size_t o : tried) tried_orders.push_back(orders[o]);
@@ -125,6 +124,7 @@ std::vector<Alternative> NodesPlanner::plan(System system, const std::vector<Sha
         if (each.fits() && (!kept->fits() || each.predicted.seconds < kept->predicted.seconds)) *kept = std::move(each);
       }
     }
+    sought += is_sought_here && !is_simulated;
   }
   for (auto& [order, alternative] : best_for_few) best.push_back(std::move(alternative));
   return best;

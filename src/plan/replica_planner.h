@@ -59,8 +59,8 @@ class ReplicaPlanner {
   /// Whether an order may suit replicas of so many stages, by its count of stages, shards and jobs alone.
   bool may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const;
 
-  /// With all jobs fused in the default order, at a quick effort, or where that does not fit at the full one, whether it fits or not. A fraction of the work
-  /// of plan(). `rows` must not be empty.
+  /// With all jobs fused in the default order, at a quick effort, or where that does not fit at the full one, whether it fits or not. A
+  /// fraction of the work of plan(). `rows` must not be empty.
   ReplicaChoice estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
 
   /// What plan() tries for the hybrid tasks of a replica of a plan, with its token budget: each with the seconds, memory and

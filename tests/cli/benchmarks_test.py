@@ -77,7 +77,7 @@ class Benchmarks(ProgramTest):
         self.assertRegex(output, r"(?m)^\| peft shipped \| \d+ ")
 
     def test_watching(self):
-        rows = self.table(self.bench("watching.py", "--model", self.model, "--turns", "1", "--steps", "2", "--cotune", PROGRAM), 5)
+        rows = self.table(self.bench("watching.py", "--model", self.model, "--turns", "1", "--steps", "20", "--cotune", PROGRAM), 5)
         self.assertEqual([row[0].split()[0] for row in rows], ["unseen", "live", "and", "and"])
 
     def test_ranks(self):

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <map>
 #include <mutex>
@@ -141,12 +144,13 @@ TEST_F(HungRanks, AreThoseForWhoseSumsTheOthersWait) {
 struct Notices {
   std::mutex mutex;
   std::map<std::string, std::string> texts;
+  std::vector<std::string> of_rank_1;  ///< what the watch of rank 0 has read of it, read by read
   bool is_gone = false;
 };
 
 class SharedBoard : public NoticeBoard {
  public:
-  explicit SharedBoard(std::shared_ptr<Notices> notices) : notices_(std::move(notices)) {}
+  SharedBoard(std::shared_ptr<Notices> notices, int32_t rank) : notices_(std::move(notices)), rank_(rank) {}
   void put(const std::string& key, const std::string& text) override {
     const std::lock_guard lock(notices_->mutex);
     if (notices_->is_gone) throw CommunicationEnded("the board is gone");
@@ -157,11 +161,13 @@ class SharedBoard : public NoticeBoard {
     if (notices_->is_gone) throw CommunicationEnded("the board is gone");
     std::vector<std::string> texts;
     for (const std::string& key : keys) texts.push_back(notices_->texts[key]);
+    if (rank_ == 0) notices_->of_rank_1.push_back(notices_->texts["rank/1"]);
     return texts;
   }
 
  private:
   std::shared_ptr<Notices> notices_;
+  int32_t rank_ = 0;
 };
 
 /// Two ranks with a watch each, a few milliseconds a look.
@@ -171,15 +177,26 @@ class WatchedRanks : public ::testing::Test {
     for (int32_t rank = 0; rank < 2; ++rank) {
       progress.push_back(std::make_shared<RankProgress>());
       RankWatch::Settings settings{.rank = rank, .hosts = hosts, .hang_timeout_s = hang_timeout_s, .interval = std::chrono::milliseconds(5)};
-      watches.push_back(std::make_unique<RankWatch>(settings, std::make_unique<SharedBoard>(notices), progress.back(),
+      if (rank == 0) settings.at_look = [this] { ++looks; };
+      watches.push_back(std::make_unique<RankWatch>(settings, std::make_unique<SharedBoard>(notices, rank), progress.back(),
                                                     [this, rank](const std::string& why) { ended[static_cast<size_t>(rank)].set_value(why); }));
     }
   }
   std::string end_of(size_t rank) { return ended[rank].get_future().get(); }
+  /// Waits until rank 1 has told of it and the watch of rank 0 has seen that.
+  void await_seen(const std::string& text) {
+    const auto reads_that_had_it = [&] {
+      const std::lock_guard lock(notices->mutex);
+      return std::ranges::count_if(notices->of_rank_1, [&](const std::string& each) { return each.find(text) != std::string::npos; });
+    };
+    while (reads_that_had_it() < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the first was handed over
+    for (const int64_t before = looks; looks < before + 2;) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // and a look has ended
+  }
 
   std::shared_ptr<Notices> notices = std::make_shared<Notices>();
   std::vector<std::shared_ptr<RankProgress>> progress;
   std::vector<std::promise<std::string>> ended{2};
+  std::atomic<int64_t> looks{0};  ///< of the watch of rank 0
   std::vector<std::unique_ptr<RankWatch>> watches;
 };
 
@@ -204,12 +221,7 @@ TEST_F(WatchedRanks, SayWhatARankWasAtWhoseLinkHasClosed) {
   progress[1]->begin_run();
   progress[1]->expect({0});
   progress[1]->begin({.kind = ActionKind::backward, .microbatch = 2, .stage = 1}, 0);
-  const auto has_told = [this] {
-    const std::lock_guard lock(notices->mutex);
-    return notices->texts["rank/1"].find("backward") != std::string::npos;
-  };
-  while (!has_told()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // many looks
+  await_seen("backward");
   watches[0]->link_closed(1);
   EXPECT_EQ(end_of(0), "rank 1 on bee has left the run; last in backward of microbatch 2 on stage 1");
 }
@@ -217,12 +229,7 @@ TEST_F(WatchedRanks, SayWhatARankWasAtWhoseLinkHasClosed) {
 TEST_F(WatchedRanks, TellTheirTasks) {
   start(600);
   const RankTask task(progress[1].get(), "writing the checkpoint of job `a`");
-  const auto has_told = [this] {
-    const std::lock_guard lock(notices->mutex);
-    return notices->texts["rank/1"].find("writing") != std::string::npos;
-  };
-  while (!has_told()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // many looks
+  await_seen("writing");
   watches[0]->link_closed(1);
   EXPECT_EQ(end_of(0), "rank 1 on bee has left the run; last writing the checkpoint of job `a`");
 }

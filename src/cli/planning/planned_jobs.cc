@@ -46,7 +46,7 @@ PlannedJobs planned_jobs(const JobsFile& jobs_file) {
                                                reads_data ? length_reader(files, jobs_file.run, facts) : ReadLengths(nullptr)), {}};
   planned.steps = std::move(facts.steps);
   for (const JobSpec& job : jobs_file.jobs) {
-    if (job.train.steps > 0) planned.steps[job.name] = job.train.steps;
+    if (!job.data.lengths.empty() && job.train.steps > 0) planned.steps[job.name] = job.train.steps;  // the others were read
   }
   for (JobShape& job : planned.jobs) {
     const auto read = facts.truncated_shares.find(job.name);

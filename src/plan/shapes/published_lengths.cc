@@ -20,6 +20,11 @@ constexpr PublishedDataset datasets[] = {
     {"cnn-dailymail", 947, 0.89, 256, 8192},  {"meetingbank", 3622, 4.35, 64, 16384},
 };
 
+/// A data set whose rows are all padded or cut to one length.
+struct FixedLength {
+  std::string_view name;
+  int64_t tokens = 0;
+};
 constexpr FixedLength of_one_length[] = {
     {"muxtune-sst2", 64}, {"muxtune-openbookqa", 128}, {"muxtune-rte", 256}, {"mlora-512", 512}};
 
@@ -87,10 +92,6 @@ std::function<double(double)> distribution(LengthFamily family, double mean, dou
 
 std::span<const PublishedDataset> published_datasets() {
   return datasets;
-}
-
-std::span<const FixedLength> fixed_lengths() {
-  return of_one_length;
 }
 
 std::string_view to_string(LengthFamily family) {

@@ -23,15 +23,6 @@ struct PublishedDataset {
 };
 std::span<const PublishedDataset> published_datasets();
 
-/// A data set whose rows are all padded or cut to one length.
-struct FixedLength {
-  std::string_view name;
-  int64_t tokens = 0;
-};
-/// MuxTune's evaluation (Table 2): SST2 64, by the text of Fig. 20(a); the lengths of OpenBookQA and RTE are not readable in our copy of the
-/// paper, 128 and 256 stand in. mLoRA's (GSM8K): every row counts as 512 tokens.
-std::span<const FixedLength> fixed_lengths();
-
 enum class LengthFamily { lognormal, gamma, weibull };
 inline constexpr LengthFamily all_length_families[] = {LengthFamily::lognormal, LengthFamily::gamma, LengthFamily::weibull};
 std::string_view to_string(LengthFamily family);
@@ -43,7 +34,9 @@ std::string_view to_string(LengthFamily family);
 ///   weibull     skewness by its moments Γ(1 + i/k);  mean = λ·Γ(1 + 1/k)
 LengthHistogram fitted_lengths(LengthFamily family, double mean, double skewness, int64_t longest, int64_t step = 16);
 
-/// By name, `DATASET-FAMILY` or that of a FixedLength. Throws UserError that lists the names for an unknown one.
+/// By name. `DATASET-FAMILY`; or one length: `muxtune-sst2` is 64 tokens, by the text of MuxTune's Fig. 20(a), `muxtune-openbookqa` and
+/// `muxtune-rte` are 128 and 256 (Table 2; stand-ins, for they are not readable in our copy of the paper), `mlora-512` is what every row of
+/// GSM8K counts as in mLoRA. Throws UserError that lists the names for an unknown one.
 LengthHistogram published_lengths(std::string_view name);
 std::vector<std::string> published_length_names();
 
