@@ -1,5 +1,6 @@
 /// Messages and collectives between the ranks of one run, whether ranks are threads of this process or processes of one
-/// or several machines (comm/launcher.h). c10d carries them; no other layer sees it.
+/// or several machines (comm/launcher.h). c10d carries what is on hosts, and what is on devices by way of the hosts, unless each rank has
+/// a device of its own (comm/device_communicator.h); no other layer sees it.
 ///
 /// A group is made whole and ends whole. Where a rank dies, closes its communicator early or calls abort(), its own
 /// waits end at once, and so do those of every rank that has or begins something with it; ranks that touch one of these
@@ -40,8 +41,9 @@ class Transfer {
   virtual void wait() = 0;
 };
 
-/// Messages of one kind from one rank to another keep their order; those of two kinds do not wait for each other.
-enum class Channel { activation, error, question, weights };
+/// Messages of one kind from one rank to another keep their order; those of two kinds do not wait for each other. Signals are the
+/// communicators' own, of messages of the first four kinds between devices.
+enum class Channel { activation, error, question, weights, activation_signal, error_signal, question_signal, weights_signal };
 std::string to_string(Channel channel);
 
 /// One rank's end of a group of ranks. Used by one thread, but for abort(), and for messages: several threads may send and receive, those
@@ -57,14 +59,16 @@ class Communicator {
 
   /// Messages between this rank and another one, `peer` != rank(). Both return at once, and data travel beside the
   /// computation. A send is done at the earliest when its receive has been posted: nothing is buffered in between.
-  /// buffer: contiguous, any dtype, any size (also none). Of a device: a send copies it to the host first, which waits for the
-  /// device; a receive is copied to the device by wait(). The receiver's has as many bytes as the sender's:
+  /// buffer: contiguous, any dtype, any size (also none), on a device at both ranks or at none. Of a device, by way of the hosts: a send
+  /// copies it to the host first, which waits for the device; a receive is copied to the device by wait(). From device to device neither waits.
+  /// The receiver's has as many bytes as the sender's:
   /// Gloo ends the process where it is smaller. When the transfer's holder has dropped it, another thread frees it.
   virtual std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
   virtual std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
 
   /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape (but in start_all_to_all) and dtype
-  /// (contiguous; those of a device go through the host), and waits. Messages may be under way meanwhile.
+  /// (contiguous), and waits. Messages may be under way meanwhile. From device to device no call here waits: results are there for what
+  /// the thread gives its device afterwards, and settle() tells whether they are.
   /// values := sum over ranks, in an order that depends on size() and the number of values alone: all get equal bits.
   virtual void all_reduce(at::Tensor& values) = 0;
   /// all_reduce that returns at once and runs beside the computation: when the transfer's wait() has returned `values` hold the sum,
@@ -82,14 +86,21 @@ class Communicator {
   virtual void broadcast(at::Tensor& values, int32_t root) = 0;
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
+  /// Waits for collectives from device to device that the calls above have not waited for; throws CommunicationEnded where one has been
+  /// broken off, with anything in its tensors. Of hosts there are none.
+  virtual void settle() = 0;
 
-  /// Calls on_closed(peer) once for every rank whose link closes from now on, on another thread, until the communicator is
-  /// destroyed or abort() is called. At most once for a communicator.
+  /// Calls on_closed(peer) once for every rank whose link has closed or closes from now on, on another thread if it does not do so here,
+  /// until the communicator is destroyed or abort() is called. At most once for a communicator.
   virtual void watch_links(std::function<void(int32_t peer)> on_closed) = 0;
 
   /// From any thread: every wait of this rank, under way or to come, throws CommunicationEnded.
   virtual void abort() noexcept = 0;
 };
+
+/// Makes a group of these ranks of a run, which ascend and the asking one is among. Those that are asked for at the same time have no
+/// rank in common.
+using NewGroup = std::function<std::unique_ptr<Communicator>(const std::vector<int32_t>& ranks)>;
 
 /// Ranks that are threads of this process: element r is for the thread of rank r. Created together by one thread; takes
 /// some hundredths of a second. Throws SystemError where the system refuses threads, sockets or the loopback interface.

@@ -18,6 +18,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "comm/collective_works.h"
 #include "comm/failure_text.h"
 #include "comm/host_buffer.h"
 #include "comm/message_queue.h"
@@ -29,9 +30,11 @@ namespace {
 constexpr int tag_of(Channel channel) {
   return static_cast<int>(channel);
 }
-constexpr int fuse_tag = 4;
+constexpr int fuse_tag = 8;
 
 constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
+/// For Gloo to end by itself what has lost its link.
+constexpr std::chrono::milliseconds patience_with_gloo = std::chrono::seconds(1);
 
 /// Once, before the first group. c10d's record of past collectives keeps its table of groups without a lock, which
 /// groups of several threads break: it is switched off, by a variable that c10d reads at the first collective. And Gloo
@@ -78,34 +81,6 @@ class TransferToDevice : public Transfer {
   at::Tensor host_, buffer_;
 };
 
-/// A collective that runs on the group's thread. under_way counts those that nobody has waited for.
-class StartedCollective : public Transfer {
- public:
-  StartedCollective(c10::intrusive_ptr<c10d::Work> work, std::string description, std::shared_ptr<const std::atomic<bool>> aborted,
-                    std::shared_ptr<std::atomic<int64_t>> under_way)
-      : work_(std::move(work)), description_(std::move(description)), aborted_(std::move(aborted)), under_way_(std::move(under_way)) {
-    ++*under_way_;
-  }
-  bool done() override { return work_ == nullptr || *aborted_ || work_->isCompleted(); }
-  void wait() override {
-    if (work_ == nullptr) return;
-    try {
-      work_->wait();
-    } catch (const std::exception& error) {
-      throw CommunicationEnded(ended_text(description_, *aborted_ ? own_abort_text : failure_text(error)));
-    }
-    if (*aborted_) throw CommunicationEnded(ended_text(description_, own_abort_text));
-    work_.reset();
-    --*under_way_;
-  }
-
- private:
-  c10::intrusive_ptr<c10d::Work> work_;
-  const std::string description_;
-  const std::shared_ptr<const std::atomic<bool>> aborted_;
-  const std::shared_ptr<std::atomic<int64_t>> under_way_;
-};
-
 /// Of what has no values.
 class NothingToTransfer : public Transfer {
  public:
@@ -132,8 +107,15 @@ class GlooCommunicator : public Communicator {
 
   ~GlooCommunicator() override {
     const bool is_busy = std::any_of(queues_.begin(), queues_.end(), [](auto& each) { return !each.second.idle(); });
-    if (is_busy || *under_way_ > 0 || !watchers_.empty()) abort();
-    for (std::thread& watcher : watchers_) watcher.join();
+    if (is_busy || !collectives_.idle() || !watchers_.empty()) abort();
+    for (auto& [peer, watcher] : watchers_) watcher.join();
+    queues_.clear();
+    if (collectives_.wait_until_over(patience_with_gloo)) return;
+    // Its thread waits for what never comes (CollectiveWorks), and would be waited for.
+    static auto* const stuck = new std::vector<c10::intrusive_ptr<c10d::ProcessGroupGloo>>;
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    stuck->push_back(std::move(group_));
   }
 
   int32_t rank() const override { return rank_; }
@@ -194,38 +176,89 @@ class GlooCommunicator : public Communicator {
   }
 
   void barrier() override {
-    run("barrier", [&] { return group_->barrier(); });
+    start_collective("barrier", [&] { return group_->barrier(); })->wait();
   }
 
+  void settle() override { throw_if_aborted(fmt::format("rank {} of {}", rank_, size_)); }
+
   void watch_links(std::function<void(int32_t peer)> on_closed) override {
-    COTUNE_CHECK(watchers_.empty(), "the links of rank {} are watched already", rank_);
-    const std::lock_guard lock(abort_mutex_);
-    for (const auto& [peer, fuse] : fuses_) {
-      watchers_.emplace_back([peer = peer, fuse = fuse, on_closed, aborted = aborted_] {
-        try {
-          fuse->wait(no_time_limit);
-        } catch (...) {
-        }
-        if (!*aborted) on_closed(peer);
-      });
+    std::vector<int32_t> closed;
+    {
+      const std::lock_guard lock(closed_mutex_);
+      COTUNE_CHECK(!on_closed_, "the links of rank {} are watched already", rank_);
+      on_closed_ = on_closed;
+      closed = closed_;
     }
+    for (const int32_t peer : closed) on_closed(peer);
+    watch_all();
   }
 
   void abort() noexcept override {
     *aborted_ = true;
+    collectives_.abort();
     // A wait that runs out of time makes Gloo close all links of the group: waits of messages and collectives end with
     // an error here, and at the peers, which see their links closed. A fuse whose link is closed already ends at once.
-    std::lock_guard lock(abort_mutex_);
-    for (auto& [peer, fuse] : fuses_) {
-      try {
-        fuse->wait(std::chrono::milliseconds(1));
-      } catch (...) {
+    {
+      const std::lock_guard lock(abort_mutex_);
+      for (auto& [peer, fuse] : fuses_) {
+        try {
+          fuse->wait(std::chrono::milliseconds(1));
+        } catch (...) {
+        }
       }
+      fuses_.clear();
     }
-    fuses_.clear();
+    {
+      const std::lock_guard lock(closed_mutex_);
+      changed_.notify_all();
+    }
+    const std::lock_guard lock(start_mutex_);
+    for (auto& [lane, queue] : queues_) queue.cancel();
   }
 
  private:
+  /// From now on what waits for this peer ends soon after its link. start_mutex_ is held.
+  void watch(int32_t peer) {
+    if (watchers_.contains(peer)) return;
+    const std::lock_guard lock(abort_mutex_);
+    const auto fuse = fuses_.find(peer);
+    if (fuse != fuses_.end()) watchers_.emplace(peer, [this, peer, fuse = fuse->second] { wait_for_end_of(peer, *fuse); });
+  }
+  void watch_all() {
+    if (std::exchange(all_are_watched_, true)) return;
+    const std::lock_guard lock(start_mutex_);
+    for (int32_t peer = 0; peer < size_; ++peer) {
+      if (peer != rank_) watch(peer);
+    }
+  }
+
+  /// On a thread of its own. What Gloo has not ended some time after the link will not end by itself.
+  void wait_for_end_of(int32_t peer, c10d::Work& fuse) {
+    try {
+      fuse.wait(no_time_limit);
+    } catch (...) {
+    }
+    if (*aborted_) return;
+    std::function<void(int32_t)> on_closed;
+    {
+      const std::lock_guard lock(closed_mutex_);
+      closed_.push_back(peer);
+      on_closed = on_closed_;
+    }
+    if (on_closed) on_closed(peer);
+    {
+      std::unique_lock lock(closed_mutex_);
+      changed_.wait_for(lock, patience_with_gloo, [this] { return aborted_->load(); });
+    }
+    if (*aborted_) return;
+    collectives_.lose(closed_text(peer));
+    const std::lock_guard lock(start_mutex_);
+    for (auto& [lane, queue] : queues_) {
+      if (std::get<0>(lane) == peer) queue.cancel();
+    }
+  }
+  static std::string closed_text(int32_t peer) { return fmt::format("the link to rank {} has closed", peer); }
+
   std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
     COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
     COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
@@ -241,7 +274,15 @@ class GlooCommunicator : public Communicator {
       throw CommunicationEnded(ended_text(description.text(), *aborted_ ? own_abort_text : failure_text(error)));
     }
     auto transfer = std::make_shared<QueuedTransfer>(description, aborted_);
-    queues_[{peer, channel, direction}].add(std::move(work), transfer);
+    // Works of Gloo cannot be asked whether they are done (isCompleted is false until somebody has waited), and are lost when dropped
+    // before that. Their own time limit is that of joining.
+    queues_[{peer, channel, direction}].add({.carry =
+                                                 [work, peer] {
+                                                   if (!work->wait(no_time_limit)) throw std::runtime_error(closed_text(peer));
+                                                 },
+                                             .cancel = [work] { work->abort(); }},
+                                            transfer);
+    watch(peer);
     return transfer;
   }
 
@@ -249,8 +290,9 @@ class GlooCommunicator : public Communicator {
   std::shared_ptr<Transfer> start_collective(const std::string& what, Begin begin) {
     const std::string description = fmt::format("rank {}: {} of {} ranks", rank_, what, size_);
     throw_if_aborted(description);
+    watch_all();
     try {
-      return std::make_shared<StartedCollective>(begin(), description, aborted_, under_way_);
+      return collectives_.add(begin(), description);
     } catch (const std::exception& error) {
       throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
     }
@@ -261,20 +303,8 @@ class GlooCommunicator : public Communicator {
     COTUNE_CHECK(values.is_contiguous(), "{} of what is not contiguous", name);
     if (values.numel() == 0) return;
     std::vector<at::Tensor> tensors = {values.cpu()};
-    run(fmt::format("{} of {} bytes", name, values.nbytes()), [&] { return begin(tensors); });
+    start_collective(fmt::format("{} of {} bytes", name, values.nbytes()), [&] { return begin(tensors); })->wait();
     if (!values.is_cpu()) values.copy_(tensors.front());
-  }
-
-  template <typename Begin>
-  void run(const std::string& what, Begin begin) {
-    const std::string description = fmt::format("rank {}: {} of {} ranks", rank_, what, size_);
-    throw_if_aborted(description);
-    try {
-      begin()->wait();
-    } catch (const std::exception& error) {
-      throw CommunicationEnded(ended_text(description, *aborted_ ? own_abort_text : failure_text(error)));
-    }
-    throw_if_aborted(description);
   }
 
   void throw_if_aborted(const std::string& description) const {
@@ -283,12 +313,17 @@ class GlooCommunicator : public Communicator {
 
   const int32_t rank_, size_;
   const std::shared_ptr<std::atomic<bool>> aborted_;
-  const std::shared_ptr<std::atomic<int64_t>> under_way_ = std::make_shared<std::atomic<int64_t>>(0);
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   const at::Tensor fuse_buffer_ = host_buffer({1}, at::kByte);  // groups are made where memory has run out, too
-  std::mutex abort_mutex_, start_mutex_;
+  CollectiveWorks collectives_;
+  std::mutex abort_mutex_, start_mutex_;  ///< of fuses_; of queues_ and watchers_. Where both are taken, start_mutex_ comes first
   std::map<int32_t, c10::intrusive_ptr<c10d::Work>> fuses_;  ///< by peer: a receive of what nobody ever sends
-  std::vector<std::thread> watchers_;
+  std::map<int32_t, std::thread> watchers_;                  ///< by peer: of those that something was begun with
+  bool all_are_watched_ = false;
+  std::mutex closed_mutex_;
+  std::condition_variable changed_;
+  std::vector<int32_t> closed_;  ///< peers
+  std::function<void(int32_t peer)> on_closed_;
   std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
 };
 

@@ -1,4 +1,4 @@
-/// The one Communicator there is: a c10d process group on Gloo (TCP).
+/// What carries what is on hosts: a c10d process group on Gloo (TCP).
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

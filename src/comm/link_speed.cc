@@ -27,10 +27,13 @@ double fastest_of(int times, const at::Tensor& buffer, Communicator& communicato
 
 }  // namespace
 
-LinkSpeed measure_link(Communicator& communicator, int32_t peer, bool begins) {
+LinkSpeed measure_link(Communicator& communicator, int32_t peer, bool begins, c10::Device device) {
   constexpr int64_t large = int64_t{4} << 20;
-  const double latency = fastest_of(8, host_buffer({1}, at::kByte).zero_(), communicator, peer, begins);
-  const double seconds = fastest_of(3, host_buffer({large}, at::kByte).zero_(), communicator, peer, begins);
+  const auto buffer = [&](int64_t bytes) {
+    return device.is_cpu() ? host_buffer({bytes}, at::kByte).zero_() : at::zeros({bytes}, at::TensorOptions().dtype(at::kByte).device(device));
+  };
+  const double latency = fastest_of(8, buffer(1), communicator, peer, begins);
+  const double seconds = fastest_of(3, buffer(large), communicator, peer, begins);
   return {latency, static_cast<double>(large) / std::max(seconds - latency, 1e-9)};
 }
 

@@ -13,7 +13,7 @@ struct LinkSpeed {
 };
 
 /// Of messages between this rank and `peer`, which calls it too: half of the fastest of a few round trips of one byte and of
-/// 4 MiB. Takes some milliseconds on a fast link. begins: true at one of the two. Throws CommunicationEnded.
-LinkSpeed measure_link(Communicator& communicator, int32_t peer, bool begins);
+/// 4 MiB, in memory of this device. Takes some milliseconds on a fast link. begins: true at one of the two. Throws CommunicationEnded.
+LinkSpeed measure_link(Communicator& communicator, int32_t peer, bool begins, c10::Device device);
 
 }  // namespace cotune

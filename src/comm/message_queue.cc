@@ -1,8 +1,6 @@
-#define USE_DISTRIBUTED
 #include "comm/message_queue.h"
 
 #include <fmt/format.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "comm/failure_text.h"
 
@@ -20,6 +18,10 @@ std::string to_string(Channel channel) {
     case Channel::error: return "error";
     case Channel::question: return "question";
     case Channel::weights: return "weights";
+    case Channel::activation_signal: return "signal of an activation";
+    case Channel::error_signal: return "signal of an error";
+    case Channel::question_signal: return "signal of a question";
+    case Channel::weights_signal: return "signal of weights";
   }
   return "";
 }
@@ -63,15 +65,24 @@ MessageQueue::~MessageQueue() {
   thread_.join();
 }
 
-void MessageQueue::add(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<QueuedTransfer> transfer) {
+void MessageQueue::add(Carrier carrier, std::shared_ptr<QueuedTransfer> transfer) {
   std::lock_guard lock(mutex_);
-  messages_.push_back({std::move(work), std::move(transfer)});
+  if (cancelled_ && carrier.cancel) carrier.cancel();
+  messages_.push_back({std::make_shared<Carrier>(std::move(carrier)), std::move(transfer)});
   changed_.notify_all();
 }
 
 bool MessageQueue::idle() {
   std::lock_guard lock(mutex_);
   return messages_.empty();
+}
+
+void MessageQueue::cancel() {
+  std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  for (const Message& message : messages_) {
+    if (message.carrier->cancel) message.carrier->cancel();
+  }
 }
 
 void MessageQueue::run() {
@@ -83,11 +94,11 @@ void MessageQueue::run() {
     lock.unlock();
     std::string failure;
     try {
-      if (!message.work->wait()) failure = own_abort_text;
+      message.carrier->carry();
     } catch (const std::exception& error) {
       failure = failure_text(error);
     }
-    message.work.reset();
+    message.carrier.reset();
     lock.lock();
     messages_.pop_front();  // with the last hold of the buffer, unless somebody keeps the transfer
     failure.empty() ? message.transfer->complete() : message.transfer->end(failure);

@@ -1,21 +1,16 @@
 /// Messages of one channel in one direction between this rank and one peer.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
 #include "comm/communicator.h"
-
-namespace c10d {
-class Work;
-}
 
 namespace cotune {
 
@@ -51,19 +46,25 @@ class QueuedTransfer : public Transfer {
   std::string failure_;  ///< empty where it completed
 };
 
-/// Waits for messages in their order, in a thread of its own. c10d's works of Gloo cannot be asked whether they are
-/// done (Work::isCompleted is false until somebody has waited), and are lost when dropped before that.
+/// Waits for messages in their order, in a thread of its own.
 class MessageQueue {
  public:
   MessageQueue();
   /// The messages must be over or about to end: waits for them.
   ~MessageQueue();
-  void add(c10::intrusive_ptr<c10d::Work> work, std::shared_ptr<QueuedTransfer> transfer);
+  struct Carrier {
+    std::function<void()> carry;   ///< returns when the message is over; throws what has ended it
+    std::function<void()> cancel;  ///< lets carry, under way or to come, throw soon; from another thread; may be empty
+  };
+  /// The carrier is dropped when it has carried, with what it holds.
+  void add(Carrier carrier, std::shared_ptr<QueuedTransfer> transfer);
   bool idle();
+  /// Messages that are not over, and those to come, are cancelled.
+  void cancel();
 
  private:
   struct Message {
-    c10::intrusive_ptr<c10d::Work> work;
+    std::shared_ptr<Carrier> carrier;
     std::shared_ptr<QueuedTransfer> transfer;
   };
   void run();
@@ -71,7 +72,7 @@ class MessageQueue {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Message> messages_;  ///< the first is being waited for
-  bool closing_ = false;
+  bool closing_ = false, cancelled_ = false;
   std::thread thread_;
 };
 

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "cuda/cuda_kernels.h"
+#include "cuda/nccl_groups.h"
 #include "device/plugin.h"
 
 namespace cotune {
@@ -42,6 +43,8 @@ class CudaPlugin final : public DevicePlugin {
   bool has_bf16(int index) override { return is_ampere_or_later(index); }
 
   void activate(int index) override {
+    // A stream whose work waits for another rank must not hold up streams that share its queue to the device (8 queues by default).
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
     // While one thread asks torch for operators of equal bits (flash_attention.cc), products of another one are asked too, and
     // refuse where cuBLAS could take more workspaces than one stream's. What it says is what torch takes anyway.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
@@ -79,6 +82,7 @@ class CudaPlugin final : public DevicePlugin {
                                                              : c10::cuda::SyncDebugMode::L_DISABLED);
   }
   GpuKernels* kernels(int index) override { return is_ampere_or_later(index) ? &cuda_kernels() : nullptr; }
+  DeviceGroups* groups() override { return nccl_groups(); }
   void release_unused_memory() override { allocator::emptyCache(); }
 };
 

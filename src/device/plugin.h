@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "device/device_group.h"
 #include "device/gpu_kernels.h"
 
 namespace cotune {
@@ -40,6 +41,8 @@ class DevicePlugin {
   /// Kernels of our own for the device; nullptr: there are none (of an NVIDIA GPU: below compute capability 8.0), and operators
   /// are torch's.
   virtual GpuKernels* kernels(int index) = 0;
+  /// How ranks on such devices reach each other; nullptr: not without their hosts.
+  virtual DeviceGroups* groups() = 0;
   /// Gives what is kept for reuse back to the device.
   virtual void release_unused_memory() = 0;
 
@@ -48,7 +51,7 @@ class DevicePlugin {
 };
 
 /// Program and plugin must have been built from the same interface and libtorch: both hold this text.
-#define COTUNE_PLUGIN_INTERFACE "cotune device interface 4, torch " TORCH_VERSION
+#define COTUNE_PLUGIN_INTERFACE "cotune device interface 5, torch " TORCH_VERSION
 
 /// The two functions that a plugin exports.
 inline constexpr const char* plugin_interface_symbol = "cotune_plugin_interface";  ///< const char* (): its text

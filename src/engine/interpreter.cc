@@ -111,6 +111,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
                                                clock_ != nullptr ? at::Device(at::kCPU) : backbone_->device(), progress.get(),
                                                clock_.get());
     run_actions(plan.ranks[static_cast<size_t>(rank_)]);
+    if (group != nullptr && clock_ == nullptr) group->settle();
     unread_.read(read_tensor);
     messages_->finish();
     clear();
@@ -430,6 +431,7 @@ at::Tensor Interpreter::record_of(const JobStep& step, int32_t stage) {
     // A rank leaves this only when all have come, with gradients that are the job's: whoever has a record can make the step.
     at::Tensor squares = record.narrow(0, 0, 1);
     group_->all_reduce(squares);
+    group_->settle();
   }
   const auto above = from_above_.find({step, stage});
   return above == from_above_.end() ? record : record + above->second;
@@ -442,7 +444,10 @@ void Interpreter::reduce(const Action& action) {
   at::Tensor loss = at::zeros({}, no_record().options());
   for (auto& [index, own] : stages_) {
     if (index < lowest_stage_.at(step)) continue;
-    if (group_ != nullptr) group_->reduce_gradients(*round.adapter, own.layers);
+    if (group_ != nullptr) {
+      group_->reduce_gradients(*round.adapter, own.layers);
+      if (clock_ == nullptr) group_->settle();
+    }
     if (clock_ != nullptr || !own.stage.shape().has_head || round.adapter->setup().shard.index > 0) continue;
     if (steps_on_host(*round.adapter)) {
       unread_.read(read_tensor);

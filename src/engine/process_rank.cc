@@ -176,6 +176,7 @@ std::vector<Adapter::NamedTensor> ProcessRank::end_selection(Adapter& adapter, i
 void ProcessRank::sum_over_ranks(at::Tensor& values, int64_t layer) {
   if (links_.exchange == nullptr) {
     links_.group->all_reduce(values);
+    links_.group->settle();
   } else {
     sum_over_holders(values, layer);
   }

@@ -14,9 +14,6 @@ namespace cotune {
 
 /// How a process reaches the other ranks of its run. Every rank makes the same calls in the same order.
 struct RankLinks {
-  /// Of these ranks, which ascend and this one is among. Those that are asked for at the same time have no
-  /// rank in common.
-  using NewGroup = std::function<std::unique_ptr<Communicator>(const std::vector<int32_t>& ranks)>;
   NewGroup new_group;
   std::unique_ptr<Communicator> control;  ///< of all: commands and answers; lives as long as the run
   std::unique_ptr<Communicator>

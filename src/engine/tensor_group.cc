@@ -124,6 +124,14 @@ at::Tensor TensorGroup::finish(GroupCollective started) {
   return sum;
 }
 
+void TensorGroup::settle() {
+  const auto begin = std::chrono::steady_clock::now();
+  if (progress_ != nullptr) progress_->wait_for_group();
+  communicator_.settle();
+  if (progress_ != nullptr) progress_->go_on();
+  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 void TensorGroup::reduce_gradients(Adapter& adapter, LayerRange layers) {
   const MemoryScope scope(MemoryKind::workspace);
   std::vector<Parameter*> summands;

@@ -57,6 +57,9 @@ class TensorGroup {
   /// On an emulated device, in the place of one of so many bytes.
   GroupCollective start_emulated(Collective kind, int64_t bytes);
 
+  /// Between devices alone this waits for what the calls above have begun (Communicator::settle). After it what they gave is sound.
+  void settle();
+
   /// Of the gradients of these layers' parameters, what is a summand on each rank (ShardPlace::is_summand)
   /// becomes the job's gradient on all of them: one all-reduce, or none where there is nothing of the kind.
   void reduce_gradients(Adapter& adapter, LayerRange layers);

@@ -156,6 +156,7 @@ struct RunSummary {
   double planning_seconds = 0;                     ///< that packing, dealing, ordering and proving them took
   double planning_exposed_seconds = 0;             ///< of it: while no rank computed
   std::string device = "cpu";           ///< what it calls itself
+  std::string gpu_messages;             ///< how tensors go between ranks that are processes on GPUs: `by NCCL 2.28.9`; else empty
   bool emulated = false;                ///< it is not there: times are those of a prediction, and nothing was trained
   MemoryUsage memory;                   ///< of the host
   std::optional<DeviceMemory> device_memory;  ///< of another device than the CPU

@@ -86,6 +86,10 @@ RunSummary Trainer::run() {
   start_ = std::chrono::steady_clock::now();
   summary_.memory_limit_bytes = options_.memory_limit_bytes;
   summary_.device = options_.device.name;
+  summary_.gpu_messages = options_.gpu_messages;
+  if (!options_.gpu_messages.empty()) {
+    tell([this](RunObserver& observer) { observer.on_notice("tensors go between the GPUs " + options_.gpu_messages); });
+  }
   summary_.emulated = options_.device.is_emulated();
   if (summary_.emulated) {
     tell([&](RunObserver& observer) {

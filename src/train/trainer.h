@@ -42,6 +42,7 @@ struct TrainerOptions {
   int64_t ranks = 1;                           ///< that the model's layers are divided among: threads of this process, or
   std::shared_ptr<RankGroup> rank_group;       ///< these, whose layers it has set
   std::vector<std::string> rank_hosts;         ///< of ranks that are processes
+  std::string gpu_messages;                    ///< RunSummary::gpu_messages
   int64_t largest_rank_weight_bytes = 0;       ///< of ranks that are processes
   std::vector<int64_t> rank_tensor_limits;     ///< of those other than this one: jobs must fit everywhere
   std::optional<Link> rank_link;               ///< between neighbours, as it was measured; unset: that of threads (link_between_threads)

@@ -35,7 +35,7 @@ TEST(ByteMessages, ArriveWholeWhateverTheirLength) {
 TEST(LinkSpeed, IsThatOfMessages) {
   auto ranks = thread_communicators(2);
   on_every_rank(ranks, [&](Communicator& self) {
-    const LinkSpeed speed = measure_link(self, 1 - self.rank(), self.rank() == 0);
+    const LinkSpeed speed = measure_link(self, 1 - self.rank(), self.rank() == 0, at::kCPU);
     EXPECT_GT(speed.latency_s, 0);
     EXPECT_LT(speed.latency_s, 10);
     EXPECT_GT(speed.bytes_per_s, 1e5);

@@ -154,6 +154,39 @@ TEST(EndedGroup, AbortOfAllRanksAtOnceInTheMiddleOfTraffic) {
   }
 }
 
+/// Gloo tells nobody of what it is writing when the link closes.
+TEST(EndedGroup, WhatIsOnItsWayWhenTheLinkClosesEnds) {
+  constexpr int64_t bytes = int64_t{1} << 27;
+  for (const bool sender_goes : {false, true}) {
+    for (const bool collective : {false, true}) {
+      auto ranks = thread_communicators(2);
+      at::Tensor given = at::ones({bytes}, at::kByte), taken = at::zeros({bytes}, at::kByte);
+      const auto gone = static_cast<size_t>(sender_goes), left = 1 - gone;
+      std::vector<std::string> endings(2);
+      {
+        std::vector<std::jthread> threads;
+        for (const size_t rank : {0, 1}) {
+          threads.emplace_back([&, rank] {
+            endings[rank] = ending_of([&] {
+              Communicator& self = *ranks[rank];
+              at::Tensor& buffer = rank == 1 ? given : taken;
+              if (collective) {
+                self.all_reduce(buffer);
+              } else {
+                (rank == 1 ? self.send(buffer, 0, Channel::activation) : self.receive(buffer, 1, Channel::activation))->wait();
+              }
+            });
+          });
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        ranks[gone]->abort();
+      }
+      for (const std::string& ending : endings) EXPECT_THAT(ending, HasSubstr("rank ")) << (collective ? "all_reduce" : "a message") << ", " << gone << " goes";
+      ranks[left].reset();
+    }
+  }
+}
+
 TEST(EndedGroup, ALinkThatThePeerClosedEndsTheMessageAndNotTheProcess) {
   const auto ranks = thread_communicators(2);
   struct sigaction action {};

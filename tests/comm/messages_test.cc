@@ -1,9 +1,13 @@
+#define USE_DISTRIBUTED
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <chrono>
 #include <random>
+#include <thread>
 
-#include "comm/communicator.h"
+#include "comm/gloo_communicator.h"
 #include "comm/rank_threads.h"
 
 namespace cotune {
@@ -117,6 +121,25 @@ TEST(Messages, ASendWaitsForItsReceiveWhileOthersGoOn) {
   outstanding->wait();
   EXPECT_TRUE(outstanding->done());
   EXPECT_TRUE(at::equal(target, held));
+}
+
+TEST(Messages, MayTakeLongerThanToJoin) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  constexpr std::chrono::milliseconds joining{1000};
+  std::unique_ptr<Communicator> second;
+  std::jthread other([&] { second = gloo_communicator(store, 1, 2, "127.0.0.1", joining); });
+  const std::unique_ptr<Communicator> first = gloo_communicator(store, 0, 2, "127.0.0.1", joining);
+  other.join();
+  const at::Tensor values = at::full({1000}, 4.0), target = at::zeros({1000});
+  const auto send = first->send(values, 1, Channel::activation);
+  const auto early = first->receive(target, 1, Channel::error);
+  std::this_thread::sleep_for(2 * joining);
+  const at::Tensor arrived = at::zeros({1000});
+  second->receive(arrived, 0, Channel::activation)->wait();
+  second->send(arrived, 0, Channel::error)->wait();
+  send->wait();
+  early->wait();
+  EXPECT_TRUE(at::equal(target, values));
 }
 
 TEST(Messages, MistakesOfTheCallerAreFoundBeforeAnythingIsSent) {

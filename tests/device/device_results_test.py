@@ -10,8 +10,12 @@ import os
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "cli"))
+from rank_launch import free_port, torchrun
 
 PROGRAM = os.environ.get("COTUNE", "build/cotune")
 DEVICE = os.environ.get("COTUNE_TEST_DEVICE", "cpu")
@@ -47,23 +51,28 @@ class DeviceResults(unittest.TestCase):
     def tearDown(self):
         self.folder.cleanup()
 
-    def train(self, name, dtype, *arguments):
-        """Losses of every job, and the summary."""
+    def train(self, name, dtype, *arguments, ranks=1):
+        """Losses of every job, and the summary. ranks: processes."""
         text = f"cotune: 1\nmodel: {{config: ./config.json, weights: random, seed: 3, dtype: {dtype}}}\n"
         text += "defaults: {train: {batch_size: 4, steps: 8, lr: 3e-3}}\njobs:\n"
         text += "".join(f"  - {{name: {job}, data: {{train: {job}.jsonl, eval_fraction: 0.2}}, {rest}}}\n" for job, rest in JOBS.items())
         (self.path / f"{name}.yaml").write_text(text)
         command = [PROGRAM, "train", self.path / f"{name}.yaml", "--output-dir", self.path / name, "--token-budget", "256",
                    *arguments]
-        run = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
-        self.assertEqual(run.returncode, 0, run.stderr)
+        port = free_port()
+        runs = [subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                 env={**os.environ, **(torchrun(rank, ranks, port) if ranks > 1 else {})}) for rank in range(ranks)]
+        for run in runs:
+            output, _ = run.communicate(timeout=600)
+            self.assertEqual(run.returncode, 0, output)
         summary = json.loads((self.path / name / "summary.json").read_text())
         return summary["losses"], summary
 
-    def compare(self, dtype):
+    def compare(self, dtype, *arguments, ranks=1):
+        """The summary of the device's run."""
         there = ["--device", DEVICE] if DEVICE != "cpu" else ["--device", "cpu", "--portable-kernels"]
-        expected, reference = self.train("reference", dtype, "--device", "cpu")
-        found, summary = self.train("device", dtype, *there)
+        expected, reference = self.train("reference", dtype, "--device", "cpu", "--overwrite")
+        found, summary = self.train("device", dtype, "--overwrite", *there, *arguments, ranks=ranks)
         for job in JOBS:
             self.assertEqual(len(found[job]), 8)
             for step, (ours, theirs) in enumerate(zip(found[job], expected[job])):
@@ -71,12 +80,24 @@ class DeviceResults(unittest.TestCase):
         for ours, theirs in zip(summary["jobs"], reference["jobs"]):
             self.assertLessEqual(abs(ours["eval_loss"] - theirs["eval_loss"]), LIMITS[dtype] * theirs["eval_loss"], ours["name"])
         self.assertEqual("device_memory" in summary, DEVICE != "cpu")
+        return summary
 
     def test_float32(self):
         self.compare("float32")
 
     def test_bfloat16(self):
         self.compare("bfloat16")
+
+    def test_two_processes(self):
+        """On two GPUs tensors go from one to the other; one GPU they share, and tensors go by way of the host."""
+        gpus = 0
+        if DEVICE == "cuda":
+            gpus = len(subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout.splitlines())
+        for parallel in ("pp=2", "tp=2", "dp=2"):
+            with self.subTest(parallel=parallel):
+                summary = self.compare("float32", "--parallel", parallel, ranks=2)
+                expected = {0: "", 1: "by way of the hosts: ranks 0 and 1 share a GPU"}.get(gpus, "by NCCL 2.")
+                self.assertEqual(summary.get("gpu_messages", "")[:len(expected)], expected)
 
 
 if __name__ == "__main__":

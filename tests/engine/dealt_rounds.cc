@@ -72,7 +72,7 @@ void expect_dealt_steps_everywhere_or_nowhere(RankGroup& ranks, const std::share
   const std::vector<at::Tensor> expected = train_on_one(jobs, backbone, small_microbatches());
   size_t broken_off = 0, partly = 0;
   for (int64_t limit = 5; limit < 120; limit += 9) {
-    Rounds together = rounds_of(jobs, backbone->config(), small_microbatches(), 2);
+    Rounds together = rounds_of(jobs, backbone->config(), small_microbatches(), 2, backbone->device());
     for (int32_t job = 0; job < 2; ++job) ranks.share(job, *together.adapters[static_cast<size_t>(job)]);
     int64_t count = 0;
     ranks.observe([&](int32_t rank, const Operator&) {

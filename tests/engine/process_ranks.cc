@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "comm/gpu_messages.h"
 #include "engine/rank_follower.h"
 #include "schedule/pipeline/rank_place.h"
 
@@ -28,22 +29,23 @@ RankLinks ThreadGroups::links(int32_t rank) {
     return std::move(group[static_cast<size_t>(std::ranges::find(ranks, rank) - ranks.begin())]);
   };
   RankLinks links(new_group, size_);
+  if (!device_.is_cpu()) links.new_group = between_devices(new_group, device_);
   links.progress = std::make_shared<RankProgress>();  // as it is told where ranks are watched
   return links;
 }
 
 std::shared_ptr<Backbone> backbone_of_rank(const ModelConfig& config, std::span<const PipelineLayout> layouts, int32_t rank,
-                                           at::ScalarType compute) {
-  return Backbone::load(random_model(config, 5), compute, at::kCPU, backbone_use_of(layouts, rank));
+                                           at::ScalarType compute, at::Device device) {
+  return Backbone::load(random_model(config, 5), compute, device, backbone_use_of(layouts, rank));
 }
 
 Processes::Processes(const ModelConfig& config, const std::vector<PipelineLayout>& layouts, std::function<void(int32_t rank)> before_work,
-                     at::ScalarType compute)
-    : threads_before_(omp_get_max_threads()), groups_(rank_count_of(layouts)), ended_(static_cast<size_t>(rank_count_of(layouts))) {
+                     at::ScalarType compute, const ComputeDevice& device)
+    : threads_before_(omp_get_max_threads()), groups_(rank_count_of(layouts), device), ended_(static_cast<size_t>(rank_count_of(layouts))) {
   for (int32_t rank = 1; rank < rank_count_of(layouts); ++rank) {
     threads_.emplace_back([=, this] {
       compute_alone();
-      RankFollower follower(backbone_of_rank(config, layouts, rank, compute), layouts, groups_.links(rank));
+      RankFollower follower(backbone_of_rank(config, layouts, rank, compute, device.device), layouts, groups_.links(rank));
       if (before_work) follower.before_work = [=] { before_work(rank); };
       try {
         follower.serve();
@@ -53,7 +55,7 @@ Processes::Processes(const ModelConfig& config, const std::vector<PipelineLayout
     });
   }
   compute_alone();
-  leader_ = std::make_unique<RankLeader>(backbone_of_rank(config, layouts, 0, compute), layouts, groups_.links(0));
+  leader_ = std::make_unique<RankLeader>(backbone_of_rank(config, layouts, 0, compute, device.device), layouts, groups_.links(0));
 }
 
 Processes::~Processes() {

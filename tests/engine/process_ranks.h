@@ -11,19 +11,21 @@
 #include <utility>
 #include <vector>
 
+#include "device/compute_device.h"
 #include "engine/rank_leader.h"
 #include "engine/rank_rounds.h"
 
 namespace cotune::testing {
 
-/// Groups of threads that are made when the first of their ranks asks.
+/// Groups of threads that are made when the first of their ranks asks. On a device that has groups, those of rounds are of the device.
 class ThreadGroups {
  public:
-  explicit ThreadGroups(int32_t size) : size_(size), asked_(static_cast<size_t>(size), 0) {}
+  ThreadGroups(int32_t size, const ComputeDevice& device) : size_(size), device_(device), asked_(static_cast<size_t>(size), 0) {}
   RankLinks links(int32_t rank);
 
  private:
   int32_t size_;
+  const ComputeDevice device_;
   std::mutex mutex_;
   std::vector<size_t> asked_;  ///< how often, by rank
   std::map<std::pair<size_t, std::vector<int32_t>>, std::vector<std::unique_ptr<Communicator>>> groups_;
@@ -31,7 +33,7 @@ class ThreadGroups {
 
 /// What random_backbone gives, as far as a rank needs it. layouts: of the replicas.
 std::shared_ptr<Backbone> backbone_of_rank(const ModelConfig& config, std::span<const PipelineLayout> layouts, int32_t rank,
-                                           at::ScalarType compute = at::kDouble);
+                                           at::ScalarType compute = at::kDouble, at::Device device = at::kCPU);
 
 /// A leader in this thread, and its followers.
 class Processes {
@@ -42,7 +44,7 @@ class Processes {
       : Processes(config, std::vector{layout}, std::move(before_work), compute) {}
   /// Of replicas with these layouts.
   Processes(const ModelConfig& config, const std::vector<PipelineLayout>& layouts, std::function<void(int32_t rank)> before_work = {},
-            at::ScalarType compute = at::kDouble);
+            at::ScalarType compute = at::kDouble, const ComputeDevice& device = {});
   ~Processes();
 
   RankLeader& leader() { return *leader_; }

@@ -158,10 +158,10 @@ double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at
   return largest_relative_difference(a, b);
 }
 
-Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps) {
+Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps, at::Device device) {
   Rounds result;
   policy.layer_count = config.layer_count;
-  for (const RandomJob& job : jobs) result.adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
+  for (const RandomJob& job : jobs) result.adapters.push_back(job.make_adapter(config, at::kDouble, device));
   for (int64_t step = 0; step < steps; ++step) {
     std::vector<BatchShape> shapes;
     for (size_t i = 0; i < jobs.size(); ++i) {
@@ -244,7 +244,7 @@ void expect_evaluation_of_one_rank(RankGroup& ranks, const std::shared_ptr<const
   std::vector<std::unique_ptr<Adapter>> adapters;
   std::vector<Batch> batches;
   for (const RandomJob& job : jobs) {
-    adapters.push_back(job.make_adapter(config, at::kDouble, at::kCPU));
+    adapters.push_back(job.make_adapter(config, at::kDouble, backbone->device()));
     randomise(*adapters.back(), job.seed, 0.05);
     ranks.share(static_cast<int32_t>(batches.size()), *adapters.back());
     batches.push_back(job.batch(0, config.vocabulary_size));

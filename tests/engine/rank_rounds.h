@@ -74,7 +74,8 @@ struct Rounds {
   std::vector<StepPlan> plans;
   std::vector<JobRound> rounds;
 };
-Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps);
+Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, PackingPolicy policy, int64_t steps,
+                 at::Device device = at::kCPU);
 
 /// Jobs take turns, in microbatches of 256 tokens.
 PackingPolicy small_microbatches();

@@ -15,6 +15,7 @@ class FakePlugin final : public cotune::DevicePlugin {
   void reset_memory_peaks(int) override {}
   void forbid_waiting(bool) override {}
   cotune::GpuKernels* kernels(int) override { return nullptr; }
+  cotune::DeviceGroups* groups() override { return nullptr; }
   void release_unused_memory() override {}
 
  private:

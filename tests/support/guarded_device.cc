@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "support/thread_device_groups.h"
 
 namespace cotune::testing {
 namespace {
@@ -28,7 +29,7 @@ class GuardedPages final : public c10::Allocator {
     void* pages = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) throw std::bad_alloc();
     const std::scoped_lock lock(mutex_);
-    sizes_[pages] = bytes;
+    blocks_[pages] = {.bytes = bytes};
     allocated_ += static_cast<int64_t>(bytes);
     peak_ = std::max(peak_, allocated_);
     return {pages, pages, &GuardedPages::free, device};
@@ -36,12 +37,16 @@ class GuardedPages final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &GuardedPages::free; }
   void copy_data(void*, const void*, size_t) const override { COTUNE_CHECK(false, "a copy around the operators"); }
 
-  /// Opens or closes the pages of a storage.
-  void protect(const at::Tensor& tensor, int protection) {
+  /// Opens the pages of a storage, for one operator more or fewer: several threads may read one tensor.
+  void use(const at::Tensor& tensor, int users) {
     void* const pages = tensor.storage().mutable_data();
     if (pages == nullptr) return;
     const std::scoped_lock lock(mutex_);
-    COTUNE_CHECK(::mprotect(pages, sizes_.at(pages), protection) == 0);
+    Block& block = blocks_.at(pages);
+    const bool was_open = block.users > 0;
+    block.users += users;
+    const bool is_open = block.users > 0;
+    if (is_open != was_open) COTUNE_CHECK(::mprotect(pages, block.bytes, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) == 0);
   }
   DeviceMemory memory() {
     const std::scoped_lock lock(mutex_);
@@ -62,14 +67,18 @@ class GuardedPages final : public c10::Allocator {
   static void free(void* pages) {
     GuardedPages& all = instance();
     const std::scoped_lock lock(all.mutex_);
-    const auto found = all.sizes_.find(pages);
-    all.allocated_ -= static_cast<int64_t>(found->second);
-    ::munmap(pages, found->second);
-    all.sizes_.erase(found);
+    const auto found = all.blocks_.find(pages);
+    all.allocated_ -= static_cast<int64_t>(found->second.bytes);
+    ::munmap(pages, found->second.bytes);
+    all.blocks_.erase(found);
   }
 
+  struct Block {
+    size_t bytes = 0;
+    int users = 0;
+  };
   std::mutex mutex_;
-  std::map<void*, size_t> sizes_;
+  std::map<void*, Block> blocks_;
   int64_t allocated_ = 0, peak_ = 0;
 };
 
@@ -77,10 +86,10 @@ class GuardedPages final : public c10::Allocator {
 class OnHost {
  public:
   explicit OnHost(const at::Tensor& tensor) : tensor_(tensor) {
-    if (is_guarded()) GuardedPages::instance().protect(tensor_, PROT_READ | PROT_WRITE);
+    if (is_guarded()) GuardedPages::instance().use(tensor_, 1);
   }
   ~OnHost() {
-    if (is_guarded()) GuardedPages::instance().protect(tensor_, PROT_NONE);
+    if (is_guarded()) GuardedPages::instance().use(tensor_, -1);
   }
   OnHost(const OnHost&) = delete;
   OnHost& operator=(const OnHost&) = delete;
@@ -191,6 +200,7 @@ class GuardedPlugin final : public DevicePlugin {
   void reset_memory_peaks(int) override { GuardedPages::instance().reset_peak(); }
   void forbid_waiting(bool) override {}
   GpuKernels* kernels(int) override { return nullptr; }
+  DeviceGroups* groups() override { return &ThreadDeviceGroups::instance(); }
   void release_unused_memory() override {}
 };
 

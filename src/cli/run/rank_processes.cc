@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <numeric>
 #include <thread>
 
 #include "base/diagnostics.h"
@@ -18,6 +19,7 @@
 #include "cli/inputs/model_text.h"
 #include "cli/run/memory_check.h"
 #include "cli/terminal/stop_signals.h"
+#include "comm/gpu_messages.h"
 #include "comm/link_speed.h"
 #include "engine/rank_commands.h"
 #include "engine/rank_follower.h"
@@ -121,6 +123,8 @@ class Follower {
 
   const std::vector<PipelineLayout>& layouts() const { return layouts_; }
 
+  const ComputeDevice& device() const { return device_; }
+
   /// Returns the exit code.
   int serve(RankLinks links) {
     RankFollower follower(backbone_, layouts_, std::move(links));
@@ -173,14 +177,15 @@ Link slower(const Link& a, const Link& b) {
 
 /// With the ranks that it exchanges messages with, then with its neighbours among those that divide its layers, then with those of
 /// equal place in the replicas before and after its own: the slowest.
-Link measure_links(Communicator& communicator, std::span<const PipelineLayout> layouts) {
+/// communicator: of all ranks. device: where what travels in rounds is.
+Link measure_links(Communicator& communicator, std::span<const PipelineLayout> layouts, at::Device device) {
   Link slowest;
   const int32_t rank = communicator.rank();
   const auto [replica, own] = place_of_rank(layouts, rank);
   const PipelineLayout& layout = layouts[replica];
   const int32_t first = rank - own, parts = layout.tensor_parallel();
   const auto measure = [&](int32_t peer) {
-    const LinkSpeed speed = measure_link(communicator, peer, peer > rank);
+    const LinkSpeed speed = measure_link(communicator, peer, peer > rank, device);
     slowest = slower(slowest, {speed.latency_s, speed.bytes_per_s});
   };
   for (const int32_t peer : {own - parts, own + parts}) {
@@ -195,6 +200,18 @@ Link measure_links(Communicator& communicator, std::span<const PipelineLayout> l
   if (replica > 0) measure_replica(replica - 1);
   if (replica + 1 < layouts.size()) measure_replica(replica + 1);
   return slowest;
+}
+
+/// What all do when they are ready. message: the first rank's, which says how.
+Link reach_others(RankLinks& links, const Json& message, const ComputeDevice& device, std::span<const PipelineLayout> layouts) {
+  if (!message.at("between_devices").get<bool>()) return measure_links(*links.control, layouts, at::kCPU);
+  links.new_group = between_devices(std::move(links.new_group), device);
+  std::vector<int32_t> all(static_cast<size_t>(links.control->size()));
+  std::iota(all.begin(), all.end(), 0);
+  const std::unique_ptr<Communicator> group = links.new_group(all);
+  const Link link = measure_links(*group, layouts, device.device);
+  group->barrier();
+  return link;
 }
 
 RankLinks meet(const LaunchedProcess& process) {
@@ -221,13 +238,14 @@ int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supe
     ready["weight_bytes"] = follower->weight_bytes();
     ready["tensor_limit_bytes"] = follower->tensor_limit();
     ready["weight_forms"] = follower->weight_forms();
+    ready["hardware"] = hardware_of(follower->device());
   } catch (...) {
     ready["error"] = error_to_json(std::current_exception());
   }
   send_message(*links.control, ready, 0);
   const Json next = receive_broadcast(*links.control);
   if (next.contains("end")) return end(next);
-  const Link link = measure_links(*links.control, follower->layouts());
+  const Link link = reach_others(links, next, follower->device(), follower->layouts());
   send_message(*links.control, {link.latency_s, link.bytes_per_s}, 0);
   RankLinks taken = std::move(links);
   links.at_loss = taken.at_loss;  // for whom a loss ends
@@ -329,8 +347,9 @@ bool RankProcesses::end_for_good() {
   return for_good_;
 }
 
-RankLinks RankProcesses::take_links(const Backbone& own) {
+RankLinks RankProcesses::take_links(const Backbone& own, const ComputeDevice& device) {
   std::exception_ptr failure;
+  std::vector<RankHardware> hardware{{ranks_.front().host, hardware_of(device)}};
   std::vector<std::string> forms{own.weight_forms()};
   for (int32_t rank = 1; rank < process_.size; ++rank) {
     RankProcess& other = ranks_[static_cast<size_t>(rank)];
@@ -342,12 +361,16 @@ RankLinks RankProcesses::take_links(const Backbone& own) {
     other.weight_bytes = ready.at("weight_bytes").get<int64_t>();
     other.tensor_limit_bytes = ready.at("tensor_limit_bytes").get<int64_t>();
     forms.push_back(ready.at("weight_forms").get<std::string>());
+    hardware.push_back({other.host, ready.at("hardware").get<std::string>()});
   }
   is_set_up_ = false;
   if (failure != nullptr) std::rethrow_exception(failure);
   check_weight_forms(forms);
-  broadcast_message(*links_.control, Json::object());
-  link_ = measure_links(*links_.control, layouts_);
+  const GpuMessages gpu_messages = choose_gpu_messages(device, hardware);
+  gpu_messages_ = gpu_messages.text;
+  const Json message = {{"between_devices", gpu_messages.between_devices}};
+  broadcast_message(*links_.control, message);
+  link_ = reach_others(links_, message, device, layouts_);
   for (int32_t rank = 1; rank < process_.size; ++rank) {
     const Json speed = receive_message(*links_.control, rank);
     link_ = slower(link_, {speed.at(0).get<double>(), speed.at(1).get<double>()});

@@ -60,12 +60,14 @@ class RankProcesses {
 
   /// They begin to load their stages.
   void set_up(const RankSetup& setup);
-  /// When all have loaded them: the links for the run. own: this process's weights. Throws what failed on a rank.
-  RankLinks take_links(const Backbone& own);
+  /// When all have loaded them: the links for the run. own: this process's weights, on the device. Throws what failed on a rank.
+  RankLinks take_links(const Backbone& own, const ComputeDevice& device);
   /// Unless the links have been taken: when this is destroyed the others are told that no start will follow. Whether they are.
   bool end_for_good();
   /// Between ranks that exchange messages, sums or gradients: the slowest that was measured, by messages of one byte and of 4 MiB.
   Link measured_link() const { return link_; }
+  /// How tensors go between GPUs, or why they go by way of the hosts; empty where ranks compute on CPUs.
+  const std::string& gpu_messages() const { return gpu_messages_; }
 
  private:
   void check_weight_forms(std::span<const std::string> forms) const;
@@ -75,6 +77,7 @@ class RankProcesses {
   RankLinks links_;
   std::vector<PipelineLayout> layouts_;
   Link link_;
+  std::string gpu_messages_;
   bool is_set_up_ = false;  ///< and the others' answers have not been taken
   bool for_good_ = false;
 };

@@ -326,8 +326,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   JsonEvents json_events;
   TrainerOptions options;
   if (processes != nullptr) {
-    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links(*backbone));
+    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links(*backbone, device));
     options.rank_link = processes->measured_link();
+    options.gpu_messages = processes->gpu_messages();
     for (const RankProcess& rank : processes->ranks()) {
       options.rank_hosts.push_back(rank.host);
       options.largest_rank_weight_bytes = std::max(options.largest_rank_weight_bytes, rank.weight_bytes);

@@ -134,6 +134,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
   json["labelled_tokens"] = summary.labelled_tokens;
   json["tokens_per_second"] = summary.seconds_training > 0 ? Json(summary.tokens_per_second()) : Json(nullptr);
   json["device"] = summary.device;
+  if (!summary.gpu_messages.empty()) json["gpu_messages"] = summary.gpu_messages;
   json["emulated"] = summary.emulated;
   json["peak_rss_bytes"] = summary.peak_rss_bytes;
   json["peak_held_bytes"] = summary.memory.peak_held_bytes;

@@ -1,0 +1,297 @@
+#include "comm/device_communicator.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "comm/failure_text.h"
+#include "comm/host_buffer.h"
+#include "comm/message_queue.h"
+
+namespace cotune {
+namespace {
+
+Channel signal_of(Channel channel) {
+  switch (channel) {
+    case Channel::activation: return Channel::activation_signal;
+    case Channel::error: return Channel::error_signal;
+    case Channel::question: return Channel::question_signal;
+    case Channel::weights: return Channel::weights_signal;
+    default: break;
+  }
+  COTUNE_CHECK(false, "a message of the communicators' own kind");
+}
+
+/// What the threads of a communicator share.
+class Life {
+ public:
+  /// From any thread, also while a group is being made.
+  void add(const std::shared_ptr<DeviceGroup>& group) {
+    const std::lock_guard lock(mutex_);
+    groups_.push_back(group);
+    if (ended_) group->abort();
+  }
+  /// reason: of the first end. Ends what is under way on this rank's device.
+  void end(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) reason_ = reason;
+    ended_ = true;
+    for (const std::shared_ptr<DeviceGroup>& group : groups_) group->abort();
+  }
+  bool ended() const { return ended_; }
+  /// Once ended.
+  std::string reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
+  /// For this rank's transfers: after its own abort() none is trusted.
+  std::atomic<bool> own_abort = false;
+
+ private:
+  std::atomic<bool> ended_ = false;
+  mutable std::mutex mutex_;
+  std::string reason_;
+  std::vector<std::shared_ptr<DeviceGroup>> groups_;  ///< all that were made
+};
+
+/// Until the device has come to the mark. group: whose it is; nullptr: of no group. Throws what a transfer ends with.
+void wait_until_reached(DeviceMark& mark, DeviceGroup* group, const Life& life) {
+  constexpr std::chrono::microseconds shortest{5}, longest{100};
+  std::chrono::microseconds pause = shortest;
+  while (!life.ended() && !mark.reached()) {
+    if (group != nullptr) {
+      if (const std::string failure = group->failure(); !failure.empty()) throw std::runtime_error(failure);
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, longest);
+  }
+  if (life.ended()) throw std::runtime_error(life.reason());
+}
+
+/// A collective that the device has been told of.
+class DeviceCollective : public Transfer {
+ public:
+  DeviceCollective(DeviceGroup::Mark mark, std::vector<at::Tensor> tensors, std::string description, std::shared_ptr<const Life> life)
+      : mark_(std::move(mark)), tensors_(std::move(tensors)), description_(std::move(description)), life_(std::move(life)) {}
+  /// What takes the tensors' memory next comes after it.
+  ~DeviceCollective() override {
+    try {
+      if (mark_ != nullptr) mark_->order_after();
+    } catch (const std::exception&) {  // the device has failed: whatever is asked of it next says so
+    }
+  }
+  bool done() override { return true; }  // wait() does not wait
+  void wait() override {
+    if (life_->ended()) throw CommunicationEnded(ended_text(description_, life_->reason()));
+    if (mark_ == nullptr) return;
+    mark_->order_after();
+    mark_.reset();
+    tensors_.clear();
+  }
+
+ private:
+  DeviceGroup::Mark mark_;
+  std::vector<at::Tensor> tensors_;
+  const std::string description_;
+  const std::shared_ptr<const Life> life_;
+};
+
+class DeviceCommunicator : public Communicator {
+ public:
+  DeviceCommunicator(std::unique_ptr<Communicator> host, DeviceGroups& groups, at::Device device)
+      : host_(std::move(host)), groups_(groups), device_(device) {
+    // A device would wait for ever for a rank that is gone.
+    host_->watch_links([this](int32_t peer) {
+      life_->end(fmt::format("the link to rank {} has closed", peer));
+      const std::lock_guard lock(on_closed_mutex_);
+      if (on_closed_) on_closed_(peer);
+    });
+  }
+
+  ~DeviceCommunicator() override {
+    const bool is_busy = std::ranges::any_of(queues_, [](auto& each) { return !each.second.idle(); });
+    if (is_busy) abort();
+    queues_.clear();
+    host_.reset();  // with the threads that watch its links
+  }
+
+  int32_t rank() const override { return host_->rank(); }
+  int32_t size() const override { return host_->size(); }
+
+  std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
+    if (buffer.is_cpu()) return host_->send(buffer, peer, channel);
+    return start(buffer, peer, channel, Direction::send);
+  }
+  std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) override {
+    if (buffer.is_cpu()) return host_->receive(buffer, peer, channel);
+    return start(buffer, peer, channel, Direction::receive);
+  }
+
+  void all_reduce(at::Tensor& values) override {
+    if (values.is_cpu()) return host_->all_reduce(values);
+    start_all_reduce(values)->wait();
+  }
+
+  std::shared_ptr<Transfer> start_all_reduce(at::Tensor& values) override {
+    if (values.is_cpu()) return host_->start_all_reduce(values);
+    COTUNE_CHECK(values.is_contiguous(), "all_reduce of what is not contiguous");
+    return start_collective("all_reduce", {values}, [&](DeviceGroup& group) { return group.all_reduce(values); });
+  }
+
+  std::shared_ptr<Transfer> start_all_to_all(const at::Tensor& given, const std::vector<int64_t>& given_rows, at::Tensor& taken,
+                                             const std::vector<int64_t>& taken_rows) override {
+    if (given.is_cpu()) return host_->start_all_to_all(given, given_rows, taken, taken_rows);
+    COTUNE_CHECK(given.is_contiguous() && taken.is_contiguous(), "all_to_all of what is not contiguous");
+    return start_collective("all_to_all", {given, taken},
+                            [&](DeviceGroup& group) { return group.all_to_all(given, given_rows, taken, taken_rows); });
+  }
+
+  std::shared_ptr<Transfer> start_all_gather(const at::Tensor& own, at::Tensor& all) override {
+    if (own.is_cpu()) return host_->start_all_gather(own, all);
+    COTUNE_CHECK(own.is_contiguous() && all.is_contiguous(), "all_gather of what is not contiguous");
+    return start_collective("all_gather", {own, all}, [&](DeviceGroup& group) { return group.all_gather(own, all); });
+  }
+
+  void broadcast(at::Tensor& values, int32_t root) override {
+    if (values.is_cpu()) return host_->broadcast(values, root);
+    COTUNE_CHECK(values.is_contiguous(), "broadcast of what is not contiguous");
+    COTUNE_CHECK(root >= 0 && root < size(), "broadcast from rank {} of {}", root, size());
+    start_collective("broadcast", {values}, [&](DeviceGroup& group) { return group.broadcast(values, root); })->wait();
+  }
+
+  void barrier() override { host_->barrier(); }
+
+  void settle() override {
+    const std::string description = fmt::format("rank {}: collectives of {} ranks", rank(), size());
+    throw_if_ended(description);
+    if (collectives_ == nullptr) return;
+    try {
+      wait_until_reached(*groups_.mark(device_), collectives_.get(), *life_);
+      if (const std::string failure = collectives_->failure(); !failure.empty()) throw std::runtime_error(failure);
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description, failure_text(error)));
+    }
+  }
+
+  void watch_links(std::function<void(int32_t peer)> on_closed) override {
+    const std::lock_guard lock(on_closed_mutex_);
+    COTUNE_CHECK(!on_closed_, "the links of rank {} are watched already", rank());
+    on_closed_ = std::move(on_closed);
+  }
+
+  void abort() noexcept override {
+    life_->own_abort = true;
+    life_->end(own_abort_text);
+    host_->abort();
+  }
+
+ private:
+  /// Of one peer, channel and direction. Its thread alone uses the group.
+  struct Lane {
+    std::shared_ptr<DeviceGroup> group;
+  };
+
+  std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
+    COTUNE_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of rank {} of {}", peer, rank(), size());
+    COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
+    const Channel signal = signal_of(channel);
+    const MessageDescription description{rank(), peer, direction, channel, static_cast<int64_t>(buffer.nbytes())};
+    throw_if_ended(description.text());
+    auto transfer = std::make_shared<QueuedTransfer>(description, std::shared_ptr<const std::atomic<bool>>(life_, &life_->own_abort));
+    // What this thread has given the device: the data of a send; of a receive what has used the buffer's memory before.
+    std::shared_ptr<DeviceMark> before = groups_.mark(device_);
+    const std::lock_guard lock(start_mutex_);
+    const std::tuple key{peer, channel, direction};
+    // What it waits for ends with life_ and host_.
+    queues_[key].add({.carry = [this, lane = &lanes_[key], buffer, peer, signal, direction,
+                                before] { carry(*lane, buffer, peer, signal, direction, *before); },
+                      .cancel = {}},
+                     transfer);
+    return transfer;
+  }
+
+  /// On the lane's thread: tells the peer that this end is ready, waits for its word, and for the message.
+  void carry(Lane& lane, const at::Tensor& buffer, int32_t peer, Channel signal, Direction direction, DeviceMark& before) {
+    wait_until_reached(before, nullptr, *life_);
+    const bool is_first = lane.group == nullptr, sends = direction == Direction::send;
+    const at::Tensor word = is_first ? (sends ? groups_.new_id() : host_buffer({DeviceGroups::id_bytes}, at::kByte))
+                                     : host_buffer({1}, at::kByte);
+    (sends ? host_->send(word, peer, signal) : host_->receive(word, peer, signal))->wait();  // a send's ends when its receive is posted
+    if (is_first) {
+      lane.group = groups_.join(word, sends ? 0 : 1, 2, device_);  // 0 sends to 1
+      life_->add(lane.group);
+    }
+    if (buffer.numel() == 0) return;
+    const DeviceGroup::Mark done = sends ? lane.group->send(buffer, 1) : lane.group->receive(buffer, 0);
+    wait_until_reached(*done, lane.group.get(), *life_);
+  }
+
+  /// Made by all ranks at their first collective of a device.
+  DeviceGroup& collectives() {
+    if (collectives_ == nullptr) {
+      at::Tensor id = rank() == 0 ? groups_.new_id() : host_buffer({DeviceGroups::id_bytes}, at::kByte);
+      host_->broadcast(id, 0);
+      try {
+        collectives_ = groups_.join(id, rank(), size(), device_);
+      } catch (const std::exception& error) {
+        throw SystemError(fmt::format("rank {} cannot join {} ranks: {}", rank(), size(), failure_text(error)));
+      }
+      life_->add(collectives_);
+    }
+    return *collectives_;
+  }
+
+  std::string description_of(const char* name, const at::Tensor& values) const {
+    return fmt::format("rank {}: {} of {} bytes of {} ranks", rank(), name, values.nbytes(), size());
+  }
+
+  template <typename Begin>
+  DeviceGroup::Mark begin(const std::string& description, Begin begin_in) {
+    throw_if_ended(description);
+    DeviceGroup& group = collectives();
+    try {
+      return begin_in(group);
+    } catch (const std::exception& error) {
+      throw CommunicationEnded(ended_text(description, life_->ended() ? life_->reason() : failure_text(error)));
+    }
+  }
+
+  template <typename Begin>
+  std::shared_ptr<Transfer> start_collective(const char* name, std::vector<at::Tensor> tensors, Begin begin_in) {
+    std::string description = description_of(name, tensors.front());
+    DeviceGroup::Mark mark;
+    if (std::ranges::any_of(tensors, [](const at::Tensor& each) { return each.numel() > 0; })) mark = begin(description, begin_in);
+    return std::make_shared<DeviceCollective>(std::move(mark), std::move(tensors), std::move(description), life_);
+  }
+
+  void throw_if_ended(const std::string& description) const {
+    if (life_->ended()) throw CommunicationEnded(ended_text(description, life_->reason()));
+  }
+
+  std::unique_ptr<Communicator> host_;
+  DeviceGroups& groups_;
+  const at::Device device_;
+  const std::shared_ptr<Life> life_ = std::make_shared<Life>();
+  std::mutex on_closed_mutex_, start_mutex_;
+  std::function<void(int32_t peer)> on_closed_;
+  std::shared_ptr<DeviceGroup> collectives_;
+  std::map<std::tuple<int32_t, Channel, Direction>, Lane> lanes_;
+  std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> device_communicator(std::unique_ptr<Communicator> host, DeviceGroups& groups, c10::Device device) {
+  return std::make_unique<DeviceCommunicator>(std::move(host), groups, device);
+}
+
+}  // namespace cotune
