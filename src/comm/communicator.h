@@ -87,7 +87,7 @@ class Communicator {
   /// Returns when every rank has called it.
   virtual void barrier() = 0;
   /// Waits for collectives from device to device that the calls above have not waited for; throws CommunicationEnded where one has been
-  /// broken off, with anything in its tensors. Of hosts there are none.
+  /// broken off, with anything in its tensors. Called by every rank, like these. Of hosts there are none.
   virtual void settle() = 0;
 
   /// Calls on_closed(peer) once for every rank whose link has closed or closes from now on, on another thread if it does not do so here,

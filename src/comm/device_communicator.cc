@@ -36,20 +36,27 @@ class Life {
  public:
   /// From any thread, also while a group is being made.
   void add(const std::shared_ptr<DeviceGroup>& group) {
-    const std::lock_guard lock(mutex_);
-    groups_.push_back(group);
+    {
+      const std::lock_guard lock(mutex_);
+      groups_.push_back(group);
+    }
     if (ended_) group->abort();
   }
   /// reason: of the first end. Ends what is under way on this rank's device.
   void end(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    if (!ended_) reason_ = reason;
-    ended_ = true;
-    for (const std::shared_ptr<DeviceGroup>& group : groups_) group->abort();
+    std::vector<std::shared_ptr<DeviceGroup>> groups;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!ended_) reason_ = reason;
+      ended_ = true;
+      groups = groups_;
+    }
+    for (const std::shared_ptr<DeviceGroup>& group : groups) group->abort();
   }
-  bool ended() const { return ended_; }
+  bool ended() const { return own_abort || ended_; }
   /// Once ended.
   std::string reason() const {
+    if (own_abort) return own_abort_text;
     const std::lock_guard lock(mutex_);
     return reason_;
   }
@@ -64,17 +71,38 @@ class Life {
 };
 
 /// Until the device has come to the mark. group: whose it is; nullptr: of no group. Throws what a transfer ends with.
-void wait_until_reached(DeviceMark& mark, DeviceGroup* group, const Life& life) {
+void wait_until_reached(DeviceMark& mark, DeviceGroup* group, Life& life) {
   constexpr std::chrono::microseconds shortest{5}, longest{100};
   std::chrono::microseconds pause = shortest;
-  while (!life.ended() && !mark.reached()) {
-    if (group != nullptr) {
-      if (const std::string failure = group->failure(); !failure.empty()) throw std::runtime_error(failure);
+  const auto check = [&] {
+    if (life.ended()) throw std::runtime_error(life.reason());
+    if (group == nullptr) return;
+    if (const std::string failure = group->failure(); !failure.empty()) {
+      life.end(failure);
+      throw std::runtime_error(failure);
     }
+  };
+  while (!mark.reached()) {
+    check();
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, longest);
   }
-  if (life.ended()) throw std::runtime_error(life.reason());
+  check();
+}
+
+/// Of a message that has been broken off: until the device no longer touches the buffer, whose memory others take then. Where it
+/// never stops the buffer stays.
+void keep_while_in_use(const at::Tensor& buffer, DeviceMark& mark) {
+  constexpr std::chrono::milliseconds pause{1};
+  constexpr int most = 10000;
+  try {
+    for (int i = 0; i < most; ++i) {
+      if (mark.reached()) return;
+      std::this_thread::sleep_for(pause);
+    }
+  } catch (const std::exception&) {  // the device has failed
+  }
+  [[maybe_unused]] auto* const kept = new at::Tensor(buffer);
 }
 
 /// A collective that the device has been told of.
@@ -108,12 +136,17 @@ class DeviceCollective : public Transfer {
 class DeviceCommunicator : public Communicator {
  public:
   DeviceCommunicator(std::unique_ptr<Communicator> host, DeviceGroups& groups, at::Device device)
-      : host_(std::move(host)), groups_(groups), device_(device) {
+      : groups_(groups), device_(device), host_(std::move(host)) {
     // A device would wait for ever for a rank that is gone.
     host_->watch_links([this](int32_t peer) {
       life_->end(fmt::format("the link to rank {} has closed", peer));
-      const std::lock_guard lock(on_closed_mutex_);
-      if (on_closed_) on_closed_(peer);
+      std::function<void(int32_t)> on_closed;
+      {
+        const std::lock_guard lock(closed_mutex_);
+        closed_.push_back(peer);
+        on_closed = on_closed_;
+      }
+      if (on_closed) on_closed(peer);
     });
   }
 
@@ -152,7 +185,7 @@ class DeviceCommunicator : public Communicator {
     if (given.is_cpu()) return host_->start_all_to_all(given, given_rows, taken, taken_rows);
     COTUNE_CHECK(given.is_contiguous() && taken.is_contiguous(), "all_to_all of what is not contiguous");
     return start_collective("all_to_all", {given, taken},
-                            [&](DeviceGroup& group) { return group.all_to_all(given, given_rows, taken, taken_rows); });
+                            [&](DeviceGroup& group) { return group.all_to_all(given, given_rows, taken, taken_rows); }, Sizes::differ);
   }
 
   std::shared_ptr<Transfer> start_all_gather(const at::Tensor& own, at::Tensor& all) override {
@@ -176,22 +209,29 @@ class DeviceCommunicator : public Communicator {
     if (collectives_ == nullptr) return;
     try {
       wait_until_reached(*groups_.mark(device_), collectives_.get(), *life_);
-      if (const std::string failure = collectives_->failure(); !failure.empty()) throw std::runtime_error(failure);
     } catch (const std::exception& error) {
       throw CommunicationEnded(ended_text(description, failure_text(error)));
     }
+    // Here all has gone well; so it has where every rank says so, and none has ended the group.
+    host_->barrier();
+    throw_if_ended(description);
   }
 
   void watch_links(std::function<void(int32_t peer)> on_closed) override {
-    const std::lock_guard lock(on_closed_mutex_);
-    COTUNE_CHECK(!on_closed_, "the links of rank {} are watched already", rank());
-    on_closed_ = std::move(on_closed);
+    std::vector<int32_t> closed;
+    {
+      const std::lock_guard lock(closed_mutex_);
+      COTUNE_CHECK(!on_closed_, "the links of rank {} are watched already", rank());
+      on_closed_ = on_closed;
+      closed = closed_;
+    }
+    for (const int32_t peer : closed) on_closed(peer);
   }
 
   void abort() noexcept override {
     life_->own_abort = true;
+    host_->abort();  // first: peers are to know before what they have with this device ends as though it had gone well
     life_->end(own_abort_text);
-    host_->abort();
   }
 
  private:
@@ -227,12 +267,32 @@ class DeviceCommunicator : public Communicator {
                                      : host_buffer({1}, at::kByte);
     (sends ? host_->send(word, peer, signal) : host_->receive(word, peer, signal))->wait();  // a send's ends when its receive is posted
     if (is_first) {
-      lane.group = groups_.join(word, sends ? 0 : 1, 2, device_);  // 0 sends to 1
-      life_->add(lane.group);
+      lane.group = join(word, sends ? 0 : 1, 2);  // 0 sends to 1
     }
     if (buffer.numel() == 0) return;
     const DeviceGroup::Mark done = sends ? lane.group->send(buffer, 1) : lane.group->receive(buffer, 0);
-    wait_until_reached(*done, lane.group.get(), *life_);
+    try {
+      wait_until_reached(*done, lane.group.get(), *life_);
+      // It is what was sent if the sender's device says so: one that is stopped leaves the other with anything.
+      const at::Tensor sound = host_buffer({1}, at::kByte);
+      (sends ? host_->send(sound, peer, signal) : host_->receive(sound, peer, signal))->wait();
+    } catch (...) {
+      life_->end("a message has been broken off");
+      keep_while_in_use(buffer, *done);
+      throw;
+    }
+  }
+
+  std::shared_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank_in, int32_t count) {
+    try {
+      std::shared_ptr<DeviceGroup> group = groups_.join(id, rank_in, count, device_, [this] { return life_->ended(); });
+      life_->add(group);
+      return group;
+    } catch (const std::exception& error) {
+      const std::string text = fmt::format("{} (COTUNE_GPU_MESSAGES=host does without)", failure_text(error));
+      life_->end(text);
+      throw SystemError(fmt::format("rank {} cannot join a group of GPUs: {}", rank(), text));
+    }
   }
 
   /// Made by all ranks at their first collective of a device.
@@ -240,12 +300,7 @@ class DeviceCommunicator : public Communicator {
     if (collectives_ == nullptr) {
       at::Tensor id = rank() == 0 ? groups_.new_id() : host_buffer({DeviceGroups::id_bytes}, at::kByte);
       host_->broadcast(id, 0);
-      try {
-        collectives_ = groups_.join(id, rank(), size(), device_);
-      } catch (const std::exception& error) {
-        throw SystemError(fmt::format("rank {} cannot join {} ranks: {}", rank(), size(), failure_text(error)));
-      }
-      life_->add(collectives_);
+      collectives_ = join(id, rank(), size());
     }
     return *collectives_;
   }
@@ -265,11 +320,14 @@ class DeviceCommunicator : public Communicator {
     }
   }
 
+  /// Whether a rank that has nothing knows that nobody has anything.
+  enum class Sizes { equal, differ };
+
   template <typename Begin>
-  std::shared_ptr<Transfer> start_collective(const char* name, std::vector<at::Tensor> tensors, Begin begin_in) {
+  std::shared_ptr<Transfer> start_collective(const char* name, std::vector<at::Tensor> tensors, Begin begin_in, Sizes size_of_all = Sizes::equal) {
     std::string description = description_of(name, tensors.front());
     DeviceGroup::Mark mark;
-    if (std::ranges::any_of(tensors, [](const at::Tensor& each) { return each.numel() > 0; })) mark = begin(description, begin_in);
+    if (size_of_all == Sizes::differ || tensors.front().numel() > 0) mark = begin(description, begin_in);
     return std::make_shared<DeviceCollective>(std::move(mark), std::move(tensors), std::move(description), life_);
   }
 
@@ -277,15 +335,16 @@ class DeviceCommunicator : public Communicator {
     if (life_->ended()) throw CommunicationEnded(ended_text(description, life_->reason()));
   }
 
-  std::unique_ptr<Communicator> host_;
   DeviceGroups& groups_;
   const at::Device device_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>();
-  std::mutex on_closed_mutex_, start_mutex_;
+  std::mutex closed_mutex_, start_mutex_;
+  std::vector<int32_t> closed_;  ///< peers
   std::function<void(int32_t peer)> on_closed_;
   std::shared_ptr<DeviceGroup> collectives_;
   std::map<std::tuple<int32_t, Channel, Direction>, Lane> lanes_;
   std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
+  std::unique_ptr<Communicator> host_;  ///< after what its threads call
 };
 
 }  // namespace

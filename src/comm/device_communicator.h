@@ -14,11 +14,13 @@ namespace cotune {
 /// hardware of its own, current for the calling thread. groups: outlives this.
 ///
 /// A message is begun when both ends are ready: the sender's data computed, the receiver's buffer posted; they tell each other through
-/// `host`. So no device ever waits for a message, on which its other work could come to depend. Each peer, channel and direction has
+/// `host`. So no device ever waits for a message, on which its other work could come to depend. It is over when the sender says that it has gone well
+/// there, too: where one end is stopped the other's may end as though nothing had been. Each peer, channel and direction has
 /// a group of its own, made at the first message; collectives have one, made at the first of them.
 ///
-/// Collectives return at once, all_reduce and broadcast too: settle() waits for them. Who has come back from it knows that all before it
-/// are sound, which is so before a step is made. The first one throws SystemError where the group cannot be made.
+/// Collectives return at once, all_reduce and broadcast too: settle() waits for them, and for every rank to say that they have gone well. Who has
+/// come back from it knows that all before it are sound, which is so before a step is made. The first one throws SystemError where
+/// the group cannot be made.
 std::unique_ptr<Communicator> device_communicator(std::unique_ptr<Communicator> host, DeviceGroups& groups, c10::Device device);
 
 }  // namespace cotune

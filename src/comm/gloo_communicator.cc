@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <future>
 #include <map>
+#include <set>
 #include <thread>
 #include <tuple>
 
@@ -33,8 +34,9 @@ constexpr int tag_of(Channel channel) {
 constexpr int fuse_tag = 8;
 
 constexpr std::chrono::milliseconds no_time_limit = std::chrono::hours(24 * 365);
-/// For Gloo to end by itself what has lost its link.
+/// For Gloo to end by itself what has lost its link, and for ranks to end a collective that one of them has left.
 constexpr std::chrono::milliseconds patience_with_gloo = std::chrono::seconds(1);
+constexpr std::chrono::milliseconds patience_with_ranks = std::chrono::seconds(10);
 
 /// Once, before the first group. c10d's record of past collectives keeps its table of groups without a lock, which
 /// groups of several threads break: it is switched off, by a variable that c10d reads at the first collective. And Gloo
@@ -246,16 +248,22 @@ class GlooCommunicator : public Communicator {
       on_closed = on_closed_;
     }
     if (on_closed) on_closed(peer);
+    if (!stays_for(patience_with_gloo)) return;
     {
-      std::unique_lock lock(closed_mutex_);
-      changed_.wait_for(lock, patience_with_gloo, [this] { return aborted_->load(); });
+      const std::lock_guard lock(start_mutex_);
+      lost_.insert(peer);
+      for (auto& [lane, queue] : queues_) {
+        if (std::get<0>(lane) == peer) queue.cancel();
+      }
     }
-    if (*aborted_) return;
+    // A rank that has left a barrier may be gone while others still hear of it from each other.
+    if (size_ > 2 && !stays_for(patience_with_ranks)) return;
     collectives_.lose(closed_text(peer));
-    const std::lock_guard lock(start_mutex_);
-    for (auto& [lane, queue] : queues_) {
-      if (std::get<0>(lane) == peer) queue.cancel();
-    }
+  }
+  /// False where abort() is called meanwhile.
+  bool stays_for(std::chrono::milliseconds time) {
+    std::unique_lock lock(closed_mutex_);
+    return !changed_.wait_for(lock, time, [this] { return aborted_->load(); });
   }
   static std::string closed_text(int32_t peer) { return fmt::format("the link to rank {} has closed", peer); }
 
@@ -263,10 +271,11 @@ class GlooCommunicator : public Communicator {
     COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
     COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
     const MessageDescription description{rank_, peer, direction, channel, static_cast<int64_t>(buffer.nbytes())};
-    if (*aborted_) throw CommunicationEnded(ended_text(description.text(), own_abort_text));
     std::vector<at::Tensor> tensors = {buffer};
     c10::intrusive_ptr<c10d::Work> work;
     const std::lock_guard lock(start_mutex_);
+    if (*aborted_) throw CommunicationEnded(ended_text(description.text(), own_abort_text));
+    if (lost_.contains(peer)) throw CommunicationEnded(ended_text(description.text(), closed_text(peer)));
     try {
       work = direction == Direction::send ? group_->send(tensors, peer, tag_of(channel))
                                           : group_->recv(tensors, peer, tag_of(channel));
@@ -320,6 +329,7 @@ class GlooCommunicator : public Communicator {
   std::map<int32_t, c10::intrusive_ptr<c10d::Work>> fuses_;  ///< by peer: a receive of what nobody ever sends
   std::map<int32_t, std::thread> watchers_;                  ///< by peer: of those that something was begun with
   bool all_are_watched_ = false;
+  std::set<int32_t> lost_;  ///< peers; with start_mutex_
   std::mutex closed_mutex_;
   std::condition_variable changed_;
   std::vector<int32_t> closed_;  ///< peers

@@ -7,9 +7,12 @@
 #include <c10/util/Exception.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "cuda/nccl_library.h"
@@ -58,21 +61,41 @@ class CudaMark final : public DeviceMark {
   at::cuda::CUDAEvent event_;
 };
 
+/// Of a group alone: torch's own are 32 that are given out in turn.
+class OwnStream {
+ public:
+  explicit OwnStream(c10::DeviceIndex device) {
+    const c10::cuda::CUDAGuard guard(device);
+    int least = 0, greatest = 0;
+    C10_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    C10_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+  }
+  ~OwnStream() { cudaStreamDestroy(stream_); }  // which goes on with what is under way
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+/// Calls of NCCL that do not block: who makes one asks until it has been taken, or the group has ended.
 class NcclGroup final : public DeviceGroup {
  public:
-  NcclGroup(const at::Tensor& id, int32_t rank, int32_t size, at::Device device)
-      : size_(size), device_(device), stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device.index())) {
+  NcclGroup(const at::Tensor& id, int32_t rank, int32_t size, at::Device device, const std::function<bool()>& given_up)
+      : size_(size), device_(device), own_(device.index()), stream_(c10::cuda::getStreamFromExternal(own_.get(), device.index())) {
     nccl::UniqueId unique;
     std::memcpy(unique.bytes, id.const_data_ptr<uint8_t>(), sizeof(unique.bytes));
     const c10::cuda::CUDAGuard guard(device_);
-    check(library_.comm_init_rank(&comm_, size, unique, rank), nullptr, "a group of GPUs cannot be made");
+    nccl::Config config;
+    try {
+      finish(library_.comm_init_rank_config(&comm_, size, unique, rank, &config), "a group of GPUs cannot be made", given_up);
+    } catch (...) {
+      abort();
+      throw;
+    }
   }
-  ~NcclGroup() override {
-    if (comm_ == nullptr) return;
-    const c10::cuda::CUDAGuard guard(device_);
-    // destroy would wait for what is under way.
-    stream_.query() ? library_.comm_destroy(comm_) : library_.comm_abort(comm_);
-  }
+  ~NcclGroup() override { abort(); }
 
   Mark all_reduce(at::Tensor& values) override {
     return after_this_thread("all_reduce", [&] {
@@ -97,14 +120,16 @@ class NcclGroup final : public DeviceGroup {
       for (int32_t peer = 0; peer < size_; ++peer) {
         const size_t gives = row_bytes(given) * static_cast<size_t>(given_rows[static_cast<size_t>(peer)]);
         const size_t takes = row_bytes(taken) * static_cast<size_t>(taken_rows[static_cast<size_t>(peer)]);
-        const auto keep = [&](nccl::Result each) { result = result == nccl::Result::success ? each : result; };
+        const auto keep = [&](nccl::Result each) {
+          if (each != nccl::Result::success && each != nccl::Result::in_progress) result = each;
+        };
         if (gives > 0) keep(library_.send(from, gives, nccl::DataType::u8, peer, comm_, stream_.stream()));
         if (takes > 0) keep(library_.receive(to, takes, nccl::DataType::u8, peer, comm_, stream_.stream()));
         from += gives;
         to += takes;
       }
       const nccl::Result end = library_.group_end();
-      return result == nccl::Result::success ? end : result;
+      return result == nccl::Result::success || result == nccl::Result::in_progress ? end : result;
     });
   }
   Mark broadcast(at::Tensor& values, int32_t root) override {
@@ -123,25 +148,41 @@ class NcclGroup final : public DeviceGroup {
   }
 
   void abort() noexcept override {
+    ended_ = true;
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return;
-    const c10::cuda::CUDAGuard guard(device_);
-    library_.comm_abort(std::exchange(comm_, nullptr));
+    try {
+      const c10::cuda::CUDAGuard guard(device_);
+      library_.comm_abort(std::exchange(comm_, nullptr));
+    } catch (const std::exception&) {  // the device has failed, and nothing is under way
+    }
   }
   std::string failure() override {
     const std::lock_guard lock(mutex_);
     nccl::Result error = nccl::Result::success;
-    if (comm_ == nullptr || library_.comm_get_async_error(comm_, &error) != nccl::Result::success || error == nccl::Result::success) return "";
+    if (comm_ == nullptr || library_.comm_get_async_error(comm_, &error) != nccl::Result::success) return "";
+    if (error == nccl::Result::success || error == nccl::Result::in_progress) return "";
     return std::string("NCCL: ") + library_.get_error_string(error);
   }
 
  private:
+  /// Until NCCL has done what it was asked for; mutex_ is held, or nobody else knows of this.
+  template <typename GivenUp>
+  void finish(nccl::Result result, const char* what, const GivenUp& given_up) {
+    while (result == nccl::Result::in_progress) {
+      TORCH_CHECK(!given_up(), "NCCL: ", what, ": the group has ended");
+      std::this_thread::sleep_for(std::chrono::microseconds(10));
+      check(library_.comm_get_async_error(comm_, &result), comm_, what);
+    }
+    check(result, comm_, what);
+  }
+
   template <typename Call>
   Mark at_once(const char* what, Call call) {
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK(comm_ != nullptr, "NCCL: ", what, ": the group has ended");
+    TORCH_CHECK(comm_ != nullptr && !ended_, "NCCL: ", what, ": the group has ended");
     const c10::cuda::CUDAGuard guard(device_);
-    check(call(), comm_, what);
+    finish(call(), what, [this] { return ended_.load(); });
     return std::make_unique<CudaMark>(stream_);
   }
 
@@ -159,7 +200,9 @@ class NcclGroup final : public DeviceGroup {
   const nccl::Library& library_ = *nccl::library();
   const int32_t size_;
   const at::Device device_;
+  const OwnStream own_;
   const c10::cuda::CUDAStream stream_;
+  std::atomic<bool> ended_ = false;
   std::mutex mutex_;  ///< of comm_, which abort() takes away
   nccl::Communicator comm_ = nullptr;
 };
@@ -184,8 +227,9 @@ class NcclGroups final : public DeviceGroups {
     std::memcpy(bytes.mutable_data_ptr<uint8_t>(), id.bytes, sizeof(id.bytes));
     return bytes;
   }
-  std::unique_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank, int32_t size, at::Device device) override {
-    return std::make_unique<NcclGroup>(id, rank, size, device);
+  std::unique_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank, int32_t size, at::Device device,
+                                    const std::function<bool()>& given_up) override {
+    return std::make_unique<NcclGroup>(id, rank, size, device, given_up);
   }
   std::unique_ptr<DeviceMark> mark(at::Device device) override {
     return std::make_unique<CudaMark>(c10::cuda::getCurrentCUDAStream(device.index()));

@@ -18,7 +18,7 @@ std::optional<Library> open() {
   if (handle == nullptr) return std::nullopt;
   Library all{};
   const bool is_whole = find(handle, "ncclGetVersion", all.get_version) && find(handle, "ncclGetUniqueId", all.get_unique_id) &&
-                        find(handle, "ncclCommInitRank", all.comm_init_rank) && find(handle, "ncclCommDestroy", all.comm_destroy) &&
+                        find(handle, "ncclCommInitRankConfig", all.comm_init_rank_config) &&
                         find(handle, "ncclCommAbort", all.comm_abort) && find(handle, "ncclCommGetAsyncError", all.comm_get_async_error) &&
                         find(handle, "ncclGetErrorString", all.get_error_string) && find(handle, "ncclGetLastError", all.get_last_error) &&
                         find(handle, "ncclAllReduce", all.all_reduce) && find(handle, "ncclAllGather", all.all_gather) &&

@@ -13,15 +13,21 @@ using Communicator = struct ncclComm*;
 struct UniqueId {
   char bytes[128];
 };
-enum class Result : int { success = 0 };
+enum class Result : int { success = 0, in_progress = 7 };
 enum class DataType : int { i8 = 0, u8 = 1, i32 = 2, i64 = 4, f16 = 6, f32 = 7, f64 = 8, bf16 = 9 };
 enum class Reduction : int { sum = 0 };
+
+/// As of NCCL 2.14, which later versions take with its version, for all else their defaults.
+struct Config {
+  size_t size = sizeof(Config);
+  unsigned magic = 0xcafebeef, version = 21400;
+  int blocking = 0;
+};
 
 struct Library {
   Result (*get_version)(int* version);
   Result (*get_unique_id)(UniqueId* id);
-  Result (*comm_init_rank)(Communicator* comm, int ranks, UniqueId id, int rank);
-  Result (*comm_destroy)(Communicator comm);
+  Result (*comm_init_rank_config)(Communicator* comm, int ranks, UniqueId id, int rank, Config* config);
   Result (*comm_abort)(Communicator comm);
   Result (*comm_get_async_error)(Communicator comm, Result* error);
   const char* (*get_error_string)(Result result);

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,7 +45,8 @@ class DeviceGroup {
   virtual Mark send(const at::Tensor& buffer, int32_t peer) = 0;
   virtual Mark receive(const at::Tensor& buffer, int32_t peer) = 0;
 
-  /// From any thread: what is under way here ends, with whatever is in its tensors, and its marks are reached.
+  /// From any thread: what is under way here ends soon, with whatever is in its tensors, and its marks are reached. So may what a peer has
+  /// under way with this rank, as though it had gone well.
   virtual void abort() noexcept = 0;
   /// What the transport has found to be wrong meanwhile; empty: nothing.
   virtual std::string failure() = 0;
@@ -60,8 +62,9 @@ class DeviceGroups {
   /// New, and for the ranks of one group: one of them asks, and tells the others. u8 [id_bytes], on the host.
   virtual at::Tensor new_id() = 0;
   static constexpr int64_t id_bytes = 128;
-  /// Returns when all ranks have joined.
-  virtual std::unique_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank, int32_t size, at::Device device) = 0;
+  /// Returns when all ranks have joined. given_up: asked again and again; where it is true this throws.
+  virtual std::unique_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank, int32_t size, at::Device device,
+                                            const std::function<bool()>& given_up) = 0;
   /// After what this thread has given the device.
   virtual std::unique_ptr<DeviceMark> mark(at::Device device) = 0;
 

@@ -39,7 +39,7 @@ TEST_F(NcclGroups, SayWhatTheyAre) {
 }
 
 TEST_F(NcclGroups, OfOneGpuGiveBackWhatTheyAreGiven) {
-  const std::unique_ptr<DeviceGroup> group = groups->join(groups->new_id(), 0, 1, test_device());
+  const std::unique_ptr<DeviceGroup> group = groups->join(groups->new_id(), 0, 1, test_device(), [] { return false; });
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf, at::kLong, at::kInt, at::kByte}) {
     for (const int64_t rows : {1, 7, 300000}) {
       const at::Tensor given = at::arange(rows * 3, here(at::kLong)).remainder(100).to(dtype).view({rows, 3});
@@ -59,7 +59,7 @@ TEST_F(NcclGroups, OfOneGpuGiveBackWhatTheyAreGiven) {
 
 /// Events of streams: a collective comes after what the thread has given the device, and what follows after the collective.
 TEST_F(NcclGroups, CollectivesAreOrderedAmongWhatTheDeviceIsGiven) {
-  const std::unique_ptr<DeviceGroup> group = groups->join(groups->new_id(), 0, 1, test_device());
+  const std::unique_ptr<DeviceGroup> group = groups->join(groups->new_id(), 0, 1, test_device(), [] { return false; });
   const at::Tensor factor = at::eye(2048, here()).mul(1.0009765625);
   for (int repetition = 0; repetition < 10; ++repetition) {
     at::Tensor values = at::ones({2048, 2048}, here()), expected = at::ones({2048, 2048}, here());
@@ -75,7 +75,7 @@ TEST_F(NcclGroups, CollectivesAreOrderedAmongWhatTheDeviceIsGiven) {
 
 TEST_F(NcclGroups, AbortMayComeAtAnyTime) {
   for (int repetition = 0; repetition < 3; ++repetition) {
-    const std::unique_ptr<DeviceGroup> group = groups->join(groups->new_id(), 0, 1, test_device());
+    const std::unique_ptr<DeviceGroup> group = groups->join(groups->new_id(), 0, 1, test_device(), [] { return false; });
     at::Tensor values = at::ones({1 << 20}, here());
     const DeviceGroup::Mark mark = group->all_reduce(values);
     group->abort();

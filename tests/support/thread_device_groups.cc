@@ -23,6 +23,7 @@ std::atomic<int64_t> begun = 0;
 struct Room {
   std::mutex mutex;
   std::condition_variable changed;
+  int32_t joined = 0;
   std::map<int64_t, std::map<int32_t, at::Tensor>> brought;                                   ///< by number of the collective
   std::map<int64_t, std::map<int32_t, std::vector<int64_t>>> rows;                            ///< the same, of an all_to_all
   std::map<std::tuple<int32_t, int32_t, int64_t>, std::pair<at::Tensor, bool>> messages;      ///< from, to, number; whether it was taken
@@ -216,8 +217,17 @@ at::Tensor ThreadDeviceGroups::new_id() {
   return id;
 }
 
-std::unique_ptr<DeviceGroup> ThreadDeviceGroups::join(const at::Tensor& id, int32_t rank, int32_t size, at::Device) {
-  return std::make_unique<ThreadGroup>(room_of(id), rank, size);
+std::unique_ptr<DeviceGroup> ThreadDeviceGroups::join(const at::Tensor& id, int32_t rank, int32_t size, at::Device,
+                                                      const std::function<bool()>& given_up) {
+  const std::shared_ptr<Room> room = room_of(id);
+  std::unique_lock lock(room->mutex);
+  ++room->joined;
+  room->changed.notify_all();
+  while (!room->changed.wait_for(lock, std::chrono::milliseconds(5), [&] { return room->joined == size; })) {
+    if (given_up()) throw std::runtime_error("given up");
+  }
+  lock.unlock();
+  return std::make_unique<ThreadGroup>(room, rank, size);
 }
 
 std::unique_ptr<DeviceMark> ThreadDeviceGroups::mark(at::Device) { return std::make_unique<NowMark>(); }

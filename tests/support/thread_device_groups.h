@@ -12,7 +12,8 @@ class ThreadDeviceGroups : public DeviceGroups {
   std::string name() override { return "threads"; }
   std::string hardware_of(at::Device) override { return "thread"; }
   at::Tensor new_id() override;
-  std::unique_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank, int32_t size, at::Device device) override;
+  std::unique_ptr<DeviceGroup> join(const at::Tensor& id, int32_t rank, int32_t size, at::Device device,
+                                    const std::function<bool()>& given_up) override;
   std::unique_ptr<DeviceMark> mark(at::Device device) override;
 
   /// Sends and receives that the threads have begun.
