@@ -269,6 +269,7 @@ class RankFailures(LaunchTest):
         while not (metrics.exists() and '"step"' in metrics.read_text()):
             self.assertFalse(any(map(is_gone, ranks.ids)), self.said(0))
             time.sleep(0.05)
+        time.sleep(2)  # steps are told of between rounds, which then follow each other for some seconds
         os.kill(ranks.ids[2], signal.SIGSTOP)
         time.sleep(5)  # each tells the others every second
         os.kill(ranks.ids[1], fail)
