@@ -11,8 +11,8 @@ namespace cotune {
 
 /// What the transfers share with the group.
 struct CollectiveWorks::Ends {
-  mutable std::mutex mutex;
-  mutable std::condition_variable changed;
+  std::mutex mutex;
+  std::condition_variable changed;
   bool aborted = false;
   std::string lost;      ///< why no work will be over any more; empty: they may
   int64_t running = 0;   ///< works that c10d has not ended
@@ -51,7 +51,7 @@ class CollectiveWorks::Collective : public Transfer {
   std::string failure_;
 };
 
-std::shared_ptr<CollectiveWorks::Ends> CollectiveWorks::make_ends() { return std::make_shared<Ends>(); }
+CollectiveWorks::CollectiveWorks() : ends_(std::make_shared<Ends>()) {}
 
 std::shared_ptr<Transfer> CollectiveWorks::add(const c10::intrusive_ptr<c10d::Work>& work, std::string description) {
   auto collective = std::make_shared<Collective>(ends_, std::move(description));

@@ -17,11 +17,12 @@ class Work;
 
 namespace cotune {
 
-/// Collectives of one group that c10d's thread runs, as transfers whose waits end when the group does. Those of c10d's own may not: Gloo
-/// does not tell what it has begun to write into a link that the link has closed (tcp::Pair::signalException passes by the unbound
-/// buffers among the operations that are being written), and waits on.
+/// Collectives of one group, which c10d's thread runs, as transfers whose waits end when the group does. c10d's own may wait on for
+/// ever: when a link closes, Gloo tells nothing to what it has begun to write into it or to read from it
+/// (tcp::Pair::signalException passes by the unbound buffers of operations under way).
 class CollectiveWorks {
  public:
+  CollectiveWorks();
   /// description: `rank 1: all_reduce of 64 bytes of 4 ranks`
   std::shared_ptr<Transfer> add(const c10::intrusive_ptr<c10d::Work>& work, std::string description);
   /// Waits under way and to come throw: this rank has ended the group.
@@ -36,8 +37,7 @@ class CollectiveWorks {
  private:
   struct Ends;
   class Collective;
-  const std::shared_ptr<Ends> ends_ = make_ends();
-  static std::shared_ptr<Ends> make_ends();
+  const std::shared_ptr<Ends> ends_;
 };
 
 }  // namespace cotune

@@ -91,7 +91,7 @@ class Communicator {
   virtual void settle() = 0;
 
   /// Calls on_closed(peer) once for every rank whose link has closed or closes from now on, on another thread if it does not do so here,
-  /// until the communicator is destroyed or abort() is called. At most once for a communicator.
+  /// until the communicator is destroyed or abort() is called. Any number may watch.
   virtual void watch_links(std::function<void(int32_t peer)> on_closed) = 0;
 
   /// From any thread: every wait of this rank, under way or to come, throws CommunicationEnded.

@@ -138,23 +138,12 @@ class DeviceCommunicator : public Communicator {
   DeviceCommunicator(std::unique_ptr<Communicator> host, DeviceGroups& groups, at::Device device)
       : groups_(groups), device_(device), host_(std::move(host)) {
     // A device would wait for ever for a rank that is gone.
-    host_->watch_links([this](int32_t peer) {
-      life_->end(fmt::format("the link to rank {} has closed", peer));
-      std::function<void(int32_t)> on_closed;
-      {
-        const std::lock_guard lock(closed_mutex_);
-        closed_.push_back(peer);
-        on_closed = on_closed_;
-      }
-      if (on_closed) on_closed(peer);
-    });
+    host_->watch_links([life = life_](int32_t peer) { life->end(fmt::format("the link to rank {} has closed", peer)); });
   }
 
   ~DeviceCommunicator() override {
-    const bool is_busy = std::ranges::any_of(queues_, [](auto& each) { return !each.second.idle(); });
+    const bool is_busy = std::ranges::any_of(lanes_, [](auto& each) { return !each.second.queue.idle(); });
     if (is_busy) abort();
-    queues_.clear();
-    host_.reset();  // with the threads that watch its links
   }
 
   int32_t rank() const override { return host_->rank(); }
@@ -185,7 +174,7 @@ class DeviceCommunicator : public Communicator {
     if (given.is_cpu()) return host_->start_all_to_all(given, given_rows, taken, taken_rows);
     COTUNE_CHECK(given.is_contiguous() && taken.is_contiguous(), "all_to_all of what is not contiguous");
     return start_collective("all_to_all", {given, taken},
-                            [&](DeviceGroup& group) { return group.all_to_all(given, given_rows, taken, taken_rows); }, Sizes::differ);
+                            [&](DeviceGroup& group) { return group.all_to_all(given, given_rows, taken, taken_rows); });
   }
 
   std::shared_ptr<Transfer> start_all_gather(const at::Tensor& own, at::Tensor& all) override {
@@ -218,14 +207,7 @@ class DeviceCommunicator : public Communicator {
   }
 
   void watch_links(std::function<void(int32_t peer)> on_closed) override {
-    std::vector<int32_t> closed;
-    {
-      const std::lock_guard lock(closed_mutex_);
-      COTUNE_CHECK(!on_closed_, "the links of rank {} are watched already", rank());
-      on_closed_ = on_closed;
-      closed = closed_;
-    }
-    for (const int32_t peer : closed) on_closed(peer);
+    host_->watch_links(std::move(on_closed));
   }
 
   void abort() noexcept override {
@@ -235,9 +217,10 @@ class DeviceCommunicator : public Communicator {
   }
 
  private:
-  /// Of one peer, channel and direction. Its thread alone uses the group.
+  /// Of one peer, channel and direction.
   struct Lane {
-    std::shared_ptr<DeviceGroup> group;
+    std::shared_ptr<DeviceGroup> group;  ///< the queue's thread alone uses it; nullptr before the first message
+    MessageQueue queue;                  ///< last: its thread ends first
   };
 
   std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
@@ -250,12 +233,12 @@ class DeviceCommunicator : public Communicator {
     // What this thread has given the device: the data of a send; of a receive what has used the buffer's memory before.
     std::shared_ptr<DeviceMark> before = groups_.mark(device_);
     const std::lock_guard lock(start_mutex_);
-    const std::tuple key{peer, channel, direction};
+    Lane& lane = lanes_[{peer, channel, direction}];
     // What it waits for ends with life_ and host_.
-    queues_[key].add({.carry = [this, lane = &lanes_[key], buffer, peer, signal, direction,
-                                before] { carry(*lane, buffer, peer, signal, direction, *before); },
-                      .cancel = {}},
-                     transfer);
+    lane.queue.add({.carry = [this, &lane, buffer, peer, signal, direction,
+                              before] { carry(lane, buffer, peer, signal, direction, *before); },
+                    .cancel = {}},
+                   transfer);
     return transfer;
   }
 
@@ -305,30 +288,17 @@ class DeviceCommunicator : public Communicator {
     return *collectives_;
   }
 
-  std::string description_of(const char* name, const at::Tensor& values) const {
-    return fmt::format("rank {}: {} of {} bytes of {} ranks", rank(), name, values.nbytes(), size());
-  }
-
+  /// begin(group): the mark of the collective.
   template <typename Begin>
-  DeviceGroup::Mark begin(const std::string& description, Begin begin_in) {
+  std::shared_ptr<Transfer> start_collective(const char* name, std::vector<at::Tensor> tensors, Begin begin) {
+    std::string description = fmt::format("rank {}: {} of {} bytes of {} ranks", rank(), name, tensors.front().nbytes(), size());
     throw_if_ended(description);
     DeviceGroup& group = collectives();
     try {
-      return begin_in(group);
+      return std::make_shared<DeviceCollective>(begin(group), std::move(tensors), description, life_);
     } catch (const std::exception& error) {
       throw CommunicationEnded(ended_text(description, life_->ended() ? life_->reason() : failure_text(error)));
     }
-  }
-
-  /// Whether a rank that has nothing knows that nobody has anything.
-  enum class Sizes { equal, differ };
-
-  template <typename Begin>
-  std::shared_ptr<Transfer> start_collective(const char* name, std::vector<at::Tensor> tensors, Begin begin_in, Sizes size_of_all = Sizes::equal) {
-    std::string description = description_of(name, tensors.front());
-    DeviceGroup::Mark mark;
-    if (size_of_all == Sizes::differ || tensors.front().numel() > 0) mark = begin(description, begin_in);
-    return std::make_shared<DeviceCollective>(std::move(mark), std::move(tensors), std::move(description), life_);
   }
 
   void throw_if_ended(const std::string& description) const {
@@ -338,13 +308,10 @@ class DeviceCommunicator : public Communicator {
   DeviceGroups& groups_;
   const at::Device device_;
   const std::shared_ptr<Life> life_ = std::make_shared<Life>();
-  std::mutex closed_mutex_, start_mutex_;
-  std::vector<int32_t> closed_;  ///< peers
-  std::function<void(int32_t peer)> on_closed_;
+  const std::unique_ptr<Communicator> host_;
   std::shared_ptr<DeviceGroup> collectives_;
-  std::map<std::tuple<int32_t, Channel, Direction>, Lane> lanes_;
-  std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
-  std::unique_ptr<Communicator> host_;  ///< after what its threads call
+  std::mutex start_mutex_;  ///< of lanes_
+  std::map<std::tuple<int32_t, Channel, Direction>, Lane> lanes_;  ///< last: their threads use the others
 };
 
 }  // namespace

@@ -187,8 +187,7 @@ class GlooCommunicator : public Communicator {
     std::vector<int32_t> closed;
     {
       const std::lock_guard lock(closed_mutex_);
-      COTUNE_CHECK(!on_closed_, "the links of rank {} are watched already", rank_);
-      on_closed_ = on_closed;
+      on_closed_.push_back(on_closed);
       closed = closed_;
     }
     for (const int32_t peer : closed) on_closed(peer);
@@ -241,13 +240,13 @@ class GlooCommunicator : public Communicator {
     } catch (...) {
     }
     if (*aborted_) return;
-    std::function<void(int32_t)> on_closed;
+    std::vector<std::function<void(int32_t)>> told;
     {
       const std::lock_guard lock(closed_mutex_);
       closed_.push_back(peer);
-      on_closed = on_closed_;
+      told = on_closed_;
     }
-    if (on_closed) on_closed(peer);
+    for (const auto& on_closed : told) on_closed(peer);
     if (!stays_for(patience_with_gloo)) return;
     {
       const std::lock_guard lock(start_mutex_);
@@ -333,7 +332,7 @@ class GlooCommunicator : public Communicator {
   std::mutex closed_mutex_;
   std::condition_variable changed_;
   std::vector<int32_t> closed_;  ///< peers
-  std::function<void(int32_t peer)> on_closed_;
+  std::vector<std::function<void(int32_t peer)>> on_closed_;  ///< of all who watch; with closed_mutex_
   std::map<std::tuple<int32_t, Channel, Direction>, MessageQueue> queues_;
 };
 

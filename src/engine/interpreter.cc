@@ -111,7 +111,7 @@ void Interpreter::run(const RankPlan& plan, std::span<JobRound> rounds, Communic
                                                clock_ != nullptr ? at::Device(at::kCPU) : backbone_->device(), progress.get(),
                                                clock_.get());
     run_actions(plan.ranks[static_cast<size_t>(rank_)]);
-    if (group != nullptr && clock_ == nullptr) group->settle();
+    if (group != nullptr) group->settle();
     unread_.read(read_tensor);
     messages_->finish();
     clear();
@@ -444,10 +444,7 @@ void Interpreter::reduce(const Action& action) {
   at::Tensor loss = at::zeros({}, no_record().options());
   for (auto& [index, own] : stages_) {
     if (index < lowest_stage_.at(step)) continue;
-    if (group_ != nullptr) {
-      group_->reduce_gradients(*round.adapter, own.layers);
-      if (clock_ == nullptr) group_->settle();
-    }
+    if (group_ != nullptr) group_->reduce_gradients(*round.adapter, own.layers);
     if (clock_ != nullptr || !own.stage.shape().has_head || round.adapter->setup().shard.index > 0) continue;
     if (steps_on_host(*round.adapter)) {
       unread_.read(read_tensor);
@@ -456,6 +453,7 @@ void Interpreter::reduce(const Action& action) {
       loss = unread_.loss_sum(round);
     }
   }
+  if (group_ != nullptr) group_->settle();
   exchange_->post(step, loss);
 }
 

@@ -6,15 +6,12 @@
 #include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
-namespace {
 
 std::vector<int32_t> all_ranks(int32_t count) {
   std::vector<int32_t> all(static_cast<size_t>(count));
   std::iota(all.begin(), all.end(), 0);
   return all;
 }
-
-}  // namespace
 
 RankLinks::RankLinks(NewGroup make, int32_t rank_count) : new_group(std::move(make)) {
   control = new_group(all_ranks(rank_count));

@@ -12,6 +12,9 @@
 
 namespace cotune {
 
+/// 0, 1, … count - 1
+std::vector<int32_t> all_ranks(int32_t count);
+
 /// How a process reaches the other ranks of its run. Every rank makes the same calls in the same order.
 struct RankLinks {
   NewGroup new_group;

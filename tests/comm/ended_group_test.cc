@@ -8,29 +8,13 @@
 #include <future>
 
 #include "comm/communicator.h"
+#include "comm/ending_of.h"
 #include "comm/rank_threads.h"
 
 namespace cotune {
 namespace {
 
 using testing::HasSubstr;
-
-/// What CommunicationEnded says when work throws it; fails where it does not, or not within a minute.
-std::string ending_of(const std::function<void()>& work) {
-  auto ending = std::async(std::launch::async, [&]() -> std::string {
-    try {
-      work();
-    } catch (const CommunicationEnded& ended) {
-      return ended.what();
-    }
-    return "no end";
-  });
-  if (ending.wait_for(std::chrono::minutes(1)) != std::future_status::ready) {
-    ADD_FAILURE() << "still waiting";
-    std::abort();
-  }
-  return ending.get();
-}
 
 /// Everything that rank 0 of 3 can wait for.
 const std::vector<std::pair<std::string, std::function<void(Communicator&)>>> waits = {

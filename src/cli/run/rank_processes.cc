@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <numeric>
 #include <thread>
 
 #include "base/diagnostics.h"
@@ -206,9 +205,7 @@ Link measure_links(Communicator& communicator, std::span<const PipelineLayout> l
 Link reach_others(RankLinks& links, const Json& message, const ComputeDevice& device, std::span<const PipelineLayout> layouts) {
   if (!message.at("between_devices").get<bool>()) return measure_links(*links.control, layouts, at::kCPU);
   links.new_group = between_devices(std::move(links.new_group), device);
-  std::vector<int32_t> all(static_cast<size_t>(links.control->size()));
-  std::iota(all.begin(), all.end(), 0);
-  const std::unique_ptr<Communicator> group = links.new_group(all);
+  const std::unique_ptr<Communicator> group = links.new_group(all_ranks(links.control->size()));
   const Link link = measure_links(*group, layouts, device.device);
   group->barrier();
   return link;
