@@ -27,7 +27,9 @@ struct RankTimes {
   std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
   std::vector<double> gathering;     ///< of waited: for slices of frozen weights that other ranks have
   std::vector<int64_t> weight_bytes, whole_weight_bytes;  ///< RankTime, of ranks with memory of their own; of others 0
-  std::vector<int64_t> peak_bytes;   ///< so far, of tensors, of ranks with memory of their own; of others 0
+  /// Of ranks with memory of their own: that tensors have held, so far. Of threads: that the rank's part of the run took on the host, at
+  /// most; 0 without the counting allocator.
+  std::vector<int64_t> peak_bytes;
   /// Of each process: bytes of tensors alive at most, beyond those before the run. Of threads one, of all of them together.
   std::vector<int64_t> round_bytes;
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin

@@ -184,6 +184,7 @@ void RankThreads::close() {
 void RankThreads::work(Rank& rank, int threads) {
   at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
   omp_set_num_threads(threads);
+  const MemoryAccount::Scope memory(rank.memory);
   int64_t done = 0;
   while (true) {
     {
@@ -251,6 +252,7 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
   }
   begin_s_ = ranks_.front()->interpreter->clock_s();
   restart_recent_peak();
+  for (const auto& rank : ranks_) rank->memory.restart_peak();
   const int64_t bytes_before = memory_usage().live_bytes();
   {
     std::unique_lock lock(mutex_);
@@ -299,7 +301,7 @@ void RankThreads::take_times() {
     times_.group_bytes.push_back(rank->group_bytes);
     times_.exposed.push_back(rank->exposed);
     times_.exchanged_bytes.push_back(rank->exchanged_bytes);
-    times_.peak_bytes.push_back(0);
+    times_.peak_bytes.push_back(rank->memory.peak_bytes());
     times_.gathering.push_back(0);
     times_.weight_bytes.push_back(0);
     times_.whole_weight_bytes.push_back(0);

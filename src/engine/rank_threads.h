@@ -12,6 +12,7 @@
 #include "engine/interpreter.h"
 #include "engine/job_shards.h"
 #include "engine/rank_group.h"
+#include "ops/memory.h"
 
 namespace cotune {
 
@@ -72,6 +73,7 @@ class RankThreads : public RankGroup {
     std::vector<JobRound> rounds;
     std::map<std::string, double> operator_seconds;
     double ended_s = 0;
+    MemoryAccount memory;
     std::thread thread;
   };
 

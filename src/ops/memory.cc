@@ -7,12 +7,26 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
-
+#include <vector>
 
 namespace cotune {
 namespace {
 
 thread_local MemoryKind current_kind = MemoryKind::other;
+thread_local int current_account = 0;  ///< 0: none
+
+bool stays_between_rounds(MemoryKind kind) {
+  return kind == MemoryKind::weights || kind == MemoryKind::adapters || kind == MemoryKind::gradients || kind == MemoryKind::optimizer;
+}
+
+/// What a block counts as, in the label that the store keeps for it.
+struct BlockLabel {
+  MemoryKind kind;
+  int account;
+  static BlockLabel current() { return {current_kind, stays_between_rounds(current_kind) ? 0 : current_account}; }
+  static BlockLabel of(int number) { return {static_cast<MemoryKind>(number % memory_kind_count), number / memory_kind_count}; }
+  int number() const { return account * memory_kind_count + static_cast<int>(kind); }
+};
 
 class CountedMemory {
  public:
@@ -20,12 +34,17 @@ class CountedMemory {
 
   void* allocate(size_t bytes) {
     const std::lock_guard lock(mutex_);
-    void* memory = store_.allocate(bytes, static_cast<int>(current_kind));
+    const BlockLabel label = BlockLabel::current();
+    void* memory = store_.allocate(bytes, label.number());
     if (memory == nullptr) throw_exceeded(bytes);
-    int64_t& live = usage_.bytes[static_cast<size_t>(current_kind)];
-    int64_t& peak = usage_.peak_bytes[static_cast<size_t>(current_kind)];
-    live += static_cast<int64_t>(bytes);
-    peak = std::max(peak, live);
+    const auto count = [bytes](int64_t& live, int64_t& peak) {
+      live += static_cast<int64_t>(bytes);
+      peak = std::max(peak, live);
+    };
+    const auto kind = static_cast<size_t>(label.kind);
+    count(usage_.bytes[kind], usage_.peak_bytes[kind]);
+    Account& account = accounts_[static_cast<size_t>(label.account)];
+    count(account.bytes, account.peak_bytes);
     const int64_t all = usage_.live_bytes();
     usage_.peak_live_bytes = std::max(usage_.peak_live_bytes, all);
     usage_.recent_peak_live_bytes = std::max(usage_.recent_peak_live_bytes, all);
@@ -38,7 +57,24 @@ class CountedMemory {
     if (memory == nullptr) return;
     const std::lock_guard lock(mutex_);
     const BlockStore::Freed freed = store_.free(memory);
-    usage_.bytes[static_cast<size_t>(freed.label)] -= static_cast<int64_t>(freed.bytes);
+    const BlockLabel label = BlockLabel::of(freed.label);
+    usage_.bytes[static_cast<size_t>(label.kind)] -= static_cast<int64_t>(freed.bytes);
+    accounts_[static_cast<size_t>(label.account)].bytes -= static_cast<int64_t>(freed.bytes);
+  }
+
+  int open_account() {
+    const std::lock_guard lock(mutex_);
+    accounts_.emplace_back();
+    return static_cast<int>(accounts_.size()) - 1;
+  }
+  int64_t account_peak(int number) {
+    const std::lock_guard lock(mutex_);
+    return accounts_[static_cast<size_t>(number)].peak_bytes;
+  }
+  void restart_account_peak(int number) {
+    const std::lock_guard lock(mutex_);
+    Account& account = accounts_[static_cast<size_t>(number)];
+    account.peak_bytes = account.bytes;
   }
 
   void set_limit(int64_t bytes) {
@@ -80,9 +116,14 @@ class CountedMemory {
                                           to_string(current_kind), usage_.live_bytes()));
   }
 
+  struct Account {
+    int64_t bytes = 0, peak_bytes = 0;
+  };
+
   std::mutex mutex_;
   BlockStore store_;
   MemoryUsage usage_;
+  std::vector<Account> accounts_{1};  ///< by number, which none has again; the first is of what is on no account
 };
 
 CountedMemory& store(size_t granule_bytes = BlockStoreOptions{}.granule_bytes) {
@@ -115,6 +156,12 @@ std::string to_string(MemoryKind kind) {
 
 MemoryScope::MemoryScope(MemoryKind kind) : previous_(current_kind) { current_kind = kind; }
 MemoryScope::~MemoryScope() { current_kind = previous_; }
+
+MemoryAccount::MemoryAccount() : number_(store().open_account()) {}
+int64_t MemoryAccount::peak_bytes() const { return store().account_peak(number_); }
+void MemoryAccount::restart_peak() { store().restart_account_peak(number_); }
+MemoryAccount::Scope::Scope(const MemoryAccount& account) : previous_(current_account) { current_account = account.number_; }
+MemoryAccount::Scope::~Scope() { current_account = previous_; }
 
 int64_t MemoryUsage::live_bytes() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }
 

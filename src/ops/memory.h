@@ -41,6 +41,34 @@ class MemoryScope {
   MemoryKind previous_;
 };
 
+/// What rounds take, of one of several ranks that are threads of this process: bytes of all kinds but weights, adapters, gradients and
+/// optimizer that threads allocate in a Scope of it, alive at most. They may be freed anywhere, also after it has ended.
+class MemoryAccount {
+ public:
+  MemoryAccount();
+  MemoryAccount(const MemoryAccount&) = delete;
+  MemoryAccount& operator=(const MemoryAccount&) = delete;
+
+  /// Allocations of this thread count here, beside by their kind, while it lives.
+  class Scope {
+   public:
+    explicit Scope(const MemoryAccount& account);
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    const int previous_;
+  };
+
+  int64_t peak_bytes() const;
+  /// It starts again from what is alive now.
+  void restart_peak();
+
+ private:
+  const int number_;
+};
+
 struct MemoryUsage {
   std::array<int64_t, memory_kind_count> bytes{};       ///< requested and alive, by kind
   std::array<int64_t, memory_kind_count> peak_bytes{};  ///< highest of each kind by itself

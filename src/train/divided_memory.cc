@@ -34,14 +34,17 @@ void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order,
   if (parallel.replicas.size() == 1) {
     facts.tensor_parallel = parallel.replicas.front().tensor;
     facts.divides_tokens = parallel.replicas.front().divides_tokens;
-    if (!process_layouts.empty()) facts.process_stages = shapes_of_ranks(process_layouts.front());
-    return;
+  } else {
+    for (const ReplicaDegrees& degrees : parallel.replicas) {
+      facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}, degrees.divides_tokens});
+    }
   }
-  for (size_t i = 0; i < parallel.replicas.size(); ++i) {
-    const ReplicaDegrees& degrees = parallel.replicas[i];
-    facts.replicas.push_back({degrees.ranks(), degrees.tensor, {}, degrees.divides_tokens});
-    if (!process_layouts.empty()) facts.replicas.back().process_stages = shapes_of_ranks(process_layouts[i]);
-  }
+  if (!process_layouts.empty()) set_process_stages(facts, process_layouts);
+}
+
+void set_process_stages(MemoryFacts& facts, std::span<const PipelineLayout> layouts) {
+  if (facts.replicas.empty()) facts.process_stages = shapes_of_ranks(layouts.front());
+  for (size_t i = 0; i < facts.replicas.size(); ++i) facts.replicas[i].process_stages = shapes_of_ranks(layouts[i]);
 }
 
 MemoryFacts facts_of_rank(MemoryFacts facts, size_t replica, size_t place, int64_t weight_bytes) {

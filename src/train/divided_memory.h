@@ -16,6 +16,9 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout);
 void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, Interleave interleave,
                   std::span<const PipelineLayout> process_layouts);
 
+/// The same facts as if each rank of these replicas were a process.
+void set_process_stages(MemoryFacts& facts, std::span<const PipelineLayout> layouts);
+
 /// The same facts for the process that is this rank of a replica's pipeline, in place of the dearest one; other replicas count as if they
 /// were alike. weight_bytes: that its weights take.
 MemoryFacts facts_of_rank(MemoryFacts facts, size_t replica, size_t place, int64_t weight_bytes);

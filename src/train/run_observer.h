@@ -74,13 +74,15 @@ struct RankSummary {
   double gathering_seconds = 0; ///< of waited_seconds: for slices of frozen weights that other ranks have
   int64_t weight_bytes = 0;   ///< that frozen weights of a rank with memory of its own have taken at most, those gathered included
   int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
-  int64_t peak_bytes = 0;     ///< that tensors of a rank with memory of its own have held; 0 of a thread
+  /// At most. Of a rank with memory of its own: that its tensors have held. Of a thread: that it took in a round beside weights, adapters,
+  /// gradients and optimizer, which are everybody's; 0 where that is not on the host.
+  int64_t peak_bytes = 0;
 
   // Of the same rounds, predicted before they ran, with prices as they were refitted by then.
   double predicted_seconds = 0;
   double predicted_computing_seconds = 0;
   double predicted_exposed_seconds = 0;   ///< in all-reduces and for slices of frozen weights
-  int64_t predicted_peak_bytes = 0;       ///< bound from shapes; of a rank with memory of its own
+  int64_t predicted_peak_bytes = 0;       ///< the bound from shapes of peak_bytes; 0 where these are 0
 
   /// What its time went into, in shares that add up to 1; all 0 where there was none.
   struct Shares {

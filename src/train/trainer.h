@@ -236,7 +236,7 @@ class Trainer {
   std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
   void count_rank_times();
   void count_predicted_times(const PlannedRun& run);
-  /// Of the process that is this rank of a replica's pipeline, with the running jobs.
+  /// Of what RankSummary::peak_bytes are, with the running jobs, on this rank of a replica's pipeline: the bound from shapes.
   int64_t predicted_bytes_of(size_t replica, size_t place, int64_t weight_bytes) const;
   void count_split_rounds(const PlannedRun& run);
   // Prices by what was measured (trainer_prices.cc).

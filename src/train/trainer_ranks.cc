@@ -213,6 +213,7 @@ void Trainer::count_split_rounds(const PlannedRun& run) {
 void Trainer::count_rank_times() {
   const RankTimes& times = ranks_->times();
   summary_.ranks_seconds += times.seconds;
+  const bool is_on_host = ranks_->are_processes() || (options_.device.is_cpu() && !options_.device.is_emulated());
   COTUNE_CHECK(times.waited.size() == summary_.ranks.size(), "times of {} ranks for {}", times.waited.size(), summary_.ranks.size());
   for (size_t i = 0; i < summary_.ranks.size(); ++i) {
     summary_.ranks[i].seconds += times.seconds;
@@ -224,7 +225,7 @@ void Trainer::count_rank_times() {
     summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
     summary_.ranks[i].weight_bytes = std::max(summary_.ranks[i].weight_bytes, times.weight_bytes[i]);
     summary_.ranks[i].whole_weight_bytes = std::max(summary_.ranks[i].whole_weight_bytes, times.whole_weight_bytes[i]);
-    summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
+    if (is_on_host) summary_.ranks[i].peak_bytes = std::max(summary_.ranks[i].peak_bytes, times.peak_bytes[i]);
   }
 }
 
@@ -240,14 +241,21 @@ void Trainer::count_predicted_times(const PlannedRun& run) {
     own.predicted_seconds += predicted_s;
     own.predicted_computing_seconds += predicted.computing;
     own.predicted_exposed_seconds += predicted.exposed;
-    if (ranks_->are_processes()) own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, predicted_bytes_of(replica, place, own.weight_bytes));
+    if (own.peak_bytes > 0) own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, predicted_bytes_of(replica, place, own.weight_bytes));
   }
 }
 
 int64_t Trainer::predicted_bytes_of(size_t replica, size_t place, int64_t weight_bytes) const {
   std::vector<JobFootprint> footprints;
   for (const TrainingJob* running : running_jobs()) footprints.push_back(running->footprint());
-  return predict_memory(backbone_->config(), footprints, options_.policy, facts_of_rank(facts_, replica, place, weight_bytes)).total();
+  if (ranks_->are_processes()) {
+    return predict_memory(backbone_->config(), footprints, options_.policy, facts_of_rank(facts_, replica, place, weight_bytes)).total();
+  }
+  MemoryFacts facts = facts_;
+  set_process_stages(facts, ranks_->layouts());
+  const MemoryEstimate rounds =
+      predict_rounds(backbone_->config(), footprints, options_.policy, facts_of_rank(facts, replica, place, weight_bytes), RoundKind::training);
+  return rounds.activations + rounds.chain_kv + rounds.workspace + rounds.logits;
 }
 
 }  // namespace cotune

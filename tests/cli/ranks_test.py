@@ -20,6 +20,12 @@ class Ranks(ProgramTest):
         self.assertEqual([(rank["first_layer"], rank["last_layer"]) for rank in ranks], [(0, 0), (1, 1)])
         for rank in ranks:
             self.assertGreaterEqual(rank["seconds"], rank["waited_seconds"])
+            self.assertGreater(rank["peak_bytes"], 0)
+            self.assertLessEqual(rank["peak_bytes"], rank["predicted_peak_bytes"])
+        # Both at once took no more than each at its worst.
+        summary = json.loads((self.path / "two" / "summary.json").read_text())
+        rounds = ("activations", "chain_kv", "workspace", "logits")
+        self.assertGreaterEqual(sum(rank["peak_bytes"] for rank in ranks), max(summary["peak_bytes"][kind] for kind in rounds))
         self.assertNotIn("ranks", json.loads((self.path / "one" / "summary.json").read_text()))
 
     def test_ranks_that_divide_layers_leave_what_one_leaves(self):

@@ -234,5 +234,48 @@ TEST(CountedMemory, CountsByKindFromSeveralThreads) {
   EXPECT_EQ(memory_usage().bytes, before.bytes);
 }
 
+/// Blocks of two threads, freed by a third one, of which what stays between rounds is on no account.
+TEST(MemoryAccounts, AreOfWhatTheirThreadsAllocateWhereverItIsFreed) {
+  const kernels::MemorySource source = counted_memory();
+  const auto first = std::make_unique<MemoryAccount>(), second = std::make_unique<MemoryAccount>();
+  std::vector<std::pair<void*, size_t>> blocks;
+  const auto allocate = [&](MemoryKind kind, size_t bytes) {
+    const MemoryScope scope(kind);
+    blocks.emplace_back(source.allocate(nullptr, bytes), bytes);
+  };
+  const auto free_all = [&] {
+    for (const auto& [address, bytes] : blocks) source.release(nullptr, address, bytes);
+    blocks.clear();
+  };
+  const MemoryUsage before = memory_usage();
+  std::thread([&] {
+    const MemoryAccount::Scope scope(*first);
+    allocate(MemoryKind::activations, 1000);
+    allocate(MemoryKind::workspace, 300);
+    for (const MemoryKind kind : {MemoryKind::weights, MemoryKind::adapters, MemoryKind::gradients, MemoryKind::optimizer}) allocate(kind, 5000);
+    {
+      const MemoryAccount::Scope inner(*second);
+      allocate(MemoryKind::logits, 70);
+    }
+    allocate(MemoryKind::chain_kv, 20);
+  }).join();
+  allocate(MemoryKind::activations, 9000);
+  EXPECT_EQ(first->peak_bytes(), 1320);
+  EXPECT_EQ(second->peak_bytes(), 70);
+  EXPECT_EQ(memory_usage()[MemoryKind::activations] - before[MemoryKind::activations], 10000);
+  free_all();
+  EXPECT_EQ(first->peak_bytes(), 1320);
+  first->restart_peak();
+  EXPECT_EQ(first->peak_bytes(), 0);
+  {
+    const MemoryAccount short_lived;
+    const MemoryAccount::Scope scope(short_lived);
+    allocate(MemoryKind::workspace, 40);
+  }
+  free_all();
+  EXPECT_EQ(memory_usage().bytes, before.bytes);
+  EXPECT_EQ(second->peak_bytes(), 70);
+}
+
 }  // namespace
 }  // namespace cotune::testing
