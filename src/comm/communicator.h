@@ -41,6 +41,13 @@ class Transfer {
   virtual void wait() = 0;
 };
 
+/// A message that is sent.
+class SendTransfer : public Transfer {
+ public:
+  /// When it was over, which may be long before somebody waits for it: seconds of std::chrono::steady_clock. Once done().
+  virtual double over_s() = 0;
+};
+
 /// Messages of one kind from one rank to another keep their order; those of two kinds do not wait for each other. Signals are the
 /// communicators' own, of messages of the first four kinds between devices.
 enum class Channel { activation, error, question, weights, activation_signal, error_signal, question_signal, weights_signal };
@@ -63,7 +70,7 @@ class Communicator {
   /// copies it to the host first, which waits for the device; a receive is copied to the device by wait(). From device to device neither waits.
   /// The receiver's has as many bytes as the sender's:
   /// Gloo ends the process where it is smaller. When the transfer's holder has dropped it, another thread frees it.
-  virtual std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
+  virtual std::shared_ptr<SendTransfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
   virtual std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) = 0;
 
   /// Collectives: every rank makes the same calls in the same order, with tensors of equal shape (but in start_all_to_all) and dtype

@@ -149,7 +149,7 @@ class DeviceCommunicator : public Communicator {
   int32_t rank() const override { return host_->rank(); }
   int32_t size() const override { return host_->size(); }
 
-  std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
+  std::shared_ptr<SendTransfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
     if (buffer.is_cpu()) return host_->send(buffer, peer, channel);
     return start(buffer, peer, channel, Direction::send);
   }
@@ -223,7 +223,7 @@ class DeviceCommunicator : public Communicator {
     MessageQueue queue;                  ///< last: its thread ends first
   };
 
-  std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
+  std::shared_ptr<QueuedTransfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
     COTUNE_CHECK(peer >= 0 && peer < size() && peer != rank(), "peer {} of rank {} of {}", peer, rank(), size());
     COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
     const Channel signal = signal_of(channel);

@@ -123,7 +123,7 @@ class GlooCommunicator : public Communicator {
   int32_t rank() const override { return rank_; }
   int32_t size() const override { return size_; }
 
-  std::shared_ptr<Transfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
+  std::shared_ptr<SendTransfer> send(const at::Tensor& buffer, int32_t peer, Channel channel) override {
     return start(buffer.cpu(), peer, channel, Direction::send);
   }
   std::shared_ptr<Transfer> receive(const at::Tensor& buffer, int32_t peer, Channel channel) override {
@@ -266,7 +266,7 @@ class GlooCommunicator : public Communicator {
   }
   static std::string closed_text(int32_t peer) { return fmt::format("the link to rank {} has closed", peer); }
 
-  std::shared_ptr<Transfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
+  std::shared_ptr<QueuedTransfer> start(const at::Tensor& buffer, int32_t peer, Channel channel, Direction direction) {
     COTUNE_CHECK(peer >= 0 && peer < size_ && peer != rank_, "peer {} of rank {} of {}", peer, rank_, size_);
     COTUNE_CHECK(buffer.is_contiguous(), "a message that is not contiguous");
     const MessageDescription description{rank_, peer, direction, channel, static_cast<int64_t>(buffer.nbytes())};

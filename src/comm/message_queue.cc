@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "comm/failure_text.h"
 
 namespace cotune {
@@ -41,16 +43,19 @@ void QueuedTransfer::wait() {
   if (!failure_.empty()) throw CommunicationEnded(ended_text(description_.text(), failure_));
 }
 
-void QueuedTransfer::complete() {
+double QueuedTransfer::over_s() {
   std::lock_guard lock(mutex_);
-  over_ = true;
-  changed_.notify_all();
+  return over_s_;
 }
 
-void QueuedTransfer::end(const std::string& reason) {
+void QueuedTransfer::complete() { finish(""); }
+void QueuedTransfer::end(const std::string& reason) { finish(reason); }
+
+void QueuedTransfer::finish(const std::string& failure) {
   std::lock_guard lock(mutex_);
   over_ = true;
-  failure_ = reason;
+  over_s_ = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  failure_ = failure;
   changed_.notify_all();
 }
 

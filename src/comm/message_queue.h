@@ -26,23 +26,28 @@ struct MessageDescription {
 };
 
 /// A message whose end a MessageQueue tells.
-class QueuedTransfer : public Transfer {
+class QueuedTransfer : public SendTransfer {
  public:
   /// aborted: set before abort() ends the messages under way; wait() throws from then on, over or not.
   QueuedTransfer(const MessageDescription& description, std::shared_ptr<const std::atomic<bool>> aborted);
   bool done() override;
   void wait() override;
+  double over_s() override;
 
   void complete();
   /// reason: why the message will never complete.
   void end(const std::string& reason);
 
  private:
+  /// failure: empty where it completed.
+  void finish(const std::string& failure);
+
   const MessageDescription description_;
   const std::shared_ptr<const std::atomic<bool>> aborted_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool over_ = false;
+  double over_s_ = 0;
   std::string failure_;  ///< empty where it completed
 };
 

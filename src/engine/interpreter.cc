@@ -133,6 +133,7 @@ void Interpreter::begin(std::span<const StepPlan> plans, std::span<JobRound> rou
   places_.clear();
   steps_.clear();
   spans_.clear();
+  sent_spans_.clear();
   from_above_.clear();
   if (clock_ != nullptr) clock_->begin();
   if (backbone_->sharded_weights() != nullptr) gathering_begin_s_ = backbone_->sharded_weights()->waited_s();
@@ -180,6 +181,7 @@ void Interpreter::clear() {
   waited_s_ = waited_now();
   gathering_s_ = gathering_now();
   sent_ = messages_ != nullptr ? messages_->sent() : SentMessages{};
+  if (messages_ != nullptr) sent_spans_ = messages_->sent_spans();
   messages_.reset();
   join(nullptr);
   exchange_ = nullptr;
@@ -207,6 +209,7 @@ void Interpreter::run_actions(std::span<const Action> actions) {
   try {
     for (size_t index = 0; index < actions.size(); ++index) {
       const Action& action = actions[index];
+      action_ = index;
       if (evaluating_ && !is_taken_in_evaluation(action.kind)) continue;
       const double begin_s = now_s(), waited_s = waited_now();
       if (progress != nullptr && messages_ != nullptr) progress->begin(action, index);
@@ -389,12 +392,12 @@ void Interpreter::receive(const Action& action) {
 
 void Interpreter::send_activation(const Action& action) {
   if (is_norm(action)) {
-    if (!evaluating_) messages_->send(action, {}, known_record({action.job, action.job_step}).view({1, 2}));
+    if (!evaluating_) messages_->send(action, action_, {}, known_record({action.job, action.job_step}).view({1, 2}));
     return;
   }
   std::vector<at::Tensor> records;
   for (const JobStep& job : place(action).jobs) records.push_back(known_record({job.job, job.step - 1}));
-  messages_->send(action, handed_.extract({false, action.stage, action.microbatch}).mapped(), at::stack(records));
+  messages_->send(action, action_, handed_.extract({false, action.stage, action.microbatch}).mapped(), at::stack(records));
 }
 
 void Interpreter::send_error(const Action& action) {
@@ -405,7 +408,7 @@ void Interpreter::send_error(const Action& action) {
     const bool is_sent = exchange_ == nullptr && at.is_last[i] && lowest_stage_.at(at.jobs[i]) < from;
     records.push_back(is_sent ? record_of(at.jobs[i], from) : no_record());
   }
-  messages_->send(action, live_.at({action.microbatch, from}).state->d_hidden, at::stack(records));
+  messages_->send(action, action_, live_.at({action.microbatch, from}).state->d_hidden, at::stack(records));
 }
 
 at::Tensor Interpreter::no_record() const {

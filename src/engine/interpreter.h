@@ -62,6 +62,8 @@ class Interpreter {
   double waited_s() const { return waited_s_; }
   /// Messages that the last run sent to other stages.
   const SentMessages& sent() const { return sent_; }
+  /// When they were under way, as RankMessages::sent_spans has it.
+  const std::vector<SimulatedSpan>& sent_spans() const { return sent_spans_; }
   /// Of these, for frozen weights that are spread over several processes.
   double gathering_s() const { return gathering_s_; }
   /// When the last run computed which action, by std::chrono::steady_clock in seconds; waits left out. With an emulated
@@ -169,7 +171,8 @@ class Interpreter {
   double waited_s_ = 0, gathering_s_ = 0;
   SentMessages sent_;
   double gathering_begin_s_ = 0;  ///< ShardedWeights::waited_s when the run began
-  std::vector<SimulatedSpan> spans_;
+  std::vector<SimulatedSpan> spans_, sent_spans_;
+  size_t action_ = 0;  ///< the place in its list of the one that is under way
 };
 
 }  // namespace cotune

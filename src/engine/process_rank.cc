@@ -136,11 +136,8 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
     time_.exchanged_bytes = exchange->sent_bytes();
     exchange.reset();  // its thread ends
   }
-  time_.spans = interpreter_.spans();
-  for (SimulatedSpan& span : time_.spans) {
-    span.start_s -= begin_s;
-    span.end_s -= begin_s;
-  }
+  time_.spans = since(begin_s, interpreter_.spans());
+  time_.sent_spans = since(begin_s, interpreter_.sent_spans());
   return error;
 }
 

@@ -35,6 +35,7 @@ struct RankTime {
   int64_t weight_bytes = 0;     ///< that frozen weights have taken at most, those gathered included
   int64_t whole_weight_bytes = 0;  ///< that they would take were none of them spread over other ranks
   std::vector<SimulatedSpan> spans;  ///< when it computed which action, from its begin
+  std::vector<SimulatedSpan> sent_spans;  ///< when what it sent to other stages was under way (RankMessages::sent_spans), likewise
   std::map<std::string, double> operator_seconds;
 };
 

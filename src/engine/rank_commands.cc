@@ -348,9 +348,19 @@ AdapterSetup setup_from_json(const Json& json) {
   return setup;
 }
 
+Json spans_to_json(std::span<const SimulatedSpan> spans) {
+  Json json = Json::array();
+  for (const SimulatedSpan& span : spans) json.push_back({span.action, span.start_s, span.end_s});
+  return json;
+}
+
+std::vector<SimulatedSpan> spans_from_json(const Json& json) {
+  std::vector<SimulatedSpan> spans;
+  for (const Json& span : json) spans.push_back({span.at(0).get<size_t>(), span.at(1).get<double>(), span.at(2).get<double>()});
+  return spans;
+}
+
 Json time_to_json(const RankTime& time) {
-  Json spans = Json::array();
-  for (const SimulatedSpan& span : time.spans) spans.push_back({span.action, span.start_s, span.end_s});
   return {{"seconds", time.seconds},
           {"waited", time.waited},
           {"messages", time.sent.count},
@@ -364,29 +374,27 @@ Json time_to_json(const RankTime& time) {
           {"gathering", time.gathering},
           {"weight_bytes", time.weight_bytes},
           {"whole_weight_bytes", time.whole_weight_bytes},
-          {"spans", std::move(spans)},
+          {"spans", spans_to_json(time.spans)},
+          {"sent_spans", spans_to_json(time.sent_spans)},
           {"operator_seconds", time.operator_seconds}};
 }
 
 RankTime time_from_json(const Json& json) {
-  RankTime time{.seconds = json.at("seconds").get<double>(),
-                .waited = json.at("waited").get<double>(),
-                .sent = {json.at("messages").get<int64_t>(), json.at("message_bytes").get<int64_t>()},
-                .collectives = json.at("collectives").get<int64_t>(),
-                .group_bytes = json.at("group_bytes").get<int64_t>(),
-                .exposed = json.at("exposed").get<double>(),
-                .gathering = json.at("gathering").get<double>(),
-                .exchanged_bytes = json.at("exchanged_bytes").get<int64_t>(),
-                .peak_bytes = json.at("peak_bytes").get<int64_t>(),
-                .round_bytes = json.at("round_bytes").get<int64_t>(),
-                .weight_bytes = json.at("weight_bytes").get<int64_t>(),
-                .whole_weight_bytes = json.at("whole_weight_bytes").get<int64_t>(),
-                .spans = {},
-                .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
-  for (const Json& span : json.at("spans")) {
-    time.spans.push_back({span.at(0).get<size_t>(), span.at(1).get<double>(), span.at(2).get<double>()});
-  }
-  return time;
+  return {.seconds = json.at("seconds").get<double>(),
+          .waited = json.at("waited").get<double>(),
+          .sent = {json.at("messages").get<int64_t>(), json.at("message_bytes").get<int64_t>()},
+          .collectives = json.at("collectives").get<int64_t>(),
+          .group_bytes = json.at("group_bytes").get<int64_t>(),
+          .exposed = json.at("exposed").get<double>(),
+          .gathering = json.at("gathering").get<double>(),
+          .exchanged_bytes = json.at("exchanged_bytes").get<int64_t>(),
+          .peak_bytes = json.at("peak_bytes").get<int64_t>(),
+          .round_bytes = json.at("round_bytes").get<int64_t>(),
+          .weight_bytes = json.at("weight_bytes").get<int64_t>(),
+          .whole_weight_bytes = json.at("whole_weight_bytes").get<int64_t>(),
+          .spans = spans_from_json(json.at("spans")),
+          .sent_spans = spans_from_json(json.at("sent_spans")),
+          .operator_seconds = json.at("operator_seconds").get<std::map<std::string, double>>()};
 }
 
 Json structure_to_json(std::span<const Adapter::NamedTensor> structure) {

@@ -33,6 +33,7 @@ struct RankTimes {
   /// Of each process: bytes of tensors alive at most, beyond those before the run. Of threads one, of all of them together.
   std::vector<int64_t> round_bytes;
   std::vector<std::vector<SimulatedSpan>> spans;  ///< when it computed which action, from its begin
+  std::vector<std::vector<SimulatedSpan>> sent_spans;  ///< when what it sent to other stages was under way (RankMessages::sent_spans), likewise
   std::vector<std::map<std::string, double>> operator_seconds;  ///< by operator; of a device it is the host's time, which says nothing
 };
 

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 #include "ops/memory.h"
@@ -89,30 +88,41 @@ void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
   posted_.erase({kind, stage, microbatch, -1, -1});
 }
 
-void RankMessages::send(const Action& action, const at::Tensor& rows, const at::Tensor& own_records) {
+void RankMessages::send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& own_records) {
   const int64_t tokens = rows.defined() ? rows.size(0) : 0, row_bytes = tokens > 0 ? static_cast<int64_t>(rows.nbytes()) : 0;
   at::Tensor records = own_records;
+  SimulatedSpan span;
   if (clock_ != nullptr) {
-    records = at::cat({records, at::full({1, 2}, there_s(action.peer, tokens > 0 ? row_bytes : norm_message_bytes), at::kDouble)});
+    span = on_link(action.peer, tokens > 0 ? row_bytes : norm_message_bytes);
+    records = at::cat({records, at::full({1, 2}, span.end_s, at::kDouble)});
   }
+  span.action = index;
   const at::Tensor buffer = buffer_for(tokens, records.size(0));
   Message message = views_of(buffer, tokens, records.size(0));
   message.records.copy_(records);
   if (tokens > 0) message.rows.copy_(rows);
   auto& leaving = leaving_[{action.peer, channel_of(action.kind)}];
   if (leaving.size() == most_under_way) {
-    wait(*leaving.front(), action.peer);
+    wait_until_left(leaving.front(), action.peer);
     leaving.pop_front();
   }
-  leaving.push_back(communicator_.send(buffer, action.peer, channel_of(action.kind)));
+  if (clock_ == nullptr) span.start_s = steady_seconds();
+  leaving.push_back({communicator_.send(buffer, action.peer, channel_of(action.kind)), span});
   sent_ += {1, record_bytes(own_records.size(0)) + row_bytes};
 }
 
-double RankMessages::there_s(int32_t peer, int64_t bytes) {
+SimulatedSpan RankMessages::on_link(int32_t peer, int64_t bytes) {
   const Link& link = clock_->device().link;
   double& free_s = link_free_s_[peer];
-  free_s = std::max(free_s, clock_->free_s()) + static_cast<double>(bytes) / link.bytes_per_s;
-  return free_s + link.latency_s;
+  const double start_s = std::max(free_s, clock_->free_s());
+  free_s = start_s + static_cast<double>(bytes) / link.bytes_per_s;
+  return {.start_s = start_s, .end_s = free_s + link.latency_s};
+}
+
+void RankMessages::wait_until_left(Leaving& message, int32_t peer) {
+  wait(*message.transfer, peer);
+  if (clock_ == nullptr) message.span.end_s = message.transfer->over_s();
+  sent_spans_.push_back(message.span);
 }
 
 void RankMessages::wait(Transfer& transfer, int32_t peer) {
@@ -124,16 +134,16 @@ void RankMessages::wait(Transfer& transfer, int32_t peer) {
     if (!was_there) waited_s_ += clock_->wait_until_now();
     return;
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin_s = steady_seconds();
   if (progress_ != nullptr) progress_->wait_for(peer);
   transfer.wait();
   if (progress_ != nullptr) progress_->go_on();
-  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  waited_s_ += steady_seconds() - begin_s;
 }
 
 void RankMessages::finish() {
-  for (auto& [channel, transfers] : leaving_) {
-    for (const std::shared_ptr<Transfer>& transfer : transfers) wait(*transfer, channel.first);
+  for (auto& [channel, messages] : leaving_) {
+    for (Leaving& message : messages) wait_until_left(message, channel.first);
   }
   leaving_.clear();
 }

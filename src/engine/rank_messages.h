@@ -10,12 +10,14 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "engine/emulated_device.h"
 #include "engine/rank_progress.h"
 #include "engine/sent_messages.h"
 #include "schedule/action.h"
+#include "schedule/pipeline/simulate.h"
 
 namespace cotune {
 
@@ -46,9 +48,9 @@ class RankMessages {
   std::optional<int64_t> posted_as(ActionKind kind, int32_t stage, int32_t microbatch) const;
   void release(ActionKind kind, int32_t stage, int32_t microbatch);
 
-  /// action: send_activation or send_error. Copies both and returns: at once, while at most one message before it in its
-  /// channel has not left.
-  void send(const Action& action, const at::Tensor& rows, const at::Tensor& records);
+  /// action: send_activation or send_error; index: its place in this rank's list. Copies both and returns: at once, while at most one
+  /// message before it in its channel has not left.
+  void send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& records);
 
   /// Waits until everything that was sent has left.
   void finish();
@@ -56,9 +58,16 @@ class RankMessages {
   /// Time spent in waits; by an emulated device, not by its host.
   double waited_s() const { return waited_s_; }
   const SentMessages& sent() const { return sent_; }
+  /// Of those that have left: the place of each one's action, from when it was ready until it had arrived, in seconds of
+  /// std::chrono::steady_clock or of the emulated device. Complete after finish(), channel by channel.
+  const std::vector<SimulatedSpan>& sent_spans() const { return sent_spans_; }
 
  private:
   using Key = std::tuple<ActionKind, int32_t, int32_t, int32_t, int64_t>;  // kind of the receive, stage, microbatch, job, job step
+  struct Leaving {
+    std::shared_ptr<SendTransfer> transfer;
+    SimulatedSpan span;  ///< without its end, but on an emulated device
+  };
   struct Posted {
     Message message;
     std::shared_ptr<Transfer> transfer;
@@ -70,8 +79,9 @@ class RankMessages {
   Message views_of(const at::Tensor& buffer, int64_t tokens, int64_t records) const;
   const Message& wait(const Key& key);
   void wait(Transfer& transfer, int32_t peer);
-  /// When a message that leaves now is there, on the emulated device's link.
-  double there_s(int32_t peer, int64_t bytes);
+  void wait_until_left(Leaving& message, int32_t peer);
+  /// When a message that is ready now is on the emulated device's link: from when it leaves until it is there.
+  SimulatedSpan on_link(int32_t peer, int64_t bytes);
 
   Communicator& communicator_;
   int64_t hidden_size_;
@@ -82,7 +92,8 @@ class RankMessages {
   std::map<int32_t, double> link_free_s_;  ///< of an emulated device, by peer
   std::map<Key, Posted> posted_;
   int64_t post_count_ = 0;
-  std::map<std::pair<int32_t, Channel>, std::deque<std::shared_ptr<Transfer>>> leaving_;  ///< by peer
+  std::map<std::pair<int32_t, Channel>, std::deque<Leaving>> leaving_;  ///< by peer
+  std::vector<SimulatedSpan> sent_spans_;
   SentMessages sent_;
   double waited_s_ = 0;
 };

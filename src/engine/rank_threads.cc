@@ -306,11 +306,8 @@ void RankThreads::take_times() {
     times_.weight_bytes.push_back(0);
     times_.whole_weight_bytes.push_back(0);
     times_.operator_seconds.push_back(rank->operator_seconds);
-    std::vector<SimulatedSpan>& spans = times_.spans.emplace_back(rank->interpreter->spans());
-    for (SimulatedSpan& span : spans) {
-      span.start_s -= begin_s_;
-      span.end_s -= begin_s_;
-    }
+    times_.spans.push_back(since(begin_s_, rank->interpreter->spans()));
+    times_.sent_spans.push_back(since(begin_s_, rank->interpreter->sent_spans()));
   }
 }
 

@@ -60,15 +60,15 @@ class Trace(ProgramTest):
         self.assertEqual(len({event["tid"] for event in run}), 1)  # nothing overlaps
         rounds = [event for event in run if event["cat"] != "checkpoint"]
         done = collections.Counter()
-        for event in measured:
+        for event in measured + [event for event in slices if event["pid"] == processes["measured, links"]]:
             around = [each["cat"] for each in rounds if each["ts"] - 1e-3 <= event["ts"]
                       and event["ts"] + event["dur"] <= each["ts"] + each["dur"] + 1e-3]
             self.assertEqual(len(around), 1, event)
             done[around[0], event["cat"]] += 1
-        self.assertEqual({kind for of, kind in done if of == "evaluation"}, {"forward"})
-        planned = collections.Counter(event["cat"] for event in slices if event["pid"] == processes["planned, ranks"])
+        self.assertEqual({kind for of, kind in done if of == "evaluation"}, {"forward", "send_activation"})
+        planned = collections.Counter(event["cat"] for event in slices if event["pid"] in (processes["planned, ranks"], processes["planned, links"]))
         self.assertGreater(done["round", "backward"], 0)
-        for kind in ("forward", "optimizer_step"):
+        for kind in ("forward", "optimizer_step", "send_activation", "send_error"):
             self.assertEqual(done["round", kind], planned[kind])
         log = self.metrics(name)
         self.assertEqual(sum(event["args"]["jobs"] == "plain" for event in run if event["cat"] == "checkpoint"), 2)
@@ -114,7 +114,7 @@ class TraceOfProcesses(LaunchTest):
         processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
         kinds = {(processes[event["pid"]].split(",")[0], event["cat"]) for event in events if event["ph"] == "X"}
         self.assertLessEqual({("cotune", "round"), ("cotune", "evaluation"), ("cotune", "checkpoint"), ("planned", "forward"),
-                              ("measured", "forward"), ("measured", "optimizer_step")}, kinds)
+                              ("measured", "forward"), ("measured", "optimizer_step"), ("measured", "send_activation"), ("measured", "send_error")}, kinds)
         forwards = [event for event in events if event.get("cat") == "forward" and processes[event["pid"]] == "measured, ranks"]
         self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {2, 4})
 

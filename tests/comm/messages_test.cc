@@ -73,6 +73,20 @@ TEST(Messages, KeepTheirOrderInEveryChannelBetweenFourRanks) {
   });
 }
 
+TEST(Messages, SayWhenTheyWereOverAndNotWhenSomebodyWaited) {
+  const auto now_s = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
+  auto ranks = thread_communicators(2);
+  const auto send = ranks[0]->send(at::ones({1000}), 1, Channel::activation);
+  const double posted_s = now_s();
+  ranks[1]->receive(at::empty({1000}), 0, Channel::activation)->wait();
+  while (!send->done()) std::this_thread::yield();
+  const double done_s = now_s();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  send->wait();
+  EXPECT_GE(send->over_s(), posted_s);
+  EXPECT_LE(send->over_s(), done_s);
+}
+
 TEST(Messages, OfOneKindDoNotWaitForTheOther) {
   auto ranks = thread_communicators(2);
   on_every_rank(ranks, [](Communicator& self) {

@@ -29,13 +29,13 @@ class MessagesOfTwoRanks : public ::testing::Test {
   void go_up(int32_t microbatch, int64_t tokens) {
     const at::Tensor rows = rows_.narrow(0, 0, tokens);
     upper.post(message(ActionKind::receive_activation, microbatch, 0), tokens, 0);
-    lower.send(message(ActionKind::send_activation, microbatch, 1), rows, records_.narrow(0, 0, 0));
+    lower.send(message(ActionKind::send_activation, microbatch, 1), static_cast<size_t>(microbatch), rows, records_.narrow(0, 0, 0));
     EXPECT_TRUE(at::equal(upper.wait(ActionKind::receive_activation, 1, microbatch).rows, rows));
     upper.release(ActionKind::receive_activation, 1, microbatch);
   }
   void go_down(int32_t microbatch, int64_t tokens) {
     lower.post(message(ActionKind::receive_error, microbatch, 1), tokens, 2);
-    upper.send(message(ActionKind::send_error, microbatch, 0), rows_.narrow(0, 0, tokens), records_);
+    upper.send(message(ActionKind::send_error, microbatch, 0), static_cast<size_t>(microbatch), rows_.narrow(0, 0, tokens), records_);
     EXPECT_TRUE(at::equal(lower.wait(ActionKind::receive_error, 0, microbatch).records, records_));
     lower.release(ActionKind::receive_error, 0, microbatch);
   }
@@ -70,6 +70,22 @@ TEST_F(MessagesOfTwoRanks, TakeNoMoreMemoryFromTheSystemOnceTheirFirstBuffersAre
     up_and_down(microbatch, most_tokens - (microbatch * 37) % most_tokens);
     ASSERT_EQ(memory_usage().peak_held_bytes, held) << "microbatch " << microbatch;
   }
+}
+
+TEST_F(MessagesOfTwoRanks, AreUnderWayFromWhenTheyAreReadyUntilTheyHaveArrived) {
+  const double begin_s = steady_seconds();
+  lower.send(message(ActionKind::send_activation, 3, 1), 7, rows_, records_);
+  const double posted_s = steady_seconds();
+  upper.post(message(ActionKind::receive_activation, 3, 0), most_tokens, 2);
+  upper.wait(ActionKind::receive_activation, 1, 3);
+  EXPECT_TRUE(lower.sent_spans().empty());
+  lower.finish();
+  ASSERT_EQ(lower.sent_spans().size(), 1U);
+  const SimulatedSpan sent = lower.sent_spans().front();
+  EXPECT_EQ(sent.action, 7U);
+  EXPECT_GE(sent.start_s, begin_s);
+  EXPECT_LE(sent.start_s, posted_s);
+  EXPECT_GE(sent.end_s, posted_s);
 }
 
 }  // namespace

@@ -52,6 +52,14 @@ void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double b
     rounds.planned.ranks = for_each_part(rounds.planned.ranks, parts);
     for (size_t rank = first; rank < end; ++rank) {
       rounds.measured.ranks.push_back({.spans = times.spans[rank], .memory = {}});
+      const std::vector<Action>& list = rounds.executed.ranks[rank - first];
+      for (const SimulatedSpan& sent : times.sent_spans[rank]) {
+        rounds.measured.transfers.push_back({.from = static_cast<int32_t>(rank - first),
+                                             .to = list[sent.action].peer,
+                                             .action = sent.action,
+                                             .start_s = sent.start_s,
+                                             .end_s = sent.end_s});
+      }
       span_count_ += times.spans[rank].size();
     }
     rounds_.push_back(std::move(rounds));

@@ -34,8 +34,6 @@ std::map<int32_t, int32_t> clock_of_microbatches(const RankPlan& plan) {
   return clock_of;
 }
 
-bool is_send(ActionKind kind) { return kind == ActionKind::send_activation || kind == ActionKind::send_error; }
-
 }  // namespace
 
 std::vector<double> action_seconds(const RankPlan& plan, size_t rank, double exchange_s) {

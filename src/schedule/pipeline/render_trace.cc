@@ -129,7 +129,7 @@ class TraceWriter {
     tracks_of_ranks_.push_back(track);
     for (const SimulatedSpan& span : rank.spans) {
       const Action& action = run_->schedule->ranks[r][span.action];
-      start_of_[use_of(action)] = span.start_s;
+      start_of_[{r, use_of(action)}] = span.start_s;
       Json event = slice(name_of(action), process.number, track, in_file(span.start_s), in_file(span.end_s));
       event["cat"] = to_string(action.kind);
       event["args"] = {{"stage", action.stage}, {"action", span.action}};
@@ -155,6 +155,9 @@ class TraceWriter {
     event["cat"] = to_string(action.kind);
     event["args"] = {{"bytes", action.bytes}, {"stage", action.stage}};
     events_.push_back(std::move(event));
+    const auto use = start_of_.find({static_cast<size_t>(transfer.to), use_of(action)});
+    // Ranks that are processes have clocks of their own, and microbatches that run side by side are one computation.
+    if (use == start_of_.end() || use->second < transfer.start_s) return;
     const int64_t flow = flows_++;
     events_.push_back({{"name", "message"},
                        {"cat", "message"},
@@ -168,14 +171,14 @@ class TraceWriter {
                        {"ph", "f"},
                        {"bp", "e"},
                        {"id", flow},
-                       {"ts", trace_time(in_file(start_of_.at(use_of(action))))},
+                       {"ts", trace_time(in_file(use->second))},
                        {"pid", ranks_process().number},
                        {"tid", tracks_of_ranks_[static_cast<size_t>(transfer.to)]}});
   }
 
   Json events_ = Json::array();
   const TracedRun* run_ = nullptr;
-  std::map<Use, double> start_of_;  // of every computation of the run
+  std::map<std::pair<size_t, Use>, double> start_of_;  // of every computation of the run, by rank
   std::set<int64_t> processes_;
   std::set<std::pair<int64_t, int64_t>> tracks_;
   std::vector<int64_t> tracks_of_ranks_;  // of the run

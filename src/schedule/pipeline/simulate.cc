@@ -536,6 +536,14 @@ std::vector<PipelineSimulation> simulate(std::span<const SharingReplica> replica
   return ReplicaSimulator(replicas, costs, order).run();
 }
 
+std::vector<SimulatedSpan> since(double begin_s, std::vector<SimulatedSpan> spans) {
+  for (SimulatedSpan& span : spans) {
+    span.start_s -= begin_s;
+    span.end_s -= begin_s;
+  }
+  return spans;
+}
+
 double PipelineSimulation::bubble_ratio(size_t rank) const {
   return makespan_s > 0 ? 1 - ranks[rank].busy_s / makespan_s : 0;
 }

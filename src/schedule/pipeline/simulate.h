@@ -17,6 +17,8 @@ struct SimulatedSpan {
   double start_s = 0;
   double end_s = 0;
 };
+/// The same with seconds since begin_s.
+std::vector<SimulatedSpan> since(double begin_s, std::vector<SimulatedSpan> spans);
 
 /// When a message was under way. `action`: index of the send in its rank's list.
 struct SimulatedTransfer {
