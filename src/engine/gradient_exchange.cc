@@ -229,6 +229,7 @@ at::Tensor GradientExchange::wait(const JobStep& step) {
 void GradientExchange::run() {
   at::get_num_threads();  // which sets the calling thread's count to that of the process, the first time
   omp_set_num_threads(1);  // the rank's threads compute meanwhile
+  const MemoryAccount::Scope memory(account_);
   try {
     for (const Step& step : steps_) {
       Posted posted;

@@ -19,6 +19,7 @@
 #include "comm/communicator.h"
 #include "engine/adapter_state.h"
 #include "engine/emulated_exchange.h"
+#include "ops/memory.h"
 #include "schedule/gradient_slices.h"
 #include "schedule/pipeline/pipeline_work.h"
 
@@ -121,6 +122,7 @@ class GradientExchange {
   int64_t sent_bytes_ = 0;
   EmulatedClock* clock_ = nullptr;
   std::optional<EmulatedExchange> emulated_;
+  const MemoryAccount account_ = MemoryAccount::of_this_thread();  ///< of the rank
   std::thread thread_;
 };
 

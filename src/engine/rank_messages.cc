@@ -91,7 +91,7 @@ void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
 void RankMessages::send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& own_records) {
   const int64_t tokens = rows.defined() ? rows.size(0) : 0, row_bytes = tokens > 0 ? static_cast<int64_t>(rows.nbytes()) : 0;
   at::Tensor records = own_records;
-  SimulatedSpan span;
+  SimulatedSpan span{.start_s = steady_seconds()};
   if (clock_ != nullptr) {
     span = on_link(action.peer, tokens > 0 ? row_bytes : norm_message_bytes);
     records = at::cat({records, at::full({1, 2}, span.end_s, at::kDouble)});
@@ -106,7 +106,6 @@ void RankMessages::send(const Action& action, size_t index, const at::Tensor& ro
     wait_until_left(leaving.front(), action.peer);
     leaving.pop_front();
   }
-  if (clock_ == nullptr) span.start_s = steady_seconds();
   leaving.push_back({communicator_.send(buffer, action.peer, channel_of(action.kind)), span});
   sent_ += {1, record_bytes(own_records.size(0)) + row_bytes};
 }

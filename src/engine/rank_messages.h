@@ -58,8 +58,8 @@ class RankMessages {
   /// Time spent in waits; by an emulated device, not by its host.
   double waited_s() const { return waited_s_; }
   const SentMessages& sent() const { return sent_; }
-  /// Of those that have left: the place of each one's action, from when it was ready until it had arrived, in seconds of
-  /// std::chrono::steady_clock or of the emulated device. Complete after finish(), channel by channel.
+  /// Of those that have left, in no order: the place of each one's action, from when it was ready until it had arrived, in seconds of
+  /// std::chrono::steady_clock; of an emulated device, in its own, from when its link was free. Complete after finish().
   const std::vector<SimulatedSpan>& sent_spans() const { return sent_spans_; }
 
  private:

@@ -13,17 +13,17 @@ namespace cotune {
 namespace {
 
 thread_local MemoryKind current_kind = MemoryKind::other;
-thread_local int current_account = 0;  ///< 0: none
+thread_local int current_account = 0;  ///< 0: that of all that is on no other
 
-bool stays_between_rounds(MemoryKind kind) {
-  return kind == MemoryKind::weights || kind == MemoryKind::adapters || kind == MemoryKind::gradients || kind == MemoryKind::optimizer;
+bool is_of_rounds(MemoryKind kind) {
+  return kind == MemoryKind::activations || kind == MemoryKind::chain_kv || kind == MemoryKind::workspace || kind == MemoryKind::logits;
 }
 
 /// What a block counts as, in the label that the store keeps for it.
 struct BlockLabel {
   MemoryKind kind;
   int account;
-  static BlockLabel current() { return {current_kind, stays_between_rounds(current_kind) ? 0 : current_account}; }
+  static BlockLabel current() { return {current_kind, is_of_rounds(current_kind) ? current_account : 0}; }
   static BlockLabel of(int number) { return {static_cast<MemoryKind>(number % memory_kind_count), number / memory_kind_count}; }
   int number() const { return account * memory_kind_count + static_cast<int>(kind); }
 };
@@ -123,7 +123,7 @@ class CountedMemory {
   std::mutex mutex_;
   BlockStore store_;
   MemoryUsage usage_;
-  std::vector<Account> accounts_{1};  ///< by number, which none has again; the first is of what is on no account
+  std::vector<Account> accounts_{1};  ///< by number, which none has again
 };
 
 CountedMemory& store(size_t granule_bytes = BlockStoreOptions{}.granule_bytes) {
@@ -160,7 +160,8 @@ MemoryScope::~MemoryScope() { current_kind = previous_; }
 MemoryAccount::MemoryAccount() : number_(store().open_account()) {}
 int64_t MemoryAccount::peak_bytes() const { return store().account_peak(number_); }
 void MemoryAccount::restart_peak() { store().restart_account_peak(number_); }
-MemoryAccount::Scope::Scope(const MemoryAccount& account) : previous_(current_account) { current_account = account.number_; }
+MemoryAccount MemoryAccount::of_this_thread() { return MemoryAccount(current_account); }
+MemoryAccount::Scope::Scope(MemoryAccount account) : previous_(current_account) { current_account = account.number_; }
 MemoryAccount::Scope::~Scope() { current_account = previous_; }
 
 int64_t MemoryUsage::live_bytes() const { return std::accumulate(bytes.begin(), bytes.end(), int64_t{0}); }

@@ -41,18 +41,19 @@ class MemoryScope {
   MemoryKind previous_;
 };
 
-/// What rounds take, of one of several ranks that are threads of this process: bytes of all kinds but weights, adapters, gradients and
-/// optimizer that threads allocate in a Scope of it, alive at most. They may be freed anywhere, also after it has ended.
+/// What rounds take, of one of several ranks that are threads of this process: the activations, chain_kv, workspace and logits that threads
+/// allocate in a Scope of it, alive at most. They may be freed anywhere, and at any time. Copies are the same account.
 class MemoryAccount {
  public:
+  /// A new one.
   MemoryAccount();
-  MemoryAccount(const MemoryAccount&) = delete;
-  MemoryAccount& operator=(const MemoryAccount&) = delete;
+  /// That of the calling thread, for threads that work for it; one of all that is on no other where it is in no Scope.
+  static MemoryAccount of_this_thread();
 
   /// Allocations of this thread count here, beside by their kind, while it lives.
   class Scope {
    public:
-    explicit Scope(const MemoryAccount& account);
+    explicit Scope(MemoryAccount account);
     ~Scope();
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -66,7 +67,8 @@ class MemoryAccount {
   void restart_peak();
 
  private:
-  const int number_;
+  explicit MemoryAccount(int number) : number_(number) {}
+  int number_;
 };
 
 struct MemoryUsage {

@@ -168,6 +168,7 @@ class Trainer {
 
   AdmissionCandidate candidate(const TrainingJob& job) const;
   std::vector<TrainingJob*> running_jobs() const;
+  std::vector<JobFootprint> running_footprints() const;
   std::vector<TrainingJob*> live_jobs() const;
   /// The next round of the live jobs, or the next few.
   void run_round(const std::vector<TrainingJob*>& live);
@@ -236,8 +237,8 @@ class Trainer {
   std::vector<std::shared_ptr<const Backbone>> parts_of(int64_t degree) const;
   void count_rank_times();
   void count_predicted_times(const PlannedRun& run);
-  /// Of what RankSummary::peak_bytes are, with the running jobs, on this rank of a replica's pipeline: the bound from shapes.
-  int64_t predicted_bytes_of(size_t replica, size_t place, int64_t weight_bytes) const;
+  /// Of what RankSummary::peak_bytes are, with these jobs, on this rank of a replica's pipeline: the bound from shapes.
+  int64_t predicted_bytes_of(std::span<const JobFootprint> jobs, size_t replica, size_t place, int64_t weight_bytes) const;
   void count_split_rounds(const PlannedRun& run);
   // Prices by what was measured (trainer_prices.cc).
   void start_refit(const DeviceCosts& costs);

@@ -88,9 +88,7 @@ bool Trainer::fits_divided_as(const Parallel& parallel) const {
   if (tensor_limit_ == 0) return true;
   MemoryFacts facts = facts_;
   set_division(facts, parallel, options_.pipeline_order, options_.interleave, {});
-  std::vector<JobFootprint> footprints;
-  for (const TrainingJob* job : running_jobs()) footprints.push_back(job->footprint());
-  return LearnedPeak(backbone_->config(), facts).predict(footprints, {}, options_.policy).total() <= tensor_limit_;
+  return LearnedPeak(backbone_->config(), facts).predict(running_footprints(), {}, options_.policy).total() <= tensor_limit_;
 }
 
 void Trainer::divide_as(const Parallel& parallel, std::vector<PipelineLayout> layouts) {

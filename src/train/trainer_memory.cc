@@ -226,6 +226,12 @@ void Trainer::evaluate_started() {
   evaluate(started);
 }
 
+std::vector<JobFootprint> Trainer::running_footprints() const {
+  std::vector<JobFootprint> footprints;
+  for (const TrainingJob* job : running_jobs()) footprints.push_back(job->footprint());
+  return footprints;
+}
+
 std::vector<TrainingJob*> Trainer::running_jobs() const {
   std::vector<TrainingJob*> running;
   for (const auto& job : jobs_) {

@@ -63,9 +63,7 @@ void Trainer::learn_peak(std::span<const JobRound> rounds, int64_t round_count, 
 }
 
 std::optional<int64_t> Trainer::peak_correction() const {
-  std::vector<JobFootprint> running;
-  for (const TrainingJob* job : running_jobs()) running.push_back(job->footprint());
-  return learned_.correction(running, options_.policy);
+  return learned_.correction(running_footprints(), options_.policy);
 }
 
 void Trainer::note_waiting(std::span<const int32_t> waiting) {
@@ -84,8 +82,7 @@ void Trainer::use_learned_peak() {
   // Jobs go before speed: what waits may need the place yet.
   while (!ruled_out_.empty() && !least_waiting_bound_) {
     const PackingPolicy larger = ruled_out_.back();
-    std::vector<JobFootprint> running;
-    for (const TrainingJob* job : running_jobs()) running.push_back(job->footprint());
+    const std::vector<JobFootprint> running = running_footprints();
     // The bound of larger rounds is too high by at least as much as that of these, as long as they keep the same.
     const int64_t from_these = larger.recompute == options_.policy.recompute ? learned : std::max<int64_t>(0, learned);
     if (running.empty() || learned_.with_correction(running, larger, from_these).total() > tensor_limit_) return;

@@ -233,6 +233,7 @@ void Trainer::count_predicted_times(const PlannedRun& run) {
   const double predicted_s = run.plans.predicted_s();
   summary_.ranks_predicted_seconds += predicted_s;
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
+  const std::vector<JobFootprint> footprints = running_footprints();
   for (int32_t rank = 0; rank < rank_count_of(layouts); ++rank) {
     const auto [replica, worker] = place_of_rank(layouts, rank);
     const auto place = static_cast<size_t>(layouts[replica].place_of(worker));
@@ -241,20 +242,20 @@ void Trainer::count_predicted_times(const PlannedRun& run) {
     own.predicted_seconds += predicted_s;
     own.predicted_computing_seconds += predicted.computing;
     own.predicted_exposed_seconds += predicted.exposed;
-    if (own.peak_bytes > 0) own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, predicted_bytes_of(replica, place, own.weight_bytes));
+    if (own.peak_bytes > 0) {
+      own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, predicted_bytes_of(footprints, replica, place, own.weight_bytes));
+    }
   }
 }
 
-int64_t Trainer::predicted_bytes_of(size_t replica, size_t place, int64_t weight_bytes) const {
-  std::vector<JobFootprint> footprints;
-  for (const TrainingJob* running : running_jobs()) footprints.push_back(running->footprint());
+int64_t Trainer::predicted_bytes_of(std::span<const JobFootprint> jobs, size_t replica, size_t place, int64_t weight_bytes) const {
   if (ranks_->are_processes()) {
-    return predict_memory(backbone_->config(), footprints, options_.policy, facts_of_rank(facts_, replica, place, weight_bytes)).total();
+    return predict_memory(backbone_->config(), jobs, options_.policy, facts_of_rank(facts_, replica, place, weight_bytes)).total();
   }
   MemoryFacts facts = facts_;
   set_process_stages(facts, ranks_->layouts());
   const MemoryEstimate rounds =
-      predict_rounds(backbone_->config(), footprints, options_.policy, facts_of_rank(facts, replica, place, weight_bytes), RoundKind::training);
+      predict_rounds(backbone_->config(), jobs, options_.policy, facts_of_rank(facts, replica, place, weight_bytes), RoundKind::training);
   return rounds.activations + rounds.chain_kv + rounds.workspace + rounds.logits;
 }
 

@@ -9,6 +9,7 @@
 
 #include "adapter/adapter_shard.h"
 #include "engine/rank_rounds.h"
+#include "ops/memory.h"
 #include "schedule/random_batches.h"
 
 namespace cotune {
@@ -18,6 +19,8 @@ using namespace testing;
 
 class ExchangedGradients : public ::testing::Test {
  protected:
+  static void SetUpTestSuite() { install_counting_allocator(); }
+
   static ModelConfig eight_heads() {
     ModelConfig config = kernel_friendly_config(4);
     config.head_count = 8;
@@ -102,10 +105,12 @@ TEST_F(ExchangedGradients, AreThoseOfAFlatBufferToTheBitOnRandomLayouts) {
       std::vector<std::unique_ptr<Communicator>> communicators = thread_communicators(static_cast<int32_t>(ranks.size()));
       std::vector<at::Tensor> records(ranks.size());
       std::vector<int64_t> sent(ranks.size(), 0);
+      std::vector<MemoryAccount> accounts(ranks.size());
       {
         std::vector<std::jthread> threads;
         for (const int32_t index : exchange.ranks) {
           threads.emplace_back([&, rank = static_cast<size_t>(index)] {
+            const MemoryAccount::Scope memory(accounts[rank]);
             const JobStep step{0, 7};
             GradientExchange own(*communicators[rank], {{step, &exchange, ranks[rank].shard.get()}}, {});
             own.post(step, at::scalar_tensor(ranks[rank].has_head ? 1.5 : 0, at::kDouble));
@@ -120,6 +125,7 @@ TEST_F(ExchangedGradients, AreThoseOfAFlatBufferToTheBitOnRandomLayouts) {
       for (const int32_t index : exchange.ranks) {
         const auto rank = static_cast<size_t>(index);
         all_sent += sent[rank];
+        EXPECT_GE(2 * accounts[rank].peak_bytes(), sent[rank]) << "slices to their owners, then sums: copies, on the rank's account";
         EXPECT_NEAR(records[rank][0].item<double>(), squares, 1e-12 * squares);
         EXPECT_EQ(records[rank][1].item<double>(), 1.5 * static_cast<double>(of_replica.size()));
         EXPECT_TRUE(at::equal(records[rank], records[static_cast<size_t>(exchange.ranks.front())]));

@@ -60,7 +60,7 @@ void RankTracks::add(const ReplicaPlans& plans, const RankTimes& times, double b
                                              .start_s = sent.start_s,
                                              .end_s = sent.end_s});
       }
-      span_count_ += times.spans[rank].size();
+      span_count_ += times.spans[rank].size() + times.sent_spans[rank].size();
     }
     rounds_.push_back(std::move(rounds));
   }
