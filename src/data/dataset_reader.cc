@@ -15,6 +15,7 @@
 #include "data/records/chat_record.h"
 #include "data/records/data_file.h"
 #include "data/records/jsonl.h"
+#include "data/records/record_error.h"
 #include "data/records/unread_fields.h"
 
 namespace cotune {
@@ -190,8 +191,8 @@ class RecordWalk {
     } catch (const RecordError& error) {
       outcome.field = error.field();
       outcome.mistake = error.what();
-    } catch (const std::runtime_error& error) {
-      outcome.mistake = error.what();
+    } catch (const std::exception& error) {
+      outcome.mistake = complaint_of(error);
     }
     return outcome;
   }

@@ -146,6 +146,29 @@ TEST(ChatTemplate, ForToolsAloneRefusesOtherChats) {
   }
 }
 
+TEST(ChatTemplate, EndsARecordOfManyMessagesWithinItsSteps) {
+  const std::string source = "{% for m in messages %}<{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}>{% endfor %}";
+  const ChatTemplate small(source, "small", {}, {}, {.steps = 20'000}), usual(source, "usual", {});
+  ordered_json messages = chat(two_turns);
+  EXPECT_EQ(small.for_training(messages, {}, ExampleEncoder()).learned, usual.for_training(messages, {}, ExampleEncoder()).learned);
+
+  const ordered_json asking = chat(R"({"role":"user","content":"q"})");
+  const ordered_json calling = chat(R"({"role":"assistant","content":"a","tool_calls":[{"function":{"name":"f"}}]})");
+  for (int i = 0; i < 98; ++i) messages.push_back(i % 2 == 0 ? asking : calling);
+  EXPECT_EQ(usual.for_training(messages, {}, ExampleEncoder()).learned.size(), 51u);
+  try {
+    small.for_training(messages, {}, ExampleEncoder());
+    ADD_FAILURE() << "was rendered";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "small: found a chat of 102 messages, which rendered up to each of its answers takes more than the 20000 steps that "
+                               "are accepted: divide it");
+  }
+  const std::string all_but_last = "{% for m in messages %}<{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls and not loop.last }}>{% endfor %}";
+  EXPECT_TRUE(ChatTemplate(all_but_last, "t", {}).left_out(messages, {}).tool_calls);
+  EXPECT_FALSE(ChatTemplate(all_but_last, "t", {}, {}, {.steps = 20'000}).left_out(messages, {}).tool_calls)
+      << "what there are no steps to tell counts as in the text";
+}
+
 TEST(ChatTemplate, LearnsTheEndOfTurnOfAnEmptyAnswer) {
   EXPECT_EQ(learned("chatml", R"([{"role":"user","content":"q"},{"role":"assistant","content":""}])"), "<|im_end|>");
 }

@@ -5,13 +5,16 @@
 
 #include <cstdio>
 #include <fstream>
+#include <new>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 
 #include "base/error.h"
 #include "data/batch_order.h"
 #include "data/example_encoder.h"
 #include "data/records/jsonl.h"
+#include "data/records/record_error.h"
 #include "data/records/sharegpt.h"
 
 namespace cotune {
@@ -191,6 +194,41 @@ TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
   EXPECT_THAT(read(R"({"output":"b"})").mistake(0), testing::EndsWith("; found output"));
   EXPECT_THAT(read("{\"text\":" + std::string(5000, '[') + "}").mistake(0), HasSubstr("nested deeper than 64"));
   EXPECT_THAT(read("").mistake(0), HasSubstr("holds no examples"));
+}
+
+TEST(Dataset, RefusesObjectsOfMoreThanTenThousandMembers) {
+  std::string line = R"({"text":"a")";
+  for (int i = 1; i < 10'000; ++i) line += fmt::format(",\"k{}\":0", i);
+  EXPECT_EQ(read(line + "}").train.size(), 1);
+  const std::string longer = line + ",\"last\":0}";
+  const std::string complaint = "found an object of more than 10000 members; accepted: at most 10000";
+  EXPECT_EQ(read(longer).mistake(0), fmt::format("f:1: column {}: {}", longer.rfind(':') + 1, complaint));
+  const std::string message = R"({"messages":[{"role":"assistant","content":"a","x":)" + line + "}";
+  EXPECT_EQ(read(message + "}]}").train.size(), 1) << "each object has its own";
+  EXPECT_THAT(read(R"({"text":"a:b:c","x":[)" + longer + "]}").mistake(0), testing::EndsWith(complaint));
+  EXPECT_THAT(read("x" + std::string(20'000, ':')).mistake(0), HasSubstr("f:1: column 1: not JSON"));
+}
+
+/// Throws at one text, as a bug of ours would.
+class ThrowingEncoder : public ExampleEncoder {
+ public:
+  std::vector<int32_t> encode_plain(std::string_view text, bool at_text_start = true) const override {
+    if (text == "b") throw std::length_error("vector");
+    return ExampleEncoder::encode_plain(text, at_text_start);
+  }
+};
+
+TEST(Dataset, NamesTheLineOfARecordThatEndsInAnException) {
+  Reading reading;
+  std::istringstream stream("{\"text\":\"a\"}\n{\"text\":\"b\"}\n{\"text\":\"c\"}\n");
+  JsonlReader lines(stream);
+  ExamplesInMemory sink(reading.train, reading.eval);
+  read_records(lines, "f", {DataSpec(), ThrowingEncoder()}, true, sink, reading.diagnostics);
+  EXPECT_EQ(reading.train.size(), 2);
+  ASSERT_EQ(reading.diagnostics.size(), 1u);
+  EXPECT_EQ(reading.mistake(0), "f:2: bug in cotune: this record ends in an exception (vector)");
+  EXPECT_EQ(complaint_of(std::bad_alloc()), "takes more memory than there is");
+  EXPECT_EQ(complaint_of(UserError("is wrong")), "is wrong");
 }
 
 TEST(Dataset, RepairsInvalidUtf8AndReadsWindowsLines) {

@@ -89,10 +89,86 @@ TEST(Jinja, EndsWithinItsLimits) {
   EXPECT_THAT(error_of("{{ 'x'|tojson(indent=99999999) }}"), HasSubstr("indent"));
 }
 
+TEST(Jinja, SelectionsAndMapTakeTheirArgumentsByPlace) {
+  EXPECT_EQ(error_of("{{ [] | selectattr(attribute='role') | list }}"), "t:1: selectattr: the argument 'attribute' cannot be given by name");
+  EXPECT_EQ(error_of("{{ [] | rejectattr(attribute='role') | list }}"), "t:1: rejectattr: the argument 'attribute' cannot be given by name");
+  EXPECT_EQ(error_of("{{ [1] | select(test='odd') | list }}"), "t:1: select: the argument 'test' cannot be given by name");
+  EXPECT_EQ(error_of("{{ [] | selectattr | list }}"), "t:1: selectattr misses the name of an attribute");
+  EXPECT_EQ(error_of("{{ [] | map(filter='upper') | list }}"), "t:1: map: the argument 'filter' cannot be given by name");
+  EXPECT_EQ(error_of("{{ [] | map | list }}"), "t:1: map misses the name of a filter, or attribute=");
+  EXPECT_EQ(render("{{ [{'a': 'x'}, {}] | map(attribute='a', default='-') | join }}"), "x-");
+  EXPECT_EQ(render("{{ ['a', 'b'] | map('replace', old='a', new='c') | join }}"), "cb");
+  EXPECT_EQ(render("{{ [1, 2, 3] | reject('gt', 2) | join }}{{ [{'a': 0}, {'a': 1}] | selectattr('a') | list | length }}"), "121");
+}
+
+TEST(Jinja, LongChainsOfValuesAreRefusedOrFreedOneByOne) {
+  const std::string loops = "{% set ns = namespace(l=[]) %}{% for i in range(100000) %}{% for x in [ns.l] %}{% set ns.l = loop %}{% endfor %}{% endfor %}";
+  EXPECT_THAT(error_of(loops), HasSubstr("nested deeper"));
+  const std::string macros =
+      "{% set ns = namespace(f=none) %}{% for i in range(100000) %}{% set g = ns.f %}{% with %}{% macro f() %}{% endmacro %}"
+      "{% set ns.f = f %}{% endwith %}{% endfor %}ok";
+  EXPECT_EQ(render(macros), "ok");
+  std::string maps = "{{ 'x' | map(";
+  for (int i = 0; i < 1000; ++i) maps += "'map', ";
+  EXPECT_THAT(error_of(maps + "'upper') }}"), HasSubstr("recurses too deeply"));
+}
+
+TEST(Jinja, StepsCountTheBytesThatAreCopiedOrCompared) {
+  const std::string begin = "{% set x = ('x' * 1000) * 1000 %}{% set y = x ~ 'y' %}{% set d = {x: 1} %}{% for i in range(1000) %}{% set z = ";
+  const auto error_of_many = [&](const std::string& expression) -> std::string {
+    try {
+      Template(begin + expression + " %}{% endfor %}", "t").render({}, std::nullopt, Limits{150'000, size_t{64} << 20, 400});
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of_many("i"), "no error");
+  for (const char* expression : {"x | string", "x + ''", "x.removeprefix('')", "{x: 1}", "d.keys()", "d.items()", "d | list", "dict(d)", "{}[x]",
+                                 "x in d", "d.get(x)", "d == d", "x.startswith([x, x])", "x.count(y)", "y in x", "x.rfind(y)", "x.split(y)",
+                                 "x | replace(y, '')", "'a' | indent(x)"}) {
+    EXPECT_THAT(error_of_many(expression), HasSubstr("too many steps")) << expression;
+  }
+}
+
+TEST(Jinja, MessagesShowTheBeginningOfWhatIsLong) {
+  EXPECT_THAT(error_of("{{ {}['x' * 5000] + 1 }}"), testing::AllOf(HasSubstr("has no attribute xxx"), HasSubstr("…"), testing::SizeIs(testing::Lt(300u))));
+  EXPECT_THAT(error_of("{{ raise_exception('é' * 5000) }}"), testing::AllOf(HasSubstr("éé…"), testing::SizeIs(testing::Lt(1100u))));
+  EXPECT_EQ(error_of("{{ " + std::string(1001, 'a') + " }}"), "t:1: found a name of 1001 bytes; accepted: at most 1000");
+}
+
+TEST(Jinja, NegativeCountsAreAllOfThem) {
+  EXPECT_EQ(render("{% set all = -9223372036854775807 - 1 %}{{ 'a,b'.split(',', all) }}{{ 'a,b'.rsplit(',', all) }}"
+                   "{{ 'aa'.replace('a', 'b', all) }}{{ 'aa' | replace('a', 'c', all) }}{{ 1 | tojson(indent=all) }}"),
+            "['a', 'b']['a', 'b']bbcc1");
+}
+
+TEST(Jinja, RenderingsMayShareTheirSteps) {
+  const Template loop("{% for i in range(100) %}{{ i }}{% endfor %}", "t");
+  uint64_t steps = 5000;
+  loop.render({}, std::nullopt, {}, &steps);
+  EXPECT_GT(steps, 0u);
+  EXPECT_LT(steps, 4900u);
+  EXPECT_THROW(for (int i = 0; i < 5; ++i) loop.render({}, std::nullopt, {}, &steps), StepsSpent);
+  steps = 5000;
+  try {
+    loop.render({}, std::nullopt, Limits{100, size_t{1} << 20, 400}, &steps);
+    ADD_FAILURE() << "was rendered";
+  } catch (const StepsSpent& error) {
+    ADD_FAILURE() << error.what();
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("too many steps"));
+  }
+  EXPECT_GE(steps, 4900u);
+}
+
 TEST(Jinja, ReferencesInACircleAreFreed) {
   const std::string circle =
       "{% set n = namespace() %}{% set n.n = [n] %}{% macro f() %}{{ n.f }}{% endmacro %}{% set n.f = f %}ok";
   EXPECT_EQ(render(circle), "ok");  // the leak checker of the sanitizer build watches this
+  const std::string through_parent =
+      "{% set n = namespace() %}{% with %}{% macro f() %}{% endmacro %}{% set n.f = f %}{% endwith %}{% set g = n.f %}ok";
+  EXPECT_EQ(render(through_parent), "ok");
 }
 
 TEST(Jinja, GivesTheClockOnlyWhenToldTo) {

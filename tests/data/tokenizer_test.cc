@@ -285,6 +285,14 @@ TEST(TokenizerGguf, PutsBeginningAndEndAsTheFileOrTheFamilySays) {
   EXPECT_TRUE(Tokenizer::from_gguf(in, "m.gguf").is_special(256));
 }
 
+TEST(TokenizerGguf, TakesTokensOfTheUndefinedTypeAsNormalOnes) {
+  GgufVocabulary in = gguf("gpt-2");
+  in.token_types.back() = 0;
+  const Tokenizer tokenizer = Tokenizer::from_gguf(in, "m.gguf");
+  EXPECT_THAT(tokenizer.encode("12"), ElementsAre(258));
+  EXPECT_FALSE(tokenizer.is_special(258));
+}
+
 TEST(TokenizerGguf, GivesATokenizerJsonOfTheSameTokensAndSpecials) {
   const std::string text = "12 1234 it's e\u0301 Gr\u00FC\u00DFe\u4F60\u597D<|eos|> x\r\n\n  y <|bos|>\t12a";
   for (const std::string& pre : gguf_pre_tokenizers()) {
@@ -407,6 +415,9 @@ TEST(TokenizerGguf, ErrorsNameTheKey) {
   in = gguf("qwen2");
   in.token_types.pop_back();
   EXPECT_THAT(error(in), HasSubstr("tokenizer.ggml.token_type: 258 entries for 259 tokens"));
+  in = gguf("qwen2");
+  in.token_types[5] = 7;
+  EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.token_type[5]: found 7; accepted: 0 to 6"));
   in = scored(-1, -2);
   in.scores.pop_back();
   EXPECT_THAT(error(in), HasSubstr("m.gguf: tokenizer.ggml.scores: 9 scores for 10 tokens"));

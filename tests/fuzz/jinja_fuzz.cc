@@ -1,25 +1,61 @@
-/// Any bytes as a template either render a chat within small limits or are refused as the user's mistake.
+/// Any bytes as a template, and behind a line of ===== a record, either render its chat within small limits and mark what of it is learned, or
+/// are refused as the user's mistake.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
 #include <string_view>
 
-#include "base/error.h"
-#include "data/template/jinja.h"
+#include "byte_encoder.h"
+#include "data/example_builder.h"
+#include "data/records/chat_record.h"
+#include "data/records/jsonl.h"
+#include "data/template/chat_template.h"
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::string_view separator = "\n=====\n";
+
+/// {messages, tools?} of the text; of none a chat of our own.
+ordered_json chat_in(std::string_view text) {
+  static const ordered_json own = ordered_json::parse(
+      R"({"messages": [{"role": "user", "content": " h\u00e9\u4e00 "},
+                       {"role": "assistant", "content": "x", "tool_calls": [{"n": 1.5}]}]})");
+  if (text.empty()) return own;
+  return cotune::chat_of(cotune::parse_json_line(text), cotune::DataFormat::messages);
+}
+
+void check_training(const cotune::TrainingText& training) {
+  size_t at = 0;
+  for (const cotune::ByteRange& range : training.learned) {
+    if (range.begin < at || range.end <= range.begin || range.end > training.text.size()) std::abort();
+    at = range.end;
+  }
+  cotune::Example example;
+  cotune::encode_training_text(training, cotune::ByteEncoder(), example);
+  if (example.tokens.size() != example.learned.size()) std::abort();
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace cotune::jinja;
-  static const nlohmann::ordered_json messages = nlohmann::ordered_json::parse(
-      R"([{"role": "user", "content": " hé\u4e00 "}, {"role": "assistant", "content": "x", "tool_calls": [{"n": 1.5}]}])");
-  const Limits limits{200'000, size_t{1} << 20, 400};
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const std::string_view source = text.substr(0, text.find(separator));
+  const cotune::ChatLimits limits{.rendering = {200'000, size_t{1} << 20, 400}, .steps = 500'000};
   try {
-    Template(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz")
-        .render({{"messages", from_json(messages, 1)},
-                 {"tools", None{}},
-                 {"bos_token", Value::text("<s>")},
-                 {"eos_token", Value::text("</s>")},
-                 {"add_generation_prompt", true}},
-                std::nullopt, limits);
-  } catch (const cotune::UserError&) {
+    const ordered_json chat = chat_in(text.substr(std::min(size, source.size() + separator.size())));
+    const ordered_json messages = chat["messages"], tools = cotune::tools_of_chat(chat);
+    const cotune::ChatTemplate parsed(source, "fuzz", {{"bos_token", "<s>"}, {"eos_token", "</s>"}}, {}, limits);
+    try {
+      parsed.render(messages, {.add_generation_prompt = true, .tools = tools});
+    } catch (const cotune::UserError&) {
+    }
+    check_training(parsed.for_training(messages, tools, cotune::ByteEncoder(), size % 2 == 1));
+    parsed.left_out(messages, tools);
+  } catch (const std::runtime_error&) {  // UserError, RecordError, or not JSON
   }
   return 0;
 }

@@ -190,7 +190,17 @@ TEST(TokenizerFilesOfGguf, RefusesIdsOutsideTheVocabularyAndWrongCounts) {
               HasSubstr("1 types for 3 tokens"));
   EXPECT_THAT(refusal(vocabulary().array("tokenizer.ggml.token_type", 5, 3,
                                          GgufBuilder::raw(1) + GgufBuilder::raw(9) + GgufBuilder::raw(1))),
-              HasSubstr("token_type[1]: found 9"));
+              HasSubstr("m.gguf: tokenizer.ggml.token_type[1]: found 9; accepted: 0 to 6"));
+}
+
+TEST(TokenizerFilesOfGguf, ReadsTokensOfTheUndefinedType) {
+  const TemporaryFolder folder;
+  const std::string types = GgufBuilder::raw(0) + GgufBuilder::raw(0) + GgufBuilder::raw(3);
+  TokenizerFiles files =
+      tokenizer_files_of(GgufFile(folder.write("m.gguf", vocabulary().array("tokenizer.ggml.token_type", 5, 3, types).bytes())));
+  EXPECT_EQ(files.gguf->token_types, (std::vector<int32_t>{0, 0, 3}));
+  files.gguf->merges.clear();
+  EXPECT_EQ(Tokenizer::from_gguf(*files.gguf, "m.gguf").encode("a"), std::vector<int32_t>{1});
 }
 
 }  // namespace

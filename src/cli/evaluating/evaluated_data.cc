@@ -112,8 +112,8 @@ ChoiceQuestions read_questions(const std::string& path, const EvaluateOptions& o
       add(std::move(tokens), std::move(record.choices), record.answer, lines.line(), questions);
     } catch (const RecordError& error) {
       mistakes.add(lines.line(), error.field(), error.what());
-    } catch (const std::runtime_error& error) {
-      mistakes.add(lines.line(), "", error.what());
+    } catch (const std::exception& error) {
+      mistakes.add(lines.line(), "", complaint_of(error));
     }
   }
   mistakes.finish();

@@ -155,8 +155,8 @@ class PromptAnswers {
       if (count == 0) mistake("", "the prompt is empty");
       if (count >= context)
         mistake("", fmt::format("the prompt has {}; the model's context holds {}, an answer included", counted(count, "token"), context));
-    } catch (const UserError& error) {
-      mistake("", error.what());
+    } catch (const std::exception& error) {
+      mistake("", complaint_of(error));
     }
     for (AnswerKey key{index, 0, 0}; key.adapter < model_.adapter_count(); ++key.adapter) {
       for (key.sample = 0; key.sample < options_.samples; ++key.sample) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -14,9 +15,12 @@ namespace cotune {
 namespace {
 
 constexpr int max_nesting = 64;
+constexpr size_t max_members = 10'000;  ///< of one object: every look-up goes through them
 
-/// The column (from 1) of the bracket that opens level max_nesting + 1; 0 when there is none.
-size_t too_deep_at(std::string_view line) {
+/// Throws JsonError at the bracket that opens level max_nesting + 1, and at the colon of an object's member max_members + 1. What is not
+/// JSON may pass, as far as it stands within these limits up to its first mistake.
+void check_size(std::string_view line) {
+  std::array<size_t, max_nesting + 1> members{};  // by depth
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -30,12 +34,14 @@ size_t too_deep_at(std::string_view line) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > max_nesting) return i + 1;
+      if (++depth > max_nesting) throw JsonError(i + 1, fmt::format("JSON nested deeper than {} levels", max_nesting));
+      members[static_cast<size_t>(depth)] = 0;
     } else if (c == ']' || c == '}') {
-      --depth;
+      if (--depth < 0) return;
+    } else if (c == ':' && depth > 0 && ++members[static_cast<size_t>(depth)] > max_members) {
+      throw JsonError(i + 1, fmt::format("found an object of more than {0} members; accepted: at most {0}", max_members));
     }
   }
-  return 0;
 }
 
 /// The code unit of an escape `\uXXXX` that begins there; -1 when none does.
@@ -112,9 +118,7 @@ JsonError::JsonError(size_t column, const std::string& reason)
     : std::runtime_error(column > 0 ? fmt::format("column {}: {}", column, reason) : reason), column_(column), reason_(reason) {}
 
 nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired) {
-  if (const size_t column = too_deep_at(line)) {
-    throw JsonError(column, fmt::format("JSON nested deeper than {} levels", max_nesting));
-  }
+  check_size(line);
   const std::optional<std::string> repaired = replace_lone_surrogates(line);
   if (repaired && is_repaired != nullptr) *is_repaired = true;
   try {

@@ -42,7 +42,8 @@ class JsonError : public std::runtime_error {
 };
 
 /// Parses one line. Escapes of one half of a surrogate pair (`\ud800`), which name no character, become U+FFFD; is_repaired is set where
-/// there were any, and left as it was otherwise. Throws JsonError: not JSON, or nested deeper than 64 levels.
+/// there were any, and left as it was otherwise. Throws JsonError: not JSON, nested deeper than 64 levels, or with an object of more than
+/// 10,000 members.
 nlohmann::ordered_json parse_json_line(std::string_view line, bool* is_repaired = nullptr);
 
 }  // namespace cotune

@@ -110,8 +110,8 @@ std::optional<FilePrompt> PromptFile::next() {
     return prompt;
   } catch (const RecordError& error) {
     mistake.add(path_.string(), lines.line(), error.field(), error.what());
-  } catch (const std::runtime_error& error) {
-    mistake.add(path_.string(), lines.line(), "", error.what());
+  } catch (const std::exception& error) {
+    mistake.add(path_.string(), lines.line(), "", complaint_of(error));
   }
   mistake.throw_if_any();
   return std::nullopt;

@@ -2,7 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
+#include "base/error.h"
+
 namespace cotune {
+
+std::string complaint_of(const std::exception& error) {
+  if (dynamic_cast<const std::runtime_error*>(&error) != nullptr || dynamic_cast<const InternalError*>(&error) != nullptr) {
+    return error.what();
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "takes more memory than there is";
+  return fmt::format("bug in cotune: this record ends in an exception ({})", error.what());
+}
 
 std::string type_of(const nlohmann::ordered_json& value) {
   if (value.is_string()) return "a string";

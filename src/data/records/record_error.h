@@ -1,6 +1,7 @@
 /// A mistake in one record of a data file.
 #pragma once
 
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,9 @@ class RecordError : public std::runtime_error {
  private:
   std::string field_;
 };
+
+/// What to say of a record at which this was thrown: its text. Where the record is not at fault, which is a bug, it says so.
+std::string complaint_of(const std::exception& error);
 
 /// What a value is, for messages: `a string`, `the number 3`, `null`, `a list`, `an object`.
 std::string type_of(const nlohmann::ordered_json& value);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "data/template/chat_renderings.h"
 #include "data/template/jinja.h"
 #include "data/text_encoder.h"
 
@@ -47,13 +48,12 @@ class ChatTemplate {
   /// `name` stands in messages. `special_tokens`: the variables bos_token, eos_token, … as far as the model has them.
   /// `tool_use`: the source for chats that come with tools, be their list empty, as transformers chooses it; "": the same
   /// for all. `source`: "" where the model has one for chats with tools alone; others are then a mistake. Throws UserError
-  /// `name:line: reason` when a template cannot be parsed.
+  /// `name:line: reason` when a template cannot be parsed. `limits`: of every call below.
   ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> special_tokens,
-               std::string_view tool_use = {});
+               std::string_view tool_use = {}, const ChatLimits& limits = {});
 
-  /// The text, equal to transformers' apply_chat_template(tokenize=False). `messages`: an array of objects. Bytes that
-  /// came from message i have origin i + 1, but a role that is a plain lower-case word counts as template text; bytes
-  /// of `tools` have origin -1. Throws UserError when the template refuses the messages.
+  /// The text, equal to transformers' apply_chat_template(tokenize=False). `messages`: an array of objects. Origins of
+  /// its bytes: see ChatRenderings. Throws UserError when the template refuses the messages.
   jinja::Text render(const nlohmann::ordered_json& messages, const RenderOptions& options) const;
 
   /// Renders a chat for training. Each assistant message is learned unless its `weight` is 0: what the model has to
@@ -69,14 +69,16 @@ class ChatTemplate {
   ///   TinyLlama, without the newline behind it, which generation never reaches; `<|eot_id|>` for Llama 3; `</s>` for
   ///   Llama 2 and Mistral, with Llama 2's space before it. A template that closes turns with plain text only has all
   ///   of that text learned, because it is what tells the end.
-  /// Throws UserError when the template refuses the messages or leaves out a message that is to be learned.
+  /// Throws UserError when the template refuses the messages or leaves out a message that is to be learned, and when all
+  /// that is rendered takes too many steps.
   ///
   /// With `whole`, everything is learned but messages of weight 0: of the assistant's what would else be learned, of
   /// others the bytes that came from them.
   TrainingText for_training(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools,
                             const TextEncoder& encoder, bool whole = false) const;
 
-  /// Renders the chat again without each message's tool calls, and without its tools: what leaves the text as it was is not in it.
+  /// Renders the chat again without each message's tool calls, and without its tools: what leaves the text as it was is not in it. What the
+  /// limits leave no steps to tell counts as in it.
   LeftOut left_out(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
 
   const std::string& name() const { return name_; }
@@ -86,15 +88,12 @@ class ChatTemplate {
  private:
   /// Throws UserError where there is none for such a chat.
   const jinja::Template& template_for(const nlohmann::ordered_json& tools) const;
-  jinja::Text render_with(const jinja::Template& chosen, const nlohmann::ordered_json& messages, const RenderOptions& options) const;
-  bool renders_as(const std::string& text, const jinja::Template& chosen, const nlohmann::ordered_json& messages,
-                  const nlohmann::ordered_json& tools) const;
-  ByteRange learned_range(const nlohmann::ordered_json& messages, size_t index, const nlohmann::ordered_json& tools,
-                          const jinja::Text& whole, const TextEncoder& encoder) const;
+  ChatRenderings renderings_of(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
 
   std::string name_;
   std::optional<jinja::Template> template_, tool_use_;
   std::map<std::string, std::string> special_tokens_;
+  ChatLimits limits_;
   std::string hash_;
 };
 

@@ -16,8 +16,9 @@ Template::~Template() = default;
 Template::Template(Template&&) noexcept = default;
 Template& Template::operator=(Template&&) noexcept = default;
 
-Text Template::render(const Variables& variables, std::optional<std::tm> now, const Limits& limits) const {
-  Runtime runtime(name_, limits, now);
+Text Template::render(const Variables& variables, std::optional<std::tm> now, const Limits& limits,
+                      uint64_t* shared_steps) const {
+  Runtime runtime(name_, limits, now, shared_steps);
   return Renderer(runtime).render(body_->block, variables);
 }
 

@@ -14,6 +14,7 @@
 /// within Limits, and its memory is bounded by them.
 #pragma once
 
+#include <cstdint>
 #include <ctime>
 #include <memory>
 #include <optional>
@@ -40,8 +41,11 @@ class Template {
 
   /// The rendered text, each byte with its origin. Throws UserError `name:line: reason` for whatever goes wrong, the
   /// template's own raise_exception included. Without `now` the function strftime_now is undefined, so that a
-  /// template falls back to the fixed date it holds and equal data gives equal text on every day.
-  Text render(const Variables& variables, std::optional<std::tm> now = std::nullopt, const Limits& limits = {}) const;
+  /// template falls back to the fixed date it holds and equal data gives equal text on every day. `shared_steps`: how
+  /// many are left to this rendering and others; those taken are subtracted, also where it throws. Throws StepsSpent
+  /// where these are too few and the limits would allow more.
+  Text render(const Variables& variables, std::optional<std::tm> now = std::nullopt, const Limits& limits = {},
+              uint64_t* shared_steps = nullptr) const;
 
   const std::string& name() const { return name_; }
 

@@ -51,11 +51,11 @@ SliceRange slice_range(Runtime& runtime, const Value& start, const Value& stop, 
 
 Value attribute_of(Runtime& runtime, const Value& value, const std::string& name) {
   runtime.require_defined(value);
+  runtime.charge(name.size() / 64);
   if (const Dict* dict = value.as_dict()) {
-    runtime.charge(1 + dict->entries.size() / 4);
-    if (const Value* found = dict->find(name)) return *found;
+    if (const Value* found = runtime.find(*dict, name)) return *found;
   } else if (const Namespace* space = value.as_namespace()) {
-    runtime.charge(1 + space->attributes.size() / 4);
+    runtime.charge_names(space->attributes.size(), name.size());
     for (const auto& [key, item] : space->attributes) {
       if (key == name) return item;
     }

@@ -48,16 +48,27 @@ Value folded(Runtime& runtime, const Value& value, bool case_sensitive) {
   return change_case(runtime, *value.as_text(), "lower");
 }
 
-/// select, reject, selectattr and rejectattr.
+/// The positional arguments behind the first so many.
+std::vector<Value> arguments_behind(Runtime& runtime, const Arguments& arguments, size_t count) {
+  const std::vector<Value>& all = arguments.positional;
+  runtime.charge(all.size());
+  return std::vector<Value>(all.begin() + static_cast<ptrdiff_t>(std::min(count, all.size())), all.end());
+}
+
+/// select, reject, selectattr and rejectattr. As in jinja2, attribute and test are given by their places alone.
 Value filtered(Runtime& runtime, const Value& value, const Arguments& arguments, bool by_attribute, bool keep) {
-  const size_t skip = by_attribute ? 1 : 0;
-  if (by_attribute) required(runtime, arguments, 0, "attribute");
-  const Value* test = arguments.find(skip, "test");
-  Arguments rest;
-  for (size_t i = skip + 1; i < arguments.positional.size(); ++i) rest.positional.push_back(arguments.positional[i]);
+  const std::string name = fmt::format("{}{}", keep ? "select" : "reject", by_attribute ? "attr" : "");
+  if (!arguments.named.empty()) {
+    runtime.fail(fmt::format("{}: the argument '{}' cannot be given by name", name, arguments.named.front().first));
+  }
+  const size_t test_place = by_attribute ? 1 : 0;
+  if (arguments.positional.size() < test_place) runtime.fail(fmt::format("{} misses the name of an attribute", name));
+  const std::string path = by_attribute ? runtime.str(arguments.positional[0]).bytes() : std::string();
+  const Value* test = arguments.positional.size() > test_place ? &arguments.positional[test_place] : nullptr;
+  const Arguments rest{arguments_behind(runtime, arguments, test_place + 1), {}};
   std::vector<Value> kept;
   for (const Value& item : runtime.items(value)) {
-    const Value tested = by_attribute ? at_path(runtime, item, runtime.str(arguments.positional[0]).bytes()) : item;
+    const Value tested = by_attribute ? at_path(runtime, item, path) : item;
     const bool passes = test ? apply_test(runtime, runtime.text_of(*test, "test").bytes(), tested, rest)
                              : runtime.truthy(tested);
     if (passes == keep) kept.push_back(item);
@@ -65,29 +76,36 @@ Value filtered(Runtime& runtime, const Value& value, const Arguments& arguments,
   return Value::list(std::move(kept));
 }
 
-Value map_items(Runtime& runtime, const Value& value, const Arguments& arguments) {
-  std::vector<Value> mapped;
+/// map(attribute=…, default=…).
+Value map_attribute(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Value* attribute = nullptr;
   const Value* fallback = nullptr;
   for (const auto& [name, argument] : arguments.named) {
-    if (name == "attribute") attribute = &argument;
-    if (name == "default") fallback = &argument;
-  }
-  Arguments rest;
-  std::string filter;
-  if (!attribute) {
-    filter = runtime.text_of(required(runtime, arguments, 0, "filter"), "map").bytes();
-    rest.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
-    rest.named = arguments.named;
-  }
-  for (const Value& item : runtime.items(value)) {
-    if (!attribute) {
-      mapped.push_back(apply_filter(runtime, filter, item, rest));
-      continue;
+    if (name == "attribute") {
+      attribute = &argument;
+    } else if (name == "default") {
+      fallback = &argument;
+    } else {
+      runtime.fail(fmt::format("map: the argument '{}' cannot be given by name", name));
     }
-    Value found = at_path(runtime, item, runtime.str(*attribute).bytes());
+  }
+  if (!attribute) runtime.fail("map misses the name of a filter, or attribute=");
+  const std::string path = runtime.str(*attribute).bytes();
+  std::vector<Value> mapped;
+  for (const Value& item : runtime.items(value)) {
+    Value found = at_path(runtime, item, path);
     mapped.push_back(found.is_undefined() && fallback ? *fallback : found);
   }
+  return Value::list(std::move(mapped));
+}
+
+Value map_items(Runtime& runtime, const Value& value, const Arguments& arguments) {
+  if (arguments.positional.empty()) return map_attribute(runtime, value, arguments);
+  const std::string filter = runtime.text_of(arguments.positional[0], "map").bytes();
+  runtime.charge(arguments.named.size());
+  const Arguments rest{arguments_behind(runtime, arguments, 1), arguments.named};
+  std::vector<Value> mapped;
+  for (const Value& item : runtime.items(value)) mapped.push_back(apply_filter(runtime, filter, item, rest));
   return Value::list(std::move(mapped));
 }
 
@@ -108,7 +126,7 @@ Value indent(Runtime& runtime, const Value& value, const Arguments& arguments) {
   const Value* width = arguments.find(0, "width");
   Text margin(std::string(4, ' '));
   if (width && width->as_text()) {
-    margin = *width->as_text();
+    margin = runtime.str(*width);
   } else if (width) {
     const int64_t count = runtime.integer_of(*width, "indent");
     runtime.charge_text(static_cast<size_t>(std::max<int64_t>(count, 0)));
@@ -241,6 +259,7 @@ Value to_json(Runtime& runtime, const Value& value, const Arguments& arguments) 
   int64_t indent = -1;
   if (width && !width->is_none()) indent = runtime.integer_of(*width, "tojson");
   if (indent > 1000) runtime.fail("tojson: indent must be at most 1000");
+  indent = std::max<int64_t>(indent, -1);
   std::string item_separator;
   std::string key_separator;
   if (separators && separators->as_list() && separators->as_list()->items.size() == 2) {
@@ -286,7 +305,7 @@ Value replace(Runtime& runtime, const Value& value, const Arguments& arguments) 
   const Value* count = arguments.find(2, "count");
   return replace_text(runtime, runtime.str(value), runtime.str(required(runtime, arguments, 0, "old")),
                       runtime.str(required(runtime, arguments, 1, "new")),
-                      count && !count->is_none() ? runtime.integer_of(*count, "replace") : -1);
+                      count && !count->is_none() ? std::max<int64_t>(runtime.integer_of(*count, "replace"), -1) : -1);
 }
 
 Value absolute(Runtime& runtime, const Value& value) {
@@ -354,6 +373,7 @@ const std::unordered_map<std::string, Filter>& filters() {
 }  // namespace
 
 Value apply_filter(Runtime& runtime, const std::string& name, const Value& value, const Arguments& arguments) {
+  const Runtime::Nesting nesting(runtime);  // map applies filters
   runtime.charge(1);
   const auto found = filters().find(name);
   if (found == filters().end()) runtime.fail(fmt::format("no filter named '{}'", name));

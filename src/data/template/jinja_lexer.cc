@@ -9,6 +9,8 @@
 namespace cotune::jinja {
 namespace {
 
+constexpr size_t max_name_bytes = 1000;  ///< names are compared with each other at every look-up
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || static_cast<unsigned char>(c) >= 0x80;
@@ -199,6 +201,7 @@ class Lexer {
         while (at_ + size < source_.size() && (is_name_start(source_[at_ + size]) || is_digit(source_[at_ + size]))) {
           ++size;
         }
+        if (size > max_name_bytes) fail(fmt::format("found a name of {} bytes; accepted: at most {}", size, max_name_bytes));
         push(TokenKind::name, source_.substr(at_, size));
         advance(size);
       } else if (c == '"' || c == '\'') {

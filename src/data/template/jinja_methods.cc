@@ -21,7 +21,7 @@ bool holds(const std::array<std::string_view, n>& names, std::string_view name) 
 
 int64_t optional_count(Runtime& runtime, const Arguments& arguments, size_t index, std::string_view name) {
   const Value* value = arguments.find(index, name);
-  return value ? runtime.integer_of(*value, name) : -1;
+  return value ? std::max<int64_t>(runtime.integer_of(*value, name), -1) : -1;
 }
 
 std::vector<Value> split_text(Runtime& runtime, const Text& text, const Arguments& arguments, bool from_right) {
@@ -50,8 +50,10 @@ std::vector<Value> split_text(Runtime& runtime, const Text& text, const Argument
       at = end + skip_space_left(std::string_view(bytes).substr(end));
     }
   } else {
-    const std::string& word = runtime.text_of(*separator, "split").bytes();
+    const Text& separating = runtime.text_of(*separator, "split");
+    const std::string& word = separating.bytes();
     if (word.empty()) runtime.fail("split: empty separator");
+    runtime.charge_search(text, separating);
     if (from_right) {
       size_t end = bytes.size();
       while (left != 0 && end >= word.size()) {
@@ -90,6 +92,7 @@ std::vector<Value> split_lines(Runtime& runtime, const Text& text) {
     size_t size = point.size;
     const bool breaks = (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
     if (breaks) {
+      runtime.charge(4);
       if (c == '\r' && i + 1 < bytes.size() && bytes[i + 1] == '\n') ++size;
       lines.push_back(text.slice(begin, i));
       begin = i + size;
@@ -105,6 +108,7 @@ bool matches_side(Runtime& runtime, const Text& text, const Arguments& arguments
   if (!word) runtime.fail("startswith and endswith need an argument");
   const auto matches = [&](const Value& value) {
     const std::string& side = runtime.text_of(value, front ? "startswith" : "endswith").bytes();
+    runtime.charge(1 + side.size() / 64);
     return front ? text.bytes().starts_with(side) : text.bytes().ends_with(side);
   };
   if (const List* list = word->as_list()) return std::any_of(list->items.begin(), list->items.end(), matches);
@@ -164,13 +168,15 @@ Value call_text_method(Runtime& runtime, const Text& text, const std::string& na
   }
   if (name == "find" || name == "rfind") {
     runtime.charge(1 + text.size() / 4);
+    runtime.charge_search(text, required());
     const std::string& word = required().bytes();
     const size_t found = name == "find" ? text.bytes().find(word) : text.bytes().rfind(word);
     if (found == std::string::npos) return int64_t{-1};
-    return static_cast<int64_t>(code_point_offsets(std::string_view(text.bytes()).substr(0, found)).size()) - 1;
+    return static_cast<int64_t>(count_code_points(std::string_view(text.bytes()).substr(0, found)));
   }
   if (name == "count") {
     runtime.charge(1 + text.size() / 4);
+    runtime.charge_search(text, required());
     const std::string& word = required().bytes();
     if (word.empty()) return runtime.length(Value(text)) + 1;
     int64_t count = 0;
@@ -178,6 +184,7 @@ Value call_text_method(Runtime& runtime, const Text& text, const std::string& na
     return count;
   }
   if (name == "removeprefix") {
+    runtime.charge(1 + text.size() / 16);
     const std::string& word = required().bytes();
     return text.bytes().starts_with(word) ? text.slice(word.size(), text.size()) : text;
   }
@@ -185,17 +192,17 @@ Value call_text_method(Runtime& runtime, const Text& text, const std::string& na
 }
 
 Value call_dict_method(Runtime& runtime, const Dict& dict, const std::string& name, const Arguments& arguments) {
-  runtime.charge(1 + dict.entries.size());
   if (name == "get") {
     const Value* key = arguments.find(0, "key");
     if (!key) runtime.fail("get needs an argument");
-    const Value* found = key->as_text() ? dict.find(key->as_text()->bytes()) : nullptr;
+    const Value* found = key->as_text() ? runtime.find(dict, key->as_text()->bytes()) : nullptr;
     if (found) return *found;
     const Value* fallback = arguments.find(1, "default");
     return fallback ? *fallback : Value(None{});
   }
   std::vector<Value> items;
   for (const auto& [key, value] : dict.entries) {
+    runtime.charge(4 + key.size() / 64);
     if (name == "keys") {
       items.push_back(key);
     } else if (name == "values") {
@@ -244,8 +251,8 @@ Text strip_text(Runtime& runtime, const Text& text, const Value* characters, boo
     return begin < end ? text.slice(begin, end) : Text();
   }
   const std::string& set = runtime.text_of(*characters, "strip").bytes();
+  runtime.charge(1 + count_code_points(bytes) + set.size() / 4);
   const std::vector<size_t> offsets = code_point_offsets(bytes);
-  runtime.charge(offsets.size());
   const std::vector<size_t> set_offsets = code_point_offsets(set);
   const auto in_set = [&](size_t point) {
     const std::string_view one = bytes.substr(offsets[point], offsets[point + 1] - offsets[point]);
@@ -291,6 +298,7 @@ Text change_case(Runtime& runtime, const Text& text, std::string_view method) {
 
 Text replace_text(Runtime& runtime, const Text& text, const Text& old, const Text& replacement, int64_t count) {
   runtime.charge(1 + text.size() / 4);
+  runtime.charge_search(text, old);
   Text out;
   const std::string& bytes = text.bytes();
   if (old.empty()) {

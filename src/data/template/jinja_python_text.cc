@@ -48,6 +48,19 @@ std::vector<size_t> code_point_offsets(std::string_view text) {
   return offsets;
 }
 
+size_t count_code_points(std::string_view text) {
+  size_t count = 0;
+  for (size_t i = 0; i < text.size(); i += code_point_at(text, i).size) ++count;
+  return count;
+}
+
+std::string shortened(std::string_view text, size_t most_bytes) {
+  if (text.size() <= most_bytes) return std::string(text);
+  size_t end = most_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "…";
+}
+
 bool is_python_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;

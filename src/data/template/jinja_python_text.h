@@ -20,6 +20,9 @@ void append_utf8(std::string& out, char32_t value);
 
 /// Byte offsets of the code points of the text, and its size as last entry.
 std::vector<size_t> code_point_offsets(std::string_view text);
+size_t count_code_points(std::string_view text);
+/// The text, or the first so many bytes of a longer one and "…"; no code point is cut.
+std::string shortened(std::string_view text, size_t most_bytes);
 
 /// str.isspace of one code point.
 bool is_python_space(char32_t value);

@@ -10,25 +10,14 @@ constexpr int max_scope_depth = 200;
 
 }  // namespace
 
-class Renderer::Depth {
- public:
-  explicit Depth(Renderer& renderer) : renderer_(renderer) {
-    if (renderer_.depth_ >= renderer_.runtime_.limits().depth) renderer_.runtime_.fail("the template recurses too deeply");
-    ++renderer_.depth_;
-  }
-  ~Depth() { --renderer_.depth_; }
-  Depth(const Depth&) = delete;
-  Depth& operator=(const Depth&) = delete;
-
- private:
-  Renderer& renderer_;
-};
-
 Renderer::Renderer(Runtime& runtime) : runtime_(runtime) {}
 
 Renderer::~Renderer() {
   for (const auto& space : namespaces_) space->attributes.clear();
-  for (const auto& scope : captured_scopes_) scope->variables.clear();
+  for (const auto& captured : captured_scopes_) {
+    // Also those around it: their macros would keep the next one alive, and so on, each to be freed within the one before.
+    for (Scope* scope = captured.get(); scope; scope = scope->parent.get()) scope->variables.clear();
+  }
 }
 
 Text Renderer::render(const Block& block, std::vector<std::pair<std::string, Value>> variables) {
@@ -48,7 +37,7 @@ void Renderer::push_scope(std::shared_ptr<Scope> parent) {
 }
 
 Renderer::Flow Renderer::run_block(const Block& block, Text& out) {
-  const Depth depth(*this);
+  const Runtime::Nesting nesting(runtime_);
   for (const auto& statement : block) {
     const Flow flow = run(*statement, out);
     if (flow != Flow::normal) return flow;
@@ -129,10 +118,11 @@ Renderer::Flow Renderer::run_loop(const Statement& statement, Text& out) {
     scope_ = outer;
     return flow;
   }
+  const int depth = depth_over(*items);
   for (size_t i = 0; i < items->size(); ++i) {
     runtime_.charge(1);
     push_scope(outer);
-    Loop loop{items, static_cast<int64_t>(i)};
+    Loop loop{items, static_cast<int64_t>(i), depth};
     set_variable("loop", Value(Value::Storage(std::make_shared<const Loop>(std::move(loop)))));
     bind(statement.target, (*items)[i]);
     if (run_block(statement.body, out) == Flow::stop) break;
@@ -142,7 +132,7 @@ Renderer::Flow Renderer::run_loop(const Statement& statement, Text& out) {
 }
 
 void Renderer::define_macro(const Statement& statement) {
-  captured_scopes_.push_back(scope_);
+  if (captured_scopes_.empty() || captured_scopes_.back() != scope_) captured_scopes_.push_back(scope_);
   auto macro = std::make_shared<const Macro>(Macro{statement.macro.get(), scope_});
   auto function = std::make_shared<const Function>(Function{statement.macro->name, std::move(macro)});
   set_variable(statement.macro->name, Value(Value::Storage(std::move(function))));
@@ -205,7 +195,7 @@ Value Renderer::lookup(const std::string& name) {
 }
 
 Value Renderer::evaluate(const Expression& expression) {
-  const Depth depth(*this);
+  const Runtime::Nesting nesting(runtime_);
   runtime_.charge(1);
   runtime_.set_line(expression.line);
   const auto child = [&](size_t i) { return evaluate(*expression.children[i]); };
@@ -329,14 +319,7 @@ Value Renderer::evaluate_dict(const Expression& expression) {
   for (size_t i = 0; i + 1 < expression.children.size(); i += 2) {
     const Value key = evaluate(*expression.children[i]);
     Value value = evaluate(*expression.children[i + 1]);
-    const Text& name = runtime_.text_of(key, "key of a dict");
-    runtime_.charge(1 + entries.size() / 16);
-    const auto same = std::find_if(entries.begin(), entries.end(), [&](const auto& e) { return e.first == name; });
-    if (same != entries.end()) {
-      same->second = std::move(value);
-    } else {
-      entries.emplace_back(name, std::move(value));
-    }
+    put(entries, runtime_.text_of(key, "key of a dict"), std::move(value));
   }
   return Value::dict(std::move(entries));
 }

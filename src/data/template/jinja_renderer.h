@@ -35,7 +35,6 @@ class Renderer {
 
  private:
   enum class Flow { normal, stop, next };
-  class Depth;
 
   Flow run_block(const Block& block, Text& out);
   Flow run(const Statement& statement, Text& out);
@@ -59,6 +58,7 @@ class Renderer {
   Value call_function(const Function& function, const Arguments& arguments);
   Value call_macro(const Function& function, const Arguments& arguments);
   Value call_global(const std::string& name, const Arguments& arguments);
+  void put(std::vector<std::pair<Text, Value>>& entries, const Text& name, Value value);
   Value make_dict(const Arguments& arguments);
   Value make_namespace(const Arguments& arguments);
   Value format_time(const Arguments& arguments);
@@ -67,7 +67,6 @@ class Renderer {
 
   Runtime& runtime_;
   std::shared_ptr<Scope> scope_;
-  int depth_ = 0;
   // Both can hold references in a circle; they are emptied when the rendering ends.
   std::vector<std::shared_ptr<Namespace>> namespaces_;
   std::vector<std::shared_ptr<Scope>> captured_scopes_;

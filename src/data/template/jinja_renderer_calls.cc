@@ -90,23 +90,25 @@ Value Renderer::call_global(const std::string& name, const Arguments& arguments)
   runtime_.fail(fmt::format("'{}' cannot be called by itself", name));
 }
 
+void Renderer::put(std::vector<std::pair<Text, Value>>& entries, const Text& name, Value value) {
+  runtime_.charge(1 + name.size() / 64 + entries.size() * (1 + name.size() / 64) / 16);
+  const auto same = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) { return entry.first == name; });
+  if (same != entries.end()) {
+    same->second = std::move(value);
+  } else {
+    entries.emplace_back(name, std::move(value));
+  }
+}
+
 Value Renderer::make_dict(const Arguments& arguments) {
   std::vector<std::pair<Text, Value>> entries;
   if (!arguments.positional.empty()) {
     const Dict* dict = arguments.positional[0].as_dict();
     if (!dict) runtime_.fail("dict: expected a mapping");
-    runtime_.charge(4 * dict->entries.size());
+    for (const auto& [key, value] : dict->entries) runtime_.charge(4 + key.size() / 64);
     entries = dict->entries;
   }
-  for (const auto& [name, value] : arguments.named) {
-    runtime_.charge(1 + entries.size() / 16);
-    const auto same = std::find_if(entries.begin(), entries.end(), [&name = name](const auto& e) { return e.first.bytes() == name; });
-    if (same != entries.end()) {
-      same->second = value;
-    } else {
-      entries.emplace_back(Text(name), value);
-    }
-  }
+  for (const auto& [name, value] : arguments.named) put(entries, Text(name), value);
   return Value::dict(std::move(entries));
 }
 

@@ -7,8 +7,21 @@
 #include "data/template/jinja_python_text.h"
 
 namespace cotune::jinja {
+namespace {
 
-void Runtime::fail(const std::string& reason) const { throw_user_error("{}:{}: {}", name_, line_, reason); }
+constexpr size_t max_reason_bytes = 1000;
+
+}  // namespace
+
+void Runtime::fail(const std::string& reason) const {
+  throw_user_error("{}:{}: {}", name_, line_, shortened(reason, max_reason_bytes));
+}
+
+void Runtime::fail_steps() const {
+  const std::string reason = "the template takes too many steps";
+  if (granted_steps_ < limits_.steps) throw StepsSpent(fmt::format("{}:{}: {}", name_, line_, reason));
+  fail(reason);
+}
 
 void Runtime::require_defined(const Value& value) const {
   if (const auto* undefined = std::get_if<Undefined>(&value.storage())) {
@@ -76,8 +89,7 @@ bool Runtime::equal(const Value& left, const Value& right) {
   if (dict && other_dict) {
     if (dict->entries.size() != other_dict->entries.size()) return false;
     return std::all_of(dict->entries.begin(), dict->entries.end(), [&](const auto& entry) {
-      charge(1 + other_dict->entries.size());
-      const Value* found = other_dict->find(entry.first.bytes());
+      const Value* found = find(*other_dict, entry.first.bytes());
       return found && equal(entry.second, *found);
     });
   }
@@ -114,12 +126,13 @@ int Runtime::order(const Value& left, const Value& right) {
 
 bool Runtime::contains(const Value& container, const Value& item) {
   if (const Text* text = container.as_text()) {
+    const Text& word = text_of(item, "in");
     charge(1 + text->size() / 4);
-    return text->bytes().find(text_of(item, "in").bytes()) != std::string::npos;
+    charge_search(*text, word);
+    return text->bytes().find(word.bytes()) != std::string::npos;
   }
   if (const Dict* dict = container.as_dict()) {
-    charge(1 + dict->entries.size());
-    return item.as_text() && dict->find(item.as_text()->bytes());
+    return item.as_text() && find(*dict, item.as_text()->bytes());
   }
   if (const List* list = container.as_list()) {
     return std::any_of(list->items.begin(), list->items.end(), [&](const Value& v) { return equal(v, item); });
@@ -134,8 +147,10 @@ std::vector<Value> Runtime::items(const Value& value) {
     charge(4 * list->items.size());
     result = list->items;
   } else if (const Dict* dict = value.as_dict()) {
-    charge(4 * dict->entries.size());
-    for (const auto& [key, item] : dict->entries) result.push_back(key);
+    for (const auto& [key, item] : dict->entries) {
+      charge(4 + key.size() / 64);
+      result.push_back(key);
+    }
   } else if (const Text* text = value.as_text()) {
     charge(1 + 8 * text->size());
     const std::vector<size_t> offsets = code_point_offsets(text->bytes());
@@ -149,7 +164,7 @@ std::vector<Value> Runtime::items(const Value& value) {
 int64_t Runtime::length(const Value& value) {
   if (const Text* text = value.as_text()) {
     charge(1 + text->size() / 16);
-    return static_cast<int64_t>(code_point_offsets(text->bytes()).size()) - 1;
+    return static_cast<int64_t>(count_code_points(text->bytes()));
   }
   if (const List* list = value.as_list()) return static_cast<int64_t>(list->items.size());
   if (const Dict* dict = value.as_dict()) return static_cast<int64_t>(dict->entries.size());
@@ -164,6 +179,7 @@ Value Runtime::repeat(const Value& value, int64_t count) {
     if (text->empty() || times == 0) return Text();
     if (times > limits_.text_bytes / text->size()) fail("the template makes too long a text");
     charge_text(text->size() * times);
+    charge(times / 4);
     Text result;
     for (size_t i = 0; i < times; ++i) result.append(*text);
     return result;
@@ -230,9 +246,8 @@ Value Runtime::arithmetic(std::string_view operation, const Value& left, const V
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
   }
   if (operation == "+" && left.as_text() && right.as_text()) {
-    charge_text(left.as_text()->size() + right.as_text()->size());
-    Text sum = *left.as_text();
-    sum.append(*right.as_text());
+    Text sum = str(left);
+    append(sum, *right.as_text());
     return sum;
   }
   if (operation == "+" && left.as_list() && right.as_list() && left.as_list()->is_tuple == right.as_list()->is_tuple) {

@@ -1,6 +1,7 @@
 /// What one rendering carries along: its limits, the line it is at, and Python's operations on values under them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <ctime>
 #include <optional>
@@ -19,31 +20,66 @@ struct Limits {
   int depth = 400;                       ///< nested evaluation, macro calls included
 };
 
+/// The steps that several renderings share are used up.
+class StepsSpent : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 class Runtime {
  public:
-  /// `name` outlives the runtime. `now`: what strftime_now sees; without it that function is undefined.
-  Runtime(const std::string& name, const Limits& limits, std::optional<std::tm> now)
-      : name_(name), limits_(limits), now_(now), steps_left_(limits.steps) {}
+  /// `name` outlives the runtime. `now`: what strftime_now sees; without it that function is undefined. `shared_steps`: how many are
+  /// left to this rendering and others, which outlives the runtime too; those taken are subtracted when it ends. nullptr: limits alone.
+  Runtime(const std::string& name, const Limits& limits, std::optional<std::tm> now, uint64_t* shared_steps = nullptr)
+      : name_(name),
+        limits_(limits),
+        now_(now),
+        shared_steps_(shared_steps),
+        granted_steps_(shared_steps ? std::min(limits.steps, *shared_steps) : limits.steps),
+        steps_left_(granted_steps_) {}
+  ~Runtime() {
+    if (shared_steps_) *shared_steps_ -= granted_steps_ - steps_left_;
+  }
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
 
-  /// Throws UserError `name:line: reason`.
+  /// Counts nested evaluation while it lives; fails beyond Limits::depth.
+  class Nesting {
+   public:
+    explicit Nesting(Runtime& runtime) : runtime_(runtime) {
+      if (runtime_.depth_ >= runtime_.limits_.depth) runtime_.fail("the template recurses too deeply");
+      ++runtime_.depth_;
+    }
+    ~Nesting() { --runtime_.depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+
+   private:
+    Runtime& runtime_;
+  };
+
+  /// Throws UserError `name:line: reason`; of a long reason its beginning.
   [[noreturn]] void fail(const std::string& reason) const;
   void set_line(int line) { line_ = line; }
   int line() const { return line_; }
-  const Limits& limits() const { return limits_; }
   const std::optional<std::tm>& now() const { return now_; }
 
-  /// Fails when the steps are used up.
+  /// Fails when the steps are used up; throws StepsSpent when it is the shared ones that are.
   void charge(uint64_t steps) {
-    if (steps > steps_left_) fail("the template takes too many steps");
+    if (steps > steps_left_) fail_steps();
     steps_left_ -= steps;
   }
+  /// Charges for comparing a name of that size with so many others.
+  void charge_names(size_t count, size_t bytes) { charge(1 + count * (1 + bytes / 64) / 4); }
+  /// Charges for comparing a word at every place of a text, beside reading the text.
+  void charge_search(const Text& text, const Text& word) { charge(text.size() / 64 * (word.size() / 64)); }
   /// Charges for making text of that size, and fails when it is too long.
   void charge_text(size_t bytes) {
     if (bytes > limits_.text_bytes) fail("the template makes too long a text");
     charge(1 + bytes / 64);
   }
   void append(Text& out, const Text& text) {
-    charge(1 + text.size() / 64);
+    charge(steps_of(text));
     if (out.size() + text.size() > limits_.text_bytes) fail("the template makes too long a text");
     out.append(text);
   }
@@ -76,8 +112,16 @@ class Runtime {
   int64_t integer_of(const Value& value, std::string_view what) const;
   /// Fails with "'x' is undefined" when it is.
   void require_defined(const Value& value) const;
+  /// The dict's entry of that name; nullptr when there is none.
+  const Value* find(const Dict& dict, std::string_view key) {
+    charge_names(dict.entries.size(), key.size());
+    return dict.find(key);
+  }
 
  private:
+  /// Of touching a text and its runs once.
+  static uint64_t steps_of(const Text& text) { return 1 + (text.size() + sizeof(Run) * text.runs().size()) / 64; }
+  [[noreturn]] void fail_steps() const;
   void write(Text& out, const Value& value, bool quoted);
   struct JsonStyle;
   void write_json(Text& out, const Value& value, const JsonStyle& style, int level);
@@ -87,7 +131,10 @@ class Runtime {
   const std::string& name_;
   const Limits limits_;
   const std::optional<std::tm> now_;
+  uint64_t* const shared_steps_;
+  const uint64_t granted_steps_;
   uint64_t steps_left_;
+  int depth_ = 0;
   int line_ = 1;
 };
 

@@ -94,7 +94,10 @@ void Runtime::write(Text& out, const Value& value, bool quoted) {
 }
 
 Text Runtime::str(const Value& value) {
-  if (const Text* text = value.as_text()) return *text;
+  if (const Text* text = value.as_text()) {
+    charge(steps_of(*text));
+    return *text;
+  }
   Text out;
   write(out, value, false);
   return out;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/template/jinja_python_text.h"
 
 namespace cotune::jinja {
 
@@ -51,7 +52,7 @@ Text Text::slice(size_t begin, size_t end) const {
 
 namespace {
 
-int deeper(int depth, const Value& child) { return std::max(depth, 1 + depth_of(child)); }
+constexpr size_t max_undefined_bytes = 200;  ///< of a name in messages
 
 void check_depth(int depth) {
   if (depth > max_value_depth) throw_user_error("values nested deeper than {} levels", max_value_depth);
@@ -68,19 +69,29 @@ const T* pointer(const Value::Storage& storage) {
 int depth_of(const Value& value) {
   if (const List* list = value.as_list()) return list->depth;
   if (const Dict* dict = value.as_dict()) return dict->depth;
+  if (const Loop* loop = value.as_loop()) return loop->depth;
   return 0;
 }
 
+int depth_over(const std::vector<Value>& items) {
+  int deepest = 0;
+  for (const Value& item : items) deepest = std::max(deepest, depth_of(item));
+  return 1 + deepest;
+}
+
+Value Value::undefined(std::string_view name) {
+  return Value(Storage(Undefined{shortened(name, max_undefined_bytes)}));
+}
+
 Value Value::list(std::vector<Value> items, bool is_tuple) {
-  auto list = std::make_shared<List>(List{std::move(items), is_tuple, 1});
-  for (const Value& item : list->items) list->depth = deeper(list->depth, item);
-  check_depth(list->depth);
-  return Value(Storage(std::shared_ptr<const List>(std::move(list))));
+  const int depth = depth_over(items);
+  check_depth(depth);
+  return Value(Storage(std::make_shared<const List>(List{std::move(items), is_tuple, depth})));
 }
 
 Value Value::dict(std::vector<std::pair<Text, Value>> entries) {
   auto dict = std::make_shared<Dict>(Dict{std::move(entries), 1});
-  for (const auto& [key, item] : dict->entries) dict->depth = deeper(dict->depth, item);
+  for (const auto& [key, item] : dict->entries) dict->depth = std::max(dict->depth, 1 + depth_of(item));
   check_depth(dict->depth);
   return Value(Storage(std::shared_ptr<const Dict>(std::move(dict))));
 }

@@ -76,7 +76,8 @@ class Value {
   Value(double value) : storage_(value) {}
   Value(Text text) : storage_(std::make_shared<const Text>(std::move(text))) {}
   explicit Value(Storage storage) : storage_(std::move(storage)) {}
-  static Value undefined(std::string name) { return Value(Storage(Undefined{std::move(name)})); }
+  /// Of a long name its beginning.
+  static Value undefined(std::string_view name);
   static Value text(std::string bytes) { return Value(Text(std::move(bytes))); }
   static Value list(std::vector<Value> items, bool is_tuple = false);
   static Value dict(std::vector<std::pair<Text, Value>> entries);
@@ -104,8 +105,10 @@ class Value {
   Storage storage_;
 };
 
-/// Nesting of lists and dicts below a value; 0 for anything else. Bounded by `max_value_depth`.
+/// Nesting of lists, dicts and loops below a value; 0 for anything else. Bounded by `max_value_depth`.
 int depth_of(const Value& value);
+/// Of what holds these items.
+int depth_over(const std::vector<Value>& items);
 constexpr int max_value_depth = 100;
 
 struct List {
@@ -128,6 +131,7 @@ struct Namespace {
 struct Loop {
   std::shared_ptr<const std::vector<Value>> items;
   int64_t index = 0;  ///< from 0
+  int depth = 1;
 };
 
 struct Macro;

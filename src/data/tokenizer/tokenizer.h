@@ -25,7 +25,7 @@ struct GgufVocabulary {
   std::string model = "gpt2";        ///< tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece's BPE)
   std::string pre;                   ///< tokenizer.ggml.pre of gpt2: which split; see gguf_pre_tokenizers()
   std::vector<std::string> tokens;   ///< by id, gpt2: byte-level characters (byte_to_character); llama: ▁ for a space
-  std::vector<int32_t> token_types;  ///< 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or empty
+  std::vector<int32_t> token_types;  ///< 0 undefined (as normal), 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; or empty
   std::vector<std::string> merges;   ///< "left right", best first; llama without any: every pair of tokens whose text is a token's
   std::vector<float> scores;         ///< by id, of llama without merges: the token of the highest score is merged first
   int32_t bos = -1, eos = -1, pad = -1, unk = -1;  ///< -1: absent
@@ -33,6 +33,9 @@ struct GgufVocabulary {
   bool add_eos = false;
   std::optional<bool> add_space_prefix;  ///< absent: llama yes, gpt2 no
 };
+
+/// A number of tokenizer.ggml.token_type as GgufVocabulary has it. Throws UserError naming file, place and what is accepted.
+int32_t gguf_token_type(int64_t number, size_t place, std::string_view name_for_errors);
 
 /// The accepted values of tokenizer.ggml.pre of gpt2.
 std::vector<std::string> gguf_pre_tokenizers();

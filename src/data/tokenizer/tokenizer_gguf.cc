@@ -36,7 +36,7 @@ constexpr Family kFamilies[] = {
     {"smollm", "", true, false, false, false},
 };
 
-constexpr int32_t kUnknown = 2, kControl = 3, kUserDefined = 4;
+constexpr int32_t kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4;
 constexpr size_t kLongestCutToken = 512;  ///< the work grows by the square of it
 constexpr std::string_view kMarkedSpace = "\u2581";
 
@@ -128,6 +128,13 @@ std::vector<BpeModel::Merge> merges_by_score(const GgufVocabulary& in, const Tok
 
 }  // namespace
 
+int32_t gguf_token_type(int64_t number, size_t place, std::string_view name) {
+  if (number < 0 || number > 6) {
+    throw_user_error("{}: tokenizer.ggml.token_type[{}]: found {}; accepted: 0 to 6", name, place, number);
+  }
+  return static_cast<int32_t>(number);
+}
+
 std::vector<std::string> gguf_pre_tokenizers() {
   std::vector<std::string> out;
   for (const Family& family : kFamilies) out.emplace_back(family.pre);
@@ -164,10 +171,7 @@ std::shared_ptr<const TokenizerParts> tokenizer_parts_from_gguf(const GgufVocabu
     const auto id = static_cast<int32_t>(i);
     const std::string& text = in.tokens[i];
     if (!is_valid_utf8(text)) throw_user_error("{}: tokenizer.ggml.tokens[{}]: is not valid UTF-8", name, i);
-    const int32_t type = in.token_types.empty() ? 1 : in.token_types[i];
-    if (type < 1 || type > 6) {
-      throw_user_error("{}: tokenizer.ggml.token_type[{}]: must be between 1 and 6, got {}", name, i, type);
-    }
+    const int32_t type = in.token_types.empty() ? kNormal : gguf_token_type(in.token_types[i], i, name);
     vocabulary.emplace(text, id);
     const bool is_unknown = marks_spaces && type == kUnknown;
     if ((type == kControl || type == kUserDefined || is_unknown) && !text.empty()) {

@@ -28,13 +28,8 @@ std::optional<GgufVocabulary> read_gguf_vocabulary(const GgufFile& file) {
       throw_user_error("{}: tokenizer.ggml.token_type: {} types for {} tokens", file.path().string(),
                        types->size(), count);
     }
-    for (size_t i = 0; i < count; ++i) {
-      if ((*types)[i] < 0 || (*types)[i] > 6) {
-        throw_user_error("{}: tokenizer.ggml.token_type[{}]: found {}; accepted: 0 to 6",
-                         file.path().string(), i, (*types)[i]);
-      }
-      vocabulary.token_types.push_back(static_cast<int32_t>((*types)[i]));
-    }
+    const std::string name = file.path().string();
+    for (size_t i = 0; i < count; ++i) vocabulary.token_types.push_back(gguf_token_type((*types)[i], i, name));
   }
   if (const auto scores = file.numbers("tokenizer.ggml.scores"); scores && vocabulary.model == "llama") {
     if (scores->size() != count) {
