@@ -362,10 +362,9 @@ void stragglers(const Json& file, const std::filesystem::path& folder) {
   }
   const ClusterSpec cluster = cluster_for(file, nominal_values(file));
   const Plan plan = plan_instance(instance.model, cluster, jobs, {instance.tensor_parallel, instance.pipeline_stages}, {});
-  const std::vector<std::vector<StepRow>> rows = {typical_step(jobs)};
   fmt::print("| slow | step | over planned | idle |\n|---|---|---|---|\n");
   const auto look = [&](const std::string& what, const Disturbances& slow) {
-    const PlanStudy study = study_plan(plan, rows, instance.model, cluster, jobs, slow);
+    const PlanStudy study = study_plan(plan, instance.model, cluster, jobs, slow);
     fmt::print("| {} | {:.0f} ms | {:.3f}× | {:.1f}% |\n", what, 1e3 * study.step_s, study.step_s / study.planned_step_s,
                100 * study.replicas.front().idle);
     return study;

@@ -86,7 +86,7 @@ class FourDevices {
       values.one_f_one_b = std::max(values.one_f_one_b, scaled(of(stages_[s], rows_ / microbatches, in_flight)));
     }
     values.tensor = scaled(of(parallel_, rows_, 1));
-    values.sharded = scaled(with_sharded_weights(of(whole_, rows, 1), model_, whole_, {.shards = ranks_}, element_size));
+    values.sharded = scaled(with_sharded_weights(of(whole_, rows, 1), model_, whole_, {.shards = ranks_}, {.dtype = "float32"}));
     return values;
   }
   double whole_weights() const { return 1e-9 * static_cast<double>(frozen_bytes(model_, whole_, element_size)); }

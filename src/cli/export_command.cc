@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/inputs/model_of_adapter.h"
 #include "cli/inputs/model_text.h"
+#include "console/output_file.h"
 #include "formats/gguf.h"
 #include "train/adapter_folder.h"
 #include "train/gguf_adapter.h"
@@ -26,6 +27,7 @@ struct ExportArguments {
 };
 
 void check_output(const fs::path& output, const fs::path& model, bool overwrite) {
+  refuse_standard_output("--output", output);
   if (!fs::exists(output)) return;
   std::error_code unknown;
   if (fs::equivalent(output, model, unknown)) throw_user_error("--output: {}: is the model itself; choose another file", output.string());

@@ -14,6 +14,7 @@
 #include "cli/manual/manual_page.h"
 #include "cli/manual/markdown_manual.h"
 #include "console/output.h"
+#include "console/output_file.h"
 
 namespace cotune {
 namespace {
@@ -30,6 +31,7 @@ void write_manual(const ManualArguments& arguments, const CommandDescription& pr
   }
   const auto pages = manual_pages(program, program.name + " " + program_version(), source_date());
   if (!arguments.output.empty()) {
+    refuse_standard_output("--output", arguments.output);
     std::filesystem::create_directories(arguments.output);
     for (const auto& [name, text] : pages) write_file_atomically(std::filesystem::path(arguments.output) / name, text);
     print_line(fmt::format("wrote {} to {}", counted(std::ssize(pages), "page"), arguments.output));

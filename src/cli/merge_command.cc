@@ -12,6 +12,7 @@
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/interruption.h"
 #include "console/command_line.h"
+#include "console/output_file.h"
 #include "jobs/memory_size.h"
 #include "train/adapter_folder.h"
 #include "train/merged_gguf.h"
@@ -85,6 +86,7 @@ void add_merge_command(CLI::App& app) {
       })
       ->capture_default_str();
   command->callback([arguments] {
+    refuse_standard_output("--output", arguments->output);
     try {
       merge(*arguments);
     } catch (const Interrupted&) {

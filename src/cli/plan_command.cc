@@ -17,6 +17,7 @@
 #include "console/command_line.h"
 #include "console/output_file.h"
 #include "jobs/memory_size.h"
+#include "model/config/families.h"
 #include "plan/cost/roofline_profile.h"
 #include "plan/make_plan.h"
 #include "plan/node_changes.h"
@@ -55,12 +56,18 @@ ClusterSpec with_memory(ClusterSpec cluster, const RunSpec& run) {
   return cluster;
 }
 
-/// This machine as `cotune train` would find it now: of its memory what the run's limit leaves for tensors.
-ClusterSpec with_memory_here(ClusterSpec machine, const RunSpec& run) {
+/// The type in which a checkpoint says that it has its weights.
+at::ScalarType dtype_of_checkpoint(const ModelConfig& model) {
+  return model.dtype == "bfloat16" ? at::kBFloat16 : model.dtype == "float16" ? at::kHalf : at::kFloat;
+}
+
+/// This machine as `cotune train` would find it now: of its memory what the run's limit leaves for tensors, and weights as they are held.
+ClusterSpec with_memory_here(ClusterSpec machine, const RunSpec& run, const ModelConfig& model, const std::string& dtype) {
   const ComputeDevice device = choose_device("cpu", "run.device");
   DeviceSpec& here = machine.nodes.front().device;
   const int64_t limit = tensor_limit(memory_limit(run, device), device);
   here.usable_memory = std::clamp(static_cast<double>(limit) / static_cast<double>(here.memory_bytes), 0.0, 1.0);
+  if (!model_family(model.family).shape_only) here.weights = weight_forms(dtype_of_checkpoint(model), torch_dtype(dtype), device);
   return machine;
 }
 
@@ -87,10 +94,9 @@ ReplicaRun simulated_replica(const PlanningResult& result, const ModelConfig& mo
   }
   const auto place = static_cast<size_t>(index);
   const PlannedReplica& replica = plan.replicas[place];
-  const std::vector<StepRow>& rows = result.alternatives[*result.chosen].rows.front()[place];
-  if (rows.empty()) throw_user_error("--replica: replica {} has no rows of the typical step", index);
+  if (replica.rows.empty()) throw_user_error("--replica: replica {} has no rows of the typical step", index);
   const ReplicaModel priced_on = replica_models(plan, model, cluster, jobs, measured)[place];
-  const PricedRows priced = price_rows(priced_on, rows, packing_of(plan, replica));
+  const PricedRows priced = price_rows(priced_on, replica.rows, packing_of(plan, replica));
   ReplicaPrediction prediction = predict_replica(priced_on, priced, plan.order, PlanOptions{}.rounds);
   COTUNE_CHECK(prediction.fits() && !prediction.runs.empty(), "{}", prediction.constraint);
   return std::move(prediction.runs.front());
@@ -131,7 +137,7 @@ int plan(const PlanArguments& arguments) {
   const bool is_here = arguments.cluster.empty();
   const std::string machine_hash = hash_of(setup.cluster);
   if (is_here) {
-    setup.cluster = with_memory_here(std::move(setup.cluster), run);
+    setup.cluster = with_memory_here(std::move(setup.cluster), run, setup.model, setup.options.dtype);
   } else if (is_given("run.memory")) {
     setup.cluster = with_memory(std::move(setup.cluster), run);
   }
@@ -144,11 +150,9 @@ int plan(const PlanArguments& arguments) {
                            System::lobra};
   }
   PlanningResult result = make_plan(model, cluster, jobs, options);
-  if (is_here) {
-    // What is free here changes from moment to moment; the machine stays the same.
-    for (Alternative& each : result.alternatives) {
-      for (Plan& plan : each.plans) plan.cluster_hash = machine_hash;
-    }
+  // Memory that run.memory leaves, or that is free here for the moment, makes no other machine.
+  for (Alternative& each : result.alternatives) {
+    for (Plan& plan : each.plans) plan.cluster_hash = machine_hash;
   }
   const std::vector<NodeChange> changes = node_changes(model, cluster, jobs, options, result);
   std::vector<PlannedEnd> ends;

@@ -43,6 +43,7 @@ void simulate_command(SimulateArguments arguments) {
   StepArguments& step = arguments.step;
   const int sources = (trace.trace_file.empty() ? 0 : 1) + (arguments.philly ? 1 : 0) + (step.jobs_file.empty() ? 0 : 1);
   if (sources != 1) throw_user_error("simulate: give one of TRACE.csv, --philly and --jobs FILE; found {}", sources);
+  if (arguments.cluster_file.empty() && step.jobs_file.empty()) throw_user_error("--cluster: is required for a trace");
   const auto [tensor_parallel, stages] = parse_instance(arguments.instance);
   const auto share = [&, degree = tensor_parallel, count = stages](auto& own) {
     own.tensor_parallel = degree;
@@ -101,7 +102,7 @@ CLI::Option* add_step_options(CLI::Option_group& group, SimulateArguments& argum
   group.add_option("--slow", step.slow, "RANK:FACTOR[:FROM_MS:UNTIL_MS]: a stage that computes slower; may be repeated")->allow_extra_args(false);
   group.add_option("--slow-link", step.slow_links, "A-B:FACTOR: the link between two ranks is slower, either way; may be repeated")->allow_extra_args(false);
   group.add_option("--perfetto", step.perfetto, "Write a trace for ui.perfetto.dev");
-  CLI::Option* plan = group.add_option("--plan", step.plan_file, "A plan of these jobs on this cluster (cotune plan --output): all its replicas");
+  CLI::Option* plan = group.add_option("--plan", step.plan_file, "A plan of these jobs (cotune plan --output): all its replicas");
   group.add_option("--replica", step.replica, "Which replica of --plan is drawn in the terminal (default 0)")
       ->check(CLI::Range(int64_t{0}, int64_t{1000000}))->needs(plan)->excludes(json);
   return plan;
@@ -115,7 +116,7 @@ void add_simulate_command(CLI::App& app) {
   command->add_option("trace", arguments->trace.trace_file, "CSV file of arrivals (docs/simulation.md)");
   CLI::Option* philly = command->add_flag("--philly", arguments->philly, "Philly-like arrivals: 2.59 a minute of 372.6 ± 612.9 minutes");
   CLI::Option* jobs = command->add_option("--jobs", arguments->step.jobs_file, "Jobs file: one step of every job, event by event");
-  command->add_option("--cluster", arguments->cluster_file, "Cluster file")->required();
+  command->add_option("--cluster", arguments->cluster_file, "Cluster file; without one, of --jobs, this machine's CPU");
   CLI::Option* instance = command->add_option("--instance", arguments->instance, "TPxPP: ranks of tensor parallelism and pipeline stages of an instance")->capture_default_str();
   CLI::Option* json = command->add_flag("--json", arguments->json, "JSON in place of tables and pictures");
   CLI::Option* svg = command->add_option("--svg", arguments->svg, "Folder for charts");

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/manual/command_description.h"
+#include "cli/run/hung_ranks.h"
 #include "cli/run/rank_processes.h"
 #include "cli/run/supervised_run.h"
 #include "cli/run/training_run.h"
@@ -105,7 +106,7 @@ void add_train_command(CLI::App& app) {
                       "ui.perfetto.dev (docs/watching.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
-                   "Seconds without progress after which a launched process counts as hung, and all end (30; docs/ranks.md)")
+                   "Seconds without progress after which one of several ranks counts as hung, and all end (30; docs/ranks.md)")
       ->check(CLI::Range(1.0, 86400.0));
   command
       ->add_option("--restarts", arguments->restarts,

@@ -34,8 +34,9 @@ class InstancePlanner {
  public:
   InstancePlanner(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                   const InstanceSettings& settings, const PlanOptions& options)
-      : model_(model), cluster_(cluster), group_(cluster.nodes.front()), jobs_(jobs), settings_(settings), options_(options),
-        rows_(typical_step(jobs)) {}
+      : model_(model), cluster_(cluster), group_(cluster.nodes.front()), jobs_(jobs), settings_(settings), options_(options) {
+    options_.token_budget = settings.token_budget.value_or(0);
+  }
 
   /// `constraint`: what does not fit.
   Plan plan(bool recompute, std::string& constraint) const {
@@ -49,8 +50,7 @@ class InstancePlanner {
     if (!constraint.empty()) return plan;
     ReplicaPlanner planner(model_, cluster_, group_, jobs_, options_, recompute);
     const PlannedReplica empty = empty_replica(candidate.configuration, planner);
-    ReplicaChoice choice = planner.plan(empty, rows_, settings_.sharing, {plan.order}).front();
-    if (settings_.token_budget) choice.replica.token_budget = *settings_.token_budget;
+    ReplicaChoice choice = planner.plan(empty, settings_.sharing, {plan.order}).front();
     constraint = std::move(choice.constraint);
     plan.replicas = {std::move(choice.replica)};
     plan.predicted = predicted_step(plan, model_, cluster_, jobs_);
@@ -75,7 +75,7 @@ class InstancePlanner {
 
   PlannedReplica empty_replica(const Configuration& shape, ReplicaPlanner& planner) const {
     const int64_t budget = settings_.token_budget ? std::min(*settings_.token_budget, shape.chunk_tokens) : shape.chunk_tokens;
-    PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget};
+    PlannedReplica replica{.tensor_parallel = shape.tensor_parallel, .token_budget = budget, .rows = typical_step(jobs_)};
     const std::vector<int64_t> sizes = {shape.devices()};
     const auto placed = place_replicas(sizes, group_);
     COTUNE_CHECK(placed, "{} has no place on {} nodes of {}", shape.name(), group_.count, group_.devices);
@@ -95,8 +95,7 @@ class InstancePlanner {
   const NodeGroup& group_;
   const std::vector<JobShape>& jobs_;
   const InstanceSettings& settings_;
-  const PlanOptions& options_;
-  std::vector<StepRow> rows_;
+  PlanOptions options_;
 };
 
 }  // namespace

@@ -75,7 +75,8 @@ KindCosts::Part KindCosts::part_of(int32_t kind, int64_t row_tokens) const {
   const auto count = static_cast<double>(instance_.microbatches);
   const double rows = static_cast<double>(job.rows) / count;
   return {.tokens = std::ceil(rows * static_cast<double>(row_tokens) - 1e-9),
-          .pairs = rows * static_cast<double>(row_tokens) * static_cast<double>(row_tokens + 1) / 2};
+          .pairs = rows * static_cast<double>(row_tokens) * static_cast<double>(row_tokens + 1) / 2,
+          .most_tokens = std::ceil(rows) * static_cast<double>(row_tokens)};
 }
 
 KindCosts::AffineCost KindCosts::affine(const StageShape& stage, const Operator& op) const {
@@ -187,6 +188,7 @@ FusedCost KindCosts::fused(std::span<const int32_t> kinds) const {
     const Part part = parts.emplace_back(part_of(kind, row));
     sum.tokens += count * part.tokens;
     sum.pairs += count * part.pairs;
+    sum.most_tokens += count * part.most_tokens;
     projections |= projections_[static_cast<size_t>(kind)];
   }
   struct Found {
@@ -202,11 +204,11 @@ FusedCost KindCosts::fused(std::span<const int32_t> kinds) const {
     double kept = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto& [kind, count] = mix.counts()[i];
-      kept += count * parts[i].tokens * stage.kept_per_token[static_cast<size_t>(kind)];
+      kept += count * std::ceil(parts[i].most_tokens * stage.kept_per_token[static_cast<size_t>(kind)]);
     }
-    each.cost.kept_bytes = static_cast<int64_t>(std::ceil(kept));
-    const double logits = std::min(sum.tokens, static_cast<double>(logit_rows)) / static_cast<double>(logit_rows);
-    each.workspace = static_cast<int64_t>(std::ceil(sum.tokens * stage.workspace_per_token + logits * stage.workspace_fixed));
+    each.cost.kept_bytes = static_cast<int64_t>(kept);
+    const double logits = std::min(sum.most_tokens, static_cast<double>(logit_rows)) / static_cast<double>(logit_rows);
+    each.workspace = static_cast<int64_t>(sum.most_tokens * stage.workspace_per_token + logits * stage.workspace_fixed);
   }
   FusedCost cost;
   cost.message_bytes = static_cast<int64_t>(sum.tokens) * instance_.model.hidden_size * instance_.machine.element_size();
@@ -238,14 +240,15 @@ void KindCosts::find_memory() {
     const Stage& stage = stages_[stage_of_[s]];
     memory_.limit_bytes.push_back(instance_.memory_bytes);
     const int64_t weights = stage_memory(model, shapes[s], {}, 0, counts_of(0, 0, 0), 0, element).weights;
-    memory_.fixed_bytes.push_back(weights + static_cast<int64_t>(stage.workspace_fixed));
+    weight_bytes_.push_back(weights);
+    memory_.fixed_bytes.push_back(weights + static_cast<int64_t>(std::ceil(stage.workspace_fixed)));
     const auto in_flight = static_cast<double>(shapes.size() - s);
     for (size_t k = 0; k < kinds_.size(); ++k) {
       const StageMemory job = stage_memory(model, shapes[s], adapter_shapes(kinds_[k], 0, model), 2, counts_of(0, 0, 0), 0, element);
-      const double tokens = part_of(static_cast<int32_t>(k), kinds_[k].tokens).tokens;
+      const double tokens = part_of(static_cast<int32_t>(k), kinds_[k].tokens).most_tokens;
       memory_.kinds[k].resident_bytes.push_back(job.adapters);
       memory_.kinds[k].activation_bytes.push_back(
-          static_cast<int64_t>(std::ceil(tokens * (in_flight * stage.kept_per_token[k] + stage.workspace_per_token))));
+          static_cast<int64_t>(in_flight * std::ceil(tokens * stage.kept_per_token[k]) + std::ceil(tokens * stage.workspace_per_token)));
     }
   }
 }

@@ -22,13 +22,15 @@ class KindCosts {
   int64_t microbatch_tokens(int32_t kind) const;
 
   /// One microbatch of these jobs fused, given by their kinds in any order, with repetitions: equal to what stage_seconds
-  /// and stage_memory say of it, to rounding. Every row enters the head; under Layout::padded rows are as long as the
-  /// longest, and so do the pads.
+  /// and stage_memory say of it, to rounding. Seconds are of rows / C rows of each job, as on average; bytes of ⌈rows / C⌉, the most that one
+  /// has. Every row enters the head; under Layout::padded rows are as long as the longest, and so do the pads.
   FusedCost fused(std::span<const int32_t> kinds) const;
 
   /// For admission: weights and logits; of each job adapter, gradients, moments, the activations of S − s microbatches on
   /// stage s and the workspace of one.
   const InstanceMemory& memory() const { return memory_; }
+  /// Per stage: frozen weights, the part of memory().fixed_bytes that is not in the workspace of `fused`.
+  const std::vector<int64_t>& weight_bytes() const { return weight_bytes_; }
 
  private:
   /// A cost that is affine in tokens, which all enter the head, and pairs of queries and keys: seconds = the larger of both rates,
@@ -59,6 +61,7 @@ class KindCosts {
   };
   struct Part {  // of one job in a microbatch
     double tokens = 0, pairs = 0;
+    double most_tokens = 0;  // of whole rows
   };
 
   Part part_of(int32_t kind, int64_t row_tokens) const;
@@ -76,6 +79,7 @@ class KindCosts {
   std::vector<size_t> stage_of_;       // per pipeline stage: which of them
   double flop_s_ = 0, byte_s_ = 0;
   InstanceMemory memory_;
+  std::vector<int64_t> weight_bytes_;
 };
 
 }  // namespace cotune

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "plan/plan_origin.h"
 #include "plan/plan_totals.h"
 #include "plan/replica_models.h"
 #include "schedule/pipeline/render.h"
@@ -38,8 +39,9 @@ class ReplicaStudy {
       : model_(model), plan_(plan), slow_(slow), rounds_(static_cast<double>(rounds)) {}
 
   /// The first stage of the replica is `first_rank`.
-  StudiedReplica run(size_t index, const std::vector<StepRow>& rows, int64_t first_rank) const {
+  StudiedReplica run(size_t index, int64_t first_rank) const {
     const PlannedReplica& replica = plan_.replicas[index];
+    const std::vector<StepRow>& rows = replica.rows;
     StudiedReplica result;
     result.stages.resize(replica.stages.size());
     if (rows.empty()) return result;
@@ -79,9 +81,9 @@ class ReplicaStudy {
 
 }  // namespace
 
-PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const ModelConfig& model,
-                     const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const Disturbances& slow,
-                     const PlanOptions& options) {
+PlanStudy study_plan(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                     const Disturbances& slow, const PlanOptions& options) {
+  check_plan(plan, model, cluster, jobs);
   slow.check(plan);
   const std::vector<ReplicaModel> models =
       replica_models(plan, model, cluster, jobs, options.measured, options.replicas.gather_overlap);
@@ -91,13 +93,13 @@ PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& 
   double planned_s = 0, simulated_s = 0;
   for (size_t r = 0; r < models.size(); ++r) {
     const StudiedReplica& replica =
-        study.replicas.emplace_back(ReplicaStudy(models[r], plan, slow, options.rounds).run(r, rows[r], first_rank));
+        study.replicas.emplace_back(ReplicaStudy(models[r], plan, slow, options.rounds).run(r, first_rank));
     first_rank += plan.replicas[r].pipeline_stages();
     planned_s = std::max(planned_s, replica.planned_s);
     simulated_s = std::max(simulated_s, replica.simulated_s);
     last.push_back(replica.runs.empty() ? std::vector<LastBackward>(plan.replicas[r].layer_runs().size())
                                         : last_backwards(replica.runs.back().run, replica.simulated_s));
-    for (const StepRow& row : rows[r]) study.tokens += row.tokens;
+    for (const StepRow& row : plan.replicas[r].rows) study.tokens += row.tokens;
   }
   const double exchange_s = exchange_seconds(plan, model, cluster, jobs), factor = slow.exchange_factor(plan);
   study.exchange_s = factor * exchange_s;

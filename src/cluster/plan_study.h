@@ -45,16 +45,15 @@ struct PlanStudy {
   int64_t tokens = 0;         ///< of a step
   double exchange_s = 0;      ///< after the step, over the slowest link between replicas
   HiddenExchange hidden;      ///< in buckets instead, the number that leaves least exposed; of what is slow
-  double planned_step_s = 0;  ///< slowest replica and exchange, everything at its speed: the plan's own prediction
+  double planned_step_s = 0;  ///< slowest replica and exchange, everything at its speed: on the plan's own cluster its prediction
   double step_s = 0;          ///< the same with what is slow
 };
 
 /// Orders, proves and simulates every replica as planning did, over options.rounds steps of which the seconds are one; then runs the same
-/// action lists with what is slow. `rows`: of every replica (planned_rows; typical_step of a plan_instance). Throws UserError where
-/// `slow` does not check or a replica does not fit.
-PlanStudy study_plan(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const ModelConfig& model,
-                     const ClusterSpec& cluster, const std::vector<JobShape>& jobs, const Disturbances& slow,
-                     const PlanOptions& options = {});
+/// action lists with what is slow. Priced on `cluster`, which need not be the one that the plan was made for. Throws UserError where
+/// check_plan or `slow` does not check or a replica does not fit.
+PlanStudy study_plan(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
+                     const Disturbances& slow, const PlanOptions& options = {});
 
 /// `drawn`: the replica whose pipeline is drawn below the numbers. sweeps: by which many jobs are named (jobs/job_list.h).
 std::string to_text(const PlanStudy& study, const Plan& plan, size_t drawn, const SweepOfJob& sweeps = {});

@@ -31,7 +31,7 @@ FusionProblem PlannedRates::problem_of(const JobMix& mix) const {
   };
   const InstanceMemory& memory = costs_.memory();
   for (size_t s = 0; s < memory.limit_bytes.size(); ++s) {
-    int64_t left = memory.limit_bytes[s] - memory.fixed_bytes[s];
+    int64_t left = memory.limit_bytes[s] - costs_.weight_bytes()[s];  // logits are in the workspace of every microbatch
     for (const auto& [kind, count] : mix.counts()) left -= count * memory.kinds[static_cast<size_t>(kind)].resident_bytes[s];
     problem.memory_bytes.push_back(left);
   }

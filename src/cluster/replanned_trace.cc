@@ -116,8 +116,13 @@ class ReplanSimulator {
     result_.jobs.resize(trace.jobs.size());
     for (size_t j = 0; j < trace.jobs.size(); ++j) {
       const TraceJob& job = trace.jobs[j];
-      const int64_t planned = planned_steps(job, dedicated_round_s[static_cast<size_t>(job.kind)]);
-      result_.jobs[j].steps = std::max<int64_t>(1, std::llround(job.stops_after * static_cast<double>(planned)));
+      const double alone_s = dedicated_round_s[static_cast<size_t>(job.kind)];
+      if (alone_s == never) {
+        if (!problems.of(JobMix({job.kind})).fits) continue;  // it is refused
+        throw_user_error("--instance: a job of kind {} does not fit on one alone, and durations of the trace are counted by steps there; give a larger one",
+                         trace.kinds[static_cast<size_t>(job.kind)].name());
+      }
+      result_.jobs[j].steps = trained_steps(job, planned_steps(job, alone_s));
     }
   }
 

@@ -58,7 +58,7 @@ struct ReplanEvent {
 struct ReplannedJob {
   double started_s = std::numeric_limits<double>::infinity();
   double finished_s = std::numeric_limits<double>::infinity();  ///< infinite: refused, for no replica holds it
-  int64_t steps = 0;
+  int64_t steps = 0;  ///< 0: refused
   bool operator==(const ReplannedJob&) const = default;
 };
 
@@ -79,7 +79,7 @@ struct ReplannedTrace {
 
 /// Jobs start in the order of their arrival, as soon as some configuration holds the rows of all live ones beside their adapters. Makes
 /// planned_steps(job, dedicated_round_s[kind]) steps, fewer where it stops early. `group`: of the cluster; replicas stand on its nodes.
-/// Pure.
+/// Priorities, deadlines and `dedicated` are not read. Pure. Throws UserError where a job has no dedicated time (infinite) and yet a place on the cluster.
 ReplannedTrace replan_trace(const Trace& trace, const ModelConfig& model, const ClusterSpec& cluster, const NodeGroup& group,
                             std::span<const double> dedicated_round_s, const ReplanSettings& settings);
 

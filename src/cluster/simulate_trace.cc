@@ -26,8 +26,7 @@ TraceSimulator::TraceSimulator(const Trace& trace, SchedulingPolicy& policy, Rou
                  static_cast<double>(job.planned) * job.alone_s};
     job.tenant = each.tenant;
     job.dedicated = each.dedicated;
-    const auto share = static_cast<int64_t>(std::ceil(each.stops_after * static_cast<double>(job.planned)));
-    result_.jobs[i].steps = std::clamp<int64_t>(share, 1, job.planned);
+    result_.jobs[i].steps = trained_steps(each, job.planned);
   }
   const double last_arrival_s = trace.jobs.empty() ? 0 : trace.jobs.back().arrival_s;
   result_.window_s = options.window_s > 0 ? options.window_s : last_arrival_s;
@@ -261,6 +260,10 @@ WaitingGroup TraceSimulator::group_of(const Job& job) const {
 
 int64_t planned_steps(const TraceJob& job, double alone_round_s) {
   return std::max<int64_t>(1, std::llround(job.duration_s / alone_round_s));
+}
+
+int64_t trained_steps(const TraceJob& job, int64_t planned) {
+  return std::clamp<int64_t>(static_cast<int64_t>(std::ceil(job.stops_after * static_cast<double>(planned))), 1, planned);
 }
 
 TraceSimulation simulate_trace(const Trace& trace, SchedulingPolicy& policy, RoundRates& rates,

@@ -81,6 +81,8 @@ struct TraceSimulation {
 
 /// Steps that a job makes when it does not stop early: its duration in rounds of its kind alone, at least one.
 int64_t planned_steps(const TraceJob& job, double alone_round_s);
+/// Those that it makes of `planned`: all, or its share where it stops early; at least one.
+int64_t trained_steps(const TraceJob& job, int64_t planned);
 
 /// Pure: equal inputs give equal simulations. `dedicated_round_s`: per kind, seconds of a step of a job alone on an instance,
 /// which gives traced durations their meaning. Jobs that fit on no instance even alone are refused when they arrive.

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <string>
 
 #include "base/counted.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "cluster/kind_costs.h"
 #include "cluster/planned_rates.h"
+#include "plan/plan.h"
 
 namespace cotune {
 namespace {
@@ -65,6 +68,11 @@ std::string describe(const InstanceSpec& instance) {
                      counted(instance.microbatches, "microbatch", "microbatches"), SharingChoice{instance.sharing, instance.layout}.name());
 }
 
+std::string rates_origin(const InstanceSpec& instance) {
+  const ClusterSpec here{{{"instance", 1, instance.devices(), instance.machine.device, instance.machine.link}}, instance.between_stages};
+  return fmt::format("{} ({})", describe(instance), checksum(hash_of(instance.model) + hash_of(here) + std::to_string(instance.memory_bytes)));
+}
+
 std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds) {
   InstanceSpec dedicated = instance;
   dedicated.sharing = Sharing::separate;
@@ -73,8 +81,7 @@ std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::ve
   std::vector<double> seconds;
   for (size_t kind = 0; kind < kinds.size(); ++kind) {
     const JobMix mix({static_cast<int32_t>(kind)});
-    // What fits nowhere is refused when it arrives; its duration is kept in seconds.
-    seconds.push_back(alone.memory().fits(mix) ? alone.round_seconds(mix) : 1.0);
+    seconds.push_back(alone.memory().fits(mix) ? alone.round_seconds(mix) : std::numeric_limits<double>::infinity());
   }
   return seconds;
 }
@@ -85,7 +92,9 @@ std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster&
     throw_user_error("--rates FILE and --save-rates are of one sharing policy, found {}", settings.sharings.size());
   }
   for (const std::string& name : settings.policies) make_policy(name, RateTable(), 0);  // an unknown one is named at once
-  const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
+  std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
+  // What fits nowhere is refused when it arrives; its duration is kept in seconds.
+  std::replace(dedicated_round_s.begin(), dedicated_round_s.end(), std::numeric_limits<double>::infinity(), 1.0);
   std::vector<StudyResult> results;
   for (const SharingChoice& choice : settings.sharings) {
     InstanceSpec instance = instances.spec;
@@ -98,7 +107,7 @@ std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster&
     const bool predicts = std::count(settings.policies.begin(), settings.policies.end(), "multiplexing") > 0;
     std::optional<RateTable> table;
     if (!settings.rates_file.empty()) {
-      table = RateTable::read(settings.rates_file, describe(instance), trace.kinds);
+      table = RateTable::read(settings.rates_file, rates_origin(instance), trace.kinds);
     } else if (settings.use_table || !settings.save_rates.empty() || predicts) {
       PlannedRates source(instance, trace.kinds);
       table = RateTable::make(source, source.memory(), trace.kinds, {.most_jobs = options.most_jobs});
@@ -106,7 +115,7 @@ std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster&
       table.emplace();
     }
     if (!settings.save_rates.empty()) {
-      write_file_atomically(settings.save_rates, table->to_json(describe(instance)).dump(1) + "\n");
+      write_file_atomically(settings.save_rates, table->to_json(rates_origin(instance)).dump(1) + "\n");
     }
     for (const std::string& name : settings.policies) {
       PlannedRates planned(instance, trace.kinds);

@@ -44,14 +44,16 @@ struct StudyResult {
 std::vector<StudyResult> run_study(const Trace& trace, const InstancesOfCluster& instances, const StudySettings& settings,
                                    const std::function<void(const StudyResult&)>& finished = nullptr);
 
-/// Per kind: seconds of a step of such a job alone on an instance, separate and ragged, by the planner. 1 for what fits nowhere.
+/// Per kind: seconds of a step of such a job alone on an instance, separate and ragged, by the planner. Infinite for what fits on none.
 std::vector<double> dedicated_rounds(const InstanceSpec& instance, const std::vector<JobKind>& kinds);
 
 /// The fewest microbatches of a step, of 2, 4, … times the instance's, at most one a row, with which a job of that kind fits on an
 /// instance alone; none: no number of them helps.
 std::optional<int64_t> microbatches_that_fit(const InstanceSpec& instance, const JobKind& kind);
 
-/// What a rate table is made for, in words: model, devices, degrees, microbatches, sharing.
+/// An instance in words: model, devices, degrees, microbatches, sharing.
 std::string describe(const InstanceSpec& instance);
+/// What a rate table is made for: describe, and a checksum of all else that rounds depend on.
+std::string rates_origin(const InstanceSpec& instance);
 
 }  // namespace cotune

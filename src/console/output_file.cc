@@ -28,6 +28,8 @@ bool begins_so(std::string_view text, std::string_view begins) {
   return begins.empty();
 }
 
+constexpr std::string_view not_standard_output = "`-` is not standard output here: give a name; `./-` makes what is called `-`";
+
 /// Nothing is lost where the file is replaced.
 bool is_of_kind(const fs::path& file, const OutputKind& kind) {
   std::string head(1 << 10, '\0');
@@ -40,12 +42,16 @@ bool is_of_kind(const fs::path& file, const OutputKind& kind) {
 
 }  // namespace
 
+void refuse_standard_output(std::string_view option, const fs::path& output) {
+  if (output == "-") throw_user_error("{}: {}", option, not_standard_output);
+}
+
 void check_output(std::string_view option, const fs::path& file, const OutputKind& kind, Diagnostics& mistakes) {
   const fs::path folder = file.has_parent_path() ? file.parent_path() : fs::path(".");
   const auto mistake = [&](std::string text) { mistakes.add(std::string(option), 0, "", std::move(text)); };
   std::error_code unknown;
   if (file == "-") {
-    mistake("`-` is not standard output here: name a file; `./-` makes one that is called `-`");
+    mistake(std::string(not_standard_output));
   } else if (!fs::is_directory(folder, unknown)) {
     mistake(fmt::format("{} is no folder", folder.string()));
   } else if (fs::is_directory(file, unknown)) {

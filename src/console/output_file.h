@@ -21,6 +21,9 @@ inline constexpr OutputKind report_output{"a report", R"(<!DOCTYPEhtml><htmllang
 inline constexpr OutputKind evaluation_output{"answers of this command", R"({"data":)"};
 inline constexpr OutputKind answers_output{"answers of this command", R"({"index":)"};
 
+/// Throws UserError where it is `-`, which elsewhere means standard output. output: a file or a folder.
+void refuse_standard_output(std::string_view option, const std::filesystem::path& output);
+
 /// Adds a mistake where no file of this kind may be made: it is `-`, which elsewhere means standard output; there is no such folder, or
 /// none that takes files; or what stands there is no regular file, or neither empty nor begins as the kind does. option: which names it.
 void check_output(std::string_view option, const std::filesystem::path& file, const OutputKind& kind, Diagnostics& mistakes);

@@ -85,6 +85,7 @@ class GradientExchange {
   /// Gradients are now the job's; returns its record. Throws what broke the exchange off.
   at::Tensor wait(const JobStep& step);
 
+  /// Seconds in wait(), also for replicas that were not as far yet.
   double waited_s() const { return waited_s_; }
   /// Bytes of gradients that this rank has sent.
   int64_t sent_bytes() const { return sent_bytes_; }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,7 +40,7 @@ struct JobRound {
   /// Where `batch` is one replica's share of the job's batch, which may be none of it: the labelled tokens of the whole.
   std::optional<int64_t> labelled_of_whole;
 
-  bool emulated = false;        ///< out: time has passed, and nothing was computed: loss, norm and first choices are NaN
+  bool emulated = false;        ///< out: time has passed, and nothing was computed: loss and norm are NaN, first choices say nothing
   double loss_sum = 0;          ///< out: Σ −log p over labelled tokens, f64, in descending atom order
   int64_t labelled_tokens = 0;  ///< out
   double gradient_norm = 0;     ///< out: before clipping
@@ -52,12 +51,6 @@ struct JobRound {
   /// before it).
   std::vector<uint8_t> row_predicted;
   std::vector<double> row_loss_sums;  ///< out, evaluation: per row of the batch, Σ −log p over its labelled tokens
-  double row_accuracy() const {
-    if (emulated) return std::numeric_limits<double>::quiet_NaN();
-    int64_t right = 0;
-    for (const uint8_t row : row_predicted) right += row;
-    return row_predicted.empty() ? 0 : static_cast<double>(right) / static_cast<double>(row_predicted.size());
-  }
   double loss() const { return labelled_tokens > 0 || emulated ? loss_sum / static_cast<double>(labelled_tokens) : 0; }
 };
 

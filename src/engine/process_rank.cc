@@ -133,6 +133,7 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
   time_.exposed = group ? group->waited_s() : 0;
   time_.gathering = interpreter_.gathering_s();
   if (exchange) {
+    time_.exchanging = exchange->waited_s();
     time_.exchanged_bytes = exchange->sent_bytes();
     exchange.reset();  // its thread ends
   }

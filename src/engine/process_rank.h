@@ -29,6 +29,7 @@ struct RankTime {
   int64_t collectives = 0, group_bytes = 0;
   double exposed = 0;  ///< of waited: for all-reduces among the ranks that divide its layers
   double gathering = 0;  ///< of waited: for slices of frozen weights
+  double exchanging = 0;  ///< of waited: for gradients of other replicas
   int64_t exchanged_bytes = 0;  ///< of gradients, sent to other ranks
   int64_t peak_bytes = 0;       ///< that its tensors have held, so far
   int64_t round_bytes = 0;      ///< that its tensors took at most, beyond those alive before the run

@@ -26,6 +26,7 @@ struct RankTimes {
   std::vector<double> exposed;       ///< of waited: for these all-reduces, with nothing to compute beside them
   std::vector<int64_t> exchanged_bytes;  ///< of gradients, sent to other ranks
   std::vector<double> gathering;     ///< of waited: for slices of frozen weights that other ranks have
+  std::vector<double> exchanging;    ///< of waited: for gradients of other replicas, with nothing to compute beside their exchange
   std::vector<int64_t> weight_bytes, whole_weight_bytes;  ///< RankTime, of ranks with memory of their own; of others 0
   /// Of ranks with memory of their own: that tensors have held, so far. Of threads: that the rank's part of the run took on the host, at
   /// most; 0 without the counting allocator.
@@ -50,7 +51,8 @@ class RankGroup {
   virtual bool are_processes() const { return false; }
 
   /// As Interpreter::run, on all ranks. rounds: with the whole adapters and batches. If an exception leaves, the first one that a rank
-  /// threw, a job has stepped on all of its stages or on none, and gradients of those that have not are zero. Throws
+  /// threw, a job has stepped on all of its stages or on none, and gradients of those that have not are zero. Throws SystemError where a
+  /// step that some stages have made cannot be made on the others: what the adapters then hold is of no use. Throws
   /// CommunicationEnded where a rank is gone: then nothing more can be asked of the group.
   virtual void run(const ReplicaPlans& plans, std::span<JobRound> rounds) = 0;
   /// Of one replica.

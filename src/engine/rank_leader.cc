@@ -224,6 +224,7 @@ void RankLeader::take_times(const std::vector<Json>& answers) {
     times_.peak_bytes.push_back(each.peak_bytes);
     times_.round_bytes.push_back(each.round_bytes);
     times_.gathering.push_back(each.gathering);
+    times_.exchanging.push_back(each.exchanging);
     times_.weight_bytes.push_back(each.weight_bytes);
     times_.whole_weight_bytes.push_back(each.whole_weight_bytes);
     times_.spans.push_back(std::move(each.spans));

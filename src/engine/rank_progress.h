@@ -93,7 +93,7 @@ class RankProgress {
   std::vector<int32_t> pipeline_, group_;
 };
 
-/// What a rank does between runs that may hang, from here to the end of the scope: reads or writes files, or moves adapters.
+/// What a rank does before runs and between them that may hang, from here to the end of the scope: reads or writes files, or moves adapters.
 class RankTask {
  public:
   /// progress: may be nullptr. text: `writing the checkpoint of job \`a\``.

@@ -13,6 +13,7 @@
 #include "engine/rank_results.h"
 #include "engine/replica_rounds.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/action_seconds.h"
 #include "schedule/pipeline/rank_place.h"
 
 namespace cotune {
@@ -42,9 +43,11 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
     for (int32_t place = 0; place < replica.layout.worker_count(); ++place) {
       auto rank = std::make_unique<Rank>();
       rank->replica = replicas_.size() - 1;
+      rank->place = place / parts;
       rank->part = place % parts;
       rank->interpreter = std::make_unique<Interpreter>(replica.parts[static_cast<size_t>(rank->part)], replica.layout, place / parts);
       const auto index = static_cast<int32_t>(ranks_.size());
+      rank->interpreter->progress = rank->progress;
       rank->interpreter->observe([this, index, own = rank.get()](const Operator& op, const MicrobatchState&, double seconds) {
         own->operator_seconds[to_string(op.kind)] += seconds;
         if (after_operator_) after_operator_(index, op);
@@ -56,6 +59,7 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
   for (size_t replica = 0; has_shards() && replica < replicas_.size(); ++replica) {
     for (int32_t part = 0; part < replicas_[replica].parts; ++part) replicas_[replica].shards.emplace_back(layouts_[replica].shard_of(part));
   }
+  name_peers();
   make_communicators();
   try {
     for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank = *rank, threads] { work(rank, threads); });
@@ -66,6 +70,21 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
 }
 
 RankThreads::~RankThreads() { close(); }
+
+/// For whom each rank may wait, by their numbers in the run.
+void RankThreads::name_peers() {
+  for (int32_t own = 0; own < static_cast<int32_t>(ranks_.size()); ++own) {
+    const Rank& rank = *ranks_[static_cast<size_t>(own)];
+    std::vector<int32_t> pipeline, group;
+    for (int32_t other = 0; other < static_cast<int32_t>(ranks_.size()); ++other) {
+      const Rank& peer = *ranks_[static_cast<size_t>(other)];
+      if (peer.replica != rank.replica) continue;
+      if (peer.part == rank.part) pipeline.push_back(other);
+      if (peer.place == rank.place) group.push_back(other);
+    }
+    rank.progress->join(std::move(pipeline), std::move(group));
+  }
+}
 
 /// In one order: replica by replica the pipelines by place in a group, then the groups by place in the pipeline; then all.
 void RankThreads::make_communicators() {
@@ -217,21 +236,29 @@ void RankThreads::give_up(std::exception_ptr error) {
 
 void RankThreads::run_on(Rank& rank) {
   std::optional<GradientExchange> exchange;
+  const RankPlan& plan = plans_->replicas[rank.replica];
+  rank.progress->begin_run();
+  rank.collectives = rank.group_bytes = rank.exchanged_bytes = 0;
+  rank.exposed = rank.exchanging = 0;
   try {
     std::optional<TensorGroup> group;
-    if (rank.group_communicator != nullptr) group.emplace(*rank.group_communicator);
+    if (rank.group_communicator != nullptr) group.emplace(*rank.group_communicator, rank.progress.get());
     if (rank.exchange_communicator != nullptr) {
-      exchange.emplace(*rank.exchange_communicator, rank.exchanges, [this](std::exception_ptr error) { give_up(std::move(error)); });
+      exchange.emplace(*rank.exchange_communicator, rank.exchanges, [this](std::exception_ptr error) { give_up(std::move(error)); },
+                       [&rank] { rank.progress->advance(); });
     }
-    rank.interpreter->run(plans_->replicas[rank.replica], rank.rounds, *rank.communicator, group ? &*group : nullptr,
+    rank.interpreter->run(plan, rank.rounds, *rank.communicator, group ? &*group : nullptr,
                           exchange ? &*exchange : nullptr);
     rank.collectives = group ? group->collectives() : 0;
     rank.group_bytes = group ? group->sent_bytes() : 0;
     rank.exposed = group ? group->waited_s() : 0;
+    rank.exchanging = exchange ? exchange->waited_s() : 0;
     rank.exchanged_bytes = exchange ? exchange->sent_bytes() : 0;
   } catch (...) {
     give_up(std::current_exception());
   }
+  exchange.reset();  // which waits for its thread
+  rank.progress->end_run();
   rank.ended_s = rank.interpreter->ended_s() - begin_s_;
 }
 
@@ -249,6 +276,9 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
         if (round.purpose == RoundPurpose::select) shard.begin_selection(round.selection_pass);
       });
     });
+  }
+  for (const auto& rank : ranks_) {
+    rank->progress->expect(action_seconds(plans.replicas[rank->replica], static_cast<size_t>(rank->place), plans.longest_exchange_s));
   }
   begin_s_ = ranks_.front()->interpreter->clock_s();
   restart_recent_peak();
@@ -303,6 +333,7 @@ void RankThreads::take_times() {
     times_.exchanged_bytes.push_back(rank->exchanged_bytes);
     times_.peak_bytes.push_back(rank->memory.peak_bytes());
     times_.gathering.push_back(0);
+    times_.exchanging.push_back(rank->exchanging);
     times_.weight_bytes.push_back(0);
     times_.whole_weight_bytes.push_back(0);
     times_.operator_seconds.push_back(rank->operator_seconds);
@@ -311,11 +342,26 @@ void RankThreads::take_times() {
   }
 }
 
+/// Where memory runs out in it the adapters are left between two steps, which no smaller round mends.
 void RankThreads::complete_steps() {
-  MadeSteps made;
-  for (const auto& rank : ranks_) rank->interpreter->read_results();
-  for (const auto& rank : ranks_) made.merge(made_steps(*rank->interpreter));
-  for (const auto& rank : ranks_) cotune::complete_steps(*rank->interpreter, made, rank->rounds);
+  try {
+    within_memory([&] {
+      MadeSteps made;
+      for (const auto& rank : ranks_) rank->interpreter->read_results();
+      for (const auto& rank : ranks_) made.merge(made_steps(*rank->interpreter));
+      for (const auto& rank : ranks_) cotune::complete_steps(*rank->interpreter, made, rank->rounds);
+    });
+  } catch (const std::exception& error) {
+    for (const auto& rank : ranks_) rank->interpreter->read_results();  // which would be taken for those of another run
+    make_communicators();
+    throw SystemError(fmt::format("a step that some ranks have made cannot be made on all: {}", error.what()));
+  }
+}
+
+std::vector<std::shared_ptr<const RankProgress>> RankThreads::progress_of_ranks() const {
+  std::vector<std::shared_ptr<const RankProgress>> all;
+  for (const auto& rank : ranks_) all.push_back(rank->progress);
+  return all;
 }
 
 void RankThreads::observe(std::function<void(int32_t rank, const Operator&)> after_operator) {

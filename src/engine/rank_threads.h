@@ -45,6 +45,10 @@ class RankThreads : public RankGroup {
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;
   ExchangeMessages exchange_messages_of(int32_t job, const Adapter& adapter) override;
   const RankTimes& times() const override { return times_; }
+  /// Between runs the first rank's is the calling thread's.
+  RankProgress* progress() const override { return ranks_.front()->progress.get(); }
+  /// Of every rank, for who watches them (thread_watch.h).
+  std::vector<std::shared_ptr<const RankProgress>> progress_of_ranks() const;
 
   // Where layers are divided, or there are several replicas, the ranks step shards of the adapters. Elsewhere these do nothing.
   void share(int32_t job, const Adapter& adapter) override;
@@ -63,21 +67,24 @@ class RankThreads : public RankGroup {
   struct Rank {
     std::unique_ptr<Interpreter> interpreter;
     size_t replica = 0;
-    int32_t part = 0;  ///< its place among those that divide its layers
+    int32_t place = 0;  ///< in its replica's pipeline
+    int32_t part = 0;   ///< among those that divide its layers
     std::unique_ptr<Communicator> communicator;   ///< with its peers in the pipeline, of equal place in their groups
     std::unique_ptr<Communicator> group_communicator;
     std::unique_ptr<Communicator> exchange_communicator;  ///< of all replicas
     std::vector<GradientExchange::Step> exchanges;        ///< of the run at hand
     int64_t collectives = 0, group_bytes = 0, exchanged_bytes = 0;
-    double exposed = 0;
+    double exposed = 0, exchanging = 0;
     std::vector<JobRound> rounds;
     std::map<std::string, double> operator_seconds;
     double ended_s = 0;
     MemoryAccount memory;
+    std::shared_ptr<RankProgress> progress = std::make_shared<RankProgress>();
     std::thread thread;
   };
 
   void close();
+  void name_peers();
   void work(Rank& rank, int threads);
   void run_on(Rank& rank);
   void give_up(std::exception_ptr error);

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 #include <nlohmann/json.hpp>
 
 #include "comm/communicator.h"
@@ -15,6 +16,7 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr double least_allowed_task_s = 3600;  // large adapters go over slow links, and file servers come back
+constexpr double looks_in_timeout = 10, longest_interval_s = 1, longest_delay_s = 5;
 constexpr const char* failure_key = "failure";
 
 std::string report_key(size_t rank) { return fmt::format("rank/{}", rank); }
@@ -64,6 +66,15 @@ std::string other_tasks_text(const std::vector<SeenRank>& ranks, size_t hung, co
 }  // namespace
 
 double allowed_task_seconds(double hang_timeout_s) { return std::max(least_allowed_task_s, 10 * hang_timeout_s); }
+
+bool was_away(SeenRank::Time last_look, SeenRank::Time now, double hang_timeout_s) {
+  return seconds_between(last_look, now) > std::min(longest_delay_s, hang_timeout_s / 2);
+}
+
+std::chrono::milliseconds look_interval(double hang_timeout_s) {
+  const double seconds = std::min(longest_interval_s, hang_timeout_s / looks_in_timeout);
+  return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(1000 * seconds)));
+}
 
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s) {
   return std::max(hang_timeout_s, 10 * state.action_s);
@@ -235,7 +246,17 @@ void RankWatch::work() {
   }
 }
 
+void RankWatch::forgive_own_absence() {
+  const SeenRank::Time now = Clock::now();
+  const bool is_back = was_away(std::exchange(last_look_, now), now, settings_.hang_timeout_s);
+  if (!is_back) return;
+  for (SeenRank& seen : seen_) seen.changed = seen.advanced = now;
+  const std::lock_guard lock(notices_->mutex);
+  notices_->answered = now;
+}
+
 std::optional<std::string> RankWatch::look() {
+  forgive_own_absence();
   std::vector<std::string> texts;
   double unanswered = 0;
   {
@@ -267,20 +288,12 @@ void RankWatch::tell_all(const std::string& trouble) {
 
 void RankWatch::see(const std::vector<std::string>& texts) {
   const SeenRank::Time now = Clock::now();
-  // Where this process did not run for a while itself (a suspended machine), others may not have run either.
-  const bool was_away = now - last_look_ > std::max<Clock::duration>(std::chrono::seconds(5), 5 * settings_.interval);
-  for (SeenRank& seen : seen_) {
-    if (was_away) seen.changed = seen.advanced = now;
-  }
-  last_look_ = now;
   for (size_t rank = 0; rank < seen_.size(); ++rank) {
     SeenRank& seen = seen_[rank];
     if (texts[rank].empty() || texts[rank] == seen.text) continue;
     seen.text = texts[rank];
     seen.changed = now;
-    const RankProgress::State state = state_from_json(Json::parse(texts[rank]));
-    if (state.count != seen.state.count) seen.advanced = now;
-    seen.state = state;
+    seen.see(state_from_json(Json::parse(texts[rank])), now);
   }
 }
 

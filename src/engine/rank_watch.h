@@ -24,13 +24,26 @@ struct SeenRank {
   Time changed;             ///< when it was another one before: the process lives
   RankProgress::State state;
   Time advanced;            ///< when state.count was another one before
+
+  /// Its state at `now`.
+  void see(const RankProgress::State& seen, Time now) {
+    if (seen.count != state.count) advanced = now;
+    state = seen;
+  }
 };
+
+/// Whether who looks every look_interval did not run for a while itself (a suspended machine): then others may not have run either.
+bool was_away(SeenRank::Time last_look, SeenRank::Time now, double hang_timeout_s);
 
 /// Seconds without progress after which an action counts as hung: max(hang_timeout_s, 10 · what it was predicted to take).
 double allowed_seconds(const RankProgress::State& state, double hang_timeout_s);
 
 /// Seconds after which a task between runs counts as hung: max(an hour, 10 · hang_timeout_s).
 double allowed_task_seconds(double hang_timeout_s);
+
+/// How often a rank tells how far it is, and looks at the others: every second, or ten times in hang_timeout_s where that is oftener. A report
+/// is then seen long before its rank counts as silent.
+std::chrono::milliseconds look_interval(double hang_timeout_s);
 
 /// What is wrong with the ranks at `now`, if anything: the rank, its host, its action and its peer.
 ///   a process that has told nothing for hang_timeout_s; its action is the last it told of
@@ -41,15 +54,15 @@ double allowed_task_seconds(double hang_timeout_s);
 std::optional<std::string> find_hung_rank(const std::vector<SeenRank>& ranks, const std::vector<std::string>& hosts,
                                           SeenRank::Time now, double hang_timeout_s);
 
-/// Threads of each rank's process: one tells every second how far the rank is and reads what the others tell, the other looks for
-/// ranks that hang, and for a master that does not answer.
+/// Threads of each rank's process: one tells once an interval how far the rank is and reads what the others tell, the other looks for
+/// ranks that hang, and for a master that does not answer. Nobody is blamed for a time in which this process did not run itself.
 class RankWatch {
  public:
   struct Settings {
     int32_t rank = 0;
     std::vector<std::string> hosts;  ///< of all ranks
     double hang_timeout_s = 30;
-    std::chrono::milliseconds interval = std::chrono::seconds(1);
+    std::chrono::milliseconds interval = look_interval(hang_timeout_s);
     std::function<void()> at_look;  ///< called at every look, on the watch's thread; may be empty
   };
   /// end: called once, on the watch's thread, with what is wrong.
@@ -73,6 +86,7 @@ class RankWatch {
 
   void work();
   std::optional<std::string> look();
+  void forgive_own_absence();
   void tell_all(const std::string& trouble);
   void see(const std::vector<std::string>& texts);
 

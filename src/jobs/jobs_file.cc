@@ -31,13 +31,14 @@ constexpr int64_t largest_batch = 65536;
 class JobsFileBuilder {
  public:
   JobsFileBuilder(std::string file_name, const fs::path& folder, fs::path working_directory, Purpose purpose, bool look_for_inputs,
-                  bool is_record, MistakeList& mistakes)
+                  bool is_record, HasCheckpoint has_checkpoint, MistakeList& mistakes)
       : file_(std::move(file_name)),
         folder_(folder.empty() ? fs::current_path() : fs::absolute(folder)),
         working_directory_(std::move(working_directory)),
         purpose_(purpose),
         look_for_inputs_(look_for_inputs),
         is_record_(is_record),
+        has_checkpoint_(std::move(has_checkpoint)),
         mistakes_(mistakes) {}
 
   JobsFileReading build(const JobsFileLayers& layers) {
@@ -50,7 +51,7 @@ class JobsFileBuilder {
       note_harmless(job.overrides);
     }
     read_top(layers, result);
-    for (const JobLayers& job : layers.jobs) result.jobs_file.jobs.push_back(read_job(job, layers));
+    for (const JobLayers& job : layers.jobs) result.jobs_file.jobs.push_back(read_job(job, layers, result.jobs_file.run.output));
     report_unused_defaults(layers.defaults);
     report_unused_defaults(layers.defaults_overrides);
     result.model = is_sound({"model", "base_model"});
@@ -64,7 +65,11 @@ class JobsFileBuilder {
         return is_sweep_sound && is_sound({fmt::format("jobs[{}].{}", place, key), fmt::format("jobs.{}.{}", given_name, key),
                                            fmt::format("defaults.{}", key)});
       };
-      result.jobs.push_back({.data = section("data"), .records = is_sweep_sound && are_records_known_[i], .adapter = section("adapter")});
+      const bool is_adapter_sound = section("adapter");
+      result.jobs.push_back({.data = section("data"),
+                             .records = is_sweep_sound && are_records_known_[i],
+                             .adapter = is_adapter_sound,
+                             .init_from = is_adapter_sound && !job.adapter.init_from.empty() && !goes_on_[i]});
     }
     return result;
   }
@@ -105,7 +110,7 @@ class JobsFileBuilder {
       if (option->section == Section::run) reading.run_places[option->path()] = {given.file, given.line, given.field};
       if (option->section == Section::model) reading.model_places[option->path()] = {given.file, given.line, given.field};
     }
-    resolve_paths(merged);
+    resolve_paths(merged, false);
     set_options(merged, {&result.model, &result.run, nullptr}, mistakes_, used_);
     check_chunks(merged, result.run);
     set_ranks(merged, result.run);
@@ -129,11 +134,13 @@ class JobsFileBuilder {
     }
   }
 
-  JobSpec read_job(const JobLayers& layers, const JobsFileLayers& all) {
+  JobSpec read_job(const JobLayers& layers, const JobsFileLayers& all, const std::string& output) {
     ++job_count_;
     OptionLayer merged =
         merge_layers({&all.defaults, &all.defaults_overrides, &layers.own, &layers.overrides}, mistakes_);
-    const std::vector<const Option*> missing = resolve_paths(merged);
+    if (is_record_) leave_out_what_had_no_effect(merged);
+    goes_on_.push_back(goes_on_from_checkpoint(merged, output));
+    const std::vector<const Option*> missing = resolve_paths(merged, goes_on_.back());
     JobSpec job;
     job.file = file_;
     job.line = layers.line;
@@ -156,6 +163,17 @@ class JobsFileBuilder {
     are_records_known_.push_back(are_sound(merged, {"data.train", "data.eval", "data.format", "data.max_examples", "data.lengths"}));
     if (job.train.steps == 0 && job.train.epochs == 0) job.train.epochs = 1;
     return job;
+  }
+
+  /// Earlier versions recorded it beside init_from.
+  static void leave_out_what_had_no_effect(OptionLayer& merged) {
+    if (find_given(merged, "adapter.init_from") == nullptr) return;
+    std::erase_if(merged, [](const auto& entry) { return entry.first->path() == "adapter.selection_batches"; });
+  }
+
+  bool goes_on_from_checkpoint(const OptionLayer& merged, const std::string& output) const {
+    const GivenOption* name = find_given(merged, "name");
+    return has_checkpoint_ && name != nullptr && !name->is_mistaken && has_checkpoint_(output, std::get<std::string>(name->value));
   }
 
   void check_name(const OptionLayer& merged, const std::string& field, const JobSpec& job) {
@@ -232,14 +250,15 @@ class JobsFileBuilder {
   }
 
   /// Makes the paths of inputs absolute, and looks for them where that is asked for. Returns those that do
-  /// not exist.
-  std::vector<const Option*> resolve_paths(OptionLayer& merged) {
+  /// not exist. goes_on: the job has a checkpoint, and needs no init_from.
+  std::vector<const Option*> resolve_paths(OptionLayer& merged, bool goes_on) {
     static const std::set<std::string> separate = {"data.train", "data.eval", "adapter.init_from"};
     std::vector<const Option*> missing;
     for (auto& [option, given] : merged) {
       if (given.is_mistaken) continue;
+      const bool may_be_gone = goes_on && option->path() == "adapter.init_from";
       bool found = true;
-      for (std::string* path : paths_in(*option, given)) found = resolve_path(*option, given, *path) && found;
+      for (std::string* path : paths_in(*option, given)) found = resolve_path(*option, given, may_be_gone, *path) && found;
       if (!found && separate.contains(option->path())) {
         missing.push_back(option);
         harmless_.insert(given.field);
@@ -267,15 +286,18 @@ class JobsFileBuilder {
   }
 
   /// False, with the mistake reported, where it is looked for and does not exist.
-  bool resolve_path(const Option& option, const GivenOption& given, std::string& text) {
+  bool resolve_path(const Option& option, const GivenOption& given, bool may_be_gone, std::string& text) {
     const fs::path full = ((given.file == file_ ? folder_ : working_directory_) / text).lexically_normal();
     std::error_code unreadable;
-    const bool found = !look_for_inputs_ || fs::exists(full, unreadable);
+    bool found = !look_for_inputs_ || fs::exists(full, unreadable);
     if (!found) {
       const std::optional<HubName> name = option.accepted.may_be_hub_name ? parse_hub_name(text) : std::nullopt;
       if (const auto snapshot = name ? find_in_hub_cache(*name) : std::nullopt) {
         return resolve_snapshot(option, given, *name, fs::absolute(*snapshot), text);
       }
+      found = may_be_gone;
+    }
+    if (!found) {
       const std::string hint = option.accepted.may_be_hub_name ? hub_cache_hint(text) : "";
       const std::string reason = unreadable ? fmt::format("{}: {}", full.string(), unreadable.message())
                                             : fmt::format("no such file or folder: {}{}", full.string(), hint);
@@ -324,23 +346,26 @@ class JobsFileBuilder {
   bool computes_nothing_ = false;  ///< so neither weights nor data are needed
   bool look_for_inputs_;
   bool is_record_;  ///< of a run, perhaps of an earlier version
+  HasCheckpoint has_checkpoint_;
   MistakeList& mistakes_;
   std::map<std::string, std::string> names_;
   std::map<std::string, SweepSpec> sweeps_;  ///< the rules of each, by name
   std::set<const Option*> used_;
   std::set<std::string> harmless_;       ///< fields with mistakes that leave the rest of their section to be checked
   std::vector<bool> are_records_known_;  ///< by job: what names its data files and the form of their records is sound
+  std::vector<bool> goes_on_;            ///< by job: it has a checkpoint
   size_t job_count_ = 0;
 };
 
 JobsFileReading parse(std::string_view text, const std::string& file_name, const fs::path& folder,
                       const std::vector<std::string>& overrides, Purpose purpose, bool look_for_inputs, MistakeList& mistakes,
-                      const fs::path& working_directory = fs::current_path(), bool is_record = false) {
+                      const fs::path& working_directory = fs::current_path(), bool is_record = false,
+                      const HasCheckpoint& has_checkpoint = {}) {
   const YAML::Node document = load_yaml_document(text, file_name, is_record ? largest_configuration : largest_jobs_file);
   JobsFileLayers layers = read_layers(document, file_name, mistakes);
   add_overrides(overrides, layers, mistakes);
   expand_sweeps(layers, mistakes);
-  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, is_record, mistakes).build(layers);
+  return JobsFileBuilder(file_name, folder, working_directory, purpose, look_for_inputs, is_record, has_checkpoint, mistakes).build(layers);
 }
 
 }  // namespace
@@ -354,11 +379,11 @@ JobsFile read_jobs_file(const fs::path& path, const std::vector<std::string>& ov
 }
 
 JobsFileReading read_jobs_file(const fs::path& path, const std::vector<std::string>& overrides,
-                               Purpose purpose, Diagnostics& diagnostics) {
+                               Purpose purpose, Diagnostics& diagnostics, const HasCheckpoint& has_checkpoint) {
   MistakeList mistakes;
   JobsFileReading reading;
   try {
-    reading = parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes);
+    reading = parse(read_file(path), path.string(), path.parent_path(), overrides, purpose, true, mistakes, fs::current_path(), false, has_checkpoint);
     mistakes.throw_if_any();
   } catch (const UserError& error) {
     diagnostics.add(error);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -32,6 +33,10 @@ enum class Purpose { train, plan, join };
 JobsFile read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                         Purpose purpose);
 
+/// Whether the job of that name goes on from a checkpoint in the run's output folder (RunSpec::output). What it once started from
+/// may be gone then: an `init_from` that does not exist is no mistake.
+using HasCheckpoint = std::function<bool(const std::string& output, const std::string& job)>;
+
 /// A jobs file that may hold mistakes, and which of its sections can be relied on, so that what they name can be checked as
 /// well: those without a mistake, but for inputs that do not exist and options whose default value does as well for that
 /// (model.dtype, data.max_length, …).
@@ -40,6 +45,7 @@ struct JobsFileReading {
     bool data = false;
     bool records = false;  ///< of `data` at least the files, and how they are read
     bool adapter = false;
+    bool init_from = false;  ///< of `adapter`, and it is given and needed: the job has no checkpoint to go on from
   };
   JobsFile jobs_file;  ///< what is wrong has its default value; an input that does not exist is empty
   bool model = false, run = false;
@@ -48,9 +54,10 @@ struct JobsFileReading {
   std::vector<Sound> jobs;                          ///< of every job
 };
 
-/// The same, with the mistakes added to `mistakes`. Of a file that cannot be read at all nothing is returned.
+/// The same, with the mistakes added to `mistakes`. Of a file that cannot be read at all nothing is returned. has_checkpoint: not set: no
+/// job has one.
 JobsFileReading read_jobs_file(const std::filesystem::path& path, const std::vector<std::string>& overrides,
-                               Purpose purpose, Diagnostics& mistakes);
+                               Purpose purpose, Diagnostics& mistakes, const HasCheckpoint& has_checkpoint = {});
 
 /// The same from text that comes from elsewhere.
 /// file_name: what messages call the text. folder, working_directory: absolute; what relative paths in it are resolved against,

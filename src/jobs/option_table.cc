@@ -155,6 +155,17 @@ Condition method_is(std::vector<AdapterMethod> methods) {
           }};
 }
 
+/// An adapter that is there has its entries.
+Condition chooses_entries() {
+  const Condition method = method_is({AdapterMethod::diff_pruning});
+  return {.holds = [method](const OptionTarget& target) { return method.holds(target) && target.job->adapter.init_from.empty(); },
+          .summary = method.summary + ", without `init_from`",
+          .complaint = [method](const std::string& key, const OptionTarget& target) {
+            if (!method.holds(target)) return method.complaint(key, target);
+            return fmt::format("`{}` has no effect beside init_from: the adapter that is there has its entries", key);
+          }};
+}
+
 Condition optimizer_is(OptimizerKind kind) {
   return {.holds = [kind](const OptionTarget& target) { return target.job->train.optimizer == kind; },
           .summary = fmt::format("with optimizer {}", name_of(kind)),
@@ -435,7 +446,7 @@ void add_adapter(std::vector<Option>& table) {
   table.push_back(field(Section::adapter, "init_from", COTUNE_FIELD(job->adapter.init_from),
                         hub_name_or(OptionType::path),
                         "Existing adapter to start from: its folder, the folder of a job of an earlier run, or its name in the Hugging Face cache. It must "
-                        "have the job's modules, ranks and alphas.",
+                        "have the job's modules, ranks, alphas and density.",
                         {.aliases = {"lora_model_dir"}}));
   table.push_back(field(Section::adapter, "target_modules", COTUNE_FIELD(job->adapter.target_modules), modules,
                         "The projections to adapt: names, `all-linear`, or one regular expression.",
@@ -488,7 +499,7 @@ void add_adapter(std::vector<Option>& table) {
                         "Share of every target weight that is trained.", {.condition = method_is({diff_pruning})}));
   table.push_back(field(Section::adapter, "selection_batches", COTUNE_FIELD(job->adapter.selection_batches),
                         whole(1, 10000), "Batches whose gradients are added up: the entries of the largest magnitudes are trained.",
-                        {.condition = method_is({diff_pruning})}));
+                        {.condition = chooses_entries()}));
 }
 
 void add_train(std::vector<Option>& table) {

@@ -20,15 +20,28 @@ JobSpec result_settings(const JobSpec& job) {
   if (!has_weights(result.data)) result.data.train.clear();
   result.data.eval.clear();
   result.data.chat_template.clear();
+  result.adapter.init_from.clear();
   result.train.save_steps = 0;
   result.sweep.max_concurrent = 0;
   return result;
 }
 
-std::string settings_hash(const JobSpec& job) {
+namespace {
+
+std::string hash_of(JobSpec settings) {
   JobsFile alone;
-  alone.jobs.push_back(result_settings(job));
+  alone.jobs.push_back(std::move(settings));
   return checksum(to_yaml(alone));
+}
+
+}  // namespace
+
+std::string settings_hash(const JobSpec& job) { return hash_of(result_settings(job)); }
+
+std::string earlier_settings_hash(const JobSpec& job) {
+  JobSpec settings = result_settings(job);
+  settings.adapter.init_from = job.adapter.init_from;
+  return hash_of(std::move(settings));
 }
 
 namespace {

@@ -77,9 +77,9 @@ class Resolver {
     mistakes_.throw_if_any();
     std::vector<size_t> adapted;
     for (size_t i = 0; i < modules_.size(); ++i) {
-      const std::optional<size_t> target = targets.entry_of(i);
-      if (!target || excluded.entry_of(i)) continue;
-      if (is_layer_taken(modules_[i].layer) || targets_[*target] == modules_[i].name) adapted.push_back(i);
+      if (!targets.entry_of(i) || excluded.entry_of(i)) continue;
+      const bool is_named_in_full = std::ranges::find(targets_, modules_[i].name) != targets_.end();
+      if (is_named_in_full || is_layer_taken(modules_[i].layer)) adapted.push_back(i);
     }
     if (adapted.empty()) {
       add("target_modules", fmt::format("nothing is left to adapt; accepted: {}", accepted_target_modules()));

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "kernels/sparse_delta.h"
@@ -84,44 +82,6 @@ const EntriesByRow& entries_by_row(const SparseDelta& delta) {
   by_row.column_indices = columns.index_select(0, places);
   by_row.places = places.to(at::kInt);
   return by_row;
-}
-
-SparseDelta select_entries_by_sorting(const at::Tensor& importance, int64_t keep) {
-  const int64_t rows = importance.size(0), columns = importance.size(1);
-  const auto order = std::get<1>(importance.abs().reshape(-1).sort(/*stable=*/true, -1, /*descending=*/true));
-  const at::Tensor flat = order.narrow(0, 0, keep);
-  const at::Tensor row = flat.div(columns, "floor"), column = flat.remainder(columns);
-  const at::Tensor by_column = std::get<0>((column * rows + row).sort());
-  const at::Tensor kept_columns = by_column.div(rows, "floor");
-  at::Tensor offsets = at::zeros({columns + 1}, kept_columns.options());
-  offsets.scatter_add_(0, kept_columns + 1, at::ones_like(kept_columns));
-  return {rows, columns, offsets.cumsum(0), by_column.remainder(rows).to(at::kInt)};
-}
-
-SparseDelta select_entries(const at::Tensor& importance, int64_t keep) {
-  if (!importance.is_cpu()) return select_entries_by_sorting(importance, keep);
-  const at::Tensor wide = importance.to(at::kDouble).abs().contiguous();
-  const int64_t rows = wide.size(0), columns = wide.size(1), total = rows * columns;
-  const double* magnitude = wide.const_data_ptr<double>();
-  std::vector<int64_t> order(static_cast<size_t>(total));
-  for (int64_t i = 0; i < total; ++i) order[static_cast<size_t>(i)] = i;
-  std::nth_element(order.begin(), order.begin() + (keep - 1), order.end(), [magnitude](int64_t a, int64_t b) {
-    return magnitude[a] != magnitude[b] ? magnitude[a] > magnitude[b] : a < b;
-  });
-  order.resize(static_cast<size_t>(keep));
-  std::sort(order.begin(), order.end(), [columns](int64_t a, int64_t b) {
-    return a % columns != b % columns ? a % columns < b % columns : a < b;
-  });
-  SparseDelta delta{rows, columns, at::zeros({columns + 1}, at::kLong), at::empty({keep}, at::kInt)};
-  int64_t* offsets = delta.column_offsets.mutable_data_ptr<int64_t>();
-  int32_t* indices = delta.row_indices.mutable_data_ptr<int32_t>();
-  for (int64_t entry = 0; entry < keep; ++entry) {
-    const int64_t flat = order[static_cast<size_t>(entry)];
-    ++offsets[flat % columns + 1];
-    indices[entry] = static_cast<int32_t>(flat / columns);
-  }
-  for (int64_t column = 0; column < columns; ++column) offsets[column + 1] += offsets[column];
-  return delta;
 }
 
 }  // namespace cotune

@@ -70,7 +70,6 @@ class TurnSum {
     sum_.is_bound = sum_.is_bound || own.is_bound;
     has_price_ = has_price_ && step.seconds > 0;
     sum_.plans.insert(sum_.plans.end(), own.plans.begin(), own.plans.end());
-    sum_.rows.insert(sum_.rows.end(), own.rows.begin(), own.rows.end());
     PredictedStep& sum = sum_.predicted;
     sum.seconds += step.seconds;
     sum.exchange_s += step.exchange_s;

@@ -54,8 +54,6 @@ struct Alternative {
   bool recompute = false;
   bool shards_weights = false;  ///< some replicas share their frozen weights
   std::vector<Plan> plans;  ///< one, or one per job in turn; empty where nothing can be deployed
-  std::vector<std::vector<std::vector<StepRow>>>
-      rows;                  ///< of each plan's replicas; jobs by their index in that plan
   /// Of a step of every job. Of what does not fit: what it would take with memory enough, as it was tried last (in the smallest
   /// microbatches); all zero where there are no plans.
   PredictedStep predicted;

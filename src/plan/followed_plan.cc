@@ -83,7 +83,8 @@ class Follower {
                                        .shards_weights = planned.shards > 1},
                             .token_budget = planned.token_budget,
                             .hybrid_tasks = {},
-                            .least_microbatches = planned.least_microbatches};
+                            .least_microbatches = planned.least_microbatches,
+                            .jobs_of_buckets = {}};
     const int64_t last = replica.layout.stages.back().last_layer;
     if (run_.model != nullptr && last != run_.model->layer_count) {
       refuse(field("stages"), fmt::format("must end at {}, the model's layers; got {}", run_.model->layer_count, last));
@@ -91,7 +92,24 @@ class Follower {
     const int64_t least = plan_.layout == Layout::chunked ? std::max(atom_tokens, plan_.chunk_size) : atom_tokens;
     if (planned.token_budget < least) refuse(field("token_budget"), fmt::format("must be at least {}, got {}", least, planned.token_budget));
     if (plan_.sharing == Sharing::hybrid && same_jobs_) replica.hybrid_tasks = tasks_of(planned, field("hybrid_tasks"));
+    if (plan_.sharing == Sharing::hybrid && same_jobs_ && planned.tensor_parallel > 1) replica.jobs_of_buckets = buckets_of(planned);
     return replica;
+  }
+
+  int32_t place_of(int32_t job) const {
+    return static_cast<int32_t>(std::find(run_.jobs.begin(), run_.jobs.end(), plan_.jobs[static_cast<size_t>(job)]) - run_.jobs.begin());
+  }
+
+  std::vector<std::vector<int32_t>> buckets_of(const PlannedReplica& planned) const {
+    std::vector<std::vector<int32_t>> buckets;
+    for (const std::vector<int32_t>& bucket : planned.buckets) {
+      std::vector<int32_t>& jobs = buckets.emplace_back();
+      for (const int32_t task : bucket) {
+        for (const int32_t job : planned.hybrid_tasks[static_cast<size_t>(task)]) jobs.push_back(place_of(job));
+      }
+      std::sort(jobs.begin(), jobs.end());
+    }
+    return buckets;
   }
 
   HybridTasks tasks_of(const PlannedReplica& planned, const std::string& field) {
@@ -101,16 +119,14 @@ class Follower {
       std::vector<int32_t>& places = tasks.emplace_back();
       for (const int32_t job : task) {
         named.insert(job);
-        const auto place = std::find(run_.jobs.begin(), run_.jobs.end(), plan_.jobs[static_cast<size_t>(job)]);
-        places.push_back(static_cast<int32_t>(place - run_.jobs.begin()));
+        places.push_back(place_of(job));
       }
       std::sort(places.begin(), places.end());
     }
     for (size_t job = 0; job < plan_.jobs.size(); ++job) {
       if (named.contains(static_cast<int32_t>(job))) continue;
       if (plan_.replicas.size() > 1) {  // of which this one has no rows
-        const auto place = std::find(run_.jobs.begin(), run_.jobs.end(), plan_.jobs[job]);
-        tasks.push_back({static_cast<int32_t>(place - run_.jobs.begin())});
+        tasks.push_back({place_of(static_cast<int32_t>(job))});
       } else {
         refuse(field, fmt::format("must hold every job; job {} ({}) is in none", job, plan_.jobs[job]));
       }

@@ -27,6 +27,8 @@ struct FollowedReplica {
   int64_t token_budget = 1024;
   HybridTasks hybrid_tasks;  ///< sharing hybrid: places in FollowingRun::jobs, each once, ascending in a task
   int64_t least_microbatches = 1;  ///< order split: PackingPolicy::least_microbatches
+  /// Sharing hybrid with layers divided: of each bucket the jobs of its hybrid tasks, which run in one clock (schedule/pipeline/clocks.h).
+  std::vector<std::vector<int32_t>> jobs_of_buckets;
   bool operator==(const FollowedReplica&) const = default;
 };
 

@@ -84,17 +84,16 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
 }
 
 /// Of the first replica of each shape that has rows.
-std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const ModelConfig& model,
-                                             const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
-                                             const PlanOptions& options) {
+std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
+                                             const std::vector<JobShape>& jobs, const PlanOptions& options) {
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
   ReplicaPlanner planner(model, cluster, group, jobs, options, plan.recompute == Recompute::always);
   std::set<std::tuple<int64_t, bool, int64_t, int64_t>> shapes;
   std::vector<ConsideredGrouping> groupings;
   for (size_t r = 0; r < plan.replicas.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
-    if (rows[r].empty() || !shapes.emplace(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards).second) continue;
-    for (ConsideredGrouping& each : planner.groupings(replica, rows[r], plan.order)) {
+    if (replica.rows.empty() || !shapes.emplace(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards).second) continue;
+    for (ConsideredGrouping& each : planner.groupings(replica, plan.order)) {
       each.replica = r;
       groupings.push_back(std::move(each));
     }
@@ -125,7 +124,7 @@ PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
   if (!result.chosen) {
     result.advice = advise(model, cluster, jobs, options);
   } else if (result.plan()->sharing == Sharing::hybrid) {
-    result.groupings = groupings_of(*result.plan(), result.alternatives[*result.chosen].rows.front(), model, cluster, jobs, options);
+    result.groupings = groupings_of(*result.plan(), model, cluster, jobs, options);
   }
   return result;
 }

@@ -40,7 +40,10 @@ std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec
     NodeChange change{.nodes = kind, .from = group.count, .to = group.count + more};
     if (change.to < 1) continue;
     group.count = change.to;
-    if (more > 0) changed = with_network(changed, group);
+    if (change.to > 1) {
+      change.assumed_network = assumed_network(changed, group);
+      changed = with_network(changed, group);
+    }
     PlanOptions plain = again;
     if (!saves_memory) plain.savings.clear();
     PlanningResult planned = make_plan(model, changed, jobs, plain);

@@ -170,34 +170,6 @@ ConsideredDeployment NodesPlanner::considered(const Deployed& deployed) const {
           .overflow = deployed.overflow};
 }
 
-std::vector<std::vector<StepRow>> NodesPlanner::rows_of(const Plan& plan) const {
-  if (!no_deployment_.empty()) throw_user_error("the plan does not hold the jobs: {}", no_deployment_);
-  // Copies that share their weights are counted one by one, and deployed together.
-  std::vector<int64_t> copies(configurations_.size(), 0);
-  std::vector<size_t> place;
-  for (const PlannedReplica& replica : plan.replicas) {
-    const auto found = std::find_if(configurations_.begin(), configurations_.end(), [&](const Configuration& each) {
-      return each.tensor_parallel == replica.tensor_parallel && each.divides_tokens == replica.divides_tokens &&
-             each.pipeline_stages == replica.pipeline_stages() && each.shards == replica.shards;
-    });
-    if (found == configurations_.end()) {
-      throw_user_error("the plan has a replica {}, which does not fit on {}",
-                       configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards), group_.name);
-    }
-    place.push_back(static_cast<size_t>(found - configurations_.begin()));
-    ++copies[place.back()];
-  }
-  if (!std::is_sorted(place.begin(), place.end())) throw_user_error("the plan's replicas are not in the planner's order");
-  std::vector<int64_t> replicas;
-  int64_t reach = 0;
-  for (size_t i = 0; i < copies.size(); ++i) {
-    replicas.push_back(copies[i] / configurations_[i].shards);
-    if (copies[i] > 0) reach = std::max(reach, configurations_[i].chunk_tokens);
-  }
-  if (reach < longest_) throw_user_error("the plan's replicas hold rows of {} tokens, the jobs have {}", reach, longest_);
-  return deal_rows(rows_, buckets_, dispatched(replicas));
-}
-
 Alternative NodesPlanner::empty_alternative(System system, Sharing sharing, PipelineOrder order) const {
   return {.nodes = group_.name,
           .deployment = system,
@@ -293,7 +265,9 @@ std::optional<ReplicaChoice> NodesPlanner::estimated(size_t configuration, const
   const std::vector<int64_t> one = {shape.devices()};
   const auto placed = place_replicas(one, group_);
   if (!placed) return std::nullopt;
-  return replica_planner_.estimate(empty_replica(shape, placed->front(), 0), rows[slowest]);
+  PlannedReplica empty = empty_replica(shape, placed->front(), 0);
+  empty.rows = rows[slowest];
+  return replica_planner_.estimate(empty);
 }
 
 void NodesPlanner::calibrate(size_t configuration) {
@@ -426,8 +400,9 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
   size_t r = 0;
   for (size_t unit = 0; unit < shapes.size(); ++unit) {
     for (int64_t copy = 0; copy < shapes[unit]->shards; ++copy, ++r) {
-      std::vector<ReplicaChoice> choices = replica_planner_.plan(
-          empty_replica(*shapes[unit], (*placed)[unit], copy), rows[r], sharing, orders);
+      PlannedReplica empty = empty_replica(*shapes[unit], (*placed)[unit], copy);
+      empty.rows = rows[r];
+      std::vector<ReplicaChoice> choices = replica_planner_.plan(empty, sharing, orders);
       for (size_t a = 0; a < result.size(); ++a) {
         if (!choices[a].fits() && result[a].fits()) {
           result[a].constraint =
@@ -440,7 +415,6 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
     }
   }
   for (Alternative& each : result) {
-    each.rows = {rows};
     Plan& plan = each.plans[0];
     each.predicted = plan.predicted = predicted_step(plan, model_, cluster_, jobs_);
   }

@@ -28,10 +28,6 @@ class NodesPlanner {
   std::vector<Alternative> plan(System system, const std::vector<Sharing>& sharing, const std::vector<PipelineOrder>& orders,
                                 const std::vector<PipelineOrder>& orders_for_few = {});
 
-  /// The rows that its replicas get, as plan() deals them. Throws UserError where its replicas are none of these nodes'
-  /// configurations, or do not hold the rows.
-  std::vector<std::vector<StepRow>> rows_of(const Plan& plan) const;
-
   /// Those that fit, in the order of replica counts.
   const std::vector<Configuration>& configurations() const { return configurations_; }
   /// Whether replicas of these counts hold the longest row.

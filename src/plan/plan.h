@@ -14,6 +14,7 @@
 #include "plan/cost/stage_memory.h"
 #include "plan/deployment/system_deployments.h"
 #include "plan/shapes/cluster.h"
+#include "plan/shapes/typical_step.h"
 #include "schedule/operators.h"
 
 namespace cotune {
@@ -64,8 +65,8 @@ struct PlannedReplica {
   std::vector<PlannedStage> stages;
   std::vector<std::vector<int32_t>> hybrid_tasks;  ///< jobs that share microbatches, by index; ascending
   std::vector<std::vector<int32_t>> buckets;       ///< hybrid tasks of one pipeline clock, by index (plan/cost/overlapped_stage.h)
-  // Predicted, of the typical step (typical_step.h):
-  int64_t rows = 0;
+  // Predicted, of the typical step:
+  std::vector<StepRow> rows;  ///< those that it gets, by job, then ascending; none: its stages' memory is what stays between steps
   int64_t microbatches = 0;
   int64_t tokens = 0;            ///< of the rows
   int64_t processed_tokens = 0;  ///< with pads
@@ -93,9 +94,9 @@ struct PredictedStep {
   double exchange_s = 0;  ///< of it: the exchange
   int64_t tokens = 0;     ///< of the examples
   int64_t processed_tokens = 0;  ///< with pads
-  double device_seconds = 0;     ///< devices of the cluster · seconds (LB-7: idle devices count)
+  double device_seconds = 0;     ///< all devices of the plan's kind of nodes · seconds (LB-7: idle devices count)
   double bubble = 0;             ///< idle share of the replicas' devices while their replica computes
-  double idle = 0;  ///< idle share of all devices until the step ends: bubbles, imbalance, unused devices
+  double idle = 0;  ///< idle share of these devices until the step ends: bubbles, imbalance, unused devices
   int64_t fullest_bytes = 0;  ///< of any device
   double cost = 0;            ///< device hours · price, in the cluster file's currency; 0: no price
   bool operator==(const PredictedStep&) const = default;

@@ -59,9 +59,11 @@ class Adviser {
           bytes_text(group.device.memory_bytes));
     }
     if (const std::optional<Need> fewest = fewest_devices(group, limit)) {
-      text += fmt::format("  {}: {} would hold it as {} ({} in place of {}), {} per device.\n", group.name,
-                          counted(fewest->devices(), "device"), fewest->name(), counted((fewest->devices() + group.devices - 1) / group.devices, "node"),
-                          group.count, bytes_text(fewest->bytes()));
+      const int64_t nodes = (fewest->devices() + group.devices - 1) / group.devices;
+      const std::string network = nodes > 1 ? assumed_network(cluster_, group) : "";
+      text += fmt::format("  {}: {} would hold it as {} ({} in place of {}{}), {} per device.\n", group.name,
+                          counted(fewest->devices(), "device"), fewest->name(), counted(nodes, "node"), group.count,
+                          network.empty() ? "" : fmt::format(", over {}, which is assumed", network), bytes_text(fewest->bytes()));
     }
     if (reach.tokens >= atom_tokens) {
       text += fmt::format("  {}: as it is, rows of up to {} tokens fit (data.max_length).\n", group.name, reach.tokens);
@@ -152,10 +154,14 @@ class Adviser {
 
 }  // namespace
 
+std::string assumed_network(const ClusterSpec& cluster, const NodeGroup& group) {
+  if (cluster.network.bandwidth > 0) return "";
+  return group.device.name == "cpu" ? "ethernet-10" : "infiniband-200";
+}
+
 ClusterSpec with_network(ClusterSpec cluster, const NodeGroup& group) {
-  if (cluster.network.bandwidth <= 0) {
-    cluster.network = group.link.bandwidth > 0 ? group.link : link_preset("infiniband-200");
-  }
+  const std::string assumed = assumed_network(cluster, group);
+  if (!assumed.empty()) cluster.network = link_preset(assumed);
   return cluster;
 }
 

@@ -17,8 +17,10 @@ namespace cotune {
 std::string advise(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,
                    const PlanOptions& options);
 
-/// The same cluster with a network, for more nodes than there are: where it has none, the link inside a node of `group`, or
-/// 200 Gbit/s InfiniBand.
+/// What is assumed between nodes, for more of them than there are, where the cluster file has no network: the name of a link_preset,
+/// infiniband-200, or ethernet-10 between CPUs. "" where it has one.
+std::string assumed_network(const ClusterSpec& cluster, const NodeGroup& group);
+/// The same cluster with that network.
 ClusterSpec with_network(ClusterSpec cluster, const NodeGroup& group);
 
 }  // namespace cotune

@@ -41,8 +41,10 @@ OrderedJson to_json(const PlannedStage& stage) {
           {"memory", to_json(stage.memory)}};
 }
 
-OrderedJson to_json(const PlannedReplica& replica) {
+OrderedJson to_json(const PlannedReplica& replica, size_t job_count) {
   OrderedJson stages = OrderedJson::array();
+  std::vector<std::vector<int64_t>> rows(job_count);
+  for (const StepRow& row : replica.rows) rows[static_cast<size_t>(row.job)].push_back(row.tokens);
   for (const PlannedStage& stage : replica.stages) stages.push_back(to_json(stage));
   return {{"tensor_parallel", replica.tensor_parallel},
           {"divides_tokens", replica.divides_tokens},
@@ -52,7 +54,7 @@ OrderedJson to_json(const PlannedReplica& replica) {
           {"stages", std::move(stages)},
           {"hybrid_tasks", replica.hybrid_tasks},
           {"buckets", replica.buckets},
-          {"rows", replica.rows},
+          {"rows", std::move(rows)},
           {"microbatches", replica.microbatches},
           {"tokens", replica.tokens},
           {"processed_tokens", replica.processed_tokens},
@@ -224,6 +226,20 @@ void read_layers(const std::vector<Place>& stages, PlannedReplica& replica) {
   }
 }
 
+std::vector<StepRow> rows_from(const Place& place, size_t job_count) {
+  const std::vector<Place> of_jobs = place.items(0);
+  if (of_jobs.size() != job_count) place.refuse(fmt::format("a list of {} lists of lengths, one for every job", job_count));
+  std::vector<StepRow> rows;
+  for (size_t job = 0; job < job_count; ++job) {
+    int64_t least = 1;
+    for (const Place& row : of_jobs[job].items(0)) {
+      least = row.whole(least);
+      rows.push_back({static_cast<int32_t>(job), least});
+    }
+  }
+  return rows;
+}
+
 PlannedReplica replica_from(const Place& place, size_t job_count) {
   place.expect_keys({"tensor_parallel", "divides_tokens", "token_budget", "shards", "least_microbatches", "stages", "hybrid_tasks", "buckets",
                      "rows", "microbatches", "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio"});
@@ -241,7 +257,7 @@ PlannedReplica replica_from(const Place& place, size_t job_count) {
   read_layers(stages, replica);
   replica.hybrid_tasks = place.at("hybrid_tasks").groups(job_count);
   replica.buckets = place.at("buckets").groups(replica.hybrid_tasks.size());
-  replica.rows = place.at("rows").whole(0);
+  replica.rows = rows_from(place.at("rows"), job_count);
   replica.microbatches = place.at("microbatches").whole(0);
   replica.tokens = place.at("tokens").whole(0);
   replica.processed_tokens = place.at("processed_tokens").whole(0);
@@ -298,7 +314,7 @@ OrderedJson to_json(const PredictedStep& step) {
 
 OrderedJson to_json(const Plan& plan) {
   OrderedJson replicas = OrderedJson::array();
-  for (const PlannedReplica& replica : plan.replicas) replicas.push_back(to_json(replica));
+  for (const PlannedReplica& replica : plan.replicas) replicas.push_back(to_json(replica, plan.jobs.size()));
   return {{"cotune_plan", plan.format},
           {"planner", plan.planner},
           {"model", plan.model_hash},

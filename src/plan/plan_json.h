@@ -16,8 +16,9 @@ namespace cotune {
 ///                "stages": [{"layers": [first, last + 1], "embedding", "head", "devices": [[nodes, node,
 ///                device], …],
 ///                            "busy_s", "memory": {"weights", "adapters", "activations", "workspace"}}],
-///                "hybrid_tasks": [[job, …]], "buckets": [[hybrid task, …]], "rows", "microbatches",
-///                "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio": [of a bucket, …]}],
+///                "hybrid_tasks": [[job, …]], "buckets": [[hybrid task, …]],
+///                "rows": of every job [lengths of its rows of the typical step, ascending],
+///                "microbatches", "tokens", "processed_tokens", "seconds", "bubble", "backward_ratio": [of a bucket, …]}],
 ///  "predicted": {"seconds", "exchange_s", "tokens", "processed_tokens", "device_seconds", "bubble", "idle",
 ///  "fullest_bytes",
 ///                "cost"}}

@@ -85,13 +85,13 @@ void explain_replica(std::string& text, const Plan& plan, size_t index, const Sw
                       configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), 1), devices_text(replica),
                       replica.divides_tokens ? ", whose ranks divide the tokens, too, where they do not divide layers" : "",
                       replica.shards > 1 ? fmt::format(", its frozen weights shared out over {} like it", replica.shards) : "");
-  if (replica.rows == 0) {
+  if (replica.rows.empty()) {
     text += "    no rows of the typical step\n";
     return;
   }
   text += fmt::format(
       "    {}, {} ({} with pads) in {} of at most {} tokens: {}, bubble {}\n",
-      counted(replica.rows, "row"), counted(replica.tokens, "token"), replica.processed_tokens,
+      counted(std::ssize(replica.rows), "row"), counted(replica.tokens, "token"), replica.processed_tokens,
       counted(replica.microbatches, "microbatch", "microbatches"), replica.token_budget,
       seconds_text(replica.seconds, false), share_text(replica.bubble));
   for (size_t s = 0; s < replica.stages.size(); ++s) {
@@ -126,7 +126,7 @@ void explain_replicas(std::string& text, const Plan& plan, const SweepOfJob& swe
     } else {
       const std::string uneven = uneven_text(replica);
       text += fmt::format("  replica {}: likewise on {}; {}, {}, {}{}\n", r, devices_text(replica),
-                          counted(replica.rows, "row"), counted(replica.tokens, "token"), seconds_text(replica.seconds, false),
+                          counted(std::ssize(replica.rows), "row"), counted(replica.tokens, "token"), seconds_text(replica.seconds, false),
                           uneven.empty() ? "" : "; backwards over forwards" + uneven.substr(1));
     }
   }
@@ -150,8 +150,11 @@ void explain_choice(std::string& text, const Plan& plan, const ClusterSpec& clus
                   step.tokens_per_s(), counted(step.tokens, "token"), seconds_text(step.seconds, false), step.processed_tokens);
   text += fmt::format("  device seconds: {:.3g} per step = {} x {}\n", step.device_seconds, counted(devices, "device"),
                       seconds_text(step.seconds, false));
-  text += fmt::format("  idle: {} of all devices until the step ends, of that in pipelines (bubble) {}\n",
-                      share_text(step.idle), share_text(step.bubble));
+  text += fmt::format("  idle: {} of {} until the step ends, of that in pipelines (bubble) {}\n", share_text(step.idle),
+                      cluster.nodes.size() > 1 ? fmt::format("all devices of {}", group.name) : "all devices", share_text(step.bubble));
+  for (const NodeGroup& other : cluster.nodes) {
+    if (other.name != group.name) text += fmt::format("  {} of {} stay free, and are in no figure\n", counted(other.count * other.devices, "device"), other.name);
+  }
   text += fmt::format("  fullest device: {} of {} that may be used of {}\n", bytes_text(step.fullest_bytes),
                       bytes_text(group.device.usable_bytes()), bytes_text(group.device.memory_bytes));
   if (step.cost > 0) {
@@ -284,12 +287,14 @@ std::string explain(const std::vector<NodeChange>& changes, const PredictedStep&
       text += fmt::format("  {}: {}\n", each.to, each.constraint);
       continue;
     }
-    text += fmt::format("  {}: {} per step, {:.2f} times as fast, {:.0f} tokens/s{}; {}{}\n", each.to,
+    text += fmt::format("  {}: {} per step, {:.2f} times as fast, {:.0f} tokens/s{}; {}{}{}\n", each.to,
                         seconds_text(each.predicted.seconds, false), each.speed_up(before), each.predicted.tokens_per_s(),
                         before.cost > 0 ? fmt::format(", cost {:.4g} per step, {:.2f} times as much", each.predicted.cost,
                                                       each.predicted.cost / before.cost)
                                         : "",
-                        each.replicas, each.saves_memory ? ", saving memory" : "");
+                        each.replicas, each.saves_memory ? ", saving memory" : "",
+                        each.assumed_network.empty() ? ""
+                                                     : fmt::format("; over {}, which is assumed (`network` of the cluster file says)", each.assumed_network));
   }
   return text;
 }

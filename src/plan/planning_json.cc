@@ -15,6 +15,7 @@ Json to_json(const NodeChange& change, const PredictedStep& before) {
           {"predicted", change.fits() ? to_json(change.predicted) : Json(nullptr)},
           {"speed_up", change.speed_up(before)},
           {"saves_memory", change.saves_memory},
+          {"assumed_network", change.assumed_network},
           {"constraint", change.constraint}};
 }
 

@@ -16,7 +16,7 @@ namespace cotune {
 ///  "rejected_for"}], "enumerated": counts of the enumeration,
 ///  "groupings": [{…, "seconds", "is_bound", "fullest_bytes", "overflow", "rejected_for"}],
 ///  "uneven_buckets": [{"replica", "bucket", "backward_ratio"}] of the plan (PlannedReplica::uneven_buckets),
-///  "node_changes": [{"nodes", "from", "to", "replicas", "predicted" or null, "speed_up", "saves_memory", "constraint"}],
+///  "node_changes": [{"nodes", "from", "to", "replicas", "predicted" or null, "speed_up", "saves_memory", "assumed_network", "constraint"}],
 ///  "advice"}. "overflow": {"term", "bytes"}, null where everything fits. Fields as in alternatives.h.
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes = {});
 

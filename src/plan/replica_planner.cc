@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "plan/cost/weight_sharding.h"
 #include "plan/deployment/placement.h"
 #include "plan/fusion/hybrid_tasks.h"
 #include "plan/fusion/replica_jobs.h"
@@ -20,7 +21,6 @@ PlannedReplica filled(const PlannedReplica& empty, int64_t budget, int64_t least
   replica.least_microbatches = least_microbatches;
   replica.hybrid_tasks = priced.hybrid_tasks;
   replica.buckets = priced.buckets;
-  replica.rows = priced.rows;
   replica.microbatches = priced.microbatches;
   replica.tokens = priced.tokens;
   replica.processed_tokens = priced.processed_tokens;
@@ -132,9 +132,18 @@ ReplicaModel ReplicaPlanner::model_of(const PlannedReplica& empty) const {
   return replica;
 }
 
-std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                                Sharing sharing, const std::vector<PipelineOrder>& orders) {
-  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{.replica = empty, .constraint = ""});
+PlannedReplica ReplicaPlanner::without_rows(PlannedReplica replica) {
+  StagePrices& own = prices(replica.tensor_parallel);
+  for (PlannedStage& stage : replica.stages) {
+    stage.memory = with_sharded_weights(own.resident(stage.shape), model_, stage.shape, {replica.shards, options_.replicas.gather_overlap},
+                                        own.machine());
+  }
+  return replica;
+}
+
+std::vector<ReplicaChoice> ReplicaPlanner::plan(const PlannedReplica& empty, Sharing sharing, const std::vector<PipelineOrder>& orders) {
+  const std::vector<StepRow>& rows = empty.rows;
+  if (rows.empty()) return std::vector<ReplicaChoice>(orders.size(), ReplicaChoice{.replica = without_rows(empty), .constraint = ""});
   const ReplicaModel replica = model_of(empty);
   const std::vector<TaskChoice>& choices = task_choices(replica, rows, sharing);
   std::map<PipelineOrder, ReplicaChoice> of_order;
@@ -208,7 +217,8 @@ std::optional<ReplicaChoice> ReplicaPlanner::split(const ReplicaModel& model, co
   return splits.empty() ? std::nullopt : search(model, empty, rows, {.choices = splits, .orders = order}).front();
 }
 
-ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows) {
+ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty) {
+  const std::vector<StepRow>& rows = empty.rows;
   std::vector<int32_t> jobs;
   for (const StepRow& row : rows) {
     if (std::find(jobs.begin(), jobs.end(), row.job) == jobs.end()) jobs.push_back(row.job);
@@ -226,8 +236,8 @@ ReplicaChoice ReplicaPlanner::estimate(const PlannedReplica& empty, const std::v
   return choice;
 }
 
-std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& planned, const std::vector<StepRow>& rows,
-                                                          PipelineOrder order) {
+std::vector<ConsideredGrouping> ReplicaPlanner::groupings(const PlannedReplica& planned, PipelineOrder order) {
+  const std::vector<StepRow>& rows = planned.rows;
   const ReplicaModel replica = model_of(planned);
   PlannedReplica whole = planned;  // with one run of layers a rank, as plan() asks for hybrid tasks
   if (planned.chunks() > 1) {

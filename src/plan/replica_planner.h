@@ -44,7 +44,7 @@ class ReplicaPlanner {
   /// What its stages cost.
   StagePrices& prices(int64_t tensor_parallel);
 
-  /// `empty`: with its stages and devices, and the most tokens that fit by closed form as its budget. For
+  /// `empty`: with its stages, devices and rows, and the most tokens that fit by closed form as its budget. For
   /// each order the fastest of all budgets and hybrid tasks that fit, or, where none does, the last tried and
   /// what overflows. The budget is halved as long as something does not fit, or a pipeline has fewer than
   /// eight microbatches a stage.
@@ -54,18 +54,17 @@ class ReplicaPlanner {
   ///                to eight microbatches a stage. Layers must divide by them; not for sharded weights
   ///   split        sharing hybrid, three stages or more: of those hybrid tasks (without buckets of several) that are two or
   ///                more but fewer than the stages, each step is cut into lorapp_microbatches
-  std::vector<ReplicaChoice> plan(const PlannedReplica& empty, const std::vector<StepRow>& rows,
-                                  Sharing sharing, const std::vector<PipelineOrder>& orders);
+  std::vector<ReplicaChoice> plan(const PlannedReplica& empty, Sharing sharing, const std::vector<PipelineOrder>& orders);
   /// Whether an order may suit replicas of so many stages, by its count of stages, shards and jobs alone.
   bool may_suit(PipelineOrder order, Sharing sharing, const Configuration& shape) const;
 
   /// With all jobs fused in the default order, at a quick effort, or where that does not fit at the full one, whether it fits or not. A
-  /// fraction of the work of plan(). `rows` must not be empty.
-  ReplicaChoice estimate(const PlannedReplica& empty, const std::vector<StepRow>& rows);
+  /// fraction of the work of plan(). It must have rows.
+  ReplicaChoice estimate(const PlannedReplica& empty);
 
   /// What plan() tries for the hybrid tasks of a replica of a plan, with its token budget: each with the seconds, memory and
   /// constraint that it has, and why it was not taken.
-  std::vector<ConsideredGrouping> groupings(const PlannedReplica& planned, const std::vector<StepRow>& rows, PipelineOrder order);
+  std::vector<ConsideredGrouping> groupings(const PlannedReplica& planned, PipelineOrder order);
 
  private:
   /// Hybrid tasks, and which of them run in one clock.
@@ -76,6 +75,8 @@ class ReplicaPlanner {
     bool operator==(const TaskChoice&) const = default;
   };
   ReplicaModel model_of(const PlannedReplica& empty) const;
+  /// With the memory of what stays between steps.
+  PlannedReplica without_rows(PlannedReplica replica);
   /// What is tried of a replica: every choice under every order.
   struct Search {
     Sharing sharing = Sharing::hybrid;

@@ -73,6 +73,27 @@ std::vector<std::string> differences_of(const AdapterSetup& adapter, const Adapt
   return differences;
 }
 
+/// How the entries of an adapter that chooses some differ from those that the job's density keeps; "": they do not, or all are trained.
+std::string different_entries(const Adapter& adapter, const AdapterSpec& job, const ModelConfig& config) {
+  if (!selects_entries(job.method)) return "";
+  const std::vector<AdaptedModule>& modules = adapter.setup().modules;
+  COTUNE_CHECK(adapter.parameters().size() == modules.size(), "{} parameters of {} modules", adapter.parameters().size(), modules.size());
+  std::vector<std::string> differences;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    const ProjectionShape shape = projection_shape(config, modules[i].projection);
+    const int64_t entries = adapter.parameters()[i].value.numel(), kept = kept_entries(job.density, shape.in * shape.out);
+    if (entries == kept) continue;
+    differences.push_back(
+        fmt::format("{} has {} entries, and density {} keeps {}", module_name(modules[i].layer, modules[i].projection), entries, job.density, kept));
+  }
+  if (differences.empty()) return "";
+  return fmt::format("{}; its density is {}", first_of(differences, " ({} more differ)"), adapter.setup().spec.density);
+}
+
+[[noreturn]] void refuse_as_another(const fs::path& folder, const std::string& differences) {
+  throw_user_error("{}: is another adapter than this job's: {}; give the job the adapter's settings", folder.string(), differences);
+}
+
 bool holds_adapter(const fs::path& folder) {
   return fs::exists(folder / adapter_config_file);
 }
@@ -149,6 +170,10 @@ std::string recorded_base_model(const fs::path& adapter_folder) {
   }
 }
 
+std::string adapter_checksum(const fs::path& adapter_folder) {
+  return checksum(checksum_of_file(adapter_folder / adapter_config_file) + checksum_of_file(adapter_folder / adapter_model_file));
+}
+
 namespace {
 
 std::unique_ptr<Adapter> open_fitting_adapter(const fs::path& adapter_folder, const ModelConfig& config, at::ScalarType compute,
@@ -200,11 +225,11 @@ void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>&
     const fs::path folder = find_adapter_folder(job.adapter.init_from);
     const std::vector<std::string> differences =
         differences_of(read_adapter_setup(folder, config), job.adapter, modules);
-    if (!differences.empty()) {
-      throw_user_error("{}: is another adapter than this job's: {}; give the job the adapter's settings",
-                       folder.string(), fmt::join(differences, "; "));
-    }
+    if (!differences.empty()) refuse_as_another(folder, fmt::format("{}", fmt::join(differences, "; ")));
     const std::unique_ptr<Adapter> adapter = open_adapter(folder, config, model, at::kFloat, at::kCPU);
+    if (const std::string difference = different_entries(*adapter, job.adapter, config); !difference.empty()) {
+      refuse_as_another(folder, difference);
+    }
     for (const Parameter& parameter : adapter->parameters()) {
       if (at::isfinite(parameter.value).all().item<bool>()) continue;
       throw_user_error("{}: {}: holds values that are not finite", (folder / adapter_model_file).string(),

@@ -28,6 +28,10 @@ std::vector<JobAdapter> find_adapter_folders(const std::filesystem::path& path);
 /// nothing. Throws UserError.
 std::string recorded_base_model(const std::filesystem::path& adapter_folder);
 
+/// Of the two files of an adapter's folder: equal where a job that starts from it starts equally. 32 hexadecimal digits. Throws UserError
+/// naming a file that cannot be read.
+std::string adapter_checksum(const std::filesystem::path& adapter_folder);
+
 /// The adapter for use without training: no optimizer state. model: the path of the one that `config` is of, for messages; empty: it has
 /// none. Throws UserError
 /// as read_adapter_setup and load_adapter do, with the model that the adapter was made for where its folder names another; and for a
@@ -37,8 +41,8 @@ std::unique_ptr<Adapter> open_adapter(const std::filesystem::path& adapter_folde
 
 /// Checks that a job can start from the adapter that its init_from means: the files are read, and every value
 /// must be a finite number. modules: the job's. Throws UserError that names the place where init_from was
-/// given, and lists every difference: method, modules, ranks, alphas, scale (rsLoRA), activation.
-/// model: as of open_adapter.
+/// given, and lists every difference: method, modules, ranks, alphas, scale (rsLoRA), activation; where there is none of these, numbers of
+/// entries that the job's density does not keep. model: as of open_adapter.
 void check_initial_adapter(const JobSpec& job, const std::vector<AdaptedModule>& modules,
                            const ModelConfig& config, const std::filesystem::path& model);
 

@@ -137,6 +137,11 @@ bool withdraw_latest_checkpoint(const fs::path& job_folder) {
   return true;
 }
 
+bool has_checkpoint(const fs::path& job_folder) {
+  std::error_code unknown;
+  return fs::exists(job_folder / "latest", unknown);
+}
+
 void check_checkpoints(const fs::path& job_folder) { named_checkpoints(job_folder); }
 
 void remove_leftovers(const fs::path& job_folder) {

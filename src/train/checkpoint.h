@@ -23,6 +23,9 @@ namespace cotune {
 void save_checkpoint(const std::filesystem::path& job_folder, const Adapter& adapter, const JobState& state,
                      const std::string& base_model, bool mark_best);
 
+/// Whether there is a `latest`, whatever it names: the job goes on from it, or its run is refused.
+bool has_checkpoint(const std::filesystem::path& job_folder);
+
 /// The folder that `latest` (or `best`) names, or nothing where there is none. Throws UserError when it names a folder
 /// that is not there.
 std::optional<std::filesystem::path> latest_checkpoint(const std::filesystem::path& job_folder);

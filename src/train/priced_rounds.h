@@ -13,7 +13,7 @@ namespace cotune {
 /// What a rank is predicted to do with its time while rounds run; what is left of it, it waits for others.
 struct RankSeconds {
   double computing = 0;  ///< operators and optimizer steps
-  double exposed = 0;    ///< all-reduces, and slices of frozen weights on their way, with nothing to compute beside them
+  double exposed = 0;    ///< all-reduces, slices of frozen weights on their way and sums over replicas, with nothing to compute beside them
 };
 
 /// Of one replica, as the planner prices it without corrections.

@@ -64,6 +64,11 @@ std::vector<RankSeconds> seconds_of_ranks(const RankPlan& plan, const PipelineLa
   return ranks;
 }
 
+/// What ranks wait for gradients of other replicas. plan: as predict_exchanges leaves it.
+void add_exchange_waits(const RankPlan& plan, std::vector<RankSeconds>& ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].exposed += plan.predicted.ranks[rank].exchange_wait_s;
+}
+
 }  // namespace
 
 std::vector<JobShape> shapes_of(std::span<const std::unique_ptr<TrainingJob>> jobs) {
@@ -194,6 +199,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
                           .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
                           .interleave = options_.interleave,
+                          .jobs_of_buckets = options_.packing.empty() ? std::vector<std::vector<int32_t>>{} : options_.packing[replica].jobs_of_buckets,
                           .graphs = graphs,
                           .rates = stream_rates(machine_)};
   RankPlan plan = plan_ranks(std::move(plans), layout, cost(true), options);
@@ -217,11 +223,11 @@ void RankPlanner::add_steps(size_t replica, const RankPlan& plan, std::vector<Ra
     sums_s = corrected_steps(replica, step_seconds(replica));
     for (size_t job = 0; job < sums_s.size(); ++job) sums_s[job] -= optimizer_s[job];
   }
+  const ActionKind with_sums = layouts_.size() == 1 ? ActionKind::optimizer_step : ActionKind::reduce_gradients;
   for (size_t rank = 0; rank < plan.ranks.size(); ++rank) {
     for (const Action& action : plan.ranks[rank]) {
-      if (action.kind != ActionKind::optimizer_step) continue;
-      ranks[rank].computing += optimizer_s[static_cast<size_t>(action.job)];
-      ranks[rank].exposed += sums_s[static_cast<size_t>(action.job)];
+      if (action.kind == ActionKind::optimizer_step) ranks[rank].computing += optimizer_s[static_cast<size_t>(action.job)];
+      if (action.kind == with_sums) ranks[rank].exposed += sums_s[static_cast<size_t>(action.job)];
     }
   }
 }
@@ -392,6 +398,7 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
     std::vector<RankSeconds>& ranks = priced.replicas[replica].ranks;
     ranks.resize(planned->replicas[replica].ranks.size());  // of those without rows, too
     add_steps(replica, planned->replicas[replica], ranks);
+    add_exchange_waits(planned->replicas[replica], ranks);
   }
   return planned;
 }

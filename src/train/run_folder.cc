@@ -192,6 +192,10 @@ void RunFolder::lock() {
   }
 }
 
+std::vector<fs::path> RunFolder::removed_by_overwrite(const fs::path& folder) {
+  return {folder / "summary.json", folder / "jobs", folder / "sweeps", folder / "tensorboard"};
+}
+
 std::optional<RunRecord> RunFolder::record() const {
   if (start_ != Start::resume) return std::nullopt;
   const fs::path file = path_ / "run.json";
@@ -207,9 +211,7 @@ void RunFolder::begin(const RunRecord& record) {
   if (start_ == Start::resume && fs::exists(summary)) earlier_summary_ = read_file(summary);
   remove_or_throw(summary);
   if (start_ == Start::overwrite) {
-    remove_or_throw(path_ / "jobs");
-    remove_or_throw(sweeps_folder());
-    remove_or_throw(tensorboard_folder());
+    for (const fs::path& old : removed_by_overwrite(path_)) remove_or_throw(old);
   }
   make_folders(path_ / "jobs");
   for (const JobSpec& job : record.configuration.jobs) remove_leftovers(job_folder(job.name));

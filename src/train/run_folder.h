@@ -28,6 +28,9 @@ class RunFolder {
   /// there or is not, a folder that cannot be made or written to. Adds to `mistakes`.
   static void look(const std::filesystem::path& path, Start start, Diagnostics& mistakes);
 
+  /// What begin() removes of an earlier run in the folder where it is to be overwritten, with all that is below.
+  static std::vector<std::filesystem::path> removed_by_overwrite(const std::filesystem::path& folder);
+
   /// What is removed again unless the run begins, in that order: files, and folders where they are empty. For a program
   /// that ends without destructors.
   std::vector<std::filesystem::path> made() const;

@@ -46,6 +46,18 @@ std::vector<std::string> changed_files(const RunRecord& before, const RunRecord&
   return changed.empty() ? all : changed;
 }
 
+/// What is wrong with the adapter that the job starts from; "": nothing. Of a run of an earlier version, which has no checksum, the path
+/// must be the same.
+std::string initial_adapter_difference(const RunRecord& before, const RunRecord& now, const JobSpec& old_job, const JobSpec& job) {
+  const std::string &old_path = old_job.adapter.init_from, &path = job.adapter.init_from;
+  if (old_path.empty() != path.empty()) return fmt::format("{}, now {}", path.empty() ? old_path : "none", path.empty() ? "none" : path);
+  const auto old_checksum = before.initial_adapters.find(job.name), checksum = now.initial_adapters.find(job.name);
+  if (checksum == now.initial_adapters.end()) return "";
+  const bool is_known = old_checksum != before.initial_adapters.end();
+  if (is_known ? old_checksum->second == checksum->second : old_path == path) return "";
+  return fmt::format("{} does not hold the adapter that the job was to start from, and the job has no checkpoint yet", path);
+}
+
 }  // namespace
 
 std::string RunRecord::to_json() const {
@@ -64,6 +76,7 @@ std::string RunRecord::to_json() const {
   json["memory_limit_bytes"] = memory_limit_bytes;
   json["data_hashes"] = data_hashes;
   json["file_hashes"] = file_hashes;
+  if (!initial_adapters.empty()) json["initial_adapters"] = initial_adapters;
   if (relief) {
     json["relief"] = {{"requested_token_budget", relief->requested_token_budget},
                       {"token_budget", relief->token_budget},
@@ -91,6 +104,7 @@ RunRecord RunRecord::from_json(const std::string& text, const std::string& file_
     json.at("memory_limit_bytes").get_to(record.memory_limit_bytes);
     json.at("data_hashes").get_to(record.data_hashes);
     if (json.contains("file_hashes")) json.at("file_hashes").get_to(record.file_hashes);
+    if (json.contains("initial_adapters")) json.at("initial_adapters").get_to(record.initial_adapters);
     if (json.contains("relief")) {
       const auto& relief = json.at("relief");
       record.relief = MemoryRelief{relief.at("requested_token_budget").get<int64_t>(),
@@ -133,6 +147,9 @@ std::vector<std::string> differences(const RunRecord& before, const RunRecord& n
       continue;
     }
     for (std::string& line : settings_differences(*old_job, job)) lines.push_back(std::move(line));
+    if (const std::string difference = initial_adapter_difference(before, now, *old_job, job); !difference.empty()) {
+      lines.push_back(fmt::format("jobs.{}.adapter.init_from: {}", job.name, difference));
+    }
     const auto old_data = before.data_hashes.find(job.name), new_data = now.data_hashes.find(job.name);
     const bool known = old_data != before.data_hashes.end() && new_data != now.data_hashes.end();
     if (!known || old_data->second != new_data->second) {

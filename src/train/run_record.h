@@ -30,6 +30,9 @@ struct RunRecord {
   std::string instruction_set;                     ///< of the products, or the name of the device: another one changes the last bits
   std::map<std::string, std::string> data_hashes;  ///< by job, of the tokenised examples
   std::map<std::string, std::map<std::string, std::string>> file_hashes;  ///< by job, of those of each of its files, as far as they are known
+  /// By job, of the adapter that it starts from (adapter_checksum). Of a run that is to go on not of jobs that have a checkpoint: they
+  /// need it no more.
+  std::map<std::string, std::string> initial_adapters;
   int64_t memory_limit_bytes = 0;
   std::optional<MemoryRelief> relief;              ///< where the limit was reached
   JobChanges changes;
@@ -39,7 +42,7 @@ struct RunRecord {
   static RunRecord from_json(const std::string& text, const std::string& file_name);
 };
 
-/// Why a run cannot go on as `now`: a line for every difference that would change a result. Where model and data lie,
+/// Why a run cannot go on as `now`: a line for every difference that would change a result. Where model, data and initial adapters lie,
 /// memory, sharing, token budget, recomputation, threads, priorities and save_steps may differ: none of them does. The
 /// instruction set may too, so that a run can move to another machine; only equal bits are lost then. A sweep may have got further
 /// candidates.

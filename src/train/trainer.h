@@ -17,8 +17,10 @@
 #include "engine/device_times.h"
 #include "engine/interpreter.h"
 #include "engine/rank_group.h"
+#include "engine/thread_watch.h"
 #include "schedule/admission.h"
 #include "schedule/learned_peak.h"
+#include "train/held_out_blocks.h"
 #include "train/memory_relief.h"
 #include "train/planned_division.h"
 #include "train/price_refit.h"
@@ -58,7 +60,13 @@ struct TrainerOptions {
   RankOrder pipeline_order = RankOrder::automatic;
   Interleave interleave = Interleave::automatic;   ///< where ranks divide layers
   int64_t rounds_at_once = 0;                  ///< on ranks, without a flush between them; 0: those of about eight seconds
+  /// Of ranks that are threads of this process on `host`: seconds without progress after which one counts as hung (thread_watch.h); 0: nobody
+  /// looks. at_hang: told what is wrong, on the thread that looks; it ends the process.
+  double hang_timeout_s = 0;
+  std::string host;
+  std::function<void(const std::string&)> at_hang;
   bool plan_ahead = true;                      ///< on ranks, rounds are planned while those before them run; no result depends on it
+  HeldOutBlock held_out_block = most_held_out_at_once;  ///< of an evaluation; its sums are added in another order where it is smaller than a set
   ComputeDevice device;                        ///< where the backbone is
   int64_t memory_limit_bytes = 0;              ///< of the whole process, or of what it holds on its device; 0: none
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
@@ -268,9 +276,20 @@ class Trainer {
   void divide_as(const Parallel& parallel, std::vector<PipelineLayout> layouts);
   bool fits_divided_as(const Parallel& parallel) const;
   double expected_move_seconds() const;
-  /// Evaluates the jobs through one plan (trainer_evaluation.cc), saves them where their settings ask for it, and fails
-  /// those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for it.
+  /// Evaluates the jobs (trainer_evaluation.cc) through one plan, or several where their rows are more than a block; saves them where
+  /// their settings ask for it, and fails those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for
+  /// it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
+  /// One that is under way.
+  struct OpenEvaluation {
+    TrainingJob* job = nullptr;
+    int64_t next_row = 0;
+    HeldOutResult result = {};
+  };
+  /// What goes through the model next: a block of each of some jobs, in their order, as many as are a block together, at least one; nothing
+  /// when all are done. Leaves out jobs that have left memory, whose evaluation stays due.
+  std::vector<JobRound> next_blocks(std::vector<OpenEvaluation>& evaluations);
+  void take_blocks(std::span<const JobRound> rounds, std::vector<OpenEvaluation>& evaluations);
   void save_evaluated(TrainingJob& job, bool is_best);
   void run_evaluation(std::vector<JobRound>& rounds);
   void break_off_stopped_evaluation() const;
@@ -316,6 +335,7 @@ class Trainer {
   std::unique_ptr<RoundPrices> round_prices_;  ///< where there is one and prices are refitted
   std::unique_ptr<PriceRefit> refit_;          ///< where prices are refitted
   std::shared_ptr<RankGroup> ranks_;
+  std::unique_ptr<ThreadWatch> thread_watch_;
   std::optional<RoundsAhead> ahead_;           ///< of the rounds that come next, if nothing has changed
   std::vector<std::map<std::string, double>> operator_seconds_;  ///< per rank
   std::vector<int32_t> planned_jobs_;      ///< resident when it was last told of a plan; empty: never yet

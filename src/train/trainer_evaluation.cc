@@ -39,39 +39,66 @@ void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
   }
 }
 
+std::vector<JobRound> Trainer::next_blocks(std::vector<OpenEvaluation>& evaluations) {
+  std::erase_if(evaluations, [](const OpenEvaluation& each) {
+    return each.job->state().status != JobStatus::running || !each.job->evaluation_due();
+  });
+  const HeldOutBlock& most = options_.held_out_block;
+  HeldOutBlock taken;
+  std::vector<JobRound> rounds;
+  for (const OpenEvaluation& each : evaluations) {
+    const HeldOutBlock block = each.job->held_out_block(each.next_row, most);
+    if (block.rows == 0) continue;  // done
+    if (!rounds.empty() && (taken.tokens + block.tokens > most.tokens || taken.rows + block.rows > most.rows)) break;
+    try {
+      rounds.push_back(each.job->evaluation_round(each.next_row, block.rows));
+    } catch (const UserError& error) {
+      fail_job(*each.job, error.what());
+      return next_blocks(evaluations);  // anew: some may have made way for a job that takes its place
+    }
+    taken.tokens += block.tokens;
+    taken.rows += block.rows;
+  }
+  return rounds;
+}
+
+void Trainer::take_blocks(std::span<const JobRound> rounds, std::vector<OpenEvaluation>& evaluations) {
+  for (const JobRound& round : rounds) {
+    const auto own = std::ranges::find(evaluations, &job(round.job), &OpenEvaluation::job);
+    own->result.add(round);
+    own->next_row += std::ssize(round.batch->rows);
+    own->job->release_rows();
+  }
+}
+
 void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
   const double before = seconds_since_start();
-  std::vector<JobRound> rounds;
-  for (TrainingJob* current : jobs) {
-    if (current->state().status != JobStatus::running) continue;  // makes way for another: its evaluation stays due
-    try {
-      rounds.push_back(current->evaluation_round());
-    } catch (const UserError& error) {
-      fail_job(*current, error.what());
-    }
-  }
-  std::erase_if(rounds, [&](const JobRound& round) { return job(round.job).state().status != JobStatus::running; });
+  std::vector<OpenEvaluation> evaluations;
+  for (TrainingJob* current : jobs) evaluations.push_back({.job = current});
+  std::vector<JobRound> rounds = next_blocks(evaluations);
   if (rounds.empty()) return;
   try {
-    run_evaluation(rounds);
-    ++summary_.evaluation_rounds;
+    for (; !rounds.empty(); rounds = next_blocks(evaluations)) {
+      run_evaluation(rounds);
+      take_blocks(rounds, evaluations);
+    }
+    if (!evaluations.empty()) ++summary_.evaluation_rounds;
   } catch (const EvaluationStopped&) {
-    rounds.clear();
+    evaluations.clear();
+    for (TrainingJob* current : jobs) current->release_rows();
   }
   evaluating_ = false;
   summary_.seconds_evaluating += seconds_since_start() - before;
   std::vector<TrainingJob*> evaluated;
   std::set<const TrainingJob*> improved;
-  for (const JobRound& round : rounds) {
-    TrainingJob& current = job(round.job);
-    // Paused for one that took a failed job's place: its evaluation stays due.
-    if (current.state().status != JobStatus::running) continue;
-    const bool best = current.finish_evaluation(round);
+  for (const OpenEvaluation& each : evaluations) {
+    TrainingJob& current = *each.job;
+    const bool best = current.finish_evaluation(each.result);
     evaluated.push_back(&current);
     if (current.state().status == JobStatus::failed) continue;
     if (best) improved.insert(&current);
     tell([&](RunObserver& observer) {
-      observer.on_evaluation({&current, round.loss(), round.row_accuracy(), best, seconds_since_start()});
+      observer.on_evaluation({&current, each.result.loss(), each.result.accuracy(), best, seconds_since_start()});
     });
     sweeps_.arrive(current);
   }

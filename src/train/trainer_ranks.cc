@@ -38,7 +38,11 @@ void Trainer::start_ranks() {
       const int64_t degree = layout.tensor_parallel();
       replicas.push_back({std::move(layout), parts_of(degree)});
     }
-    ranks_ = std::make_shared<RankThreads>(std::move(replicas));
+    const auto threads = std::make_shared<RankThreads>(std::move(replicas));
+    if (options_.hang_timeout_s > 0) {
+      thread_watch_ = std::make_unique<ThreadWatch>(threads->progress_of_ranks(), options_.host, options_.hang_timeout_s, options_.at_hang);
+    }
+    ranks_ = threads;
   }
   const LinkSpec between_threads = link_between_threads(costs.machine.measured);
   RankPlannerOptions planning{.order = options_.pipeline_order,
@@ -222,6 +226,7 @@ void Trainer::count_rank_times() {
     summary_.ranks[i].all_reduces += times.collectives[i];
     summary_.ranks[i].exposed_seconds += times.exposed[i];
     summary_.ranks[i].gathering_seconds += times.gathering[i];
+    summary_.ranks[i].exchanging_seconds += times.exchanging[i];
     summary_.ranks[i].exchanged_bytes += times.exchanged_bytes[i];
     summary_.ranks[i].weight_bytes = std::max(summary_.ranks[i].weight_bytes, times.weight_bytes[i]);
     summary_.ranks[i].whole_weight_bytes = std::max(summary_.ranks[i].whole_weight_bytes, times.whole_weight_bytes[i]);

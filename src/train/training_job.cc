@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "adapter/adapter_file.h"
 #include "base/atomic_file.h"
@@ -57,7 +58,12 @@ void TrainingJob::load() {
     COTUNE_CHECK(newest.has_value(), "{}: the checkpoint is gone", folder_.string());
     COTUNE_CHECK(load_checkpoint(*newest, *adapter).step == state_.step, "{}: is not of step {}", newest->string(), state_.step);
   } else if (!spec_.adapter.init_from.empty()) {
-    load_adapter(*adapter, find_adapter_folder(spec_.adapter.init_from));
+    const fs::path folder = find_adapter_folder(spec_.adapter.init_from);
+    if (!initial_adapter_.empty() && adapter_checksum(folder) != initial_adapter_) {
+      throw_user_error("{}: is no longer the adapter that the job was to start from (init_from): its files have changed since the run began",
+                       folder.string());
+    }
+    load_adapter(*adapter, folder);
   }
   adapter_ = std::move(adapter);
   selection_passes_ = adapter_->selection_passes();
@@ -75,7 +81,9 @@ void TrainingJob::resume() {
   const std::optional<fs::path> newest = latest_checkpoint(folder_);
   if (!newest) return;
   const JobState loaded = read_checkpoint_state(*newest);
-  if (loaded.spec_hash != state_.spec_hash) {
+  const std::string own_hash = state_.spec_hash;
+  const bool is_of_then = !spec_.adapter.init_from.empty() && loaded.spec_hash == earlier_settings_hash(spec_);
+  if (loaded.spec_hash != own_hash && !is_of_then) {
     throw_user_error("{}: belongs to job `{}` with other settings: resume with the jobs file of that run, or choose "
                      "another output_dir", newest->string(), spec_.name);
   }
@@ -84,6 +92,7 @@ void TrainingJob::resume() {
                      names_of_train_files(spec_.data));
   }
   state_ = loaded;
+  state_.spec_hash = own_hash;
   saved_step_ = state_.step;
   has_checkpoint_ = true;
 }
@@ -153,9 +162,21 @@ bool TrainingJob::finish_round(const JobRound& round) {
   return true;
 }
 
-JobRound TrainingJob::evaluation_round() {
-  std::vector<int64_t> examples(static_cast<size_t>(data_.eval.size()));
-  for (size_t i = 0; i < examples.size(); ++i) examples[i] = static_cast<int64_t>(i);
+HeldOutBlock TrainingJob::held_out_block(int64_t first_row, const HeldOutBlock& most) const {
+  HeldOutBlock block;
+  for (int64_t row = first_row; row < data_.eval.size() && block.rows < most.rows; ++row) {
+    const int64_t tokens = data_.eval.length(row);
+    if (block.rows > 0 && block.tokens + tokens > most.tokens) break;
+    block.tokens += tokens;
+    ++block.rows;
+  }
+  data_.eval.drop_pages();
+  return block;
+}
+
+JobRound TrainingJob::evaluation_round(int64_t first_row, int64_t row_count) {
+  std::vector<int64_t> examples(static_cast<size_t>(row_count));
+  std::iota(examples.begin(), examples.end(), first_row);
   batches_.clear();
   const Batch& batch = batches_[state_.step] = make_batch(data_.eval, examples, state_.step);
   JobRound round;
@@ -166,9 +187,9 @@ JobRound TrainingJob::evaluation_round() {
   return round;
 }
 
-bool TrainingJob::finish_evaluation(const JobRound& round) {
-  loss_is_finite_ = std::isfinite(round.loss_sum);
-  if (round.emulated) {
+bool TrainingJob::finish_evaluation(const HeldOutResult& result) {
+  loss_is_finite_ = std::isfinite(result.loss_sum);
+  if (result.emulated) {
     state_.last_eval_step = state_.step;
     return false;
   }
@@ -177,24 +198,24 @@ bool TrainingJob::finish_evaluation(const JobRound& round) {
     state_.failure = "the held-out loss is not finite";
     return false;
   }
-  state_.last_eval_loss = round.loss();
-  state_.last_eval_accuracy = round.row_accuracy();
+  state_.last_eval_loss = result.loss();
+  state_.last_eval_accuracy = result.accuracy();
   state_.last_eval_step = state_.step;
   saved_step_ = -1;
   if (state_.step == 0) {
-    state_.start_eval_loss = round.loss();
-    state_.start_eval_accuracy = round.row_accuracy();
+    state_.start_eval_loss = result.loss();
+    state_.start_eval_accuracy = result.accuracy();
     return false;
   }
   const auto lower_by = [&](double margin) {
-    return state_.best_step < 0 || round.loss() < state_.best_eval_loss - margin;
+    return state_.best_step < 0 || result.loss() < state_.best_eval_loss - margin;
   };
   const bool best = lower_by(0);
   state_.evaluations_without_improvement =
       lower_by(spec_.train.early_stopping_threshold) ? 0 : state_.evaluations_without_improvement + 1;
   if (best) {
-    state_.best_eval_loss = round.loss();
-    state_.best_eval_accuracy = round.row_accuracy();
+    state_.best_eval_loss = result.loss();
+    state_.best_eval_accuracy = result.accuracy();
     state_.best_step = state_.step;
   }
   return best;

@@ -17,6 +17,7 @@
 #include "jobs/deadline.h"
 #include "plan/shapes/job_shape.h"
 #include "schedule/memory.h"
+#include "train/held_out_blocks.h"
 #include "train/job_state.h"
 
 namespace cotune {
@@ -60,12 +61,16 @@ class TrainingJob {
   int64_t steps_per_epoch() const { return cotune::steps_per_epoch(order_.order()); }
   const std::filesystem::path& folder() const { return folder_; }
 
+  /// The adapter that `init_from` means as it was when the run began (adapter_checksum): load() refuses another one. Where it is not said,
+  /// load() takes what is there.
+  void expect_initial_adapter(std::string checksum) { initial_adapter_ = std::move(checksum); }
+
   /// Takes up the newest checkpoint, if there is one. Throws UserError when it belongs to another configuration or other
   /// data, or is damaged.
   void resume();
 
   /// Makes adapter, gradients and moments: as `init_from` or the newest checkpoint has them, else initial values. Throws
-  /// UserError for damaged files and MemoryLimitExceeded; the job is then as before.
+  /// UserError for damaged files and an initial adapter that is not the expected one, and MemoryLimitExceeded; the job is then as before.
   void load();
 
   /// The job's part in the next round: one training step, or one batch of a method's selection. ahead: of the rounds that
@@ -79,12 +84,18 @@ class TrainingJob {
   bool finish_round(const JobRound& round);
   /// Begins the current selection pass again: a round of it was broken off.
   void restart_selection_pass() { selection_batch_ = 0; }
-  /// The job's part in an evaluation of its held-out rows. Only when it has some. Throws as next_round does.
-  JobRound evaluation_round();
+  /// The held-out rows from this one on that an evaluation takes at once: those that fit into `most`, at least one; none behind the last.
+  /// They follow from the job's rows alone, so that its loss has the same bits in any company.
+  HeldOutBlock held_out_block(int64_t first_row, const HeldOutBlock& most) const;
+  /// The job's part in an evaluation of such a block. What it points to lives until release_rows(). Throws as next_round does.
+  JobRound evaluation_round(int64_t first_row, int64_t row_count);
+  /// Frees the rows of rounds that are over.
+  void release_rows() { batches_.clear(); }
+  bool holds_rows() const { return !batches_.empty(); }
   /// Takes the held-out loss into the state: best, patience. Returns whether it is the best after a step so far. Patience
   /// is for losses that are not lower than the best before them by early_stopping_threshold. A loss that is not finite fails
   /// the job; of an emulated job there is none, and the evaluation has been made.
-  bool finish_evaluation(const JobRound& round);
+  bool finish_evaluation(const HeldOutResult& result);
 
   /// Whether the job's settings ask for an evaluation at the step it is at, and it has not been made: before the first
   /// step, every eval_steps, at rungs and at the end.
@@ -130,7 +141,7 @@ class TrainingJob {
   int32_t index_;
   JobSpec spec_;
   JobData data_;
-  std::string base_model_;
+  std::string base_model_, initial_adapter_;
   std::filesystem::path folder_;
   ModelConfig config_;
   AdapterSetup setup_;

@@ -161,6 +161,25 @@ class WhileARunGoesOn(JobTest):
         self.assertEqual(process.wait(LIMIT_S), 0)
         self.assertNotIn("job_changes", json.loads((run / "run.json").read_text()))
 
+    def test_a_job_starts_from_another_of_the_run_when_that_has_ended(self):
+        run = self.path / "run"
+        process = self.start_quietly(self.one_job("plain", ENDLESS), "--stay", "--output-dir", run)
+        while self.listed(run)["plain"]["step"] == 0:
+            time.sleep(0.01)
+        self.job("pause", run, "plain")  # which saves it
+        more = self.path / "more.yaml"
+        more.write_text(f"cotune: 1\njobs:\n  - {{name: next, data: {{train: plain.jsonl}}, train: {{steps: 2}}, adapter: {{init_from: {run}/jobs/plain, "
+                        "r: 4, alpha: 8, target_modules: all-linear}}\n")
+        self.assertRegex(self.job("add", run, more, expect=2).stderr,
+                         r"more\.yaml:3: jobs\[0\]\.adapter\.init_from: \S+/run/jobs/plain is of job `plain` of this run, which has not ended")
+        self.assertEqual(list(self.listed(run)), ["plain"])
+        self.job("cancel", run, "plain")
+        self.job("add", run, more)
+        self.wait_for_status(run, "next", "finished")
+        self.assertEqual(list(json.loads((run / "run.json").read_text())["initial_adapters"]), ["next"])
+        self.told(run, request="drain")
+        self.assertEqual(process.wait(LIMIT_S), 0, (self.path / "log").read_text())
+
     def test_a_job_that_can_never_fit_is_refused_before_it_joins(self):
         row = json.dumps({"input_ids": [3] * 500, "labels": [3] * 500})
         (self.path / "long.jsonl").write_text((row + "\n") * 8)

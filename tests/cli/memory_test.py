@@ -3,7 +3,7 @@
 
     COTUNE=build/cotune python3 tests/cli/memory_test.py [UNITTEST OPTIONS]
 
-COTUNE_MEMORY_MIXES sets how many random mixes are run (default 12).
+COTUNE_MEMORY_MIXES sets how many random mixes are run (default 12; 200 by scripts/test --large).
 """
 import json
 import os
@@ -87,9 +87,18 @@ class Memory(ProgramTest):
             jobs = self.write_jobs("config: ./config.json, weights: random, seed: 3", names)
             self.hold_to_limits(jobs, (0.9, 0.75), "--token-budget", "4096")
 
+    def held_out_rows(self, dice, job):
+        """A part of the rows to train on, or, of one job in three, a file with many times the rows of a batch."""
+        if dice.randrange(3) > 0:
+            return "eval_fraction: 0.3"
+        longest = dice.choice((120, 300, 600))
+        rows = ([dice.randrange(3, 4000) for _ in range(dice.randrange(longest // 4, longest))] for _ in range(dice.randrange(40, 120)))
+        (self.path / f"held{job}.jsonl").write_text("".join(json.dumps({"input_ids": ids, "labels": ids}) + "\n" for ids in rows))
+        return f"eval: held{job}.jsonl"
+
     def random_mix(self, number):
         """Writes a random jobs file and returns it with random options and a random limit in MiB."""
-        dice = random.Random(1000 + number)
+        dice, held_out_dice = random.Random(1000 + number), random.Random(2000 + number)
         text = "cotune: 1\nmodel: {config: ./config.json, weights: random, dtype: %s}\njobs:\n" % dice.choice(("bfloat16", "float32"))
         for job in range(dice.randrange(1, 5)):
             targets = dice.choice(("all-linear", "[q_proj, v_proj]", "[down_proj]"))
@@ -102,7 +111,7 @@ class Memory(ProgramTest):
             rows = [json.dumps({"input_ids": ids, "labels": ids}) for ids in ([dice.randrange(3, 4000) for _ in range(n)] for n in lengths)]
             (self.path / f"mix{job}.jsonl").write_text("\n".join(rows) + "\n")
             text += (f"  - {{name: mix{job}, priority: {dice.randrange(3)}, adapter: {adapter},\n"
-                     f"     data: {{train: mix{job}.jsonl, format: tokens, eval_fraction: 0.3}},\n"
+                     f"     data: {{train: mix{job}.jsonl, format: tokens, {self.held_out_rows(held_out_dice, job)}}},\n"
                      f"     train: {{batch_size: {dice.choice((1, 4, 8))}, steps: 2, lr: 1e-3, save_steps: 1}}}}\n")
         (self.path / "mix.yaml").write_text(text)
         options = ["--token-budget", dice.choice((256, 1024, 4096)), "--layout", dice.choice(("ragged", "ragged", "chunked", "padded")),

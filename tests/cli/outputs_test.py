@@ -55,9 +55,10 @@ class Outputs(ProgramTest):
         self.run_program("train", self.jobs, "--output-dir", run)
         for option, arguments in (("--trace", ("train", self.jobs, "--output-dir", self.path / "other")), ("--output", ("plan", self.jobs)),
                                   ("--output", ("report", "--run", run)), ("--output", ("generate", "--model", self.model, "--prompts", self.prompts)),
-                                  ("--answers", ("evaluate", "--run", run, "--exact-match"))):
+                                  ("--answers", ("evaluate", "--run", run, "--exact-match")), ("--output", ("merge", "--model", self.model)),
+                                  ("--output", ("manual",))):
             with self.subTest(arguments[0]):
-                self.assertIn(f"{option}: `-` is not standard output here: name a file; `./-` makes one",
+                self.assertIn(f"{option}: `-` is not standard output here: give a name; `./-` makes what",
                               self.run_program(*arguments, option, "-", cwd=self.path, expect=2).stderr)
         self.assertFalse((self.path / "-").exists())
         self.run_program("report", "--run", run, "--output", "./-", cwd=self.path)

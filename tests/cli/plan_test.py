@@ -37,8 +37,8 @@ class Plan(ProgramTest):
         return path
 
     def plan(self, *arguments, jobs=JOBS, cluster=CLUSTER, expect=0):
-        return self.run_program("plan", self.write("plan-jobs.yaml", jobs), "--cluster", self.write("cluster.yaml", cluster),
-                                *arguments, expect=expect)
+        machines = () if cluster is None else ("--cluster", self.write("cluster.yaml", cluster))
+        return self.run_program("plan", self.write("plan-jobs.yaml", jobs), *machines, *arguments, expect=expect)
 
     def test_options_without_effect_are_refused_or_told(self):
         self.assertIn("--replica: says what --svg or --trace show", self.plan("--replica", "0", expect=2).stderr)
@@ -93,7 +93,7 @@ class Plan(ProgramTest):
         self.assertRegex(text, r"Memory: run.memory is auto: 80% of what is free on this machine, as for cotune train: \S+ \S+ for tensors.")
         guess = re.search(r"Times are a guess for this machine, every two cores as the preset cpu: (\d+) GFLOP/s in (\w+)\.", text)
         self.assertEqual(int(guess.group(1)), round(len(os.sched_getaffinity(0)) * {"bfloat16": 425, "float32": 230}[guess.group(2)]))
-        few = json.loads(self.run_program("plan", path, "--json", "--set", "run.memory=3GiB").stdout)
+        few = json.loads(self.run_program("plan", path, "--json", "--set", "run.memory=3GiB", "--set", "model.config=smollm2-135m").stdout)
         self.assertLess(few["tensor_bytes_limit"]["this-machine"], 3 << 30)
         self.assertGreater(few["tensor_bytes_limit"]["this-machine"], 2 << 30)
 
@@ -177,6 +177,33 @@ class Plan(ProgramTest):
         self.assertEqual([more["from"], more["to"], fewer["to"]], [2, 3, 1])
         self.assertAlmostEqual(more["speed_up"], result["plan"]["predicted"]["seconds"] / more["predicted"]["seconds"])
         self.assertGreater(more["speed_up"], fewer["speed_up"])
+        self.assertEqual([more["assumed_network"], fewer["assumed_network"]], ["", ""])
+
+    def test_says_which_network_it_assumes_between_nodes(self):
+        text = self.plan(cluster=CLUSTER).stdout
+        self.assertIn("; over infiniband-200, which is assumed (`network` of the cluster file says)\n", text)
+        more, = json.loads(self.plan("--json", cluster=CLUSTER).stdout)["node_changes"]
+        self.assertEqual(more["assumed_network"], "infiniband-200")
+        given, = json.loads(self.plan("--json", cluster=CLUSTER + "network: infiniband-200\n").stdout)["node_changes"]
+        self.assertEqual(more["predicted"], given["predicted"])
+
+    def test_a_plan_with_less_memory_is_simulated_on_its_cluster(self):
+        output = self.path / "plan.json"
+        self.plan("--set", "run.memory=5GiB", "--output", output)
+        jobs, cluster = self.path / "plan-jobs.yaml", self.path / "cluster.yaml"
+        done = self.run_program("simulate", "--jobs", jobs, "--cluster", cluster, "--plan", output)
+        self.assertIn("1.000 times the planned", done.stdout)
+        self.assertEqual(done.stderr, "")
+        slower = cluster.read_text().replace("pcie4", "ethernet-10")
+        cluster.write_text(slower)
+        done = self.run_program("simulate", "--jobs", jobs, "--cluster", cluster, "--plan", output)
+        self.assertRegex(done.stderr, r"plan.json: was made for another cluster, and predicted .* a step there; here it is priced anew\n")
+
+    def test_a_plan_for_this_machine_is_simulated_without_a_cluster_file(self):
+        output = self.path / "plan.json"
+        self.plan("--output", output, cluster=None)
+        done = self.run_program("simulate", "--jobs", self.path / "plan-jobs.yaml", "--plan", output)
+        self.assertIn("1.000 times the planned", done.stdout)
 
     def test_recomputes_where_nothing_else_fits(self):
         small = CLUSTER.replace("6GiB", "3300MiB").replace("devices: 4", "devices: 1").replace("    link: pcie4\n", "")

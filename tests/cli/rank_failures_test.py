@@ -4,8 +4,8 @@ whom it has lost, and ends with the adapters of an undisturbed run when it is re
 
     COTUNE=build/cotune python3 tests/cli/rank_failures_test.py [UNITTEST OPTIONS]
 
-COTUNE_FAILURES: how many moments of each kind (default 2). Where it is set, the times that docs/ranks.md promises are held to as well,
-which a machine that others keep busy cannot always keep; they are shown in any case. Links and disks need the rights of root.
+COTUNE_FAILURES: how many moments of each kind (default 3, one on each layout). Where it is set, the times that docs/ranks.md promises are held
+to, else three times as much, for a machine that others keep busy cannot always keep them. Links and disks need the rights of root.
 """
 import os
 import pathlib
@@ -23,8 +23,8 @@ import needs
 from program import LIMIT_S
 from rank_launch import EXACT, LaunchTest, free_port, torchrun
 
-MOMENTS = int(os.environ.get("COTUNE_FAILURES", "2"))
-IS_TIMED = "COTUNE_FAILURES" in os.environ
+MOMENTS = int(os.environ.get("COTUNE_FAILURES", "3"))
+PATIENCE = 1 if "COTUNE_FAILURES" in os.environ else 3  # promised times are held to so many times over
 STEPS = 12
 LAYOUTS = ("pp=2", "tp=2", "dp=2")
 HANG_TIMEOUT_S = 4
@@ -222,8 +222,8 @@ class RankFailures(LaunchTest):
             self.assertNotIn(0, codes, where)
             if not uses_torchrun:
                 self.check_words(kind, ranks, victim, left, where)
-            if IS_TIMED and most_s is not None:
-                self.assertLess(took_s, most_s(number), where)
+            if most_s is not None:
+                self.assertLess(took_s, PATIENCE * most_s(number), where)
             took.append(took_s)
             self.resume_and_compare(run, layout, where)
         print(f"  {kind}: {MOMENTS} moments, {max(took):.2f} s to the end at most, {sorted(took)[len(took) // 2]:.2f} s in the median",

@@ -48,6 +48,10 @@ class RankProcesses(LaunchTest):
         self.assertEqual([rank["replica"] for rank in ranks], [0, 1, 1])
         for rank in ranks:
             self.assertGreater(rank["exchanged_bytes"], 0)
+            self.assertGreater(rank["exchanging_seconds"], 0)
+            for shares in (rank["measured"], rank["predicted"]):
+                self.assertGreater(shares["exposed"], 0)
+                self.assertAlmostEqual(shares["busy"] + shares["exposed"] + shares["bubble"], 1)
             self.assertEqual(rank["messages"] > 0, rank["replica"] == 1, "only that replica has stages")
             self.assertEqual(rank["message_bytes"] > 64 * rank["messages"], rank["replica"] == 1)
             self.assertGreater(rank["peak_bytes"], 0)
@@ -100,7 +104,7 @@ class RankProcesses(LaunchTest):
         self.assertIn("`pp=2,tp=2` is 4 ranks, but run.ranks is 2", ranks[0].communicate(timeout=LIMIT_S)[1].decode())
         self.assertFalse((self.path / "none").exists())
         done = self.run_program("train", self.jobs_file(), "--output-dir", self.path / "none", "--hang-timeout=5", expect=2)
-        self.assertIn("--hang-timeout: belongs to processes that torchrun or Slurm has started", done.stderr)
+        self.assertIn("--hang-timeout: is of ranks that watch each other, and there is one alone", done.stderr)
 
     def test_a_master_whose_name_nobody_knows_is_told_at_once_and_ends_all(self):
         for launcher in (torchrun, slurm):

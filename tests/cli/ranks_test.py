@@ -99,6 +99,9 @@ class Ranks(ProgramTest):
         self.assertEqual([(rank["replica"], rank["first_layer"]) for rank in ranks], [(0, 0), (1, 0), (1, 1)])
         for rank in ranks:
             self.assertGreater(rank["exchanged_bytes"], 0)
+            self.assertGreater(rank["exchanging_seconds"], 0)
+            for shares in (rank["measured"], rank["predicted"]):
+                self.assertGreater(shares["exposed"], 0)
         forwards = [event for event in json.loads(trace.read_text())["traceEvents"] if event.get("cat") == "forward"]
         self.assertEqual({event["tid"] & 0xFFFFF for event in forwards}, {2, 4, 6})
         self.train("unlike", "--parallel=dp=2,len=20+tp=2", "--dispatch=greedy", *exact)

@@ -1,5 +1,6 @@
 """cotune train --parallel dp=2,shard: replicas that are processes and keep a slice each of every layer's frozen weights."""
 import json
+import re
 import signal
 import unittest
 
@@ -79,6 +80,34 @@ class ShardedWeights(ProgramTest):
 
         self.config(hidden_size=384, intermediate_size=1024, num_attention_heads=12)
         self.assertLess(peak("dp=2,shard"), peak("dp=2"))
+
+    def test_the_planner_gives_no_process_more_weights_than_it_may_hold(self):
+        self.config(num_hidden_layers=24, hidden_size=512, intermediate_size=2048, num_attention_heads=16, num_key_value_heads=16)
+        jobs = self.jobs_file(steps=2, jobs=("plain",))
+
+        def launch(run, *options):
+            return self.launch("train", jobs, "--output-dir", self.path / run, "--json", "--token-budget=256", "--recompute=always", "--set",
+                               "model.dtype=bfloat16", *options)
+
+        def check(parallel):
+            (first, _), _ = self.end_all(launch("none", "--check", "--memory=8GiB", f"--parallel={parallel}"))
+            return json.loads(first)
+
+        whole = check("dp=2")
+        divided = max(check(parallel)["peak_bytes"] for parallel in ("pp=2", "tp=2", "dp=2,shard"))
+        # Less than the weights of a copy, beside what the program itself has taken here.
+        tensors = (whole["peak_bytes"] + 2 * divided) // 3
+        limit = f"--memory={((8 << 30) - whole['memory_limit_bytes'] + tensors) >> 20}MiB"
+        (_, told), _ = self.end_all(launch("auto", "--parallel=auto", limit))
+        division = re.search(r"run.parallel: (\S+), for which", told)
+        self.assertIsNotNone(division, told)
+        self.assertNotEqual(division[1], "dp=2,pp=1,tp=1")
+        ranks = launch("refused", "--parallel=dp=2", limit)
+        errors = ranks[0].communicate(timeout=LIMIT_S)[1].decode()
+        ranks[1].communicate(timeout=LIMIT_S)
+        self.assertEqual(ranks[0].returncode, 2, errors)
+        self.assertRegex(errors, r"run\.memory: \d+MiB: the weights of rank [01] alone take \d+ MiB where ranks are divided as dp=2,pp=1,tp=1; "
+                                 r"the limit of \d+ MiB leaves \d+ MiB beside the program itself")
 
     def test_a_plan_whose_replicas_share_weights_is_followed(self):
         self.config(num_hidden_layers=2)

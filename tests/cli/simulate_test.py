@@ -112,6 +112,8 @@ class SimulateTest(ProgramTest):
         table, = self.results(*arguments, "--rates", "table", "--save-rates", rates)
         read, = self.results(*arguments, "--rates", rates)
         self.assertEqual(read, table)
+        slower = self.file("slower.yaml", CLUSTER.replace("pcie4", "ethernet-10"))
+        self.assertIn("rates.json: instance: must be", self.run_program("simulate", "--cluster", slower, *arguments, "--rates", rates, expect=2).stderr)
         done = self.simulate(self.trace, "--sharing", "hybrid", "--rates", rates, expect=2)
         self.assertIn("rates.json: instance: must be", done.stderr)
         self.assertIn("--rates", self.simulate(self.trace, "--compare", "--rates", rates, expect=2).stderr)
@@ -206,6 +208,9 @@ class SimulateTest(ProgramTest):
                 (("--set", "run.layout=padded"), "--set: run.layout: has no effect on `cotune simulate --plan`, which reads of `run` nothing")):
             with self.subTest(message):
                 self.assertIn(message, self.simulate("--jobs", jobs, "--plan", plan, *arguments, expect=2).stderr)
+        other = self.file("others.yaml", CLUSTER.replace("A40, link", "A40, name: others, link"))
+        done = self.run_program("simulate", "--jobs", jobs, "--plan", plan, "--cluster", other, expect=2)
+        self.assertRegex(done.stderr, r"plan.json: devices: the plan is of nodes `.*`, the cluster has others")
         other = self.file("other.yaml", JOBS.replace("llama-2-7b", "llama-2-13b"))
         self.assertIn("plan.json: model: the plan was made for another model: must be ", self.simulate("--jobs", other, "--plan", plan, expect=2).stderr)
 
@@ -220,8 +225,21 @@ class SimulateTest(ProgramTest):
         self.assertGreaterEqual(always["moved"], pays["moved"])
         self.assertEqual([float(row["end_min"]) for row in self.rows("all.csv")], [each["end_min"] for each in results])
         self.assertGreater(self.results(*arguments, "--restart", "100")[0]["moving_min"], forced["moving_min"])
+        self.assertIn("--replan: columns that are not read: priority, deadline_min\n", self.simulate(*arguments).stderr)
+        small = self.file("small.yaml", CLUSTER.replace("A40", "RTX4090"))
+        message = self.run_program("simulate", "--cluster", small, self.trace, "--replan", "--instance", "1x1", "--model", "llama-2-13b", expect=2).stderr
+        self.assertRegex(message, r"--instance: a job of kind lora\S+ does not fit on one alone, and durations of the trace are counted by steps there; give a larger one")
         for option in (("--policy", "fcfs"), ("--compare",), ("--rates", "table"), ("--jobs-csv", "x"), ("--svg", "x"), ("--window", "5")):
             self.assertIn(option[0], self.simulate(*arguments, *option, expect=2).stderr)
+
+    def test_instances_of_one_device_are_filled_to_the_brim(self):
+        for sharing in ("batch-all", "hybrid", "temporal", "batch-all/padded"):
+            with self.subTest(sharing):
+                text = self.simulate("--philly", "--days", "0.2", "--instance", "1x1", "--sharing", sharing).stdout
+                self.assertIn("finished", text)
+
+    def test_a_trace_needs_a_cluster(self):
+        self.assertIn("--cluster: is required for a trace", self.run_program("simulate", self.trace, expect=2).stderr)
 
     def test_options_without_effect_are_refused(self):
         jobs = self.file("jobs.yaml", JOBS)

@@ -91,6 +91,15 @@ TEST(KindCosts, MemoryCountsEveryMicrobatchThatMayBeInFlight) {
   }
 }
 
+TEST(KindCosts, MemoryIsOfWholeRows) {
+  const KindCosts costs(instance_of(1, 4), {{1, 512, AdapterMethod::lora, 8}, {4, 512, AdapterMethod::lora, 8}, {6, 512, AdapterMethod::lora, 8}, {8, 512, AdapterMethod::lora, 8}});
+  const auto kept = [&](int32_t kind) { return costs.fused(std::vector<int32_t>{kind}).stages[3].kept_bytes; };
+  EXPECT_EQ(kept(0), kept(1)) << "a row in four microbatches is one row in one of them";
+  EXPECT_EQ(kept(2), kept(3)) << "six rows in four microbatches are two rows in two of them";
+  const auto seconds = [&](int32_t kind) { return costs.fused(std::vector<int32_t>{kind}).stages[0].forward_s; };
+  EXPECT_LT(seconds(2), seconds(3)) << "time is that of the average microbatch";
+}
+
 TEST(KindCosts, PaddedRowsAreAsLongAsTheLongestOfTheTask) {
   InstanceSpec instance = instance_of(1, 4);
   const KindCosts ragged(instance, every_kind);
@@ -118,6 +127,35 @@ TEST(PlannedRates, HybridIsNeverSlowerThanAllFusedOrAllApart) {
       const double seconds = hybrid.round_seconds(mix);
       EXPECT_LE(seconds, fused.round_seconds(mix) * (1 + 1e-9));
       EXPECT_LE(seconds, apart.round_seconds(mix) * (1 + 1e-9));
+    }
+  }
+}
+
+TEST(PlannedRates, WhateverIsAdmittedHasARound) {
+  const std::vector<JobKind> kinds = {{1, 700, AdapterMethod::lora, 8}, {2, 128, AdapterMethod::lora, 64}, {7, 256, AdapterMethod::bottleneck, 64}, {8, 512, AdapterMethod::lora, 16}};
+  for (const auto& [tensor_parallel, stages] : {std::pair{1, 1}, {2, 1}, {1, 2}, {1, 4}}) {
+    for (const Sharing sharing : {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid}) {
+      for (const Layout layout : {Layout::ragged, Layout::padded}) {
+        InstanceSpec instance = instance_of(tensor_parallel, stages);
+        instance.sharing = sharing;
+        instance.layout = layout;
+        instance.memory_bytes = (int64_t{15} << 30) / (tensor_parallel * stages) + (int64_t{1} << 30);
+        PlannedRates rates(instance, kinds);
+        for (uint64_t seed = 0; seed < 6; ++seed) {
+          JobMix mix;
+          MemoryInUse in_use(rates.memory());
+          for (uint64_t i = 0; i < 40; ++i) {  // until hardly anything more fits
+            const auto kind = static_cast<int32_t>(uniform_below(seed, i, kinds.size()));
+            if (!in_use.fits(kind)) continue;
+            mix.add(kind);
+            in_use.set(mix);
+          }
+          ASSERT_GT(mix.job_count(), 0);
+          const double seconds = rates.round_seconds(mix);  // throws where admission and planning count differently
+          EXPECT_GT(seconds, 0);
+          EXPECT_LT(seconds, 1e6);
+        }
+      }
     }
   }
 }

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "cluster/instance_plan.h"
 #include "plan/make_plan.h"
-#include "plan/planned_rows.h"
+#include "plan/plan_origin.h"
 #include "plan/random_pipeline.h"
 
 namespace cotune {
@@ -35,10 +35,10 @@ struct Case {
   }
   std::vector<Alternative> alternatives() const { return make_plan(model, cluster, jobs, options).alternatives; }
   PlanStudy study(const Plan& plan, const Disturbances& slow = {}) const {
-    return study_plan(plan, planned_rows(plan, model, cluster, jobs, options), model, cluster, jobs, slow, options);
+    return study_plan(plan, model, cluster, jobs, slow, options);
   }
   PlanStudy study_instance(const InstanceSettings& settings, const Disturbances& slow = {}) const {
-    return study_plan(plan_instance(model, cluster, jobs, settings, options), {typical_step(jobs)}, model, cluster, jobs, slow, options);
+    return study_plan(plan_instance(model, cluster, jobs, settings, options), model, cluster, jobs, slow, options);
   }
 };
 
@@ -93,7 +93,7 @@ TEST(StudyPlan, OfInterleavedStagesIsTheirPredictionAndTheirLinksAreARing) {
   ASSERT_EQ(plan.replicas.size(), 2u);
   for (const PlannedReplica& each : plan.replicas) ASSERT_GT(each.chunks(), 1);
   const auto study = [&](const Disturbances& slow) {
-    return study_plan(plan, interleaved.rows.front(), problem.model, problem.cluster, problem.jobs, slow, problem.options);
+    return study_plan(plan, problem.model, problem.cluster, problem.jobs, slow, problem.options);
   };
   const PlanStudy calm = study({});
   EXPECT_DOUBLE_EQ(calm.step_s, plan.predicted.seconds);
@@ -137,8 +137,39 @@ TEST(StudyPlan, RefusesWhatThePlanWasNotMadeFor) {
   EXPECT_THAT(refusal({{{.rank = 99, .factor = 2}}, {}}), HasSubstr("there is no rank 99; there are 0 to "));
   problem.jobs[1].name = "another";
   EXPECT_THAT(refusal({}), HasSubstr("the plan is of the jobs job-0, job-1, job-2, the jobs file has job-0, another, job-2"));
-  problem.cluster.nodes[0].device.launch_seconds *= 2;
-  EXPECT_THAT(refusal({}), HasSubstr("the plan was made for another cluster"));
+  problem.jobs[1].name = "job-1";
+  problem.cluster.nodes[0].name = "others";
+  EXPECT_THAT(refusal({}), HasSubstr("devices: the plan is of nodes `n`, the cluster has others"));
+  problem.cluster.nodes[0].name = "n";
+  problem.cluster.nodes[0].devices = 1;
+  EXPECT_THAT(refusal({}), HasSubstr("where the cluster has 1 nodes of 1 devices"));
+  problem.model.layer_count -= 1;
+  EXPECT_THAT(refusal({}), HasSubstr("model: the plan was made for another model"));
+}
+
+TEST(StudyPlan, IsPricedOnTheClusterAtHand) {
+  Case problem(4);
+  const Plan plan = *make_plan(problem.model, problem.cluster, problem.jobs, problem.options).plan();
+  EXPECT_EQ(other_origin(plan, problem.cluster, ""), "");
+  problem.cluster.nodes[0].device.compute_efficiency /= 2;
+  EXPECT_GT(problem.study(plan).step_s, 1.5 * plan.predicted.seconds);
+  EXPECT_EQ(other_origin(plan, problem.cluster, ""), "another cluster");
+  EXPECT_EQ(other_origin(plan, problem.cluster, "f00d"), "another cluster and profile");
+}
+
+TEST(StudyPlan, IsThePredictionWhereAGivenBudgetMovesRowsBetweenUnlikeReplicas) {
+  int64_t unlike = 0;
+  for (const int64_t budget : {512, 1024, 1536}) {
+    for (const int64_t devices : {4, 8}) {
+      Case problem(devices);
+      problem.options.token_budget = budget;
+      const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+      if (result.plan() == nullptr) continue;
+      EXPECT_DOUBLE_EQ(problem.study(*result.plan()).planned_step_s, result.plan()->predicted.seconds);
+      unlike += replicas_text(*result.plan()).find(',') != std::string::npos ? 1 : 0;
+    }
+  }
+  EXPECT_GT(unlike, 0);
 }
 
 TEST(StudyPlan, ASlowLinkBetweenReplicasSlowsTheExchangeAndNothingElse) {

@@ -119,7 +119,7 @@ TEST_P(MetaDevice, EvaluatesWithOneRead) {
     const JobRound result = run_round(rounds.interpreter(), {round}, {.token_budget = 256}).front();
     EXPECT_EQ(rounds.reads(), 1) << job.name;
     EXPECT_DOUBLE_EQ(result.loss(), 1);
-    EXPECT_EQ(result.row_accuracy(), 0);  // every first choice was read as wrong
+    EXPECT_EQ(result.row_predicted, std::vector<uint8_t>(batch.rows.size(), 0));  // every first choice was read as wrong
   }
 }
 

@@ -34,7 +34,7 @@ TEST_F(RanksAsProcesses, TrainTheAdaptersOfOneRank) {
   PackingPolicy recomputed = small_microbatches();
   recomputed.recompute = true;
   for (const auto& [ranks, policy, order] : {std::tuple(2, small_microbatches(), RankOrder::automatic), {2, recomputed, RankOrder::lorapp},
-                                             {4, small_microbatches(), RankOrder::muxtune}, {4, small_microbatches(), RankOrder::one_f_one_b}}) {
+                                             {4, small_microbatches(), RankOrder::muxtune}, {4, small_chunks(), RankOrder::one_f_one_b}}) {
     Processes processes(config, even_layout(config, ranks));
     const auto run = [&](Round& round) {
       processes.leader().run(plan_round(round.plan, processes.leader().layout(), order), round.rounds);

@@ -180,6 +180,13 @@ Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, 
 
 PackingPolicy small_microbatches() { return {.sharing = Sharing::temporal, .token_budget = 256}; }
 
+PackingPolicy small_chunks() {
+  PackingPolicy policy = small_microbatches();
+  policy.layout = Layout::chunked;
+  policy.chunk_size = 64;
+  return policy;
+}
+
 RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order) {
   return plan_ranks({round}, layout, one_unit,
                     {.order = order, .cluster = {}, .bytes_per_token = 768, .most_in_flight = layout.rank_count()});

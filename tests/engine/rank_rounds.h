@@ -79,6 +79,8 @@ Rounds rounds_of(const std::vector<RandomJob>& jobs, const ModelConfig& config, 
 
 /// Jobs take turns, in microbatches of 256 tokens.
 PackingPolicy small_microbatches();
+/// The same, in chunks of 64 tokens.
+PackingPolicy small_chunks();
 RankPlan plan_round(const StepPlan& round, const PipelineLayout& layout, RankOrder order = RankOrder::automatic);
 
 /// What operators take on one rank of those that divide the stage.

@@ -1,15 +1,23 @@
 #include "engine/rank_threads.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <future>
 #include <limits>
 #include <list>
 #include <set>
+#include <string>
+#include <thread>
 
+#include "base/error.h"
 #include "base/random.h"
 #include "engine/rank_rounds.h"
+#include "engine/thread_watch.h"
+#include "ops/memory.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/pipeline/lorapp.h"
 
@@ -44,8 +52,32 @@ TEST_F(RanksAsThreads, TrainTheAdaptersOfOneRankWhateverTheirNumberAndOrder) {
   PackingPolicy recomputed = small_microbatches;
   recomputed.recompute = true;
   expect_equal(two, RankOrder::automatic, recomputed);
+  expect_equal(two, RankOrder::automatic, small_chunks());
   RankThreads two_stages_each(backbone, even_layout(config, 2, 2), 1);
   expect_equal(two_stages_each, RankOrder::automatic, small_microbatches);
+}
+
+TEST_F(RanksAsThreads, ThatHangAreFoundAndNamed) {
+  RankThreads ranks(backbone, even_layout(config, 2), 1);
+  std::promise<std::string> found;
+  std::promise<void> freed;
+  std::shared_future<void> is_freed = freed.get_future().share();
+  ranks.observe([&](int32_t rank, const Operator& op) {
+    if (rank == 1 && op.kind == OperatorKind::down_proj) is_freed.wait();
+  });
+  const ThreadWatch watch(ranks.progress_of_ranks(), "ant", 0.5, [&](const std::string& trouble) {
+    found.set_value(trouble);
+    freed.set_value();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(800));  // between runs nobody hangs
+  std::future<std::string> trouble = found.get_future();
+  EXPECT_EQ(trouble.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  const auto a_moment = [](const StepPlan&, size_t, size_t) { return StageCost{.forward_s = 1e-3, .backward_s = 1e-3, .kept_bytes = 1}; };
+  train(every_method(), *backbone, small_microbatches, [&](Round& round) {
+    ranks.run(plan_ranks({round.plan}, ranks.layout(), a_moment, options_for(RankOrder::automatic, ranks.rank_count())), round.rounds);
+  });
+  EXPECT_THAT(trouble.get(), ::testing::MatchesRegex("rank 1 on ant hangs: forward of microbatch [0-9]+ on stage 1 has taken [0-9]+ s"));
+  ranks.observe({});
 }
 
 TEST_F(RanksAsThreads, OfOneRankAndOfSeveralStagesEachTrainTheSame) {
@@ -187,6 +219,42 @@ TEST_F(RanksAsThreads, EvaluateAsOneRankDoes) {
 TEST_F(RanksAsThreads, ThatBreakOffHaveMadeEachStepEverywhereOrNowhere) {
   RankThreads ranks(backbone, even_layout(config, 2), 1);
   expect_steps_everywhere_or_nowhere(ranks, backbone, 1, 400);
+}
+
+/// An adapter whose steps cannot be made above the lowest stage.
+class WithoutMemoryAbove : public Adapter {
+ public:
+  explicit WithoutMemoryAbove(std::unique_ptr<Adapter> whole) : Adapter(whole->model_config(), whole->setup()), whole_(std::move(whole)) {
+    parameters_ = whole_->parameters();
+    for (const AdaptedModule& module : setup().modules) place(module.layer, module.projection, whole_->at(module.layer, module.projection));
+  }
+  void refresh(LayerRange layers) override {
+    if (layers.begin > 0) throw MemoryLimitExceeded("no room for a step");
+    whole_->refresh(layers);
+  }
+
+ private:
+  std::unique_ptr<Adapter> whole_;
+};
+
+TEST_F(RanksAsThreads, SayWhereAStepCannotBeMadeOnAllAndNotThatMemoryIsShort) {
+  RankThreads ranks(backbone, even_layout(config, 2), 1);
+  const std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20})};
+  const auto run = [&](Rounds& rounds) {
+    ranks.run(plan_ranks(rounds.plans, ranks.layout(), one_unit, options_for(RankOrder::automatic, 2)), rounds.rounds);
+  };
+  Rounds broken = rounds_of(jobs, config, small_microbatches, 1);
+  broken.adapters.front() = std::make_unique<WithoutMemoryAbove>(std::move(broken.adapters.front()));
+  broken.rounds.front().adapter = broken.adapters.front().get();
+  try {
+    run(broken);
+    ADD_FAILURE() << "went on between two steps";
+  } catch (const SystemError& error) {
+    EXPECT_STREQ(error.what(), "a step that some ranks have made cannot be made on all: no room for a step");
+  }
+  Rounds sound = rounds_of(jobs, config, small_microbatches, 1);
+  run(sound);
+  EXPECT_TRUE(sound.rounds.front().stepped) << sound.rounds.front().failure;
 }
 
 }  // namespace

@@ -86,6 +86,16 @@ TEST_F(HungRanks, AreNamedWithTheirTaskBetweenRunsWhenItTakesTooLong) {
   EXPECT_EQ(found({seen(1, 31, waiting_for(1)), seen(1, 31, writing)}), "");
 }
 
+TEST_F(HungRanks, AreLookedForTenTimesInTheTimeAtLeast) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(look_interval(1), milliseconds(100));
+  EXPECT_EQ(look_interval(10), seconds(1));
+  EXPECT_EQ(look_interval(86400), seconds(1));
+  const RankWatch::Settings least{.rank = 0, .hosts = hosts, .hang_timeout_s = 1}, usual{};
+  EXPECT_EQ(least.interval, milliseconds(100));
+  EXPECT_EQ(usual.interval, seconds(1));
+}
+
 TEST_F(HungRanks, AreAtATaskUntilItsScopeEnds) {
   RankProgress progress;
   {
@@ -170,13 +180,13 @@ class SharedBoard : public NoticeBoard {
   int32_t rank_ = 0;
 };
 
-/// Two ranks with a watch each, a few milliseconds a look.
+/// Two ranks with a watch each, unless it says otherwise a few milliseconds a look.
 class WatchedRanks : public ::testing::Test {
  protected:
-  void start(double hang_timeout_s) {
+  void start(double hang_timeout_s, std::chrono::milliseconds interval = std::chrono::milliseconds(5)) {
     for (int32_t rank = 0; rank < 2; ++rank) {
       progress.push_back(std::make_shared<RankProgress>());
-      RankWatch::Settings settings{.rank = rank, .hosts = hosts, .hang_timeout_s = hang_timeout_s, .interval = std::chrono::milliseconds(5)};
+      RankWatch::Settings settings{.rank = rank, .hosts = hosts, .hang_timeout_s = hang_timeout_s, .interval = interval};
       if (rank == 0) settings.at_look = [this] { ++looks; };
       watches.push_back(std::make_unique<RankWatch>(settings, std::make_unique<SharedBoard>(notices, rank), progress.back(),
                                                     [this, rank](const std::string& why) { ended[static_cast<size_t>(rank)].set_value(why); }));
@@ -208,6 +218,18 @@ TEST_F(WatchedRanks, AllEndWithTheSameReasonWhenOneHangs) {
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_THAT(end_of(rank), HasSubstr("rank 1 on bee hangs: backward of microbatch 2 on stage 1 has taken")) << rank;
   }
+}
+
+TEST_F(WatchedRanks, GoOnWhereAllIsWellWithTheLeastTimeoutThatIsAccepted) {
+  start(1, look_interval(1));
+  progress[1]->begin_run();
+  progress[1]->expect({0});
+  const auto end = std::chrono::steady_clock::now() + seconds(4);
+  while (std::chrono::steady_clock::now() < end) {
+    progress[1]->begin({.kind = ActionKind::forward, .stage = 1}, 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  for (auto& each : ended) EXPECT_NE(each.get_future().wait_for(seconds(0)), std::future_status::ready);
 }
 
 TEST_F(WatchedRanks, EndWhenALinkHasClosed) {

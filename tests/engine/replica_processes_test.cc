@@ -40,6 +40,7 @@ TEST_F(ReplicasAsProcesses, TrainTheAdaptersOfOneRank) {
   const std::vector<at::Tensor> expected = train_on_one(jobs, whole, small_microbatches());
   PackingPolicy recomputed = small_microbatches();
   recomputed.recompute = true;
+  const PackingPolicy policies[] = {small_microbatches(), recomputed, small_chunks()};
   const std::vector<std::vector<PipelineLayout>> deployments{
       {layout(1), layout(1)}, {layout(1), layout(2)}, {layout(2), layout(1, 2), layout(1)}, {layout(1, 2), layout(2, 1, 2), layout(1, 4)}};
   uint64_t key = 1;
@@ -48,11 +49,15 @@ TEST_F(ReplicasAsProcesses, TrainTheAdaptersOfOneRank) {
     RankLeader& leader = processes.leader();
     ++key;
     const auto trained =
-        train(jobs, *whole, key % 2 == 0 ? small_microbatches() : recomputed, dealt_to(leader, key), processes.events());
+        train(jobs, *whole, policies[key % 3], dealt_to(leader, key), processes.events());
     EXPECT_LE(largest_difference(trained, expected), 1e-10) << "deployment " << key;
     const RankTimes& times = leader.times();
     EXPECT_EQ(times.first_rank.size(), layouts.size());
     for (const int64_t bytes : times.exchanged_bytes) EXPECT_GT(bytes, 0);
+    for (size_t rank = 0; rank < times.exchanging.size(); ++rank) {
+      EXPECT_GT(times.exchanging[rank], 0);
+      EXPECT_LE(times.exchanging[rank], times.waited[rank]);
+    }
     for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
   }
 }

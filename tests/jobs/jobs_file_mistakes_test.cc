@@ -134,6 +134,12 @@ TEST(JobsFileMistakes, InNamesAreNoneOfARunThatWasRecorded) {
   EXPECT_EQ(parse_configuration(model + "jobs: [{name: base, data: {train: t}}]}", "run.json", Purpose::train).jobs.front().name, "base");
 }
 
+TEST(JobsFileMistakes, InOptionsWithoutEffectAreNoneOfARunThatWasRecorded) {
+  const std::string text = model + "jobs: [{name: a, data: {train: t}, adapter: {method: diff_pruning, init_from: x, selection_batches: 9}}]}";
+  EXPECT_NE(mistakes(text), "");
+  EXPECT_EQ(parse_configuration(text, "run.json", Purpose::train).jobs.front().adapter.selection_batches, AdapterSpec{}.selection_batches);
+}
+
 TEST(JobsFileMistakes, InAJob) {
   const std::string modules = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, `all-linear` or one regular expression";
   const std::vector<Case> cases = {
@@ -201,6 +207,8 @@ TEST(JobsFileMistakes, InAJob) {
       {"adapter: {method: bottleneck, target_modules: q_proj}", "adapter.target_modules: `target_modules` belongs to method lora or diff_pruning; this job's method is bottleneck"},
       {"adapter: {density: 0.1}", "adapter.density: `density` belongs to method diff_pruning; this job's method is lora"},
       {"adapter: {method: diff_pruning, lora_alpha: 4}", "adapter.lora_alpha: `alpha` belongs to method lora; this job's method is diff_pruning"},
+      {"adapter: {selection_batches: 2}", "adapter.selection_batches: `selection_batches` belongs to method diff_pruning; this job's method is lora"},
+      {"adapter: {method: diff_pruning, selection_batches: 2, init_from: x}", "adapter.selection_batches: `selection_batches` has no effect beside init_from: the adapter that is there has its entries"},
       {"train: {momentum: 0.9}", "train.momentum: `momentum` belongs to optimizer sgd; this job's optimizer is adamw"},
       {"train: {optimizer: sgd, beta1: 0.9}", "train.beta1: `beta1` belongs to optimizer adamw; this job's optimizer is sgd"},
       {"train: {eval_steps: 5}", "train.eval_steps: `eval_steps` needs data.eval or data.eval_fraction; this job has neither"},
@@ -242,6 +250,9 @@ TEST(JobsFileMistakes, InData) {
 TEST(JobsFileMistakes, InDefaultsThatNoJobCanUse) {
   EXPECT_EQ(job_mistakes("adapter: {method: bottleneck}", {}, "{adapter: {r: 8}}"),
             "j.yaml:1: defaults.adapter.r: `r` has an effect only with method lora, and no job is of that kind");
+  EXPECT_EQ(job_mistakes("adapter: {method: diff_pruning, init_from: x}", {}, "{adapter: {selection_batches: 8}}"),
+            "j.yaml:1: defaults.adapter.selection_batches: `selection_batches` has an effect only with method diff_pruning, without `init_from`, "
+            "and no job is of that kind");
   EXPECT_EQ(job_mistakes("priority: 0", {}, "{train: {eval_steps: 8}}"),
             "j.yaml:1: defaults.train.eval_steps: `eval_steps` has an effect only with `data.eval` or `data.eval_fraction`, "
             "and no job is of that kind");

@@ -237,6 +237,29 @@ TEST(JobsFile, OnDiskIsReadWithItsInputsLookedFor) {
   EXPECT_THROW(read_jobs_file(folder / "none.yaml", {}, Purpose::train), UserError);
 }
 
+TEST(JobsFile, OfAJobWithACheckpointNeedsNotWhatItStartedFrom) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "jobs_file_checkpoint_test";
+  std::filesystem::create_directories(folder / "there");
+  std::ofstream(folder / "t.jsonl") << "{}";
+  std::ofstream(folder / "jobs.yaml") << "cotune: 1\nmodel: {path: t.jsonl}\nrun: {output_dir: out}\ndefaults: {data: {train: t.jsonl}}\njobs:\n"
+                                         "  - {name: a, adapter: {init_from: gone}}\n  - {name: b, adapter: {init_from: gone}}\n"
+                                         "  - {name: c, adapter: {init_from: there}}\n  - {name: d}\n";
+  std::vector<std::string> asked;
+  Diagnostics mistakes;
+  const JobsFileReading reading =
+      read_jobs_file(folder / "jobs.yaml", {}, Purpose::train, mistakes, [&](const std::string& output, const std::string& job) {
+        asked.push_back(output + "/" + job);
+        return job == "a";
+      });
+  EXPECT_EQ(asked, (std::vector<std::string>{"out/a", "out/b", "out/c", "out/d"}));
+  ASSERT_EQ(mistakes.size(), 1u);
+  EXPECT_EQ(mistakes.items()[0].field, "jobs[1].adapter.init_from");
+  EXPECT_EQ(reading.jobs_file.jobs[0].adapter.init_from, (folder / "gone").string());
+  std::vector<bool> needed;
+  for (const auto& job : reading.jobs) needed.push_back(job.init_from);
+  EXPECT_EQ(needed, (std::vector<bool>{false, false, true, false}));
+}
+
 TEST(JobsFile, ThatJoinsARunMayLeaveTheModelOutAndComesAsText) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "joining_jobs_test", elsewhere = folder / "elsewhere";
   std::filesystem::create_directories(elsewhere);

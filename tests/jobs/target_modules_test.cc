@@ -70,6 +70,15 @@ TEST(TargetModules, RanksAndAlphasAreThoseOfPeft) {
   }
 }
 
+TEST(TargetModules, NamedInFullLieInAnyLayerWhateverTheOrder) {
+  const std::vector<std::string> expected = {"model.layers.0.self_attn.q_proj", "model.layers.2.self_attn.q_proj"};
+  EXPECT_EQ(names({.target_modules = {"q_proj", expected.back()}, .layers_to_transform = {0}}), expected);
+  EXPECT_EQ(names({.target_modules = {expected.back(), "q_proj"}, .layers_to_transform = {0}}), expected);
+  EXPECT_EQ(names({.target_modules = {"q_proj", "layers.2.self_attn.q_proj"}, .layers_to_transform = {0}}),
+            std::vector<std::string>{expected.front()})
+      << "a name that does not begin with the model's is none in full";
+}
+
 TEST(TargetModules, OfBottleneckAdaptersAreTheOutputsOfBothBlocks) {
   const AdapterSpec adapter{
       .method = AdapterMethod::bottleneck, .layers_to_transform = {1}, .bottleneck_size = 24};

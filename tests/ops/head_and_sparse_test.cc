@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "ops/cross_entropy_head.h"
@@ -255,6 +256,67 @@ TEST(SelectEntries, BySortingAreTheSame) {
       EXPECT_EQ(sorted.out_features, expected.out_features);
     }
   }
+}
+
+/// In the order of rows, and of columns within a row.
+std::vector<int64_t> kept_by_a_stable_sort(const at::Tensor& importance, int64_t keep) {
+  const at::Tensor magnitude = exact(importance).abs().contiguous();
+  const double* value = magnitude.const_data_ptr<double>();
+  std::vector<int64_t> order(static_cast<size_t>(magnitude.numel()));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [value](int64_t a, int64_t b) { return value[a] > value[b]; });
+  order.resize(static_cast<size_t>(keep));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+std::vector<int64_t> places_of(const SparseDelta& delta) {
+  std::vector<int64_t> places;
+  const int64_t* offsets = delta.column_offsets.const_data_ptr<int64_t>();
+  const int32_t* rows = delta.row_indices.const_data_ptr<int32_t>();
+  for (int64_t column = 0; column < delta.out_features; ++column) {
+    for (int64_t entry = offsets[column]; entry < offsets[column + 1]; ++entry) {
+      EXPECT_TRUE(entry == offsets[column] || rows[entry - 1] < rows[entry]) << "rows ascend within a column";
+      places.push_back(rows[entry] * delta.out_features + column);
+    }
+  }
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+TEST(SelectEntries, AreThoseOfAStableSort) {
+  constexpr int64_t rows = 19, columns = 31, values = rows * columns;
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const at::Tensor distinct = on_host(random_tensor({rows, columns}, 11, dtype)), ties = (distinct * 2).round();
+    const at::Tensor edges = ties.clone();
+    edges[0][3].fill_(-0.0);
+    edges[7][0].fill_(-std::numeric_limits<double>::infinity());
+    edges[18][30].fill_(std::numeric_limits<double>::infinity());
+    // Neighbours, which differ in their last bits alone; in bf16 all are ties.
+    const at::Tensor shuffled = (at::arange(values, at::kDouble) * 7919).remainder(values).reshape({rows, columns});
+    const at::Tensor neighbours = (shuffled * (dtype == at::kDouble ? 0x1p-52 : 0x1p-23) + 1).to(dtype);
+    for (const at::Tensor& importance : {distinct, ties, edges, neighbours, distinct.t(), at::zeros({rows, columns}, dtype)}) {
+      for (const int64_t keep : {int64_t{1}, int64_t{2}, int64_t{100}, values / 2, values - 1, values}) {
+        const SparseDelta delta = select_entries(importance, keep);
+        EXPECT_EQ(delta.in_features, importance.size(0));
+        EXPECT_EQ(delta.out_features, importance.size(1));
+        EXPECT_EQ(delta.entry_count(), keep);
+        EXPECT_EQ(places_of(delta), kept_by_a_stable_sort(importance, keep)) << dtype << ", " << keep;
+      }
+    }
+  }
+}
+
+TEST(SelectEntries, TakeNoTensorOfTheWeightsSize) {
+  SKIP_ON_A_DEVICE() << "counts the host's memory";
+  install_counting_allocator();
+  const int64_t features = 2048, weight_bytes = features * features * 4;
+  const at::Tensor importance = (at::arange(features * features, at::kFloat) * 7919).remainder(4194301).reshape({features, features});
+  reset_memory_peaks();
+  const int64_t before = memory_usage().live_bytes();
+  const SparseDelta delta = select_entries(importance, kept_of(features * features, 0.005));
+  EXPECT_LT(memory_usage().peak_live_bytes - before, weight_bytes / 8);
+  EXPECT_EQ(delta.entry_count(), kept_of(features * features, 0.005));
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST(BackwardRatio, IsThatOfTheMicrobatchesOfEveryBucketUnderEverySharing) {
     for (size_t r = 0; r < models.size(); ++r) {
       const PlannedReplica& replica = plan.replicas[r];
       ASSERT_EQ(replica.backward_ratio.size(), replica.buckets.size());
-      const auto& rows = result.alternatives[*result.chosen].rows.front()[r];
+      const auto& rows = result.plan()->replicas[r].rows;
       if (rows.empty()) continue;
       std::map<int32_t, StageSeconds> sums;
       for (const PipelineWork& work : price_rows(models[r], rows, packing_of(plan, replica)).works) {

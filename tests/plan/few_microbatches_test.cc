@@ -33,7 +33,7 @@ void expect_as_its_parts(const PlanningProblem& problem, const Alternative& each
   const Plan& plan = each.plans.front();
   const ReplicaModel model = replica_models(plan, problem.model, problem.cluster, problem.jobs).front();
   const PlannedReplica& replica = plan.replicas.front();
-  const PricedRows priced = price_rows(model, each.rows.front().front(), packing_of(plan, replica));
+  const PricedRows priced = price_rows(model, replica.rows, packing_of(plan, replica));
   const ReplicaPrediction again = predict_replica(model, priced, plan.order, problem.options.rounds);
   EXPECT_EQ(again.seconds, replica.seconds);
   EXPECT_EQ(again.fullest_bytes(), each.predicted.fullest_bytes);
@@ -58,14 +58,14 @@ void expect_as_its_parts(const PlanningProblem& problem, const Alternative& each
     const auto tasks = static_cast<int64_t>(replica.hybrid_tasks.size());
     EXPECT_LT(tasks, replica.pipeline_stages());
     std::map<int32_t, int64_t> rows, microbatches;
-    for (const StepRow& row : each.rows.front().front()) ++rows[row.job];
+    for (const StepRow& row : replica.rows) ++rows[row.job];
     for (const PipelineMicrobatch& microbatch : priced.works.front().microbatches) ++microbatches[microbatch.hybrid_task];
     int64_t most = 0;
     for (const auto& [job, count] : rows) most = std::max(most, count);
     EXPECT_EQ(replica.least_microbatches, lorapp_microbatches(replica.pipeline_stages(), tasks, most));
     for (int32_t task = 0; task < tasks; ++task) {
       int64_t units = 0;  // that are never cut: long rows, and atoms of short ones
-      for (const int32_t job : replica.hybrid_tasks[static_cast<size_t>(task)]) units += units_of(each.rows.front().front(), job);
+      for (const int32_t job : replica.hybrid_tasks[static_cast<size_t>(task)]) units += units_of(replica.rows, job);
       EXPECT_GE(microbatches[task], std::min(units, replica.least_microbatches));
     }
   }

@@ -61,6 +61,7 @@ TEST(FollowedPlan, HasReplicasOfAnyShape) {
   small.hybrid_tasks = {{0, 1}};  // has no rows of b
   PlannedReplica& wide = plan.replicas.front();
   wide.tensor_parallel = 2;
+  wide.buckets = {{0, 1}};
   const auto stage = [](int64_t first, int64_t last, bool embedding, bool head) { return StageShape{first, last, embedding, head, 2}; };
   wide.stages = {{.shape = stage(0, 1, true, false), .further = {stage(2, 2, false, false)}},
                  {.shape = stage(1, 2, false, false), .further = {stage(2, 3, false, true)}}};
@@ -73,6 +74,8 @@ TEST(FollowedPlan, HasReplicasOfAnyShape) {
   EXPECT_EQ(followed.replicas[0].layout.stage_rank, (std::vector<int32_t>{0, 1, 0, 1}));
   EXPECT_EQ(followed.replicas[0].layout.stages[3], stage(2, 3, false, true));
   EXPECT_EQ(followed.replicas[1].hybrid_tasks, (HybridTasks{{0, 2}, {1}}));
+  EXPECT_EQ(followed.replicas[0].jobs_of_buckets, (HybridTasks{{0, 1, 2}}));
+  EXPECT_TRUE(followed.replicas[1].jobs_of_buckets.empty()) << "nothing to hide where layers are whole";
 }
 
 TEST(FollowedPlan, DividesTokensAmongRanksThatDoInThePlan) {

@@ -133,13 +133,11 @@ TEST(DealRows, GivesEveryRowOnceAsManyAsTheDispatchSays) {
 }
 
 /// What a plan says of itself, from its parts. Returns what does not fit, in words.
-std::string expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<StepRow>>& rows, const Case& problem,
-                         bool fits) {
+std::string expect_plan_adds_up(const Plan& plan, const Case& problem, bool fits) {
   const std::vector<JobShape> jobs = jobs_of(plan, problem.jobs);
   const std::vector<ReplicaModel> models = replica_models(plan, problem.model, problem.cluster, jobs);
   EXPECT_EQ(models.size(), plan.replicas.size());
-  EXPECT_EQ(rows.size(), plan.replicas.size());
-  if (models.size() != rows.size()) return "";
+  if (models.size() != plan.replicas.size()) return "";
   std::string constraint;
   double slowest = 0;
   int64_t fullest = 0, tokens = 0;
@@ -155,8 +153,11 @@ std::string expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<
         EXPECT_LT(device.device, problem.cluster.nodes[0].devices);
       }
     }
-    if (rows[r].empty()) continue;
-    const PricedRows priced = price_rows(models[r], rows[r], packing_of(plan, replica));
+    if (replica.rows.empty()) {
+      for (const PlannedStage& stage : replica.stages) fullest = std::max(fullest, stage.memory.total());
+      continue;
+    }
+    const PricedRows priced = price_rows(models[r], replica.rows, packing_of(plan, replica));
     const ReplicaPrediction prediction =
         predict_replica(models[r], priced, plan.order, problem.options.rounds);
     EXPECT_EQ(prediction.seconds, replica.seconds);
@@ -176,7 +177,7 @@ std::string expect_plan_adds_up(const Plan& plan, const std::vector<std::vector<
     }
     slowest = std::max(slowest, prediction.seconds);
     fullest = std::max(fullest, prediction.fullest_bytes());
-    for (const StepRow& row : rows[r]) tokens += row.tokens;
+    for (const StepRow& row : replica.rows) tokens += row.tokens;
   }
   EXPECT_EQ(plan.predicted.fullest_bytes, fullest);
   EXPECT_EQ(plan.predicted.tokens, tokens);
@@ -215,7 +216,6 @@ TEST(MakePlan, SaysOfEveryAlternativeWhatItsPartsSay) {
     for (const Alternative& each : result.alternatives) {
       SCOPED_TRACE(fmt::format("{}: {} {} {}", seed, name_of(each.deployment), name_of(each.sharing),
                                name_of(each.order)));
-      ASSERT_EQ(each.plans.size(), each.rows.size());
       double seconds = 0;
       for (const Plan& plan : each.plans) {
         EXPECT_EQ(plan.recompute == Recompute::always, each.recompute);
@@ -232,7 +232,7 @@ TEST(MakePlan, SaysOfEveryAlternativeWhatItsPartsSay) {
         EXPECT_EQ(splits, each.order == PipelineOrder::split);
       }
       for (size_t p = 0; p < each.plans.size(); ++p) {
-        const std::string constraint = expect_plan_adds_up(each.plans[p], each.rows[p], problem, each.fits());
+        const std::string constraint = expect_plan_adds_up(each.plans[p], problem, each.fits());
         if (!is_sequential(each.deployment)) {
           EXPECT_EQ(each.constraint, constraint);
         }
@@ -302,11 +302,11 @@ TEST(PlanReplica, InterleavesHybridTasksWhereTensorParallelismCommunicates) {
   std::vector<JobShape> jobs;
   for (int32_t j = 0; j < 4; ++j) jobs.push_back(job_of(model, j, 8, {256, 512}, 16));
   const PlanOptions options;
-  PlannedReplica replica{.tensor_parallel = 2, .token_budget = 4096};
+  PlannedReplica replica{.tensor_parallel = 2, .token_budget = 4096, .rows = typical_step(jobs)};
   replica.stages = {{.shape = {.last_layer = model.layer_count, .tensor_parallel = 2}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
   const auto planned = [&](const ClusterSpec& cluster, Sharing sharing) {
     ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
-    return planner.plan(replica, typical_step(jobs), sharing, {PipelineOrder::automatic}).front();
+    return planner.plan(replica, sharing, {PipelineOrder::automatic}).front();
   };
   const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);  // room for all jobs in one microbatch
   const ReplicaChoice hybrid = planned(cluster, Sharing::hybrid), batch_all = planned(cluster, Sharing::batch_all);
@@ -332,12 +332,12 @@ TEST(PlanReplica, OfDividedTokensWaitsForEveryCollective) {
   std::vector<JobShape> jobs;
   for (int32_t j = 0; j < 2; ++j) jobs.push_back(job_of(model, j, 4, {256}, 16));
   const ClusterSpec cluster = cluster_of(1, 2, "RTX4090", 2);
-  PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = true, .token_budget = 4096};
+  PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = true, .token_budget = 4096, .rows = typical_step(jobs)};
   replica.stages = {{.shape = {0, model.layer_count, true, true, 2, true}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
   const PlanOptions options;
   ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
-  const ReplicaChoice hybrid = planner.plan(replica, typical_step(jobs), Sharing::hybrid, {PipelineOrder::automatic}).front();
-  const ReplicaChoice batch_all = planner.plan(replica, typical_step(jobs), Sharing::batch_all, {PipelineOrder::automatic}).front();
+  const ReplicaChoice hybrid = planner.plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front();
+  const ReplicaChoice batch_all = planner.plan(replica, Sharing::batch_all, {PipelineOrder::automatic}).front();
   ASSERT_EQ(hybrid.constraint, "");
   EXPECT_EQ(hybrid.replica.buckets.size(), hybrid.replica.hybrid_tasks.size()) << "no two tasks in one clock";
   std::vector<AdapterShape> adapters;
@@ -414,12 +414,12 @@ TEST(MakePlan, DividesTokensExactlyWhereThatIsPredictedToBeFaster) {
     double shortest[2] = {0, 0};
     for (const bool divides_tokens : {false, true}) {
       ReplicaPlanner planner(model, cluster, cluster.nodes[0], jobs, options, false);
-      PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = divides_tokens, .token_budget = 16384};
+      PlannedReplica replica{.tensor_parallel = 2, .divides_tokens = divides_tokens, .token_budget = 16384, .rows = typical_step(jobs)};
       replica.stages = {{.shape = {0, model.layer_count, true, true, 2, divides_tokens}, .devices = {{"n", 0, 0}, {"n", 0, 1}}}};
       for (const ConsideredConfiguration& each : result.configurations) {
         if (each.divides_tokens == divides_tokens) replica.token_budget = each.chunk_tokens;
       }
-      const ReplicaChoice choice = planner.plan(replica, typical_step(jobs), Sharing::hybrid, {PipelineOrder::automatic}).front();
+      const ReplicaChoice choice = planner.plan(replica, Sharing::hybrid, {PipelineOrder::automatic}).front();
       ASSERT_EQ(choice.constraint, "") << seed;
       shortest[divides_tokens ? 1 : 0] = choice.replica.seconds;
     }

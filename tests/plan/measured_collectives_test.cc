@@ -140,7 +140,7 @@ TEST(PlanReplica, OfAProfileWithASlowLinkIsPredictedToTakeLonger) {
   const std::vector<JobShape> jobs = {
       {.name = "only", .batch_size = 8, .lengths = histogram_of(std::vector<int64_t>{200}), .adapters = adapter_shapes(spec, 0, model)}};
   const ClusterSpec cluster{.nodes = {{.name = "n", .devices = 2, .device = device_preset("A40"), .link = link_preset("pcie4")}}, .network = {}};
-  PlannedReplica pipeline{.token_budget = 400};
+  PlannedReplica pipeline{.token_budget = 400, .rows = typical_step(jobs)};
   pipeline.stages = {{.shape = {0, 4, true, false}, .devices = {{"n", 0, 0}}}, {.shape = {4, 8, false, true}, .devices = {{"n", 0, 1}}}};
   Plan copies;
   for (const int64_t device : {0, 1}) {
@@ -158,7 +158,7 @@ TEST(PlanReplica, OfAProfileWithASlowLinkIsPredictedToTakeLonger) {
     options.measured = &times;
     const ClusterSpec linked = with_measured_links(cluster, times.collectives());
     ReplicaPlanner planner(model, linked, linked.nodes[0], jobs, options, false);
-    const ReplicaChoice choice = planner.plan(pipeline, typical_step(jobs), Sharing::batch_all, {PipelineOrder::one_f_one_b}).front();
+    const ReplicaChoice choice = planner.plan(pipeline, Sharing::batch_all, {PipelineOrder::one_f_one_b}).front();
     EXPECT_EQ(choice.constraint, "");
     return Predicted{choice.replica.seconds, exchange_seconds(copies, model, linked, jobs)};
   };

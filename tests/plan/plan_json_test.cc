@@ -50,7 +50,9 @@ Plan random_plan(uint64_t seed) {
     for (int32_t job = 0; job < jobs; ++job) replica.hybrid_tasks.push_back({job});
     for (int32_t job = 0; job < jobs; ++job) replica.buckets.push_back({job});
     for (int32_t job = 0; job < jobs; ++job) replica.backward_ratio.push_back(number());
-    replica.rows = below(100);
+    for (int32_t job = 0; job < jobs; ++job) {
+      for (int64_t row = below(4), tokens = 1; row > 0; --row) replica.rows.push_back({job, tokens += below(100)});
+    }
     replica.microbatches = below(100);
     replica.tokens = below(1 << 20);
     replica.processed_tokens = below(1 << 20);

@@ -93,7 +93,7 @@ TEST(RejectedAlternatives, GroupingsHaveTheSecondsAndMemoryThatTheyGive) {
       packing.buckets = each.buckets;
       packing.least_microbatches = each.least_microbatches;
       const PricedRows priced =
-          price_rows(models[each.replica], result.alternatives[*result.chosen].rows.front()[each.replica], packing);
+          price_rows(models[each.replica], replica.rows, packing);
       const ReplicaPrediction prediction = predict_replica(models[each.replica], priced, plan.order, problem.options.rounds);
       EXPECT_EQ(prediction.constraint, each.constraint) << seed;
       EXPECT_EQ(prediction.fullest_bytes(), each.fullest_bytes) << seed;
@@ -137,8 +137,11 @@ TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHo
       bool is_bound = false;
       Overflow overflow;
       for (size_t r = 0; r < models.size(); ++r) {
-        if (each.rows.front()[r].empty()) continue;
-        const PricedRows priced = price_rows(models[r], each.rows.front()[r], packing_of(plan, plan.replicas[r]));
+        if (plan.replicas[r].rows.empty()) {
+          for (const PlannedStage& stage : plan.replicas[r].stages) fullest = std::max(fullest, stage.memory.total());
+          continue;
+        }
+        const PricedRows priced = price_rows(models[r], plan.replicas[r].rows, packing_of(plan, plan.replicas[r]));
         const ReplicaPrediction prediction = predict_replica(models[r], priced, plan.order, problem.options.rounds);
         slowest = std::max(slowest, prediction.seconds);
         fullest = std::max(fullest, prediction.fullest_bytes());

@@ -34,11 +34,12 @@ TEST(WeightSharding, LeavesAShareOfTheWeightsAndWhatIsGatheredAtATime) {
   StageMemory memory = stage_memory(model, stage, {}, 2, even_microbatch(1, 64, {1}), 1, 2);
   const int64_t whole = memory.weights, layer = 2 * (4 * 4096 * 4096 + 3 * 4096 * 11008 + 2 * 4096);
   ASSERT_GT(layer, 2 * 32000 * 4096);
-  const StageMemory sharded = with_sharded_weights(memory, model, stage, {.shards = 8, .overlap = 0}, 2);
+  const StageMachine machine{.dtype = "bfloat16"};
+  const StageMemory sharded = with_sharded_weights(memory, model, stage, {.shards = 8, .overlap = 0}, machine);
   EXPECT_EQ(sharded.weights, whole / 8 + layer);
-  EXPECT_EQ(with_sharded_weights(memory, model, stage, {.shards = 8, .overlap = 1}, 2).weights, whole / 8 + 2 * layer);
+  EXPECT_EQ(with_sharded_weights(memory, model, stage, {.shards = 8, .overlap = 1}, machine).weights, whole / 8 + 2 * layer);
   EXPECT_EQ(sharded.activations, memory.activations);
-  EXPECT_EQ(with_sharded_weights(memory, model, stage, {.shards = 1}, 2), memory);
+  EXPECT_EQ(with_sharded_weights(memory, model, stage, {.shards = 1}, machine), memory);
 }
 
 TEST(ReplicaCandidates, WithShardedWeightsHoldWhatACopyAloneCannot) {

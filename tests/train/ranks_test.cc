@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
+#include <string>
 #include <thread>
 
 #include "engine/rank_threads.h"
@@ -45,6 +47,19 @@ class CountsClocks : public RunObserver {
   int64_t of_two = 0;
 };
 
+TEST(RunOnRanks, IsWatched) {
+  SmallRun run("watched", at::kDouble);
+  TrainerOptions options = on_ranks(2);
+  std::promise<std::string> found;
+  options.host = "ant";
+  options.hang_timeout_s = 1e-6;  // which no action keeps
+  options.at_hang = [&](const std::string& trouble) { found.set_value(trouble); };
+  run.trainer(mixed_jobs(40), options)->run();
+  std::future<std::string> trouble = found.get_future();
+  ASSERT_EQ(trouble.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  EXPECT_NE(trouble.get().find(" on ant "), std::string::npos);
+}
+
 TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
   std::vector<JobSpec> specs = mixed_jobs(9);
   specs[0].train.eval_steps = 4;
@@ -86,8 +101,12 @@ TEST(RunOnRanks, HasWhatEveryRankWasPredictedToDoBesideWhatItDid) {
         expect_shares(rank.measured(), what);
         expect_shares(rank.predicted(), what);
         EXPECT_DOUBLE_EQ(rank.predicted_seconds, summary.ranks_predicted_seconds) << what;
-        // Sums are made where ranks divide layers; a single pipeline of one stage waits for nobody.
-        EXPECT_EQ(rank.predicted().exposed > 1e-9, rank.parts > 1) << what;
+        // Sums are made where ranks divide layers, and over replicas; a single pipeline of one stage waits for nobody.
+        for (const RankSummary::Shares& shares : {rank.measured(), rank.predicted()}) {
+          EXPECT_EQ(shares.exposed > 1e-9, rank.parts > 1 || rank.replicas > 1) << what;
+        }
+        EXPECT_EQ(rank.exposed_seconds > 0, rank.parts > 1) << what;
+        EXPECT_EQ(rank.exchanging_seconds > 0, rank.replicas > 1) << what;
         if (std::string(degrees) == "tp=2") {
           EXPECT_NEAR(rank.predicted().bubble, 0, 1e-9) << what;
         } else if (std::string(degrees) == "pp=2") {

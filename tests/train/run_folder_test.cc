@@ -162,6 +162,30 @@ TEST(RunRecord, NamesOfAJobsFilesThoseThatGiveOtherExamples) {
   EXPECT_THAT(differences(before, now), ElementsAre(HasSubstr("/data/one.jsonl, /data/two.jsonl, /data/test.jsonl do not"))) << "a run of an earlier version";
 }
 
+TEST(RunRecord, KnowsTheAdapterThatAJobStartsFrom) {
+  const RunRecord none = record_of("  - {name: a, data: {train: a.jsonl}, adapter: {r: 4}}\n");
+  EXPECT_EQ(none.to_json().find("initial_adapters"), std::string::npos);
+  RunRecord before = record_of("  - {name: a, data: {train: a.jsonl}, adapter: {r: 4, init_from: old}}\n");
+  before.initial_adapters["a"] = "1";
+  RunRecord now = RunRecord::from_json(before.to_json(), "run.json");
+  EXPECT_EQ(now.initial_adapters, before.initial_adapters);
+  EXPECT_THAT(differences(before, now), ElementsAre());
+  now.configuration.jobs[0].adapter.init_from = "/moved";
+  EXPECT_THAT(differences(before, now), ElementsAre()) << "it lies elsewhere";
+  now.initial_adapters["a"] = "2";
+  const std::string other = "jobs.a.adapter.init_from: /moved does not hold the adapter that the job was to start from, and the job has no checkpoint yet";
+  EXPECT_THAT(differences(before, now), ElementsAre(other));
+  before.initial_adapters.clear();
+  EXPECT_THAT(differences(before, now), ElementsAre(other)) << "a run of an earlier version";
+  now.configuration.jobs[0].adapter.init_from = "/data/old";
+  EXPECT_THAT(differences(before, now), ElementsAre()) << "a run of an earlier version";
+  before.initial_adapters["a"] = "1";
+  now.initial_adapters.clear();
+  EXPECT_THAT(differences(before, now), ElementsAre()) << "the job has a checkpoint";
+  EXPECT_THAT(differences(before, none), ElementsAre("jobs.a.adapter.init_from: /data/old, now none"));
+  EXPECT_THAT(differences(none, before), ElementsAre("jobs.a.adapter.init_from: none, now /data/old"));
+}
+
 TEST(RunRecord, LetsPlacesAndThePackingChange) {
   RunRecord before = record_of(two_jobs), now = record_of(two_jobs, "run: {token_budget: 512, sharing: separate, threads: 1}\n");
   for (JobSpec& job : now.configuration.jobs) {

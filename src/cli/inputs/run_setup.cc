@@ -79,13 +79,13 @@ void check_use(const JobSpec& job, const JobData& data, Diagnostics& mistakes) {
   }
 }
 
-/// is_sound: its section holds no mistake. Else what it says of the model's modules is checked; all stand in for the targets where it
-/// names none.
-void check_adapter(JobSpec job, bool is_sound, const ModelConfig& config, const std::filesystem::path& model, Diagnostics& mistakes) {
-  if (!is_sound && job.adapter.target_modules.empty()) job.adapter.target_modules = {std::string(all_linear)};
+/// Where its section holds a mistake, what it says of the model's modules is checked; all stand in for the targets where it names none.
+void check_adapter(JobSpec job, const JobsFileReading::Sound& sound, const ModelConfig& config, const std::filesystem::path& model,
+                   Diagnostics& mistakes) {
+  if (!sound.adapter && job.adapter.target_modules.empty()) job.adapter.target_modules = {std::string(all_linear)};
   try {
     const std::vector<AdaptedModule> modules = resolve_target_modules(job, config.layer_count);
-    if (is_sound && !job.adapter.init_from.empty()) check_initial_adapter(job, modules, config, model);
+    if (sound.init_from) check_initial_adapter(job, modules, config, model);
   } catch (const UserError& error) {
     mistakes.add(error);
   }
@@ -179,6 +179,7 @@ RunInputs read_inputs(JobsFileReading reading, const DataReading& data, Diagnost
   if (inputs.model.has_config) inputs.text = read_text(inputs.model, mistakes);
   inputs.data = read_jobs(reading, inputs.model.has_config ? &inputs.model.files.config : nullptr, inputs.text.get(), data,
                           mistakes);
+  if (mistakes.empty()) inputs.initial_adapters = initial_adapters(reading);
   inputs.jobs_file = std::move(reading.jobs_file);
   return inputs;
 }
@@ -189,7 +190,7 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
   for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
     const JobSpec& job = reading.jobs_file.jobs[i];
     JobData& data = all.emplace_back();
-    if (config != nullptr) check_adapter(job, reading.jobs[i].adapter, *config, reading.jobs_file.model.path, mistakes);
+    if (config != nullptr) check_adapter(job, reading.jobs[i], *config, reading.jobs_file.model.path, mistakes);
     if (!reading.jobs[i].data && !reading.jobs[i].records) continue;
     if (const std::optional<size_t> same = earlier_candidate_with_data(reading.jobs_file.jobs, i)) {
       data = all[*same];
@@ -204,6 +205,18 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
     }
   }
   return all;
+}
+
+std::map<std::string, std::string> initial_adapters(const JobsFileReading& reading) {
+  std::map<std::string, std::string> by_path, by_job;
+  for (size_t i = 0; i < reading.jobs_file.jobs.size(); ++i) {
+    if (!reading.jobs[i].init_from) continue;
+    const JobSpec& job = reading.jobs_file.jobs[i];
+    std::string& checksum = by_path[job.adapter.init_from];  // candidates of a sweep have the same
+    if (checksum.empty()) checksum = adapter_checksum(find_adapter_folder(job.adapter.init_from));
+    by_job[job.name] = checksum;
+  }
+  return by_job;
 }
 
 std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData data, const std::filesystem::path& run_folder,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct RunInputs {
   ModelParts model;
   std::unique_ptr<ModelText> text;  ///< null where it cannot be read
   std::vector<JobData> data;        ///< of every job
+  std::map<std::string, std::string> initial_adapters;  ///< RunRecord::initial_adapters; none where there are mistakes
 };
 
 /// A model.config that is neither a file, nor in the Hugging Face cache, nor a preset is a mistake at its place, and then no model that is looked for.
@@ -33,6 +35,9 @@ RunInputs read_inputs(JobsFileReading reading, const DataReading& data, Diagnost
 /// where it is not known.
 std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig* config, const ModelText* text,
                                const DataReading& data, Diagnostics& mistakes);
+
+/// RunRecord::initial_adapters of the jobs. Throws UserError where one cannot be read.
+std::map<std::string, std::string> initial_adapters(const JobsFileReading& reading);
 
 /// The run's job of that index. Throws as TrainingJob does.
 std::unique_ptr<TrainingJob> make_job(size_t index, const JobSpec& spec, JobData data, const std::filesystem::path& run_folder,

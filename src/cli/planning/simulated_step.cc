@@ -5,13 +5,14 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/quantity_text.h"
 #include "console/output_file.h"
 #include "cli/planning/planning_setup.h"
 #include "cluster/instance_plan.h"
 #include "cluster/plan_study.h"
 #include "jobs/job_list.h"
 #include "plan/plan_json.h"
-#include "plan/planned_rows.h"
+#include "plan/plan_origin.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -19,28 +20,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What runs: the plan and the rows of its replicas.
-struct SimulatedPlan {
-  Plan plan;
-  std::vector<std::vector<StepRow>> rows;
-};
-
-SimulatedPlan plan_of_file(const StepArguments& arguments, const PlanningSetup& setup) {
-  SimulatedPlan result{.plan = read_plan(arguments.plan_file), .rows = {}};
-  try {
-    result.rows = planned_rows(result.plan, setup.model, setup.cluster, setup.jobs, setup.options);
-  } catch (const UserError& error) {
-    throw_user_error("{}: {}", arguments.plan_file, error.what());
+Plan plan_of_file(const StepArguments& arguments, const PlanningSetup& setup) {
+  Plan plan = read_plan(arguments.plan_file);
+  const std::string origin = other_origin(plan, setup.cluster, setup.options.profile_hash);
+  if (!origin.empty()) {
+    fmt::print(stderr, "{}: was made for {}, and predicted {} a step there; here it is priced anew\n", arguments.plan_file, origin,
+               seconds_text(plan.predicted.seconds, false));
   }
-  return result;
+  return plan;
 }
 
-SimulatedPlan plan_of_instance(const StepArguments& arguments, const PlanningSetup& setup) {
+Plan plan_of_instance(const StepArguments& arguments, const PlanningSetup& setup) {
   InstanceSettings settings{.tensor_parallel = arguments.tensor_parallel,
                             .pipeline_stages = arguments.pipeline_stages,
                             .sharing = setup.jobs_file.run.sharing};
   if (setup.run_places.contains("run.token_budget")) settings.token_budget = setup.jobs_file.run.token_budget;
-  return {plan_instance(setup.model, setup.cluster, setup.jobs, settings, setup.options, arguments.cluster_file), {typical_step(setup.jobs)}};
+  return plan_instance(setup.model, setup.cluster, setup.jobs, settings, setup.options, arguments.cluster_file);
 }
 
 /// `replica-0.svg`; `replica-0-JOB.svg` where jobs go one after the other.
@@ -77,20 +72,20 @@ void simulate_step(const StepArguments& arguments) {
     sources.read.clear();
   }
   const PlanningSetup setup = read_planning_setup(sources);
-  const SimulatedPlan simulated = arguments.plan_file.empty() ? plan_of_instance(arguments, setup) : plan_of_file(arguments, setup);
-  const auto replicas = static_cast<int64_t>(simulated.plan.replicas.size());
+  const Plan plan = arguments.plan_file.empty() ? plan_of_instance(arguments, setup) : plan_of_file(arguments, setup);
+  const auto replicas = static_cast<int64_t>(plan.replicas.size());
   if (arguments.replica >= replicas) {
     throw_user_error("--replica: must be below {}, the number of replicas of the plan, got {}", replicas, arguments.replica);
   }
   PlanStudy study;
   try {
-    study = study_plan(simulated.plan, simulated.rows, setup.model, setup.cluster, setup.jobs, slow, setup.options);
+    study = study_plan(plan, setup.model, setup.cluster, setup.jobs, slow, setup.options);
   } catch (const UserError& error) {
     throw_user_error("{}{}{}", arguments.plan_file, arguments.plan_file.empty() ? "" : ": ", error.what());
   }
-  write_pictures(arguments, study, simulated.plan);
-  fmt::print("{}", arguments.json ? to_json(study, simulated.plan).dump(2) + "\n"
-                                  : to_text(study, simulated.plan, static_cast<size_t>(arguments.replica), sweeps_of(setup.jobs_file.jobs)));
+  write_pictures(arguments, study, plan);
+  fmt::print("{}", arguments.json ? to_json(study, plan).dump(2) + "\n"
+                                  : to_text(study, plan, static_cast<size_t>(arguments.replica), sweeps_of(setup.jobs_file.jobs)));
 }
 
 }  // namespace cotune

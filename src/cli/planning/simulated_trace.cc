@@ -174,11 +174,24 @@ std::string advice_for(const std::set<int32_t>& kinds, const Trace& trace, const
                      advise(instance.model, cluster, {shape}, {.dtype = instance.machine.dtype}));
 }
 
+/// Jobs start in the order of their arrival, all on the replicas of all.
+void note_what_replanning_ignores(const Trace& trace) {
+  std::vector<std::string> ignored;
+  const auto note = [&](const char* column, auto&& has) {
+    if (std::ranges::any_of(trace.jobs, has)) ignored.emplace_back(column);
+  };
+  note("priority", [](const TraceJob& job) { return job.priority != 0; });
+  note("deadline_min", [](const TraceJob& job) { return std::isfinite(job.deadline_s); });
+  note("dedicated", [](const TraceJob& job) { return job.dedicated; });
+  if (!ignored.empty()) fmt::print(stderr, "--replan: columns that are not read: {}\n", fmt::join(ignored, ", "));
+}
+
 /// One deployment for all jobs, under every rule of moving.
 void simulate_replanning(const TraceArguments& arguments) {
   const InstancesOfCluster instances = instances_for(arguments);
   const Trace trace = trace_of(arguments, instances.spec.model);
   if (!arguments.save_trace.empty()) write_output("--save-trace", arguments.save_trace, trace_csv, to_csv(trace));
+  note_what_replanning_ignores(trace);
   const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
   const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
   ReplanSettings settings{.dtype = instances.spec.machine.dtype};

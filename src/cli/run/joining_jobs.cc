@@ -67,6 +67,7 @@ JoiningJobs read_joining_jobs(const JobsText& text, const std::vector<std::strin
   }
   JoiningJobs joining;
   joining.data = read_jobs(reading, &run.files.config, &run.text, run.data, mistakes);
+  if (mistakes.empty()) joining.initial_adapters = initial_adapters(reading);
   joining.specs = std::move(reading.jobs_file.jobs);
   return joining;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct RunToJoin {
 struct JoiningJobs {
   std::vector<JobSpec> specs;
   std::vector<JobData> data;
+  std::map<std::string, std::string> initial_adapters;  ///< RunRecord::initial_adapters
 };
 
 /// Reads a jobs file whose jobs are to join a run, as a start does: jobs, adapters, data. Mistakes besides: a name that is

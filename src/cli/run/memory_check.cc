@@ -10,6 +10,7 @@
 #include "jobs/memory_size.h"
 #include "jobs/parallel.h"
 #include "ops/memory.h"
+#include "schedule/pipeline/rank_place.h"
 #include "schedule/pipeline/weight_copies.h"
 #include "schedule/smaller_rounds.h"
 #include "train/divided_memory.h"
@@ -53,6 +54,13 @@ PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config) {
   return policy;
 }
 
+at::ScalarType stored_dtype(const ModelFiles& model) { return model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"); }
+
+WeightForms weight_forms(at::ScalarType stored, at::ScalarType compute, const ComputeDevice& device) {
+  const MemoryFacts facts = memory_facts(compute, device.device, exact_parts(stored));
+  return {.element_size = facts.element_size, .packed = facts.packed, .parts = facts.parts};
+}
+
 void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
                        at::ScalarType compute, size_t copies, Diagnostics& mistakes) {
   const MemoryFacts facts = memory_facts(compute, ComputeDevice{}.device, 1);
@@ -70,16 +78,39 @@ void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, con
           static_cast<double>(left) / mib));
 }
 
+void check_rank_weights_fit(const RunSpec& run, int64_t memory_limit_bytes, const ModelConfig& config, at::ScalarType compute,
+                            const ComputeDevice& device, std::span<const PipelineLayout> layouts, std::span<const int32_t> ranks,
+                            Diagnostics& mistakes) {
+  const WeightForms forms = weight_forms(at::kBFloat16, compute, device);
+  int64_t most = 0;
+  int32_t dearest = 0;
+  for (const int32_t rank : ranks) {
+    const RankPlace place = place_of_rank(layouts, rank);
+    const PipelineLayout& layout = layouts[place.replica];
+    const StageShape stage = shapes_of_ranks(layout)[static_cast<size_t>(layout.place_of(place.worker))];
+    const auto copies = static_cast<int64_t>(replicas_with_weights_of(layouts, place.replica).size());
+    const int64_t bytes = held_weight_bytes(config, stage, forms, copies);
+    if (bytes > most) dearest = rank;
+    most = std::max(most, bytes);
+  }
+  const int64_t left = tensor_limit(memory_limit_bytes, device);
+  if (most <= left) return;
+  mistakes.add("", 0, "run.memory",
+               fmt::format("{}: the weights of rank {} alone take {:.0f} MiB where ranks are divided as {}; the limit of {:.0f} MiB leaves {:.0f} MiB "
+                           "beside the program itself",
+                           run.memory, dearest, static_cast<double>(most) / mib, to_string(parallel_of(run)),
+                           static_cast<double>(memory_limit_bytes) / mib, static_cast<double>(left) / mib));
+}
+
 PredictedMemory check_jobs_fit(std::span<const std::unique_ptr<TrainingJob>> jobs, const RunSpec& run,
                                const ModelFiles& model, at::ScalarType compute, const ComputeDevice& device,
                                int64_t memory_limit_bytes, std::span<const PipelineLayout> process_layouts,
                                Diagnostics& mistakes) {
   const int64_t tensor_limit_bytes = tensor_limit(memory_limit_bytes, device);
-  const int weight_parts = exact_parts(model.weights->stored_dtype("model.layers.0.self_attn.q_proj.weight"));
   MemoryFacts facts = memory_facts(compute, device.device);
   const Parallel parallel = parallel_of(run);
   set_division(facts, parallel, run.pipeline_order, run.interleave, process_layouts);
-  MemoryFacts weight_facts = memory_facts(compute, device.device, weight_parts);
+  MemoryFacts weight_facts = memory_facts(compute, device.device, exact_parts(stored_dtype(model)));
   facts.weight_bytes = 0;
   for (size_t replica = 0; replica < process_layouts.size(); ++replica) {
     const PipelineLayout& layout = process_layouts[replica];

@@ -9,6 +9,7 @@
 #include "device/compute_device.h"
 #include "jobs/job.h"
 #include "model/weights/model_files.h"
+#include "plan/shapes/weight_forms.h"
 #include "schedule/pipeline/rank_plan.h"
 #include "schedule/step_plan.h"
 #include "train/training_job.h"
@@ -25,10 +26,23 @@ int64_t tensor_limit(int64_t memory_limit_bytes, const ComputeDevice& device);
 /// How the run's rounds are packed, before memory runs short. Its layers are the model's.
 PackingPolicy packing_policy(const RunSpec& run, const ModelConfig& config);
 
+/// The type in which the file has the products of the layers.
+at::ScalarType stored_dtype(const ModelFiles& model);
+
+/// How frozen weights of that type are held here when they are computed with in `compute`. Float32 products on bf16 parts may take
+/// fewer parts than the type says.
+WeightForms weight_forms(at::ScalarType stored, at::ScalarType compute, const ComputeDevice& device);
+
 /// Adds a mistake where the model alone exceeds what the limit leaves for tensors. asked: as run.memory says
 /// it. copies: one for each degree to which layers are divided.
 void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, const ModelConfig& config,
                        at::ScalarType compute, size_t copies, Diagnostics& mistakes);
+
+/// The same of ranks that are processes, each with its stages: adds a mistake where the weights of one are more than the limit leaves, were they
+/// held in as few parts as can be. layouts: of the replicas. ranks: whose limit it is.
+void check_rank_weights_fit(const RunSpec& run, int64_t memory_limit_bytes, const ModelConfig& config, at::ScalarType compute,
+                            const ComputeDevice& device, std::span<const PipelineLayout> layouts, std::span<const int32_t> ranks,
+                            Diagnostics& mistakes);
 
 /// What jobs will take, predicted before anything is loaded.
 struct PredictedMemory {

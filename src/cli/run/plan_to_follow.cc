@@ -91,7 +91,7 @@ std::optional<FollowedRun> follow_plan(const Plan& planned, const std::string& n
   if (plan.sharing == Sharing::hybrid) followed.tasks = FollowedTasks{plan.replicas.front().hybrid_tasks, name};
   for (const FollowedReplica& replica : plan.replicas) {
     followed.layouts.push_back(replica.layout);
-    followed.packing.push_back({replica.token_budget, replica.hybrid_tasks, replica.least_microbatches});
+    followed.packing.push_back({replica.token_budget, replica.hybrid_tasks, replica.least_microbatches, replica.jobs_of_buckets});
   }
   return followed;
 }

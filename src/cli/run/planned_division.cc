@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <set>
 
 #include "base/counted.h"
 #include "base/diagnostics.h"
@@ -17,15 +18,28 @@
 namespace cotune {
 namespace {
 
+/// All frozen weights, once.
+int64_t weight_set_bytes(const DivisionQuestion& question) {
+  return held_weight_bytes(question.model, whole_model(question.model), question.weights);
+}
+
+/// What one rank may take: of threads an equal share of what so many sets of weights leave.
+int64_t memory_of_rank(const DivisionQuestion& question, size_t weight_sets) {
+  if (!question.weights.are_shared) return question.memory_bytes;
+  const int64_t left = question.memory_bytes - static_cast<int64_t>(weight_sets) * weight_set_bytes(question);
+  return std::max<int64_t>(1, left / question.run.ranks);
+}
+
 /// The run's ranks as devices, whose work takes time_ratio times as long as the costs say.
-ClusterSpec cluster_of(const DivisionQuestion& question, double time_ratio) {
+ClusterSpec cluster_of(const DivisionQuestion& question, size_t weight_sets, double time_ratio) {
   NodeGroup group{.name = "ranks",
                   .count = question.hosts,
                   .devices = question.run.ranks / question.hosts,
                   .device = question.costs.machine.device,
                   .link = link_between_threads(question.costs.machine.measured)};
-  group.device.memory_bytes = question.memory_bytes;
+  group.device.memory_bytes = memory_of_rank(question, weight_sets);
   group.device.usable_memory = 1;
+  group.device.weights = question.weights;
   for (auto& [dtype, rate] : group.device.flops) rate /= time_ratio;
   group.device.memory_bandwidth /= time_ratio;
   group.device.launch_seconds *= time_ratio;
@@ -51,12 +65,24 @@ PlanOptions options_for(const DivisionQuestion& question, std::vector<int64_t> t
   return options;
 }
 
+/// Whether threads have room for the weights of all degrees that the plan has, where it was found with room for fewer.
+bool holds_weight_sets(const Plan& plan, const DivisionQuestion& question) {
+  if (!question.weights.are_shared) return true;
+  int64_t bytes = 0;
+  std::set<int64_t> degrees;
+  for (const PlannedReplica& replica : plan.replicas) {
+    if (degrees.insert(replica.tensor_parallel).second) bytes += weight_set_bytes(question);
+    for (const PlannedStage& stage : replica.stages) bytes += replica.tensor_parallel * stage.memory.total();
+  }
+  return bytes <= question.memory_bytes;
+}
+
 bool is_possible(const Alternative& alternative, const DivisionQuestion& question) {
   if (!alternative.fits() || is_sequential(alternative.deployment) || alternative.plans.size() != 1) return false;
   const Plan& plan = alternative.plans.front();
   int64_t ranks = 0;
   for (const PlannedReplica& replica : plan.replicas) ranks += replica.devices();
-  return ranks == question.run.ranks;
+  return ranks == question.run.ranks && holds_weight_sets(plan, question);
 }
 
 FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {
@@ -69,7 +95,9 @@ FollowedPlan followed(const Plan& plan, const DivisionQuestion& question) {
 
 /// What the planner is asked, which lives as long as its answers are made.
 struct Planning {
-  Planning(const DivisionQuestion& question, std::vector<int64_t> tensor_degrees, double time_ratio) : cluster(cluster_of(question, time_ratio)) {
+  /// tensor_degrees: that are looked at, each of which has a set of weights; none: all, with room for one.
+  Planning(const DivisionQuestion& question, std::vector<int64_t> tensor_degrees, double time_ratio)
+      : cluster(cluster_of(question, std::max<size_t>(1, tensor_degrees.size()), time_ratio)) {
     if (question.costs.machine.measured != nullptr) measured = question.costs.machine.measured->scaled(time_ratio);
     options = options_for(question, std::move(tensor_degrees), measured ? &*measured : nullptr);
   }

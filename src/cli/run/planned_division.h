@@ -8,6 +8,7 @@
 
 #include "jobs/parallel.h"
 #include "model/config/model_config.h"
+#include "plan/shapes/weight_forms.h"
 #include "train/device_costs.h"
 #include "train/planned_division.h"
 #include "train/training_job.h"
@@ -19,7 +20,8 @@ struct DivisionQuestion {
   const RunSpec& run;
   const ModelConfig& model;
   const DeviceCosts& costs;            ///< of one rank
-  int64_t memory_bytes = 0;            ///< that one rank may take
+  int64_t memory_bytes = 0;            ///< that tensors of one process may take: of a rank, or of all of them where they are threads
+  WeightForms weights;                 ///< of the model in one process; are_shared: ranks are threads
   int64_t hosts = 1;                   ///< that run.ranks ranks are spread over, as many on each
   std::string dtype;                   ///< bfloat16, float32
   bool may_divide_layers = true;
@@ -31,7 +33,8 @@ struct DivisionQuestion {
 std::vector<JobShape> shapes_of(const JobsFile& jobs_file, std::span<const JobData> data, const ModelConfig& model);
 
 /// The division of all run.ranks ranks for which make_plan predicts the shortest step of all jobs, under the run's sharing, layout and
-/// token budget: degrees, alike or not, and layers by stage. Nothing where no plan takes all ranks and fits. Throws as make_plan does.
+/// token budget: degrees, alike or not, and layers by stage. Weights count as they are held; of threads, one set for each degree to which
+/// layers are divided. Nothing where no plan takes all ranks and fits. Throws as make_plan does.
 std::optional<PlannedDivision> plan_division(const DivisionQuestion& question, const std::vector<JobShape>& jobs);
 
 /// The same while the run goes on: among divisions that there are weights for, with prices as they were measured, and what a step takes as

@@ -2,20 +2,18 @@
 
 #include <fmt/format.h>
 #include <omp.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <thread>
 
 #include "base/diagnostics.h"
 #include "base/error.h"
 #include "base/process_cores.h"
 #include "base/sudden_end.h"
 #include "cli/inputs/model_text.h"
+#include "cli/run/hung_ranks.h"
 #include "cli/run/memory_check.h"
 #include "cli/terminal/stop_signals.h"
 #include "comm/gpu_messages.h"
@@ -36,11 +34,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* setup_file = "the first rank's jobs file";
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
-}
 
 std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
 
@@ -142,17 +135,6 @@ class Follower {
   std::shared_ptr<Backbone> backbone_;
 };
 
-/// Says what is wrong with the ranks. The run's thread usually ends by itself then, since its messages do; if it does not, the
-/// process ends without it.
-void end_soon(const std::string& trouble) {
-  before_sudden_end();
-  write_to_standard_error(trouble + "\n");
-  std::thread([] {
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    ::_exit(1);
-  }).detach();
-}
-
 void watch(RankLinks& links, const LaunchedProcess& process, std::vector<std::string> hosts, double hang_timeout_s,
            SupervisedRun* supervised) {
   links.progress = std::make_shared<RankProgress>();
@@ -231,6 +213,7 @@ int follow(const LaunchedProcess& process, RankLinks& links, SupervisedRun* supe
   std::unique_ptr<Follower> follower;
   Json ready;
   try {
+    const RankTask task(links.progress.get(), "loading its part of the model");
     follower = std::make_unique<Follower>(process, setup);
     ready["weight_bytes"] = follower->weight_bytes();
     ready["tensor_limit_bytes"] = follower->tensor_limit();

@@ -16,8 +16,6 @@
 
 namespace cotune {
 
-inline constexpr double default_hang_timeout_s = 30;
-
 /// What the first rank's process tells the others before they load anything.
 struct RankSetup {
   JobsFile jobs_file;
@@ -57,6 +55,9 @@ class RankProcesses {
   /// Hosts, where all have as many; else 1.
   int32_t host_count() const;
   int32_t on_cores_of(size_t rank) const;
+
+  /// Of this process, until the links are taken: for what it does before the run that may hang (RankTask).
+  RankProgress* progress() const { return links_.progress.get(); }
 
   /// They begin to load their stages.
   void set_up(const RankSetup& setup);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "jobs/found_chunk_size.h"
+#include "train/checkpoint.h"
 
 namespace cotune {
 
@@ -19,8 +20,9 @@ void take_up_job_changes(JobsFileReading& reading, Diagnostics& mistakes) {
     for (JobSpec& job : record.configuration.jobs) {
       const bool is_there = std::any_of(jobs.begin(), jobs.end(), [&](const JobSpec& each) { return each.name == job.name; });
       if (is_there || !record.changes.added.contains(job.name)) continue;
+      const bool starts_anew = !has_checkpoint(file.parent_path() / "jobs" / job.name);
+      reading.jobs.push_back({.data = true, .records = true, .adapter = true, .init_from = starts_anew && !job.adapter.init_from.empty()});
       jobs.push_back(std::move(job));
-      reading.jobs.push_back({.data = true, .records = true, .adapter = true});
     }
     for (JobSpec& job : jobs) {
       const auto priority = record.changes.priorities.find(job.name);

@@ -10,10 +10,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/leads_through.h"
 #include "base/sudden_end.h"
 #include "cli/inputs/run_setup.h"
 #include "cli/terminal/stop_signals.h"
 #include "ops/memory.h"
+#include "train/adapter_folder.h"
 
 namespace cotune {
 namespace {
@@ -46,6 +48,24 @@ std::string no_such_job(const Trainer& trainer, const std::string& name) {
   for (const auto& job : trainer.jobs()) names.push_back(job->spec().name);
   const std::string near = name.size() < 100 ? nearest_name(name, names) : "";
   return fmt::format("no job of the run is called `{}`{}", name.substr(0, 100), near.empty() ? "" : fmt::format("; did you mean `{}`?", near));
+}
+
+/// The job of the run, or its sweep, that still trains and whose folder holds the adapter that another one is to start from: every save
+/// replaces it. "": there is none.
+std::string changing_source(const Trainer& trainer, const std::filesystem::path& run_folder, const std::string& init_from) {
+  const std::filesystem::path adapter = find_adapter_folder(init_from);
+  const auto lies_in = [&](const std::filesystem::path& folder) {
+    std::error_code unknown;
+    const std::filesystem::path place = std::filesystem::canonical(folder, unknown);
+    return !unknown && leads_through(adapter, {place});
+  };
+  for (const auto& job : trainer.jobs()) {
+    if (has_ended(job->state().status)) continue;
+    const std::string& sweep = job->spec().sweep.of;
+    if (lies_in(job->folder())) return fmt::format("job `{}`", job->spec().name);
+    if (!sweep.empty() && lies_in(run_folder / "sweeps" / sweep)) return fmt::format("sweep `{}`", sweep);
+  }
+  return "";
 }
 
 int64_t longest_row(const std::vector<JobData>& data) {
@@ -256,10 +276,25 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
       mistakes.add(sweep.file, sweep.line, sweep.field, fmt::format("the run has a sweep `{}` already: give the job another name", own));
       continue;
     }
+    const auto initial = joining.initial_adapters.find(spec.name);
+    const bool starts_from_adapter = initial != joining.initial_adapters.end();
+    if (const std::string source = starts_from_adapter ? changing_source(trainer, run_.folder, spec.adapter.init_from) : ""; !source.empty()) {
+      const OptionPlace from = spec.place_of("adapter.init_from");
+      mistakes.add(from.file, from.line, from.field,
+                   fmt::format("{} is of {} of this run, which has not ended and replaces it with every save: wait for its end, or copy it first",
+                               spec.adapter.init_from, source));
+      continue;
+    }
+    if (starts_from_adapter && adapter_checksum(find_adapter_folder(spec.adapter.init_from)) != initial->second) {
+      const OptionPlace from = spec.place_of("adapter.init_from");
+      mistakes.add(from.file, from.line, from.field, fmt::format("{} has changed while it was read: add the job again", spec.adapter.init_from));
+      continue;
+    }
     data_hashes[spec.name] = content_hash(joining.data[i]);
     hashes_of_files[spec.name] = file_hashes(joining.data[i]);
     jobs.push_back(make_job(trainer.jobs().size() + jobs.size(), spec, std::move(joining.data[i]), run_.folder, run_.run.files, run_.compute,
                             run_.device));
+    if (starts_from_adapter) jobs.back()->expect_initial_adapter(initial->second);
     if (const auto reason = trainer.reason_never_to_fit(*jobs.back())) {
       mistakes.add(spec.file, spec.line, "jobs." + spec.name, "can never run within run.memory: it " + *reason);
     }
@@ -270,6 +305,7 @@ ControlReply RunControl::join(Trainer& trainer, JoiningJobs& joining) {
   run_.recorder.change([&](RunRecord& record) {
     record.data_hashes.merge(data_hashes);
     record.file_hashes.merge(hashes_of_files);
+    record.initial_adapters.merge(joining.initial_adapters);
     for (const JobSpec& spec : joining.specs) {
       record.configuration.jobs.push_back(spec);
       record.changes.added.insert(spec.name);

@@ -128,6 +128,14 @@ std::string weights_text(const RankSummary& rank) {
                      rank.seconds > 0 ? 100 * rank.gathering_seconds / rank.seconds : 0);
 }
 
+/// Of one replica of several.
+std::string replica_text(const RankSummary& rank) {
+  if (rank.replicas == 1) return "";
+  return fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients, exchanging exposed {:.1f}%", rank.replica + 1, rank.replicas,
+                     static_cast<double>(rank.exchanged_bytes) / (1 << 20),
+                     rank.seconds > 0 ? 100 * rank.exchanging_seconds / rank.seconds : 0);
+}
+
 void print_ranks(const RunSummary& summary, size_t width) {
   if (summary.ranks.empty() || summary.rounds == 0) return;
   print_line(fmt::format("\n{}  {:>9}  {:>6}  {:>9}  {:>7}  {:>9}  {:>6}  {:>9}", name_column("ranks", width), "layers", "busy", "predicted", "exposed",
@@ -142,8 +150,7 @@ void print_ranks(const RunSummary& summary, size_t width) {
                (rank.peak_bytes > 0 ? fmt::format("  peak {:.0f} MiB, predicted {:.0f} MiB", static_cast<double>(rank.peak_bytes) / (1 << 20),
                                                   static_cast<double>(rank.predicted_peak_bytes) / (1 << 20))
                                     : "") +
-               weights_text(rank) +
-               (rank.replicas > 1 ? fmt::format("  replica {} of {}, sent {:.1f} MiB of gradients", rank.replica + 1, rank.replicas, static_cast<double>(rank.exchanged_bytes) / (1 << 20)) : "") +
+               weights_text(rank) + replica_text(rank) +
                (rank.parts > 1 ? fmt::format("  part {} of {}, {} all-reduces", rank.part + 1, rank.parts, rank.all_reduces) : ""));
   }
   print_line(fmt::format("rounds took {:.2f} s, predicted {:.2f} s ({:+.1f}%)", summary.ranks_seconds, summary.ranks_predicted_seconds,

@@ -28,7 +28,7 @@ void check_start(RunInputs& inputs, const RunStart& start, CheckReport& report, 
   const at::ScalarType compute = compute_dtype(jobs_file.model, start.device);
   const fs::path folder = jobs_file.run.output;
   if (start.resumes) {
-    const RunRecord record = make_record(jobs_file, inputs.model.files, inputs.data, compute, start.device, start.limit_bytes);
+    const RunRecord record = make_record(inputs, compute, start.device, start.limit_bytes);
     const fs::path file = folder / "run.json";
     compare_with(RunRecord::from_json(read_file(file), file.string()), record, folder, mistakes);
     inputs.model.files.weights->drop_pages();
@@ -68,8 +68,9 @@ std::optional<PlannedRound> plan_of_all(const std::vector<std::unique_ptr<Traini
 
 }  // namespace
 
-RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data,
-                      at::ScalarType compute, const ComputeDevice& device, int64_t limit_bytes) {
+RunRecord make_record(const RunInputs& inputs, at::ScalarType compute, const ComputeDevice& device, int64_t limit_bytes) {
+  const JobsFile& jobs_file = inputs.jobs_file;
+  const ModelFiles& files = inputs.model.files;
   RunRecord record;
   record.configuration = jobs_file;
   record.emulated = emulated_file(jobs_file.run.device);
@@ -77,11 +78,12 @@ RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const 
   record.compute_dtype = c10::toString(compute);
   record.instruction_set = device.is_cpu() && record.emulated.empty() ? to_string(kernel_isa(compute, at::kCPU)) : device.name;
   record.memory_limit_bytes = limit_bytes;
-  for (size_t i = 0; i < data.size(); ++i) {
+  for (size_t i = 0; i < inputs.data.size(); ++i) {
     const std::string& name = jobs_file.jobs[i].name;
-    record.data_hashes[name] = content_hash(data[i]);
-    record.file_hashes[name] = file_hashes(data[i]);
+    record.data_hashes[name] = content_hash(inputs.data[i]);
+    record.file_hashes[name] = file_hashes(inputs.data[i]);
   }
+  record.initial_adapters = inputs.initial_adapters;
   return record;
 }
 
@@ -106,6 +108,8 @@ std::vector<std::unique_ptr<TrainingJob>> make_jobs(RunInputs& inputs, at::Scala
   std::vector<std::unique_ptr<TrainingJob>> jobs;
   for (size_t i = 0; i < jobs_file.jobs.size(); ++i) {
     jobs.push_back(make_job(i, jobs_file.jobs[i], std::move(inputs.data[i]), jobs_file.run.output, inputs.model.files, compute, device));
+    const auto initial = inputs.initial_adapters.find(jobs_file.jobs[i].name);
+    if (initial != inputs.initial_adapters.end()) jobs.back()->expect_initial_adapter(initial->second);
   }
   return jobs;
 }

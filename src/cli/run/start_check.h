@@ -18,8 +18,7 @@
 namespace cotune {
 
 /// Of a run as it is begun with these inputs: what a later one that resumes it must agree with. Reads every weight once.
-RunRecord make_record(const JobsFile& jobs_file, const ModelFiles& files, const std::vector<JobData>& data, at::ScalarType compute,
-                      const ComputeDevice& device, int64_t limit_bytes);
+RunRecord make_record(const RunInputs& inputs, at::ScalarType compute, const ComputeDevice& device, int64_t limit_bytes);
 
 /// Adds a mistake where a run would go on as something else than it was; says on standard error where its last bits will differ.
 void compare_with(const RunRecord& before, const RunRecord& now, const std::filesystem::path& folder, Diagnostics& mistakes);

@@ -24,7 +24,7 @@ class SupervisedRun {
   void has_begun();           ///< the folder holds this run
   void has_saved();           ///< a checkpoint
   void ends_for_good();       ///< however it ends from now on, a start would not help, or is not needed
-  /// lives() is called every second from now on; where it is not for this time and a few seconds, the process hangs as a whole. 0: no more.
+  /// lives() is called every second at least from now on; where it is not for this time and a few seconds, the process hangs as a whole. 0: no more.
   void is_watched(double hang_timeout_s);
   void lives();
 

@@ -13,7 +13,9 @@
 #include "cli/inputs/run_setup.h"
 #include "cli/planning/profile_fingerprint.h"
 #include "cli/run/emulated_run.h"
+#include "cli/run/hung_ranks.h"
 #include "cli/run/memory_check.h"
+#include "cli/run/overwritten_inputs.h"
 #include "cli/run/plan_to_follow.h"
 #include "cli/run/planned_division.h"
 #include "cli/run/rank_checks.h"
@@ -36,6 +38,7 @@
 #include "console/output_file.h"
 #include "engine/backbone.h"
 #include "engine/rank_leader.h"
+#include "engine/rank_progress.h"
 #include "jobs/emulated_file.h"
 #include "jobs/found_chunk_size.h"
 #include "jobs/jobs_file.h"
@@ -44,6 +47,7 @@
 #include "ops/backend.h"
 #include "ops/memory.h"
 #include "schedule/chunk_size.h"
+#include "train/checkpoint.h"
 #include "train/emulated_times.h"
 #include "train/metrics_file.h"
 #include "train/run_folder.h"
@@ -95,6 +99,15 @@ void find_chunk_size(RunSpec& run, const std::vector<JobData>& data) {
              counted(std::ssize(longest), "job"));
 }
 
+/// Those whose memory limit is the first one's.
+std::vector<int32_t> ranks_on_first_host(const RankProcesses& processes) {
+  std::vector<int32_t> ranks;
+  for (int32_t rank = 0; rank < processes.process().size; ++rank) {
+    if (processes.ranks()[static_cast<size_t>(rank)].host == processes.ranks().front().host) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 constexpr const char* ends_here =
     "{}\nThe run ends here. Once that is mended, --resume goes on from every job's last checkpoint.";
 
@@ -124,9 +137,26 @@ void check_emulated(const TrainArguments& arguments, const std::map<std::string,
   for (const JobSpec& job : jobs_file.jobs) check_emulated_job(job, mistakes);
 }
 
+/// For the other ranks, where there are some.
+RankTask task_of(const RankProcesses* processes, const char* text) { return {processes != nullptr ? processes->progress() : nullptr, text}; }
+
 RunFolder::Start start_of(const TrainArguments& arguments) {
   using Start = RunFolder::Start;
   return arguments.resume ? Start::resume : arguments.overwrite ? Start::overwrite : Start::fresh;
+}
+
+bool holds_run(const fs::path& output) { return fs::exists(output / "run.json"); }
+
+/// The run in the folder was begun by this start, or one before it, of those that `--restarts` makes. A start that was to be the first has
+/// found that there was none before its own.
+bool own_start_began(const TrainArguments& arguments, const fs::path& output) {
+  const SupervisedRun* supervised = arguments.supervised;
+  return supervised != nullptr && (supervised->resumes() || (supervised->restart() > 0 && !arguments.overwrite && holds_run(output)));
+}
+
+/// A launcher has started the run again that is in the folder.
+bool is_started_again(const TrainArguments& arguments, const fs::path& output) {
+  return arguments.is_restart && !own_start_began(arguments, output) && !arguments.resume && holds_run(output);
 }
 
 ComputeDevice device_for(const RunSpec& run, int32_t local_rank, Diagnostics& mistakes) {
@@ -152,8 +182,11 @@ std::optional<EmulatedTimes> times_for(const RunSpec& run, const ModelSpec& mode
 int train(TrainArguments arguments, RankProcesses* processes, std::chrono::steady_clock::time_point program_start) {
   catch_stop_signals();
   Diagnostics mistakes;
-  JobsFileReading reading =
-      read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes);
+  const HasCheckpoint has_checkpoint_here = [&arguments](const std::string& output, const std::string& job) {
+    const bool resumes = arguments.resume || own_start_began(arguments, output) || is_started_again(arguments, output);
+    return resumes && has_checkpoint(fs::path(output) / "jobs" / job);
+  };
+  JobsFileReading reading = read_jobs_file(arguments.jobs_file, arguments.overrides, Purpose::train, mistakes, has_checkpoint_here);
   const int32_t processes_here = processes != nullptr ? processes->on_host_of(0) : 1;
   ComputeDevice device =
       device_for(reading.jobs_file.run, processes != nullptr ? processes->process().local_rank : 0, mistakes);
@@ -164,19 +197,16 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::unique_ptr<PortableKernels> portable;
   if (reading.jobs_file.run.portable_kernels) portable = std::make_unique<PortableKernels>();
 
-  const bool holds_run = fs::exists(fs::path(reading.jobs_file.run.output) / "run.json");
-  // A start that was to be the first has found that there was none before its own.
-  const bool own_start_began = arguments.supervised != nullptr &&
-                               (arguments.supervised->resumes() || (arguments.supervised->restart() > 0 && !arguments.overwrite && holds_run));
-  const bool goes_on = arguments.is_restart && !own_start_began && !arguments.resume && holds_run;
+  const bool goes_on = is_started_again(arguments, reading.jobs_file.run.output);
   if (goes_on) {
     fmt::print(stderr, "{}: was started again, and goes on from every job's last checkpoint\n", reading.jobs_file.run.output);
   }
-  if (own_start_began || goes_on) {
+  if (goes_on || own_start_began(arguments, reading.jobs_file.run.output)) {
     arguments.resume = true;
     arguments.overwrite = false;
   }
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
+  if (reading.run && start_of(arguments) == RunFolder::Start::overwrite) check_overwritten_inputs(reading, arguments.jobs_file, mistakes);
   const bool run_is_sound = reading.run;
   const size_t own_jobs = reading.jobs_file.jobs.size();
   if (arguments.resume && reading.run) take_up_job_changes(reading, mistakes);
@@ -188,9 +218,6 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   const ModelFiles& files = inputs.model.files;
   if (arguments.sample_tokens > 0 && inputs.text != nullptr && !inputs.text->has_tokenizer()) {
     mistakes.add("--sample-tokens", 0, "", "needs a model with a tokenizer, to read the prompt and the answer");
-  }
-  if (arguments.hang_timeout_s && processes == nullptr) {
-    mistakes.add("--hang-timeout", 0, "", "belongs to processes that torchrun or Slurm has started, and this is one alone");
   }
   if (arguments.sample_tokens > 0 && processes != nullptr) {
     mistakes.add("--sample-tokens", 0, "", "needs the whole model in one process: `cotune generate` answers when the run is over");
@@ -212,6 +239,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     if (device.is_emulated() && parallel_of(run) != asked) {
       mistakes.add("--plan", 0, "", fmt::format("is for ranks {}, and run.device is emulated: give them by run.parallel too", run.parallel));
     }
+  }
+  if (arguments.hang_timeout_s && run_is_sound && (arguments.plan.empty() || followed) && run.ranks == 1) {
+    mistakes.add("--hang-timeout", 0, "", "is of ranks that watch each other, and there is one alone");
   }
   if (run.chunk_size == chunk_size_as_found && mistakes.empty()) find_chunk_size(inputs.jobs_file.run, inputs.data);
   if (run_is_sound && parallel_of(run).divides_layers()) {
@@ -245,10 +275,13 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::vector<PipelineLayout> layouts = followed ? followed->layouts : std::vector<PipelineLayout>{};
   const bool is_planned = run.parallel == parallel_as_planned;
   const auto division_question = [&] {
+    WeightForms weights = weight_forms(stored_dtype(files), compute, device);
+    weights.are_shared = processes == nullptr;
     return DivisionQuestion{.run = run,
                             .model = files.config,
                             .costs = costs,
-                            .memory_bytes = (limit > 0 ? limit : device.memory().total_bytes) / (processes != nullptr ? 1 : run.ranks),
+                            .memory_bytes = tensor_limit(limit, device),
+                            .weights = weights,
                             .hosts = processes != nullptr ? processes->host_count() : 1,
                             .dtype = costs.machine.dtype,
                             .may_divide_layers = arguments.sample_tokens == 0 && arguments.profile.empty(),
@@ -269,12 +302,16 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
 
   RunFolder folder(run.output, start_of(arguments));
   remove_when_stopped(folder.made());
-  RunRecord record = make_record(jobs_file, files, inputs.data, compute, device, limit);
+  RunRecord record = [&] {
+    const RankTask task = task_of(processes, "reading the model");
+    return make_record(inputs, compute, device, limit);
+  }();
   if (const std::optional<RunRecord> before = folder.record()) {
     compare_with(*before, record, folder.path(), mistakes);
     mistakes.throw_if_any();
     record.relief = before->relief;
     record.changes = before->changes;
+    record.initial_adapters.insert(before->initial_adapters.begin(), before->initial_adapters.end());  // of jobs that go on from checkpoints
   }
   if (files.weights != nullptr) files.weights->drop_pages();  // the fingerprint has read them all
   if (limit > 0 && device.is_cpu()) set_memory_limit(tensor_limit(limit, device));
@@ -288,6 +325,10 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   std::vector<TensorShard> shards;
   if (processes != nullptr) {
     process_layouts = !layouts.empty() ? layouts : balanced_layouts(files.config, shapes_of(jobs), costs, policy, parallel);
+    if (device.is_cpu()) {
+      check_rank_weights_fit(run, limit, files.config, compute, device, process_layouts, ranks_on_first_host(*processes), mistakes);
+    }
+    mistakes.throw_if_any();
     processes->set_up({jobs_file, c10::toString(compute), device.is_cpu(), use.positions, process_layouts, record.model_fingerprint});
     use = backbone_use_of(process_layouts, 0, use.positions);
     shards = {use.shard};
@@ -296,8 +337,11 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
       for (int64_t index = 0; index < degree; ++index) shards.push_back({index, degree});
     }
   }
-  const BackboneParts parts = emulated ? emulated_backbone(files.config, compute, *emulated, shards)
-                                       : load_backbone(files, compute, device, use, shards, run.memory);
+  const BackboneParts parts = [&] {
+    const RankTask task = task_of(processes, "loading its part of the model");
+    return emulated ? emulated_backbone(files.config, compute, *emulated, shards)
+                    : load_backbone(files, compute, device, use, shards, run.memory);
+  }();
   const std::shared_ptr<Backbone>& backbone = parts.at(parallel.replicas.front().tensor).front();
 
   std::map<std::string, JobProgress> progress;
@@ -338,6 +382,12 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   if (emulated) {
     options.rank_link = emulated->device->link;
     options.exchange_link = emulated->device->exchange_link;
+  }
+  if (processes == nullptr) {  // processes watch each other
+    options.host = host_name();
+    // Ten times a guess of what an action takes may be too little on a slow machine.
+    options.hang_timeout_s = arguments.hang_timeout_s.value_or(profile || emulated ? default_hang_timeout_s : 20 * default_hang_timeout_s);
+    options.at_hang = end_soon;
   }
   options.policy = policy;
   options.recompute = run.recompute;

@@ -173,6 +173,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"exposed_seconds", rank.exposed_seconds},
                              {"replica", rank.replica},
                              {"exchanged_bytes", rank.exchanged_bytes},
+                             {"exchanging_seconds", rank.exchanging_seconds},
                              {"gathering_seconds", rank.gathering_seconds},
                              {"weight_bytes", rank.weight_bytes > 0 ? Json(rank.weight_bytes) : Json()},
                              {"whole_weight_bytes", rank.whole_weight_bytes > 0 ? Json(rank.whole_weight_bytes) : Json()},

@@ -19,13 +19,12 @@ class RowPricer {
   RowPricer(const ReplicaModel& replica, const ReplicaPacking& packing, StagePrices& prices)
       : replica_(replica), packing_(packing), prices_(prices) {
     COTUNE_CHECK(replica.chunks == 1 || replica.sharding.shards == 1, "interleaved stages share no weights");
-    const int64_t element = replica.machine.element_size();
     priced_.resident.resize(replica.rank_count());
     priced_.largest_kept.assign(replica.rank_count(), 0);
     for (size_t s = 0; s < replica.stages.size(); ++s) {
       const StageShape& stage = replica.stages[s];
       const StageMemory own =
-          with_sharded_weights(prices.resident(stage), replica.model, stage, replica.sharding, element);
+          with_sharded_weights(prices.resident(stage), replica.model, stage, replica.sharding, replica.machine);
       StageMemory& resident = priced_.resident[rank_of(s)];
       resident.weights += own.weights;
       resident.adapters += own.adapters;

@@ -132,7 +132,7 @@ class CandidateBuilder {
       StageMemory memory = prices.resident(shape);
       memory.activations = priced->kept_bytes(counts) * in_flight;
       memory.workspace = priced->workspace_bytes(counts);
-      memory = with_sharded_weights(memory, workload_->model, shape, sharding, prices.machine().element_size());
+      memory = with_sharded_weights(memory, workload_->model, shape, sharding, prices.machine());
       if (s == 0 || memory.total() > most.memory.total()) most = {memory, s};
     }
     return most;

@@ -43,13 +43,12 @@ std::vector<StageShape> balanced_stages(const ModelConfig& model, const std::vec
   for (size_t s = 0; s < even.size(); ++s) {
     slowest_even = std::max(slowest_even, of(even[s]));
     slowest_cut = std::max(slowest_cut, of(cut[s]));
-    const int64_t element = prices.machine().element_size();
     const PricedStage& priced = prices.at(cut[s], everything);
-    StageMemory memory{.weights = frozen_bytes(model, cut[s], element),
+    StageMemory memory{.weights = frozen_bytes(model, cut[s], prices.machine()),
                        .adapters = adapter_bytes(model, cut[s], adapters, moment_count),
                        .activations = priced.kept_bytes(counts) * (stages - static_cast<int64_t>(s)),
                        .workspace = priced.workspace_bytes(counts)};
-    memory = with_sharded_weights(memory, model, cut[s], sharding, element);
+    memory = with_sharded_weights(memory, model, cut[s], sharding, prices.machine());
     if (memory.total() > memory_limit) return even;
   }
   return slowest_cut < slowest_even ? cut : even;

@@ -1,6 +1,7 @@
 #include "plan/cost/stage_memory.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "model/config/families.h"
@@ -39,6 +40,12 @@ int64_t frozen_values(const ModelConfig& model, const StageShape& stage) {
 
 int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size) {
   return frozen_values(model, stage) * element_size;
+}
+
+int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, const StageMachine& machine) {
+  const std::optional<WeightForms>& forms = machine.device.weights;
+  if (!forms) return frozen_bytes(model, stage, machine.element_size());
+  return forms->are_shared ? 0 : held_weight_bytes(model, stage, *forms);
 }
 
 std::string StageMemory::overflowing_term(int64_t limit) const {

@@ -18,7 +18,7 @@ struct Overflow {
 
 /// Bytes of one rank.
 struct StageMemory {
-  int64_t weights = 0;      ///< W_s: frozen parameters of the stage in the compute dtype, sharded
+  int64_t weights = 0;      ///< W_s: frozen parameters of the stage in the compute dtype (or DeviceSpec::weights), sharded
   int64_t adapters = 0;     ///< R_ks: trained values, gradients and optimizer moments, f32
   int64_t activations = 0;  ///< in flight · what one microbatch keeps for its backward
   int64_t workspace = 0;    ///< buffers of the one microbatch that is being computed, logits included
@@ -41,6 +41,8 @@ StageMemory stage_memory(const ModelConfig& model, const StageShape& stage, cons
 
 /// Of the frozen parameters of one rank: weights of StageMemory.
 int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, int64_t element_size);
+/// The same in the memory of a device of this machine: as DeviceSpec::weights has them, 0 where all ranks share one set.
+int64_t frozen_bytes(const ModelConfig& model, const StageShape& stage, const StageMachine& machine);
 
 /// R_ks alone: of the adapters that stand on the stage.
 int64_t adapter_bytes(const ModelConfig& model, const StageShape& stage, const std::vector<AdapterShape>& adapters,

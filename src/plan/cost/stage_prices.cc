@@ -40,7 +40,7 @@ const StageMemory& StagePrices::resident(const StageShape& stage) {
   if (is_new) {
     int64_t moment_count = 0;
     for (const JobShape& job : jobs_) moment_count = std::max(moment_count, job.moment_count);
-    found->second.weights = frozen_bytes(model_, stage, machine_.element_size());
+    found->second.weights = frozen_bytes(model_, stage, machine_);
     for (const JobShape& job : jobs_) found->second.adapters += adapter_bytes(model_, stage, job.adapters, moment_count);
   }
   return found->second;

@@ -33,9 +33,13 @@ double seconds_with_gathering(double compute, double gather, double overlap) {
 }
 
 StageMemory with_sharded_weights(StageMemory memory, const ModelConfig& model, const StageShape& stage,
-                                 const WeightSharding& sharding, int64_t element_size) {
+                                 const WeightSharding& sharding, const StageMachine& machine) {
   if (sharding.shards <= 1) return memory;
-  const GatheredUnits units = gathered_units(model, stage, element_size);
+  if (const std::optional<WeightForms>& forms = machine.device.weights) {
+    memory.weights = forms->are_shared ? 0 : held_weight_bytes(model, stage, *forms, sharding.shards);
+    return memory;
+  }
+  const GatheredUnits units = gathered_units(model, stage, machine.element_size());
   const int64_t whole = memory.weights;
   memory.weights = (whole + sharding.shards - 1) / sharding.shards +
                    (sharding.overlap > 0 ? 2 : 1) * std::max({units.layer, units.embedding, units.head});

@@ -24,9 +24,10 @@ double all_gather_seconds(double bytes, int64_t ranks, const LinkSpec& link);
 double seconds_with_gathering(double compute, double gather, double overlap);
 
 /// The same memory with weights / shards, rounded up, and what is gathered at a time: a layer, the embedding or the head,
-/// whichever is the largest, once or (overlap > 0) twice.
+/// whichever is the largest, once or (overlap > 0) twice. Where machine's device says how it holds weights (DeviceSpec::weights): as the
+/// engine spreads them (held_weight_bytes), nothing where all ranks share one set.
 StageMemory with_sharded_weights(StageMemory memory, const ModelConfig& model, const StageShape& stage,
-                                 const WeightSharding& sharding, int64_t element_size);
+                                 const WeightSharding& sharding, const StageMachine& machine);
 
 /// Forward and backward, each with an all-gather of every unit of the stage (layers, embedding, head) over `link`.
 StageSeconds with_gathered_weights(const StageSeconds& seconds, const ModelConfig& model, const StageShape& stage,

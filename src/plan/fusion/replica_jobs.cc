@@ -158,9 +158,8 @@ FusedCost clock_cost_of(const Workload& workload, std::span<const std::vector<in
 std::vector<StageMemory> resident_memory(const ReplicaJobs& replica) {
   std::vector<StageMemory> memory;
   for (const StageShape& stage : replica.stages) {
-    const int64_t element = replica.machine.element_size();
-    StageMemory& sum = memory.emplace_back(with_sharded_weights({.weights = frozen_bytes(replica.model, stage, element)},
-                                                                replica.model, stage, replica.sharding, element));
+    StageMemory& sum = memory.emplace_back(with_sharded_weights({.weights = frozen_bytes(replica.model, stage, replica.machine)},
+                                                                replica.model, stage, replica.sharding, replica.machine));
     for (const JobShape& job : replica.jobs) sum.adapters += adapter_bytes(replica.model, stage, job.adapters, job.moment_count);
   }
   return memory;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/shapes/weight_forms.h"
 #include "schedule/profiled_collective.h"
 
 namespace cotune {
@@ -26,6 +27,8 @@ struct DeviceSpec {
   double launch_seconds = 4e-6;         ///< per operator: the least time that a kernel takes
   double cost_per_hour = 0;             ///< in any currency; 0: unknown
   double communication_share = 0.15;    ///< [0, 0.99]: of the compute rate, lost while all-reduces run beside computation
+  /// As the engine holds frozen weights on it, of a device at hand; none: values in the compute dtype. A cluster file has none.
+  std::optional<WeightForms> weights;
   bool operator==(const DeviceSpec&) const = default;
 
   int64_t usable_bytes() const { return static_cast<int64_t>(usable_memory * static_cast<double>(memory_bytes)); }

@@ -104,9 +104,9 @@ void add_clocks(const std::vector<RoundTask>& tasks, double share, std::vector<P
   }
 }
 
-}  // namespace
-
-std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share) {
+/// By round: add_round adds the clocks of its tasks, by the first microbatch of each. Microbatches of tasks with a chain are alone.
+template <typename AddRound>
+std::vector<PipelineClock> clocks_by_round(const PipelineWork& work, AddRound add_round) {
   std::map<int64_t, std::vector<int32_t>> rounds;
   for (int32_t m = 0; m < static_cast<int32_t>(work.microbatches.size()); ++m) rounds[microbatch_at(work, m).round].push_back(m);
   std::vector<PipelineClock> clocks;
@@ -128,10 +128,35 @@ std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double shar
     }
     std::vector<RoundTask> in_order;
     for (auto& [id, task] : tasks) in_order.push_back(std::move(task));
-    add_clocks(in_order, share, clocks);
+    add_round(in_order, clocks);
   }
   std::ranges::sort(clocks, {}, [](const PipelineClock& clock) { return clock.microbatches.front(); });
   return clocks;
+}
+
+}  // namespace
+
+std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share) {
+  return clocks_by_round(work, [share](const std::vector<RoundTask>& tasks, std::vector<PipelineClock>& clocks) { add_clocks(tasks, share, clocks); });
+}
+
+std::vector<PipelineClock> planned_clocks(const PipelineWork& work, const std::vector<std::vector<int32_t>>& jobs_of_buckets) {
+  std::map<int32_t, size_t> bucket_of;  // by job
+  for (size_t bucket = 0; bucket < jobs_of_buckets.size(); ++bucket) {
+    for (const int32_t job : jobs_of_buckets[bucket]) bucket_of[job] = bucket;
+  }
+  return clocks_by_round(work, [&](const std::vector<RoundTask>& tasks, std::vector<PipelineClock>& clocks) {
+    std::map<size_t, std::vector<RoundTask>> together;
+    for (const RoundTask& task : tasks) {
+      const auto bucket = bucket_of.find(microbatch_at(work, task.microbatches.front()).jobs.front().job);
+      if (bucket == bucket_of.end()) {
+        add_clocks({task}, 1, clocks);
+      } else {
+        together[bucket->second].push_back(task);
+      }
+    }
+    for (const auto& [bucket, own] : together) add_clocks(own, 0.5, clocks);
+  });
 }
 
 std::vector<LaunchEdge> launch_edges(const PipelineWork& work, const PipelineClock& clock, std::span<const SubgraphDag> backward) {

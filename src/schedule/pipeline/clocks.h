@@ -45,6 +45,10 @@ std::vector<PipelineClock> clocks_of(const PipelineWork& work, int32_t most = mo
 /// microbatches of a bucket's tasks are a clock. A task with a chain stays alone. Tasks share no jobs (work_of).
 std::vector<PipelineClock> bucketed_clocks(const PipelineWork& work, double share);
 
+/// The same in buckets that were planned before. jobs_of_buckets: of each the jobs of its hybrid tasks. Of a bucket's tasks in a round two at
+/// most run in one clock, balanced where there are more; a task whose first job is in no bucket is alone.
+std::vector<PipelineClock> planned_clocks(const PipelineWork& work, const std::vector<std::vector<int32_t>>& jobs_of_buckets);
+
 /// What the clock's tasks launch in which order whatever their times: where two of them share a job, the later one's first subgraph
 /// (with the head, whose losses are added up) follows the earlier one's, and so does each of its adapter gradients.
 std::vector<LaunchEdge> launch_edges(const PipelineWork& work, const PipelineClock& clock, std::span<const SubgraphDag> backward);

@@ -176,14 +176,15 @@ RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, s
   return plan;
 }
 
-/// What is compared: alone, which is taken where nothing is shorter; as the rounds are packed; and in buckets, few or more.
-std::vector<std::vector<PipelineClock>> ways_to_pair(const PipelineWork& work, Interleave interleave) {
+/// What is compared: alone, which is taken where nothing is shorter; as the rounds are packed; and in buckets, few or more. Or the plan's.
+std::vector<std::vector<PipelineClock>> ways_to_pair(const PipelineWork& work, const RankPlanOptions& options) {
+  if (options.interleave == Interleave::automatic && !options.jobs_of_buckets.empty()) return {planned_clocks(work, options.jobs_of_buckets)};
   std::vector<std::vector<PipelineClock>> ways{clocks_of(work, 1), clocks_of(work)};
   for (const double share : {0.5, 0.75}) {
     std::vector<PipelineClock> bucketed = bucketed_clocks(work, share);
     if (std::ranges::find(ways, bucketed) == ways.end()) ways.push_back(std::move(bucketed));
   }
-  if (interleave == Interleave::always) ways.erase(ways.begin());
+  if (options.interleave == Interleave::always) ways.erase(ways.begin());
   return ways;
 }
 
@@ -207,7 +208,7 @@ RankPlan plan_interleaved(std::vector<StepPlan> rounds, const PipelineWork& work
   const std::vector<StageGraphs> all = graphs_of(rounds, work, options.graphs);
   const MicrobatchGraphs graphs = [&](size_t microbatch, size_t stage) { return all[microbatch * work.stage_rank.size() + stage]; };
   RankPlan plan;
-  for (std::vector<PipelineClock>& clocks : ways_to_pair(work, options.interleave)) {
+  for (std::vector<PipelineClock>& clocks : ways_to_pair(work, options)) {
     RankPlan other = plan_clocks(work, graphs, std::move(clocks), options);
     if (plan.clocks.empty() || other.predicted.makespan_s < plan.predicted.makespan_s) plan = std::move(other);
   }

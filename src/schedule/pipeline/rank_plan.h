@@ -63,6 +63,8 @@ struct RankPlanOptions {
   /// the pairs as they are packed or of buckets (bucketed_clocks, share 1/2 and 3/4), whichever are predicted to take least time; `automatic` does so, or has
   /// each alone in its clock. `never` waits for every all-reduce.
   Interleave interleave = Interleave::never;
+  /// Under `automatic`: the pairs of a plan that is followed (planned_clocks); empty: none is.
+  std::vector<std::vector<int32_t>> jobs_of_buckets;
   StageGraphsOf graphs;                   ///< read unless interleave is never
   StreamRates rates;                      ///< of all-reduces beside computation
 };

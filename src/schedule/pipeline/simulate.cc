@@ -139,6 +139,7 @@ class Simulator {
   struct Rank {
     size_t at = 0;           // next action
     bool computing = false;  // it, or waiting for the end of its own send or copy
+    double free_s = 0;       // since when it is not
     double started_s = 0;
     double left_s = 0;  // of the computation, at full pace
     double pace_since_s = 0;
@@ -193,6 +194,7 @@ class Simulator {
         case ActionKind::backward:
         case ActionKind::optimizer_step:
           if (!is_ready(rank, action)) return;
+          if (is_shared_step(action)) result_.ranks[rank].exchange_wait_s += now_s() - state.free_s;
           begin_compute(rank, action);
           break;
         case ActionKind::reduce_gradients:
@@ -230,8 +232,10 @@ class Simulator {
     return is_there && rank_of(stage) != rank_of(action.stage) ? stage : -1;
   }
 
+  bool is_shared_step(const Action& action) const { return sharing_.costs != nullptr && action.kind == ActionKind::optimizer_step; }
+
   bool is_ready(size_t rank, const Action& action) const {
-    if (action.kind == ActionKind::optimizer_step && sharing_.costs != nullptr) {
+    if (is_shared_step(action)) {
       const JobStep step{action.job, action.job_step};
       const auto known = exchanged_s_.find({step, rank});
       return !sharing_.exchanges->has(step) || (known != exchanged_s_.end() && known->second <= now_s());
@@ -315,6 +319,7 @@ class Simulator {
     if (action.kind == ActionKind::reduce_gradients) {
       state.left_s = 0;
       state.computing = false;
+      state.free_s = now_s();
       ++state.at;
       sharing_.post(replica_, rank, {action.job, action.job_step});
       advance(rank);
@@ -322,8 +327,7 @@ class Simulator {
     }
     result_.ranks[rank].spans.push_back({state.at, state.started_s, now_s()});
     result_.ranks[rank].busy_s += now_s() - state.started_s;
-    const bool is_shared_step = sharing_.costs != nullptr && action.kind == ActionKind::optimizer_step;
-    if (!is_shared_step && source_stage(action) >= 0) {
+    if (!is_shared_step(action) && source_stage(action) >= 0) {
       if (action.kind != ActionKind::optimizer_step) {
         add_bytes(rank, -microbatch(action).message_bytes);
       } else if (jobs_.at(action.job)->lowest_stage < action.stage &&
@@ -333,6 +337,7 @@ class Simulator {
     }
     state.left_s = 0;
     state.computing = false;
+    state.free_s = now_s();
     ++state.at;
     advance(rank);
   }
@@ -414,6 +419,7 @@ class Simulator {
     count_transfer(link, -1);
     if (!cluster_.overlap) {
       ranks_[from].computing = false;
+      ranks_[from].free_s = now_s();
       ++ranks_[from].at;
       advance(from);
     }

@@ -40,6 +40,7 @@ struct SimulatedRank {
   std::vector<MemorySample> memory;  ///< kept for backward, receive buffers, what waits to be sent
   double busy_s = 0;                 ///< in spans
   int64_t peak_bytes = 0;
+  double exchange_wait_s = 0;        ///< of a replica: with nothing to do before an optimizer step whose sums were not there
 };
 
 struct PipelineSimulation {

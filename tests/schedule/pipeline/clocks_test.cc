@@ -98,6 +98,17 @@ TEST(Clocks, OfBucketsPairTheLongestTaskWithTheShortest) {
   EXPECT_EQ(members_of(bucketed_clocks(work, 0.5)), (Members{{0}, {1}, {2}, {3, 4}, {5}, {6, 10}, {7, 11}, {8, 9}}));
 }
 
+TEST(Clocks, OfAPlansBucketsPairTheTasksOfEach) {
+  PipelineWork work = jobs_of({2, 1, 1, 2}, 2);
+  const std::vector<double> seconds{4, 3, 2, 1};
+  for (PipelineMicrobatch& each : work.microbatches) each.cost.front().forward_s = seconds[static_cast<size_t>(each.hybrid_task)];
+  EXPECT_EQ(members_of(planned_clocks(work, {{0, 2}, {1}})), (Members{{0, 3}, {1}, {2}, {4}, {5}, {6, 9}, {7}, {8}, {10}, {11}}))
+      << "the last job is in no bucket";
+  EXPECT_EQ(members_of(planned_clocks(work, {{0, 1, 2}, {3}})), (Members{{0}, {1}, {2, 3}, {4}, {5}, {6}, {7}, {8, 9}, {10}, {11}}))
+      << "of three the longest is alone";
+  EXPECT_EQ(members_of(planned_clocks(work, {{0}, {1}, {2}, {3}})), members_of(clocks_of(work, 1)));
+}
+
 TEST(Clocks, HideCommunicationAndCostWhatTheirLaunchesTake) {
   const PipelineWork work = jobs_of({1, 1});
   const MicrobatchGraphs graphs = [](size_t, size_t) {
@@ -122,7 +133,8 @@ TEST(Clocks, OfAnyWorkAreProvenAndSoAreTheirSchedules) {
     const PipelineWork work = random_work(dice, 1 + static_cast<int32_t>(seed % 2));
     const MicrobatchGraphs graphs = graphs_of(work);
     std::vector<PipelineClock> clocks =
-        seed % 4 == 3 ? bucketed_clocks(work, dice.between(0, 1) > 0 ? 0.5 : 0.75) : clocks_of(work, static_cast<int32_t>(2 + seed % 3));
+        seed % 8 == 7   ? planned_clocks(work, {{0, 1}, {2}})
+        : seed % 4 == 3 ? bucketed_clocks(work, dice.between(0, 1) > 0 ? 0.5 : 0.75) : clocks_of(work, static_cast<int32_t>(2 + seed % 3));
     const PipelineWork merged = launch_clocks(work, clocks, graphs, {.communication_share = 0.1});
     ASSERT_NO_THROW(verify(work, clocks, graphs)) << seed;
     const PipelineSchedule schedule = make_schedule(merged, gpipe(merged), {});
