@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/rank_threads.h"
+#include "train/device_costs.h"
 #include "train/run_values.h"
 #include "train/small_run.h"
 
@@ -49,15 +50,24 @@ class CountsClocks : public RunObserver {
 
 TEST(RunOnRanks, IsWatched) {
   SmallRun run("watched", at::kDouble);
+  run.change_data = [](const JobSpec&, JobData& data) { data.train = small_data(1, 60, 1000); };
   TrainerOptions options = on_ranks(2);
+  options.policy.token_budget = 1 << 16;
+  options.costs = roofline_costs(at::kDouble, test_compute_device());  // of a device that is done at once: what is not done hangs
+  DeviceSpec& device = options.costs->machine.device;
+  for (auto& [dtype, flops] : device.flops) flops = 1e30;
+  device.memory_bandwidth = 1e30;
+  device.launch_seconds = 0;
   std::promise<std::string> found;
   options.host = "ant";
-  options.hang_timeout_s = 1e-6;  // which no action keeps
+  options.hang_timeout_s = 0.25;
   options.at_hang = [&](const std::string& trouble) { found.set_value(trouble); };
-  run.trainer(mixed_jobs(40), options)->run();
+  JobSpec spec = small_job("job", AdapterMethod::lora, 1, 3);
+  spec.train.batch_size = 60;
+  run.trainer({spec}, options)->run();
   std::future<std::string> trouble = found.get_future();
   ASSERT_EQ(trouble.wait_for(std::chrono::seconds(0)), std::future_status::ready);
-  EXPECT_NE(trouble.get().find(" on ant "), std::string::npos);
+  EXPECT_NE(trouble.get().find(" on ant hangs: "), std::string::npos);
 }
 
 TEST(RunOnRanks, LeavesTheAdaptersOfOneRank) {
