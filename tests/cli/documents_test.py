@@ -40,7 +40,7 @@ from large_blocks import LARGE  # noqa: E402
 
 DEMO_MODEL = "build/demo/model/SmolLM2-135M-Instruct.Q4_1.gguf"
 OPTION = r"--[a-z][a-z-]*"
-OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--long", "--gpus"}  # the program's own, torchrun's, zstd's, docker's
+OPTIONS_OF_OTHERS = {"--version", "--max-restarts", "--no-python", "--long", "--gpus", "--kill-on-bad-exit", "--cpus-per-task"}  # the program's own, torchrun's, zstd's, docker's, srun's
 COMMAND = re.compile(r"^\s*(?:\$ )?(?:\w+=\S+ )*(?:build/)?(?:cotune [a-z]|(?:scripts|bench)/|"
                      r"(?:torchrun|srun|sbatch|python3?|pip|docker|sudo|tensorboard|hf|cmake|mkdir) )", re.M)
 # Page and first line of the blocks that no test runs, and why.
@@ -321,7 +321,7 @@ class Documents(ProgramTest):
 
     SCENES = {"README.md": scene_of_demo, "docs/gpu.md": scene_of_readme, "docs/generating.md": scene_answering, "docs/evaluating.md": scene_answering, "docs/adapter-format.md": scene_trained,
               "docs/watching.md": scene_trained, "docs/control.md": scene_running, "docs/data-formats.md": scene_of_readme,
-              "docs/ranks.md": scene_of_three_ranks,
+              "docs/ranks.md": scene_of_three_ranks, "docs/torchrun.md": scene_of_three_ranks,
               "docs/planning.md": scene_planned, "docs/simulation.md": scene_simulated,
               "docs/tasks/continue-an-adapter.md": scene_stopped, "docs/tasks/run-out-of-memory.md": scene_planned,
               "docs/tasks/move-to-two-machines.md": scene_planned}
@@ -330,8 +330,8 @@ class Documents(ProgramTest):
                     ("docs/adapter-format.md", "models/sql.gguf"): scene_trained_on_gguf,
                     ("docs/installing.md", "cmake --install"): scene_installable,
                     ("docs/ranks.md", "emulated:profile.json"): scene_emulated,
-                    ("docs/ranks.md", "$FIRST_MACHINE"): scene_of_readme,
-                    ("docs/ranks.md", "sbatch"): scene_of_readme,
+                    ("docs/torchrun.md", "$FIRST_MACHINE"): scene_of_readme,
+                    ("docs/slurm.md", "sbatch"): scene_of_readme,
                     ("docs/tasks/move-to-two-machines.md", "srun"): scene_of_readme,
                     ("docs/tasks/move-to-two-machines.md", "$FIRST_MACHINE"): scene_of_readme,
                     ("docs/training.md", "bench/long_row.py"): scene_long_rows}
@@ -362,7 +362,7 @@ class Documents(ProgramTest):
         self.prepare("cotune plan jobs.yaml --cluster cluster.yaml --output plan.json && cotune train jobs.yaml --output-dir runs/kept")
         run = 0
         for command, page in inline_commands().items():
-            if re.search(r"\b[A-Z][A-Z_]{3,}\b", command) or command in SAID_OF_OTHERS or not parses_whole(shlex.split(command)):
+            if re.search(r"\b[A-Z][A-Z_]{3,}\b", command) or command in SAID_OF_OTHERS or not is_whole(shlex.split(command)):
                 continue
             if command.startswith("job "):
                 continue  # of a run that goes on: those of docs/control.md
@@ -416,6 +416,11 @@ def said_of_options(test, script, options):
     return done.stderr
 
 
+def is_whole(words):
+    """Whether it may run as it stands: what a trace needs is asked for after the options."""
+    return parses_whole(words) and (words[0] != "simulate" or bool({"--cluster", "--jobs"} & set(words)))
+
+
 def parses_whole(words):
     return re.fullmatch(rf"\w+: `{NO_OPTION}` was not expected\n--help lists the options\n", parse(words)) is not None
 
@@ -430,7 +435,7 @@ class Sentences(unittest.TestCase):
             with self.subTest(page, command=command):
                 words = shlex.split(command)
                 said = parse(words)
-                lacks = re.search(r"^(\S+) is required$", said, re.M) or (words[-1].startswith("--") and said.startswith(words[-1] + ":"))
+                lacks = re.search(r"^\S+ (is required|requires \S+)$", said, re.M) or (words[-1].startswith("--") and said.startswith(words[-1] + ":"))
                 self.assertTrue(lacks or parses_whole(words), said)
 
     def test_give_training_options_that_the_jobs_file_takes_together(self):
