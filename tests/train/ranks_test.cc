@@ -60,7 +60,7 @@ TEST(RunOnRanks, IsWatched) {
   device.launch_seconds = 0;
   std::promise<std::string> found;
   options.host = "ant";
-  options.hang_timeout_s = 0.25;
+  options.hang_timeout_s = 0.1;
   options.at_hang = [&](const std::string& trouble) { found.set_value(trouble); };
   JobSpec spec = small_job("job", AdapterMethod::lora, 1, 3);
   spec.train.batch_size = 60;
