@@ -20,6 +20,7 @@
 #include "ops/frozen_product.h"
 #include "ops/low_rank.h"
 #include "ops/rms_norm.h"
+#include "ops/select_entries.h"
 #include "ops/sparse_delta.h"
 #include "ops/swiglu.h"
 

@@ -9,6 +9,7 @@
 #include "jobs/adapter_methods.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "ops/select_entries.h"
 #include "ops/sparse_delta.h"
 
 namespace cotune {

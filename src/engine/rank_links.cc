@@ -21,20 +21,13 @@ void RankLinks::join(std::span<const PipelineLayout> layouts) {
   messages.reset();
   group.reset();
   exchange.reset();
-  const auto [replica, own] = place_of_rank(layouts, control->rank());
-  const int32_t first = first_rank_of(layouts, replica);
-  const PipelineLayout& layout = layouts[replica];
-  std::vector<int32_t> pipeline, part;
-  for (int32_t worker = 0; worker < layout.worker_count(); ++worker) {
-    if (layout.shard_of(worker) == layout.shard_of(own)) pipeline.push_back(first + worker);
-    if (layout.place_of(worker) == layout.place_of(own)) part.push_back(first + worker);
-  }
-  messages = new_group(pipeline);
+  RankPeers peers = peers_of_rank(layouts, control->rank());
+  messages = new_group(peers.pipeline);
   const bool some_divide = std::ranges::any_of(layouts, [](const PipelineLayout& each) { return each.tensor_parallel() > 1; });
-  if (some_divide) group = new_group(part);  // all ranks ask for as many groups
-  if (part.size() == 1) group.reset();
+  if (some_divide) group = new_group(peers.group);  // all ranks ask for as many groups
+  if (peers.group.size() == 1) group.reset();
   if (layouts.size() > 1) exchange = new_group(all_ranks(control->size()));
-  if (progress != nullptr) progress->join(std::move(pipeline), std::move(part));
+  if (progress != nullptr) progress->join(std::move(peers.pipeline), std::move(peers.group));
 }
 
 void RankLinks::abort() noexcept {

@@ -59,7 +59,10 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
   for (size_t replica = 0; has_shards() && replica < replicas_.size(); ++replica) {
     for (int32_t part = 0; part < replicas_[replica].parts; ++part) replicas_[replica].shards.emplace_back(layouts_[replica].shard_of(part));
   }
-  name_peers();
+  for (int32_t rank = 0; rank < count; ++rank) {
+    RankPeers peers = peers_of_rank(layouts_, rank);
+    ranks_[static_cast<size_t>(rank)]->progress->join(std::move(peers.pipeline), std::move(peers.group));
+  }
   make_communicators();
   try {
     for (const auto& rank : ranks_) rank->thread = std::thread([this, &rank = *rank, threads] { work(rank, threads); });
@@ -70,21 +73,6 @@ RankThreads::RankThreads(std::vector<ReplicaRanks> replicas, int threads) {
 }
 
 RankThreads::~RankThreads() { close(); }
-
-/// For whom each rank may wait, by their numbers in the run.
-void RankThreads::name_peers() {
-  for (int32_t own = 0; own < static_cast<int32_t>(ranks_.size()); ++own) {
-    const Rank& rank = *ranks_[static_cast<size_t>(own)];
-    std::vector<int32_t> pipeline, group;
-    for (int32_t other = 0; other < static_cast<int32_t>(ranks_.size()); ++other) {
-      const Rank& peer = *ranks_[static_cast<size_t>(other)];
-      if (peer.replica != rank.replica) continue;
-      if (peer.part == rank.part) pipeline.push_back(other);
-      if (peer.place == rank.place) group.push_back(other);
-    }
-    rank.progress->join(std::move(pipeline), std::move(group));
-  }
-}
 
 /// In one order: replica by replica the pipelines by place in a group, then the groups by place in the pipeline; then all.
 void RankThreads::make_communicators() {
@@ -277,8 +265,10 @@ void RankThreads::run(const ReplicaPlans& plans, std::span<JobRound> rounds) {
       });
     });
   }
+  std::vector<double> action_s;  // those that divide a stage have the same list
   for (const auto& rank : ranks_) {
-    rank->progress->expect(action_seconds(plans.replicas[rank->replica], static_cast<size_t>(rank->place), plans.longest_exchange_s));
+    if (rank->part == 0) action_s = action_seconds(plans.replicas[rank->replica], static_cast<size_t>(rank->place), plans.longest_exchange_s);
+    rank->progress->expect(action_s);
   }
   begin_s_ = ranks_.front()->interpreter->clock_s();
   restart_recent_peak();

@@ -84,7 +84,6 @@ class RankThreads : public RankGroup {
   };
 
   void close();
-  void name_peers();
   void work(Rank& rank, int threads);
   void run_on(Rank& rank);
   void give_up(std::exception_ptr error);

@@ -1,3 +1,5 @@
+#include "ops/select_entries.h"
+
 #include <ATen/ATen.h>
 
 #include <array>
@@ -7,8 +9,6 @@
 #include <span>
 #include <type_traits>
 #include <vector>
-
-#include "ops/sparse_delta.h"
 
 namespace cotune {
 namespace {

@@ -61,10 +61,4 @@ struct SparseDeltaGradient {
 void add_sparse_delta_value_gradients(const std::vector<SparseDeltaGradient>& groups, const at::Tensor& x,
                                       const at::Tensor& dy);
 
-/// The `keep` entries of largest magnitude of `importance` [in, out], 1 to in·out; ties to the lower (row, column). On the host it takes
-/// nothing of the weight's size for that.
-SparseDelta select_entries(const at::Tensor& importance, int64_t keep);
-/// The same by tensor operations that stay on the device of `importance`: what select_entries does on a GPU.
-SparseDelta select_entries_by_sorting(const at::Tensor& importance, int64_t keep);
-
 }  // namespace cotune

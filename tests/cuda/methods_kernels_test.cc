@@ -14,6 +14,7 @@
 #include "cuda/gpu_test.h"
 #include "ops/call_counts.h"
 #include "ops/low_rank.h"
+#include "ops/select_entries.h"
 #include "ops/sparse_delta.h"
 
 namespace cotune::testing {

@@ -10,6 +10,7 @@
 #include "ops/low_rank.h"
 #include "ops/memory.h"
 #include "ops/rms_norm.h"
+#include "ops/select_entries.h"
 #include "ops/sparse_delta.h"
 #include "ops/swiglu.h"
 #include "ops/tensors.h"

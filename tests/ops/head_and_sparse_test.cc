@@ -8,6 +8,7 @@
 #include "ops/cross_entropy_head.h"
 #include "ops/backend.h"
 #include "ops/memory.h"
+#include "ops/select_entries.h"
 #include "ops/sparse_delta.h"
 #include "ops/tensors.h"
 

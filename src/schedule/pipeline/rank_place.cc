@@ -20,6 +20,18 @@ int32_t top_rank_of(std::span<const PipelineLayout> layouts, size_t replica) {
   return first_rank_of(layouts, replica) + own.stage_rank.back() * own.tensor_parallel();
 }
 
+RankPeers peers_of_rank(std::span<const PipelineLayout> layouts, int32_t rank) {
+  const auto [replica, own] = place_of_rank(layouts, rank);
+  const int32_t first = rank - own;
+  const PipelineLayout& layout = layouts[replica];
+  RankPeers peers;
+  for (int32_t worker = 0; worker < layout.worker_count(); ++worker) {
+    if (layout.shard_of(worker) == layout.shard_of(own)) peers.pipeline.push_back(first + worker);
+    if (layout.place_of(worker) == layout.place_of(own)) peers.group.push_back(first + worker);
+  }
+  return peers;
+}
+
 int32_t rank_count_of(std::span<const PipelineLayout> layouts) {
   int32_t count = 0;
   for (const PipelineLayout& layout : layouts) count += layout.worker_count();
