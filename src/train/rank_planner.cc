@@ -118,6 +118,11 @@ void RankPlanner::add(const TrainingJob& job) {
   fix_buckets();
 }
 
+void RankPlanner::spare(int64_t bytes) {
+  if (bytes < spare_bytes_) ++changes_;  // what was planned may keep too much
+  spare_bytes_ = bytes;
+}
+
 void RankPlanner::fix_buckets() {
   if (options_.length_buckets == LengthBucketing::fixed) borders_ = borders_of_jobs(jobs_);
 }
@@ -198,6 +203,7 @@ auto RankPlanner::order_as_packed(size_t replica, std::vector<StepPlan> plans, s
                           .bytes_per_token = model_.hidden_size * machine_.element_size(),
                           .optimizer_s = corrected_steps(replica, step_seconds(replica)),
                           .most_in_flight = layout.rank_count(),
+                          .spare_bytes = spare_bytes_,
                           .interleave = options_.interleave,
                           .jobs_of_buckets = options_.packing.empty() ? std::vector<std::vector<int32_t>>{} : options_.packing[replica].jobs_of_buckets,
                           .graphs = graphs,

@@ -86,6 +86,10 @@ class RankPlanner {
   /// What is planned from now on goes by these. By replica and stage.
   void correct(StageCorrections corrections) { corrections_ = std::move(corrections); }
 
+  /// What is planned from now on may keep so many bytes more on each rank (RankPlanOptions::spare_bytes).
+  void spare(int64_t bytes);
+  int64_t spare_bytes() const { return spare_bytes_; }
+
   /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them. All in one run, unless replicas that overlap
   /// rounds would wait for each other (with_exchanges): then one after the other. exchanges: of several replicas, by job, of those whose
   /// gradients are exchanged (RankGroup::exchange_messages_of); what they take is predicted too.
@@ -133,6 +137,7 @@ class RankPlanner {
   std::vector<PipelineLayout> layouts_;
   RankPlannerOptions options_;
   int64_t changes_ = 0;
+  int64_t spare_bytes_ = 0;
   std::vector<ReplicaSeconds> step_s_;  ///< by replica
   std::vector<int64_t> borders_;       ///< fixed length buckets
   StageCorrections corrections_;

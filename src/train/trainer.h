@@ -155,6 +155,11 @@ class Trainer {
   std::optional<PackingPolicy> policy_that_fits(int32_t job) const;
   void use(const PackingPolicy& policy, const std::string& reason);
   bool make_rounds_smaller(const std::string& trouble);
+  /// Of what the limit leaves beside the running jobs as they are predicted, each rank's share, for RankPlanner::spare: nothing while a job
+  /// or larger rounds wait for memory, and once that has really run short.
+  int64_t spare_bytes_of_rank();
+  /// Tells the planner of ranks, and forgets peaks that were measured with more than there is now.
+  void share_spare_bytes();
   /// Pauses the youngest running job of the lowest priority; fails the one that runs alone. Between rounds.
   void pause_a_job(const std::string& trouble);
   void set_aside(TrainingJob& job, const std::string& trouble);
@@ -349,6 +354,14 @@ class Trainer {
   std::optional<int64_t> least_waiting_bound_;
   /// Larger rounds that did not fit by prediction, the next larger ones last; empty once memory has really run short.
   std::vector<PackingPolicy> ruled_out_;
+  struct SpareBytes {  ///< of each rank, and what they follow from
+    std::vector<int32_t> jobs;
+    PackingPolicy policy;
+    int64_t limit = 0;
+    int64_t bytes = 0;
+  };
+  std::optional<SpareBytes> spare_;
+  bool has_run_short_ = false;             ///< of memory, whatever was predicted
   int64_t tensor_limit_ = 0;               ///< in force; 0: none
   TensorLimit process_limit_;
   RunSummary summary_;

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
 #include "base/quantity_text.h"
+#include "schedule/pipeline/rank_place.h"
 #include "schedule/smaller_rounds.h"
 #include "train/trainer.h"
 
@@ -243,9 +245,35 @@ std::vector<TrainingJob*> Trainer::running_jobs() const {
 bool Trainer::make_rounds_smaller(const std::string& trouble) {
   if (!options_.device.is_cpu()) options_.device.plugin->release_unused_memory();
   ruled_out_.clear();  // whatever is predicted of them
+  const bool keeps_spare = rank_planner_ != nullptr && rank_planner_->spare_bytes() > 0;
+  has_run_short_ = true;
+  if (keeps_spare) {
+    tell([&](RunObserver& observer) { observer.on_notice(fmt::format("memory: {}: no more in flight than ranks need", trouble)); });
+    return true;
+  }
   const std::optional<PackingPolicy> policy = smaller(options_.policy);
   if (policy) use(*policy, trouble);
   return policy.has_value();
+}
+
+int64_t Trainer::spare_bytes_of_rank() {
+  if (has_run_short_ || least_waiting_bound_ || !ruled_out_.empty()) return 0;
+  if (tensor_limit_ == 0) return std::numeric_limits<int64_t>::max();
+  std::vector<int32_t> running;
+  for (const TrainingJob* job : running_jobs()) running.push_back(job->index());
+  if (spare_ && spare_->jobs == running && spare_->policy == options_.policy && spare_->limit == tensor_limit_) return spare_->bytes;
+  const int64_t bound = learned_.with_correction(running_footprints(), options_.policy, std::nullopt).total();
+  const int64_t left = tensor_limit_ - std::max(bound, predict(running, options_.policy).total());
+  const int64_t sharers = ranks_->are_processes() ? 1 : rank_count_of(ranks_->layouts());
+  const auto bytes = static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, left)) / facts_.fragmentation) / sharers;
+  spare_ = {std::move(running), options_.policy, tensor_limit_, bytes};
+  return bytes;
+}
+
+void Trainer::share_spare_bytes() {
+  const int64_t bytes = spare_bytes_of_rank();
+  if (bytes == 0 && rank_planner_->spare_bytes() > 0) learned_ = LearnedPeak(backbone_->config(), facts_);
+  rank_planner_->spare(bytes);
 }
 
 void Trainer::pause_a_job(const std::string& trouble) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -19,7 +20,7 @@ namespace cotune {
 namespace {
 
 constexpr const char* rest_of_round = "optimizer_step";  // beside operators, on a device
-constexpr double most_seconds_at_once = 8;  // launchers kill what has not ended half a minute after they asked
+constexpr double seconds_at_once = 8;  // launchers kill what has not ended half a minute after they asked
 constexpr int64_t most_rounds_at_once = 16;
 
 }  // namespace
@@ -110,7 +111,7 @@ bool Trainer::finish_round(TrainingJob& job, const JobRound& round) {
 int64_t Trainer::rounds_at_once() const {
   if (options_.rounds_at_once > 0) return options_.rounds_at_once;
   if (round_seconds_ == 0) return 0;
-  return std::clamp<int64_t>(static_cast<int64_t>(most_seconds_at_once / round_seconds_), 1, most_rounds_at_once);
+  return std::clamp<int64_t>(std::llround(seconds_at_once / round_seconds_), 1, most_rounds_at_once);
 }
 
 size_t Trainer::add_rounds_ahead(std::vector<JobRound>& rounds) {
@@ -149,6 +150,7 @@ void Trainer::run_alone(const StepPlan& plan, std::span<JobRound> rounds) {
 
 void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) return run_alone(plans.front(), rounds);
+  share_spare_bytes();
   const std::vector<PlannedRun> runs = planned_runs(plans, rounds);
   std::span<const JobRound> followed = rounds;
   for (const PlannedRun& run : runs) {

@@ -191,6 +191,80 @@ TEST_P(LearnedPeaks, OfRandomMixesNeverBreakTheLimit) {
   EXPECT_GT(waited, 0);
 }
 
+/// Of training rounds on a pipeline, the most that a rank was to keep, in units of the dearest microbatch.
+class MostInFlight : public RunObserver {
+ public:
+  void on_ranks(const ReplicaPlans& plans, const RankTimes&, double, bool is_evaluation) override {
+    if (is_evaluation) return;
+    for (const RankPlan& plan : plans.replicas) {
+      int64_t dearest = 1;
+      for (const PipelineMicrobatch& microbatch : plan.work.microbatches) dearest = std::max(dearest, microbatch.cost.front().kept_bytes);
+      int64_t alive = 0;
+      for (const Action& action : plan.schedule.ranks.front()) {
+        const bool is_forward = action.kind == ActionKind::forward;
+        if (!is_forward && action.kind != ActionKind::backward) continue;
+        const int64_t bytes = plan.work.microbatches[static_cast<size_t>(action.microbatch)].cost.front().kept_bytes;
+        alive += is_forward ? bytes : -bytes;
+        most = std::max(most, static_cast<double>(alive) / static_cast<double>(dearest));
+      }
+    }
+  }
+  void on_job_ended(const TrainingJob&) override {
+    if (!most_until_an_end) most_until_an_end = most;
+    most = 0;
+  }
+  double most = 0;
+  std::optional<double> most_until_an_end;
+};
+
+TEST(SpareBytesOfRuns, AreKeptByRanksWhereTheLimitLeavesThemAndNoJobWaits) {
+  SKIP_ON_A_DEVICE() << "counts the host's tensors";
+  std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 8), small_job("b", AdapterMethod::lora, 2, 8), small_job("c", AdapterMethod::lora, 3, 8)};
+  for (size_t i = 0; i < specs.size(); ++i) specs[i].train.batch_size = 4 * static_cast<int64_t>(i + 1);
+  TrainerOptions options;
+  options.ranks = 2;
+  options.parallel = *parse_parallel("pp=2");
+  options.rounds_at_once = 4;
+  options.policy.sharing = Sharing::temporal;
+  options.policy.token_budget = 256;
+  std::vector<std::string> adapters;
+  const auto most_of = [&](int64_t limit, const std::vector<JobSpec>& jobs) {
+    SmallRun run("spare", at::kDouble);
+    run.change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(7, 40, spec.name == "a" ? 60 : 250); };
+    TrainerOptions own = options;
+    own.tensor_limit_bytes = limit;
+    MostInFlight most;
+    own.observers = {&most};
+    reset_memory_peaks();
+    run.trainer(jobs, own)->run();
+    if (limit > 0) EXPECT_LE(memory_usage().peak_held_bytes, limit);
+    if (jobs.size() == specs.size()) adapters.push_back(adapter_bytes(run, "c"));
+    return most.most_until_an_end.value();
+  };
+  int64_t bound = 0;
+  {
+    SmallRun run("spare-bound", at::kDouble);
+    run.change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(7, 40, spec.name == "a" ? 60 : 250); };
+    release_unused_memory();
+    MemoryFacts facts = memory_facts(at::kDouble, at::kCPU);
+    set_division(facts, options.parallel, options.pipeline_order, options.interleave, {});
+    facts.weight_bytes = memory_usage().held_bytes;
+    std::vector<JobFootprint> jobs;
+    for (size_t i = 0; i < specs.size(); ++i) jobs.push_back(run.job(i, specs[i])->footprint());
+    PackingPolicy policy = options.policy;
+    policy.layer_count = small_config().layer_count;
+    bound = predict_memory(small_config(), jobs, policy, facts).total();
+  }
+  EXPECT_GT(most_of(0, specs), 2.0) << "no limit";
+  EXPECT_GT(most_of(2 * bound, specs), 2.0);
+  EXPECT_LE(most_of(bound, specs), 2.0) << "nothing is left";
+  std::vector<JobSpec> four = specs;  // the fourth can never come in beside the others
+  four.push_back(small_job("d", AdapterMethod::lora, 4, 8));
+  four.back().adapter.r = 4096;
+  EXPECT_LE(most_of(2 * bound, four), 2.0) << "a job waits";
+  for (const std::string& each : adapters) expect_close_adapter(each, adapters.front(), "c");
+}
+
 INSTANTIATE_TEST_SUITE_P(OnOneRankAndSeveral, LearnedPeaks, ::testing::ValuesIn(divisions), [](const auto& info) {
   std::string name = info.param;
   std::ranges::replace(name, '=', '_');

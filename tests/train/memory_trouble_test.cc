@@ -51,5 +51,34 @@ TEST(MemoryTrouble, InAnyRoundLeavesEveryAdapterAsItWouldHaveBeen) {
   }
 }
 
+/// No activations can be had from the second round on, until the run has given something up `measures` times.
+class LongShortage : public Shortage {
+ public:
+  explicit LongShortage(size_t measures) : Shortage(2), measures_(measures) {}
+  void on_notice(const std::string& text) override {
+    told.push_back(text.substr(text.rfind(": ") + 2));
+    if (told.size() == measures_) set_memory_limit(0);
+  }
+  std::vector<std::string> told;
+
+ private:
+  size_t measures_;
+};
+
+TEST(MemoryTrouble, OnRanksFirstGivesUpWhatIsKeptBeyondTheirNumber) {
+  SKIP_ON_A_DEVICE() << "limits the host's tensors";
+  const std::vector<JobSpec> specs = mixed_jobs(7);
+  TrainerOptions options;
+  options.ranks = 2;
+  options.policy.token_budget = 512;
+  SmallRun run("in-flight", at::kDouble);
+  LongShortage shortage(3);
+  options.observers = {&shortage};
+  const auto trainer = run.trainer(specs, options);
+  trainer->run();
+  EXPECT_EQ(shortage.told, (std::vector<std::string>{"no more in flight than ranks need", "token budget 256", "recomputation"}));
+  for (const auto& job : trainer->jobs()) EXPECT_EQ(job->state().step, 7) << job->spec().name;
+}
+
 }  // namespace
 }  // namespace cotune

@@ -19,26 +19,33 @@ namespace {
 /// An order is chosen before every round: a few exchanges of neighbours, in place of the many that a lasting plan is worth.
 constexpr int64_t most_exchanges = 8;
 
-/// Per rank: `most` of its dearest microbatches, or its longest chain. Empty without a limit, and where ranks have several stages.
-std::vector<int64_t> kept_bytes_limits(const PipelineWork& work, int32_t most) {
+/// Per rank: `most` of its dearest microbatches, or its longest chain; with what fits of half as many microbatches more into `spare_bytes`, where
+/// there is no chain. Empty without a limit, and where ranks have several stages.
+std::vector<int64_t> kept_bytes_limits(const PipelineWork& work, int32_t most, int64_t spare_bytes) {
   if (most == 0 || work.stage_rank != one_stage_per_rank(work.rank_count)) return {};
-  std::vector<int64_t> limits(static_cast<size_t>(work.rank_count), 0);
+  std::vector<int64_t> dearest(static_cast<size_t>(work.rank_count), 0), limits = dearest;
+  bool has_chain = false;
   for (const PipelineUnit& unit : units_of(work)) {
+    has_chain = has_chain || unit.count > 1;
     for (size_t stage = 0; stage < work.stage_rank.size(); ++stage) {
       int64_t chain = 0;
       for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
         const int64_t bytes = work.microbatches[static_cast<size_t>(m)].cost[stage].kept_bytes;
         chain += bytes;
-        limits[stage] = std::max(limits[stage], most * bytes);
+        dearest[stage] = std::max(dearest[stage], bytes);
       }
-      limits[stage] = std::max(limits[stage], chain);
+      limits[stage] = std::max({limits[stage], most * dearest[stage], chain});
     }
+  }
+  for (size_t stage = 0; stage < limits.size(); ++stage) {
+    if (!has_chain) limits[stage] += std::min(spare_bytes, most / 2 * dearest[stage]);
   }
   return limits;
 }
 
 ComputeOrder order_of(const PipelineWork& work, const RankPlanOptions& options) {
-  const std::vector<int64_t> limits = kept_bytes_limits(work, options.most_in_flight);
+  const bool takes_spare = options.order == RankOrder::automatic || options.order == RankOrder::split;
+  const std::vector<int64_t> limits = kept_bytes_limits(work, options.most_in_flight, takes_spare ? options.spare_bytes : 0);
   const bool interleaves = work.stage_rank != one_stage_per_rank(work.rank_count);
   switch (options.order) {
     case RankOrder::automatic:

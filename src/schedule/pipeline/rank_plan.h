@@ -59,6 +59,9 @@ struct RankPlanOptions {
   /// Microbatches that a rank may hold between forward and backward, in units of its dearest one; a longer chain has its own
   /// length. 0: no limit. Read by `automatic`, split, lorapp and muxtune.
   int32_t most_in_flight = 0;
+  /// Bytes that each rank may keep beyond that, for half as many microbatches more; none where a round has chains. So ranks go on where
+  /// microbatches of unlike sizes would make them wait. Read by `automatic` and split.
+  int64_t spare_bytes = 0;
   /// Where ranks divide layers, not tokens, and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), in
   /// the pairs as they are packed or of buckets (bucketed_clocks, share 1/2 and 3/4), whichever are predicted to take least time; `automatic` does so, or has
   /// each alone in its clock. `never` waits for every all-reduce.

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "schedule/pipeline/default_order.h"
 #include "schedule/pipeline/divided_rounds.h"
 #include "schedule/pipeline/gpipe.h"
 #include "schedule/random_batches.h"
@@ -56,6 +57,72 @@ TEST(InterleavedPlans, TakeThePairsThatAreShortestBucketsAmongThem) {
     }
   }
   for (const char* name : {"alone", "as packed", "few buckets", "more buckets"}) EXPECT_GT(taken[name], 0) << name;
+}
+
+/// Per rank, of what is between forward and backward.
+std::vector<int64_t> peaks_of(const RankPlan& plan) {
+  ComputeOrder order(plan.schedule.ranks.size());
+  for (size_t rank = 0; rank < order.size(); ++rank) {
+    for (const Action& action : plan.schedule.ranks[rank]) {
+      if (action.kind == ActionKind::forward) order[rank].push_back({action.microbatch, static_cast<int32_t>(rank), false});
+      if (action.kind == ActionKind::backward) order[rank].push_back({action.microbatch, static_cast<int32_t>(rank), true});
+    }
+  }
+  return peak_kept_bytes(plan.work, order);
+}
+
+TEST(SpareBytes, LetRanksKeepHalfAsManyMicrobatchesMoreAndNotAByteBeyond) {
+  std::map<RankOrder, double> with, without;
+  int kept_more = 0;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    Dice dice(mix_key(31, seed));
+    const auto stages = static_cast<int32_t>(dice.between(2, 5));
+    const int64_t budget = 256 << dice.between(0, 1);
+    std::vector<StepPlan> rounds;
+    for (int64_t round = 0, count = dice.between(1, 3); round < count; ++round) {
+      std::vector<BatchShape> batches = random_round(dice);
+      if (seed % 5 != 0) {
+        for (BatchShape& batch : batches) {
+          for (int64_t& length : batch.row_lengths) length = std::min(length, budget);
+        }
+      }
+      for (BatchShape& batch : batches) batch.step = round;
+      rounds.push_back(plan_step(batches, {.sharing = Sharing::temporal, .token_budget = budget, .layer_count = test_layer_count}));
+    }
+    const PipelineLayout layout = pipeline(stages, test_layer_count);
+    for (const RankOrder order : {RankOrder::automatic, RankOrder::lorapp}) {
+      RankPlanOptions options{.order = order, .most_in_flight = stages};
+      const PipelineWork work = work_of(rounds, layout, by_tokens, options);
+      int64_t dearest = 0, chain = 0;
+      bool has_chain = false;
+      for (const PipelineUnit& unit : units_of(work)) {
+        int64_t bytes = 0;
+        for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
+          const int64_t own = work.microbatches[static_cast<size_t>(m)].cost.front().kept_bytes;
+          dearest = std::max(dearest, own);
+          bytes += own;
+        }
+        chain = std::max(chain, bytes);
+        has_chain = has_chain || unit.count > 1;
+      }
+      const int64_t least = std::max(stages * dearest, chain);
+      for (const int64_t spare : {int64_t{0}, dearest / 2, int64_t{1} << 40}) {
+        options.spare_bytes = spare;
+        const RankPlan plan = plan_ranks(rounds, layout, by_tokens, options);
+        const bool takes_spare = order == RankOrder::automatic && !has_chain;
+        const int64_t most = least + (takes_spare ? std::min(spare, stages / 2 * dearest) : 0);
+        for (const int64_t peak : peaks_of(plan)) {
+          EXPECT_LE(peak, most) << seed << ", spare " << spare;
+          kept_more += peak > least ? 1 : 0;
+        }
+        if (spare == 0) without[order] += plan.predicted.makespan_s;
+        if (spare > dearest) with[order] += plan.predicted.makespan_s;
+      }
+    }
+  }
+  EXPECT_GT(kept_more, 0);
+  EXPECT_LT(with[RankOrder::automatic], 0.99 * without[RankOrder::automatic]);
+  EXPECT_EQ(with[RankOrder::lorapp], without[RankOrder::lorapp]);
 }
 
 }  // namespace
