@@ -62,7 +62,7 @@ void simulate_command(SimulateArguments arguments) {
   }
 }
 
-void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, CLI::Option* philly, CLI::Option* svg) {
+void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, CLI::Option* philly) {
   TraceArguments& trace = arguments.trace;
   group.add_option("--model", trace.model, "Preset, config.json, model folder, GGUF file or its name in the Hugging Face cache (default llama-2-7b)");
   group.add_option("--policy", trace.policies, fmt::format("{}; several separated by commas (default fcfs)", fmt::join(policy_names(), ", ")))
@@ -88,10 +88,9 @@ void add_trace_options(CLI::Option_group& group, SimulateArguments& arguments, C
   CLI::Option* replan = group.add_flag("--replan", trace.replan, "One deployment for all jobs, planned anew as they arrive and leave, with the cost of moving");
   // Of instances, their policies and their sharing.
   for (const char* name : {"--policy", "--sharing", "--compare", "--microbatches", "--most-jobs", "--refuse-late", "--dedicate-priority",
-                           "--window", "--rates", "--save-rates", "--jobs-csv"}) {
+                           "--window", "--rates", "--save-rates"}) {
     replan->excludes(group.get_option(name));
   }
-  replan->excludes(svg);
 }
 
 /// Returns --plan.
@@ -119,12 +118,12 @@ void add_simulate_command(CLI::App& app) {
   command->add_option("--cluster", arguments->cluster_file, "Cluster file; without one, of --jobs, this machine's CPU");
   CLI::Option* instance = command->add_option("--instance", arguments->instance, "TPxPP: ranks of tensor parallelism and pipeline stages of an instance")->capture_default_str();
   CLI::Option* json = command->add_flag("--json", arguments->json, "JSON in place of tables and pictures");
-  CLI::Option* svg = command->add_option("--svg", arguments->svg, "Folder for charts");
+  command->add_option("--svg", arguments->svg, "Folder for charts");
   CLI::Option* dtype = command->add_option("--dtype", arguments->dtype, "bfloat16 or float32 (default bfloat16, or what the jobs file or the profile says)")
       ->check(CLI::IsMember({"bfloat16", "float32"}));
 
   CLI::Option_group* trace = command->add_option_group("of a trace");
-  add_trace_options(*trace, *arguments, philly, svg);
+  add_trace_options(*trace, *arguments, philly);
   CLI::Option_group* step = command->add_option_group("of a step");
   CLI::Option* plan = add_step_options(*step, *arguments, json);
   for (CLI::Option* option : trace->get_options()) option->excludes(jobs);

@@ -106,7 +106,7 @@ void add_train_command(CLI::App& app) {
                       "ui.perfetto.dev (docs/watching.md)");
   command
       ->add_option("--hang-timeout", arguments->hang_timeout_s,
-                   "Seconds without progress after which one of several ranks counts as hung, and all end (30; docs/ranks.md)")
+                   "Seconds without progress after which one of several ranks counts as hung, and all end (30; docs/processes.md)")
       ->check(CLI::Range(1.0, 86400.0));
   command
       ->add_option("--restarts", arguments->restarts,

@@ -91,6 +91,8 @@ std::vector<ReplannedTrace> replan_trace(const Trace& trace, const ModelConfig& 
 /// A line per rule, and below the moves of the last one.
 std::string to_text(std::span<const ReplannedTrace> results, const Trace& trace);
 std::string to_csv(std::span<const ReplannedTrace> results, const Trace& trace);
+/// A line per rule and job.
+std::string jobs_csv(std::span<const ReplannedTrace> results, const Trace& trace);
 nlohmann::ordered_json to_json(const ReplannedTrace& result, const Trace& trace);
 
 }  // namespace cotune

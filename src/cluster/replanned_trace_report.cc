@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/counted.h"
+#include "base/csv_field.h"
 #include "base/quantity_text.h"
 #include "cluster/replanned_trace.h"
 
@@ -41,6 +43,20 @@ std::string to_csv(std::span<const ReplannedTrace> results, const Trace& trace) 
   for (const ReplannedTrace& each : results) {
     text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n", name_of(each.rule), each.finished(), each.mean_completion_s(trace) / 60,
                         each.end_s / 60, tokens_per_s(each), each.events.size(), each.moves, each.forced, each.moving_s / 60, each.weight_bytes);
+  }
+  return text;
+}
+
+std::string jobs_csv(std::span<const ReplannedTrace> results, const Trace& trace) {
+  const auto moment = [](double seconds) { return std::isfinite(seconds) ? fmt::format("{}", seconds / 60) : std::string(); };
+  std::string text = "moves_when,job,tenant,kind,arrival_min,started_min,finished_min,steps\n";
+  for (const ReplannedTrace& each : results) {
+    for (size_t j = 0; j < each.jobs.size(); ++j) {
+      const TraceJob& job = trace.jobs[j];
+      text += fmt::format("{},{},{},{},{},{},{},{}\n", name_of(each.rule), csv_field(job.name),
+                          csv_field(trace.tenants[static_cast<size_t>(job.tenant)]), trace.kinds[static_cast<size_t>(job.kind)].name(),
+                          moment(job.arrival_s), moment(each.jobs[j].started_s), moment(each.jobs[j].finished_s), each.jobs[j].steps);
+    }
   }
   return text;
 }

@@ -129,17 +129,58 @@ void draw(Svg& svg, const Frame& frame, const std::vector<Curve>& curves, bool l
   }
 }
 
-std::vector<std::string> names_of(std::span<const ChartedTrace> traces) {
-  std::vector<std::string> names;
-  for (const ChartedTrace& each : traces) names.push_back(each.name);
-  return names;
-}
-
 /// Width of a picture with a legend right of the frame.
 double width_with(const std::vector<std::string>& names) {
   double width = 960;
   for (const std::string& name : names) width = std::max(width, 760 + 7.5 * static_cast<double>(name.size()));
   return width;
+}
+
+struct CompletionTimes {
+  std::string name;
+  std::vector<double> minutes;  ///< from arrival to end
+};
+
+std::string completion_chart(std::vector<CompletionTimes> all) {
+  std::vector<Curve> curves;
+  std::vector<std::string> names;
+  for (auto& [name, minutes] : all) {
+    std::sort(minutes.begin(), minutes.end());
+    Curve& curve = curves.emplace_back(Curve{name, {}});
+    names.push_back(name);
+    constexpr size_t points = 200;
+    for (size_t i = 0; i <= points && !minutes.empty(); ++i) {
+      const size_t place = std::min(minutes.size() - 1, i * minutes.size() / points);
+      curve.points.emplace_back(minutes[place], static_cast<double>(place + 1) / static_cast<double>(minutes.size()));
+    }
+  }
+  const double legend = 20 + 18 * static_cast<double>(curves.size());
+  Svg svg(width_with(names), std::max(350.0, 60 + legend));
+  draw(svg, {}, curves, true, 1, "Share of jobs that have ended within a time", "minutes from arrival to end");
+  svg.legend(710, 50, names);
+  return svg.finish();
+}
+
+struct Panel {
+  const char* title;
+  std::vector<Curve> curves;  ///< over minutes
+};
+
+/// One panel above the other, each with the same curves.
+std::string over_time(const std::array<Panel, 3>& panels) {
+  std::vector<std::string> names;
+  for (const Curve& each : panels.front().curves) names.push_back(each.name);
+  Svg svg(width_with(names), std::max(3 * 230 + 20.0, 70 + 18 * static_cast<double>(names.size())));
+  for (size_t p = 0; p < panels.size(); ++p) {
+    double most = 0;
+    for (const Curve& curve : panels[p].curves) {
+      for (const auto& [minutes, value] : curve.points) most = std::max(most, value);
+    }
+    if (most == 0) most = 1;
+    draw(svg, {.y = 40 + 230 * static_cast<double>(p), .height = 150}, panels[p].curves, false, most * 1.05, panels[p].title, "minutes");
+  }
+  svg.legend(710, 50, names);
+  return svg.finish();
 }
 
 struct BarPanel {
@@ -178,51 +219,61 @@ std::string bars(std::span<const TraceSummary> summaries, const std::vector<BarP
 }  // namespace
 
 std::string completion_chart(std::span<const ChartedTrace> traces) {
-  std::vector<Curve> curves;
+  std::vector<CompletionTimes> all;
   for (const ChartedTrace& each : traces) {
-    std::vector<double> minutes;
+    CompletionTimes& own = all.emplace_back(CompletionTimes{each.name, {}});
     for (size_t j = 0; j < each.trace->jobs.size(); ++j) {
       const JobOutcome& outcome = each.simulation->jobs[j];
-      if (outcome.finished()) minutes.push_back((outcome.finished_s - each.trace->jobs[j].arrival_s) / 60);
-    }
-    std::sort(minutes.begin(), minutes.end());
-    Curve& curve = curves.emplace_back(Curve{each.name, {}});
-    constexpr size_t points = 200;
-    for (size_t i = 0; i <= points && !minutes.empty(); ++i) {
-      const size_t place = std::min(minutes.size() - 1, i * minutes.size() / points);
-      curve.points.emplace_back(minutes[place], static_cast<double>(place + 1) / static_cast<double>(minutes.size()));
+      if (outcome.finished()) own.minutes.push_back((outcome.finished_s - each.trace->jobs[j].arrival_s) / 60);
     }
   }
-  const double legend = 20 + 18 * static_cast<double>(curves.size());
-  Svg svg(width_with(names_of(traces)), std::max(350.0, 60 + legend));
-  draw(svg, {}, curves, true, 1, "Share of jobs that have ended within a time", "minutes from arrival to end");
-  svg.legend(710, 50, names_of(traces));
-  return svg.finish();
+  return completion_chart(std::move(all));
+}
+
+std::string completion_chart(std::span<const ReplannedTrace> results, const Trace& trace) {
+  std::vector<CompletionTimes> all;
+  for (const ReplannedTrace& each : results) {
+    CompletionTimes& own = all.emplace_back(CompletionTimes{std::string(name_of(each.rule)), {}});
+    for (size_t j = 0; j < each.jobs.size(); ++j) {
+      if (std::isfinite(each.jobs[j].finished_s)) own.minutes.push_back((each.jobs[j].finished_s - trace.jobs[j].arrival_s) / 60);
+    }
+  }
+  return completion_chart(std::move(all));
 }
 
 std::string timeline_chart(std::span<const ChartedTrace> traces) {
-  struct Panel {
-    const char* title;
-    std::function<double(const ClusterSample&)> value;
-  };
-  const std::array<Panel, 3> panels = {{{"Running jobs", [](const ClusterSample& at) { return static_cast<double>(at.running_jobs); }},
-                                        {"Waiting jobs", [](const ClusterSample& at) { return static_cast<double>(at.waiting_jobs); }},
-                                        {"Busy instances", [](const ClusterSample& at) { return static_cast<double>(at.busy_instances); }}}};
-  Svg svg(width_with(names_of(traces)), std::max(3 * 230 + 20.0, 70 + 18 * static_cast<double>(traces.size())));
-  for (size_t p = 0; p < panels.size(); ++p) {
-    std::vector<Curve> curves;
-    double most = 1;
+  const auto panel = [&](const char* title, auto value) {
+    Panel own{title, {}};
     for (const ChartedTrace& each : traces) {
-      Curve& curve = curves.emplace_back(Curve{each.name, {}});
-      for (const ClusterSample& at : each.simulation->timeline) {
-        curve.points.emplace_back(at.time_s / 60, panels[p].value(at));
-        most = std::max(most, panels[p].value(at));
-      }
+      Curve& curve = own.curves.emplace_back(Curve{each.name, {}});
+      for (const ClusterSample& at : each.simulation->timeline) curve.points.emplace_back(at.time_s / 60, static_cast<double>(value(at)));
     }
-    draw(svg, {.y = 40 + 230 * static_cast<double>(p), .height = 150}, curves, false, most * 1.05, panels[p].title, "minutes");
-  }
-  svg.legend(710, 50, names_of(traces));
-  return svg.finish();
+    return own;
+  };
+  return over_time({panel("Running jobs", [](const ClusterSample& at) { return at.running_jobs; }),
+                    panel("Waiting jobs", [](const ClusterSample& at) { return at.waiting_jobs; }),
+                    panel("Busy instances", [](const ClusterSample& at) { return at.busy_instances; })});
+}
+
+std::string timeline_chart(std::span<const ReplannedTrace> results) {
+  const auto panel = [&](const char* title, auto value) {
+    Panel own{title, {}};
+    for (const ReplannedTrace& each : results) {
+      Curve& curve = own.curves.emplace_back(Curve{std::string(name_of(each.rule)), {}});
+      double before = 0;  // holds until the next event
+      const auto step_to = [&](double time_s, double now) {
+        curve.points.emplace_back(time_s / 60, before);
+        curve.points.emplace_back(time_s / 60, now);
+        before = now;
+      };
+      for (const ReplanEvent& event : each.events) step_to(event.time_s, static_cast<double>(value(event)));
+      step_to(each.end_s, 0);
+    }
+    return own;
+  };
+  return over_time({panel("Training jobs", [](const ReplanEvent& event) { return event.jobs; }),
+                    panel("Waiting jobs", [](const ReplanEvent& event) { return event.waiting; }),
+                    panel("Seconds of a step", [](const ReplanEvent& event) { return event.moves() || event.kept_s == 0 ? event.best_s : event.kept_s; })});
 }
 
 std::string summary_chart(std::span<const TraceSummary> summaries) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "cluster/replanned_trace.h"
 #include "cluster/trace_report.h"
 
 namespace cotune {
@@ -20,6 +21,10 @@ std::string completion_chart(std::span<const ChartedTrace> traces);
 
 /// Over time, one above the other: running jobs, waiting jobs, busy instances; one curve per simulation.
 std::string timeline_chart(std::span<const ChartedTrace> traces);
+
+/// The same two of one deployment that is planned anew, one curve per rule of moving; in place of busy instances the seconds of a step.
+std::string completion_chart(std::span<const ReplannedTrace> results, const Trace& trace);
+std::string timeline_chart(std::span<const ReplannedTrace> results);
 
 /// Bars of throughput, mean time to completion and mean waiting, one per summary.
 std::string summary_chart(std::span<const TraceSummary> summaries);

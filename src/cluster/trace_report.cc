@@ -7,16 +7,10 @@
 #include <numeric>
 
 #include "base/counted.h"
+#include "base/csv_field.h"
 
 namespace cotune {
 namespace {
-
-std::string quoted(const std::string& field) {
-  if (field.find_first_of(",\"\n") == std::string::npos) return field;
-  std::string text = "\"";
-  for (const char c : field) text += c == '"' ? "\"\"" : std::string(1, c);
-  return text + "\"";
-}
 
 /// Name, value as text of every number of a summary: one list for CSV and JSON.
 std::vector<std::pair<std::string, double>> numbers_of(const TraceSummary& each) {
@@ -201,7 +195,7 @@ std::string to_csv(std::span<const TraceSummary> summaries) {
   for (const auto& [name, value] : numbers_of({})) text += "," + name;
   text += "\n";
   for (const TraceSummary& each : summaries) {
-    text += quoted(each.policy) + "," + quoted(each.sharing);
+    text += csv_field(each.policy) + "," + csv_field(each.sharing);
     for (const auto& [name, value] : numbers_of(each)) text += fmt::format(",{}", value);
     text += "\n";
   }
@@ -214,10 +208,10 @@ std::string jobs_csv(const Trace& trace, const TraceSimulation& simulation) {
   for (size_t j = 0; j < trace.jobs.size(); ++j) {
     const TraceJob& job = trace.jobs[j];
     const JobOutcome& outcome = simulation.jobs[j];
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", quoted(job.name), quoted(trace.tenants[static_cast<size_t>(job.tenant)]),
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(job.name), csv_field(trace.tenants[static_cast<size_t>(job.tenant)]),
                         trace.kinds[static_cast<size_t>(job.kind)].name(), job.priority, moment(job.arrival_s), moment(outcome.started_s),
                         moment(outcome.finished_s), outcome.ran_s / 60, outcome.steps, outcome.lost_steps, outcome.preemptions,
-                        moment(job.deadline_s), quoted(outcome.refusal));
+                        moment(job.deadline_s), csv_field(outcome.refusal));
   }
   return text;
 }

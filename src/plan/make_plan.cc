@@ -83,7 +83,8 @@ PlanningResult plan_on_nodes(const ModelConfig& model, const ClusterSpec& cluste
   return result;
 }
 
-/// Of the first replica of each shape that has rows.
+}  // namespace
+
 std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                                              const std::vector<JobShape>& jobs, const PlanOptions& options) {
   const NodeGroup& group = nodes_called(cluster, plan.replicas.front().stages.front().devices.front().nodes);
@@ -100,8 +101,6 @@ std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig
   }
   return groupings;
 }
-
-}  // namespace
 
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options) {

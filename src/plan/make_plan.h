@@ -45,4 +45,8 @@ struct PlanningResult {
 PlanningResult make_plan(const ModelConfig& model, const ClusterSpec& cluster,
                          const std::vector<JobShape>& jobs, const PlanOptions& options = {});
 
+/// Of a plan of sharing hybrid, that of the first replica of each shape that has rows.
+std::vector<ConsideredGrouping> groupings_of(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
+                                             const std::vector<JobShape>& jobs, const PlanOptions& options);
+
 }  // namespace cotune

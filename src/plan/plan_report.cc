@@ -299,6 +299,25 @@ std::string explain(const std::vector<NodeChange>& changes, const PredictedStep&
   return text;
 }
 
+std::string other_groupings(const Plan& plan, std::span<const ConsideredGrouping> groupings, const SweepOfJob& sweeps) {
+  constexpr size_t most_lines = 8, most_tasks = 6;
+  std::string text;
+  size_t lines = 0;
+  for (const ConsideredGrouping& each : groupings) {
+    if (each.rejected_for.empty() || ++lines > most_lines) continue;
+    std::vector<std::string> tasks;
+    for (const std::vector<int32_t>& bucket : each.buckets) {
+      for (const int32_t task : bucket) tasks.push_back(job_list(names_of_jobs(plan, each.hybrid_tasks[static_cast<size_t>(task)]), sweeps, " + "));
+    }
+    if (tasks.size() > most_tasks) tasks.back() = fmt::format("… {} in all", counted(std::ssize(tasks), "hybrid task"));
+    if (tasks.size() > most_tasks) tasks.erase(tasks.begin() + most_tasks - 1, tasks.end() - 1);
+    text += fmt::format("  {}: {}{}, {}: {}\n", fmt::join(tasks, " | "), each.is_bound ? "≥" : "", seconds_text(each.seconds, false),
+                        bytes_text(each.fullest_bytes), each.rejected_for);
+  }
+  if (lines > most_lines) text += fmt::format("  and {} more, in --json\n", lines - most_lines);
+  return text.empty() ? text : "Other groupings of the jobs, with everything at its speed:\n" + text;
+}
+
 std::string explain(const PlanningResult& result, const ClusterSpec& cluster, const SweepOfJob& sweeps) {
   std::string text;
   if (const Plan* plan = result.plan()) {

@@ -1,6 +1,7 @@
 /// What planning found, for people.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,10 @@ std::string explain(const PlanningResult& result, const ClusterSpec& cluster, co
 
 /// Those of a hybrid task.
 std::vector<std::string> names_of_jobs(const Plan& plan, const std::vector<int32_t>& jobs);
+
+/// How else the jobs of the plan could share microbatches, a line each: hybrid tasks between bars, in the order of their buckets, with the
+/// replica's seconds (`≥` where that is a bound), its fullest device and why it was rejected. "" where there is no other way.
+std::string other_groupings(const Plan& plan, std::span<const ConsideredGrouping> groupings, const SweepOfJob& sweeps = {});
 
 /// Every alternative in one table: seconds, tokens/s, device seconds and cost of a step, fullest device,
 /// bubble and idle share, how it stands to the chosen one. Of what does not fit the seconds are in parentheses: what it would take with

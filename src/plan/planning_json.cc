@@ -25,6 +25,18 @@ Json to_json(const Overflow& overflow) {
 
 }  // namespace
 
+nlohmann::ordered_json to_json(const ConsideredGrouping& grouping) {
+  return {{"replica", grouping.replica},
+          {"hybrid_tasks", grouping.hybrid_tasks},
+          {"buckets", grouping.buckets},
+          {"least_microbatches", grouping.least_microbatches},
+          {"seconds", grouping.seconds},
+          {"is_bound", grouping.is_bound},
+          {"fullest_bytes", grouping.fullest_bytes},
+          {"overflow", to_json(grouping.overflow)},
+          {"rejected_for", grouping.rejected_for}};
+}
+
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes) {
   Json node_changes = Json::array();
   for (const NodeChange& each : changes) node_changes.push_back(to_json(each, result.plan()->predicted));
@@ -82,17 +94,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
     }
   }
   Json groupings = Json::array();
-  for (const ConsideredGrouping& each : result.groupings) {
-    groupings.push_back({{"replica", each.replica},
-                         {"hybrid_tasks", each.hybrid_tasks},
-                         {"buckets", each.buckets},
-                         {"least_microbatches", each.least_microbatches},
-                         {"seconds", each.seconds},
-                         {"is_bound", each.is_bound},
-                         {"fullest_bytes", each.fullest_bytes},
-                         {"overflow", to_json(each.overflow)},
-                         {"rejected_for", each.rejected_for}});
-  }
+  for (const ConsideredGrouping& each : result.groupings) groupings.push_back(to_json(each));
   const Deployment& lobra = result.lobra;
   return {{"plan", result.plan() != nullptr ? to_json(*result.plan()) : Json(nullptr)},
           {"alternatives", std::move(alternatives)},

@@ -20,4 +20,7 @@ namespace cotune {
 ///  "advice"}. "overflow": {"term", "bytes"}, null where everything fits. Fields as in alternatives.h.
 nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<NodeChange>& changes = {});
 
+/// An element of its "groupings".
+nlohmann::ordered_json to_json(const ConsideredGrouping& grouping);
+
 }  // namespace cotune

@@ -134,6 +134,14 @@ class Overwritten(InitFromTest):
         for place in (r"2: model\.config", r"4: jobs\[0\]\.data\.train", r"4: jobs\[0\]\.data\.eval", r"4: jobs\[0\]\.data\.chat_template"):
             self.assertRegex(errors, rf"jobs\.yaml:{place}: \S+ lies in the earlier run in ")
         self.assertTrue(inner.exists())
+        for option in ("--plan", "--profile", "--device=emulated:"):
+            file = self.job / "input.json"
+            file.write_text("{}")
+            given = [option, file] if option != "--device=emulated:" else [f"{option}{file}"]
+            errors = self.run_program("train", self.jobs_file(steps=2, jobs=["plain"]), "--overwrite", "--output-dir", self.path / "first", *given,
+                                      expect=2).stderr
+            self.assertRegex(errors, rf"{option.split('=')[0]}: \S+input\.json lies in the earlier run in ")
+            self.assertTrue(file.exists())
 
 
 class Resumed(InitFromTest):

@@ -147,6 +147,15 @@ class SimulateTest(ProgramTest):
         text = self.simulate("--jobs", self.path / "jobs.yaml", "--slow", "1:3", "--svg", self.path / "charts", "--perfetto", self.path / "trace.json").stdout
         self.assertRegex(text, r"A step of <1,4>.*; \d\.\d+ times the planned ")
         self.assertIn("rank 3", text)
+        groupings = self.step()["groupings"]
+        chosen, rejected = ([each for each in groupings if bool(each["rejected_for"]) == is_rejected] for is_rejected in (False, True))
+        self.assertEqual(len(chosen), 1)
+        self.assertAlmostEqual(chosen[0]["seconds"], planned["planned_step_s"], delta=1e-9)
+        self.assertTrue(rejected)
+        self.assertTrue(all(each["fullest_bytes"] > 0 and each["seconds"] > 0 for each in rejected))
+        self.assertIn("Other groupings of the jobs, with everything at its speed:\n", text)
+        for each in rejected[:8]:
+            self.assertIn(f": {each['rejected_for']}\n", text)
         self.picture(self.path / "charts" / "replica-0.svg")
         self.assertTrue(checked_events((self.path / "trace.json").read_text()))
 
@@ -224,12 +233,24 @@ class SimulateTest(ProgramTest):
         self.assertEqual(forced["moved"], forced["forced"])
         self.assertGreaterEqual(always["moved"], pays["moved"])
         self.assertEqual([float(row["end_min"]) for row in self.rows("all.csv")], [each["end_min"] for each in results])
+        self.simulate(*arguments, "--jobs-csv", self.path / "jobs.csv", "--svg", self.path / "charts")
+        jobs = self.rows("jobs.csv")
+        for each in results:
+            own = [row for row in jobs if row["moves_when"] == each["moves_when"]]
+            self.assertEqual(len(own), 4)
+            took = [float(row["finished_min"]) - float(row["arrival_min"]) for row in own]
+            self.assertAlmostEqual(sum(took) / len(took), each["completion_mean_min"], delta=1e-6 * each["completion_mean_min"])
+            self.assertEqual(max(float(row["finished_min"]) for row in own), each["end_min"])
+        for chart in ("completion.svg", "timeline.svg"):
+            picture = (self.path / "charts" / chart).read_text()
+            for rule in ("when forced", "always", "when it pays"):
+                self.assertIn(rule, picture)
         self.assertGreater(self.results(*arguments, "--restart", "100")[0]["moving_min"], forced["moving_min"])
         self.assertIn("--replan: columns that are not read: priority, deadline_min\n", self.simulate(*arguments).stderr)
         small = self.file("small.yaml", CLUSTER.replace("A40", "RTX4090"))
         message = self.run_program("simulate", "--cluster", small, self.trace, "--replan", "--instance", "1x1", "--model", "llama-2-13b", expect=2).stderr
         self.assertRegex(message, r"--instance: a job of kind lora\S+ does not fit on one alone, and durations of the trace are counted by steps there; give a larger one")
-        for option in (("--policy", "fcfs"), ("--compare",), ("--rates", "table"), ("--jobs-csv", "x"), ("--svg", "x"), ("--window", "5")):
+        for option in (("--policy", "fcfs"), ("--compare",), ("--rates", "table"), ("--window", "5")):
             self.assertIn(option[0], self.simulate(*arguments, *option, expect=2).stderr)
 
     def test_instances_of_one_device_are_filled_to_the_brim(self):

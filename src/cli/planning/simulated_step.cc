@@ -11,8 +11,11 @@
 #include "cluster/instance_plan.h"
 #include "cluster/plan_study.h"
 #include "jobs/job_list.h"
+#include "plan/make_plan.h"
 #include "plan/plan_json.h"
 #include "plan/plan_origin.h"
+#include "plan/plan_report.h"
+#include "plan/planning_json.h"
 #include "schedule/pipeline/render.h"
 
 namespace cotune {
@@ -84,8 +87,19 @@ void simulate_step(const StepArguments& arguments) {
     throw_user_error("{}{}{}", arguments.plan_file, arguments.plan_file.empty() ? "" : ": ", error.what());
   }
   write_pictures(arguments, study, plan);
-  fmt::print("{}", arguments.json ? to_json(study, plan).dump(2) + "\n"
-                                  : to_text(study, plan, static_cast<size_t>(arguments.replica), sweeps_of(setup.jobs_file.jobs)));
+  std::vector<ConsideredGrouping> groupings;  // a plan's own are told by `cotune plan`
+  if (arguments.plan_file.empty() && plan.sharing == Sharing::hybrid) {
+    groupings = groupings_of(plan, setup.model, setup.cluster, setup.jobs, setup.options);
+  }
+  if (!arguments.json) {
+    const SweepOfJob sweeps = sweeps_of(setup.jobs_file.jobs);
+    fmt::print("{}{}", to_text(study, plan, static_cast<size_t>(arguments.replica), sweeps), other_groupings(plan, groupings, sweeps));
+    return;
+  }
+  nlohmann::ordered_json json = to_json(study, plan);
+  json["groupings"] = nlohmann::ordered_json::array();
+  for (const ConsideredGrouping& each : groupings) json["groupings"].push_back(to_json(each));
+  fmt::print("{}\n", json.dump(2));
 }
 
 }  // namespace cotune

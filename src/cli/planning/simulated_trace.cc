@@ -31,8 +31,9 @@ namespace fs = std::filesystem;
 
 constexpr OutputKind trace_csv{"a trace of jobs", "arrival_min,"};
 constexpr OutputKind policies_csv{"a table of policies", "policy,sharing,"};
-constexpr OutputKind replans_csv{"a table of moves", "moves_when,"};
+constexpr OutputKind replans_csv{"a table of moves", "moves_when,finished,"};
 constexpr OutputKind jobs_csv_output{"a table of jobs", "job,tenant,kind,"};
+constexpr OutputKind replanned_jobs_csv{"a table of jobs under every rule of moving", "moves_when,job,"};
 constexpr OutputKind rates_output{"a table of rates", R"({"alone_s":)"};
 
 void check_outputs(const TraceArguments& arguments) {
@@ -42,7 +43,7 @@ void check_outputs(const TraceArguments& arguments) {
   };
   check("--save-trace", arguments.save_trace, trace_csv);
   check("--csv", arguments.csv, arguments.replan ? replans_csv : policies_csv);
-  check("--jobs-csv", arguments.jobs_csv, jobs_csv_output);
+  check("--jobs-csv", arguments.jobs_csv, arguments.replan ? replanned_jobs_csv : jobs_csv_output);
   check("--save-rates", arguments.save_rates, rates_output);
   mistakes.throw_if_any();
 }
@@ -200,6 +201,12 @@ void simulate_replanning(const TraceArguments& arguments) {
   const std::vector<ReplannedTrace> results =
       replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings, rules);
   if (!arguments.csv.empty()) write_output("--csv", arguments.csv, replans_csv, to_csv(results, trace));
+  if (!arguments.jobs_csv.empty()) write_output("--jobs-csv", arguments.jobs_csv, replanned_jobs_csv, jobs_csv(results, trace));
+  if (!arguments.svg.empty()) {
+    fs::create_directories(arguments.svg);
+    write_output("--svg", fs::path(arguments.svg) / "completion.svg", picture_output, completion_chart(results, trace));
+    write_output("--svg", fs::path(arguments.svg) / "timeline.svg", picture_output, timeline_chart(results));
+  }
   std::set<int32_t> refused;
   for (const ReplannedTrace& each : results) {
     for (size_t j = 0; j < each.jobs.size(); ++j) {

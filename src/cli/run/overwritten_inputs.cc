@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/leads_through.h"
+#include "jobs/emulated_file.h"
 #include "train/adapter_folder.h"
 #include "train/run_folder.h"
 
@@ -57,12 +58,16 @@ fs::path adapter_of(const std::string& init_from) {
 
 }  // namespace
 
-void check_overwritten_inputs(const JobsFileReading& reading, const fs::path& jobs_file, Diagnostics& mistakes) {
+void check_overwritten_inputs(const JobsFileReading& reading, const fs::path& jobs_file, const std::vector<std::pair<const char*, fs::path>>& files,
+                              Diagnostics& mistakes) {
   std::error_code unknown;
   fs::path output = fs::canonical(reading.jobs_file.run.output, unknown);
   if (unknown) return;  // there is nothing to remove
   OverwrittenInputs inputs(std::move(output), mistakes);
   inputs.check(jobs_file, {.file = jobs_file.string()});
+  for (const auto& [option, file] : files) inputs.check(file, {.file = option});
+  const auto device = reading.run_places.find("run.device");
+  if (device != reading.run_places.end()) inputs.check(emulated_file(reading.jobs_file.run.device), device->second);
   const auto check_model = [&](const char* option, const std::string& path) {
     const auto place = reading.model_places.find(option);
     if (place != reading.model_places.end()) inputs.check(path, place->second);

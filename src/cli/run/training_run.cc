@@ -206,7 +206,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
     arguments.overwrite = false;
   }
   if (reading.run) RunFolder::look(reading.jobs_file.run.output, start_of(arguments), mistakes);
-  if (reading.run && start_of(arguments) == RunFolder::Start::overwrite) check_overwritten_inputs(reading, arguments.jobs_file, mistakes);
+  if (reading.run && start_of(arguments) == RunFolder::Start::overwrite) {
+    check_overwritten_inputs(reading, arguments.jobs_file, {{"--plan", arguments.plan}, {"--profile", arguments.profile}}, mistakes);
+  }
   const bool run_is_sound = reading.run;
   const size_t own_jobs = reading.jobs_file.jobs.size();
   if (arguments.resume && reading.run) take_up_job_changes(reading, mistakes);
