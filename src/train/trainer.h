@@ -155,8 +155,8 @@ class Trainer {
   std::optional<PackingPolicy> policy_that_fits(int32_t job) const;
   void use(const PackingPolicy& policy, const std::string& reason);
   bool make_rounds_smaller(const std::string& trouble);
-  /// Of what the limit leaves beside the running jobs as they are predicted, each rank's share, for RankPlanner::spare: nothing while a job
-  /// or larger rounds wait for memory, and once that has really run short.
+  /// Of what the limit leaves beside the running jobs as they are predicted, each rank's share, for RankPlanner::spare: nothing where
+  /// there is no pipeline, while a job or larger rounds wait for memory, and once that has really run short.
   int64_t spare_bytes_of_rank();
   /// Tells the planner of ranks, and forgets peaks that were measured with more than there is now.
   void share_spare_bytes();

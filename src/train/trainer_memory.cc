@@ -257,7 +257,8 @@ bool Trainer::make_rounds_smaller(const std::string& trouble) {
 }
 
 int64_t Trainer::spare_bytes_of_rank() {
-  if (has_run_short_ || least_waiting_bound_ || !ruled_out_.empty()) return 0;
+  const bool has_pipeline = std::ranges::any_of(ranks_->layouts(), [](const PipelineLayout& layout) { return layout.rank_count() > 1; });
+  if (!has_pipeline || has_run_short_ || least_waiting_bound_ || !ruled_out_.empty()) return 0;
   if (tensor_limit_ == 0) return std::numeric_limits<int64_t>::max();
   std::vector<int32_t> running;
   for (const TrainingJob* job : running_jobs()) running.push_back(job->index());

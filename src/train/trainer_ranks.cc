@@ -58,6 +58,7 @@ void Trainer::start_ranks() {
   for (const ReplicaDegrees& replica : degrees) planning.longest_rows.push_back(replica.longest_row);
   const std::span<const PipelineLayout> layouts = ranks_->layouts();
   ahead_.reset();  // of a planner before
+  spare_.reset();  // of another division
   rank_planner_ = std::make_unique<RankPlanner>(backbone_->config(), std::move(shapes), costs, std::vector(layouts.begin(), layouts.end()),
                                                 std::move(planning));
   start_refit(costs);

@@ -237,7 +237,9 @@ TEST(SpareBytesOfRuns, AreKeptByRanksWhereTheLimitLeavesThemAndNoJobWaits) {
     own.observers = {&most};
     reset_memory_peaks();
     run.trainer(jobs, own)->run();
-    if (limit > 0) EXPECT_LE(memory_usage().peak_held_bytes, limit);
+    if (limit > 0) {
+      EXPECT_LE(memory_usage().peak_held_bytes, limit);
+    }
     if (jobs.size() == specs.size()) adapters.push_back(adapter_bytes(run, "c"));
     return most.most_until_an_end.value();
   };
