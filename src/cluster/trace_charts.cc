@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <map>
 
 namespace cotune {
 namespace {
@@ -183,6 +184,24 @@ std::string over_time(const std::array<Panel, 3>& panels) {
   return svg.finish();
 }
 
+/// Of changes at moments, what they add up to by then.
+std::map<double, double> running_sums(const std::map<double, double>& changes) {
+  std::map<double, double> sums;
+  double sum = 0;
+  for (const auto& [moment, change] : changes) sums[moment] = sum += change;
+  return sums;
+}
+
+/// 0 at first; each value from its moment, in seconds, to the next one.
+Curve steps(const std::string& name, const std::map<double, double>& values) {
+  Curve curve{name, {{0, 0}}};
+  for (const auto& [moment, value] : values) {
+    curve.points.emplace_back(moment / 60, curve.points.back().second);
+    curve.points.emplace_back(moment / 60, value);
+  }
+  return curve;
+}
+
 struct BarPanel {
   std::string title;
   std::function<double(const TraceSummary&)> value;
@@ -255,25 +274,26 @@ std::string timeline_chart(std::span<const ChartedTrace> traces) {
                     panel("Busy instances", [](const ClusterSample& at) { return at.busy_instances; })});
 }
 
-std::string timeline_chart(std::span<const ReplannedTrace> results) {
-  const auto panel = [&](const char* title, auto value) {
-    Panel own{title, {}};
-    for (const ReplannedTrace& each : results) {
-      Curve& curve = own.curves.emplace_back(Curve{std::string(name_of(each.rule)), {}});
-      double before = 0;  // holds until the next event
-      const auto step_to = [&](double time_s, double now) {
-        curve.points.emplace_back(time_s / 60, before);
-        curve.points.emplace_back(time_s / 60, now);
-        before = now;
-      };
-      for (const ReplanEvent& event : each.events) step_to(event.time_s, static_cast<double>(value(event)));
-      step_to(each.end_s, 0);
+std::string timeline_chart(std::span<const ReplannedTrace> results, const Trace& trace) {
+  std::array<Panel, 3> panels{{{"Training jobs", {}}, {"Waiting jobs", {}}, {"Seconds of a step", {}}}};
+  for (const ReplannedTrace& each : results) {
+    std::map<double, double> training, waiting, seconds;  // by moment: by how many more, or how long from then on
+    for (size_t j = 0; j < each.jobs.size(); ++j) {
+      const ReplannedJob& job = each.jobs[j];
+      if (job.steps == 0) continue;  // refused as it came
+      ++waiting[trace.jobs[j].arrival_s], --waiting[job.started_s];
+      ++training[job.started_s], --training[job.finished_s];
     }
-    return own;
-  };
-  return over_time({panel("Training jobs", [](const ReplanEvent& event) { return event.jobs; }),
-                    panel("Waiting jobs", [](const ReplanEvent& event) { return event.waiting; }),
-                    panel("Seconds of a step", [](const ReplanEvent& event) { return event.moves() || event.kept_s == 0 ? event.best_s : event.kept_s; })});
+    const std::string name(name_of(each.rule));
+    panels[0].curves.push_back(steps(name, running_sums(training)));
+    panels[1].curves.push_back(steps(name, running_sums(waiting)));
+    for (const auto& [moment, jobs] : running_sums(training)) {
+      if (jobs == 0) seconds[moment] = 0;
+    }
+    for (const ReplanEvent& event : each.events) seconds[event.time_s] = event.moves() || event.kept_s == 0 ? event.best_s : event.kept_s;
+    panels[2].curves.push_back(steps(name, seconds));
+  }
+  return over_time(panels);
 }
 
 std::string summary_chart(std::span<const TraceSummary> summaries) {

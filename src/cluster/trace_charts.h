@@ -24,7 +24,7 @@ std::string timeline_chart(std::span<const ChartedTrace> traces);
 
 /// The same two of one deployment that is planned anew, one curve per rule of moving; in place of busy instances the seconds of a step.
 std::string completion_chart(std::span<const ReplannedTrace> results, const Trace& trace);
-std::string timeline_chart(std::span<const ReplannedTrace> results);
+std::string timeline_chart(std::span<const ReplannedTrace> results, const Trace& trace);
 
 /// Bars of throughput, mean time to completion and mean waiting, one per summary.
 std::string summary_chart(std::span<const TraceSummary> summaries);

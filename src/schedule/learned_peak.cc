@@ -38,7 +38,7 @@ std::optional<int64_t> LearnedPeak::correction(std::span<const JobFootprint> run
     if (own == nullptr || 2 * own->most_alive < worst.alive_tokens || 2 * own->most_chain < worst.chain_tokens) return std::nullopt;
     int64_t alive = worst.alive_tokens, chain = worst.chain_tokens;
     if (facts_.ranks > 1) {  // whose orders may keep more for rows that are chains, and cut steps into more microbatches than the budget asks for
-      alive = std::max(alive, own->most_alive);
+      alive = std::max(alive, own->most_needed);
       chain = std::max(chain, own->most_chain);
     }
     learned = std::max(learned, own->fit.predict_with_margin(static_cast<double>(alive), static_cast<double>(chain)));
@@ -83,7 +83,7 @@ std::optional<RoundPeak> LearnedPeak::expect(std::span<const JobFootprint> jobs,
 }
 
 void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive,
-                          int64_t bytes) {
+                          int64_t bytes, bool keeps_spare) {
   if (policy != policy_) jobs_.clear();
   policy_ = policy;
   for (const int32_t job : jobs) {
@@ -92,6 +92,7 @@ void LearnedPeak::observe(std::span<const int32_t> jobs, const PackingPolicy& po
                          static_cast<double>(bytes)});
     learned.fit = learned.samples.fit();
     learned.most_alive = std::max(learned.most_alive, alive.alive_tokens);
+    if (!keeps_spare) learned.most_needed = std::max(learned.most_needed, alive.alive_tokens);
     learned.most_chain = std::max(learned.most_chain, alive.chain_tokens);
   }
 }

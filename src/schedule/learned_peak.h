@@ -52,7 +52,8 @@ class LearnedPeak {
   std::optional<RoundPeak> expect(std::span<const JobFootprint> jobs, const PackingPolicy& policy, const WorstCase& alive) const;
 
   /// A round of these jobs under the policy, or rounds that ran at once. Samples taken under another policy are forgotten first.
-  void observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive, int64_t bytes);
+  /// keeps_spare: ranks may have kept more than they need (RankPlan::spare_bytes), which later rounds are not predicted to keep.
+  void observe(std::span<const int32_t> jobs, const PackingPolicy& policy, const WorstCase& alive, int64_t bytes, bool keeps_spare = false);
 
   /// Of the job's samples; nothing observed: an empty fit.
   MemoryFitResult fit_of(int32_t job) const;
@@ -63,6 +64,7 @@ class LearnedPeak {
     MemoryFit samples;
     MemoryFitResult fit;  ///< of these
     int64_t most_alive = 0, most_chain = 0;
+    int64_t most_needed = 0;  ///< alive in rounds without spare
   };
   /// nullptr: too few samples, or of another policy.
   const Learned* known(int32_t job, const PackingPolicy& policy) const;

@@ -80,7 +80,7 @@ class RankPlanner {
 
   /// The run's next job. The model stays divided as it is.
   void add(const TrainingJob& job);
-  /// Counts what has been done to it: as long as it stays, equal rounds are planned alike.
+  /// Counts what has been done to it: as long as it stays, what was planned may run.
   int64_t changes() const { return changes_; }
 
   /// What is planned from now on goes by these. By replica and stage.

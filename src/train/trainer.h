@@ -155,11 +155,11 @@ class Trainer {
   std::optional<PackingPolicy> policy_that_fits(int32_t job) const;
   void use(const PackingPolicy& policy, const std::string& reason);
   bool make_rounds_smaller(const std::string& trouble);
-  /// Of what the limit leaves beside the running jobs as they are predicted, each rank's share, for RankPlanner::spare: nothing where
-  /// there is no pipeline, while a job or larger rounds wait for memory, and once that has really run short.
+  /// Of what the limit leaves beside the running jobs as they are predicted, each rank's share, for RankPlanner::spare: nothing while a job
+  /// or larger rounds wait for memory, and once that has really run short.
   int64_t spare_bytes_of_rank();
-  /// Tells the planner of ranks, and forgets peaks that were measured with more than there is now.
-  void share_spare_bytes();
+  /// Of what microbatches keep, over what plans say: f64 is priced as f32.
+  double bytes_over_priced() const;
   /// Pauses the youngest running job of the lowest priority; fails the one that runs alone. Between rounds.
   void pause_a_job(const std::string& trouble);
   void set_aside(TrainingJob& job, const std::string& trouble);
@@ -361,6 +361,7 @@ class Trainer {
     int64_t bytes = 0;
   };
   std::optional<SpareBytes> spare_;
+  bool keeps_spare_ = false;               ///< some rank may, in the rounds at hand
   bool has_run_short_ = false;             ///< of memory, whatever was predicted
   int64_t tensor_limit_ = 0;               ///< in force; 0: none
   TensorLimit process_limit_;

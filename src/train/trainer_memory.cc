@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <limits>
 #include <utility>
 
@@ -245,9 +246,8 @@ std::vector<TrainingJob*> Trainer::running_jobs() const {
 bool Trainer::make_rounds_smaller(const std::string& trouble) {
   if (!options_.device.is_cpu()) options_.device.plugin->release_unused_memory();
   ruled_out_.clear();  // whatever is predicted of them
-  const bool keeps_spare = rank_planner_ != nullptr && rank_planner_->spare_bytes() > 0;
   has_run_short_ = true;
-  if (keeps_spare) {
+  if (std::exchange(keeps_spare_, false)) {
     tell([&](RunObserver& observer) { observer.on_notice(fmt::format("memory: {}: no more in flight than ranks need", trouble)); });
     return true;
   }
@@ -257,25 +257,22 @@ bool Trainer::make_rounds_smaller(const std::string& trouble) {
 }
 
 int64_t Trainer::spare_bytes_of_rank() {
-  const bool has_pipeline = std::ranges::any_of(ranks_->layouts(), [](const PipelineLayout& layout) { return layout.rank_count() > 1; });
-  if (!has_pipeline || has_run_short_ || least_waiting_bound_ || !ruled_out_.empty()) return 0;
+  if (has_run_short_ || least_waiting_bound_ || !ruled_out_.empty()) return 0;
   if (tensor_limit_ == 0) return std::numeric_limits<int64_t>::max();
   std::vector<int32_t> running;
   for (const TrainingJob* job : running_jobs()) running.push_back(job->index());
   if (spare_ && spare_->jobs == running && spare_->policy == options_.policy && spare_->limit == tensor_limit_) return spare_->bytes;
   const int64_t bound = learned_.with_correction(running_footprints(), options_.policy, std::nullopt).total();
-  const int64_t left = tensor_limit_ - std::max(bound, predict(running, options_.policy).total());
+  const int64_t left = std::max<int64_t>(0, tensor_limit_ - std::max(bound, predict(running, options_.policy).total()));
   const int64_t sharers = ranks_->are_processes() ? 1 : rank_count_of(ranks_->layouts());
-  const auto bytes = static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, left)) / facts_.fragmentation) / sharers;
-  spare_ = {std::move(running), options_.policy, tensor_limit_, bytes};
-  return bytes;
+  const auto bytes = static_cast<uint64_t>(static_cast<double>(left / sharers) / facts_.fragmentation / bytes_over_priced());
+  // Coarse, so that a limit which goes down by a little does not make void what was planned ahead.
+  const uint64_t grain = std::max<uint64_t>(1, std::bit_floor(bytes) / 8);
+  spare_ = {std::move(running), options_.policy, tensor_limit_, static_cast<int64_t>(bytes / grain * grain)};
+  return spare_->bytes;
 }
 
-void Trainer::share_spare_bytes() {
-  const int64_t bytes = spare_bytes_of_rank();
-  if (bytes == 0 && rank_planner_->spare_bytes() > 0) learned_ = LearnedPeak(backbone_->config(), facts_);
-  rank_planner_->spare(bytes);
-}
+double Trainer::bytes_over_priced() const { return facts_.element_size > 4 ? 2 : 1; }
 
 void Trainer::pause_a_job(const std::string& trouble) {
   std::vector<AdmissionCandidate> running;

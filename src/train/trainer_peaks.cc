@@ -54,7 +54,7 @@ void Trainer::learn_peak(std::span<const JobRound> rounds, int64_t round_count, 
     errors.before_sum += count * relative_error(static_cast<double>(expected->by_shapes), measured);
     errors.after_sum += count * relative_error(static_cast<double>(expected->learned), measured);
   }
-  learned_.observe(jobs, options_.policy, alive, bytes);
+  learned_.observe(jobs, options_.policy, alive, bytes, keeps_spare_);
   const std::optional<int64_t> correction = peak_correction();
   if (!correction || std::abs(static_cast<double>(*correction - told_correction_)) <= least_change * static_cast<double>(bytes)) return;
   told_correction_ = *correction;

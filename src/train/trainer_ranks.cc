@@ -151,7 +151,7 @@ void Trainer::run_alone(const StepPlan& plan, std::span<JobRound> rounds) {
 
 void Trainer::run_plans(std::span<const StepPlan> plans, std::span<JobRound> rounds) {
   if (ranks_ == nullptr) return run_alone(plans.front(), rounds);
-  share_spare_bytes();
+  rank_planner_->spare(spare_bytes_of_rank());
   const std::vector<PlannedRun> runs = planned_runs(plans, rounds);
   std::span<const JobRound> followed = rounds;
   for (const PlannedRun& run : runs) {
@@ -178,6 +178,7 @@ std::map<int32_t, ExchangeMessages> Trainer::exchanges_of(std::span<const JobRou
 void Trainer::run_on_ranks(const PlannedRun& run, std::span<JobRound> rounds, std::span<const JobRound> followed) {
   const ReplicaPlans& plans = run.plans;
   const double begin_s = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  keeps_spare_ = !evaluating_ && std::ranges::any_of(plans.replicas, [](const RankPlan& plan) { return !plan.spare_bytes.empty(); });
   if (!evaluating_) count_tokens_of(plans, rounds);
   std::future<std::optional<RoundsAhead>> planning = begin_planning_ahead(followed);
   ranks_->run(plans, rounds);
@@ -251,7 +252,10 @@ void Trainer::count_predicted_times(const PlannedRun& run) {
     own.predicted_computing_seconds += predicted.computing;
     own.predicted_exposed_seconds += predicted.exposed;
     if (own.peak_bytes > 0) {
-      own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, predicted_bytes_of(footprints, replica, place, own.weight_bytes));
+      const std::vector<int64_t>& spare = run.plans.replicas[replica].spare_bytes;
+      const double kept = spare.empty() ? 0 : bytes_over_priced() * static_cast<double>(spare[place]);
+      const int64_t bytes = predicted_bytes_of(footprints, replica, place, own.weight_bytes) + facts_.with_holes(static_cast<int64_t>(kept));
+      own.predicted_peak_bytes = std::max(own.predicted_peak_bytes, bytes);
     }
   }
 }

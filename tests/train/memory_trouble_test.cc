@@ -67,11 +67,13 @@ class LongShortage : public Shortage {
 
 TEST(MemoryTrouble, OnRanksFirstGivesUpWhatIsKeptBeyondTheirNumber) {
   SKIP_ON_A_DEVICE() << "limits the host's tensors";
-  const std::vector<JobSpec> specs = mixed_jobs(7);
+  std::vector<JobSpec> specs{small_job("a", AdapterMethod::lora, 1, 7), small_job("b", AdapterMethod::bottleneck, 2, 7)};
+  for (JobSpec& spec : specs) spec.train.batch_size = 8;
   TrainerOptions options;
   options.ranks = 2;
   options.policy.token_budget = 512;
   SmallRun run("in-flight", at::kDouble);
+  run.change_data = [](const JobSpec&, JobData& data) { data.train = small_data(7, 40, 250); };  // no row is longer than a microbatch
   LongShortage shortage(3);
   options.observers = {&shortage};
   const auto trainer = run.trainer(specs, options);

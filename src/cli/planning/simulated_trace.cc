@@ -205,7 +205,7 @@ void simulate_replanning(const TraceArguments& arguments) {
   if (!arguments.svg.empty()) {
     fs::create_directories(arguments.svg);
     write_output("--svg", fs::path(arguments.svg) / "completion.svg", picture_output, completion_chart(results, trace));
-    write_output("--svg", fs::path(arguments.svg) / "timeline.svg", picture_output, timeline_chart(results));
+    write_output("--svg", fs::path(arguments.svg) / "timeline.svg", picture_output, timeline_chart(results, trace));
   }
   std::set<int32_t> refused;
   for (const ReplannedTrace& each : results) {

@@ -19,33 +19,46 @@ namespace {
 /// An order is chosen before every round: a few exchanges of neighbours, in place of the many that a lasting plan is worth.
 constexpr int64_t most_exchanges = 8;
 
-/// Per rank: `most` of its dearest microbatches, or its longest chain; with what fits of half as many microbatches more into `spare_bytes`, where
-/// there is no chain. Empty without a limit, and where ranks have several stages.
-std::vector<int64_t> kept_bytes_limits(const PipelineWork& work, int32_t most, int64_t spare_bytes) {
-  if (most == 0 || work.stage_rank != one_stage_per_rank(work.rank_count)) return {};
-  std::vector<int64_t> dearest(static_cast<size_t>(work.rank_count), 0), limits = dearest;
-  bool has_chain = false;
+/// Per rank: what its dearest microbatch keeps.
+std::vector<int64_t> dearest_bytes(const PipelineWork& work) {
+  std::vector<int64_t> dearest(static_cast<size_t>(work.rank_count), 0);
+  for (const PipelineMicrobatch& microbatch : work.microbatches) {
+    for (size_t rank = 0; rank < dearest.size(); ++rank) dearest[rank] = std::max(dearest[rank], microbatch.cost[rank].kept_bytes);
+  }
+  return dearest;
+}
+
+/// Per rank, beyond most_in_flight: what fits of half as many microbatches more. Empty where none are kept.
+std::vector<int64_t> spare_of(const PipelineWork& work, const RankPlanOptions& options) {
+  const bool takes_spare = options.order == RankOrder::automatic || options.order == RankOrder::split;
+  const int32_t more = options.most_in_flight / 2;
+  if (!takes_spare || options.spare_bytes == 0 || more == 0 || work.stage_rank != one_stage_per_rank(work.rank_count)) return {};
+  if (std::ranges::any_of(units_of(work), [](const PipelineUnit& unit) { return unit.count > 1; })) return {};
+  std::vector<int64_t> spare = dearest_bytes(work);
+  for (int64_t& each : spare) each = std::min(options.spare_bytes, more * each);
+  return spare;
+}
+
+/// Per rank: most_in_flight of its dearest microbatches, or its longest chain; with what it may keep beyond that. Empty without a limit, and
+/// where ranks have several stages.
+std::vector<int64_t> kept_bytes_limits(const PipelineWork& work, const RankPlanOptions& options) {
+  if (options.most_in_flight == 0 || work.stage_rank != one_stage_per_rank(work.rank_count)) return {};
+  std::vector<int64_t> limits = dearest_bytes(work);
+  for (int64_t& each : limits) each *= options.most_in_flight;
   for (const PipelineUnit& unit : units_of(work)) {
-    has_chain = has_chain || unit.count > 1;
-    for (size_t stage = 0; stage < work.stage_rank.size(); ++stage) {
+    for (size_t rank = 0; rank < limits.size(); ++rank) {
       int64_t chain = 0;
-      for (int32_t m = unit.first; m < unit.first + unit.count; ++m) {
-        const int64_t bytes = work.microbatches[static_cast<size_t>(m)].cost[stage].kept_bytes;
-        chain += bytes;
-        dearest[stage] = std::max(dearest[stage], bytes);
-      }
-      limits[stage] = std::max({limits[stage], most * dearest[stage], chain});
+      for (int32_t m = unit.first; m < unit.first + unit.count; ++m) chain += work.microbatches[static_cast<size_t>(m)].cost[rank].kept_bytes;
+      limits[rank] = std::max(limits[rank], chain);
     }
   }
-  for (size_t stage = 0; stage < limits.size(); ++stage) {
-    if (!has_chain) limits[stage] += std::min(spare_bytes, most / 2 * dearest[stage]);
-  }
+  const std::vector<int64_t> spare = spare_of(work, options);
+  for (size_t rank = 0; rank < spare.size(); ++rank) limits[rank] += spare[rank];
   return limits;
 }
 
 ComputeOrder order_of(const PipelineWork& work, const RankPlanOptions& options) {
-  const bool takes_spare = options.order == RankOrder::automatic || options.order == RankOrder::split;
-  const std::vector<int64_t> limits = kept_bytes_limits(work, options.most_in_flight, takes_spare ? options.spare_bytes : 0);
+  const std::vector<int64_t> limits = kept_bytes_limits(work, options);
   const bool interleaves = work.stage_rank != one_stage_per_rank(work.rank_count);
   switch (options.order) {
     case RankOrder::automatic:
@@ -162,7 +175,7 @@ PipelineWork work_of(const std::vector<StepPlan>& rounds, const PipelineLayout& 
 
 RankPlan plan_in_order(std::vector<StepPlan> rounds, const PipelineLayout& layout, const PipelineWork& work,
                        const ComputeOrder& order, const PipelineCluster& cluster) {
-  RankPlan plan{.rounds = std::move(rounds), .work = work, .schedule = make_schedule(work, order, cluster), .predicted = {}, .clocks = {}, .ranks = {}};
+  RankPlan plan{.rounds = std::move(rounds), .work = work, .schedule = make_schedule(work, order, cluster), .predicted = {}, .clocks = {}, .ranks = {}, .spare_bytes = {}};
   verify(work, plan.schedule);
   plan.predicted = simulate(work, plan.schedule, cluster);
   for (const std::vector<Action>& actions : plan.schedule.ranks) plan.ranks.push_back(with_recomputation(actions, plan, layout));
@@ -173,13 +186,14 @@ namespace {
 
 /// Without its rounds.
 RankPlan plan_clocks(const PipelineWork& work, const MicrobatchGraphs& graphs, std::vector<PipelineClock> clocks, const RankPlanOptions& options) {
-  RankPlan plan{.rounds = {}, .work = {}, .schedule = {}, .predicted = {}, .clocks = std::move(clocks), .ranks = {}};
+  RankPlan plan{.rounds = {}, .work = {}, .schedule = {}, .predicted = {}, .clocks = std::move(clocks), .ranks = {}, .spare_bytes = {}};
   plan.work = launch_clocks(work, plan.clocks, graphs, options.rates);
   verify(work, plan.clocks, graphs);
   plan.schedule = make_schedule(plan.work, order_of(plan.work, options), options.cluster);
   verify(plan.work, plan.schedule);
   plan.predicted = simulate(plan.work, plan.schedule, options.cluster);
   plan.ranks = actions_of_microbatches(plan.schedule, work, plan.clocks);
+  plan.spare_bytes = spare_of(plan.work, options);
   return plan;
 }
 
@@ -241,7 +255,9 @@ RankPlan plan_ranks(std::vector<StepPlan> rounds, const PipelineLayout& layout, 
   if (options.interleave != Interleave::never && layout.tensor_parallel() > 1 && !layout.divides_tokens() && !recomputes) {
     return plan_interleaved(std::move(rounds), work, options);
   }
-  return plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);
+  RankPlan plan = plan_in_order(std::move(rounds), layout, work, order_of(work, options), options.cluster);
+  plan.spare_bytes = spare_of(work, options);
+  return plan;
 }
 
 }  // namespace cotune

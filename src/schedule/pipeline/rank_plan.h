@@ -43,6 +43,7 @@ struct RankPlan {
   PipelineSimulation predicted;             ///< of the schedule
   std::vector<PipelineClock> clocks;        ///< where microbatches are interleaved: what the schedule's microbatches are; else empty
   std::vector<std::vector<Action>> ranks;   ///< what the engine executes. Action::microbatch counts over the microbatches of all rounds, one after another
+  std::vector<int64_t> spare_bytes;         ///< of each rank in the pipeline: what it may keep beyond most_in_flight; empty: nothing
 };
 
 /// Seconds, and bytes kept, of a microbatch on a stage. plan: an element of the rounds that are planned, where it lies.
