@@ -88,7 +88,6 @@ class RankPlanner {
 
   /// What is planned from now on may keep so many bytes more on each rank (RankPlanOptions::spare_bytes).
   void spare(int64_t bytes);
-  int64_t spare_bytes() const { return spare_bytes_; }
 
   /// Rounds that follow each other, or one evaluation. rounds: the jobs of all of them. All in one run, unless replicas that overlap
   /// rounds would wait for each other (with_exchanges): then one after the other. exchanges: of several replicas, by job, of those whose

@@ -20,6 +20,19 @@ namespace {
 
 constexpr std::array divisions{"dp=1", "pp=2", "tp=2", "dp=2", "dp=1+pp=2"};
 
+/// The bound that admission begins with.
+int64_t bound_of(const SmallRun& run, const std::vector<JobSpec>& specs, const TrainerOptions& options, at::ScalarType compute) {
+  release_unused_memory();
+  MemoryFacts facts = memory_facts(compute, at::kCPU);
+  set_division(facts, options.parallel, options.pipeline_order, options.interleave, {});
+  facts.weight_bytes = memory_usage().held_bytes;
+  std::vector<JobFootprint> jobs;
+  for (size_t i = 0; i < specs.size(); ++i) jobs.push_back(run.job(i, specs[i])->footprint());
+  PackingPolicy policy = options.policy;
+  policy.layer_count = small_config().layer_count;
+  return predict_memory(small_config(), jobs, policy, facts).total();
+}
+
 class LearnedPeaks : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { SKIP_ON_A_DEVICE() << "counts the host's tensors"; }
@@ -55,17 +68,8 @@ class LearnedPeaks : public ::testing::TestWithParam<const char*> {
     return run;
   }
 
-  /// The bound that admission begins with.
   static int64_t bound_of(const SmallRun& run, const std::vector<JobSpec>& specs, const TrainerOptions& options) {
-    release_unused_memory();
-    MemoryFacts facts = memory_facts(compute(), at::kCPU);
-    set_division(facts, options.parallel, options.pipeline_order, options.interleave, {});
-    facts.weight_bytes = memory_usage().held_bytes;
-    std::vector<JobFootprint> jobs;
-    for (size_t i = 0; i < specs.size(); ++i) jobs.push_back(run.job(i, specs[i])->footprint());
-    PackingPolicy policy = options.policy;
-    policy.layer_count = small_config().layer_count;
-    return predict_memory(small_config(), jobs, policy, facts).total();
+    return cotune::testing::bound_of(run, specs, options, compute());
   }
 };
 
@@ -228,9 +232,10 @@ TEST(SpareBytesOfRuns, AreKeptByRanksWhereTheLimitLeavesThemAndNoJobWaits) {
   options.policy.sharing = Sharing::temporal;
   options.policy.token_budget = 256;
   std::vector<std::string> adapters;
+  const auto change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(7, 40, spec.name == "a" ? 60 : 250); };
   const auto most_of = [&](int64_t limit, const std::vector<JobSpec>& jobs) {
     SmallRun run("spare", at::kDouble);
-    run.change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(7, 40, spec.name == "a" ? 60 : 250); };
+    run.change_data = change_data;
     TrainerOptions own = options;
     own.tensor_limit_bytes = limit;
     MostInFlight most;
@@ -243,20 +248,11 @@ TEST(SpareBytesOfRuns, AreKeptByRanksWhereTheLimitLeavesThemAndNoJobWaits) {
     if (jobs.size() == specs.size()) adapters.push_back(adapter_bytes(run, "c"));
     return most.most_until_an_end.value();
   };
-  int64_t bound = 0;
-  {
+  const int64_t bound = [&] {
     SmallRun run("spare-bound", at::kDouble);
-    run.change_data = [](const JobSpec& spec, JobData& data) { data.train = small_data(7, 40, spec.name == "a" ? 60 : 250); };
-    release_unused_memory();
-    MemoryFacts facts = memory_facts(at::kDouble, at::kCPU);
-    set_division(facts, options.parallel, options.pipeline_order, options.interleave, {});
-    facts.weight_bytes = memory_usage().held_bytes;
-    std::vector<JobFootprint> jobs;
-    for (size_t i = 0; i < specs.size(); ++i) jobs.push_back(run.job(i, specs[i])->footprint());
-    PackingPolicy policy = options.policy;
-    policy.layer_count = small_config().layer_count;
-    bound = predict_memory(small_config(), jobs, policy, facts).total();
-  }
+    run.change_data = change_data;
+    return bound_of(run, specs, options, at::kDouble);
+  }();
   EXPECT_GT(most_of(0, specs), 2.0) << "no limit";
   EXPECT_GT(most_of(2 * bound, specs), 2.0);
   EXPECT_LE(most_of(bound, specs), 2.0) << "nothing is left";
