@@ -240,7 +240,8 @@ Example ExampleBuilder::build_tokens(const ordered_json& record) {
     std::vector<int64_t> values;
     for (const ordered_json& item : *found) {
       constexpr int64_t highest = std::numeric_limits<int32_t>::max();
-      if (!item.is_number_integer() || item.get<int64_t>() < lowest || item.get<int64_t>() > highest) {
+      const bool is_huge = item.is_number_unsigned() && item.get<uint64_t>() > static_cast<uint64_t>(highest);
+      if (!item.is_number_integer() || is_huge || item.get<int64_t>() < lowest) {
         throw RecordError(fmt::format("{}[{}]", name, values.size()),
                           fmt::format("expected a token id{}, found {}", lowest < 0 ? " or -100" : "", item.dump()));
       }

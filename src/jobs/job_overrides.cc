@@ -144,7 +144,7 @@ class OverrideReader {
     const Option* option = find_option(section, key);
     const Option* of_fields = option == nullptr ? option_of_fields(section, key) : nullptr;
     if (option == nullptr && of_fields == nullptr) {
-      fail(unknown_key_message(std::string(key), section, in_defaults));
+      mistakes_.add_superfluous(source_, 0, shown(field_), unknown_key_message(std::string(key), section, in_defaults));
     } else if (const Option& known = option != nullptr ? *option : *of_fields; in_defaults && !known.in_defaults) {
       fail(fmt::format("every job needs its own `{}`", known.key));
     } else if (option != nullptr) {

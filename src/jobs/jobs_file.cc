@@ -87,11 +87,13 @@ class JobsFileBuilder {
   /// Whether no mistake was found at any of the fields or below, but for harmless ones.
   bool is_sound(const std::vector<std::string>& fields) const {
     if (mistakes_.is_full()) return false;
-    return std::none_of(mistakes_.items().begin(), mistakes_.items().end(), [&](const Diagnostic& mistake) {
-      return !harmless_.contains(mistake.field) && std::any_of(fields.begin(), fields.end(), [&](const std::string& field) {
-        return mistake.field == field || mistake.field.starts_with(field + ".");
-      });
-    });
+    for (size_t item = 0; item < mistakes_.items().size(); ++item) {
+      const std::string& mistaken = mistakes_.items()[item].field;
+      if (harmless_.contains(mistaken) || mistakes_.is_superfluous(item)) continue;
+      const auto is_at = [&](const std::string& field) { return mistaken == field || mistaken.starts_with(field + "."); };
+      if (std::ranges::any_of(fields, is_at)) return false;
+    }
+    return true;
   }
 
   /// Whether what was given of these options is sound.

@@ -59,7 +59,7 @@ void set_options(const OptionLayer& merged, const OptionTarget& target, MistakeL
   for (const auto& [option, given] : merged) {
     if (option->condition && !option->condition->holds(target)) {
       const bool is_fine = is_default_level(given.level) || (option->condition->unset_is_fine && is_unset(given.value));
-      if (!is_fine) mistakes.add(given, option->condition->complaint(option->key, target));
+      if (!is_fine) mistakes.add_superfluous(given.file, given.line, given.field, option->condition->complaint(option->key, target));
       continue;
     }
     used.insert(option);

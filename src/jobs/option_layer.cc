@@ -41,6 +41,12 @@ void MistakeList::add(const std::string& file, int line, const std::string& fiel
   mistakes_.add(file, line, field, message);
 }
 
+void MistakeList::add_superfluous(const std::string& file, int line, const std::string& field, const std::string& message) {
+  const size_t item = items().size();
+  add(file, line, field, message);
+  if (items().size() > item && !full_) superfluous_.insert(item);
+}
+
 std::vector<SectionReader::Entry> SectionReader::entries(const YAML::Node& node, const std::string& field, int line) {
   std::vector<Entry> result;
   if (node.IsNull()) return result;
@@ -61,7 +67,7 @@ std::vector<SectionReader::Entry> SectionReader::entries(const YAML::Node& node,
       mistakes_.add(file_, key_line, entry.field,
                     "merge keys are not part of YAML 1.2; put what jobs share under `defaults`");
     } else if (const auto [first, is_new] = first_lines.emplace(entry.key, key_line); !is_new) {
-      mistakes_.add(file_, key_line, entry.field, fmt::format("given twice; first in line {}", first->second));
+      mistakes_.add_superfluous(file_, key_line, entry.field, fmt::format("given twice; first in line {}", first->second));
     } else {
       result.push_back(std::move(entry));
     }
@@ -80,7 +86,7 @@ void SectionReader::read_section(Section section, const Entry& entry, OptionLeve
     }
     const Option* option = find_option(section, child.key);
     if (option == nullptr) {
-      mistakes_.add(file_, child.line, child.field, unknown_key_message(child.key, section, in_defaults));
+      mistakes_.add_superfluous(file_, child.line, child.field, unknown_key_message(child.key, section, in_defaults));
     } else if (in_defaults && !option->in_defaults) {
       mistakes_.add(file_, child.line, child.field, fmt::format("every job needs its own `{}`", option->key));
     } else {
@@ -93,9 +99,9 @@ void SectionReader::read_option(const Option& option, const Entry& entry, Option
   visit(1 + (entry.value.IsSequence() || entry.value.IsMap() ? entry.value.size() : 0), entry.line);
   if (const auto earlier = layer.find(&option); earlier != layer.end()) {
     const std::string other = earlier->second.field;
-    mistakes_.add(file_, entry.line, entry.field,
-                  fmt::format("the same option as `{}` in line {}: give one", other.substr(other.rfind('.') + 1),
-                              earlier->second.line));
+    mistakes_.add_superfluous(file_, entry.line, entry.field,
+                              fmt::format("the same option as `{}` in line {}: give one", other.substr(other.rfind('.') + 1),
+                                          earlier->second.line));
     return;
   }
   GivenOption given{default_value(option), level, file_, entry.line, entry.field};

@@ -41,6 +41,9 @@ class MistakeList {
 
   void add(const std::string& file, int line, const std::string& field, const std::string& message);
   void add(const GivenOption& at, const std::string& message) { add(at.file, at.line, at.field, message); }
+  /// One that leaves all other options as they are given: an unknown key, an option given twice, or where it has no effect.
+  void add_superfluous(const std::string& file, int line, const std::string& field, const std::string& message);
+  bool is_superfluous(size_t item) const { return superfluous_.contains(item); }
   bool empty() const { return seen_.empty(); }
   bool is_full() const { return full_; }
   const std::vector<Diagnostic>& items() const { return mistakes_.items(); }
@@ -48,6 +51,7 @@ class MistakeList {
 
  private:
   Diagnostics mistakes_;
+  std::set<size_t> superfluous_;  ///< of items()
   std::set<std::string> seen_;
   bool full_ = false;
 };

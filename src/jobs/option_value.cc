@@ -193,15 +193,17 @@ class ValueReader {
   }
 
   std::variant<OptionValue, ValueMistake> read_wholes(const YAML::Node& node) const {
+    const auto number_of = [this](const YAML::Node& item) {
+      const std::optional<int64_t> number = item.IsScalar() && !is_quoted(item, false) ? parse_number<int64_t>(item.Scalar()) : std::nullopt;
+      return number && is_within(option_.accepted, static_cast<double>(*number)) ? number : std::nullopt;
+    };
+    if (const std::optional<int64_t> alone = number_of(node)) return OptionValue(std::vector{*alone});  // as PEFT takes one
     if (!node.IsSequence()) return unacceptable(node);
     if (node.size() == 0) return unacceptable("an empty list");
     std::vector<int64_t> numbers;
     for (const YAML::Node& item : node) {
-      const std::optional<int64_t> number =
-          item.IsScalar() && !is_quoted(item, false) ? parse_number<int64_t>(item.Scalar()) : std::nullopt;
-      if (!number || !is_within(option_.accepted, static_cast<double>(*number))) {
-        return unacceptable("a list with " + found_text(item, false) + " in it");
-      }
+      const std::optional<int64_t> number = number_of(item);
+      if (!number) return unacceptable("a list with " + found_text(item, false) + " in it");
       numbers.push_back(*number);
     }
     return OptionValue(std::move(numbers));

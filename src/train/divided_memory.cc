@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "schedule/pipeline/clocks.h"
+#include "schedule/pipeline/rank_place.h"
+#include "schedule/pipeline/weight_copies.h"
 
 namespace cotune {
 
@@ -19,6 +21,13 @@ std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout) {
     rank.divides_tokens = stage.divides_tokens;
   }
   return ranks;
+}
+
+int64_t weight_bytes_of_rank(const ModelConfig& config, std::span<const PipelineLayout> layouts, int32_t rank, const WeightForms& forms) {
+  const RankPlace place = place_of_rank(layouts, rank);
+  const PipelineLayout& layout = layouts[place.replica];
+  const StageShape stage = shapes_of_ranks(layout)[static_cast<size_t>(layout.place_of(place.worker))];
+  return held_weight_bytes(config, stage, forms, static_cast<int64_t>(replicas_with_weights_of(layouts, place.replica).size()));
 }
 
 void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, Interleave interleave,

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "jobs/parallel.h"
+#include "model/config/model_config.h"
+#include "plan/shapes/weight_forms.h"
 #include "schedule/memory.h"
 #include "schedule/pipeline/rank_plan.h"
 
@@ -11,6 +13,9 @@ namespace cotune {
 
 /// What each rank of a pipeline takes, as if its stages were one: as many layers from its first one on.
 std::vector<StageShape> shapes_of_ranks(const PipelineLayout& layout);
+
+/// What frozen weights take of the process that is this rank of these replicas.
+int64_t weight_bytes_of_rank(const ModelConfig& config, std::span<const PipelineLayout> layouts, int32_t rank, const WeightForms& forms);
 
 /// What predictions of memory know of how the model is divided. process_layouts: of the replicas, where ranks are processes; else none.
 void set_division(MemoryFacts& facts, const Parallel& parallel, RankOrder order, Interleave interleave,

@@ -29,15 +29,19 @@ int64_t proc_bytes(const char* file, const std::string& name) {
 }  // namespace
 
 int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes) {
-  return std::max<int64_t>(1, memory_limit_bytes - outside_bytes - growth_bytes - moment_bytes);
+  return std::max<int64_t>(1, memory_limit_bytes - outside_bytes - expected_growth_bytes());
 }
+
+int64_t limit_that_leaves(int64_t tensor_bytes, int64_t outside_bytes) { return tensor_bytes + outside_bytes + expected_growth_bytes(); }
+
+int64_t expected_growth_bytes() { return growth_bytes + moment_bytes; }
 
 int64_t TensorLimit::apply() {
   int64_t bytes = memory_limit_;
   if (bytes > 0 && device_.is_cpu()) {
     // Pages that are held but were never written are not resident: the largest value seen is the true one.
     const int64_t outside = resident_bytes() - memory_usage().held_bytes;
-    if (kept_ == 0) kept_ = outside + growth_bytes + moment_bytes;
+    if (kept_ == 0) kept_ = outside + expected_growth_bytes();
     kept_ = std::max(kept_, outside + moment_bytes);
     bytes = std::max<int64_t>(1, bytes - kept_);
   }

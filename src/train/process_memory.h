@@ -18,6 +18,11 @@ int64_t peak_resident_bytes();
 /// rest, without what that will grow by.
 int64_t tensor_limit_within(int64_t memory_limit_bytes, int64_t outside_bytes);
 
+/// The least limit on the whole process that leaves so much for tensors.
+int64_t limit_that_leaves(int64_t tensor_bytes, int64_t outside_bytes);
+/// Of it, what the rest of the process is expected to grow by.
+int64_t expected_growth_bytes();
+
 /// Keeps what a process holds within its limit, from round to round: on the CPU tensors may take what the rest of the process
 /// leaves, on another device all of it. What jobs are admitted by stays theirs: the rest is given at the start what it will grow by, and
 /// tensors less only where it has grown beyond that.

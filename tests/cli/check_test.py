@@ -69,6 +69,23 @@ class AllMistakes(Check):
             self.assertRegex(line, wanted)
         self.assertEqual(len(lines), 7, lines)
 
+    def test_are_found_behind_keys_and_options_that_are_too_many(self):
+        wrong = r"jobs\.yaml:\d+: jobs\[0\]\.adapter\.layers_to_transform: must be layers from 0 to 1 of this model"
+        job = "{name: a, data: {train: plain.jsonl}, adapter: {layers_to_transform: [9]}}"
+        for more, message in (("foo: 1", r"model\.foo: unknown key"), ("config: ./config.json", r"model\.config: given twice; first in line 2"),
+                              ("base_model: x", r"model\.base_model: ")):
+            errors = self.refused(self.write_jobs(job, model=f"{{config: ./config.json, weights: random, {more}}}"))
+            self.assertRegex(errors, message)
+            if more != "base_model: x":  # which leaves open what the model is
+                self.assertRegex(errors, wrong)
+        for more, message in (("foo: 1", r"adapter\.foo: unknown key"), ("bottleneck_size: 4", r"`bottleneck_size` belongs to ")):
+            errors = self.refused(self.write_jobs(job.replace("adapter: {", f"adapter: {{{more}, ")))
+            self.assertRegex(errors, message)
+            self.assertRegex(errors, wrong)
+        errors = self.refused(self.write_jobs("{name: a, data: {train: plain.jsonl, max_length: 1, bar: 3}}"))
+        self.assertRegex(errors, r"jobs\[0\]\.data\.bar: unknown key")
+        self.assertRegex(errors, r"no example is left")
+
     def test_that_repeat_are_counted(self):
         (self.path / "broken.jsonl").write_text("{\n" * 1000)
         jobs = self.write_jobs("{name: a, data: {train: broken.jsonl}}", "{name: b, data: {train: broken.jsonl}}")

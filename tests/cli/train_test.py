@@ -174,6 +174,11 @@ class CommandLine(ProgramTest):
         jobs = self.jobs_file(steps=1, jobs=["plain"])
         errors = self.run_program("train", jobs, "--output-dir", self.path / "run", "--memory", "2MiB", expect=2).stderr
         self.assertRegex(errors, r"run\.memory: 2MiB: the model alone takes \d+ MiB while it is loaded; the limit of 2 MiB leaves 0 MiB")
+        least = int(re.search(r"accepted are (\d+) MiB, and what jobs take", errors).group(1))
+        jobs = self.jobs_file(steps=1, jobs=["plain"])
+        done = subprocess.run(self.command("train", jobs, "--output-dir", self.path / "run", "--memory", f"{least + 2}MiB"),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S)
+        self.assertNotIn("the model alone takes", done.stderr)
 
     def test_mistakes_are_reported_together_with_their_places(self):
         path = self.path / "wrong.yaml"

@@ -184,6 +184,14 @@ TEST(Dataset, ReportsThreeMistakesWithOneMessageAndCountsTheRest) {
   EXPECT_EQ(reading.mistake(4), "f:50: and 46 more such lines, this is the last");
 }
 
+TEST(Dataset, RefusesTokensAndLabelsThatAreNoIdsHoweverLarge) {
+  EXPECT_THAT(read(R"({"input_ids":[3,4],"labels":[18446744073709551516,4]})").mistake(0),
+              HasSubstr("labels[0]: expected a token id or -100, found 18446744073709551516"));
+  EXPECT_THAT(read(R"({"input_ids":[3,9223372036854775808],"labels":[3,4]})").mistake(0),
+              HasSubstr("input_ids[1]: expected a token id, found 9223372036854775808"));
+  EXPECT_THAT(read(R"({"input_ids":[-1],"labels":[-100]})").mistake(0), HasSubstr("input_ids[0]: expected a token id, found -1"));
+}
+
 TEST(Dataset, RefusesRecordsWithoutKnownFieldsAndDeepNesting) {
   EXPECT_THAT(read("{\"question\":1}").mistake(0), HasSubstr("or input_ids and labels; found question"));
   const std::string found = read(R"({"id":1,"question":"a","answer":"b"})").mistake(0);

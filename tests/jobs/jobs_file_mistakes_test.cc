@@ -189,7 +189,7 @@ TEST(JobsFileMistakes, InAJob) {
       {"adapter: {target_modules: '(q_proj'}", "adapter.target_modules: `(q_proj` is not a regular expression: missing closing parenthesis at character 8"},
       {"adapter: {target_modules: []}", "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got an empty list"},
       {"adapter: {target_modules: [[q_proj]]}", "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got a list with a list in it"},
-      {"adapter: {layers_to_transform: 3}", "adapter.layers_to_transform: must be a list, each a whole number from 0 to 9999, got 3"},
+      {"adapter: {layers_to_transform: x}", "adapter.layers_to_transform: must be a list, each a whole number from 0 to 9999, got x"},
       {"adapter: {layers_to_transform: [0, x]}", "adapter.layers_to_transform: must be a list, each a whole number from 0 to 9999, got a list with x in it"},
       {"adapter: {rank_pattern: [1]}", "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got a list"},
       {"adapter: {rank_pattern: {q_proj: 0}}", "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got 0 for `q_proj`"},
@@ -329,7 +329,12 @@ TEST(JobsFileMistakes, LeaveTheOtherSectionsSound) {
   EXPECT_EQ(read("{name: a, data: {train: " + here + ", format: x}}, {name: b, " + data + "}"), "1m-ada");
   EXPECT_EQ(read("{name: a, " + data + "}", {"model.weights=x"}), "1-da");
   EXPECT_EQ(read("{name: a, " + data + "}", {"jobs.a.adapter.r=0", "defaults.data.chat_template="}), "2mr-");
-  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_lenght: 9}}"), "1mra");
+  // So does what is too much: an unknown key, an option that is given twice, or has no effect.
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_lenght: 9}}"), "1mda");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_length: 9, max_length: 9}}"), "1mda");
+  EXPECT_EQ(read("{name: a, " + data + ", adapter: {bottleneck_size: 9, rank: 3}}", {"model.foo=1"}), "2mda");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_length: x, max_length: 9}}"), "2mda");
+  EXPECT_EQ(read("{name: a, " + data + ", adapter: {target_modules: 3, target_modules: q_proj}}"), "2md-") << "the first is a mistake";
   // What its default value does as well for leaves its section to be checked.
   EXPECT_EQ(read("{name: a, " + data + "}", {"model.seed=x", "model.dtype=int8"}), "2mda");
   EXPECT_EQ(read("{name: a, " + data + "}", {"defaults.data.max_length=x", "jobs.a.data.truncation=x"}), "2mda");

@@ -139,6 +139,7 @@ TEST(JobsFile, KnowsTheNamesOfPeftTransformersAndAxolotl) {
   EXPECT_TRUE(read.adapter.use_rslora);
   EXPECT_EQ(read.adapter.lora_plus_ratio, 16);
   EXPECT_EQ(read.adapter.layers_to_transform, (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(job("adapter: {layers_to_transform: 3}").adapter.layers_to_transform, std::vector<int64_t>{3}) << "as PEFT takes one";
   EXPECT_EQ(read.train.epochs, 3);
   EXPECT_EQ(read.train.schedule, ScheduleKind::cosine);
   EXPECT_EQ(read.train.beta1, 0.8);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
@@ -69,13 +70,13 @@ void check_weights_fit(const std::string& asked, int64_t memory_limit_bytes, con
   const int64_t weights = static_cast<int64_t>(copies) * predict_weight_bytes(config, facts) + unpacked;
   const int64_t left = tensor_limit(memory_limit_bytes, {});
   if (weights <= left) return;
-  mistakes.add(
-      "", 0, "run.memory",
-      fmt::format(
-          "{}: the model alone takes {:.0f} MiB while it is loaded; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
-          "program itself",
-          asked, static_cast<double>(weights) / mib, static_cast<double>(memory_limit_bytes) / mib,
-          static_cast<double>(left) / mib));
+  const int64_t least = limit_that_leaves(weights, resident_bytes() - memory_usage().held_bytes);
+  mistakes.add("", 0, "run.memory",
+               fmt::format("{}: the model alone takes {:.0f} MiB while it is loaded; the limit of {:.0f} MiB leaves {:.0f} MiB beside the "
+                           "program itself, {:.0f} MiB for what that grows by included; accepted are {:.0f} MiB, and what jobs take",
+                           asked, static_cast<double>(weights) / mib, static_cast<double>(memory_limit_bytes) / mib,
+                           static_cast<double>(left) / mib, static_cast<double>(expected_growth_bytes()) / mib,
+                           std::ceil(static_cast<double>(least) / mib)));
 }
 
 void check_rank_weights_fit(const RunSpec& run, int64_t memory_limit_bytes, const ModelConfig& config, at::ScalarType compute,
@@ -85,11 +86,7 @@ void check_rank_weights_fit(const RunSpec& run, int64_t memory_limit_bytes, cons
   int64_t most = 0;
   int32_t dearest = 0;
   for (const int32_t rank : ranks) {
-    const RankPlace place = place_of_rank(layouts, rank);
-    const PipelineLayout& layout = layouts[place.replica];
-    const StageShape stage = shapes_of_ranks(layout)[static_cast<size_t>(layout.place_of(place.worker))];
-    const auto copies = static_cast<int64_t>(replicas_with_weights_of(layouts, place.replica).size());
-    const int64_t bytes = held_weight_bytes(config, stage, forms, copies);
+    const int64_t bytes = weight_bytes_of_rank(config, layouts, rank, forms);
     if (bytes > most) dearest = rank;
     most = std::max(most, bytes);
   }

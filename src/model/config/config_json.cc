@@ -52,8 +52,9 @@ void read_common(ConfigFields& fields, ModelConfig& config) {
     config.head_dim = fields.count("head_dim", kMaximumHeadDim);
     if (config.head_dim % 2 != 0) fields.refuse("head_dim", "an even number");
   } else if (config.hidden_size % (2 * config.head_count) != 0) {
-    fields.refuse("num_attention_heads",
-                  fmt::format("a divisor of half of hidden_size ({})", config.hidden_size));
+    if (fields.has("hidden_size")) {  // else that is the mistake
+      fields.refuse("num_attention_heads", fmt::format("a divisor of half of hidden_size ({})", config.hidden_size));
+    }
     config.head_dim = 2;
   } else {
     config.head_dim = config.hidden_size / config.head_count;
