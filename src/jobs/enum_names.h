@@ -30,6 +30,8 @@ inline constexpr std::array<std::string_view, 2> enum_names<Shuffle>{"epoch", "n
 template <>
 inline constexpr std::array<std::string_view, 4> enum_names<Sharing>{"separate", "temporal", "batch-all", "hybrid"};
 template <>
+inline constexpr std::array<std::string_view, 2> enum_names<TaskFusion>{"predicted", "stages"};
+template <>
 inline constexpr std::array<std::string_view, 3> enum_names<Layout>{"ragged", "chunked", "padded"};
 template <>
 inline constexpr std::array<std::string_view, 3> enum_names<Recompute>{"auto", "never", "always"};

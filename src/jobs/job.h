@@ -155,6 +155,8 @@ struct JobSpec {
 };
 
 enum class Sharing { separate, temporal, batch_all, hybrid };
+/// Which jobs share microbatches under sharing hybrid (plan/fusion/round_tasks.h).
+enum class TaskFusion { predicted, stages };
 enum class Layout { ragged, chunked, padded };
 enum class Recompute { automatic, never, always };
 /// How the ranks of a pipeline take turns (schedule/pipeline/).
@@ -178,6 +180,7 @@ struct RunSpec {
   int64_t chunk_size = 64;             ///< layout chunked; may be chunk_size_as_found (jobs/found_chunk_size.h)
   int64_t threads = 0;                 ///< 0: one per core
   Sharing sharing = Sharing::hybrid;
+  TaskFusion fusion = TaskFusion::predicted;
   Layout layout = Layout::ragged;
   Recompute recompute = Recompute::automatic;
   int64_t ranks = 1;                   ///< that the model is divided among

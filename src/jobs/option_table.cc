@@ -183,6 +183,14 @@ Condition several_ranks() {
           }};
 }
 
+Condition hybrid_sharing() {
+  return {.holds = [](const OptionTarget& target) { return target.run->sharing == Sharing::hybrid; },
+          .summary = "under sharing hybrid",
+          .complaint = [](const std::string& key, const OptionTarget& target) {
+            return fmt::format("`{}` belongs to sharing hybrid; run.sharing is {}", key, name_of(target.run->sharing));
+          }};
+}
+
 Condition several_replicas() {
   return {.holds =
               [](const OptionTarget& target) {
@@ -374,6 +382,10 @@ void add_run(std::vector<Option>& table) {
                         {.condition = several_replicas()}));
   table.push_back(field(Section::run, "sharing", COTUNE_FIELD(run->sharing), choice_of<Sharing>(),
                         "How jobs share the model: one after another, interleaved, all fused, or as planned."));
+  table.push_back(field(Section::run, "fusion", COTUNE_FIELD(run->fusion), choice_of<TaskFusion>(),
+                        "Which jobs share microbatches: those that are `predicted` to make a round shortest, or as many groups of about equal "
+                        "tokens as a pipeline has `stages`, and each job by itself where there are no more (mLoRA).",
+                        {.condition = hybrid_sharing()}));
   table.push_back(field(Section::run, "layout", COTUNE_FIELD(run->layout), choice_of<Layout>(),
                         "How rows of different length stand in a microbatch."));
   table.push_back(chunk_size());
@@ -467,7 +479,7 @@ void add_adapter(std::vector<Option>& table) {
                         {.condition = method_is({lora, diff_pruning})}));
   table.push_back(field(Section::adapter, "layers_to_transform", COTUNE_FIELD(job->adapter.layers_to_transform),
                         {.type = OptionType::wholes, .low = 0, .high = 9999},
-                        "Adapt only these layers, counted from 0.",
+                        "Adapt only these layers, or this one, counted from 0.",
                         {.aliases = {"lora_layers_to_transform"}, .default_note = "every layer"}));
   table.push_back(field(Section::adapter, "r", COTUNE_FIELD(job->adapter.r), whole(1, 512), "Rank.",
                         {.aliases = {"lora_r", "rank"}, .condition = method_is({lora})}));

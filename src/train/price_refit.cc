@@ -57,6 +57,8 @@ void PriceRefit::add_replica(const ReplicaPrices& priced, std::vector<Work>& sta
       predicted.backward += priced.at(microbatch, stage).backward;
     }
     whole_.add(predicted, whole[microbatch]);
+    measured_.forward += whole[microbatch].forward;
+    measured_.backward += whole[microbatch].backward;
     mean.forward += predicted.forward / static_cast<double>(microbatch_count);
     mean.backward += predicted.backward / static_cast<double>(microbatch_count);
   }

@@ -35,6 +35,8 @@ class PriceRefit {
   /// Of each of some rounds, with all corrections.
   double predicted_s(const PricedRounds& priced, size_t round_count) const { return round_.predicted_s(priced, round_count); }
   const PredictionErrors& errors() const { return errors_; }
+  /// Of the forwards and backwards of all microbatches that were observed, on all stages (MX-15).
+  const StageSeconds& measured() const { return measured_; }
 
   /// RefittedPrices::whole as plans that are kept for a while go by it: it follows when the forward and backward of the mean
   /// microbatch have become least_change longer or shorter than by the one before.
@@ -60,6 +62,7 @@ class PriceRefit {
   WorkCorrections settled_;
   RefittedPrices prices_;
   PredictionErrors errors_;
+  StageSeconds measured_;
 };
 
 }  // namespace cotune

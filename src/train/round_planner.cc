@@ -39,10 +39,23 @@ HybridTasks of_resident(const HybridTasks& tasks, std::span<TrainingJob* const> 
   return result;
 }
 
+/// Takes these tasks, whatever was chosen; `author` says so.
+void prescribe(ChosenRoundTasks& chosen, RoundTasks own, const std::string& author) {
+  const RoundTasks& best = chosen.taken();
+  chosen.reason = fmt::format("{} says so; {}", author,
+                              best.tasks == own.tasks      ? "it is what would be chosen here"
+                              : best.seconds < own.seconds ? fmt::format("{} would be {:.1f}% shorter", best.name,
+                                                                         100 * (1 - best.seconds / own.seconds))
+                                                           : fmt::format("{} would be no shorter", best.name));
+  std::erase_if(chosen.alternatives, [&](const RoundTasks& each) { return each.tasks == own.tasks; });
+  chosen.alternatives.insert(chosen.alternatives.begin(), std::move(own));
+  chosen.chosen = 0;
+}
+
 }  // namespace
 
-RoundPlanner::RoundPlanner(ModelConfig model, DeviceCosts costs, std::optional<FollowedTasks> followed)
-    : model_(std::move(model)), costs_(std::move(costs)), followed_(std::move(followed)) {}
+RoundPlanner::RoundPlanner(ModelConfig model, DeviceCosts costs, TaskFusion fusion, std::optional<FollowedTasks> followed)
+    : model_(std::move(model)), costs_(std::move(costs)), fusion_(fusion), followed_(std::move(followed)) {}
 
 const RoundPlanner::Job& RoundPlanner::job_of(const TrainingJob& job) {
   const auto [found, is_new] = jobs_.try_emplace(job.index());
@@ -82,16 +95,9 @@ RoundPlanner::Answer RoundPlanner::answer(std::span<TrainingJob* const> resident
   }
   ChosenRoundTasks chosen = choose_round_tasks(jobs);
   if (followed_) {
-    RoundTasks own = predict_round_tasks(jobs, of_resident(followed_->tasks, resident), "of " + followed_->file);
-    const RoundTasks& best = chosen.taken();
-    chosen.reason = fmt::format("{} says so; {}", followed_->file,
-                                best.tasks == own.tasks      ? "it is what would be chosen here"
-                                : best.seconds < own.seconds ? fmt::format("{} would be {:.1f}% shorter", best.name,
-                                                                           100 * (1 - best.seconds / own.seconds))
-                                                             : fmt::format("{} would be no shorter", best.name));
-    std::erase_if(chosen.alternatives, [&](const RoundTasks& each) { return each.tasks == own.tasks; });
-    chosen.alternatives.insert(chosen.alternatives.begin(), std::move(own));
-    chosen.chosen = 0;
+    prescribe(chosen, predict_round_tasks(jobs, of_resident(followed_->tasks, resident), "of " + followed_->file), followed_->file);
+  } else if (fusion_ == TaskFusion::stages) {
+    prescribe(chosen, predict_round_tasks(jobs, tasks_per_stage(jobs), "as many as stages"), "fusion: stages");
   }
   Answer result;
   for (const std::vector<int32_t>& task : chosen.taken().tasks) {

@@ -22,11 +22,11 @@ struct FollowedTasks {
   std::string file;   ///< the plan's, for reports
 };
 
-/// Asks the planner which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule, stages and corrections is
+/// Asks the planner, or the rule that was asked for, which resident jobs share microbatches. A set of jobs under a token budget, a recompute rule, stages and corrections is
 /// asked for once; jobs' lengths and shapes do not change during a run.
 class RoundPlanner {
  public:
-  RoundPlanner(ModelConfig model, DeviceCosts costs, std::optional<FollowedTasks> followed = std::nullopt);
+  RoundPlanner(ModelConfig model, DeviceCosts costs, TaskFusion fusion, std::optional<FollowedTasks> followed = std::nullopt);
 
   struct Answer {
     HybridTasks tasks;   ///< jobs by their index in the run
@@ -51,6 +51,7 @@ class RoundPlanner {
 
   ModelConfig model_;
   DeviceCosts costs_;
+  TaskFusion fusion_;
   std::optional<FollowedTasks> followed_;
   WorkCorrections corrections_;
   std::map<int32_t, Job> jobs_;  ///< by index

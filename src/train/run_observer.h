@@ -11,6 +11,7 @@
 #include "engine/job_round.h"
 #include "engine/sent_messages.h"
 #include "ops/memory.h"
+#include "plan/cost/stage_cost.h"
 #include "schedule/step_plan.h"
 #include "train/job_state.h"
 #include "train/memory_relief.h"
@@ -152,6 +153,7 @@ struct RunSummary {
   double ranks_seconds = 0;                        ///< of the training rounds on them
   double ranks_predicted_seconds = 0;              ///< of the same, with prices as they were refitted by then
   PredictionErrors prediction_errors;              ///< where prices are refitted: of seconds
+  StageSeconds microbatches;                       ///< of the same rounds: seconds of all forwards and backwards, on all ranks
   PredictionErrors peak_prediction_errors;         ///< where peaks are learned: of bytes beyond what stays between rounds
   std::vector<DivisionSwap> swaps;                 ///< `ranks` are those since the last one
   int64_t rounds_planned_ahead = 0;                ///< of these: planned while those before them ran

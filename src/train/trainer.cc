@@ -39,7 +39,7 @@ Trainer::Trainer(std::shared_ptr<const Backbone> backbone, std::vector<std::uniq
       jobs_(std::move(jobs)),
       options_(with_division(std::move(options))),
       planner_(backbone_->config(),
-               options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.followed),
+               options_.costs ? *options_.costs : roofline_costs(backbone_->compute(), options_.device), options_.fusion, options_.followed),
       requested_token_budget_(options_.policy.token_budget),
       facts_(facts_with_weights(*backbone_, options_)),
       learned_(backbone_->config(), facts_),
@@ -137,7 +137,10 @@ RunSummary Trainer::run() {
   for (const std::map<std::string, double>& rank : operator_seconds_) {
     for (const auto& [name, seconds] : rank) summary_.operator_seconds[name] += seconds;
   }
-  if (refit_ != nullptr) summary_.prediction_errors = refit_->errors();
+  if (refit_ != nullptr) {
+    summary_.prediction_errors = refit_->errors();
+    summary_.microbatches = refit_->measured();
+  }
   summary_.memory = memory_usage();
   summary_.peak_rss_bytes = peak_resident_bytes();
   if (!options_.device.is_cpu()) summary_.device_memory = options_.device.memory();

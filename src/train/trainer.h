@@ -72,14 +72,15 @@ struct TrainerOptions {
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
   std::optional<MemoryRelief> relief;          ///< of the run that is resumed: where this one begins
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
-  std::optional<FollowedTasks> followed;       ///< in place of planned hybrid tasks
+  TaskFusion fusion = TaskFusion::predicted;           ///< how hybrid tasks are chosen
+  std::optional<FollowedTasks> followed;       ///< in place of chosen hybrid tasks
   /// Whether predicted times are corrected by measured ones, by which jobs are grouped, rounds ordered and rows dealt then: plans depend
   /// on the machine's day. On the CPU; elsewhere, and on a device that is not there, they stay.
   bool refits_prices = false;
   /// Whether predicted peaks are corrected by measured ones, by which jobs are admitted and rounds that prediction has made smaller grow. On
   /// the CPU. On one rank a peak is that of the plan; on ranks also of who was how far when.
   bool learns_peaks = true;
-  /// Set: the ranks, which are threads, are divided anew where that pays, asked for when jobs come and leave and when prices have changed.
+  /// Set: the ranks are divided anew where that pays, asked for when jobs come and leave and when prices have changed.
   PlanDivision plan_division;
   std::vector<RunObserver*> observers;         ///< must outlive the trainer
   Sweeps* sweeps = nullptr;                    ///< that candidates among the jobs belong to, with what is known of them; must outlive the trainer. Unset: none are known

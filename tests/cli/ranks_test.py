@@ -28,6 +28,16 @@ class Ranks(ProgramTest):
         self.assertGreaterEqual(sum(rank["peak_bytes"] for rank in ranks), max(summary["peak_bytes"][kind] for kind in rounds))
         self.assertNotIn("ranks", json.loads((self.path / "one" / "summary.json").read_text()))
 
+    def test_as_many_groups_as_stages_where_that_is_asked_for(self):
+        self.train("one")
+        events = self.train("grouped", "--ranks=2", "--pipeline-order=lorapp", "--fusion=stages")
+        self.assert_alike("grouped", "one")
+        plan = next(event for event in events if event["event"] == "plan")
+        self.assertEqual((len(plan["hybrid_tasks"]), plan["choice"]), (2, "as many as stages"))
+        self.assertIn("fusion: stages says so; ", plan["reason"])
+        done = self.train("refused", "--sharing=temporal", "--fusion=stages", expect=2)
+        self.assertIn("`fusion` belongs to sharing hybrid; run.sharing is temporal", done.stderr)
+
     def test_ranks_that_divide_layers_leave_what_one_leaves(self):
         exact = ("--set", "model.dtype=float64")
         self.train("one", *exact)

@@ -163,6 +163,7 @@ run:
   ranks: 1
   parallel: stages
   sharing: hybrid
+  fusion: predicted
   layout: ragged
   recompute: auto
   stay: false

@@ -129,6 +129,50 @@ TEST(RoundTasks, InAPipelineTakeTheWorkOfAllStagesOrTheLongestTasksOwnWay) {
   }
 }
 
+/// ML-19: groups only where there are more jobs than stages, and as many as stages then.
+TEST(RoundTasks, PerStageAreAsManyAsStagesOrJobsAndOfAboutEqualTokens) {
+  const ModelConfig model = smollm2_135m();
+  for (int32_t count = 1; count <= 12; ++count) {
+    std::vector<JobShape> jobs;
+    for (int32_t j = 0; j < count; ++j) jobs.push_back(round_job(model, j, 1, {8}));
+    RoundJobs round = round_of(jobs);
+    round.stages = 4;
+    const HybridTasks tasks = tasks_per_stage(round);
+    ASSERT_EQ(std::ssize(tasks), std::min(count, 4));
+    const auto [least, most] = std::ranges::minmax(tasks, {}, &std::vector<int32_t>::size);
+    EXPECT_LE(most.size() - least.size(), 1u) << count;
+    // Every group's rows fit into one microbatch, so the frozen products of a round are called min(T, D) times in place of T times (ML-20).
+    EXPECT_EQ(predict_round_tasks(round, tasks, "").microbatches, std::min(count, 4));
+    round.stages = 1;
+    EXPECT_EQ(tasks_per_stage(round).size(), 1u);
+  }
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    RoundJobs round = random_round_jobs(seed, 9);
+    round.stages = 1 + static_cast<int64_t>(seed % 5);
+    const HybridTasks tasks = tasks_per_stage(round);
+    ASSERT_EQ(std::ssize(tasks), std::min(std::ssize(round.jobs), round.stages));
+    std::vector<int32_t> all;
+    std::vector<double> tokens;
+    double longest = 0, sum = 0;
+    for (const std::vector<int32_t>& task : tasks) {
+      tokens.push_back(0);
+      for (const int32_t job : task) {
+        const JobShape& shape = round.jobs[static_cast<size_t>(job)];
+        const double own = static_cast<double>(shape.batch_size) * shape.lengths.mean();
+        tokens.back() += own;
+        longest = std::max(longest, own);
+        sum += own;
+        all.push_back(job);
+      }
+    }
+    std::ranges::sort(all);
+    for (size_t j = 0; j < round.jobs.size(); ++j) ASSERT_EQ(all[j], static_cast<int32_t>(j)) << "each job once";
+    const double mean = sum / static_cast<double>(tasks.size());
+    EXPECT_LE(std::ranges::max(tokens), mean + longest) << seed;
+    EXPECT_EQ(tasks_per_stage(round), tasks) << "stable between steps";
+  }
+}
+
 TEST(RoundTasks, OfOneJobAreThatJob) {
   const ModelConfig model = smollm2_135m();
   const ChosenRoundTasks chosen = choose_round_tasks(round_of({round_job(model, 0, 4, {30})}));

@@ -238,7 +238,7 @@ TEST(RefittedPlans, FuseJobsWhoseCallsTurnOutToBeDear) {
   DeviceCosts costs{{.device = device_preset("cpu"), .dtype = "float32"}, "a device of small fixed costs"};
   costs.machine.device.launch_seconds = 3e-7;
   costs.machine.device.memory_bandwidth = 1e18;
-  RoundPlanner planner(small_config(), costs);
+  RoundPlanner planner(small_config(), costs, TaskFusion::predicted);
   const PackingPolicy policy{.layer_count = small_config().layer_count};
   EXPECT_EQ(planner.plan(resident, policy, Parallel{}).tasks.size(), 2u);
   planner.correct({.forward = {.per_call_s = 1, .scale = 2}, .backward = {}, .step = {}});

@@ -70,6 +70,7 @@ std::optional<FollowedRun> follow_plan(const Plan& planned, const std::string& n
   contradictions.check("run.ranks", run.ranks, parallel.ranks());
   if (is_divided) contradictions.check("run.pipeline_order", run.pipeline_order, plan.order);
   contradictions.check("run.sharing", run.sharing, plan.sharing);
+  contradictions.check("run.fusion", run.fusion, TaskFusion::predicted);  // a plan's tasks are
   contradictions.check("run.layout", run.layout, plan.layout);
   contradictions.check("run.token_budget", run.token_budget, plan.token_budget());
   if (plan.layout == Layout::chunked && run.chunk_size != chunk_size_as_found) {

@@ -15,6 +15,7 @@
 #include "cli/terminal/progress.h"
 #include "console/name_column.h"
 #include "console/output.h"
+#include "plan/plan.h"
 #include "train/training_job.h"
 #include "watch/rank_text.h"
 #include "watch/terminal.h"
@@ -177,6 +178,15 @@ void print_prediction_errors(const PredictionErrors& times, const PredictionErro
   }
 }
 
+void print_backward_ratio(const StageSeconds& microbatches) {
+  if (microbatches.forward <= 0) return;
+  const double ratio = microbatches.backward / microbatches.forward;
+  print_line(fmt::format("backward took {:.2f} times as long as forward{}", ratio,
+                         ratio > uneven_backward ? fmt::format(", above {}: no equal halves, which MuxTune's template takes them for; plans here do not",
+                                                               uneven_backward)
+                                                 : ""));
+}
+
 void print_predicted_time(const RunPrediction& prediction) {
   const std::vector<RunPrediction::Round>& rounds = prediction.rounds();
   if (rounds.size() < 2) return;
@@ -223,6 +233,7 @@ void print_run_report(const RunSummary& summary, const std::vector<const Trainin
   print_speed(summary);
   print_predicted_time(prediction);
   print_ranks(summary, width);
+  print_backward_ratio(summary.microbatches);
   print_prediction_errors(summary.prediction_errors, summary.peak_prediction_errors);
   print_operators(summary, width);
   print_memory(summary, prediction, width);

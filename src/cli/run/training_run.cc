@@ -295,7 +295,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   }
   if (arguments.check) {
     const RunStart start{.device = device, .limit_bytes = limit, .costs = costs, .layouts = layouts, .ranks_are_processes = processes != nullptr, .resumes = arguments.resume};
-    check_run(inputs, start, RoundPlanner(files.config, costs, followed ? followed->tasks : std::nullopt), arguments.json, mistakes);
+    check_run(inputs, start, RoundPlanner(files.config, costs, run.fusion, followed ? followed->tasks : std::nullopt), arguments.json, mistakes);
     return 0;
   }
   mistakes.throw_if_any();
@@ -401,6 +401,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.pipeline_order = run.pipeline_order;
   options.rounds_at_once = run.rounds_at_once;
   options.interleave = run.interleave;
+  options.fusion = run.fusion;
   options.device = device;
   options.costs = costs;
   options.refits_prices = options.learns_peaks = arguments.replan != "never";

@@ -186,6 +186,7 @@ std::string summary_json(const RunSummary& summary, const std::vector<const Trai
                              {"predicted_peak_bytes", rank.predicted_peak_bytes > 0 ? Json(rank.predicted_peak_bytes) : Json()}});
   }
   json["prediction_errors"] = to_json(summary.prediction_errors);
+  json["microbatches"] = {{"forward_seconds", summary.microbatches.forward}, {"backward_seconds", summary.microbatches.backward}};
   json["peak_prediction_errors"] = to_json(summary.peak_prediction_errors);
   json["swaps"] = Json::array();
   for (const DivisionSwap& swap : summary.swaps) json["swaps"].push_back(to_json(swap));

@@ -9,6 +9,7 @@
 
 #include "base/counted.h"
 #include "base/error.h"
+#include "schedule/pipeline/grouping.h"
 
 namespace cotune {
 namespace {
@@ -222,6 +223,12 @@ ChosenRoundTasks choose_round_tasks(const RoundJobs& round) {
   }
   result.reason = reason_of(result);
   return result;
+}
+
+HybridTasks tasks_per_stage(const RoundJobs& round) {
+  std::vector<double> tokens;
+  for (const JobShape& job : round.jobs) tokens.push_back(static_cast<double>(tokens_of(job)));
+  return balanced_buckets_by_exchange(tokens, std::min(round.stages, static_cast<int64_t>(tokens.size())));
 }
 
 RoundTasks predict_round_tasks(const RoundJobs& round, const HybridTasks& tasks, const std::string& name) {

@@ -51,6 +51,10 @@ inline constexpr double least_gain = 0.01;
 /// (PackingPolicy::least_microbatches) are not foreseen.
 ChosenRoundTasks choose_round_tasks(const RoundJobs& round);
 
+/// As many tasks as there are stages, or one a job where there are no more jobs: the jobs' tokens of a step spread evenly over them, longest first
+/// (mLoRA §3.3.1, BatchLoRA in LoRAPP; which jobs join is not said there; ML-19). Pure; the same jobs give the same tasks.
+HybridTasks tasks_per_stage(const RoundJobs& round);
+
 /// What tasks that were made otherwise are predicted to take. `tasks`: each job once.
 RoundTasks predict_round_tasks(const RoundJobs& round, const HybridTasks& tasks, const std::string& name);
 

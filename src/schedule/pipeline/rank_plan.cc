@@ -30,7 +30,7 @@ std::vector<int64_t> dearest_bytes(const PipelineWork& work) {
 
 /// Per rank, beyond most_in_flight: what fits of half as many microbatches more. Empty where none are kept.
 std::vector<int64_t> spare_of(const PipelineWork& work, const RankPlanOptions& options) {
-  const bool takes_spare = options.order == RankOrder::automatic || options.order == RankOrder::split;
+  const bool takes_spare = options.order != RankOrder::gpipe && options.order != RankOrder::one_f_one_b;
   const int32_t more = options.most_in_flight / 2;
   if (!takes_spare || options.spare_bytes == 0 || more == 0 || work.stage_rank != one_stage_per_rank(work.rank_count)) return {};
   if (std::ranges::any_of(units_of(work), [](const PipelineUnit& unit) { return unit.count > 1; })) return {};

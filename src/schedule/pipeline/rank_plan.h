@@ -61,7 +61,7 @@ struct RankPlanOptions {
   /// length. 0: no limit. Read by `automatic`, split, lorapp and muxtune.
   int32_t most_in_flight = 0;
   /// Bytes that each rank may keep beyond that, for half as many microbatches more; none where a round has chains. So ranks go on where
-  /// microbatches of unlike sizes would make them wait. Read by `automatic` and split.
+  /// microbatches of unlike sizes, or messages under way, would make them wait. Read by the orders that most_in_flight is read by.
   int64_t spare_bytes = 0;
   /// Where ranks divide layers, not tokens, and no round recomputes: `always` runs microbatches two by two in clocks (clocks.h), in
   /// the pairs as they are packed or of buckets (bucketed_clocks, share 1/2 and 3/4), whichever are predicted to take least time; `automatic` does so, or has
