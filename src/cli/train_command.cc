@@ -98,7 +98,7 @@ void add_train_command(CLI::App& app) {
   command
       ->add_option("--replan", arguments->replan,
                    "What is planned anew from measured times and peaks while the run goes on: prices, by which jobs are grouped, rounds ordered and "
-                   "rows dealt, and peaks, by which jobs are admitted; auto: under --parallel auto the division of ranks that are threads besides; "
+                   "rows dealt, and peaks, by which jobs are admitted; auto: under --parallel auto the division of ranks besides; "
                    "never: none (auto; docs/planning.md)")
       ->check(CLI::IsMember({"auto", "prices", "never"}));
   command->add_option("--trace", arguments->trace,

@@ -13,77 +13,88 @@ namespace cotune {
 
 std::shared_ptr<Backbone> Backbone::load(const ModelFiles& files, at::ScalarType compute, at::Device device,
                                          BackboneUse use) {
-  const MemoryScope scope(MemoryKind::weights);
   auto backbone = std::make_shared<Backbone>();
-  const ModelConfig& config = files.config;
-  backbone->config_ = config;
-  backbone->shard_ = use.shard;
-  backbone->shard_config_ = sharded_config(config, use.shard.count);
+  backbone->config_ = files.config;
   backbone->compute_ = compute;
   backbone->device_ = device;
-  if (!use.holder.is_alone()) backbone->sharded_ = std::make_shared<ShardedWeights>(use.holder);
+  backbone->use_for(files, use);
+  return backbone;
+}
+
+void Backbone::use_for(const ModelFiles& files, const BackboneUse& use) {
+  const MemoryScope scope(MemoryKind::weights);
+  const bool is_same_part = shard_.index == use.shard.index && shard_.count == use.shard.count;
+  const bool may_keep = is_same_part && sharded_ == nullptr && use.holder.is_alone();
+  shard_ = use.shard;
+  shard_config_ = sharded_config(config_, use.shard.count);
+  const std::vector<StageShape> stages = use.stages.empty() ? std::vector{whole_model(config_)} : use.stages;
+  const auto needs = [&](auto needed) { return std::ranges::any_of(stages, needed); };
+  const auto needs_layer = [&](int64_t index) {
+    return needs([&](const StageShape& stage) { return stage.first_layer <= index && index < stage.last_layer; });
+  };
+  const bool needs_head = needs([](const StageShape& stage) { return stage.has_head; });
+  const bool needs_embedding = needs([](const StageShape& stage) { return stage.has_embedding; }) && !(config_.tied_embeddings && needs_head);
+  layers_.resize(static_cast<size_t>(config_.layer_count));
+  for (int64_t index = 0; index < config_.layer_count; ++index) {
+    if (!may_keep || !needs_layer(index)) layers_[static_cast<size_t>(index)] = {};
+  }
+  if (!may_keep || !needs_head) {
+    head_.reset();
+    final_norm_ = at::Tensor();
+  }
+  if (!may_keep || !needs_embedding) embedding_ = at::Tensor();
+  sharded_.reset();
+  if (!use.holder.is_alone()) sharded_ = std::make_shared<ShardedWeights>(use.holder);
   // What is cut is copied: a view would keep all of it.
   const auto part = [&](const std::string& name, int64_t dimension, const FeatureRange& range) {
-    const at::Tensor whole = files.load(name, compute);
-    if (use.shard.is_whole()) return whole.to(device);
-    return whole.narrow(dimension, range.begin, range.count).clone(at::MemoryFormat::Contiguous).to(device);
+    const at::Tensor whole = files.load(name, compute_);
+    if (use.shard.is_whole()) return whole.to(device_);
+    return whole.narrow(dimension, range.begin, range.count).clone(at::MemoryFormat::Contiguous).to(device_);
   };
   const auto norm = [&](const std::string& name) {
-    return files.load(name, accumulation_dtype(compute)).to(device).contiguous();
+    return files.load(name, accumulation_dtype(compute_)).to(device_).contiguous();
   };
   const auto product = [&](int64_t layer, const std::vector<Projection>& projections, bool biases) {
     std::vector<at::Tensor> weights, bias_values;
     for (const Projection projection : projections) {
       const std::string name = module_name(layer, projection);
-      const FeatureRange outputs = shard_outputs(config, projection, use.shard);
+      const FeatureRange outputs = shard_outputs(config_, projection, use.shard);
       weights.push_back(divides_outputs(projection) ? part(name + ".weight", 0, outputs)
-                                                    : part(name + ".weight", 1, shard_inputs(config, projection, use.shard)));
+                                                    : part(name + ".weight", 1, shard_inputs(config_, projection, use.shard)));
       if (biases) bias_values.push_back(part(name + ".bias", 0, outputs));
     }
     const std::shared_ptr<const FrozenProduct> whole = make_frozen_product(weights, bias_values, use.training);
-    return backbone->sharded_ != nullptr ? backbone->sharded_->keep(*whole, use.training) : whole;
+    return sharded_ != nullptr ? sharded_->keep(*whole, use.training) : whole;
   };
-  const FeatureRange vocabulary = backbone->vocabulary();
-  const std::vector<StageShape> stages = use.stages.empty() ? std::vector{whole_model(config)} : use.stages;
-  const auto needs = [&](auto needed) { return std::any_of(stages.begin(), stages.end(), needed); };
-  const bool needs_embedding = needs([](const StageShape& stage) { return stage.has_embedding; });
-  const bool needs_head = needs([](const StageShape& stage) { return stage.has_head; });
-  const bool head_embeds = config.tied_embeddings && needs_head;
-  if (needs_head) {
-    backbone->final_norm_ = norm("model.norm.weight");
-    backbone->head_ = make_frozen_product(
-        {part(config.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary)}, {}, use.training);
+  if (needs_head && head_ == nullptr) {
+    final_norm_ = norm("model.norm.weight");
+    head_ = make_frozen_product({part(config_.tied_embeddings ? "model.embed_tokens.weight" : "lm_head.weight", 0, vocabulary())}, {}, use.training);
     files.weights->drop_pages();
   }
-  if (needs_embedding && !head_embeds) {
-    const at::Tensor embedding = part("model.embed_tokens.weight", 0, vocabulary);
-    if (backbone->sharded_ != nullptr) {
-      backbone->sharded_->keep_rows(embedding);
+  if (needs_embedding && !embedding_.defined()) {
+    const at::Tensor embedding = part("model.embed_tokens.weight", 0, vocabulary());
+    if (sharded_ != nullptr) {
+      sharded_->keep_rows(embedding);
     } else {
-      backbone->embedding_ = embedding;
+      embedding_ = embedding;
     }
   }
-  for (int64_t index = 0; index < config.layer_count; ++index) {
-    if (!needs([&](const StageShape& stage) { return stage.first_layer <= index && index < stage.last_layer; })) {
-      backbone->layers_.emplace_back();
-      continue;
-    }
+  for (int64_t index = 0; index < config_.layer_count; ++index) {
+    BackboneLayer& layer = layers_[static_cast<size_t>(index)];
+    if (!needs_layer(index) || layer.down != nullptr) continue;
     const std::string prefix = fmt::format("model.layers.{}.", index);
-    BackboneLayer layer;
     layer.attention_norm = norm(prefix + "input_layernorm.weight");
     layer.mlp_norm = norm(prefix + "post_attention_layernorm.weight");
-    layer.qkv = product(index, {Projection::q, Projection::k, Projection::v}, config.qkv_bias);
+    layer.qkv = product(index, {Projection::q, Projection::k, Projection::v}, config_.qkv_bias);
     layer.o = product(index, {Projection::o}, false);
     layer.gate_up = product(index, {Projection::gate, Projection::up}, false);
     layer.down = product(index, {Projection::down}, false);
-    backbone->layers_.push_back(std::move(layer));
     files.weights->drop_pages();
   }
   files.weights->drop_pages();
-  if (backbone->sharded_ != nullptr) release_unused_memory();  // of weights as they were before they were cut
-  const int64_t positions = use.positions > 0 ? std::min(use.positions, config.context_length) : config.context_length;
-  backbone->rotary_ = rotary_table(rope_inverse_frequencies(config), positions, compute, device);
-  return backbone;
+  if (sharded_ != nullptr) release_unused_memory();  // of weights as they were before they were cut
+  const int64_t rows = use.positions > 0 ? std::min(use.positions, config_.context_length) : config_.context_length;
+  if (!rotary_.cosine.defined() || positions() < rows) rotary_ = rotary_table(rope_inverse_frequencies(config_), rows, compute_, device_);
 }
 
 std::shared_ptr<Backbone> Backbone::emulated(const ModelConfig& config, at::ScalarType compute, TensorShard shard,

@@ -32,7 +32,7 @@ struct BackboneUse {
 };
 
 /// The frozen base model, or the part of it that one rank of a tensor-parallel group has: immutable but for the length of rows it
-/// is ready for, loaded once per process and device, shared by all jobs. The ranks of a group together hold each weight once, but
+/// is ready for and the use that it is put to, loaded once per process and device, shared by all jobs. The ranks of a group together hold each weight once, but
 /// for norms, rotary tables and kv heads that several of them need.
 class Backbone {
  public:
@@ -40,6 +40,10 @@ class Backbone {
   /// float64 (tests). device: where they go.
   static std::shared_ptr<Backbone> load(const ModelFiles& files, at::ScalarType compute, at::Device device,
                                         BackboneUse use = {});
+  /// From now on for this use, of the same model: whole weights that both uses ask for in the same part stay where they are, others are let go of
+  /// before what is missing is read. Rows may stay as long as they are, and use.training as it was. Not while anything computes. If it throws, it
+  /// holds less than either use asks for, and must be called again.
+  void use_for(const ModelFiles& files, const BackboneUse& use);
 
   /// Shapes without weights, on the meta device: for interpreters that let operators take the device's time and compute nothing.
   static std::shared_ptr<Backbone> emulated(const ModelConfig& config, at::ScalarType compute, TensorShard shard,

@@ -35,28 +35,46 @@ BackboneUse backbone_use_of(std::span<const PipelineLayout> layouts, int32_t ran
 
 ProcessRank::ProcessRank(const std::shared_ptr<const Backbone>& backbone, std::vector<PipelineLayout> layouts,
                          RankLinks links)
-    : backbone_(backbone),
-      layouts_(std::move(layouts)),
-      links_(std::move(links)),
-      place_(place_of_rank(layouts_, links_.control->rank())),
-      shard_(layouts_[place_.replica].shard_of(place_.worker)),
-      layers_(layers_of(layouts_, rank())),
-      interpreter_(backbone, layouts_[place_.replica], pipeline_rank()) {
-  COTUNE_CHECK(links_.control->size() == rank_count_of(layouts_), "a group of {} ranks for layouts of {}",
-               links_.control->size(), rank_count_of(layouts_));
-  COTUNE_CHECK(backbone->shard().index == shard_.index && backbone->shard().count == shard_.count,
-               "rank {} has another part of the layers than its weights", rank());
-  interpreter_.progress = links_.progress;
-  interpreter_.observe([this](const Operator& op, const MicrobatchState&, double seconds) {
-    time_.operator_seconds[to_string(op.kind)] += seconds;
-    if (after_operator) after_operator(op);
-  });
-  share_weights();
+    : backbone_(backbone), layouts_(std::move(layouts)), links_(std::move(links)) {
+  take_place();
   join();
 }
 
 ProcessRank::~ProcessRank() {
   if (ShardedWeights* const weights = backbone_->sharded_weights(); weights != nullptr) weights->leave();
+}
+
+/// In the layouts, with the weights that the backbone has.
+void ProcessRank::take_place() {
+  COTUNE_CHECK(links_.control->size() == rank_count_of(layouts_), "a group of {} ranks for layouts of {}",
+               links_.control->size(), rank_count_of(layouts_));
+  place_ = place_of_rank(layouts_, rank());
+  shard_ = layouts_[place_.replica].shard_of(place_.worker);
+  layers_ = layers_of(layouts_, rank());
+  COTUNE_CHECK(backbone_->shard().index == shard_.index && backbone_->shard().count == shard_.count,
+               "rank {} has another part of the layers than its weights", rank());
+  interpreter_.emplace(backbone_, layouts_[place_.replica], pipeline_rank());
+  interpreter_->progress = links_.progress;
+  interpreter_->observe([this](const Operator& op, const MicrobatchState&, double seconds) {
+    time_.operator_seconds[to_string(op.kind)] += seconds;
+    if (after_operator) after_operator(op);
+  });
+}
+
+void ProcessRank::join() {
+  if (!std::exchange(shares_weights_, true)) share_weights();
+  links_.join(layouts_);
+}
+
+void ProcessRank::divide(std::vector<PipelineLayout> layouts, const ChangeWeights& change_weights) {
+  links_.leave();
+  if (ShardedWeights* const weights = backbone_->sharded_weights(); weights != nullptr) weights->leave();
+  shares_weights_ = has_begun_ = false;
+  exchanges_.clear();
+  interpreter_.reset();
+  layouts_ = std::move(layouts);
+  change_weights(backbone_use_of(layouts_, rank(), backbone_->positions()));
+  take_place();
 }
 
 /// Those whose weights are of no other rank ask for a group, too.
@@ -113,10 +131,10 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
         if (progress != nullptr) progress->advance();
       });
     }
-    interpreter_.run(work.plan, work.rounds, *links_.messages, group ? &*group : nullptr, exchange ? &*exchange : nullptr);
+    interpreter_->run(work.plan, work.rounds, *links_.messages, group ? &*group : nullptr, exchange ? &*exchange : nullptr);
   } catch (...) {
     give_up(std::current_exception());
-    interpreter_.read_results();
+    interpreter_->read_results();
   }
   if (links_.progress != nullptr) links_.progress->end_run();
   time_.seconds = clock_s() - begin_s;
@@ -126,29 +144,29 @@ std::exception_ptr ProcessRank::run(Work& work, const std::function<void()>& pre
   time_.weight_bytes = memory.peak_bytes[static_cast<size_t>(MemoryKind::weights)];
   time_.whole_weight_bytes = backbone_->whole_weight_bytes();
   if (!has_begun_) return error;
-  time_.waited = interpreter_.waited_s();
-  time_.sent = interpreter_.sent();
+  time_.waited = interpreter_->waited_s();
+  time_.sent = interpreter_->sent();
   time_.collectives = group ? group->collectives() : 0;
   time_.group_bytes = group ? group->sent_bytes() : 0;
   time_.exposed = group ? group->waited_s() : 0;
-  time_.gathering = interpreter_.gathering_s();
+  time_.gathering = interpreter_->gathering_s();
   if (exchange) {
     time_.exchanging = exchange->waited_s();
     time_.exchanged_bytes = exchange->sent_bytes();
     exchange.reset();  // its thread ends
   }
-  time_.spans = since(begin_s, interpreter_.spans());
-  time_.sent_spans = since(begin_s, interpreter_.sent_spans());
+  time_.spans = since(begin_s, interpreter_->spans());
+  time_.sent_spans = since(begin_s, interpreter_->sent_spans());
   return error;
 }
 
 MadeSteps ProcessRank::made_steps() const {
-  return has_begun_ ? cotune::made_steps(interpreter_) : MadeSteps{};
+  return has_begun_ ? cotune::made_steps(*interpreter_) : MadeSteps{};
 }
 
 /// Where this rank has not even begun, no step was made anywhere of a job that has layers here.
 void ProcessRank::complete_steps(const MadeSteps& made, std::span<JobRound> rounds) {
-  if (has_begun_) cotune::complete_steps(interpreter_, made, rounds);
+  if (has_begun_) cotune::complete_steps(*interpreter_, made, rounds);
   clear_gradients(rounds);
 }
 

@@ -40,6 +40,9 @@ struct RankTime {
   std::map<std::string, double> operator_seconds;
 };
 
+/// Makes a rank's backbone hold what it is to be used for from now on (Backbone::use_for).
+using ChangeWeights = std::function<void(const BackboneUse& use)>;
+
 /// The rank that this process is, of several processes: its stages, or its part of their layers, and its
 /// links to the others. What rank_leader.h and rank_follower.h have in common.
 class ProcessRank {
@@ -96,7 +99,10 @@ class ProcessRank {
                                                   const std::function<void()>& prepare = {});
 
   /// New groups in the place of those that have ended: all ranks call it together.
-  void join() { links_.join(layouts_); }
+  void join();
+  /// Between runs, all ranks together: this one takes its place in other layouts. What it exchanges is forgotten, its groups end, and then
+  /// change_weights is to make the backbone hold what the rank has use for. join() comes next; if this throws, another divide().
+  void divide(std::vector<PipelineLayout> layouts, const ChangeWeights& change_weights);
   /// All ranks end.
   void end() { links_.end(); }
   /// RankLinks::at_loss.
@@ -108,6 +114,7 @@ class ProcessRank {
   void sum_over_ranks(at::Tensor& values, int64_t layer);
   void sum_over_holders(at::Tensor& values, int64_t layer);
   void share_weights();
+  void take_place();
 
   std::shared_ptr<const Backbone> backbone_;
   std::vector<PipelineLayout> layouts_;
@@ -115,7 +122,8 @@ class ProcessRank {
   RankPlace place_;
   TensorShard shard_;
   std::vector<LayerRange> layers_;
-  Interpreter interpreter_;
+  std::optional<Interpreter> interpreter_;  ///< none while the model is divided anew
+  bool shares_weights_ = false;             ///< has joined those that have the same weights, if there are such
   std::map<int32_t, JobExchange> exchanges_;  ///< by job
   RankTime time_;
   bool has_begun_ = false;

@@ -19,7 +19,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::array<const char*, 9> command_names = {"run", "exchange", "complete", "join", "share", "forget", "gather", "end_selection", "end"};
+constexpr std::array<const char*, 10> command_names = {"run",    "exchange", "complete", "join",          "share",
+                                                       "forget", "gather",   "divide",   "end_selection", "end"};
 
 template <typename Value>
 Json binary(const Value* values, size_t count) {
@@ -85,6 +86,30 @@ OptimizerSettings optimizer_from_json(const Json& json) {
   return settings;
 }
 
+Json layout_to_json(const PipelineLayout& layout) {
+  Json stages = Json::array();
+  for (const StageShape& stage : layout.stages) {
+    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel,
+                      stage.divides_tokens});
+  }
+  return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}, {"shards_weights", layout.shards_weights}};
+}
+
+PipelineLayout layout_from_json(const Json& json) {
+  PipelineLayout layout;
+  for (const Json& stage : json.at("stages")) {
+    layout.stages.push_back({.first_layer = stage.at(0).get<int64_t>(),
+                             .last_layer = stage.at(1).get<int64_t>(),
+                             .has_embedding = stage.at(2).get<bool>(),
+                             .has_head = stage.at(3).get<bool>(),
+                             .tensor_parallel = stage.at(4).get<int64_t>(),
+                             .divides_tokens = stage.at(5).get<bool>()});
+  }
+  layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
+  layout.shards_weights = json.at("shards_weights").get<bool>();
+  return layout;
+}
+
 }  // namespace
 
 Json to_json(RankCommand command) { return {{"command", command_names[static_cast<size_t>(command)]}}; }
@@ -111,6 +136,8 @@ std::string task_text(const Json& command) {
       return of_job("freeing the adapter");
     case RankCommand::gather:
       return of_job("gathering the adapter");
+    case RankCommand::divide:
+      return "reading its part of the model";
     case RankCommand::end_selection:
       return of_job("ending a selection pass");
     case RankCommand::run:
@@ -118,6 +145,18 @@ std::string task_text(const Json& command) {
       break;
   }
   return "";
+}
+
+Json layouts_to_json(std::span<const PipelineLayout> layouts) {
+  Json json = Json::array();
+  for (const PipelineLayout& layout : layouts) json.push_back(layout_to_json(layout));
+  return json;
+}
+
+std::vector<PipelineLayout> layouts_from_json(const Json& layouts) {
+  std::vector<PipelineLayout> all;
+  for (const Json& layout : layouts) all.push_back(layout_from_json(layout));
+  return all;
 }
 
 Json rounds_to_json(std::span<const JobRound> rounds) {

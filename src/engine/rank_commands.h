@@ -27,6 +27,8 @@ enum class RankCommand {
                   ///< message to each rank that has made it, which answers once more
   forget,
   gather,         ///< answer: which part the rank has; then one message with the values
+  divide,         ///< the model, as these layouts of replicas say: let go of all adapters and of weights that they leave to others, read those that
+                  ///< are missing; answer: what weights take, and their forms. A join follows; where a rank has failed, another divide
   end_selection,  ///< answer: what was chosen in the rank's layers; of those that divide layers, only the first one's
   end,            ///< all is well, or not; no answer
 };
@@ -45,6 +47,9 @@ std::string task_text(const nlohmann::json& command);
 
 nlohmann::json rounds_to_json(std::span<const JobRound> rounds);
 ReceivedRounds rounds_from_json(const nlohmann::json& rounds);
+
+nlohmann::json layouts_to_json(std::span<const PipelineLayout> layouts);
+std::vector<PipelineLayout> layouts_from_json(const nlohmann::json& layouts);
 
 /// Without the plans' schedules and, but for action_seconds_to_json, predictions, which no rank reads.
 nlohmann::json plans_to_json(const ReplicaPlans& plans);

@@ -7,6 +7,7 @@
 #include "adapter/adapter_shard.h"
 #include "base/error.h"
 #include "engine/adapter_state.h"
+#include "ops/memory.h"
 
 namespace cotune {
 
@@ -78,6 +79,8 @@ RankFollower::Json RankFollower::answer_to(RankCommand kind, const Json& command
         return parts_answer(adapter(command));
       case RankCommand::exchange:
         return parts_answer(adapter(command));
+      case RankCommand::divide:
+        return divide(command);
       case RankCommand::end_selection:
         return end_selection(command);
       case RankCommand::end:
@@ -141,6 +144,18 @@ RankFollower::Json RankFollower::share(const Json& command) {
   Json answer = parts_answer(*adapter);
   adapters_[job] = std::move(adapter);
   return answer;
+}
+
+RankFollower::Json RankFollower::divide(const Json& command) {
+  adapters_.clear();
+  received_ = {};
+  work_ = {};
+  rank_.divide(layouts_from_json(command.at("layouts")), [this](const BackboneUse& use) {
+    if (before_work) before_work();
+    change_weights(use);
+  });
+  release_unused_memory();
+  return {{"weight_bytes", backbone_->weight_bytes()}, {"weight_forms", backbone_->weight_forms()}};
 }
 
 RankFollower::Json RankFollower::end_selection(const Json& command) {

@@ -22,6 +22,9 @@ class RankFollower {
   /// Called before a run, before an adapter is made and before a selection pass ends.
   std::function<void()> before_work;
 
+  /// Of its backbone, when the model is divided anew.
+  ChangeWeights change_weights;
+
   /// Takes commands until the first rank ends the work; whether that rank has not failed. What fails here is
   /// that rank's to judge. Throws CommunicationEnded where a rank is gone.
   bool serve();
@@ -34,6 +37,7 @@ class RankFollower {
   Json run(const Json& command);
   Json complete(const Json& command);
   Json share(const Json& command);
+  Json divide(const Json& command);
   Json parts_answer(const Adapter& adapter) const;
   void take_state(Adapter& adapter);
   void take_work(const Json& command);

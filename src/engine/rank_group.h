@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "adapter/adapter.h"
+#include "base/error.h"
 #include "engine/job_round.h"
 #include "engine/rank_progress.h"
 #include "engine/sent_messages.h"
@@ -61,6 +62,11 @@ class RankGroup {
     plans.replicas.push_back(std::move(plan));
     run(plans, rounds);
   }
+
+  /// Of processes, between runs: the model is divided as these layouts of replicas say from now on. Ranks let go of all adapters, so jobs are to be
+  /// shared anew, and of the frozen weights that they leave to others; they read those that they lack. Bytes that weights take at most on a
+  /// rank. If what a rank met with leaves as an exception (MemoryLimitExceeded, UserError, SystemError), nothing but another divide() may follow.
+  virtual int64_t divide(std::vector<PipelineLayout> /*layouts*/) { COTUNE_CHECK(false, "threads are made anew"); }
 
   /// Called after each operator by every rank of this process. Between runs. What it throws breaks the run off.
   virtual void observe(std::function<void(int32_t rank, const Operator&)> after_operator) = 0;

@@ -9,6 +9,7 @@
 #include "engine/adapter_state.h"
 #include "engine/replica_rounds.h"
 #include "schedule/pipeline/rank_place.h"
+#include "schedule/pipeline/weight_copies.h"
 
 namespace cotune {
 namespace {
@@ -24,8 +25,13 @@ bool failed(const nlohmann::json& answer) {
 }  // namespace
 
 RankLeader::RankLeader(std::shared_ptr<const Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links)
-    : device_(backbone->device()), rank_(backbone, std::move(layouts), std::move(links)) {
+    : backbone_(std::move(backbone)), rank_(backbone_, std::move(layouts), std::move(links)) {
   COTUNE_CHECK(rank_.rank() == 0, "rank {} leads", rank_.rank());
+  use_shards();
+}
+
+void RankLeader::use_shards() {
+  shards_.reset();
   if (!rank_.shard().is_whole() || rank_.layouts().size() > 1) shards_.emplace(rank_.shard(), rank_.layers());
 }
 
@@ -172,7 +178,7 @@ void RankLeader::complete_steps(const std::vector<Json>& answers,
                                 std::vector<std::vector<JobRound>>& by_rank) {
   MadeSteps made = rank_.made_steps();
   for (size_t rank = 1; rank < answers.size(); ++rank)
-    made.merge(made_from_json(answers[rank].value("made", Json::array()), device_));
+    made.merge(made_from_json(answers[rank].value("made", Json::array()), backbone_->device()));
   Json command = to_json(RankCommand::complete);
   command["made"] = made_to_json(made);
   const RankTask task = take_up(command);
@@ -200,6 +206,32 @@ void RankLeader::join_anew() {
   const RankTask task = take_up(to_json(RankCommand::join));
   rank_.join();
   answers();
+}
+
+int64_t RankLeader::divide(std::vector<PipelineLayout> layouts) {
+  Json command = to_json(RankCommand::divide);
+  command["layouts"] = layouts_to_json(layouts);
+  const RankTask task = take_up(command);
+  std::exception_ptr error;
+  try {
+    shards_.reset();
+    rank_.divide(std::move(layouts), change_weights);
+    use_shards();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::vector<Json> all = answers(error);
+  int64_t most = backbone_->weight_bytes();
+  std::vector<std::string> forms{backbone_->weight_forms()};
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    most = std::max(most, all[rank].at("weight_bytes").get<int64_t>());
+    forms.push_back(all[rank].at("weight_forms").get<std::string>());
+  }
+  if (const auto unlike = ranks_of_unlike_forms(this->layouts(), forms)) {
+    throw_user_error("rank {} and rank {} would share weights, but have processors with different kernels", unlike->first, unlike->second);
+  }
+  join_anew();
+  return most;
 }
 
 void RankLeader::take_times(const std::vector<Json>& answers) {

@@ -19,6 +19,9 @@ class RankLeader : public RankGroup {
   /// backbone: with the weights of this rank's stages, at least.
   /// layouts: of the replicas.
   RankLeader(std::shared_ptr<const Backbone> backbone, std::vector<PipelineLayout> layouts, RankLinks links);
+  /// Of this rank's backbone: called by divide().
+  ChangeWeights change_weights;
+
   /// Ends the others' work; where a command was broken off, by ending the group. If it has ended already they
   /// know.
   ~RankLeader() override;
@@ -28,6 +31,7 @@ class RankLeader : public RankGroup {
   RankProgress* progress() const override { return rank_.progress(); }
   using RankGroup::run;
   void run(const ReplicaPlans& plans, std::span<JobRound> rounds) override;
+  int64_t divide(std::vector<PipelineLayout> layouts) override;
   void observe(std::function<void(int32_t rank, const Operator&)> after_operator) override;
   ExchangeMessages exchange_messages_of(int32_t job, const Adapter& adapter) override;
   const RankTimes& times() const override { return times_; }
@@ -49,12 +53,13 @@ class RankLeader : public RankGroup {
   void throw_first_error(const std::vector<Json>& answers, std::exception_ptr own) const;
   void complete_steps(const std::vector<Json>& answers, std::vector<std::vector<JobRound>>& by_rank);
   void join_anew();
+  void use_shards();
   void take_times(const std::vector<Json>& answers);
   std::vector<LayerRange> layers_of(int32_t rank) const { return cotune::layers_of(layouts(), rank); }
   void agree_on_exchanges(const ReplicaPlans& plans, std::span<const JobRound> rounds);
   void agree_on_exchange(int32_t job, const Adapter& whole);
 
-  at::Device device_;
+  std::shared_ptr<const Backbone> backbone_;
   ProcessRank rank_;
   std::optional<JobShards> shards_;  ///< with which this rank computes, where it has but a part of its layers or of the rows
   RankTimes times_;

@@ -17,10 +17,26 @@ RankLinks::RankLinks(NewGroup make, int32_t rank_count) : new_group(std::move(ma
   control = new_group(all_ranks(rank_count));
 }
 
-void RankLinks::join(std::span<const PipelineLayout> layouts) {
+void RankLinks::let_go() {
   messages.reset();
   group.reset();
   exchange.reset();
+}
+
+void RankLinks::meet_all() {
+  for (Communicator* each : {group.get(), messages.get(), exchange.get()}) {
+    if (each != nullptr) each->barrier();
+  }
+  control->barrier();
+}
+
+void RankLinks::leave() {
+  meet_all();
+  let_go();
+}
+
+void RankLinks::join(std::span<const PipelineLayout> layouts) {
+  let_go();
   RankPeers peers = peers_of_rank(layouts, control->rank());
   messages = new_group(peers.pipeline);
   const bool some_divide = std::ranges::any_of(layouts, [](const PipelineLayout& each) { return each.tensor_parallel() > 1; });
@@ -31,18 +47,14 @@ void RankLinks::join(std::span<const PipelineLayout> layouts) {
 }
 
 void RankLinks::abort() noexcept {
-  messages->abort();
-  for (Communicator* each : {group.get(), exchange.get()}) {
+  for (Communicator* each : {messages.get(), group.get(), exchange.get()}) {
     if (each != nullptr) each->abort();
   }
 }
 
 void RankLinks::end() {
   if (before_end) before_end();
-  for (Communicator* each : {group.get(), messages.get(), exchange.get()}) {
-    if (each != nullptr) each->barrier();
-  }
-  control->barrier();
+  meet_all();
 }
 
 }  // namespace cotune

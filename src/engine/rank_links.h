@@ -33,10 +33,16 @@ struct RankLinks {
 
   /// Makes these groups, as the replicas' layouts have them; again where they have ended.
   void join(std::span<const PipelineLayout> layouts);
+  /// Lets go of these groups in order, all ranks together: nobody is in a message of them any more.
+  void leave();
   /// Ends them.
   void abort() noexcept;
   /// This rank has no more to do, and neither have the others.
   void end();
+
+ private:
+  void let_go();
+  void meet_all();
 };
 
 }  // namespace cotune

@@ -15,6 +15,7 @@ struct PlannedDivision {
   Parallel parallel;
   std::vector<PipelineLayout> layouts;  ///< of its replicas; empty: stages are cut by predicted cost
   double seconds = 0;                   ///< predicted, of a step of every job
+  int64_t rank_weight_bytes = 0;        ///< that frozen weights take at most on a rank that is a process; 0 of threads, which share them
 };
 
 /// The jobs that run now, and what was measured.
@@ -22,7 +23,7 @@ struct DivisionRequest {
   std::vector<JobShape> jobs;           ///< JobShape::adapters are of the job's place here
   double time_ratio = 1;                ///< what work takes over what was predicted at first
   Parallel running;
-  std::vector<int64_t> tensor_degrees;  ///< that there are parts of the weights for
+  std::vector<int64_t> tensor_degrees;  ///< that there are parts of the weights for; empty: any, for ranks read what they need
 };
 
 struct DivisionAnswer {

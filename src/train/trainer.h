@@ -72,7 +72,7 @@ struct TrainerOptions {
   int64_t tensor_limit_bytes = 0;              ///< of tensors alone, in place of what memory_limit_bytes leaves for them
   std::optional<MemoryRelief> relief;          ///< of the run that is resumed: where this one begins
   std::optional<DeviceCosts> costs;            ///< that hybrid tasks are planned by; unset: roofline_costs of the device
-  TaskFusion fusion = TaskFusion::predicted;           ///< how hybrid tasks are chosen
+  TaskFusion fusion = TaskFusion::predicted;   ///< how hybrid tasks are chosen
   std::optional<FollowedTasks> followed;       ///< in place of chosen hybrid tasks
   /// Whether predicted times are corrected by measured ones, by which jobs are grouped, rounds ordered and rows dealt then: plans depend
   /// on the machine's day. On the CPU; elsewhere, and on a device that is not there, they stay.
@@ -126,9 +126,10 @@ class Trainer {
   void resume_job(TrainingJob& job);
   void set_priority(TrainingJob& job, int64_t priority);
 
-  /// From between_rounds (trainer_division.cc): the ranks, which are threads, divide the model so from the next round on, over the weights
-  /// that are there. As many ranks as before, and degrees that there are parts of the backbone for. Adapters and optimizer states move;
-  /// nothing is saved or read. Returns whether it was done: where memory does not allow it, all is as before, and told of.
+  /// From between_rounds (trainer_division.cc): the ranks divide the model so from the next round on. As many ranks as before; threads over
+  /// the weights that are there, so with degrees that there are parts of the backbone for; processes by layouts, reading what they lack, while no
+  /// job is in the middle of a selection pass. Adapters and optimizer states move; nothing is saved. Returns whether it was done: where memory
+  /// does not allow it, or a process cannot read its part, all is as before, and told of. Throws SystemError where that fails too.
   bool swap_division(const PlannedDivision& division, const std::string& cause, const std::string& reason);
 
  private:
@@ -280,7 +281,9 @@ class Trainer {
   void replan_division();
   void take_division(const DivisionAnswer& answer);
   void divide_as(const Parallel& parallel, std::vector<PipelineLayout> layouts);
-  bool fits_divided_as(const Parallel& parallel) const;
+  bool fits_divided_as(const PlannedDivision& division) const;
+  bool must_stay_divided();
+  std::span<const PipelineLayout> process_layouts(std::span<const PipelineLayout> layouts) const;
   double expected_move_seconds() const;
   /// Evaluates the jobs (trainer_evaluation.cc) through one plan, or several where their rows are more than a block; saves them where
   /// their settings ask for it, and fails those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for

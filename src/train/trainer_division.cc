@@ -1,4 +1,4 @@
-// The part of a run that divides its ranks anew while it goes on, where they are threads.
+// The part of a run that divides its ranks anew while it goes on.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,13 +18,14 @@ namespace {
 constexpr double least_ratio_change = 0.25;  // of measured times, that another division is looked for
 constexpr double least_division_gain = 0.05; // of a step's time: predictions of unlike divisions tell no less
 constexpr double move_margin = 0.5;
+constexpr const char* again = "the ranks cannot be divided as {} again: {}";
 
 }  // namespace
 
 void Trainer::replan_division() {
-  if (!options_.plan_division || ranks_ == nullptr || ranks_->are_processes()) return;
+  if (!options_.plan_division || ranks_ == nullptr) return;
   if (division_answer_.valid()) {
-    if (division_answer_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return;
+    if (division_answer_.wait_for(std::chrono::seconds(0)) != std::future_status::ready || must_stay_divided()) return;
     try {
       if (const std::optional<DivisionAnswer> answer = division_answer_.get()) take_division(*answer);
     } catch (const UserError& error) {
@@ -52,8 +53,10 @@ void Trainer::replan_division() {
     JobShape& shape = request.jobs.emplace_back(job(index).shape());
     for (AdapterShape& adapter : shape.adapters) adapter.job = static_cast<int32_t>(request.jobs.size()) - 1;
   }
-  for (const auto& [degree, parts] : options_.parts) request.tensor_degrees.push_back(degree);
-  if (options_.parts.empty()) request.tensor_degrees.push_back(backbone_->shard().count);
+  if (!ranks_->are_processes()) {
+    for (const auto& [degree, parts] : options_.parts) request.tensor_degrees.push_back(degree);
+    if (options_.parts.empty()) request.tensor_degrees.push_back(backbone_->shard().count);
+  }
   division_jobs_ = std::move(now);
   division_ratio_ = ratio;
   division_cause_ = fmt::format("{}", fmt::join(causes, ", "));
@@ -74,6 +77,11 @@ void Trainer::take_division(const DivisionAnswer& answer) {
   swap_division(answer.best, division_cause_, choice.reason);
 }
 
+/// Processes have what a selection pass adds up with them, and would lose it.
+bool Trainer::must_stay_divided() {
+  return ranks_->are_processes() && std::ranges::any_of(running_jobs(), [](const TrainingJob* job) { return job->is_selecting(); });
+}
+
 double Trainer::expected_move_seconds() const {
   double values = 0;
   for (const TrainingJob* job : running_jobs()) {
@@ -81,31 +89,47 @@ double Trainer::expected_move_seconds() const {
     values += static_cast<double>(parameter_count(backbone_->config(), own.adapters) * (1 + own.moment_count));
   }
   const MoveCosts costs;
-  return division_seconds_ + 2 * 4 * values / costs.checkpoint_bandwidth;  // gathered, and shared
+  const bool reads_weights = ranks_->are_processes() && summary_.swaps.empty();  // division_seconds_ has that of the last swap
+  const double reading_s = reads_weights ? static_cast<double>(facts_.weight_bytes) / costs.load_bandwidth : 0;
+  return division_seconds_ + reading_s + 2 * 4 * values / costs.checkpoint_bandwidth;  // gathered, and shared
 }
 
-bool Trainer::fits_divided_as(const Parallel& parallel) const {
+bool Trainer::fits_divided_as(const PlannedDivision& division) const {
   if (tensor_limit_ == 0) return true;
   MemoryFacts facts = facts_;
-  set_division(facts, parallel, options_.pipeline_order, options_.interleave, {});
+  if (ranks_->are_processes()) facts.weight_bytes = division.rank_weight_bytes;
+  set_division(facts, division.parallel, options_.pipeline_order, options_.interleave, process_layouts(division.layouts));
   return LearnedPeak(backbone_->config(), facts).predict(running_footprints(), {}, options_.policy).total() <= tensor_limit_;
 }
 
+std::span<const PipelineLayout> Trainer::process_layouts(std::span<const PipelineLayout> layouts) const {
+  return ranks_->are_processes() ? layouts : std::span<const PipelineLayout>{};
+}
+
 void Trainer::divide_as(const Parallel& parallel, std::vector<PipelineLayout> layouts) {
-  ranks_.reset();
+  const double begin_s = seconds_since_start();
+  if (ranks_->are_processes()) {
+    facts_.weight_bytes = ranks_->divide(layouts);
+  } else {
+    ranks_.reset();
+  }
+  const double divided_s = seconds_since_start() - begin_s;
   options_.parallel = parallel;
   options_.layouts = std::move(layouts);
-  set_division(facts_, parallel, options_.pipeline_order, options_.interleave, {});
-  learned_ = LearnedPeak(backbone_->config(), facts_);
   summary_.ranks.clear();
   start_ranks();
+  division_seconds_ += divided_s;
+  set_division(facts_, parallel, options_.pipeline_order, options_.interleave, process_layouts(ranks_->layouts()));
+  learned_ = LearnedPeak(backbone_->config(), facts_);
   for (TrainingJob* job : running_jobs()) share_with_ranks(*job);
 }
 
 bool Trainer::swap_division(const PlannedDivision& division, const std::string& cause, const std::string& reason) {
-  COTUNE_CHECK(ranks_ != nullptr && !ranks_->are_processes(), "only threads are divided anew");
+  COTUNE_CHECK(ranks_ != nullptr, "one rank cannot be divided anew");
   COTUNE_CHECK(division.parallel.ranks() == options_.ranks, "{} ranks, divided anew among {}", options_.ranks, division.parallel.ranks());
   COTUNE_CHECK(options_.packing.empty(), "replicas that pack as a plan says are divided anew");
+  COTUNE_CHECK(!must_stay_divided(), "processes are divided anew while a job selects");
+  COTUNE_CHECK(!ranks_->are_processes() || !division.layouts.empty(), "processes are divided anew without layouts");
   const double begin_s = seconds_since_start();
   const Parallel before = options_.parallel;
   const std::vector<PipelineLayout> layouts(ranks_->layouts().begin(), ranks_->layouts().end());
@@ -117,15 +141,28 @@ bool Trainer::swap_division(const PlannedDivision& division, const std::string& 
     });
     return false;
   };
-  if (!fits_divided_as(division.parallel)) return stays("the jobs that run would not fit into memory");
+  if (!fits_divided_as(division)) return stays("the jobs that run would not fit into memory");
   for (TrainingJob* job : running_jobs()) {
     if (job->state().step > 0) gather_from_ranks(*job);
   }
+  const auto undone = [&](const std::exception& trouble) {
+    try {
+      divide_as(before, layouts);
+    } catch (const UserError& error) {
+      throw SystemError(fmt::format(again, swap.before, error.what()));
+    } catch (const MemoryLimitExceeded& error) {
+      throw SystemError(fmt::format(again, swap.before, error.what()));
+    }
+    return stays(trouble.what());
+  };
   try {
     divide_as(division.parallel, division.layouts);
   } catch (const MemoryLimitExceeded& trouble) {
-    divide_as(before, layouts);
-    return stays(trouble.what());
+    return undone(trouble);
+  } catch (const UserError& trouble) {  // of the model's files, which processes read
+    return undone(trouble);
+  } catch (const SystemError& trouble) {
+    return undone(trouble);
   }
   swap.seconds = seconds_since_start() - begin_s;
   summary_.swaps.push_back(swap);

@@ -84,6 +84,8 @@ class TrainingJob {
   bool finish_round(const JobRound& round);
   /// Begins the current selection pass again: a round of it was broken off.
   void restart_selection_pass() { selection_batch_ = 0; }
+  /// In the middle of a selection pass: gradients of some of its batches have been added up.
+  bool is_selecting() const { return selection_batch_ > 0; }
   /// The held-out rows from this one on that an evaluation takes at once: those that fit into `most`, at least one; none behind the last.
   /// They follow from the job's rows alone, so that its loss has the same bits in any company.
   HeldOutBlock held_out_block(int64_t first_row, const HeldOutBlock& most) const;

@@ -45,7 +45,9 @@ Processes::Processes(const ModelConfig& config, const std::vector<PipelineLayout
   for (int32_t rank = 1; rank < rank_count_of(layouts); ++rank) {
     threads_.emplace_back([=, this] {
       compute_alone();
-      RankFollower follower(backbone_of_rank(config, layouts, rank, compute, device.device), layouts, groups_.links(rank));
+      const std::shared_ptr<Backbone> backbone = backbone_of_rank(config, layouts, rank, compute, device.device);
+      RankFollower follower(backbone, layouts, groups_.links(rank));
+      follower.change_weights = [&](const BackboneUse& use) { backbone->use_for(random_model(config, 5), use); };
       if (before_work) follower.before_work = [=] { before_work(rank); };
       try {
         follower.serve();
@@ -55,7 +57,9 @@ Processes::Processes(const ModelConfig& config, const std::vector<PipelineLayout
     });
   }
   compute_alone();
-  leader_ = std::make_unique<RankLeader>(backbone_of_rank(config, layouts, 0, compute, device.device), layouts, groups_.links(0));
+  const std::shared_ptr<Backbone> backbone = backbone_of_rank(config, layouts, 0, compute, device.device);
+  leader_ = std::make_unique<RankLeader>(backbone, layouts, groups_.links(0));
+  leader_->change_weights = [=](const BackboneUse& use) { backbone->use_for(random_model(config, 5), use); };
 }
 
 Processes::~Processes() {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/random.h"
+#include "engine/process_ranks.h"
 #include "train/run_values.h"
 #include "train/small_run.h"
 
@@ -115,6 +116,44 @@ TEST(SwappedDivisions, GoOnWithJobsThatComePauseAndLeave) {
   };
   swapped.trainer(first, options)->run();
   expect_equal_adapters(swapped, one, specs);
+}
+
+/// Ranks with weights of their own, which read what they lack.
+TEST(SwappedDivisions, OfProcessesLeaveTheAdaptersOfOneRank) {
+  SKIP_ON_A_DEVICE() << "processes of this test compute on the CPU";
+  const std::vector<JobSpec> specs = mixed_jobs(12);
+  SmallRun one("one", at::kDouble), swapped("swapped", at::kDouble);
+  TrainerOptions alone;
+  alone.policy.token_budget = 256;
+  one.trainer(specs, alone)->run();
+
+  const auto divided = [](const char* degrees) {
+    PlannedDivision each = division(degrees);
+    for (const ReplicaDegrees& replica : each.parallel.replicas) {
+      each.layouts.push_back(even_layout(small_config(), static_cast<int32_t>(replica.pipeline), 1, replica.tensor));
+      each.layouts.back().shards_weights = replica.shards_weights;
+    }
+    return each;
+  };
+  const std::vector<PlannedDivision> divisions{divided("pp=2"), divided("dp=2"), divided("tp=2"), divided("dp=2,shard")};
+  Processes processes(small_config(), divisions.front().layouts);
+  TrainerOptions options;
+  options.ranks = 2;
+  options.parallel = divisions.front().parallel;
+  options.policy.token_budget = 256;
+  options.rounds_at_once = 2;
+  options.rank_group = std::shared_ptr<RankGroup>(&processes.leader(), [](RankGroup*) {});
+  size_t now = 0;
+  options.between_rounds = [&](Trainer& trainer) {
+    if (std::ranges::any_of(trainer.jobs(), [](const auto& job) { return job->is_selecting(); })) return;
+    now = (now + 1) % divisions.size();
+    EXPECT_TRUE(trainer.swap_division(divisions[now], "a test", ""));
+  };
+  const RunSummary summary = swapped.trainer(specs, options)->run();
+  EXPECT_GT(summary.swaps.size(), divisions.size());
+  EXPECT_EQ(summary.ranks.size(), 2u);
+  expect_equal_adapters(swapped, one, specs);
+  for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
 }
 
 /// Tells a division's planner what to say, and hears what it was asked.

@@ -13,6 +13,7 @@
 #include "plan/followed_plan.h"
 #include "plan/make_plan.h"
 #include "plan/nodes_planner.h"
+#include "train/divided_memory.h"
 #include "train/rank_planner.h"
 
 namespace cotune {
@@ -109,6 +110,11 @@ struct Planning {
   PlanOptions options;
 };
 
+/// loaded: that there are weights for; empty: any.
+std::vector<int64_t> possible_degrees(const DivisionQuestion& question, std::vector<int64_t> loaded) {
+  return loaded.empty() && !question.may_divide_layers ? std::vector<int64_t>{1} : loaded;
+}
+
 std::optional<PlannedDivision> best_division(const DivisionQuestion& question, const Planning& planning, const std::vector<JobShape>& jobs) {
   const PlanningResult result = make_plan(question.model, planning.cluster, jobs, planning.options);
   std::vector<const Alternative*> possible;
@@ -120,6 +126,10 @@ std::optional<PlannedDivision> best_division(const DivisionQuestion& question, c
   const FollowedPlan best = followed(possible.front()->plans.front(), question);
   PlannedDivision division{.parallel = best.parallel(), .layouts = {}, .seconds = possible.front()->predicted.seconds};
   for (const FollowedReplica& replica : best.replicas) division.layouts.push_back(replica.layout);
+  for (int32_t rank = 0; !question.weights.are_shared && rank < question.run.ranks; ++rank) {
+    division.rank_weight_bytes =
+        std::max(division.rank_weight_bytes, weight_bytes_of_rank(question.model, division.layouts, rank, question.weights));
+  }
   return division;
 }
 
@@ -155,13 +165,11 @@ std::vector<JobShape> shapes_of(const JobsFile& jobs_file, std::span<const JobDa
 }
 
 std::optional<PlannedDivision> plan_division(const DivisionQuestion& question, const std::vector<JobShape>& jobs) {
-  std::vector<int64_t> tensor_degrees;
-  if (!question.may_divide_layers) tensor_degrees = {1};
-  return best_division(question, Planning(question, std::move(tensor_degrees), 1), jobs);
+  return best_division(question, Planning(question, possible_degrees(question, {}), 1), jobs);
 }
 
 std::optional<DivisionAnswer> plan_division_anew(const DivisionQuestion& question, const DivisionRequest& request) {
-  const Planning planning(question, request.tensor_degrees, request.time_ratio);
+  const Planning planning(question, possible_degrees(question, request.tensor_degrees), request.time_ratio);
   std::optional<PlannedDivision> best = best_division(question, planning, request.jobs);
   if (!best) return std::nullopt;
   const double kept_seconds =

@@ -37,30 +37,6 @@ constexpr const char* setup_file = "the first rank's jobs file";
 
 std::string name_of_rank(int32_t rank, const std::string& host) { return fmt::format("rank {} on {}", rank, host); }
 
-Json to_json(const PipelineLayout& layout) {
-  Json stages = Json::array();
-  for (const StageShape& stage : layout.stages) {
-    stages.push_back({stage.first_layer, stage.last_layer, stage.has_embedding, stage.has_head, stage.tensor_parallel,
-                      stage.divides_tokens});
-  }
-  return {{"stages", std::move(stages)}, {"stage_rank", layout.stage_rank}, {"shards_weights", layout.shards_weights}};
-}
-
-PipelineLayout layout_from_json(const Json& json) {
-  PipelineLayout layout;
-  for (const Json& stage : json.at("stages")) {
-    layout.stages.push_back({.first_layer = stage.at(0).get<int64_t>(),
-                             .last_layer = stage.at(1).get<int64_t>(),
-                             .has_embedding = stage.at(2).get<bool>(),
-                             .has_head = stage.at(3).get<bool>(),
-                             .tensor_parallel = stage.at(4).get<int64_t>(),
-                             .divides_tokens = stage.at(5).get<bool>()});
-  }
-  layout.stage_rank = json.at("stage_rank").get<std::vector<int32_t>>();
-  layout.shards_weights = json.at("shards_weights").get<bool>();
-  return layout;
-}
-
 at::ScalarType dtype_of(const std::string& name) {
   for (const at::ScalarType type : {at::kBFloat16, at::kFloat, at::kDouble}) {
     if (name == c10::toString(type)) return type;
@@ -73,12 +49,6 @@ ModelFiles open_model_here(const ModelSpec& spec) {
   ModelParts parts = find_model(spec, mistakes);
   mistakes.throw_if_any();
   return std::move(parts.files);
-}
-
-std::vector<PipelineLayout> layouts_from_json(const Json& json) {
-  std::vector<PipelineLayout> layouts;
-  for (const Json& layout : json) layouts.push_back(layout_from_json(layout));
-  return layouts;
 }
 
 /// A rank other than the first, from its setup on.
@@ -94,16 +64,16 @@ class Follower {
     omp_set_num_threads(
         threads_of_process(jobs_file_.run, setup.at("on_these_cores").at(static_cast<size_t>(process.rank)).get<int32_t>()));
     if (jobs_file_.run.portable_kernels) portable_ = std::make_unique<PortableKernels>();
-    const ModelFiles files = open_model_here(jobs_file_.model);
+    files_ = open_model_here(jobs_file_.model);
     const auto expected = setup.at("model_fingerprint").get<std::string>();
     const bool other_machine = setup.at("on_first_host").at(static_cast<size_t>(process.rank)).get<bool>() == false;
-    if (other_machine && process.local_rank == 0 && model_fingerprint(files) != expected) {
-      throw_user_error("{}: is another model than the first rank's", files.path.string());
+    if (other_machine && process.local_rank == 0 && model_fingerprint(files_) != expected) {
+      throw_user_error("{}: is another model than the first rank's", files_.path.string());
     }
-    files.weights->drop_pages();
+    files_.weights->drop_pages();
     limit_ = TensorLimit(memory_limit(jobs_file_.run, device_, here), device_);
     tensor_limit_ = limit_.apply();
-    backbone_ = Backbone::load(files, compute_, device_.device,
+    backbone_ = Backbone::load(files_, compute_, device_.device,
                                backbone_use_of(layouts_, process.rank, setup.at("positions").get<int64_t>()));
   }
 
@@ -121,6 +91,7 @@ class Follower {
   int serve(RankLinks links) {
     RankFollower follower(backbone_, layouts_, std::move(links));
     follower.before_work = [this] { limit_.apply(); };
+    follower.change_weights = [this](const BackboneUse& use) { backbone_->use_for(files_, use); };
     return follower.serve() ? 0 : 1;
   }
 
@@ -132,6 +103,7 @@ class Follower {
   TensorLimit limit_;
   int64_t tensor_limit_ = 0;
   std::unique_ptr<PortableKernels> portable_;
+  ModelFiles files_;
   std::shared_ptr<Backbone> backbone_;
 };
 
@@ -291,8 +263,6 @@ void RankProcesses::set_up(const RankSetup& setup) {
   layouts_ = setup.layouts;
   std::vector<int32_t> on_this_host, on_these_cores;
   std::vector<bool> on_first_host;
-  Json layouts = Json::array();
-  for (const PipelineLayout& layout : setup.layouts) layouts.push_back(to_json(layout));
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     on_this_host.push_back(on_host_of(rank));
     on_these_cores.push_back(on_cores_of(rank));
@@ -302,24 +272,12 @@ void RankProcesses::set_up(const RankSetup& setup) {
                                       {"compute_dtype", setup.compute_dtype},
                                       {"on_cpu", setup.on_cpu},
                                       {"positions", setup.positions},
-                                      {"layouts", std::move(layouts)},
+                                      {"layouts", layouts_to_json(setup.layouts)},
                                       {"model_fingerprint", setup.model_fingerprint},
                                       {"on_this_host", on_this_host},
                                       {"on_these_cores", on_these_cores},
                                       {"on_first_host", on_first_host}});
   is_set_up_ = true;
-}
-
-/// Processors with other kernels keep weights in another form.
-void RankProcesses::check_weight_forms(std::span<const std::string> forms) const {
-  for (int32_t rank = 0; rank < process_.size; ++rank) {
-    const int32_t first = ranks_with_weights_of(layouts_, rank).front();
-    const auto own = static_cast<size_t>(rank), other = static_cast<size_t>(first);
-    if (forms[own] == forms[other]) continue;
-    throw_user_error("run.parallel: shard: {} and {} would share weights, but have processors with different kernels, which read them in "
-                     "different forms; accepted with run.portable_kernels: true, or with equal COTUNE_CPU_ISA on both",
-                     name_of_rank(first, ranks_[other].host), name_of_rank(rank, ranks_[own].host));
-  }
 }
 
 bool RankProcesses::end_for_good() {
@@ -345,7 +303,12 @@ RankLinks RankProcesses::take_links(const Backbone& own, const ComputeDevice& de
   }
   is_set_up_ = false;
   if (failure != nullptr) std::rethrow_exception(failure);
-  check_weight_forms(forms);
+  if (const auto unlike = ranks_of_unlike_forms(layouts_, forms)) {
+    const auto [first, second] = *unlike;
+    throw_user_error("run.parallel: shard: {} and {} would share weights, but have processors with different kernels, which read them in "
+                     "different forms; accepted with run.portable_kernels: true, or with equal COTUNE_CPU_ISA on both",
+                     name_of_rank(first, ranks_[static_cast<size_t>(first)].host), name_of_rank(second, ranks_[static_cast<size_t>(second)].host));
+  }
   const GpuMessages gpu_messages = choose_gpu_messages(device, hardware);
   gpu_messages_ = gpu_messages.text;
   const Json message = {{"between_devices", gpu_messages.between_devices}};

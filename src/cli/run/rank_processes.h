@@ -71,7 +71,6 @@ class RankProcesses {
   const std::string& gpu_messages() const { return gpu_messages_; }
 
  private:
-  void check_weight_forms(std::span<const std::string> forms) const;
 
   LaunchedProcess process_;
   std::vector<RankProcess> ranks_;

@@ -372,7 +372,9 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   JsonEvents json_events;
   TrainerOptions options;
   if (processes != nullptr) {
-    options.rank_group = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links(*backbone, device));
+    const auto leader = std::make_shared<RankLeader>(backbone, process_layouts, processes->take_links(*backbone, device));
+    leader->change_weights = [backbone, &files](const BackboneUse& use_now) { backbone->use_for(files, use_now); };
+    options.rank_group = leader;
     options.rank_link = processes->measured_link();
     options.gpu_messages = processes->gpu_messages();
     for (const RankProcess& rank : processes->ranks()) {
@@ -405,7 +407,7 @@ int train(TrainArguments arguments, RankProcesses* processes, std::chrono::stead
   options.device = device;
   options.costs = costs;
   options.refits_prices = options.learns_peaks = arguments.replan != "never";
-  if (is_planned && arguments.replan == "auto" && processes == nullptr) {
+  if (is_planned && arguments.replan == "auto") {
     options.plan_division = [question = division_question()](const DivisionRequest& request) { return plan_division_anew(question, request); };
   }
   if (followed) {

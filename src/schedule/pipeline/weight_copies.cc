@@ -20,6 +20,14 @@ std::vector<int32_t> ranks_with_weights_of(std::span<const PipelineLayout> layou
   return ranks;
 }
 
+std::optional<std::pair<int32_t, int32_t>> ranks_of_unlike_forms(std::span<const PipelineLayout> layouts, std::span<const std::string> forms) {
+  for (int32_t rank = 0; rank < std::ssize(forms); ++rank) {
+    const int32_t first = ranks_with_weights_of(layouts, rank).front();
+    if (forms[static_cast<size_t>(first)] != forms[static_cast<size_t>(rank)]) return std::pair(first, rank);
+  }
+  return std::nullopt;
+}
+
 bool some_share_weights(std::span<const PipelineLayout> layouts) {
   for (size_t replica = 0; replica < layouts.size(); ++replica) {
     if (replicas_with_weights_of(layouts, replica).size() > 1) return true;
