@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "plan/deployment/replan.h"
@@ -116,8 +117,12 @@ void Trainer::divide_as(const Parallel& parallel, std::vector<PipelineLayout> la
   const double divided_s = seconds_since_start() - begin_s;
   options_.parallel = parallel;
   options_.layouts = std::move(layouts);
-  summary_.ranks.clear();
+  const std::vector<RankSummary> before = std::exchange(summary_.ranks, {});
   start_ranks();
+  for (size_t rank = 0; ranks_->are_processes() && rank < before.size(); ++rank) {  // whose peaks are of the whole run
+    summary_.ranks[rank].predicted_peak_bytes = before[rank].predicted_peak_bytes;
+    summary_.ranks[rank].whole_weight_bytes = before[rank].whole_weight_bytes;
+  }
   division_seconds_ += divided_s;
   set_division(facts_, parallel, options_.pipeline_order, options_.interleave, process_layouts(ranks_->layouts()));
   learned_ = LearnedPeak(backbone_->config(), facts_);

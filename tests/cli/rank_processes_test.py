@@ -57,6 +57,30 @@ class RankProcesses(LaunchTest):
             self.assertGreater(rank["peak_bytes"], 0)
         self.assert_like_one_rank("unlike", *EXACT, bound=1e-8)
 
+    def test_processes_are_divided_anew_when_a_job_has_left(self):
+        for name, rows, length in (("wide", 64, 60), ("one", 24, 400)):
+            ids = [[3 + (row * 7 + i * i) % 12 for i in range(length)] for row in range(rows)]
+            (self.path / f"{name}.jsonl").write_text("".join(json.dumps({"input_ids": each, "labels": each}) + "\n" for each in ids))
+        jobs = self.path / "leaving.yaml"
+        jobs.write_text("cotune: 1\nmodel: {config: ./config.json, weights: random, seed: 3, dtype: float64}\n"
+                        "defaults: {adapter: {r: 4, target_modules: all-linear}, train: {lr: 1e-3}}\njobs:\n"
+                        "  - {name: wide, data: {train: wide.jsonl}, train: {batch_size: 32, steps: 4}}\n"
+                        "  - {name: one, data: {train: one.jsonl}, train: {batch_size: 1, steps: 300}}\n")
+        (first, _), (second, _) = self.end_all(self.launch("train", jobs, "--output-dir", self.path / "two", "--json", "--parallel=auto",
+                                                           "--rounds-at-once=2"))
+        self.assertEqual(second, "")
+        events = [json.loads(line) for line in first.splitlines()]
+        swaps = [event for event in events if event["event"] == "swap"]
+        self.assertTrue(swaps, "many rows are for replicas, one row is for ranks that divide layers")
+        self.assertEqual(swaps[0]["before"], "dp=2,pp=1,tp=1")
+        self.assertIn("tp=2", swaps[0]["after"])
+        self.assertIn("`wide` leaves", swaps[0]["cause"])
+        for rank in events[-1]["ranks"]:
+            self.assertEqual(rank["parts"], 2)
+            self.assertLessEqual(rank["peak_bytes"], rank["predicted_peak_bytes"])
+        self.run_program("train", jobs, "--output-dir", self.path / "one", "--threads=1")
+        self.assert_alike("two", "one", 1e-8, ("wide", "one"))
+
     def test_peaks_of_processes_follow_what_the_one_took_that_took_most(self):
         for parallel in ("pp=2", "tp=2"):
             with self.subTest(parallel):
