@@ -7,7 +7,8 @@
               without orchestration (--pipeline-order 1f1b, --interleave never); without alignment, both by the switch (--layout padded) and
               with every row as long as the longest of all jobs, as one who zero-pads across tasks has it. Lost: throughput, 1 - whole / without
   alignment   MX-40: 1, 2, … 8 jobs of WL-A and WL-B in one microbatch (--sharing batch-all), padded, chunked (64) and ragged: effective tokens/s
-  batchlora   ML-19: LoRAPP with as many jobs as stages and more, by themselves (--sharing temporal) and as the planner groups them (hybrid)
+  batchlora   ML-19: LoRAPP with as many jobs as stages and more, by themselves (--sharing temporal), as the planner groups them (hybrid),
+              and in as many groups as stages (--fusion stages)
   stages      ML-30: the same jobs on 1, 2, … stages
 
 Emulated devices take predicted times and compute nothing (bench/emulated.py, whose inputs are taken; all rates and latencies divided by the
@@ -172,8 +173,9 @@ def alignment(options):
 
 
 def batchlora(options):
-    yield "| devices, rows | jobs | by themselves, s a job and step | grouped | groups | grouped over by themselves | over as many jobs as stages | the paper |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield ("| devices, rows | jobs | by themselves, s a job and step | grouped | groups | grouped over by themselves | over as many jobs as stages | "
+           "as many groups as stages, over by themselves | over as many jobs as stages | the paper |")
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     paper = {5: "+0.6 %", 6: "−8.7 %", 12: "−12.2 %"}
     def a6000s(scale):
         return Emulated("TinyLlama-1.1B, 4 × A6000, bf16", "tinyllama-1.1b", 4, "A6000", scale)
@@ -181,20 +183,20 @@ def batchlora(options):
                       lambda cores: [(cores, "pp=2", (64, 1), (2, 3, 4, 6, 8), 8, False)])
     for machine, parallel, (tokens, rows), counts, steps, as_paper in settings:
         first = None
+        ways = {"temporal": ("--sharing", "temporal"), "hybrid": ("--sharing", "hybrid"), "stages": ("--sharing", "hybrid", "--fusion", "stages")}
         for count in counts:
             jobs = [(tokens, rows)] * count
             budget = max(256, tokens * rows * -(-count // counts[0]))
-            found = measure(options, machine, {sharing: (jobs, steps, (
-                "--parallel", parallel, "--token-budget", str(budget), "--sharing", sharing, "--pipeline-order", "lorapp"))
-                for sharing in ("temporal", "hybrid")})
-            alone, grouped = found["temporal"], found["hybrid"]
-            each = [statistics.median(one.seconds) / count / steps for one in (alone, grouped)]
-            first = first or each[1]
+            found = measure(options, machine, {name: (jobs, steps, (
+                "--parallel", parallel, "--token-budget", str(budget), *way, "--pipeline-order", "lorapp")) for name, way in ways.items()})
+            alone, grouped, by_stages = (found[name] for name in ways)
+            each = [statistics.median(one.seconds) / count / steps for one in (alone, grouped, by_stages)]
+            first = first or each
             gain = over(grouped, alone) - 1
             missed = " **missed**" if count > counts[0] and gain >= 0 else ""
             yield (f"| {machine.name}, {parallel}, {rows} × {tokens} | {count} | {each[0]:.4f} | {each[1]:.4f} | "
-                   f"{len(grouped.summary['plans'][0]['hybrid_tasks'])} | {gain:+.1%}{missed} | {each[1] / first - 1:+.1%} | "
-                   f"{paper.get(count, '–') if as_paper else '–'} |")
+                   f"{len(grouped.summary['plans'][0]['hybrid_tasks'])} | {gain:+.1%}{missed} | {each[1] / first[1] - 1:+.1%} | "
+                   f"{over(by_stages, alone) - 1:+.1%} | {each[2] / first[2] - 1:+.1%} | {paper.get(count, '–') if as_paper else '–'} |")
 
 
 def stages(options):
