@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "base/error.h"
 #include "plan/cost/replica_stages.h"
 #include "plan/deployment/placement.h"
+#include "plan/deployment/replica_counts.h"
 #include "plan/deployment/system_deployments.h"
 #include "plan/plan_totals.h"
 
@@ -40,6 +42,16 @@ void show(const Alternative& tried, ConsideredDeployment& shown) {
     shown.constraint = tried.constraint;
     shown.overflow = tried.overflow;
   }
+}
+
+/// Numbers of nodes below `count` that are tried by themselves: one less, and halves of all down to one.
+std::vector<int64_t> fewer_nodes(int64_t count) {
+  std::vector<int64_t> tried;
+  if (count > 2) tried.push_back(count - 1);
+  for (int64_t nodes = count / 2; nodes > 0; nodes /= 2) {
+    if (nodes != count - 1 || count == 2) tried.push_back(nodes);
+  }
+  return tried;
 }
 
 }  // namespace
@@ -312,13 +324,79 @@ auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) -> Dep
       result.overflow = slowest->overflow;
     }
   }
+  const double exchange = exchange_s(result.replicas);
+  result.estimated_s += exchange;
+  result.fitting_s += exchange;
   return result;
+}
+
+double NodesPlanner::exchange_s(const std::vector<int64_t>& replicas) {
+  int64_t most = 0, count = 0, devices = 0;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i] == 0) continue;
+    const Configuration& shape = configurations_[i];
+    const auto [found, is_new] = exchanged_.try_emplace(i);
+    if (is_new) {
+      const std::vector<PlannedDevice> nowhere(static_cast<size_t>(shape.devices()));
+      found->second = exchanged_parameters(empty_replica(shape, nowhere, 0), model_, jobs_);
+    }
+    most = std::max(most, found->second);
+    count += replicas[i] * shape.shards;
+    devices += replicas[i] * shape.devices();
+  }
+  return exchange_seconds(most, count, cluster_.link_of(group_, devices));
+}
+
+std::vector<int64_t> NodesPlanner::placed(std::vector<int64_t> replicas) const {
+  std::vector<int64_t> sizes;
+  std::vector<size_t> configuration;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    sizes.insert(sizes.end(), static_cast<size_t>(replicas[i]), configurations_[i].devices());
+    configuration.insert(configuration.end(), static_cast<size_t>(replicas[i]), i);
+  }
+  const std::vector<std::vector<PlannedDevice>> places = place_what_fits(sizes, group_);
+  for (size_t r = 0; r < places.size(); ++r) replicas[configuration[r]] -= places[r].empty() ? 1 : 0;
+  return replicas;
+}
+
+std::optional<int64_t> NodesPlanner::best_fewer(size_t configuration, int64_t most) {
+  const BucketCosts& costs = costs_[configuration];
+  double work = 0, longest = 0;
+  for (size_t j = 0; j < buckets_.sequences.size(); ++j) {
+    if (buckets_.sequences[j] == 0) continue;
+    work += static_cast<double>(buckets_.sequences[j]) * costs.seconds[j];
+    longest = std::max(longest, costs.seconds[j] + costs.fill);
+  }
+  std::vector<int64_t> replicas(configurations_.size(), 0);
+  std::optional<int64_t> best;
+  double least = 0;
+  for (int64_t count = most - 1; count > 0; --count) {
+    replicas[configuration] = count;
+    const double exchange = exchange_s(replicas), copies = static_cast<double>(count * costs.copies);
+    if (best && std::max(longest, work / copies) + exchange >= least) continue;
+    const double seconds = dispatched(replicas).makespan + exchange;
+    if (!best || seconds < least) best = count, least = seconds;
+  }
+  return best;
+}
+
+void NodesPlanner::add(std::vector<Deployed>& found, System system, const std::vector<int64_t>& replicas) {
+  const bool is_known = std::ranges::any_of(found, [&](const Deployed& other) { return other.replicas == replicas; });
+  if (!is_known && is_wanted(replicas) && holds_all_rows(replicas)) found.push_back(deployed(system, replicas));
 }
 
 auto NodesPlanner::alike_deployments(System system) -> std::vector<Deployed> {
   std::vector<Deployed> found;
   for (std::vector<int64_t>& replicas : like_replicas(costs_, buckets_.sequences, device_count())) {
-    if (is_wanted(replicas)) found.push_back(deployed(system, std::move(replicas)));
+    const size_t i = static_cast<size_t>(std::ranges::find_if(replicas, [](int64_t count) { return count > 0; }) - replicas.begin());
+    const int64_t most = most_replicas(configurations_[i].devices(), group_);
+    replicas[i] = most;
+    add(found, system, replicas);
+    if (!options_.may_idle) continue;
+    if (const std::optional<int64_t> fewer = best_fewer(i, most)) {
+      replicas[i] = *fewer;
+      add(found, system, replicas);
+    }
   }
   sort(found);
   return found;
@@ -339,21 +417,28 @@ auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
   }
   std::vector<BucketCosts> costs;
   for (const size_t i : place) costs.push_back(costs_[i]);
-  const Deployment result = plan_deployment(costs, buckets_.sequences, device_count(), options_.deployment);
-  if (system == System::lobra) lobra_ = result;
-  std::vector<Deployed> found;
-  const auto add = [&](const std::vector<int64_t>& of_proposed) {
-    std::vector<int64_t> replicas(configurations_.size(), 0);
-    for (size_t i = 0; i < place.size(); ++i) replicas[place[i]] = of_proposed[i];
-    if (is_wanted(replicas)) found.push_back(deployed(system, std::move(replicas)));
-  };
-  if (!result.empty()) add(result.replicas);
-  for (const ConsideredPlan& each : result.runners_up) add(each.replicas);
   // LB-33: unlike replicas never lose against like ones.
-  for (Deployed& each : alike_deployments(system)) {
-    const bool is_known = std::any_of(found.begin(), found.end(),
-                                      [&](const Deployed& other) { return other.replicas == each.replicas; });
-    if (!is_known) found.push_back(std::move(each));
+  std::vector<Deployed> found = alike_deployments(system);
+  double least_s = std::numeric_limits<double>::infinity();
+  const auto plan_on = [&](int64_t devices) {
+    const Deployment result = plan_deployment(costs, buckets_.sequences, devices, options_.deployment);
+    if (system == System::lobra && devices == device_count()) lobra_ = result;
+    const auto add_placed = [&](const std::vector<int64_t>& of_proposed) {
+      std::vector<int64_t> replicas(configurations_.size(), 0);
+      for (size_t i = 0; i < place.size(); ++i) replicas[place[i]] = of_proposed[i];
+      add(found, system, placed(std::move(replicas)));
+    };
+    if (!result.empty()) add_placed(result.replicas);
+    for (const ConsideredPlan& each : result.runners_up) add_placed(each.replicas);
+    for (const Deployed& each : found) {
+      if (each.constraint.empty()) least_s = std::min(least_s, each.estimated_s);
+    }
+  };
+  plan_on(device_count());
+  // What fewer nodes save of the exchange may be more than what their devices would compute.
+  for (const int64_t nodes : options_.may_idle ? fewer_nodes(group_.count) : std::vector<int64_t>()) {
+    const int64_t devices = nodes * group_.devices;
+    if (least_seconds(costs, buckets_.sequences, devices) < least_s) plan_on(devices);
   }
   sort(found);
   return found;

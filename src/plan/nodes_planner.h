@@ -49,7 +49,7 @@ class NodesPlanner {
     System system = System::lobra;
     std::vector<int64_t> replicas;
     RowDispatch dispatch;
-    // Of the slowest replica of each configuration, by ReplicaPlanner::estimate:
+    // Of the slowest replica of each configuration, by ReplicaPlanner::estimate, and the exchange of gradients:
     double estimated_s = 0;
     int64_t estimated_bytes = 0;  ///< of the fullest device
     std::string constraint;       ///< the first that does not fit
@@ -71,12 +71,20 @@ class NodesPlanner {
   /// Those of the candidates that may suit a replica of the deployment.
   void append_suitable(std::vector<PipelineOrder>& orders, const std::vector<PipelineOrder>& candidates, Sharing sharing,
                        const Deployed& deployed) const;
+  /// Of gradients, between replicas of these counts that stand on the first nodes.
+  double exchange_s(const std::vector<int64_t>& replicas);
+  /// The replicas for which there is a place on the nodes.
+  std::vector<int64_t> placed(std::vector<int64_t> replicas) const;
+  /// By the linear model and the exchange of gradients, the best number of like replicas below the most.
+  std::optional<int64_t> best_fewer(size_t configuration, int64_t most);
   /// By their estimates, the shortest first.
   void sort(std::vector<Deployed>& found) const;
   /// Why a deployment is not simulated in full where so many of those found are.
   static std::string reason_not_to_simulate(const Deployed& deployed, const std::vector<Deployed>& found, int64_t simulated);
   RowDispatch dispatched(const std::vector<int64_t>& replicas) const { return dispatch_rows(costs_, replicas, buckets_.sequences); }
   Deployed deployed(System system, std::vector<int64_t> replicas);
+  /// Unless one of `found` has these replicas, or they are none that are wanted.
+  void add(std::vector<Deployed>& found, System system, const std::vector<int64_t>& replicas);
   std::vector<Deployed> alike_deployments(System system);
   std::vector<Deployed> unlike_deployments(System system);
   Alternative empty_alternative(System system, Sharing sharing, PipelineOrder order) const;
@@ -104,6 +112,7 @@ class NodesPlanner {
   StepBuckets buckets_;
   std::vector<BucketCosts> costs_;
   std::map<std::string, std::vector<StageShape>> stages_;  ///< by configuration
+  std::map<size_t, int64_t> exchanged_;                    ///< exchanged_parameters by configuration
   ReplicaPlanner replica_planner_;
   using SimulatedKey = std::tuple<std::vector<int64_t>, Sharing, std::vector<PipelineOrder>>;
   std::map<SimulatedKey, std::vector<Alternative>> simulated_;

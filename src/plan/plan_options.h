@@ -24,6 +24,7 @@ struct PlanOptions {
   int64_t chunk_size = 64;  ///< layout chunked
   /// What is tried. A plan is chosen among task_fused and lobra; the sequential ones are for comparison.
   std::vector<System> deployments = {System::task_fused, System::lobra};
+  bool may_idle = true;  ///< whether deployments that leave devices idle without need are tried: fewer replicas, which exchange gradients sooner
   std::vector<Sharing> sharing = {Sharing::separate, Sharing::temporal, Sharing::batch_all, Sharing::hybrid};
   int64_t token_budget = 0;  ///< above 0: of every replica (run.token_budget); longer rows are chains. 0: found
   std::vector<PipelineOrder> orders = {PipelineOrder::gpipe, PipelineOrder::one_f_one_b,

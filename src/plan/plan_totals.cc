@@ -20,23 +20,30 @@ LinkSpec exchange_link(const Plan& plan, const ClusterSpec& cluster) {
   return nodes_called(cluster, first.nodes).link;
 }
 
+int64_t exchanged_parameters(const PlannedReplica& replica, const ModelConfig& model, const std::vector<JobShape>& jobs) {
+  int64_t most = 0;
+  for (const PlannedStage& stage : replica.stages) {
+    int64_t parameters = 0;
+    for (const JobShape& job : jobs) {
+      for (const AdapterShape& each : job.adapters) {
+        if (stage.holds(each.layer)) parameters += parameter_count(model, each);
+      }
+    }
+    most = std::max(most, parameters);
+  }
+  return most;
+}
+
+double exchange_seconds(int64_t parameters, int64_t replicas, const LinkSpec& link) {
+  return replicas < 2 ? 0 : all_reduce_seconds(static_cast<double>(parameters * 4), replicas, link);
+}
+
 double exchange_seconds(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,
                         const std::vector<JobShape>& jobs) {
   if (plan.replicas.size() < 2) return 0;
   int64_t most = 0;
-  for (const PlannedReplica& replica : plan.replicas) {
-    for (const PlannedStage& stage : replica.stages) {
-      int64_t parameters = 0;
-      for (const JobShape& job : jobs) {
-        for (const AdapterShape& each : job.adapters) {
-          if (stage.holds(each.layer)) parameters += parameter_count(model, each);
-        }
-      }
-      most = std::max(most, parameters);
-    }
-  }
-  return all_reduce_seconds(static_cast<double>(most * 4), static_cast<int64_t>(plan.replicas.size()),
-                            exchange_link(plan, cluster));
+  for (const PlannedReplica& replica : plan.replicas) most = std::max(most, exchanged_parameters(replica, model, jobs));
+  return exchange_seconds(most, static_cast<int64_t>(plan.replicas.size()), exchange_link(plan, cluster));
 }
 
 PredictedStep predicted_step(const Plan& plan, const ModelConfig& model, const ClusterSpec& cluster,

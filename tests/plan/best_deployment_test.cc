@@ -28,6 +28,65 @@ TEST(MakePlan, FindsWhatTheSimulatorPrefersAmongAllDeployments) {
   RecordProperty("worst_percent", std::to_string(100 * worst));
 }
 
+/// Two nodes of six devices over Ethernet: twelve replicas would wait for the exchange of their gradients.
+PlanningProblem slow_network(int64_t nodes) {
+  PlanningProblem problem{.model = model_preset("llama-2-13b"), .cluster = {}, .jobs = {}, .options = hybrid_in_the_default_order()};
+  problem.cluster.nodes = {{.name = "n", .count = nodes, .devices = 6, .device = device_preset("A40"), .link = link_preset("pcie4")}};
+  problem.cluster.network = link_preset("ethernet-10");
+  JobSpec spec;
+  spec.adapter.r = 8;
+  add_job(problem, spec, {128, 128, 128, 256}, 8);
+  add_job(problem, spec, {1024, 1024, 1024, 2048}, 4);
+  return problem;
+}
+
+TEST(MakePlan, LeavesANodeIdleWhereTheExchangeTakesMoreThanItsDevicesSave) {
+  const PlanningProblem one = slow_network(1), two = slow_network(2);
+  const PlanningResult on_one = make_plan(one.model, one.cluster, one.jobs, one.options);
+  const PlanningResult on_two = make_plan(two.model, two.cluster, two.jobs, two.options);
+  ASSERT_NE(on_one.plan(), nullptr);
+  ASSERT_NE(on_two.plan(), nullptr);
+  EXPECT_LE(on_two.plan()->predicted.seconds, on_one.plan()->predicted.seconds * 1.0001);
+  // Devices that idle are paid for.
+  EXPECT_DOUBLE_EQ(on_two.plan()->predicted.device_seconds, 12 * on_two.plan()->predicted.seconds);
+}
+
+/// Weights over copies of two take four devices of six: as many sets as nodes.
+TEST(MakePlan, PutsReplicasOnWholeNodesWhereTheyDoNotFillThem) {
+  PlanningProblem problem{.model = model_preset("qwen2.5-32b"), .cluster = {}, .jobs = {}, .options = {}};
+  DeviceSpec device = device_preset("A40");
+  device.memory_bytes = int64_t{28} << 30;
+  problem.cluster.nodes = {{.name = "n", .count = 2, .devices = 6, .device = device, .link = link_preset("pcie4")}};
+  problem.cluster.network = link_preset("infiniband-200");
+  JobSpec spec;
+  add_job(problem, spec, {128, 128, 128, 256}, 8);
+  const PlanningResult both = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  problem.cluster.nodes.front().count = 1;
+  const PlanningResult one = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  ASSERT_NE(both.plan(), nullptr);
+  ASSERT_NE(one.plan(), nullptr);
+  EXPECT_LE(both.plan()->predicted.seconds, one.plan()->predicted.seconds * 1.01);
+  for (const Alternative& each : both.alternatives) EXPECT_EQ(each.constraint.find("do not lie on whole nodes"), std::string::npos);
+}
+
+TEST(MakePlan, IsNoSlowerWithMoreNodes) {
+  for (uint64_t seed = 400; seed < 430; ++seed) {
+    PlanningProblem problem = random_planning_problem(seed);
+    problem.cluster.network = link_preset(seed % 3 == 0 ? "ethernet-1" : seed % 3 == 1 ? "ethernet-10" : "infiniband-100");
+    double before = 0;
+    for (const int64_t nodes : {1, 2, 3}) {
+      problem.cluster.nodes.front().count = nodes;
+      const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+      if (result.plan() == nullptr) continue;
+      const double seconds = result.plan()->predicted.seconds;
+      if (before > 0) {
+        EXPECT_LE(seconds, before * 1.02) << seed << ", " << nodes << " nodes";
+      }
+      before = seconds;
+    }
+  }
+}
+
 /// Four A40 and rows that one of them holds: a pipeline of four, fed small microbatches, ends before four devices by themselves.
 TEST(MakePlan, LooksAtPipelinesBySimulation) {
   const PlanningProblem problem = [] {

@@ -63,8 +63,7 @@ inline PlanningProblem random_planning_problem(uint64_t seed) {
   return problem;
 }
 
-/// Every vector of replica counts on the cluster's nodes that leaves no room for one more replica of any configuration,
-/// simulated in full. 0: none fits.
+/// Every vector of replica counts on the cluster's nodes, those that leave devices idle too, simulated in full. 0: none fits.
 inline double best_of_all_deployments(const PlanningProblem& problem, int64_t& looked_at) {
   NodesPlanner planner(problem.model, problem.cluster, problem.cluster.nodes.front(), problem.jobs, problem.options, {});
   const std::vector<Configuration>& configurations = planner.configurations();
@@ -79,9 +78,7 @@ inline double best_of_all_deployments(const PlanningProblem& problem, int64_t& l
       counts[i] = 0;
       return;
     }
-    const bool has_room = std::any_of(configurations.begin(), configurations.end(),
-                                      [&](const Configuration& each) { return each.devices() <= left; });
-    if (has_room || !planner.holds_all_rows(counts)) return;
+    if (!planner.holds_all_rows(counts)) return;
     ++looked_at;
     const Alternative simulated = planner.simulate(System::lobra, counts, Sharing::hybrid, PipelineOrder::automatic);
     if (simulated.fits() && (best == 0 || simulated.predicted.seconds < best)) best = simulated.predicted.seconds;

@@ -57,6 +57,7 @@ PlanOptions options_for(const DivisionQuestion& question, std::vector<int64_t> t
   options.token_budget = run.token_budget;
   options.orders = {PipelineOrder::automatic};
   options.orders_for_few = {};
+  options.may_idle = false;  // every rank takes part
   options.savings = {};
   if (question.may_shard_weights) options.savings = {{.most_shards = run.ranks}};
   options.recompute = run.recompute;

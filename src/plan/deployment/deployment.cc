@@ -1,6 +1,7 @@
 #include "plan/deployment/deployment.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "base/error.h"
@@ -21,23 +22,52 @@ class DeploymentSearch {
   }
 
   Deployment run(int64_t devices) {
-    for (int64_t total = devices; total > 0 && result_.empty(); --total) {
-      result_ = {};
-      const int64_t count = count_plans(sizes_, total);
-      if (count == 0) continue;
-      if (limits_.dealing == Dealing::by_row || (limits_.filter == PlanFilter::exact && count > limits_.enumerated)) {
-        search(total, count);
-        continue;
-      }
-      enumerate(total);
-      if (plans_.empty()) continue;
-      bound_plans();
-      solve_plans();
+    Deployment best;
+    if (sizes_.empty()) return best;
+    // A plan that leaves room for a further replica is no better than with it.
+    const int64_t smallest = *std::min_element(sizes_.begin(), sizes_.end());
+    for (int64_t total = devices; total > 0 && total > devices - smallest; --total) {
+      run_on_exactly(total);
+      if (result_.enumerated > 0) best = best.enumerated > 0 ? better_of(std::move(best), std::move(result_)) : std::move(result_);
     }
-    return std::move(result_);
+    return best;
   }
 
  private:
+  void run_on_exactly(int64_t total) {
+    result_ = {};
+    plans_.clear();
+    bounds_.clear();
+    const int64_t count = count_plans(sizes_, total);
+    if (count == 0) return;
+    if (limits_.dealing == Dealing::by_row || (limits_.filter == PlanFilter::exact && count > limits_.enumerated)) {
+      search(total, count);
+      return;
+    }
+    enumerate(total);
+    if (plans_.empty()) return;
+    bound_plans();
+    solve_plans();
+  }
+
+  /// Of plans for unlike numbers of devices: the one that ends first, with what is known of both.
+  static Deployment better_of(Deployment a, Deployment b) {
+    if (a.empty() || (!b.empty() && b.dispatch.makespan < a.dispatch.makespan)) std::swap(a, b);
+    a.enumerated += b.enumerated;
+    a.unable += b.unable;
+    a.bounded += b.bounded;
+    a.solved += b.solved;
+    a.open += b.open;
+    a.truncated = a.truncated || b.truncated;
+    if (b.empty()) return a;
+    a.lower_bound = std::min(a.lower_bound, b.lower_bound);
+    a.runners_up.push_back({std::move(b.replicas), b.lower_bound, b.dispatch.makespan});
+    std::move(b.runners_up.begin(), b.runners_up.end(), std::back_inserter(a.runners_up));
+    std::stable_sort(a.runners_up.begin(), a.runners_up.end(), by_makespan);
+    if (a.runners_up.size() > 10) a.runners_up.resize(10);
+    return a;
+  }
+
   static bool by_makespan(const ConsideredPlan& a, const ConsideredPlan& b) { return a.makespan < b.makespan; }
 
   size_t width() const { return costs_.size(); }

@@ -49,7 +49,7 @@ struct Deployment {
   Dispatch dispatch;              ///< of the expected step
   RowDispatch rows;               ///< of Dealing::by_row
   double lower_bound = 0;         ///< no plan of this many devices takes less
-  int64_t enumerated = 0;         ///< plans that use all devices (or as many as some plan can)
+  int64_t enumerated = 0;         ///< plans that leave no room for one more replica
   int64_t unable = 0;             ///< without a replica that holds the longest bucket
   int64_t bounded = 0;            ///< ruled out by their bound
   int64_t solved = 0;
@@ -65,7 +65,7 @@ struct Deployment {
 /// over all of them at once (plan/deployment/pattern_bound.h) gives linear cuts on the counts and a fractional plan; a whole one near
 /// that is improved by exchanging replicas, and the plans that the cuts leave are walked through depth first. Limits count
 /// plans and steps, never seconds: equal inputs give equal plans.
-/// Eq. 2, with p from all vectors of Σ_i p_i·n_i = devices (less only where none fits exactly; LB-18), each dispatched as in
+/// Eq. 2, with p from all vectors of Σ_i p_i·n_i ≤ devices that leave no room for one more replica (LB-18), each dispatched as in
 /// dispatch_balanced. `sequences`: of the expected step, per bucket (⌈B·f_j⌉).
 Deployment plan_deployment(std::span<const BucketCosts> costs, std::span<const int64_t> sequences, int64_t devices,
                            const DeploymentLimits& limits = {});

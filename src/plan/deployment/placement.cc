@@ -7,8 +7,7 @@
 
 namespace cotune {
 
-std::optional<std::vector<std::vector<PlannedDevice>>> place_replicas(std::span<const int64_t> devices,
-                                                                      const NodeGroup& group) {
+std::vector<std::vector<PlannedDevice>> place_what_fits(std::span<const int64_t> devices, const NodeGroup& group) {
   std::vector<size_t> largest_first(devices.size());
   std::iota(largest_first.begin(), largest_first.end(), size_t{0});
   std::stable_sort(largest_first.begin(), largest_first.end(),
@@ -16,17 +15,36 @@ std::optional<std::vector<std::vector<PlannedDevice>>> place_replicas(std::span<
   std::vector<int64_t> used(static_cast<size_t>(group.count), 0);
   std::vector<std::vector<PlannedDevice>> placed(devices.size());
   for (const size_t replica : largest_first) {
+    std::vector<int64_t> used_with = used;
+    std::vector<PlannedDevice>& own = placed[replica];
     int64_t left = devices[replica];
     for (size_t node = 0; node < used.size() && left > 0; ++node) {
       const int64_t wanted = std::min(left, group.devices);
-      if (used[node] + wanted > group.devices) continue;
-      for (int64_t i = 0; i < wanted; ++i)
-        placed[replica].push_back({group.name, static_cast<int64_t>(node), used[node]++});
+      if (used_with[node] + wanted > group.devices) continue;
+      for (int64_t i = 0; i < wanted; ++i) own.push_back({group.name, static_cast<int64_t>(node), used_with[node]++});
       left -= wanted;
     }
-    if (left > 0) return std::nullopt;
+    if (left > 0) {
+      own.clear();
+    } else {
+      used = std::move(used_with);
+    }
   }
   return placed;
+}
+
+std::optional<std::vector<std::vector<PlannedDevice>>> place_replicas(std::span<const int64_t> devices,
+                                                                      const NodeGroup& group) {
+  std::vector<std::vector<PlannedDevice>> placed = place_what_fits(devices, group);
+  for (const std::vector<PlannedDevice>& each : placed) {
+    if (each.empty()) return std::nullopt;
+  }
+  return placed;
+}
+
+int64_t most_replicas(int64_t devices, const NodeGroup& group) {
+  if (devices <= group.devices) return group.count * (group.devices / devices);
+  return group.count / ((devices + group.devices - 1) / group.devices);
 }
 
 const NodeGroup& nodes_called(const ClusterSpec& cluster, const std::string& name) {

@@ -16,6 +16,12 @@ namespace cotune {
 std::optional<std::vector<std::vector<PlannedDevice>>> place_replicas(std::span<const int64_t> devices,
                                                                       const NodeGroup& group);
 
+/// The same, where those that find no place are left out: of these no devices.
+std::vector<std::vector<PlannedDevice>> place_what_fits(std::span<const int64_t> devices, const NodeGroup& group);
+
+/// As many replicas of so many devices as find a place.
+int64_t most_replicas(int64_t devices, const NodeGroup& group);
+
 /// The link between two devices of a cluster: the node's within one, else the network.
 const LinkSpec& link_between(const ClusterSpec& cluster, const PlannedDevice& a, const PlannedDevice& b);
 
