@@ -63,7 +63,7 @@ class TurnSum {
 
   void add(const Alternative& own, const std::string& name) {
     const PredictedStep& step = own.predicted;
-    if (!own.fits() && sum_.fits()) {
+    if (!own.fits() && (sum_.fits() || own.overflow.bytes > sum_.overflow.bytes)) {
       sum_.constraint = fmt::format("{}: {}", name, own.constraint);
       sum_.overflow = own.overflow;
     }

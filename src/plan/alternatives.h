@@ -59,7 +59,7 @@ struct Alternative {
   PredictedStep predicted;
   bool is_bound = false;     ///< some replica is not ordered, for not one microbatch fits: it takes at least so long (ReplicaPrediction)
   std::string constraint;    ///< what does not fit, in words; "": it fits
-  Overflow overflow;         ///< of the stage that it names
+  Overflow overflow;         ///< of the stage that it names, the fullest of all
   std::string rejected_for;  ///< the constraint, or by how much it is slower; "": this one was chosen
 
   bool fits() const { return constraint.empty(); }

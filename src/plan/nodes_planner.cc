@@ -319,7 +319,7 @@ auto NodesPlanner::deployed(System system, std::vector<int64_t> replicas) -> Dep
     }
     if (slowest->fits()) {
       result.fitting_s = std::max(result.fitting_s, slowest->replica.seconds);
-    } else if (result.constraint.empty()) {
+    } else if (slowest->overflow.bytes > result.overflow.bytes) {
       result.constraint = slowest->constraint;
       result.overflow = slowest->overflow;
     }
@@ -489,7 +489,7 @@ std::vector<Alternative> NodesPlanner::simulate_deployment(const Deployed& deplo
       empty.rows = rows[r];
       std::vector<ReplicaChoice> choices = replica_planner_.plan(empty, sharing, orders);
       for (size_t a = 0; a < result.size(); ++a) {
-        if (!choices[a].fits() && result[a].fits()) {
+        if (choices[a].overflow.bytes > result[a].overflow.bytes) {
           result[a].constraint =
               fmt::format("{} (replica {}, {})", choices[a].constraint, r, shapes[unit]->name());
           result[a].overflow = choices[a].overflow;

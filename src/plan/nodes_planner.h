@@ -52,7 +52,7 @@ class NodesPlanner {
     // Of the slowest replica of each configuration, by ReplicaPlanner::estimate, and the exchange of gradients:
     double estimated_s = 0;
     int64_t estimated_bytes = 0;  ///< of the fullest device
-    std::string constraint;       ///< the first that does not fit
+    std::string constraint;       ///< of the replica that overflows most
     Overflow overflow;
     double fitting_s = 0;  ///< of those that fit: by this they are sorted, so that what may fit otherwise is tried
   };

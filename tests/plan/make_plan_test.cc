@@ -140,7 +140,7 @@ std::string expect_plan_adds_up(const Plan& plan, const Case& problem, bool fits
   if (models.size() != plan.replicas.size()) return "";
   std::string constraint;
   double slowest = 0;
-  int64_t fullest = 0, tokens = 0;
+  int64_t fullest = 0, tokens = 0, overflow = 0;
   std::set<std::tuple<std::string, int64_t, int64_t>> devices;
   for (size_t r = 0; r < models.size(); ++r) {
     const PlannedReplica& replica = plan.replicas[r];
@@ -171,7 +171,8 @@ std::string expect_plan_adds_up(const Plan& plan, const Case& problem, bool fits
       EXPECT_EQ(prediction.constraint, "");
       EXPECT_LE(prediction.fullest_bytes(), problem.cluster.nodes[0].device.usable_bytes());
     }
-    if (constraint.empty() && !prediction.fits()) {
+    if (prediction.overflow.bytes > overflow) {
+      overflow = prediction.overflow.bytes;
       constraint = fmt::format("{} (replica {}, {})", prediction.constraint, r,
                                configuration_name(replica.tensor_parallel, replica.divides_tokens, replica.pipeline_stages(), replica.shards));
     }

@@ -146,7 +146,7 @@ TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHo
         slowest = std::max(slowest, prediction.seconds);
         fullest = std::max(fullest, prediction.fullest_bytes());
         is_bound = is_bound || prediction.is_bound;
-        if (overflow.bytes == 0) overflow = prediction.overflow;
+        if (prediction.overflow.bytes > overflow.bytes) overflow = prediction.overflow;
         if (!prediction.is_bound) continue;
         // Nothing is ordered: the busiest rank's computation.
         std::vector<double> busy(models[r].rank_count(), 0);
@@ -165,7 +165,7 @@ TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHo
       EXPECT_EQ(each.is_bound, is_bound) << seed;
       EXPECT_EQ(each.overflow, overflow) << seed;
       EXPECT_GT(overflow.bytes, 0);
-      EXPECT_LE(overflow.bytes, fullest - limit);
+      EXPECT_EQ(overflow.bytes, fullest - limit) << seed;
       EXPECT_THAT(each.constraint, testing::HasSubstr(overflow.term + " overflow by " + bytes_text(overflow.bytes)));
       (is_bound ? bounds : ordered) += 1;
     }

@@ -35,14 +35,12 @@ std::string overflow_text(const StageMemory& memory, size_t stage, size_t stages
                      bytes_text(memory.total()), bytes_text(limit), overflow.term, bytes_text(overflow.bytes));
 }
 
-/// The first stage that does not fit, if any.
+/// Of the fullest stage, if it does not fit.
 void find_overflow(ReplicaPrediction& prediction, int64_t limit) {
-  for (size_t s = 0; s < prediction.memory.size(); ++s) {
-    if (prediction.memory[s].total() <= limit) continue;
-    prediction.constraint = overflow_text(prediction.memory[s], s, prediction.memory.size(), limit);
-    prediction.overflow = prediction.memory[s].overflow(limit);
-    return;
-  }
+  const auto fullest = std::ranges::max_element(prediction.memory, {}, &StageMemory::total);
+  if (fullest->total() <= limit) return;
+  prediction.constraint = overflow_text(*fullest, static_cast<size_t>(fullest - prediction.memory.begin()), prediction.memory.size(), limit);
+  prediction.overflow = fullest->overflow(limit);
 }
 
 /// Two messages each way under way on a rank of several.
