@@ -16,9 +16,8 @@ std::vector<Value> either(Value a, Value b) {
 PlanOptions narrowed(PlanOptions options, const Plan& plan) {
   std::erase_if(options.deployments, is_sequential);
   if (options.sharing.size() > 1) options.sharing = either(Sharing::hybrid, plan.sharing);
-  std::erase_if(options.orders_for_few, [&](PipelineOrder order) { return order != plan.order; });
-  options.orders = options.orders_for_few.empty() ? either(PipelineOrder::automatic, plan.order)
-                                                  : std::vector<PipelineOrder>{PipelineOrder::automatic};
+  const bool is_for_few = std::ranges::count(options.orders_for_few, plan.order) > 0;
+  options.orders = is_for_few ? std::vector<PipelineOrder>{PipelineOrder::automatic} : either(PipelineOrder::automatic, plan.order);
   return options;
 }
 

@@ -26,7 +26,7 @@ struct NodeChange {
 };
 
 /// One more and one fewer of the kind that the plan stands on (fewer only where there are several), each by make_plan, with
-/// the sharing policies hybrid and the plan's own, and the orders automatic and the plan's own; memory is saved only where the
+/// the sharing policies hybrid and the plan's own, and the orders automatic, the plan's own and those for few microbatches; memory is saved only where the
 /// plan does so, or nothing fits without. A network that a second node
 /// needs is with_network's. Nothing where there is no plan: its advice says what would help.
 std::vector<NodeChange> node_changes(const ModelConfig& model, const ClusterSpec& cluster, const std::vector<JobShape>& jobs,

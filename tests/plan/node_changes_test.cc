@@ -69,6 +69,32 @@ TEST(NodeChanges, OfOneNodeAreOneMoreOverANetworkThatIsAssumed) {
   EXPECT_GT(changes[0].predicted.exchange_s, 0);
 }
 
+/// What is best on two nodes is an order for few microbatches, which the plans of one and of three are not in.
+TEST(NodeChanges, SayOfANumberOfNodesWhatItsOwnPlanDoes) {
+  const ModelConfig model = model_preset("llama-2-13b");
+  JobSpec spec;
+  spec.adapter.r = 8;
+  const std::vector<JobShape> jobs = {
+      {.name = "a", .batch_size = 8, .lengths = histogram_of(std::vector<int64_t>{128, 128, 128, 256}), .adapters = adapter_shapes(spec, 0, model)},
+      {.name = "b", .batch_size = 4, .lengths = histogram_of(std::vector<int64_t>{1024, 1024, 1024, 2048}), .adapters = adapter_shapes(spec, 1, model)}};
+  std::vector<ClusterSpec> clusters;
+  std::vector<PlanningResult> results;
+  for (const int64_t nodes : {1, 2, 3}) {
+    ClusterSpec& cluster = clusters.emplace_back(nodes_of_a40(nodes, 8));
+    cluster.network = link_preset("ethernet-10");
+    results.push_back(make_plan(model, cluster, jobs));
+    ASSERT_NE(results.back().plan(), nullptr);
+  }
+  const double of_two = results[1].plan()->predicted.seconds;
+  for (const size_t from : {size_t{0}, size_t{2}}) {
+    for (const NodeChange& each : node_changes(model, clusters[from], jobs, {}, results[from])) {
+      if (each.to == 2) {
+        EXPECT_NEAR(each.predicted.seconds, of_two, 0.002 * of_two) << from + 1;
+      }
+    }
+  }
+}
+
 TEST(NodeChanges, SayWhatNoLongerFits) {
   const ModelConfig model = model_preset("llama-2-70b");
   JobSpec spec;
