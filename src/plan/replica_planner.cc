@@ -59,13 +59,15 @@ double least_seconds(const ReplicaModel& replica, const PricedRows& priced) {
 /// The best choice under one order so far.
 class BestChoice {
  public:
-  void consider(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
+  /// Whether it is the best so far.
+  bool consider(const PlannedReplica& empty, int64_t budget, int64_t least_microbatches, const PricedRows& priced,
                 const ReplicaPrediction& prediction) {
-    if (fits() && (!prediction.fits() || prediction.seconds >= choice_->replica.seconds)) return;
+    if (fits() && (!prediction.fits() || prediction.seconds >= choice_->replica.seconds)) return false;
     choice_ = {.replica = filled(empty, budget, least_microbatches, priced, prediction),
                .constraint = prediction.constraint,
                .overflow = prediction.overflow,
                .is_bound = prediction.is_bound};
+    return true;
   }
 
   /// Whether what takes at least so long cannot be it.
@@ -282,13 +284,16 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
     tokens += row.tokens;
   }
   std::vector<BestChoice> best(tried.orders.size());
+  // Each order goes on by itself, so that what one finds does not depend on which others are asked for.
+  std::vector<int64_t> in_vain(tried.orders.size(), 0);  // halvings in a row that gained nothing
+  std::vector<bool> is_done(tried.orders.size(), false);
   const int64_t least = (std::max(longest, least_budget(options_)) + 63) / 64 * 64;
   const bool is_fixed =
       options_.token_budget > 0 || (tried.sharing == Sharing::batch_all && replica.stages.size() == 1);  // no choice, or none that is read
   for (int64_t budget = options_.token_budget > 0 ? options_.token_budget : std::max(empty.token_budget, longest);;) {
     // No microbatch of a pipeline is larger than the budget.
     if (tried.is_few && (tokens + budget - 1) / budget >= tried.wanted) break;
-    bool goes_on = false;
+    std::vector<bool> has_misfit(tried.orders.size(), false), has_gained(tried.orders.size(), false);
     int64_t microbatches = 0;
     for (const TaskChoice& choice : tried.choices) {
       const PricedRows priced = price_rows(
@@ -299,14 +304,20 @@ std::vector<std::optional<ReplicaChoice>> ReplicaPlanner::search(const ReplicaMo
       if (tried.is_few && (microbatches < 2 || microbatches >= tried.wanted)) continue;
       const double least_s = least_seconds(replica, priced);
       for (size_t o = 0; o < tried.orders.size(); ++o) {
-        if (best[o].rules_out(least_s)) continue;
+        if (is_done[o] || best[o].rules_out(least_s)) continue;
         const ReplicaPrediction prediction = predict_replica(replica, priced, tried.orders[o], options_.rounds, tried.effort);
-        goes_on = goes_on || !prediction.fits();
-        best[o].consider(empty, budget, choice.least_microbatches, priced, prediction);
+        has_misfit[o] = has_misfit[o] || !prediction.fits();
+        has_gained[o] = best[o].consider(empty, budget, choice.least_microbatches, priced, prediction) || has_gained[o];
       }
     }
     const int64_t next = std::max(least, budget / 2 / 64 * 64);
-    if (is_fixed || (!goes_on && microbatches >= tried.wanted) || next >= budget) break;
+    for (size_t o = 0; o < tried.orders.size(); ++o) {
+      in_vain[o] = has_gained[o] ? 0 : in_vain[o] + 1;
+      // Smaller microbatches of padded rows have fewer pads.
+      const bool may_gain = options_.layout == Layout::padded && in_vain[o] < 2;
+      is_done[o] = is_done[o] || (!has_misfit[o] && microbatches >= tried.wanted && !may_gain);
+    }
+    if (is_fixed || std::ranges::count(is_done, false) == 0 || next >= budget) break;
     budget = next;
   }
   std::vector<std::optional<ReplicaChoice>> found;

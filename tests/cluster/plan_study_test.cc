@@ -322,5 +322,46 @@ TEST(PlanTrace, HoldsEveryReplicaOnTracksOfItsOwn) {
   EXPECT_EQ(seen, spans);
 }
 
+/// Long rows among short ones, which pad all of a large microbatch.
+Case padded_case(int64_t rare) {
+  Case problem(1, 1);
+  problem.options.layout = Layout::padded;
+  problem.options.savings.clear();
+  problem.options.sharing = {Sharing::hybrid};
+  problem.jobs.clear();
+  for (int32_t j = 0; j < 2; ++j) {
+    JobSpec spec;
+    std::vector<int64_t> lengths(10, 64);
+    lengths.push_back(j == 0 ? rare : 128);
+    problem.jobs.push_back({.name = "job-" + std::to_string(j), .batch_size = 16, .lengths = histogram_of(lengths), .adapters = adapter_shapes(spec, j, problem.model)});
+  }
+  return problem;
+}
+
+TEST(PlanInstance, HasTheStepThatPlanningFindsForTheShape) {
+  for (const int64_t rare : {256, 512, 1000}) {
+    const Case problem = padded_case(rare);
+    const Plan instance = plan_instance(problem.model, problem.cluster, problem.jobs, {}, problem.options);
+    for (const Alternative& each : problem.alternatives()) {
+      if (each.order != PipelineOrder::automatic) continue;
+      ASSERT_TRUE(each.fits());
+      EXPECT_EQ(each.predicted.seconds, instance.predicted.seconds) << rare;
+      EXPECT_EQ(each.plans.front().replicas, instance.replicas) << rare;
+    }
+  }
+}
+
+TEST(PlanInstance, IsNoSlowerThanWithATokenBudgetThatIsGiven) {
+  for (const int64_t rare : {256, 512, 1000}) {
+    const Case problem = padded_case(rare);
+    const double found_s = plan_instance(problem.model, problem.cluster, problem.jobs, {}, problem.options).predicted.seconds;
+    for (int64_t budget = 64; budget <= 16384; budget *= 2) {
+      if (budget < rare) continue;
+      const Plan given = plan_instance(problem.model, problem.cluster, problem.jobs, {.token_budget = budget}, problem.options);
+      EXPECT_LE(found_s, given.predicted.seconds * 1.01) << rare << ", " << budget;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cotune
