@@ -211,7 +211,7 @@ std::string jobs_csv(const Trace& trace, const TraceSimulation& simulation) {
     text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", csv_field(job.name), csv_field(trace.tenants[static_cast<size_t>(job.tenant)]),
                         trace.kinds[static_cast<size_t>(job.kind)].name(), job.priority, moment(job.arrival_s), moment(outcome.started_s),
                         moment(outcome.finished_s), outcome.ran_s / 60, outcome.steps, outcome.lost_steps, outcome.preemptions,
-                        moment(job.deadline_s), csv_field(outcome.refusal));
+                        moment(job.deadline_s - job.arrival_s), csv_field(outcome.refusal));
   }
   return text;
 }

@@ -31,7 +31,7 @@ std::string reason_against(const Alternative& each, const Alternative* best) {
   if (best == nullptr) return "runs jobs one after the other";
   const double ratio = each.predicted.seconds / best->predicted.seconds;
   if (ratio > as_fast) return fmt::format("{:.1f}% slower", 100 * (ratio - 1));
-  if (is_sequential(each.deployment)) {
+  if (is_sequential(each.deployment) && each.plans.size() > 1) {
     return ratio < 1 / as_fast ? fmt::format("{:.1f}% faster, but runs jobs one after the other", 100 * (1 - ratio))
                                : "as fast, but runs jobs one after the other";
   }

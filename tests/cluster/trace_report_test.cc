@@ -82,6 +82,9 @@ TEST(TraceReport, TablesCsvAndJsonSayTheSame) {
   EXPECT_EQ(json.at("tenants").at(1).at("slowdown"), 2);
   EXPECT_THAT(to_text(std::span(summaries).first(1)), HasSubstr("  b          1         1      20.0      2.0x     10.0     1/1             0.2\n"));
   EXPECT_THAT(jobs_csv(two.trace, two.simulation), HasSubstr("\"two, \"\"late\"\"\",b,lora8-1x64,0,0,10,20,10,600,0,0,15,"));
+  // As in a trace, whose deadlines are minutes after the arrival.
+  two.trace.jobs[1].arrival_s = 120;
+  EXPECT_THAT(jobs_csv(two.trace, two.simulation), HasSubstr("\"two, \"\"late\"\"\",b,lora8-1x64,0,2,10,20,10,600,0,0,13,"));
 }
 
 /// Every coordinate of the picture is a number inside it, and its tags are balanced.

@@ -87,6 +87,14 @@ TEST(MakePlan, IsNoSlowerWithMoreNodes) {
   }
 }
 
+TEST(MakePlan, SaysOfOneJobNothingOfOneAfterTheOther) {
+  PlanningProblem problem = slow_network(1);
+  problem.jobs.pop_back();
+  problem.options.deployments.assign(std::begin(all_systems), std::end(all_systems));
+  const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  for (const Alternative& each : result.alternatives) EXPECT_EQ(each.rejected_for.find("one after the other"), std::string::npos);
+}
+
 /// Four A40 and rows that one of them holds: a pipeline of four, fed small microbatches, ends before four devices by themselves.
 TEST(MakePlan, LooksAtPipelinesBySimulation) {
   const PlanningProblem problem = [] {
