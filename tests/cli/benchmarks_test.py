@@ -118,7 +118,7 @@ class Benchmarks(ProgramTest):
         self.assertEqual(rows[0][0], "0.5b-tp2")
 
     def test_ablations_on_this_machines_cores(self):
-        for part, columns, count in (("components", 8, 3), ("alignment", 9, 4), ("batchlora", 8, 5), ("stages", 6, 2)):
+        for part, columns, count in (("components", 8, 3), ("alignment", 9, 4), ("batchlora", 10, 5), ("stages", 6, 2)):
             with self.subTest(part):
                 output = self.bench("ablations.py", "--only", part, "--model", self.model, "--devices", "cores", "--repetitions", "1", "--cotune",
                                     PROGRAM)
