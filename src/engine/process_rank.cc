@@ -1,6 +1,7 @@
 #include "engine/process_rank.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
@@ -73,7 +74,11 @@ void ProcessRank::divide(std::vector<PipelineLayout> layouts, const ChangeWeight
   exchanges_.clear();
   interpreter_.reset();
   layouts_ = std::move(layouts);
-  change_weights(backbone_use_of(layouts_, rank(), backbone_->positions()));
+  try {
+    change_weights(backbone_use_of(layouts_, rank(), backbone_->positions()));
+  } catch (const c10::OutOfMemoryError& error) {
+    throw MemoryLimitExceeded(error.what_without_backtrace());
+  }
   take_place();
 }
 

@@ -230,7 +230,14 @@ int64_t RankLeader::divide(std::vector<PipelineLayout> layouts) {
   if (const auto unlike = ranks_of_unlike_forms(this->layouts(), forms)) {
     throw_user_error("rank {} and rank {} would share weights, but have processors with different kernels", unlike->first, unlike->second);
   }
-  join_anew();
+  try {
+    join_anew();
+  } catch (const CommunicationEnded&) {
+    throw;
+  } catch (const std::exception& error) {  // some have the new groups, others not: nothing more can be asked of them
+    is_answered_ = false;
+    throw CommunicationEnded(error.what());
+  }
   return most;
 }
 

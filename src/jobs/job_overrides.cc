@@ -144,7 +144,9 @@ class OverrideReader {
     const Option* option = find_option(section, key);
     const Option* of_fields = option == nullptr ? option_of_fields(section, key) : nullptr;
     if (option == nullptr && of_fields == nullptr) {
-      mistakes_.add_superfluous(source_, 0, shown(field_), unknown_key_message(std::string(key), section, in_defaults));
+      const std::string unknown(key), message = unknown_key_message(unknown, section, in_defaults);
+      if (stands_for_another(unknown, section, in_defaults)) return fail(message);
+      mistakes_.add_superfluous(source_, 0, shown(field_), message);
     } else if (const Option& known = option != nullptr ? *option : *of_fields; in_defaults && !known.in_defaults) {
       fail(fmt::format("every job needs its own `{}`", known.key));
     } else if (option != nullptr) {

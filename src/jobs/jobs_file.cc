@@ -337,8 +337,8 @@ class JobsFileBuilder {
           given.is_null) {
         continue;
       }
-      mistakes_.add(given, fmt::format("`{}` has an effect only {}, and no job is of that kind", option->key,
-                                       option->condition->summary));
+      mistakes_.add_superfluous(given.file, given.line, given.field,
+                                fmt::format("`{}` has an effect only {}, and no job is of that kind", option->key, option->condition->summary));
     }
   }
 

@@ -29,6 +29,34 @@ std::string likely_key(const std::string& key, const std::vector<std::string>& c
   return nearest_name(key, candidates);
 }
 
+/// The keys of a section, without other names, with those of the sections inside it.
+std::vector<std::string> accepted_keys(Section section, bool in_defaults) {
+  std::vector<std::string> accepted;
+  for (const Option& option : option_table()) {
+    if (option.section == section && (option.in_defaults || !in_defaults) && !option.is_recorded) accepted.push_back(option.key);
+  }
+  for (const Section nested : sections_in(section)) {
+    if (!in_defaults || nested != Section::sweep) accepted.emplace_back(section_name(nested));
+  }
+  return accepted;
+}
+
+/// What stands in a section and is spelt much like the key; "" where nothing is.
+std::string near_key(const std::string& key, Section section, bool in_defaults) {
+  std::vector<std::string> candidates = accepted_keys(section, in_defaults);
+  for (const Option& option : option_table()) {
+    if (option.section == section) candidates.insert(candidates.end(), option.aliases.begin(), option.aliases.end());
+  }
+  return likely_key(key, candidates);
+}
+
+const Section* other_section_of(const std::string& key, Section section) {
+  for (const Section& other : all_sections) {
+    if (other != section && find_option(other, key) != nullptr) return &other;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void MistakeList::add(const std::string& file, int line, const std::string& field, const std::string& message) {
@@ -67,7 +95,12 @@ std::vector<SectionReader::Entry> SectionReader::entries(const YAML::Node& node,
       mistakes_.add(file_, key_line, entry.field,
                     "merge keys are not part of YAML 1.2; put what jobs share under `defaults`");
     } else if (const auto [first, is_new] = first_lines.emplace(entry.key, key_line); !is_new) {
-      mistakes_.add_superfluous(file_, key_line, entry.field, fmt::format("given twice; first in line {}", first->second));
+      const std::string message = fmt::format("given twice; first in line {}", first->second);
+      if (std::ranges::any_of(all_sections, [&](Section section) { return section_name(section) == entry.key; })) {
+        mistakes_.add(file_, key_line, entry.field, message);
+      } else {
+        mistakes_.add_superfluous(file_, key_line, entry.field, message);
+      }
     } else {
       result.push_back(std::move(entry));
     }
@@ -86,13 +119,26 @@ void SectionReader::read_section(Section section, const Entry& entry, OptionLeve
     }
     const Option* option = find_option(section, child.key);
     if (option == nullptr) {
-      mistakes_.add_superfluous(file_, child.line, child.field, unknown_key_message(child.key, section, in_defaults));
+      report_unknown(section, child, level, layer);
     } else if (in_defaults && !option->in_defaults) {
       mistakes_.add(file_, child.line, child.field, fmt::format("every job needs its own `{}`", option->key));
     } else {
       read_option(*option, child, level, layer);
     }
   }
+}
+
+/// One that was meant for another option leaves that one open; else all is as it is given.
+void SectionReader::report_unknown(Section section, const Entry& entry, OptionLevel level, OptionLayer& layer) {
+  const bool in_defaults = level == OptionLevel::defaults;
+  const std::string message = unknown_key_message(entry.key, section, in_defaults);
+  if (!stands_for_another(entry.key, section, in_defaults)) return mistakes_.add_superfluous(file_, entry.line, entry.field, message);
+  mistakes_.add(file_, entry.line, entry.field, message);
+  const Option* meant = find_option(section, near_key(entry.key, section, in_defaults));
+  if (meant == nullptr) return;
+  GivenOption given{default_value(*meant), level, file_, entry.line, entry.field};
+  given.is_mistaken = true;
+  layer.emplace(meant, std::move(given));
 }
 
 void SectionReader::read_option(const Option& option, const Entry& entry, OptionLevel level, OptionLayer& layer) {
@@ -131,27 +177,17 @@ void SectionReader::visit(size_t count, int line) {
   mistakes_.throw_if_any();
 }
 
+bool stands_for_another(const std::string& key, Section section, bool in_defaults) {
+  return other_section_of(key, section) != nullptr || !near_key(key, section, in_defaults).empty();
+}
+
 std::string unknown_key_message(const std::string& key, Section section, bool in_defaults) {
-  std::vector<std::string> accepted;
-  for (const Option& option : option_table()) {
-    if (option.section == section && (option.in_defaults || !in_defaults) && !option.is_recorded) accepted.push_back(option.key);
+  if (const Section* other = other_section_of(key, section)) {
+    return fmt::format("unknown key; `{}` belongs under `{}`", shown(key), section_path(*other));
   }
-  for (Section other : all_sections) {
-    if (other == section || find_option(other, key) == nullptr) continue;
-    return fmt::format("unknown key; `{}` belongs under `{}`", shown(key), section_path(other));
-  }
-  std::vector<std::string> candidates = accepted;
-  for (const Option& option : option_table()) {
-    if (option.section == section) candidates.insert(candidates.end(), option.aliases.begin(), option.aliases.end());
-  }
-  for (const Section nested : sections_in(section)) {
-    if (in_defaults && nested == Section::sweep) continue;
-    accepted.emplace_back(section_name(nested));
-    candidates.emplace_back(section_name(nested));
-  }
-  const std::string near = likely_key(key, candidates);
+  const std::string near = near_key(key, section, in_defaults);
   if (!near.empty()) return fmt::format("unknown key; did you mean `{}`?", near);
-  return fmt::format("unknown key; accepted: {}", fmt::join(accepted, ", "));
+  return fmt::format("unknown key; accepted: {}", fmt::join(accepted_keys(section, in_defaults), ", "));
 }
 
 std::string unknown_key_message(const std::string& key, const std::vector<std::string>& accepted) {

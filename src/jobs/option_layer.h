@@ -82,6 +82,7 @@ class SectionReader {
   const std::string& file() const { return file_; }
 
  private:
+  void report_unknown(Section section, const Entry& entry, OptionLevel level, OptionLayer& layer);
   /// Counts visited nodes, so that aliases of aliases cannot make a small file endless; throws UserError.
   void visit(size_t count, int line);
 
@@ -92,6 +93,8 @@ class SectionReader {
 
 /// The message for a key that section does not have; says where it belongs, or the nearest name.
 std::string unknown_key_message(const std::string& key, Section section, bool in_defaults);
+/// Whether it says which option the key was probably meant for.
+bool stands_for_another(const std::string& key, Section section, bool in_defaults);
 
 /// The same for a place with a fixed set of keys.
 std::string unknown_key_message(const std::string& key, const std::vector<std::string>& accepted);

@@ -336,7 +336,7 @@ std::string accepted_text(const Option& option) {
     case OptionType::seed: return fmt::format("a whole number from {} to 18446744073709551615", accepted.low_open ? 1 : 0);
     case OptionType::number: return range_text(accepted, "a number");
     case OptionType::modules: return "a list of module names, `all-linear` or one regular expression";
-    case OptionType::wholes: return "a list, each " + range_text(accepted, "a whole number");
+    case OptionType::wholes: return range_text(accepted, "a whole number") + ", or a list of such";
     case OptionType::lengths:
       return fmt::format("a list of lengths or a map from lengths to counts, each {}, or the name or file of a histogram",
                          range_text(accepted, "a whole number"));

@@ -79,7 +79,8 @@ Json value_schema(const Option& option) {
       return {{"type", "integer"}, {"minimum", 0}, {"maximum", std::numeric_limits<uint64_t>::max()}};
     case OptionType::number: return number_schema(accepted, false);
     case OptionType::modules: return {{"anyOf", {text, {{"type", "array"}, {"items", text}, {"minItems", 1}}}}};
-    case OptionType::wholes: return {{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}};
+    case OptionType::wholes:
+      return {{"anyOf", {number_schema(accepted, true), {{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}}}}};
     case OptionType::lengths:
       return {{"anyOf",
                {{{"type", "array"}, {"items", number_schema(accepted, true)}, {"minItems", 1}},

@@ -24,7 +24,7 @@ constexpr const char* again = "the ranks cannot be divided as {} again: {}";
 }  // namespace
 
 void Trainer::replan_division() {
-  if (!options_.plan_division || ranks_ == nullptr) return;
+  if (!options_.plan_division || ranks_ == nullptr || stop_asked()) return;
   if (division_answer_.valid()) {
     if (division_answer_.wait_for(std::chrono::seconds(0)) != std::future_status::ready || must_stay_divided()) return;
     try {
@@ -164,7 +164,8 @@ bool Trainer::swap_division(const PlannedDivision& division, const std::string& 
     divide_as(division.parallel, division.layouts);
   } catch (const MemoryLimitExceeded& trouble) {
     return undone(trouble);
-  } catch (const UserError& trouble) {  // of the model's files, which processes read
+  } catch (const UserError& trouble) {  // of the model's files, which processes read, or of unlike processors: it would come again
+    options_.plan_division = nullptr;
     return undone(trouble);
   } catch (const SystemError& trouble) {
     return undone(trouble);

@@ -95,5 +95,24 @@ TEST(PlannedDivision, OfRunningThreadsLeavesRoomForAllWeightsThatThereAre) {
   EXPECT_TRUE(answer_within(2 * problem.held() + 400 * mib).has_value());
 }
 
+/// A division in slices is priced as it is, with what it waits for them, so that another one can be found better.
+TEST(PlannedDivision, OfRunningProcessesThatShardWeightsIsComparedWithOthers) {
+  const Problem problem(4);
+  DivisionQuestion question = problem.question(Ranks::processes, int64_t{64} << 30);
+  question.may_shard_weights = true;
+  DivisionRequest request{.jobs = problem.jobs, .time_ratio = 1, .running = *parse_parallel("dp=2"), .tensor_degrees = {}};
+  const std::optional<DivisionAnswer> whole = plan_division_anew(question, request);
+  request.running = *parse_parallel("dp=2,shard");
+  const std::optional<DivisionAnswer> slices = plan_division_anew(question, request);
+  ASSERT_TRUE(whole.has_value() && slices.has_value());
+  EXPECT_EQ(slices->best.parallel, whole->best.parallel);
+  EXPECT_GT(whole->kept_seconds, 0);
+  EXPECT_GE(slices->kept_seconds, whole->kept_seconds);
+  question.memory_bytes = (problem.values() + problem.held()) / 2 + (int64_t{64} << 20);  // whole weights do not fit
+  const std::optional<DivisionAnswer> tight = plan_division_anew(question, request);
+  ASSERT_TRUE(tight.has_value());
+  EXPECT_GT(tight->kept_seconds, 0);
+}
+
 }  // namespace
 }  // namespace cotune

@@ -141,6 +141,18 @@ TEST_F(DividedProcesses, SayWhatFailedAndAreDividedAsBefore) {
   for (const std::string& why : processes.end()) EXPECT_EQ(why, "");
 }
 
+/// Where some ranks have their new groups and others not, nothing more can be asked of them: all end.
+TEST_F(DividedProcesses, ThatCannotAllJoinAnewEnd) {
+  for (const int32_t refused : {0, 1, 2}) {
+    Processes processes(config, {layout(2), layout(1)});
+    processes.leader().divide({layout(1), layout(2)});  // all are there
+    processes.refuse_groups_of(refused);
+    EXPECT_THROW(processes.leader().divide({layout(2), layout(1)}), CommunicationEnded) << refused;
+    const std::vector<std::string>& why = processes.end();
+    for (size_t rank = 1; rank < why.size(); ++rank) EXPECT_NE(why[rank], "") << rank;
+  }
+}
+
 /// What both uses ask for stays where it is.
 TEST_F(DividedProcesses, KeepTheLayersThatStayTheirs) {
   const ModelFiles files = random_model(config, 5);

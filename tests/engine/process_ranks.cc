@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "base/error.h"
 #include "comm/gpu_messages.h"
 #include "engine/rank_follower.h"
 #include "schedule/pipeline/rank_place.h"
@@ -23,6 +24,7 @@ void compute_alone() {
 
 RankLinks ThreadGroups::links(int32_t rank) {
   const auto new_group = [this, rank](const std::vector<int32_t>& ranks) {
+    if (refused == rank) throw SystemError("too many open files");
     const std::lock_guard lock(mutex_);
     std::vector<std::unique_ptr<Communicator>>& group = groups_[{asked_[static_cast<size_t>(rank)]++, ranks}];
     if (group.empty()) group = thread_communicators(static_cast<int32_t>(ranks.size()));

@@ -1,6 +1,7 @@
 /// Ranks with weights, adapters and memory of their own, as processes have them; here each is a thread, and shares nothing.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@ class ThreadGroups {
  public:
   ThreadGroups(int32_t size, const ComputeDevice& device) : size_(size), device_(device), asked_(static_cast<size_t>(size), 0) {}
   RankLinks links(int32_t rank);
+  std::atomic<int32_t> refused = -1;  ///< the rank that gets no further group
 
  private:
   int32_t size_;
@@ -49,6 +51,8 @@ class Processes {
 
   RankLeader& leader() { return *leader_; }
   LifeEvents events();
+  /// From now on this rank gets no group.
+  void refuse_groups_of(int32_t rank) { groups_.refused = rank; }
   /// Why followers ended, by rank; "" where they were told to.
   const std::vector<std::string>& end();
 

@@ -189,8 +189,8 @@ TEST(JobsFileMistakes, InAJob) {
       {"adapter: {target_modules: '(q_proj'}", "adapter.target_modules: `(q_proj` is not a regular expression: missing closing parenthesis at character 8"},
       {"adapter: {target_modules: []}", "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got an empty list"},
       {"adapter: {target_modules: [[q_proj]]}", "adapter.target_modules: must be a list of module names, `all-linear` or one regular expression, got a list with a list in it"},
-      {"adapter: {layers_to_transform: x}", "adapter.layers_to_transform: must be a list, each a whole number from 0 to 9999, got x"},
-      {"adapter: {layers_to_transform: [0, x]}", "adapter.layers_to_transform: must be a list, each a whole number from 0 to 9999, got a list with x in it"},
+      {"adapter: {layers_to_transform: x}", "adapter.layers_to_transform: must be a whole number from 0 to 9999, or a list of such, got x"},
+      {"adapter: {layers_to_transform: [0, x]}", "adapter.layers_to_transform: must be a whole number from 0 to 9999, or a list of such, got a list with x in it"},
       {"adapter: {rank_pattern: [1]}", "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got a list"},
       {"adapter: {rank_pattern: {q_proj: 0}}", "adapter.rank_pattern: must be a map from regular expressions to, each, a whole number from 1 to 512, got 0 for `q_proj`"},
       {"adapter: {rank_pattern: {'(': 1}}", "adapter.rank_pattern: `(` is not a regular expression: missing closing parenthesis at character 2"},
@@ -283,7 +283,6 @@ TEST(JobsFileMistakes, AreAllReportedAtOnceInTheOrderOfLines) {
   EXPECT_EQ(mistakes("cotune: 1\nmodel: {path: m}\njobs:\n  - name: a\n    data: {trian: t}\n    adapter:\n      r: 0\n"
                      "      dropuot: 1\n    train: {lr: x}\n",
                      {"run.memory=1"}),
-            "j.yaml:4: jobs[0].data: `train` is missing: a JSONL file\n"
             "j.yaml:5: jobs[0].data.trian: unknown key; did you mean `train`?\n"
             "j.yaml:7: jobs[0].adapter.r: must be a whole number from 1 to 512, got 0\n"
             "j.yaml:8: jobs[0].adapter.dropuot: unknown key; did you mean `dropout`?\n"
@@ -331,6 +330,13 @@ TEST(JobsFileMistakes, LeaveTheOtherSectionsSound) {
   EXPECT_EQ(read("{name: a, " + data + "}", {"jobs.a.adapter.r=0", "defaults.data.chat_template="}), "2mr-");
   // So does what is too much: an unknown key, an option that is given twice, or has no effect.
   EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_lenght: 9}}"), "1mda");
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", foo: 9}}"), "1mda");
+  // A key that was meant for another option leaves that one open.
+  EXPECT_EQ(read("{name: a, data: {train: " + here + ", chat_templat: x}}"), "1mra");
+  EXPECT_EQ(read("{name: a, " + data + ", adapter: {methd: bottleneck}}"), "1md-");
+  EXPECT_EQ(read("{name: a, " + data + ", adapter: {lr: 1}}"), "1md-") << "which belongs under train";
+  EXPECT_EQ(read("{name: a, " + data + "}", {"jobs.a.adapter.methd=bottleneck"}), "1md-");
+  EXPECT_EQ(read("{name: a, " + data + ", adapter: {r: 4}, adapter: {target_modules: q_proj}}"), "1md-") << "a whole section";
   EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_length: 9, max_length: 9}}"), "1mda");
   EXPECT_EQ(read("{name: a, " + data + ", adapter: {bottleneck_size: 9, rank: 3}}", {"model.foo=1"}), "2mda");
   EXPECT_EQ(read("{name: a, data: {train: " + here + ", max_length: x, max_length: 9}}"), "2mda");

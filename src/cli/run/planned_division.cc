@@ -137,15 +137,19 @@ std::optional<PlannedDivision> best_division(const DivisionQuestion& question, c
 /// Of a step; 0 where the division is none that the planner knows, or does not hold the jobs.
 double seconds_divided_as(const Parallel& parallel, const DivisionQuestion& question, const Planning& planning, const std::vector<JobShape>& jobs) {
   const PlanOptions& options = planning.options;
+  const bool shards = parallel.shards_weights();
   NodesPlanner planner(question.model, planning.cluster, planning.cluster.nodes.front(), jobs, options,
-                       {.recompute = options.recompute == Recompute::always});
+                       {.recompute = options.recompute == Recompute::always, .most_shards = shards ? question.run.ranks : 1});
   std::vector<int64_t> counts;
   int64_t known = 0;
   for (const Configuration& each : planner.configurations()) {
-    known += counts.emplace_back(std::ranges::count_if(parallel.replicas, [&](const ReplicaDegrees& replica) {
-      return replica.tensor == each.tensor_parallel && replica.divides_tokens == each.divides_tokens &&
-             replica.pipeline == each.pipeline_stages && replica.stages_per_rank == 1;
-    }));
+    const int64_t alike = std::ranges::count_if(parallel.replicas, [&](const ReplicaDegrees& replica) {
+      return replica.tensor == each.tensor_parallel && replica.divides_tokens == each.divides_tokens && replica.pipeline == each.pipeline_stages &&
+             replica.stages_per_rank == 1 && replica.shards_weights == (each.shards > 1);
+    });
+    const bool is_whole_set = each.shards == 1 || alike == each.shards;  // all that share a set of weights
+    counts.push_back(is_whole_set ? alike / each.shards : 0);
+    known += counts.back() * each.shards;
   }
   if (known != std::ssize(parallel.replicas) || !planner.holds_all_rows(counts)) return 0;
   const Alternative alternative = planner.simulate(System::lobra, counts, options.sharing.front(), options.orders.front());

@@ -182,9 +182,7 @@ void print_backward_ratio(const StageSeconds& microbatches) {
   if (microbatches.forward <= 0) return;
   const double ratio = microbatches.backward / microbatches.forward;
   print_line(fmt::format("backward took {:.2f} times as long as forward{}", ratio,
-                         ratio > uneven_backward ? fmt::format(", above {}: no equal halves, which MuxTune's template takes them for; plans here do not",
-                                                               uneven_backward)
-                                                 : ""));
+                         ratio > uneven_backward ? fmt::format(": far from equal (above {})", uneven_backward) : ""));
 }
 
 void print_predicted_time(const RunPrediction& prediction) {
