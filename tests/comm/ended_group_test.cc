@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -140,13 +141,14 @@ TEST(EndedGroup, AbortOfAllRanksAtOnceInTheMiddleOfTraffic) {
 
 /// Gloo tells nobody of what it is writing when the link closes.
 TEST(EndedGroup, WhatIsOnItsWayWhenTheLinkClosesEnds) {
-  constexpr int64_t bytes = int64_t{1} << 27;
+  constexpr int64_t bytes = int64_t{1} << 28;
   for (const bool sender_goes : {false, true}) {
     for (const bool collective : {false, true}) {
       auto ranks = thread_communicators(2);
       at::Tensor given = at::ones({bytes}, at::kByte), taken = at::zeros({bytes}, at::kByte);
       const auto gone = static_cast<size_t>(sender_goes), left = 1 - gone;
       std::vector<std::string> endings(2);
+      std::atomic<int> ended = 0;
       {
         std::vector<std::jthread> threads;
         for (const size_t rank : {0, 1}) {
@@ -160,9 +162,12 @@ TEST(EndedGroup, WhatIsOnItsWayWhenTheLinkClosesEnds) {
                 (rank == 1 ? self.send(buffer, 0, Channel::activation) : self.receive(buffer, 1, Channel::activation))->wait();
               }
             });
+            ++ended;
           });
         }
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        // The first bytes are there, and most are not.
+        const volatile uint8_t* arrived = taken.const_data_ptr<uint8_t>();
+        while (*arrived == 0 && ended == 0) std::this_thread::yield();
         ranks[gone]->abort();
       }
       for (const std::string& ending : endings) EXPECT_THAT(ending, HasSubstr("rank ")) << (collective ? "all_reduce" : "a message") << ", " << gone << " goes";
