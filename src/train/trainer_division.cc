@@ -109,7 +109,7 @@ std::span<const PipelineLayout> Trainer::process_layouts(std::span<const Pipelin
 
 void Trainer::divide_as(const Parallel& parallel, std::vector<PipelineLayout> layouts) {
   const double begin_s = seconds_since_start();
-  if (ranks_->are_processes()) {
+  if (ranks_ != nullptr && ranks_->are_processes()) {  // threads that could not be made are none
     facts_.weight_bytes = ranks_->divide(layouts);
   } else {
     ranks_.reset();

@@ -65,6 +65,12 @@ std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, con
   });
 }
 
+void run_dealt(RankGroup& ranks, Round& round, uint64_t key) {
+  const std::optional<ReplicaPlans> plans = deal_at_random({&round.plan, 1}, ranks, key);
+  if (!plans) throw std::runtime_error("a round that has no order when it is dealt");
+  ranks.run(*plans, round.rounds);
+}
+
 void expect_dealt_steps_everywhere_or_nowhere(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, int32_t troubled) {
   // Two steps of each job without a flush.
   std::vector<RandomJob> jobs{lora_job("a", 1, 4, 0, {"all-linear"}, {30, 20}), bottleneck_job("b", 2, 8, Activation::relu, {90, 12})};

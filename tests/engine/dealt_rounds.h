@@ -19,6 +19,9 @@ struct SideBySide {
 std::optional<ReplicaPlans> deal_at_random(std::span<const StepPlan> rounds, const RankGroup& ranks, uint64_t key,
                                            RankOrder order = RankOrder::automatic, const SideBySide* side_by_side = nullptr);
 
+/// Deals a round so and runs it. Throws where it has no order.
+void run_dealt(RankGroup& ranks, Round& round, uint64_t key);
+
 /// Rounds that break off on rank `troubled` have made each job's step on all ranks or on none; what was not made goes through on its
 /// own. backbone: of the whole model, f64.
 void expect_dealt_steps_everywhere_or_nowhere(RankGroup& ranks, const std::shared_ptr<const Backbone>& backbone, int32_t troubled);

@@ -35,9 +35,7 @@ class DividedProcesses : public ::testing::Test {
 
   static void run_round(RankLeader& leader, Round& round, uint64_t key) {
     if (leader.layouts().size() == 1) return leader.run(plan_round(round.plan, leader.layout()), round.rounds);
-    const auto plans = deal_at_random({&round.plan, 1}, leader, key);
-    ASSERT_TRUE(plans.has_value());
-    leader.run(*plans, round.rounds);
+    run_dealt(leader, round, key);
   }
 
   const ModelConfig config = eight_heads(4, 2);

@@ -24,11 +24,7 @@ class ReplicasAsProcesses : public ::testing::Test {
   PipelineLayout layout(int32_t stages, int64_t tensor = 1, int32_t chunks = 1) const { return even_layout(config, stages, chunks, tensor); }
 
   RunRound dealt_to(RankLeader& leader, uint64_t key) const {
-    return [&leader, key](Round& round) {
-      const auto plans = deal_at_random({&round.plan, 1}, leader, key);
-      ASSERT_TRUE(plans.has_value());
-      leader.run(*plans, round.rounds);
-    };
+    return [&leader, key](Round& round) { run_dealt(leader, round, key); };
   }
 
   const ModelConfig config = eight_heads(4, 2);
