@@ -4,8 +4,10 @@
 
 #include "base/error.h"
 #include "model/config/tensor_shard.h"
+#include "plan/deployment/placement.h"
 #include "plan/shapes/cluster_file.h"
 #include "plan/shapes/job_shape.h"
+#include "plan/shapes/replica_sizes.h"
 
 namespace cotune {
 
@@ -22,9 +24,8 @@ InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& m
   if (pipeline_stages > model.layer_count) {
     throw_user_error("--instance: {} stages of {} layers", pipeline_stages, model.layer_count);
   }
-  const bool fills_nodes = group.devices % devices == 0 || devices % group.devices == 0;
-  if (!fills_nodes || devices > cluster.device_count()) {
-    throw_user_error("--instance: {} devices must divide the {} of a node or be whole nodes of the {} there are", devices,
+  if (!stands_on_nodes(group, devices)) {
+    throw_user_error("--instance: {} devices must be at most the {} of a node, or whole nodes of the {} there are", devices,
                      group.devices, group.count);
   }
   InstancesOfCluster result;
@@ -35,7 +36,7 @@ InstancesOfCluster instances_of(const ClusterSpec& cluster, const ModelConfig& m
   if (tensor_parallel > 1) result.spec.machine.link = cluster.link_of(group, tensor_parallel);
   if (pipeline_stages > 1) result.spec.between_stages = cluster.link_of(group, devices);
   result.spec.memory_bytes = group.device.usable_bytes();
-  result.count = devices <= group.devices ? group.count * (group.devices / devices) : group.count / (devices / group.devices);
+  result.count = most_replicas(devices, group);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "plan/cost/replica_stages.h"
@@ -17,18 +18,6 @@
 namespace cotune {
 namespace {
 
-/// The candidate of that shape. Throws UserError that lists all shapes where it is none.
-ReplicaCandidate candidate_of(const std::vector<ReplicaCandidate>& candidates, const InstanceSettings& settings) {
-  std::vector<std::string> shapes;
-  for (const ReplicaCandidate& each : candidates) {
-    const Configuration& shape = each.configuration;
-    if (shape.tensor_parallel == settings.tensor_parallel && shape.pipeline_stages == settings.pipeline_stages) return each;
-    shapes.push_back(fmt::format("{}x{}", shape.tensor_parallel, shape.pipeline_stages));
-  }
-  throw_user_error("--instance: must be a TPxPP that the model and the nodes allow, {}; got `{}x{}`", fmt::join(shapes, ", "),
-                   settings.tensor_parallel, settings.pipeline_stages);
-}
-
 /// What it takes to plan with or without recomputation.
 class InstancePlanner {
  public:
@@ -40,11 +29,7 @@ class InstancePlanner {
 
   /// `constraint`: what does not fit.
   Plan plan(bool recompute, std::string& constraint) const {
-    ReplicaLimits limits = options_.replicas;
-    limits.recompute = recompute;
-    limits.may_divide_tokens = false;
-    const ReplicaCandidate candidate = candidate_of(
-        replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured), settings_);
+    const ReplicaCandidate candidate = asked_for(recompute);
     Plan plan = empty_plan(recompute);
     constraint = candidate.reason;
     if (!constraint.empty()) return plan;
@@ -58,6 +43,26 @@ class InstancePlanner {
   }
 
  private:
+  /// The candidate of the shape that the settings have. Throws UserError that lists usual shapes where it is none.
+  ReplicaCandidate asked_for(bool recompute) const {
+    const auto candidates = [&](const ReplicaLimits& limits) {
+      return replica_candidates(model_, jobs_, cluster_, group_, options_.dtype, limits, options_.measured);
+    };
+    ReplicaLimits usual = options_.replicas;
+    usual.recompute = recompute;
+    usual.may_divide_tokens = false;
+    ReplicaLimits asked = usual;
+    asked.tensor_degrees = {settings_.tensor_parallel};
+    asked.pipeline_stages = settings_.pipeline_stages;
+    if (std::vector<ReplicaCandidate> found = candidates(asked); !found.empty()) return std::move(found.front());
+    std::vector<std::string> shapes;
+    for (const ReplicaCandidate& each : candidates(usual)) {
+      shapes.push_back(fmt::format("{}x{}", each.configuration.tensor_parallel, each.configuration.pipeline_stages));
+    }
+    throw_user_error("--instance: must be a TPxPP that the model and the nodes allow, such as {}; got `{}x{}`", fmt::join(shapes, ", "),
+                     settings_.tensor_parallel, settings_.pipeline_stages);
+  }
+
   Plan empty_plan(bool recompute) const {
     Plan plan{.planner = "instance",
               .model_hash = hash_of(model_),

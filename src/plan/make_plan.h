@@ -29,7 +29,7 @@ struct PlanningResult {
 /// 2. Deployments for the typical step, its rows in length buckets: like replicas (task_fused) of each
 /// configuration that
 ///    holds the longest row, and the best of plan_deployment (lobra) over the configurations that
-///    propose_configurations keeps. Stages are cut by partition_stages where that is faster than even stages
+///    propose_configurations keeps; over all of them where there are few vectors of replica counts. Stages are cut by partition_stages where that is faster than even stages
 ///    and fits.
 /// 3. For the best of these, rows are dealt to replicas as dispatch says, packed under each sharing policy,
 /// and every

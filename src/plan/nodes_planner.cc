@@ -44,6 +44,16 @@ void show(const Alternative& tried, ConsideredDeployment& shown) {
   }
 }
 
+/// Vectors of replica counts, at most, that are all looked at, also with configurations that suit no length best: few rows on few devices go
+/// by how many replicas there are for them.
+constexpr int64_t few_plans = 32;
+
+bool are_few(const std::vector<BucketCosts>& costs, int64_t devices) {
+  std::vector<int64_t> sizes;
+  for (const BucketCosts& each : costs) sizes.push_back(each.devices);
+  return count_plans(sizes, devices) <= few_plans;
+}
+
 /// Numbers of nodes below `count` that are tried by themselves: one less, and halves of all down to one.
 std::vector<int64_t> fewer_nodes(int64_t count) {
   std::vector<int64_t> tried;
@@ -403,7 +413,8 @@ auto NodesPlanner::alike_deployments(System system) -> std::vector<Deployed> {
 }
 
 auto NodesPlanner::unlike_deployments(System system) -> std::vector<Deployed> {
-  const std::vector<Configuration> proposed = propose_configurations(configurations_, buckets_.tokens);
+  const std::vector<Configuration> proposed =
+      are_few(costs_, device_count()) ? configurations_ : propose_configurations(configurations_, buckets_.tokens);
   std::vector<size_t> place;  // of the proposed among all
   for (const Configuration& each : proposed) {
     for (size_t i = 0; i < configurations_.size(); ++i) {

@@ -7,13 +7,29 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// Where 0 stands for nothing known.
+template <typename Number>
+Json known(Number value) {
+  return value > 0 ? Json(value) : Json(nullptr);
+}
+
+/// Where jobs in turn have no plan for one of them, what is known of the others is the memory that is needed at least.
+Json predicted_of(const Alternative& alternative) {
+  const PredictedStep& step = alternative.predicted;
+  if (step.fullest_bytes == 0) return nullptr;
+  Json json = to_json(step);
+  if (step.seconds > 0) return json;
+  for (const auto& [key, value] : json.items()) value = key == "fullest_bytes" ? value : Json(nullptr);
+  return json;
+}
+
 Json to_json(const NodeChange& change, const PredictedStep& before) {
   return {{"nodes", change.nodes},
           {"from", change.from},
           {"to", change.to},
           {"replicas", change.replicas},
           {"predicted", change.fits() ? to_json(change.predicted) : Json(nullptr)},
-          {"speed_up", change.speed_up(before)},
+          {"speed_up", known(change.speed_up(before))},
           {"saves_memory", change.saves_memory},
           {"assumed_network", change.assumed_network},
           {"constraint", change.constraint}};
@@ -52,7 +68,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                             {"shards_weights", each.shards_weights},
                             {"replicas", std::move(plans)},
                             {"fits", each.fits()},
-                            {"predicted", to_json(each.predicted)},
+                            {"predicted", predicted_of(each)},
                             {"is_bound", each.is_bound},
                             {"overflow", to_json(each.overflow)},
                             {"rejected_for", each.rejected_for}});
@@ -65,9 +81,9 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                               {"shards", each.shards},
                               {"recompute", each.recompute},
                               {"chunk_tokens", each.chunk_tokens},
-                              {"tokens_per_device_s", each.tokens_per_device_s},
-                              {"memory_bytes", each.memory.total()},
-                              {"estimated_chunk_s", each.chunk_s},
+                              {"tokens_per_device_s", known(each.tokens_per_device_s)},
+                              {"memory_bytes", known(each.memory.total())},
+                              {"estimated_chunk_s", known(each.chunk_s)},
                               {"overflow", to_json(each.overflow)},
                               {"rejected_for", each.rejected_for}});
   }
@@ -80,8 +96,8 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
                            {"estimated_s", each.estimated_s},
                            {"estimated_bytes", each.estimated_bytes},
                            {"estimate_constraint", each.estimate_constraint},
-                           {"simulated_s", each.simulated_s},
-                           {"simulated_bytes", each.simulated_bytes},
+                           {"simulated_s", known(each.simulated_s)},
+                           {"simulated_bytes", known(each.simulated_bytes)},
                            {"overflow", to_json(each.overflow)},
                            {"rejected_for", each.rejected_for}});
   }
@@ -106,7 +122,7 @@ nlohmann::ordered_json to_json(const PlanningResult& result, const std::vector<N
             {"bounded", lobra.bounded},
             {"solved", lobra.solved},
             {"open", lobra.open},
-            {"lower_bound_s", lobra.lower_bound}}},
+            {"lower_bound_s", known(lobra.lower_bound)}}},
           {"groupings", std::move(groupings)},
           {"uneven_buckets", std::move(uneven)},
           {"node_changes", std::move(node_changes)},

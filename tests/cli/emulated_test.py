@@ -36,6 +36,14 @@ class Emulated(ProgramTest):
                                 *options, expect=expect)
         return [json.loads(line) for line in done.stdout.splitlines()] if expect == 0 else done.stderr
 
+    def test_unknown_lengths_are_named_with_their_place_beside_other_mistakes(self):
+        jobs = self.path / "unknown.yaml"
+        for model, message in (("llama-2-7b", None), ("llama-2-9b", "unknown.yaml:2: model.config: ")):
+            jobs.write_text(SHAPES.replace("[20, 30, 60, 25]", "no-such-set").replace("llama-2-7b", model))
+            errors = self.train(jobs, "unknown", expect=2)
+            self.assertIn("unknown.yaml:6: jobs[0].data.lengths: length histogram 'no-such-set' is not known; accepted: ", errors)
+            self.assertIn(message or "", errors)
+
     def test_a_7b_model_on_eight_ranks_trains_nothing_and_says_so(self):
         trace = self.path / "trace.json"
         events = self.train(self.shapes, "run", "--parallel=pp=4,tp=2", "--trace", trace)

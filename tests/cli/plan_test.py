@@ -105,7 +105,7 @@ class Plan(ProgramTest):
 
     def test_explains_its_choice_in_numbers_that_add_up(self):
         text = self.plan().stdout
-        self.assertRegex(text, r"Plan: <\d,\d>×\d.* on 4 devices of box \(A40\)")
+        self.assertRegex(text, r"Plan: <\d(\+seq)?,\d>×\d.* on 4 devices of box \(A40\)")
         self.assertRegex(text, r"throughput: \d+ tokens/s = \d+ tokens / ")
         self.assertRegex(text, r"fullest device: [\d.]+ GiB of 5\.52 GiB that may be used of 6\.00 GiB")
         self.assertRegex(text, r"cost: \S+ per step, \S+ per million tokens, at 1\.5 per device hour")
@@ -123,6 +123,7 @@ class Plan(ProgramTest):
         devices = [tuple(device) for stage in stages for device in stage["devices"]]
         self.assertEqual(len(devices), len(set(devices)))
         for other in result["alternatives"]:
+            self.assertEqual(other["predicted"] is None, not other["replicas"])
             if other["fits"] and other["deployment"] in ("lobra", "task-fused"):
                 self.assertGreaterEqual(other["predicted"]["seconds"], 0.999 * step["seconds"])
         self.assertEqual([other["rejected_for"] for other in result["alternatives"]].count(""), 1)
@@ -263,7 +264,9 @@ class Plan(ProgramTest):
         self.assertRegex(text, r"box: \d+ devices would hold it as <\d,\d>")
         self.assertRegex(text, r"out of memory: no configuration fits")
         done = self.plan("--json", cluster=small, expect=2)
-        self.assertIsNone(json.loads(done.stdout)["plan"])
+        result = json.loads(done.stdout)
+        self.assertIsNone(result["plan"])
+        self.assertEqual({row["predicted"] for row in result["alternatives"] if not row["replicas"]}, {None})
         self.assertIn("would hold it", done.stderr)
 
     def test_mistakes_in_the_files_are_named_with_line_and_field(self):
@@ -279,6 +282,17 @@ class Plan(ProgramTest):
         self.assertIn("tinyllama-9b", errors)
         errors = self.run_program("plan", self.write("plan-jobs.yaml", JOBS), "--cluster", self.path / "none.yaml", expect=2).stderr
         self.assertIn("none.yaml", errors)
+
+    def test_unknown_lengths_are_reported_beside_all_other_mistakes(self):
+        jobs = JOBS.replace("[20, 30, 60]", "no-such-set").replace("{100: 5, 900: 1}", "nor-this").replace("r: 8", "r: many")
+        cluster = CLUSTER.replace("A40", "A4O").replace("name: box", "name: box\n    count: 2")
+        for arguments in (("plan",), ("simulate", "--jobs")):
+            errors = self.run_program(*arguments, self.write("plan-jobs.yaml", jobs), "--cluster", self.write("cluster.yaml", cluster), expect=2).stderr
+            self.assertRegex(errors, r"plan-jobs\.yaml:3: defaults\.adapter\.r: .*many")
+            self.assertRegex(errors, r"plan-jobs\.yaml:5: jobs\[0\]\.data\.lengths: length histogram 'no-such-set' is not known; accepted: a file, or one of ")
+            self.assertRegex(errors, r"plan-jobs\.yaml:6: jobs\[1\]\.data\.lengths: length histogram 'nor-this' is not known")
+            self.assertRegex(errors, r"cluster\.yaml:6: nodes\[0\]\.device\.preset: .*'A4O'")
+            self.assertRegex(errors, r"cluster\.yaml:2: network: is missing: the link between the 2 nodes; accepted: ")
 
     def test_without_a_cluster_file_plans_for_this_machine(self):
         result = json.loads(self.run_program("plan", self.jobs_file(), "--json").stdout)
@@ -301,6 +315,11 @@ class Plan(ProgramTest):
         (self.path / "plain.jsonl").write_text('{"text": "words"}\n')
         jobs.write_text(text)
         self.assertIn("has no tokenizer", self.run_program("plan", jobs, expect=2).stderr)
+
+    def test_cuts_a_model_into_as_many_stages_as_a_node_has_devices(self):
+        jobs = JOBS.replace("tinyllama-1.1b", "qwen2.5-32b")
+        cluster = CLUSTER.replace("devices: 4", "devices: 3").replace("6GiB", "40GiB")
+        self.assertIn("Plan: <1,3>×1 on 3 devices of box", self.plan(jobs=jobs, cluster=cluster).stdout)
 
     def test_the_examples_are_planned(self):
         done = self.run_program("plan", EXAMPLES / "six-tasks-7b.yaml", "--cluster", EXAMPLES / "16-a100-40.yaml", "--json")

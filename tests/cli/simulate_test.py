@@ -259,6 +259,19 @@ class SimulateTest(ProgramTest):
                 text = self.simulate("--philly", "--days", "0.2", "--instance", "1x1", "--sharing", sharing).stdout
                 self.assertIn("finished", text)
 
+    def test_instances_of_any_number_of_stages(self):
+        three = self.file("three.yaml", CLUSTER.replace("devices: 8", "devices: 3"))
+        jobs = self.file("jobs.yaml", JOBS)
+        for cluster in (three, self.cluster):
+            step = self.run_program("simulate", "--cluster", cluster, "--jobs", jobs, "--instance", "1x3").stdout
+            self.assertIn("A step of <1,3>×1, ", step)
+            trace = self.run_program("simulate", "--cluster", cluster, self.trace, "--instance", "1x3").stdout
+            self.assertIn("finished              4, refused 0", trace)
+        message = self.run_program("simulate", "--cluster", three, "--jobs", jobs, "--instance", "1x4", expect=2).stderr
+        self.assertIn("--instance: must be a TPxPP that the model and the nodes allow, such as 1x1, 1x2, 1x3, 2x1; got `1x4`", message)
+        message = self.simulate(self.trace, "--instance", "1x12", expect=2).stderr
+        self.assertIn("--instance: 12 devices must be at most the 8 of a node, or whole nodes of the 1 there are", message)
+
     def test_a_trace_needs_a_cluster(self):
         self.assertIn("--cluster: is required for a trace", self.run_program("simulate", self.trace, expect=2).stderr)
 
@@ -281,6 +294,15 @@ class SimulateTest(ProgramTest):
                 (("--jobs", jobs, "--set", "model.dtype=float32", "--dtype", "bfloat16"), "--dtype: is bfloat16, but model.dtype is float32")):
             with self.subTest(message):
                 self.assertIn(message, self.simulate(*arguments, expect=2).stderr)
+
+    def test_mistakes_of_cluster_and_trace_are_reported_at_once(self):
+        cluster = self.file("wrong.yaml", "cotune_cluster: 1\nnodes: [{count: 2, device: A4O}]\n")
+        trace = self.file("wrong.csv", "arrival_min,duration_min,tokens\n0,ten,64\n0,1,-1\n")
+        for more in ((), ("--replan",)):
+            errors = self.run_program("simulate", "--cluster", cluster, trace, *more, expect=2).stderr
+            for message in ("wrong.yaml:2: nodes[0].device: device 'A4O' is not known", "wrong.yaml:2: network: is missing",
+                            "wrong.csv:2: duration_min: must be minutes, above 0, got `ten`", "wrong.csv:3: tokens: must be"):
+                self.assertIn(message, errors)
 
     def test_mistakes_are_named(self):
         jobs = self.file("jobs.yaml", JOBS)

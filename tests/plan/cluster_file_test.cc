@@ -90,7 +90,7 @@ TEST(ClusterFileMistakes, AreAllReportedAtOnceWithLineAndField) {
                      "    link: {latency: 3us}\n"
                      "speed: 3\n"),
             "c.yaml: cotune_cluster: `cotune_cluster: 1` is missing: the version of the file's format\n"
-            "c.yaml: network: is missing: the link between the 3 nodes; accepted: one of nvlink-900, nvlink-600, nvlink-400, "
+            "c.yaml:1: network: is missing: the link between the 3 nodes; accepted: one of nvlink-900, nvlink-600, nvlink-400, "
             "nvlink-112, pcie4, infiniband-400, infiniband-200, infiniband-100, ethernet-10, ethernet-1, or a map of bandwidth "
             "and latency\n"
             "c.yaml:2: nodes[0].count: must be a whole number from 1 to 100000, got 0\n"

@@ -4,6 +4,7 @@
 #include "base/quantity_text.h"
 #include "plan/cost/stage_memory.h"
 #include "plan/deployment/placement.h"
+#include "plan/plan_json.h"
 #include "plan/planning_json.h"
 #include "plan/random_planning.h"
 #include "plan/replica_models.h"
@@ -123,13 +124,21 @@ PlanningProblem tight_problem(uint64_t seed, double memory_share) {
 }
 
 TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHowMuch) {
-  int64_t ordered = 0, bounds = 0;
+  int64_t ordered = 0, bounds = 0, not_deployed = 0;
   for (uint64_t seed = 260; seed < 300; ++seed) {
     const PlanningProblem problem = tight_problem(seed, seed % 2 == 0 ? 0.5 : 0.2);
     const int64_t limit = problem.cluster.nodes.front().device.usable_bytes();
     const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
     for (const Alternative& each : result.alternatives) {
-      if (each.fits() || each.plans.empty()) continue;
+      if (each.fits()) continue;
+      if (each.plans.empty()) {
+        EXPECT_EQ(each.predicted, PredictedStep{}) << seed;
+        EXPECT_FALSE(each.is_bound) << seed;
+        EXPECT_EQ(each.overflow, Overflow{}) << seed;
+        EXPECT_THAT(each.constraint, testing::HasSubstr("no configuration")) << seed;
+        ++not_deployed;
+        continue;
+      }
       const Plan& plan = each.plans.front();
       const std::vector<ReplicaModel> models = replica_models(plan, problem.model, problem.cluster, problem.jobs);
       double slowest = 0;
@@ -173,7 +182,7 @@ TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHo
     for (size_t a = 0; a < result.alternatives.size(); ++a) {
       const Alternative& each = result.alternatives[a];
       const auto& shown = json.at("alternatives")[a];
-      EXPECT_EQ(shown.at("predicted").at("seconds").get<double>(), each.predicted.seconds);
+      EXPECT_EQ(shown.at("predicted"), each.plans.empty() ? nlohmann::ordered_json(nullptr) : to_json(each.predicted)) << seed;
       EXPECT_EQ(shown.at("is_bound").get<bool>(), each.is_bound);
       EXPECT_EQ(shown.at("overflow").is_null(), each.overflow.bytes == 0);
       if (each.overflow.bytes > 0) {
@@ -183,6 +192,55 @@ TEST(RejectedAlternatives, ThatDoNotFitHaveTimeMemoryAndTheTermThatOverflowsByHo
   }
   EXPECT_GT(ordered, 5);
   EXPECT_GT(bounds, 5);
+  EXPECT_GT(not_deployed, 5);
+}
+
+/// Tight problems, so that there are configurations without a chunk and deployments that nobody simulates.
+TEST(RejectedAlternatives, AreNullInJsonWhereNothingIsKnown) {
+  int64_t rates = 0, steps = 0;
+  for (uint64_t seed = 260; seed < 270; ++seed) {
+    const PlanningProblem problem = tight_problem(seed, seed % 2 == 0 ? 0.5 : 0.2);
+    const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+    const nlohmann::ordered_json json = to_json(result);
+    for (size_t i = 0; i < result.configurations.size(); ++i) {
+      const auto& rate = json.at("configurations")[i].at("tokens_per_device_s");
+      EXPECT_EQ(rate.is_null(), result.configurations[i].tokens_per_device_s == 0);
+      rates += rate.is_null();
+    }
+    for (size_t i = 0; i < result.deployments.size(); ++i) {
+      const ConsideredDeployment& each = result.deployments[i];
+      const auto& shown = json.at("deployments")[i];
+      EXPECT_EQ(shown.at("simulated_s").is_null(), each.simulated_s == 0);
+      EXPECT_EQ(shown.at("simulated_bytes").is_null(), each.simulated_bytes == 0);
+      EXPECT_GT(shown.at("estimated_s").get<double>(), 0);
+      steps += shown.at("simulated_bytes").is_null();
+    }
+    EXPECT_EQ(json.at("enumerated").at("lower_bound_s").is_null(), result.lobra.empty());
+  }
+  EXPECT_GT(rates, 5);
+  EXPECT_GT(steps, 5);
+}
+
+TEST(RejectedAlternatives, OfJobsInTurnHaveTheMemoryOfThoseThatHavePlans) {
+  PlanningProblem problem = tight_problem(260, 0.5);
+  JobSpec spec;
+  spec.adapter.r = 512;
+  add_job(problem, spec, {problem.model.context_length}, 1);
+  problem.jobs.back().lengths = histogram_of(std::vector<int64_t>{int64_t{1} << 17});
+  problem.options.deployments = {System::task_sequential};
+  problem.options.token_budget = 0;
+  const PlanningResult result = make_plan(problem.model, problem.cluster, problem.jobs, problem.options);
+  const nlohmann::ordered_json json = to_json(result);
+  ASSERT_FALSE(result.alternatives.empty());
+  for (size_t a = 0; a < result.alternatives.size(); ++a) {
+    const Alternative& each = result.alternatives[a];
+    const auto& predicted = json.at("alternatives")[a].at("predicted");
+    EXPECT_EQ(each.plans.size(), problem.jobs.size() - 1);
+    EXPECT_GT(predicted.at("fullest_bytes").get<int64_t>(), 0);
+    for (const char* field : {"seconds", "exchange_s", "tokens", "processed_tokens", "device_seconds", "bubble", "idle", "cost"}) {
+      EXPECT_TRUE(predicted.at(field).is_null()) << field;
+    }
+  }
 }
 
 TEST(RejectedAlternatives, ConfigurationsHaveTheTimeAndMemoryOfTheirChunkAndWhatOverflows) {

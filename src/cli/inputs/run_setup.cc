@@ -112,15 +112,6 @@ ModelParts find_model_for(const JobsFile& jobs_file, Diagnostics& mistakes) {
   }
 }
 
-JobData read_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes) {
-  try {
-    return data_of_lengths(job, config);
-  } catch (const UserError& error) {
-    mistakes.add(error);
-    return {};
-  }
-}
-
 /// The first candidate of its sweep that has the same data: they are read once, and what is wrong with them is said once.
 std::optional<size_t> earlier_candidate_with_data(const std::vector<JobSpec>& jobs, size_t index) {
   const JobSpec& job = jobs[index];
@@ -197,7 +188,11 @@ std::vector<JobData> read_jobs(const JobsFileReading& reading, const ModelConfig
       continue;
     }
     if (!job.data.lengths.empty()) {
-      if (reading.jobs[i].data && config != nullptr) data = read_lengths(job, *config, mistakes);
+      if (config == nullptr) {
+        given_lengths(job, mistakes);
+      } else if (reading.jobs[i].data) {
+        data = data_of_lengths(job, *config, mistakes);
+      }
     } else if (reading.jobs[i].data && text != nullptr) {
       data = read_data(job, *text, *config, reader, mistakes);
     } else {

@@ -44,6 +44,16 @@ std::string planned_dtype(const PlanningSources& sources, const ModelSpec& model
   return "bfloat16";
 }
 
+ClusterSpec planned_cluster(const PlanningSources& sources, Diagnostics& mistakes) {
+  if (sources.cluster.empty()) return this_machine();
+  try {
+    return read_cluster_file(sources.cluster);
+  } catch (const UserError& error) {
+    mistakes.add(error);
+    return {};
+  }
+}
+
 /// As `cotune train` finds it for these jobs.
 int64_t planned_chunk_size(const RunSpec& run, const std::vector<JobShape>& jobs) {
   if (run.chunk_size != chunk_size_as_found) return run.chunk_size;
@@ -83,10 +93,13 @@ PlanningSetup read_planning_setup(const PlanningSources& sources) {
   JobsFileReading reading = read_jobs_file(sources.jobs_file, sources.overrides, Purpose::plan, mistakes);
   refuse_unread(reading.run_places, sources.read, sources.command, mistakes);
   check_preset(reading, mistakes);
+  for (const JobSpec& job : reading.jobs_file.jobs) {
+    if (!job.data.lengths.empty()) given_lengths(job, mistakes);
+  }
+  ClusterSpec cluster = planned_cluster(sources, mistakes);
   mistakes.throw_if_any();
-  PlanningSetup setup{.jobs_file = std::move(reading.jobs_file), .run_places = std::move(reading.run_places)};
+  PlanningSetup setup{.jobs_file = std::move(reading.jobs_file), .run_places = std::move(reading.run_places), .cluster = std::move(cluster)};
   const ModelSpec& model = setup.jobs_file.model;
-  setup.cluster = sources.cluster.empty() ? this_machine() : read_cluster_file(sources.cluster);
   PlannedJobs planned = planned_jobs(setup.jobs_file);
   setup.model = std::move(planned.model);
   setup.jobs = std::move(planned.jobs);

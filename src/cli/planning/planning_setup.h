@@ -43,7 +43,7 @@ struct PlanningSetup {
   PlanOptions options;                   ///< dtype, layout, chunk size, recomputation and profile are set; it points into this
 };
 
-/// Throws UserError: what read_jobs_file, planned_jobs, read_cluster_file and read_profile throw; an option of `run` that --set gives and
+/// Throws UserError: the mistakes of read_jobs_file, given_lengths and read_cluster_file at once, else what planned_jobs and read_profile throw; an option of `run` that --set gives and
 /// the command does not read; a profile of another dtype, model or machine. A profile without a cluster file must be of this machine; the
 /// devices of a cluster must be of one kind, and are taken to be the profile's.
 PlanningSetup read_planning_setup(const PlanningSources& sources);

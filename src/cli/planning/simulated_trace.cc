@@ -49,28 +49,51 @@ void check_outputs(const TraceArguments& arguments) {
 }
 
 /// Jobs with rows that the model does not take.
-void check_rows(const TraceFile& file, const std::string& name, const ModelConfig& model) {
-  Diagnostics mistakes;
-  for (size_t j = 0; j < file.trace.jobs.size() && mistakes.size() < 20; ++j) {
+void check_rows(const TraceFile& file, const std::string& name, const ModelConfig& model, Diagnostics& mistakes) {
+  const size_t most = mistakes.size() + 20;
+  for (size_t j = 0; j < file.trace.jobs.size() && mistakes.size() < most; ++j) {
     const int64_t tokens = file.trace.kinds[static_cast<size_t>(file.trace.jobs[j].kind)].tokens;
     if (tokens <= model.context_length) continue;
     mistakes.add(name, file.lines[j], "tokens", fmt::format("must be at most {}, the model's context, got {}", model.context_length, tokens));
   }
-  mistakes.throw_if_any();
 }
 
-Trace trace_of(const TraceArguments& arguments, const ModelConfig& model) {
+struct TraceInputs {
+  ModelConfig model;
+  ClusterSpec cluster;
+  std::optional<TraceFile> file;  ///< none: the trace is made
+};
+
+/// Throws the mistakes of all at once.
+TraceInputs read_trace_inputs(const TraceArguments& arguments) {
+  TraceInputs inputs;
+  Diagnostics mistakes;
+  const auto collect = [&](const auto& read) {
+    try {
+      read();
+    } catch (const UserError& error) {
+      mistakes.add(error);
+    }
+  };
+  collect([&] { inputs.model = find_model_config(arguments.model.empty() ? "llama-2-7b" : arguments.model); });
+  const bool has_model = mistakes.empty();
+  collect([&] { inputs.cluster = read_cluster_file(arguments.cluster_file); });
+  if (!arguments.trace_file.empty()) collect([&] { inputs.file = read_trace_file(arguments.trace_file); });
+  if (has_model && inputs.file) check_rows(*inputs.file, arguments.trace_file, inputs.model, mistakes);
+  mistakes.throw_if_any();
+  return inputs;
+}
+
+Trace trace_of(const TraceArguments& arguments, const TraceInputs& inputs) {
   Trace trace;
-  if (arguments.trace_file.empty()) {
+  if (inputs.file) {
+    if (!inputs.file->ignored_columns.empty()) {
+      fmt::print(stderr, "{}: columns that are not read: {}\n", arguments.trace_file, fmt::join(inputs.file->ignored_columns, ", "));
+    }
+    trace = inputs.file->trace;
+  } else {
     trace = philly_trace({.seed = arguments.seed, .minutes = arguments.days * 24 * 60});
     if (trace.jobs.empty()) throw_user_error("--days: {} are too few for a single arrival", arguments.days);
-  } else {
-    TraceFile file = read_trace_file(arguments.trace_file);
-    if (!file.ignored_columns.empty()) {
-      fmt::print(stderr, "{}: columns that are not read: {}\n", arguments.trace_file, fmt::join(file.ignored_columns, ", "));
-    }
-    check_rows(file, arguments.trace_file, model);
-    trace = std::move(file.trace);
   }
   if (arguments.dedicate_priority) {
     for (TraceJob& job : trace.jobs) job.dedicated = job.dedicated || job.priority >= *arguments.dedicate_priority;
@@ -113,13 +136,11 @@ void write_charts(const fs::path& folder, const Trace& trace, const std::vector<
   if (trace.tenants.size() > 1) write_output("--svg", folder / "tenants.svg", picture_output, tenant_chart(summaries));
 }
 
-InstancesOfCluster instances_for(const TraceArguments& arguments) {
-  const ModelConfig model = find_model_config(arguments.model.empty() ? "llama-2-7b" : arguments.model);
-  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
+InstancesOfCluster instances_for(const TraceArguments& arguments, const TraceInputs& inputs) {
   InstancesOfCluster instances =
-      instances_of(cluster, model, arguments.tensor_parallel, arguments.pipeline_stages, arguments.cluster_file);
+      instances_of(inputs.cluster, inputs.model, arguments.tensor_parallel, arguments.pipeline_stages, arguments.cluster_file);
   if (!arguments.dtype.empty()) instances.spec.machine.dtype = arguments.dtype;
-  check_rates(cluster, arguments.cluster_file, instances.spec.machine.dtype, "--dtype");
+  check_rates(inputs.cluster, arguments.cluster_file, instances.spec.machine.dtype, "--dtype");
   instances.spec.microbatches = arguments.microbatches;
   return instances;
 }
@@ -189,17 +210,17 @@ void note_what_replanning_ignores(const Trace& trace) {
 
 /// One deployment for all jobs, under every rule of moving.
 void simulate_replanning(const TraceArguments& arguments) {
-  const InstancesOfCluster instances = instances_for(arguments);
-  const Trace trace = trace_of(arguments, instances.spec.model);
+  const TraceInputs inputs = read_trace_inputs(arguments);
+  const InstancesOfCluster instances = instances_for(arguments, inputs);
+  const Trace trace = trace_of(arguments, inputs);
   if (!arguments.save_trace.empty()) write_output("--save-trace", arguments.save_trace, trace_csv, to_csv(trace));
   note_what_replanning_ignores(trace);
-  const ClusterSpec cluster = read_cluster_file(arguments.cluster_file);
   const std::vector<double> dedicated_round_s = dedicated_rounds(instances.spec, trace.kinds);
   ReplanSettings settings{.dtype = instances.spec.machine.dtype};
   settings.costs.restart_seconds = arguments.restart_s.value_or(settings.costs.restart_seconds);
   const MoveRule rules[] = {MoveRule::when_forced, MoveRule::always, MoveRule::when_it_pays};
   const std::vector<ReplannedTrace> results =
-      replan_trace(trace, instances.spec.model, cluster, cluster.nodes.front(), dedicated_round_s, settings, rules);
+      replan_trace(trace, inputs.model, inputs.cluster, inputs.cluster.nodes.front(), dedicated_round_s, settings, rules);
   if (!arguments.csv.empty()) write_output("--csv", arguments.csv, replans_csv, to_csv(results, trace));
   if (!arguments.jobs_csv.empty()) write_output("--jobs-csv", arguments.jobs_csv, replanned_jobs_csv, jobs_csv(results, trace));
   if (!arguments.svg.empty()) {
@@ -213,7 +234,7 @@ void simulate_replanning(const TraceArguments& arguments) {
       if (std::isinf(each.jobs[j].finished_s)) refused.insert(trace.jobs[j].kind);
     }
   }
-  const std::string advice = advice_for(refused, trace, instances.spec, cluster);
+  const std::string advice = advice_for(refused, trace, instances.spec, inputs.cluster);
   if (!arguments.json) {
     fmt::print("{}{}", to_text(results, trace), advice);
     return;
@@ -230,8 +251,9 @@ void simulate_trace_command(const TraceArguments& arguments) {
   if (arguments.replan) return simulate_replanning(arguments);
   const StudySettings settings = study_settings(arguments);
   refuse_without_effect(arguments, settings);
-  const InstancesOfCluster instances = instances_for(arguments);
-  const Trace trace = trace_of(arguments, instances.spec.model);
+  const TraceInputs inputs = read_trace_inputs(arguments);
+  const InstancesOfCluster instances = instances_for(arguments, inputs);
+  const Trace trace = trace_of(arguments, inputs);
   if (!arguments.save_trace.empty()) write_output("--save-trace", arguments.save_trace, trace_csv, to_csv(trace));
   const std::vector<StudyResult> results = run_study(trace, instances, settings, [&](const StudyResult& each) {
     if (arguments.compare && !arguments.json) fmt::print(stderr, "{}, {}: {}\n", each.summary.policy, each.summary.sharing, each.summary.rates);
@@ -247,7 +269,7 @@ void simulate_trace_command(const TraceArguments& arguments) {
       if (each.simulation.jobs[j].fits_nowhere) refused.insert(trace.jobs[j].kind);
     }
   }
-  const std::string advice = advice_for(refused, trace, instances.spec, read_cluster_file(arguments.cluster_file), microbatches_for(refused, trace, instances.spec));
+  const std::string advice = advice_for(refused, trace, instances.spec, inputs.cluster, microbatches_for(refused, trace, instances.spec));
   if (!arguments.json) {
     fmt::print("{}{}", to_text(summaries), advice);
     return;

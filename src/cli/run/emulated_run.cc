@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "jobs/adapter_methods.h"
-#include "plan/shapes/length_histogram.h"
+#include "plan/shapes/job_shape.h"
 
 namespace cotune {
 namespace {
@@ -38,10 +38,14 @@ void check_emulated_run(const std::map<std::string, OptionPlace>& run_places, Di
   refuse("run.portable_kernels", "has no effect on an emulated device, where nothing is computed");
 }
 
-JobData data_of_lengths(const JobSpec& job, const ModelConfig& config) {
+JobData data_of_lengths(const JobSpec& job, const ModelConfig& config, Diagnostics& mistakes) {
   std::vector<int64_t> lengths;
   for (const auto& [length, count] : job.data.lengths.counts) lengths.insert(lengths.end(), static_cast<size_t>(count), length);
-  if (lengths.empty()) lengths = sample_lengths(find_histogram(job.data.lengths), job.train.seed, drawn_examples);
+  if (lengths.empty()) {
+    const std::optional<LengthHistogram> histogram = given_lengths(job, mistakes);
+    if (!histogram) return {};
+    lengths = sample_lengths(*histogram, job.train.seed, drawn_examples);
+  }
   const int64_t longest = job.data.max_length > 0 ? std::min(job.data.max_length, config.context_length) : config.context_length;
   JobData data;
   data.train = Dataset("data.lengths");

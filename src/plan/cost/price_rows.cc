@@ -119,6 +119,18 @@ class RowPricer {
     return slice;
   }
 
+  /// Whether no slice's rows, without pads, are above the token budget.
+  bool may_keep_within(const JobRows& rows, size_t count) const {
+    for (size_t first = 0; first < count; ++first) {
+      int64_t tokens = 0;
+      for (const auto& [job, lengths] : rows) {
+        for (size_t i = first; i < lengths.size(); i += count) tokens += lengths[i];
+      }
+      if (tokens > packing_.token_budget) return false;
+    }
+    return true;
+  }
+
   /// The fewest slices that keep within the token budget.
   StepPlan pack_slices(const JobRows& rows) const {
     if (replica_.stages.size() == 1) return plan_step(batches_of(rows), policy(Sharing::batch_all));
@@ -130,9 +142,10 @@ class RowPricer {
     }
     for (auto count = static_cast<size_t>((tokens + packing_.token_budget - 1) / packing_.token_budget);; ++count) {
       count = std::min(count, most);
+      if (count < most && !may_keep_within(rows, count)) continue;
       StepPlan sliced{.policy = policy(Sharing::batch_all), .batches = batches_of(rows)};
       bool keeps_within = true;
-      for (size_t first = 0; first < count; ++first) {
+      for (size_t first = 0; first < count && (keeps_within || count == most); ++first) {
         for (Microbatch& microbatch :
              plan_step(batches_of(slice_of(rows, first, count)), sliced.policy).microbatches) {
           for (Atom& atom : microbatch.atoms) {

@@ -9,6 +9,7 @@
 
 #include "model/config/tensor_shard.h"
 #include "plan/cost/stage_prices.h"
+#include "plan/shapes/replica_sizes.h"
 #include "schedule/sequence_parallel.h"
 
 namespace cotune {
@@ -169,10 +170,13 @@ std::vector<ReplicaCandidate> replica_candidates(const ModelConfig& model, const
   for (int64_t tensor_parallel = 1; tensor_parallel <= std::min(all, model.head_count); ++tensor_parallel) {
     const bool is_wanted = limits.tensor_degrees.empty() || std::ranges::count(limits.tensor_degrees, tensor_parallel) > 0;
     if (!can_be_sharded(model, tensor_parallel) || !is_wanted) continue;
-    for (int64_t stages = 1; stages <= model.layer_count; stages *= 2) {
+    for (int64_t stages = 1; stages <= model.layer_count; ++stages) {
       const int64_t devices = tensor_parallel * stages;
       if (devices > std::min(all, limits.most_devices)) break;
-      if (group.devices % devices != 0 && devices % group.devices != 0) continue;
+      if (limits.pipeline_stages > 0 ? stages != limits.pipeline_stages || !stands_on_nodes(group, devices)
+                                     : !is_usual_size(group, tensor_parallel, stages)) {
+        continue;
+      }
       for (const bool divides_tokens : {false, true}) {
         if (divides_tokens && (tensor_parallel == 1 || !limits.may_divide_tokens)) continue;
         for (int64_t shards = 1; shards <= limits.most_shards && shards * devices <= std::min(all, limits.most_devices); shards *= 2) {

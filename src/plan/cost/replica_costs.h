@@ -17,6 +17,7 @@ struct ReplicaLimits {
   int64_t most_chunk_tokens = 16384;  ///< a chunk needs no more even where memory would allow it
   int64_t most_devices = 64;          ///< of one replica
   std::vector<int64_t> tensor_degrees;  ///< that are looked at; empty: all
+  int64_t pipeline_stages = 0;        ///< the only number of stages that is looked at, wherever replicas of it stand; 0: the usual ones
   bool may_divide_tokens = false;     ///< with tensor parallelism each also so that its ranks divide the tokens, too (schedule/sequence_parallel.h)
   int64_t most_shards = 1;            ///< copies that may share one set of weights: 1, 2, 4, …
   double gather_overlap = WeightSharding{}.overlap;
@@ -32,8 +33,8 @@ struct ReplicaCandidate {
   std::string reason;           ///< of chunk_tokens 0: which stage and term overflow, in words
 };
 
-/// Every <TP, PP> on like devices: TP divides the model (can_be_sharded), PP is a power of two of at most the layers,
-/// and replicas fill nodes evenly: TP·PP divides a node's devices or is a multiple of them. chunk_tokens is the most that
+/// Every <TP, PP> on like devices: TP divides the model (can_be_sharded), PP is at most the layers, and TP·PP is a usual size of
+/// replicas on these nodes (is_usual_size). chunk_tokens is the most that
 /// leaves every stage within the device's usable memory under 1F1B (S − s chunks in flight), in steps of 64 tokens.
 /// With may_divide_tokens each of TP above 1 is followed by the one whose ranks divide the tokens, too.
 /// Each of them also with its weights sharded over 2, 4, … up to most_shards copies, where these fit most_devices: gathered

@@ -59,7 +59,8 @@ class ClusterReader {
 
   ClusterSpec read(const YAML::Node& document) {
     ClusterSpec cluster;
-    bool has_version = false, has_nodes = false, has_network = false;
+    bool has_version = false, has_network = false;
+    int nodes_line = 0;
     for (const Entry& entry : sections_.entries(document, "", 1)) {
       if (entry.key == "cotune_cluster") {
         has_version = true;
@@ -67,7 +68,7 @@ class ClusterReader {
           refuse(entry, "the version of the file's format, which is 1");
         }
       } else if (entry.key == "nodes") {
-        has_nodes = true;
+        nodes_line = entry.line;
         read_nodes(entry, cluster.nodes);
       } else if (entry.key == "network") {
         has_network = true;
@@ -77,11 +78,11 @@ class ClusterReader {
       }
     }
     if (!has_version) missing(0, "cotune_cluster", "`cotune_cluster: 1` is missing: the version of the file's format");
-    if (!has_nodes) missing(0, "nodes", "is missing: a list of nodes");
+    if (nodes_line == 0) missing(0, "nodes", "is missing: a list of nodes");
     int64_t count = 0;
     for (const NodeGroup& group : cluster.nodes) count += group.count;
     if (count > 1 && !has_network) {
-      missing(0, "network", fmt::format("is missing: the link between the {} nodes; accepted: {}", count, link_text()));
+      missing(nodes_line, "network", fmt::format("is missing: the link between the {} nodes; accepted: {}", count, link_text()));
     }
     return cluster;
   }

@@ -2,12 +2,29 @@
 
 #include <algorithm>
 
-#include "base/diagnostics.h"
 #include "base/error.h"
 #include "jobs/target_modules.h"
 #include "schedule/adapter_shape.h"
 
 namespace cotune {
+namespace {
+
+std::optional<LengthHistogram> lengths_of(const JobSpec& job, const ReadLengths& read_lengths, Diagnostics& mistakes) {
+  if (!job.data.lengths.empty()) return given_lengths(job, mistakes);
+  if (!read_lengths) {
+    const OptionPlace place = job.place_of("data.lengths");
+    mistakes.add(place.file, place.line, place.field, "is missing, and the data itself is not read here");
+    return std::nullopt;
+  }
+  try {
+    return read_lengths(job);
+  } catch (const UserError& error) {
+    mistakes.add(error);  // the reader's own places
+    return std::nullopt;
+  }
+}
+
+}  // namespace
 
 std::vector<AdapterShape> adapter_shapes(const JobSpec& job, int32_t index, const ModelConfig& model) {
   std::vector<AdapterShape> shapes;
@@ -16,6 +33,16 @@ std::vector<AdapterShape> adapter_shapes(const JobSpec& job, int32_t index, cons
     shapes.push_back(adapter_shape(index, job.adapter, module, model));
   }
   return shapes;
+}
+
+std::optional<LengthHistogram> given_lengths(const JobSpec& job, Diagnostics& mistakes) {
+  try {
+    return find_histogram(job.data.lengths);
+  } catch (const UserError& error) {
+    const OptionPlace place = job.place_of("data.lengths");
+    mistakes.add(place.file, place.line, place.field, error.what());
+    return std::nullopt;
+  }
 }
 
 std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelConfig& model,
@@ -33,28 +60,14 @@ std::vector<JobShape> job_shapes(const std::vector<JobSpec>& jobs, const ModelCo
     } catch (const UserError& error) {
       mistakes.add(error);
     }
-    try {
-      if (!job.data.lengths.empty()) {
-        shape.lengths = find_histogram(job.data.lengths);
-      } else if (read_lengths) {
-        shape.lengths = read_lengths(job);
-      } else {
-        throw_user_error("is missing, and the data itself is not read here");
-      }
-      int64_t longest = model.context_length;
-      if (job.data.max_length > 0) longest = std::min(longest, job.data.max_length);
-      double longer = 0;
-      for (const auto& [length, weight] : shape.lengths.weights) longer += length > longest ? weight : 0;
-      shape.truncated_share = longer / shape.lengths.total();
-      shape.lengths = truncated(shape.lengths, longest);
-    } catch (const UserError& error) {
-      const OptionPlace place = job.place_of("data.lengths");
-      if (job.data.lengths.empty() && read_lengths) {
-        mistakes.add(error);  // the reader's own places
-      } else {
-        mistakes.add(place.file, place.line, place.field, error.what());
-      }
-    }
+    const std::optional<LengthHistogram> lengths = lengths_of(job, read_lengths, mistakes);
+    if (!lengths) continue;
+    int64_t longest = model.context_length;
+    if (job.data.max_length > 0) longest = std::min(longest, job.data.max_length);
+    double longer = 0;
+    for (const auto& [length, weight] : lengths->weights) longer += length > longest ? weight : 0;
+    shape.truncated_share = longer / lengths->total();
+    shape.lengths = truncated(*lengths, longest);
   }
   mistakes.throw_if_any();
   return shapes;

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/diagnostics.h"
 #include "jobs/job.h"
 #include "model/config/model_config.h"
 #include "plan/shapes/length_histogram.h"
@@ -22,6 +24,10 @@ struct JobShape {
   double truncated_share = 0;          ///< of its examples, those that were longer
   bool operator==(const JobShape&) const = default;
 };
+
+/// What data.lengths of a job, which has it, says; nothing where the histogram is unknown or malformed, which is then added to `mistakes`
+/// with the option's file, line and field.
+std::optional<LengthHistogram> given_lengths(const JobSpec& job, Diagnostics& mistakes);
 
 /// Lengths of the examples of a job's data.train, for jobs without data.lengths.
 using ReadLengths = std::function<LengthHistogram(const JobSpec&)>;
