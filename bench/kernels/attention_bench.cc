@@ -97,7 +97,7 @@ void rows(DType dtype, int64_t tokens) {
   Buffer x(dtype, tokens * hidden), y(dtype, tokens * hidden), dy(dtype, tokens * hidden);
   Buffer weight(DType::f32, hidden), inverse_rms(DType::f32, tokens);
   std::printf("rms_norm forward %.3f ms", best_ms([&] {
-                rms_norm_forward(dtype, x.at(0), tokens, hidden, weight.floats(), 1e-5f, y.at(0), inverse_rms.floats());
+                rms_norm_forward(dtype, x.at(0), tokens, hidden, weight.floats(), 1e-5f, dtype, y.at(0), inverse_rms.floats());
               }));
   std::printf(", backward %.3f ms\n", best_ms([&] {
                 rms_norm_backward(dtype, dy.at(0), x.at(0), tokens, hidden, weight.floats(), inverse_rms.floats(),

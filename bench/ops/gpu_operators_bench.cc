@@ -153,8 +153,9 @@ void kernel_rows(const Rates& rates) {
   const double t = tokens, h = hidden, f = intermediate;
   const at::Tensor x = values({tokens, hidden}), dy = values({tokens, hidden});
   const at::Tensor weight = at::ones({hidden}, at::TensorOptions().device(device).dtype(at::kFloat));
-  at::Tensor inverse;
-  row(rates, "rms_norm", 2 * t * h * 2, 0, [&] { rms_norm(x, weight, 1e-5, inverse); });
+  const at::Tensor stream = x.to(at::kFloat);
+  at::Tensor inverse, kept;
+  row(rates, "rms_norm", (4 + 2 * 2) * t * h, 0, [&] { rms_norm(stream, weight, 1e-5, x.scalar_type(), inverse, &kept); });
   row(rates, "rms_norm_backward", 4 * t * h * 2, 0, [&] { rms_norm_backward(dy, x, weight, inverse, dy); });
   {
     const at::Tensor gate_up = values({tokens, 2 * intermediate}), d = values({tokens, intermediate});

@@ -73,22 +73,24 @@ class BottleneckAdapter : public Adapter {
 
 BottleneckSite& site_of(const SiteUse& use) { return static_cast<BottleneckSite&>(*use.adapter); }
 
-/// The jobs' rows of a tensor one after another, with each job's place among them: the operand of grouped calls.
+/// The jobs' rows of a tensor one after another, in compute dtype, with each job's place among them: the operand of grouped calls.
 struct Gathered {
   at::Tensor rows;
   std::vector<RowRange> places;  ///< per site
 };
 
-Gathered gather(const OperatorUse& use, const at::Tensor& tensor) {
+Gathered gather(const OperatorUse& use, const at::Tensor& tensor, at::ScalarType compute) {
   Gathered gathered;
-  std::vector<at::Tensor> parts;
   int64_t count = 0;
   for (const SiteUse& site : use.sites) {
-    parts.push_back(tensor.narrow(0, site.job->rows.begin, site.job->rows.count()));
     gathered.places.push_back({count, count + site.job->rows.count()});
     count = gathered.places.back().end;
   }
-  gathered.rows = at::cat(parts);
+  gathered.rows = at::empty({count, tensor.size(1)}, tensor.options().dtype(compute));
+  for (size_t i = 0; i < use.sites.size(); ++i) {
+    const RowRange &from = use.sites[i].job->rows, &to = gathered.places[i];
+    gathered.rows.narrow(0, to.begin, to.count()).copy_(tensor.narrow(0, from.begin, from.count()));
+  }
   return gathered;
 }
 
@@ -107,7 +109,7 @@ class BottleneckMethod : public Method {
   bool withholds_residual() const override { return true; }
 
   void after_forward(OperatorUse& use, const at::Tensor&, at::Tensor& y, const at::Tensor& residual) const override {
-    const Gathered outputs = gather(use, y);
+    const Gathered outputs = gather(use, y, site_of(use.sites.front()).owner->setup().compute);
     std::vector<ShrinkGroup> down;
     for (size_t i = 0; i < use.sites.size(); ++i) {
       down.push_back({outputs.places[i], site_of(use.sites[i]).down.get(), 1.0, {}});

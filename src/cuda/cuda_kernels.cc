@@ -14,9 +14,9 @@ cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream().stream(); }
 
 class CudaKernels final : public GpuKernels {
  public:
-  void rms_norm(GpuType type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps, void* y,
-                float* inverse_rms) override {
-    cuda::launch_rms_norm(stream(), type, x, rows, columns, weight, eps, y, inverse_rms);
+  void rms_norm(GpuType x_type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps, GpuType type, void* y,
+                float* inverse_rms, void* kept) override {
+    cuda::launch_rms_norm(stream(), x_type, x, rows, columns, weight, eps, type, y, inverse_rms, kept);
   }
   void rms_norm_again(GpuType type, const void* x, int64_t rows, int64_t columns, const float* weight,
                       const float* inverse_rms, void* y) override {

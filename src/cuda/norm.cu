@@ -12,12 +12,23 @@ __device__ inline float normalised(float x, float inverse_rms, float weight) {
   return __fmul_rn(__fmul_rn(x, inverse_rms), weight);
 }
 
-/// y = x · inverse_rms · weight of the block's row: the same for rms_norm and rms_norm_again.
-template <bool whole, typename T>
-__device__ inline void write_normalised(const T* x, int columns, const float* weight, float inverse_rms, T* y) {
+/// A part of T's size of a row in T or f32.
+template <bool whole, typename T, typename X>
+__device__ inline void load_row_part(const X* row, int column, int columns, float (&values)[part_size<T>]) {
+  if constexpr (std::is_same_v<X, T>) {
+    load_part<whole>(row, column, columns, values);
+  } else {
+    load_floats<whole>(row, column, columns, values);
+  }
+}
+
+/// y = x · inverse_rms · weight of the block's row: the same for rms_norm and rms_norm_again. kept: x, rounded; or nullptr.
+template <bool whole, typename X, typename T>
+__device__ inline void write_normalised(const X* x, int columns, const float* weight, float inverse_rms, T* y, T* kept) {
   for_parts<T>(columns, [&](int column) {
     float values[part_size<T>], weights[part_size<T>];
-    load_part<whole>(x, column, columns, values);
+    load_row_part<whole, T>(x, column, columns, values);
+    if (kept != nullptr) store_part<whole>(kept, column, columns, values);
     load_floats<whole>(weight, column, columns, weights);
 #pragma unroll
     for (int i = 0; i < part_size<T>; ++i) values[i] = normalised(values[i], inverse_rms, weights[i]);
@@ -25,30 +36,30 @@ __device__ inline void write_normalised(const T* x, int columns, const float* we
   });
 }
 
-template <typename T, bool whole>
+template <typename X, typename T, bool whole>
 __global__ void __launch_bounds__(most_threads)
-    rms_norm_kernel(const T* x, int columns, const float* weight, float eps, T* y, float* inverse_rms) {
+    rms_norm_kernel(const X* x, int columns, const float* weight, float eps, T* y, float* inverse_rms, T* kept) {
   __shared__ float shared[warp_size];
   const int64_t row = blockIdx.x;
   x += row * columns;
   float squares = 0;
   for_parts<T>(columns, [&](int column) {
     float values[part_size<T>];
-    load_part<whole>(x, column, columns, values);
+    load_row_part<whole, T>(x, column, columns, values);
 #pragma unroll
     for (int i = 0; i < part_size<T>; ++i) squares = __fmaf_rn(values[i], values[i], squares);
   });
   const float mean = __fdiv_rn(block_sum(squares, shared), static_cast<float>(columns));
   const float inverse = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
   if (threadIdx.x == 0) inverse_rms[row] = inverse;
-  write_normalised<whole>(x, columns, weight, inverse, y + row * columns);
+  write_normalised<whole>(x, columns, weight, inverse, y + row * columns, kept == nullptr ? nullptr : kept + row * columns);
 }
 
 template <typename T, bool whole>
 __global__ void __launch_bounds__(most_threads)
     rms_norm_again_kernel(const T* x, int columns, const float* weight, const float* inverse_rms, T* y) {
   const int64_t row = blockIdx.x;
-  write_normalised<whole>(x + row * columns, columns, weight, inverse_rms[row], y + row * columns);
+  write_normalised<whole>(x + row * columns, columns, weight, inverse_rms[row], y + row * columns, static_cast<T*>(nullptr));
 }
 
 template <typename T, bool whole>
@@ -95,15 +106,20 @@ int threads_of(int64_t columns) {
 
 }  // namespace
 
-void launch_rms_norm(cudaStream_t stream, GpuType type, const void* x, int64_t rows, int64_t columns,
-                     const float* weight, float eps, void* y, float* inverse_rms) {
+void launch_rms_norm(cudaStream_t stream, GpuType x_type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps,
+                     GpuType type, void* y, float* inverse_rms, void* kept) {
   if (rows == 0) return;
+  if (x_type != type && x_type != GpuType::f32) throw std::runtime_error("rms_norm: rounded rows for a result in f32");
   const int count = column_count("rms_norm", columns);
   with_type(type, [&](auto element) {
     using T = decltype(element);
-    with_flag(whole_parts<T>(columns) && aligned(x) && aligned(weight) && aligned(y), [&](auto whole) {
-      launch("rms_norm", rms_norm_kernel<T, whole.value>, rows, threads_of<T>(columns), stream,
-             static_cast<const T*>(x), count, weight, eps, static_cast<T*>(y), inverse_rms);
+    with_flag(whole_parts<T>(columns) && aligned(x) && aligned(weight) && aligned(y) && aligned(kept), [&](auto whole) {
+      const auto of_rows = [&](const auto* source) {
+        using X = std::remove_cv_t<std::remove_pointer_t<decltype(source)>>;
+        launch("rms_norm", rms_norm_kernel<X, T, whole.value>, rows, threads_of<T>(columns), stream, source, count, weight, eps,
+               static_cast<T*>(y), inverse_rms, static_cast<T*>(kept));
+      };
+      x_type == type ? of_rows(static_cast<const T*>(x)) : of_rows(static_cast<const float*>(x));
     });
   });
 }

@@ -15,8 +15,8 @@
 namespace cotune::cuda {
 
 // norm.cu
-void launch_rms_norm(cudaStream_t stream, GpuType type, const void* x, int64_t rows, int64_t columns,
-                     const float* weight, float eps, void* y, float* inverse_rms);
+void launch_rms_norm(cudaStream_t stream, GpuType x_type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps,
+                     GpuType type, void* y, float* inverse_rms, void* kept);
 void launch_rms_norm_again(cudaStream_t stream, GpuType type, const void* x, int64_t rows, int64_t columns,
                            const float* weight, const float* inverse_rms, void* y);
 void launch_rms_norm_backward(cudaStream_t stream, GpuType type, const void* dy, const void* x, int64_t rows,

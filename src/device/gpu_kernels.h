@@ -161,10 +161,10 @@ struct GpuAdamw {
 
 class GpuKernels {
  public:
-  /// y = x · inverse_rms · weight, inverse_rms = 1/√(mean(x²) + eps). x, y [rows, columns] contiguous; weight [columns];
-  /// inverse_rms [rows].
-  virtual void rms_norm(GpuType type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps,
-                        void* y, float* inverse_rms) = 0;
+  /// y = x · inverse_rms · weight, inverse_rms = 1/√(mean(x²) + eps). x, y [rows, columns] contiguous, x of y's type or f32; weight
+  /// [columns]; inverse_rms [rows]; kept [rows, columns] of y's type: x, rounded; or nullptr.
+  virtual void rms_norm(GpuType x_type, const void* x, int64_t rows, int64_t columns, const float* weight, float eps, GpuType type,
+                        void* y, float* inverse_rms, void* kept) = 0;
   /// y again, with the inverse_rms that was kept: equal bits.
   virtual void rms_norm_again(GpuType type, const void* x, int64_t rows, int64_t columns, const float* weight,
                               const float* inverse_rms, void* y) = 0;

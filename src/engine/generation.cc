@@ -403,7 +403,7 @@ void Generator::run_pass(std::span<const Piece> pieces, std::span<const Feed> fe
   const MemoryScope logits_scope(MemoryKind::logits);
   const at::Tensor rows = state.final_hidden.index_select(0, at::tensor(asked_rows, at::kLong).to(model.device()));
   at::Tensor inverse_rms;
-  on_rows(places, rms_norm(rows, model.final_norm(), model.config().rms_norm_epsilon, inverse_rms));
+  on_rows(places, rms_norm(rows, model.final_norm(), model.config().rms_norm_epsilon, model.compute(), inverse_rms));
 }
 
 }  // namespace cotune

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "engine/optimizer.h"
+#include "ops/backend.h"
 #include "ops/memory.h"
 #include "schedule/sequence_parallel.h"
 
@@ -23,10 +24,10 @@ bool in_range(const Operator& op, const Action& action, int64_t layer_count) {
   return op.layer >= action.first_layer && op.layer < action.last_layer;
 }
 
-/// With recomputation a layer keeps its input alone.
-void keep_input_only(LayerRecord& record) {
+/// With recomputation a layer keeps the stream before it alone.
+void keep_stream_only(LayerRecord& record) {
   LayerRecord kept;
-  kept.input = record.input;
+  kept.stream = record.stream;
   kept.sites.resize(record.sites.size());
   record = std::move(kept);
 }
@@ -278,7 +279,7 @@ auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   if (stage > 0 && is_own(stage - 1)) {
     state.hidden = std::move(handed_.extract({false, stage, microbatch}).mapped());
   } else if (stage > 0) {
-    state.hidden = or_no_rows(messages_->wait(ActionKind::receive_activation, stage, microbatch).rows);
+    state.hidden = or_no_rows(messages_->wait(ActionKind::receive_activation, stage, microbatch).rows).to(accumulation_dtype(model.compute()));
     messages_->release(ActionKind::receive_activation, stage, microbatch);
   }
   live.forward = here.stage.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
@@ -290,12 +291,15 @@ void Interpreter::end_operator(const Operator& op, int32_t microbatch, Live& liv
   MicrobatchState& state = *live.state;
   if (op.kind == OperatorKind::loss_head || op.kind == OperatorKind::head) unread_.take_head(state);
   if (op.kind == OperatorKind::head) state.final_hidden.reset();
-  if (op.kind != OperatorKind::down_proj) return;
+  if (op.kind != OperatorKind::attention_norm && op.kind != OperatorKind::down_proj) return;
+  const bool recomputes = op.keeps && place(microbatch).round->policy.recompute;
   LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
-  if (!op.keeps) {
+  if (op.kind == OperatorKind::attention_norm) {
+    if (recomputes) record.stream = state.hidden;
+  } else if (!op.keeps) {
     record = LayerRecord{.sites = std::move(record.sites)};
-  } else if (place(microbatch).round->policy.recompute) {
-    keep_input_only(record);
+  } else if (recomputes) {
+    keep_stream_only(record);
   }
 }
 
@@ -318,7 +322,7 @@ void Interpreter::recompute(const Action& action) {
   Stage& stage = own(action.stage).stage;
   MicrobatchState& state = *live.state;
   for (int64_t layer = action.first_layer; layer < action.last_layer; ++layer) {
-    state.hidden = state.layers[static_cast<size_t>(layer)].input;
+    state.hidden = std::move(state.layers[static_cast<size_t>(layer)].stream);
     for (const Operator& op : live.forward) {
       // The layer's output is not needed again, only what its adapters keep.
       const bool needed = op.kind != OperatorKind::down_proj || !op.adapters.empty();
@@ -397,7 +401,8 @@ void Interpreter::send_activation(const Action& action) {
   }
   std::vector<at::Tensor> records;
   for (const JobStep& job : place(action).jobs) records.push_back(known_record({job.job, job.step - 1}));
-  messages_->send(action, action_, handed_.extract({false, action.stage, action.microbatch}).mapped(), at::stack(records));
+  const at::Tensor stream = handed_.extract({false, action.stage, action.microbatch}).mapped();
+  messages_->send(action, action_, stream.to(backbone_->compute()), at::stack(records));
 }
 
 void Interpreter::send_error(const Action& action) {

@@ -130,7 +130,7 @@ int64_t LayerRecord::bytes() const {
       total += static_cast<int64_t>(tensor.storage().nbytes());
     }
   };
-  for (const at::Tensor* tensor : {&input, &attention_inverse_rms, &mlp_inverse_rms, &qkv, &attention.out,
+  for (const at::Tensor* tensor : {&stream, &input, &attention_inverse_rms, &mlp_inverse_rms, &qkv, &attention.out,
                                    &attention.lse, &middle, &gate_up}) {
     add(*tensor);
   }

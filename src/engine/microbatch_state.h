@@ -24,11 +24,12 @@ namespace cotune {
 
 /// What one layer keeps from forward for backward.
 struct LayerRecord {
-  at::Tensor input;          ///< [tokens, hidden]
+  at::Tensor stream;         ///< [tokens, hidden] before the layer; kept where the layer is to be recomputed, from one to the next
+  at::Tensor input;          ///< the same in compute dtype, for backward
   at::Tensor attention_inverse_rms, mlp_inverse_rms;  ///< [tokens]
   at::Tensor qkv;            ///< [tokens, qkv columns], rotated
   AttentionResult attention;
-  at::Tensor middle;         ///< [tokens, hidden] after the attention block
+  at::Tensor middle;         ///< [tokens, hidden] the stream after the attention block, in compute dtype
   at::Tensor gate_up;        ///< [tokens, 2·intermediate]
   std::vector<std::array<SiteRecord, projection_count>> sites;  ///< per job of the microbatch
 
@@ -74,10 +75,10 @@ struct MicrobatchState {
 
   MicrobatchCounts counts;            ///< where the device is emulated: what times depend on
   std::vector<LayerRecord> layers;    ///< by the layers' own indices; those below the stage stay empty
-  at::Tensor hidden;                  ///< running activation [tokens, hidden]
+  at::Tensor hidden;                  ///< the residual stream [tokens, hidden], accumulation dtype: in bf16 its roundings would be most of the error
   at::Tensor x;                       ///< running input of the next product
-  at::Tensor final_hidden;            ///< the last layer's output, kept for the head
-  at::Tensor d_hidden;                ///< running gradient of the residual stream
+  at::Tensor final_hidden;            ///< the last layer's output, kept for the head, accumulation dtype
+  at::Tensor d_hidden;                ///< running gradient of the residual stream, compute dtype
   at::Tensor d_x, d_qkv, d_gate_up, activated;  ///< running gradients within a layer
 
   /// Where ranks divide the tokens between products (schedule/sequence_parallel.h). There `hidden`, `input`, `middle`, `final_hidden`,

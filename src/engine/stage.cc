@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/memory_facts.h"
 #include "ops/attention.h"
+#include "ops/backend.h"
 #include "ops/cross_entropy_head.h"
 #include "ops/memory.h"
 #include "ops/rms_norm.h"
@@ -163,8 +164,8 @@ void Stage::forward_product(const Operator& op, MicrobatchState& state, const at
   take(y);
 }
 
-/// Of a product that divides its inputs: every rank has a summand of y, adapters' parts included. The residual is added to the
-/// sum, which is rounded once.
+/// Of a product that divides its inputs: every rank has a summand of y, adapters' parts included. The residual is added to the sum, in
+/// the accumulation dtype of both.
 void Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUse> uses, MicrobatchState& state,
                                    const std::vector<LowRankTerm>& terms, const at::Tensor& x, const at::Tensor& residual,
                                    std::vector<RowRange> residual_rows, Take take) {
@@ -175,12 +176,12 @@ void Stage::summed_forward_product(const ProductSite& site, std::vector<MethodUs
   std::erase_if(uses, [](const MethodUse& use) { return !use.method->withholds_residual(); });
   if (state.slices) uses = uses_in_slice(std::move(uses), state);
   const at::Tensor read = uses.empty() ? at::Tensor() : x;
-  auto complete = [uses = std::move(uses), read, dtype = x.scalar_type(), residual, residual_rows = std::move(residual_rows),
+  auto complete = [uses = std::move(uses), read, residual, residual_rows = std::move(residual_rows),
                    take = std::move(take)](const at::Tensor& sum) mutable {
     for (const RowRange& rows : residual_rows) {
       sum.narrow(0, rows.begin, rows.count()).add_(residual.narrow(0, rows.begin, rows.count()));
     }
-    at::Tensor y = sum.to(dtype);
+    at::Tensor y = sum;
     for (MethodUse& use : uses) use.method->after_forward(use.use, read, y, residual);
     take(y);
   };
@@ -250,16 +251,17 @@ HeadShard Stage::head_shard(const MicrobatchState& state) const {
 
 void Stage::run_head(MicrobatchState& state, bool want_gradient) {
   const MemoryScope scope(MemoryKind::logits);
-  if (want_gradient) state.d_hidden = at::zeros_like(state.final_hidden);
+  const at::ScalarType compute = backbone_->compute();
+  if (want_gradient) state.d_hidden = at::zeros(state.final_hidden.sizes(), state.final_hidden.options().dtype(compute));
   if (state.labels.size(0) == 0) return;
   at::Tensor own_rows = state.scored_rows;
   if (state.slices) {
     const RowRange& own = state.slices->own_scored;
     own_rows = own_rows.narrow(0, own.begin, own.count()) - state.slices->own.begin;
   }
-  const at::Tensor rows = state.final_hidden.index_select(0, own_rows);
-  at::Tensor inverse_rms;
-  at::Tensor normed = rms_norm(rows, backbone_->final_norm(), backbone_->config().rms_norm_epsilon, inverse_rms);
+  at::Tensor inverse_rms, rows;
+  at::Tensor normed = rms_norm(state.final_hidden.index_select(0, own_rows), backbone_->final_norm(),
+                               backbone_->config().rms_norm_epsilon, compute, inverse_rms, want_gradient ? &rows : nullptr);
   if (state.slices) normed = group_->finish(group_->start_gather(normed, state.slices->scored));
   const HeadResult result =
       shape_.tensor_parallel == 1
@@ -288,13 +290,12 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
   switch (op.kind) {
     case OperatorKind::embedding:
       state.hidden = model.embed(state.tokens);
-      if (shape_.tensor_parallel > 1) {  // one has it, the others zeros
-        state.hidden = group_->finish(start_sum(state.hidden, state)).to(model.compute());
-      }
+      if (shape_.tensor_parallel > 1) state.hidden = group_->finish(start_sum(state.hidden, state));  // one has it, the others zeros
+      state.hidden = state.hidden.to(accumulation_dtype(model.compute()));
       break;
     case OperatorKind::attention_norm:
-      record.input = state.hidden;
-      hand_on_normed(op, state, rms_norm(state.hidden, weights->attention_norm, epsilon, record.attention_inverse_rms));
+      hand_on_normed(op, state, rms_norm(state.hidden, weights->attention_norm, epsilon, model.compute(), record.attention_inverse_rms,
+                                         op.keeps ? &record.input : nullptr));
       break;
     case OperatorKind::qkv_proj:
       forward_product(op, state, state.x, {}, [&](const at::Tensor& y) { record.qkv = y; });
@@ -305,18 +306,18 @@ void Stage::run(const Operator& op, MicrobatchState& state) {
       state.x = record.attention.out;
       break;
     case OperatorKind::o_proj:
-      forward_product(op, state, state.x, record.input,
-                      [&state, &record](const at::Tensor& y) { state.hidden = record.middle = y; });
+      forward_product(op, state, state.x, state.hidden, [&state](const at::Tensor& y) { state.hidden = y; });
       break;
     case OperatorKind::mlp_norm:
-      hand_on_normed(op, state, rms_norm(state.hidden, weights->mlp_norm, epsilon, record.mlp_inverse_rms));
+      hand_on_normed(op, state, rms_norm(state.hidden, weights->mlp_norm, epsilon, model.compute(), record.mlp_inverse_rms,
+                                         op.keeps ? &record.middle : nullptr));
       break;
     case OperatorKind::gate_up_proj:
       forward_product(op, state, state.x, {}, [&](const at::Tensor& y) { record.gate_up = y; });
       break;
     case OperatorKind::swiglu: state.x = swiglu(record.gate_up); break;
     case OperatorKind::down_proj:
-      forward_product(op, state, state.x, record.middle,
+      forward_product(op, state, state.x, state.hidden,
                       [&state, is_last = op.layer + 1 == model.config().layer_count](const at::Tensor& y) {
                         state.hidden = y;
                         if (is_last) state.final_hidden = y;

@@ -15,8 +15,8 @@ namespace {
 COTUNE_AVX512_BEGIN
 
 /// y = residual + y + added + bias; residual and bias may be null.
-template <typename T>
-void add_row(const T* added, const T* residual, const float* bias, int64_t columns, T* y) {
+template <typename T, typename Y>
+void add_row(const T* added, const Y* residual, const float* bias, int64_t columns, Y* y) {
   for_lanes(columns, [&](int64_t c, __mmask16 mask) {
     __m512 sum = load(y + c, mask);
     if (residual != nullptr) sum = _mm512_add_ps(load(residual + c, mask), sum);
@@ -27,9 +27,9 @@ void add_row(const T* added, const T* residual, const float* bias, int64_t colum
 }
 
 /// y += mask ⊙ added.
-template <typename T>
+template <typename T, typename Y>
 void add_masked_row(uint64_t key, uint32_t threshold, float scale, int64_t first_feature, const T* added, int64_t columns,
-                    T* y) {
+                    Y* y) {
   const __m512 s = _mm512_set1_ps(scale);
   for_kept(key, threshold, first_feature, columns, [&](int64_t c, __mmask16 mask, __mmask16 kept) {
     store(y + c, _mm512_mask3_fmadd_ps(load(added + c, mask), s, load(y + c, mask), kept), mask);
@@ -39,20 +39,20 @@ void add_masked_row(uint64_t key, uint32_t threshold, float scale, int64_t first
 COTUNE_AVX512_END
 
 /// The finished strip of one group, rows [begin, begin + count) of y.
-template <typename T>
+template <typename T, typename Y>
 void add_strip(const ExpandGroup& group, const ExpandOptions& options, const T* added, int64_t begin,
-               int64_t count, T* y, int64_t y_stride) {
+               int64_t count, Y* y, int64_t y_stride) {
   const int64_t columns = group.b->n();
   for (int64_t row = begin; row < begin + count; ++row, added += columns) {
-    T* target = y + row * y_stride + group.column_begin;
+    Y* target = y + row * y_stride + group.column_begin;
     if (group.dropout != nullptr) {
       const uint64_t key = row_key(*group.dropout, options.example_keys[row], options.positions[row]);
       add_masked_row(key, threshold_of(*group.dropout), scale_of(*group.dropout), group.dropout->first_feature, added, columns,
                      target);
     } else {
-      const T* residual = options.residual == nullptr
+      const Y* residual = options.residual == nullptr
                               ? nullptr
-                              : static_cast<const T*>(options.residual) + row * options.residual_stride;
+                              : static_cast<const Y*>(options.residual) + row * options.residual_stride;
       add_row(added, residual, group.bias, columns, target);
     }
   }
@@ -115,8 +115,13 @@ void expand_add(Isa isa, DType dtype, void* y, int64_t y_stride, std::span<const
                             .heights = {strip.height[0], strip.height[1]},
                             .y = strip_rows,
                             .y_stride = group.b->n() * element});
-            add_strip(group, options, reinterpret_cast<const T*>(strip_rows), strip.row,
-                      strip.height[0] + strip.height[1], static_cast<T*>(y), y_stride);
+            const auto* added = reinterpret_cast<const T*>(strip_rows);
+            const int64_t count = strip.height[0] + strip.height[1];
+            if (options.wide) {
+              add_strip(group, options, added, strip.row, count, static_cast<float*>(y), y_stride);
+            } else {
+              add_strip(group, options, added, strip.row, count, static_cast<T*>(y), y_stride);
+            }
           }
         }
       }

@@ -26,6 +26,7 @@ struct ExpandGroup {
 struct ExpandOptions {
   const void* residual = nullptr;  ///< added to the groups' rows, whose columns are then all of y's; or null
   int64_t residual_stride = 0;
+  bool wide = false;  ///< y and residual are f32, whatever the dtype of the call
   const uint64_t* example_keys = nullptr;  ///< [rows of y], where a group has a mask
   const int32_t* positions = nullptr;
 };

@@ -49,6 +49,7 @@ struct Strip {
 
   /// y = round(scale · sum + bias + residual), or y (f32) += scale · sum.
   bool accumulate = false;
+  bool wide = false;       ///< y and residual are f32, and nothing is rounded
   bool zero_tail = false;  ///< write zero into the last panel's columns beyond `columns`
   float scale = 1;
   int64_t y_stride = 0, residual_stride = 0;  ///< bytes

@@ -35,6 +35,20 @@ inline void add_row(const Strip& strip, const Tile& tile, int64_t panel, int row
                         _mm512_add_ps(_mm512_maskz_loadu_ps(high_columns, y + 16), high));
 }
 
+/// y (f32) = low | high + residual (f32), for up to 32 columns of one row.
+inline void write_wide_row(const Strip& strip, const Tile& tile, int64_t panel, int row, __mmask32 columns, __m512 low, __m512 high) {
+  const auto low_columns = static_cast<__mmask16>(columns);
+  const auto high_columns = static_cast<__mmask16>(columns >> 16);
+  if (tile.residual != nullptr) {
+    const float* residual = reinterpret_cast<const float*>(tile.residual + row * strip.residual_stride) + panel * 32;
+    low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(low_columns, residual));
+    high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(high_columns, residual + 16));
+  }
+  float* y = reinterpret_cast<float*>(tile.y + row * strip.y_stride) + panel * 32;
+  _mm512_mask_storeu_ps(y, low_columns, low);
+  _mm512_mask_storeu_ps(y + 16, high_columns, high);
+}
+
 /// y = round(scale · sum + bias + residual), for up to 32 columns of one row.
 __attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile& tile, int64_t panel, int row,
                                                  __m512 low, __m512 high) {
@@ -47,6 +61,10 @@ __attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile&
     const __m512i bias = _mm512_maskz_loadu_epi16(columns, strip.bias + panel * 64);
     low = _mm512_add_ps(low, widen_bf16(_mm512_castsi512_si256(bias)));
     high = _mm512_add_ps(high, widen_bf16(_mm512_extracti64x4_epi64(bias, 1)));
+  }
+  if (strip.wide) {
+    write_wide_row(strip, tile, panel, row, columns, low, high);
+    return;
   }
   if (tile.residual != nullptr) {
     const __m512i residual =
@@ -65,9 +83,9 @@ __attribute__((noinline)) void write_row_in_full(const Strip& strip, const Tile&
   }
 }
 
-/// Whether the rows of a strip need no scale and no bias.
+/// Whether the rows of a strip need no scale and no bias, and are rounded.
 inline bool is_plain(const Strip& strip) {
-  return strip.bias == nullptr && strip.scale == 1;
+  return strip.bias == nullptr && strip.scale == 1 && !strip.wide;
 }
 
 /// The last step of 32 columns of one row; `plain` is is_plain(strip).

@@ -183,15 +183,19 @@ struct Call {
   int64_t y_stride;  // bytes
 };
 
+int64_t y_bytes(DType dtype, const ProductOptions& options) {
+  return bytes_of(options.wide ? DType::f32 : dtype);
+}
+
 /// One thread's rectangle: tiles × panels.
 void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
   const MatrixKernels& kernels = call.kernels;
-  const int64_t element = bytes_of(kernels.dtype);
+  const int64_t element = bytes_of(kernels.dtype), y_element = y_bytes(kernels.dtype, call.options);
   const int64_t depth = call.b.padded_k();
   // Zero depth still makes one block, which writes the terms, the bias and the residual.
   const int64_t k_blocks = std::max<int64_t>((depth + kernels.k_block - 1) / kernels.k_block, 1);
   const int64_t k_block = (depth / kernels.depth_unit + k_blocks - 1) / k_blocks * kernels.depth_unit;
-  const int64_t column_bytes = PackedMatrix::panel_columns * element;
+  const int64_t column_bytes = PackedMatrix::panel_columns * y_element;
   const int64_t tile_bytes = std::max<int64_t>(kernels.tile_rows * k_block * kernels.left_element_bytes, 1);
   const int64_t block_tiles = std::max<int64_t>(cache_block_bytes() / tile_bytes, 2) / 2 * 2;
   const int64_t group_panels =
@@ -239,9 +243,10 @@ void multiply_part(const Call& call, RowRange tiles, RowRange panels) {
         strip.first = k == 0;
         strip.last = k + k_block >= depth;
         strip.y_stride = call.y_stride;
-        strip.residual_stride = call.options.residual_stride * element;
+        strip.wide = call.options.wide;
+        strip.residual_stride = call.options.residual_stride * y_element;
         if (call.options.bias != nullptr)
-          strip.bias = static_cast<const char*>(call.options.bias) + group * column_bytes;
+          strip.bias = static_cast<const char*>(call.options.bias) + group * PackedMatrix::panel_columns * element;
         for (int64_t t = block; t < block_end; t += kernels.tiles_per_strip) {
           strip.tile_count = static_cast<int>(std::min<int64_t>(kernels.tiles_per_strip, block_end - t));
           strip.tiles[1] = {};
@@ -279,7 +284,7 @@ void product(Isa isa, const void* x, int64_t x_stride, int64_t rows, const Packe
   thread_local RowPlan plan;
   plan.build(rows, options, kernels);
   const LeftOperand left(x, x_stride, b.k(), kernels);
-  const Call call{kernels, b, left, plan, options, static_cast<char*>(y), y_stride * bytes_of(b.dtype())};
+  const Call call{kernels, b, left, plan, options, static_cast<char*>(y), y_stride * y_bytes(b.dtype(), options)};
   const auto tiles = static_cast<int64_t>(plan.tiles.size());
   const int64_t strips = (tiles + kernels.tiles_per_strip - 1) / kernels.tiles_per_strip;
   const Grid grid = choose_grid(omp_get_max_threads(), strips, b.panel_count(), left.copies());

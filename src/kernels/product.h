@@ -28,16 +28,17 @@ struct ProductOptions {
   /// In any order; terms that share rows and columns are added in the order given.
   std::span<const LowRankTerm> terms = {};
   const void* bias = nullptr;      ///< [n], compute dtype
-  const void* residual = nullptr;  ///< [rows, n], compute dtype; may be y itself (same stride)
+  const void* residual = nullptr;  ///< [rows, n], of y's dtype; may be y itself (same stride)
   int64_t residual_stride = 0;
   /// The rows that get the residual; disjoint, ascending. Others do not read it.
   std::span<const RowRange> residual_rows = {};
+  bool wide = false;  ///< y and residual are f32, whatever b's dtype: a residual stream that is not rounded
 };
 
-/// y[rows, n] = round(x·B + Σ terms + bias + residual), f32 sums, rounded once, in this order for each
+/// y[rows, n] = round(x·B + Σ terms + bias + residual), f32 sums, rounded once (not at all where y is wide), in this order for each
 /// element: k ascending, terms as given with their k ascending, bias, residual.
 ///
-/// x [rows, b.k()], y [rows, b.n()]: b.dtype(), strides in elements, any alignment (fastest when y's rows
+/// x [rows, b.k()], y [rows, b.n()] unless wide: b.dtype(), strides in elements, any alignment (fastest when y's rows
 /// start on 64 bytes). x is not read outside its rows and columns; y must not overlap x. A row's bits depend
 /// on that row of x, its terms, b and isa only: not on the rows beside it, its place in the call or the
 /// number of threads. A NaN or Inf in x, s or b of one job stays in the rows of that job.

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "kernels/vectors_avx512.h"
 
 namespace cotune::kernels {
@@ -22,12 +23,17 @@ float inverse_rms_of(const T* x, int64_t hidden, float eps) {
   return 1.f / std::sqrt(lane_sum(_mm512_add_ps(even, odd)) / float(hidden) + eps);
 }
 
-template <typename T>
-void scale_row(const T* x, int64_t hidden, const float* weight, float inverse_rms, T* y) {
+template <typename X, typename T>
+void scale_row(const X* x, int64_t hidden, const float* weight, float inverse_rms, T* y) {
   const __m512 r = _mm512_set1_ps(inverse_rms);
   for_lanes(hidden, [&](int64_t c, __mmask16 mask) {
     store(y + c, _mm512_mul_ps(_mm512_mul_ps(load(x + c, mask), r), load(weight + c, mask)), mask);
   });
+}
+
+template <typename X, typename T>
+void round_row(const X* x, int64_t hidden, T* rounded) {
+  for_lanes(hidden, [&](int64_t c, __mmask16 mask) { store(rounded + c, load(x + c, mask), mask); });
 }
 
 template <typename T>
@@ -50,19 +56,28 @@ void backward_row(const T* dy, const T* x, int64_t hidden, const float* weight, 
 
 COTUNE_AVX512_END
 
+template <typename X, typename T>
+void forward_rows(const X* x, int64_t tokens, int64_t hidden, const float* weight, float eps, T* y, float* inverse_rms, T* kept) {
+#pragma omp parallel for schedule(static) if (tokens * hidden > parallel_elements)
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t row = t * hidden;
+    inverse_rms[t] = inverse_rms_of(x + row, hidden, eps);
+    scale_row(x + row, hidden, weight, inverse_rms[t], y + row);
+    if (kept != nullptr) round_row(x + row, hidden, kept + row);
+  }
+}
+
 }  // namespace
 
-void rms_norm_forward(DType dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight, float eps,
-                      void* y, float* inverse_rms) {
+void rms_norm_forward(DType x_dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight, float eps, DType dtype, void* y,
+                      float* inverse_rms, void* kept) {
+  COTUNE_CHECK(x_dtype == dtype || x_dtype == DType::f32, "rounded rows for a result in f32");
   with_element(dtype, [&](auto element) {
     using T = decltype(element);
-    const T* source = static_cast<const T*>(x);
-    T* destination = static_cast<T*>(y);
-#pragma omp parallel for schedule(static) if (tokens * hidden > parallel_elements)
-    for (int64_t t = 0; t < tokens; ++t) {
-      inverse_rms[t] = inverse_rms_of(source + t * hidden, hidden, eps);
-      scale_row(source + t * hidden, hidden, weight, inverse_rms[t], destination + t * hidden);
-    }
+    const auto rows_of = [&](const auto* source) {
+      forward_rows(source, tokens, hidden, weight, eps, static_cast<T*>(y), inverse_rms, static_cast<T*>(kept));
+    };
+    x_dtype == dtype ? rows_of(static_cast<const T*>(x)) : rows_of(static_cast<const float*>(x));
   });
 }
 

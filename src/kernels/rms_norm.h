@@ -1,6 +1,7 @@
 /// Root-mean-square normalisation (Zhang & Sennrich 2019):  y = x / sqrt(mean(x²) + eps) · weight.
 ///
-/// x, y, dy, dx [tokens, hidden] in dtype, contiguous; weight [hidden] f32; inverse_rms [tokens] f32.
+/// x, y, dy, dx [tokens, hidden] in dtype, contiguous; weight [hidden] f32; inverse_rms [tokens] f32. In the forward pass x may be f32
+/// where y is not: a residual stream that is not rounded.
 /// Computed in f32 and rounded once (Hugging Face rounds before the multiplication by the weight as well).
 /// The weight is frozen: it has no gradient.
 #pragma once
@@ -11,11 +12,11 @@
 
 namespace cotune::kernels {
 
-/// Writes y, and inverse_rms = 1 / sqrt(mean(x²) + eps) for the backward pass.
-void rms_norm_forward(DType dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight, float eps,
-                      void* y, float* inverse_rms);
+/// Writes y, and inverse_rms = 1 / sqrt(mean(x²) + eps) for the backward pass; and x, rounded to dtype, where `kept` is not null.
+void rms_norm_forward(DType x_dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight, float eps, DType dtype, void* y,
+                      float* inverse_rms, void* kept = nullptr);
 
-/// The same y again, bit for bit, from x and inverse_rms.
+/// The same y again, bit for bit, from x and inverse_rms; from a rounded x the y of that.
 void rms_norm_recompute(DType dtype, const void* x, int64_t tokens, int64_t hidden, const float* weight,
                         const float* inverse_rms, void* y);
 

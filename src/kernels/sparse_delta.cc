@@ -59,8 +59,8 @@ void add_transposed(const float* from, int64_t columns, int64_t count, T* to, in
   }
 }
 
-template <typename T>
-void forward_block(const SparseDelta& delta, const float* values, const T* x, int64_t x_stride, int64_t count, T* y,
+template <typename T, typename Y>
+void forward_block(const SparseDelta& delta, const float* values, const T* x, int64_t x_stride, int64_t count, Y* y,
                    int64_t y_stride, Transposed& scratch) {
   float* x_columns = scratch.reserve(delta.inputs);
   transpose_block(x, x_stride, count, 0, delta.inputs, x_columns);
@@ -146,11 +146,12 @@ void sparse_delta_forward(DType dtype, std::span<const SparseRows> groups, const
       static thread_local Transposed scratch;
       const RowBlock& block = blocks[size_t(b)];
       const SparseRows& group = groups[block.run];
-      forward_block(group.delta, group.values,
-                    static_cast<const T*>(operands.from) + block.begin * operands.from_stride + group.from_column,
-                    operands.from_stride, block.end - block.begin,
-                    static_cast<T*>(operands.to) + block.begin * operands.to_stride + group.to_column, operands.to_stride,
-                    scratch);
+      const T* x = static_cast<const T*>(operands.from) + block.begin * operands.from_stride + group.from_column;
+      const int64_t first = block.begin * operands.to_stride + group.to_column;
+      const auto add_to = [&](auto* y) {
+        forward_block(group.delta, group.values, x, operands.from_stride, block.end - block.begin, y + first, operands.to_stride, scratch);
+      };
+      operands.wide ? add_to(static_cast<float*>(operands.to)) : add_to(static_cast<T*>(operands.to));
     }
   });
 }

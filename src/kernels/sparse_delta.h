@@ -33,6 +33,7 @@ struct SparseOperands {
   int64_t from_stride = 0;
   void* to = nullptr;
   int64_t to_stride = 0;
+  bool wide = false;           ///< `to` is f32, whatever the dtype of `from`: of the forward pass alone
 };
 
 /// y[rows, to_column …] += x[rows, from_column …]·Δ for every group; f32 inside, one rounding.

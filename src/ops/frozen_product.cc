@@ -82,6 +82,7 @@ class DenseProduct : public FrozenProduct {
 
   static void add_residual(at::Tensor& y, const ProductOptions& options) {
     if (!options.residual.defined()) return;
+    y = y.to(options.residual.scalar_type());
     if (options.residual_rows == nullptr) {
       y.add_(options.residual);
       return;
@@ -179,7 +180,8 @@ class PackedProduct : public FrozenProduct {
                       const ProductOptions& options, const void* bias) const {
     COTUNE_CHECK(x.stride(1) == 1 && x.scalar_type() == compute_);
     count_frozen_call();
-    at::Tensor y = at::empty({x.size(0), columns}, x.options());
+    const at::ScalarType of_y = options.residual.defined() ? options.residual.scalar_type() : compute_;
+    at::Tensor y = at::empty({x.size(0), columns}, x.options().dtype(of_y));
     std::vector<const PackedFactor*> factors;
     if (options.terms != nullptr) {
       for (const LowRankTerm& term : *options.terms) factors.push_back(packed_form(*term.factor));
@@ -196,6 +198,7 @@ class PackedProduct : public FrozenProduct {
     if (options.residual.defined()) {
       kernel_options.residual = options.residual.const_data_ptr();
       kernel_options.residual_stride = options.residual.stride(0);
+      kernel_options.wide = of_y != compute_;
       kernel_options.residual_rows = options.residual_rows == nullptr ? all_rows : *options.residual_rows;
     }
     kernels::product(kernel_isa(compute_, device_), x.const_data_ptr(), x.stride(0), x.size(0), matrix,

@@ -13,7 +13,7 @@ namespace cotune {
 /// Options of one product beside its operands.
 struct ProductOptions {
   const std::vector<LowRankTerm>* terms = nullptr;     ///< added inside the accumulators where kernels allow
-  at::Tensor residual;                                 ///< [rows, out], or undefined
+  at::Tensor residual;                                 ///< [rows, out], of y's dtype; or undefined
   const std::vector<RowRange>* residual_rows = nullptr;  ///< the rows that get it; nullptr: all
 };
 
@@ -38,8 +38,8 @@ class FrozenProduct {
   int64_t in_features() const { return in_features_; }
   int64_t out_features() const { return out_features_; }
 
-  /// y = x·Wᵀ + bias + terms (+ residual), x [rows, in] → y [rows, out], compute dtype. A row's bits depend on that
-  /// row, its own terms and its residual alone.
+  /// y = x·Wᵀ + bias + terms (+ residual), x [rows, in] → y [rows, out], compute dtype; with a residual in the accumulation dtype (a
+  /// stream that is not rounded) y is in that. A row's bits depend on that row, its own terms and its residual alone.
   virtual at::Tensor forward(const at::Tensor& x, const ProductOptions& options) const = 0;
   /// dx = dy·W + terms, dy [rows, out] → dx [rows, in].
   virtual at::Tensor backward(const at::Tensor& dy, const ProductOptions& options) const = 0;

@@ -202,11 +202,13 @@ void add_expansions(at::Tensor& y, const std::vector<ExpandGroup>& all, const Ex
     kernel_options.residual = options.residual.const_data_ptr();
     kernel_options.residual_stride = options.residual.stride(0);
   }
+  const at::ScalarType compute = groups.front().s.scalar_type();
+  kernel_options.wide = y.scalar_type() != compute;
   if (options.dropout.positions.defined()) {
     kernel_options.example_keys = reinterpret_cast<const uint64_t*>(options.dropout.example_keys.const_data_ptr<int64_t>());
     kernel_options.positions = options.dropout.positions.const_data_ptr<int32_t>();
   }
-  kernels::expand_add(kernel_isa(y.scalar_type(), y.device()), kernel_dtype(y.scalar_type()), y.mutable_data_ptr(),
+  kernels::expand_add(kernel_isa(compute, y.device()), kernel_dtype(compute), y.mutable_data_ptr(),
                       y.stride(0), packed, kernel_options);
 }
 

@@ -63,7 +63,25 @@ bool shrink_on_gpu(const at::Tensor& x, const std::vector<ShrinkGroup>& groups) 
   return true;
 }
 
+namespace {
+
+/// The kernels write bf16: what is added to a stream in f32 is made by itself.
+bool add_to_stream_on_gpu(at::Tensor& y, const std::vector<ExpandGroup>& groups, const ExpandOptions& options) {
+  if (kernels_for(groups.front().s) == nullptr || !std::ranges::all_of(groups, takes<ExpandGroup>)) return false;
+  at::Tensor added = at::zeros(y.sizes(), groups.front().s.options());
+  if (!add_expansions_on_gpu(added, groups, {.residual = {}, .dropout = options.dropout})) return false;
+  for (const ExpandGroup& group : groups) {
+    const auto rows_of = [&](const at::Tensor& all) { return all.narrow(0, group.rows.begin, group.rows.count()); };
+    rows_of(y).add_(rows_of(added));
+    if (options.residual.defined()) rows_of(y).add_(rows_of(options.residual));
+  }
+  return true;
+}
+
+}  // namespace
+
 bool add_expansions_on_gpu(at::Tensor& y, const std::vector<ExpandGroup>& groups, const ExpandOptions& options) {
+  if (y.scalar_type() != groups.front().s.scalar_type()) return add_to_stream_on_gpu(y, groups, options);
   GpuKernels* kernels = kernels_for(y);
   if (kernels == nullptr || !has_aligned_rows(y) || y.size(1) % row_multiple != 0) return false;
   if (!std::ranges::all_of(groups, takes<ExpandGroup>)) return false;

@@ -9,27 +9,35 @@
 
 namespace cotune {
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& inverse_rms) {
-  if (GpuKernels* gpu = gpu_kernels_for(x)) {
-    COTUNE_CHECK(x.is_contiguous());
-    at::Tensor y = at::empty_like(x);
-    inverse_rms = at::empty({x.size(0)}, weight.options());
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType compute, at::Tensor& inverse_rms,
+                    at::Tensor* kept) {
+  const bool rounds = x.scalar_type() != compute;
+  if (kept != nullptr && !rounds) *kept = x;
+  GpuKernels* gpu = gpu_kernels_for(compute, x.device());
+  const bool on_cpu = gpu == nullptr && kernel_isa(compute, x.device()) != kernels::Isa::none;
+  if (gpu == nullptr && !on_cpu) {
+    const at::Tensor wide = x.to(weight.scalar_type());
+    inverse_rms = (wide.square().mean(-1) + eps).rsqrt();
+    if (kept != nullptr) *kept = x.to(compute);
+    return (wide * inverse_rms.unsqueeze(1)).mul_(weight).to(compute);
+  }
+  COTUNE_CHECK(x.is_contiguous());
+  at::Tensor y = at::empty(x.sizes(), x.options().dtype(compute));
+  inverse_rms = at::empty({x.size(0)}, weight.options());
+  void* rounded = nullptr;
+  if (kept != nullptr && rounds) {
+    *kept = at::empty_like(y);
+    rounded = kept->mutable_data_ptr();
+  }
+  if (on_cpu) {
+    kernels::rms_norm_forward(kernel_dtype(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1), weight.const_data_ptr<float>(),
+                              static_cast<float>(eps), kernel_dtype(compute), y.mutable_data_ptr(), inverse_rms.mutable_data_ptr<float>(),
+                              rounded);
+  } else {
     gpu->rms_norm(gpu_type(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1), weight.const_data_ptr<float>(),
-                  static_cast<float>(eps), y.mutable_data_ptr(), inverse_rms.mutable_data_ptr<float>());
-    return y;
+                  static_cast<float>(eps), gpu_type(compute), y.mutable_data_ptr(), inverse_rms.mutable_data_ptr<float>(), rounded);
   }
-  if (use_kernels(x)) {
-    COTUNE_CHECK(x.is_contiguous());
-    at::Tensor y = at::empty_like(x);
-    inverse_rms = at::empty({x.size(0)}, weight.options());
-    kernels::rms_norm_forward(kernel_dtype(x.scalar_type()), x.const_data_ptr(), x.size(0), x.size(1),
-                              weight.const_data_ptr<float>(), static_cast<float>(eps), y.mutable_data_ptr(),
-                              inverse_rms.mutable_data_ptr<float>());
-    return y;
-  }
-  const at::Tensor wide = x.to(weight.scalar_type());
-  inverse_rms = (wide.square().mean(-1) + eps).rsqrt();
-  return (wide * inverse_rms.unsqueeze(1)).mul_(weight).to(x.scalar_type());
+  return y;
 }
 
 at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms) {

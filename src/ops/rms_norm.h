@@ -6,13 +6,16 @@ namespace cotune {
 
 /// Root-mean-square normalisation (Zhang & Sennrich 2019):  y = x / sqrt(mean(x²) + eps) · weight.
 ///
-/// x            [tokens, hidden]  compute dtype, contiguous
-/// weight       [hidden]          accumulation dtype (f32, or f64 under f64)
+/// x            [tokens, hidden]  the residual stream, accumulation dtype (f32, or f64 under f64), or of compute dtype; contiguous
+/// weight       [hidden]          accumulation dtype
+/// compute                        of the result
 /// inverse_rms  [tokens]          out: 1/rms, accumulation dtype, for the backward pass
-/// Returns y    [tokens, hidden], rounded once. A row depends on that row alone.
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::Tensor& inverse_rms);
+/// kept         [tokens, hidden]  out, unless null: what the backward pass needs of x, compute dtype: x itself, or x rounded
+/// Returns y    [tokens, hidden], compute dtype, rounded once. A row depends on that row alone.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType compute, at::Tensor& inverse_rms,
+                    at::Tensor* kept = nullptr);
 
-/// y again, from the kept inverse_rms: equal bits.
+/// y again, from what was kept: equal bits where x was of compute dtype, else those of the rounded x.
 at::Tensor rms_norm_again(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& inverse_rms);
 
 /// Gradient of the input, added to the gradient that by-passes the norm (the residual stream):

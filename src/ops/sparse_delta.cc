@@ -29,7 +29,7 @@ std::vector<kernels::SparseRows> kernel_groups(const std::vector<SparseDeltaGrou
 }
 
 kernels::SparseOperands operands_of(const at::Tensor& from, at::Tensor& to) {
-  return {from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), to.stride(0)};
+  return {from.const_data_ptr(), from.stride(0), to.mutable_data_ptr(), to.stride(0), to.scalar_type() != from.scalar_type()};
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ struct SparseDeltaGroup {
   int64_t from_column = 0, to_column = 0;  ///< of the matrix that is read, and of the one that is added to
 };
 
-/// y[rows, to_column …] += x[rows, from_column …]·Δ of every job in one call; f32 inside, rounded once. x, y [tokens, …]
-/// with contiguous columns.
+/// y[rows, to_column …] += x[rows, from_column …]·Δ of every job in one call; f32 inside, rounded once. x, y [tokens, …] with contiguous
+/// columns; y of x's dtype or the accumulation dtype.
 void add_sparse_deltas(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& x, at::Tensor& y);
 /// dx[rows, to_column …] += dy[rows, from_column …]·Δᵀ. Groups of the same rows are added in the order given (by a GPU's
 /// kernels before the one rounding, elsewhere rounded each).

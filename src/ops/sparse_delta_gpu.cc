@@ -83,7 +83,11 @@ bool add_products(const std::vector<SparseDeltaGroup>& groups, const at::Tensor&
 }  // namespace
 
 bool add_sparse_deltas_on_gpu(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& x, at::Tensor& y) {
-  return add_products(groups, x, y, Direction::forward);
+  if (x.scalar_type() == y.scalar_type()) return add_products(groups, x, y, Direction::forward);
+  at::Tensor added = at::zeros(y.sizes(), x.options());  // the kernels read and write one dtype
+  if (!add_products(groups, x, added, Direction::forward)) return false;
+  y.add_(added);
+  return true;
 }
 
 bool add_sparse_delta_input_gradients_on_gpu(const std::vector<SparseDeltaGroup>& groups, const at::Tensor& dy,

@@ -23,7 +23,7 @@ constexpr int64_t row_grid = 64;  // microbatches are rounded up to multiples of
 
 int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
-int64_t accumulation_size(const MemoryFacts& facts) { return std::max<int64_t>(4, facts.element_size); }
+int64_t accumulation_size(const MemoryFacts& facts) { return accumulation_bytes(facts.element_size); }
 
 /// A matrix [k, n] in panels of 32 columns; bf16 pads k, and so do parts.
 int64_t panel_bytes(int64_t k, int64_t n, int64_t element_size, int parts) {
@@ -314,6 +314,7 @@ int64_t workspace_bytes(const ModelConfig& config, std::span<const JobFootprint>
   const int64_t mlp = 3 * hidden + 4 * intermediate;
   const int64_t attention = 3 * hidden + 2 * config.query_size() + 2 * config.key_value_size();
   int64_t per_token = e * (std::max(mlp, attention) + std::max(3 * hidden, intermediate));
+  per_token += 2 * hidden * (a - e);  // the residual stream, before and after a product
   int64_t of_methods = 0;
   for (const JobFootprint& job : jobs) {
     for (const AdapterShape& adapter : job.adapters) {
@@ -585,7 +586,7 @@ MemoryEstimate predict_rounds(const ModelConfig& config, std::span<const JobFoot
     const int64_t of_a_layer = lead.microbatch_tokens * frozen.layer + mix(layer_mix, lead.microbatch_tokens);
     int64_t kept = lead.alive_tokens * frozen.model + mix(model_mix, lead.alive_tokens);
     if (policy.recompute) {
-      kept = lead.alive_tokens * (trained_layers + 1) * divide_up(parts * config.hidden_size * e, slices) + of_a_layer;
+      kept = lead.alive_tokens * (trained_layers + 1) * divide_up(parts * config.hidden_size * a, slices) + of_a_layer;
     }
     if (evaluates) kept = (facts.process_stages.empty() ? facts.stages() : 1) * of_a_layer;
     estimate.activations = std::max(estimate.activations, kept);

@@ -26,7 +26,7 @@ struct Sizes {
         gated(config.gated ? 2 * intermediate : intermediate),
         vocabulary(config.vocabulary_size / stage.tensor_parallel),
         element_size(element),
-        accumulation_size(std::max<int64_t>(4, element)) {}
+        accumulation_size(accumulation_bytes(element)) {}
 
   int64_t hidden, heads, head_dim, query, qkv, intermediate, gated, vocabulary, element_size, accumulation_size;
 };
@@ -123,6 +123,12 @@ OperatorCost elementwise(double values, double flops_per_value, double passes, c
   return {.flops = flops_per_value * values, .bytes_moved = passes * values * static_cast<double>(s.element_size)};
 }
 
+/// The operator also reads or writes the residual stream `passes` times, which is in the accumulation dtype.
+OperatorCost with_stream(OperatorCost cost, double values, double passes, const Sizes& s) {
+  cost.bytes_moved += passes * values * static_cast<double>(s.accumulation_size - s.element_size);
+  return cost;
+}
+
 OperatorCost head_cost(double labelled, bool with_gradient, const Sizes& s) {
   const auto h = static_cast<double>(s.hidden), v = static_cast<double>(s.vocabulary);
   const auto e = static_cast<double>(s.element_size);
@@ -142,21 +148,21 @@ OperatorCost base_cost(const StageShape& stage, const Operator& op, const Microb
       tokens * static_cast<double>((s.qkv + s.query) * s.element_size + s.heads * s.accumulation_size);
   switch (op.kind) {
     case OperatorKind::embedding:
-      return elementwise(tokens * static_cast<double>(s.hidden), 0, 2, s);
+      return with_stream(elementwise(tokens * static_cast<double>(s.hidden), 0, 2, s), stream_values, 1, s);
     case OperatorKind::attention_norm:
     case OperatorKind::mlp_norm:
-      return elementwise(stream_values, 4, 2, s);
+      return with_stream(elementwise(stream_values, 4, op.keeps && s.accumulation_size != s.element_size ? 3 : 2, s), stream_values, 1, s);
     case OperatorKind::attention_norm_backward:
     case OperatorKind::mlp_norm_backward:
       return elementwise(stream_values, 8, 4, s);
     case OperatorKind::qkv_proj:
       return frozen_product(tokens, s.hidden, s.qkv, 0, s);
     case OperatorKind::o_proj:
-      return frozen_product(tokens, s.query, s.hidden, 1, s);
+      return with_stream(frozen_product(tokens, s.query, s.hidden, 1, s), stream_values, 2, s);
     case OperatorKind::gate_up_proj:
       return frozen_product(tokens, s.hidden, s.gated, 0, s);
     case OperatorKind::down_proj:
-      return frozen_product(tokens, s.intermediate, s.hidden, 1, s);
+      return with_stream(frozen_product(tokens, s.intermediate, s.hidden, 1, s), stream_values, 2, s);
     case OperatorKind::qkv_proj_backward:
       return frozen_product(tokens, s.qkv, s.hidden, 0, s);
     case OperatorKind::o_proj_backward:
@@ -263,7 +269,7 @@ int64_t saved_bytes(const ModelConfig& config, const StageShape& stage, const Op
     case OperatorKind::o_proj:
       break;
     case OperatorKind::down_proj:
-      per_token = stage.has_head && op.layer == stage.last_layer - 1 ? s.hidden * e : 0;
+      per_token = stage.has_head && op.layer == stage.last_layer - 1 ? s.hidden * a : 0;
       tokens = largest_slice(counts.tokens, stage);
       break;
     default:

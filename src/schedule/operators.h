@@ -115,7 +115,7 @@ MicrobatchCounts count_microbatch(const Microbatch& microbatch, int64_t labelled
 /// With divides_tokens T and n are of a slice at norms, bottlenecks, adapter gradients of q, k, v, gate and up, and at the gathers, which else
 /// cost nothing.
 /// Where X_proj_backward is absent, the adapter gradient adds the half of the adapter's backward that makes g.
-/// bytes_moved: frozen weights once, operands and results once.
+/// bytes_moved: frozen weights once, operands and results once; the residual stream with a bytes an element.
 struct OperatorCost {
   double flops = 0;
   double bytes_moved = 0;      ///< weights and activations read and written once
@@ -162,13 +162,16 @@ OperatorCost operator_cost(const ModelConfig& config, const StageShape& stage, c
 OperatorCost total_cost(const ModelConfig& config, const StageShape& stage, const std::vector<Operator>& operators,
                         const MicrobatchCounts& counts, int64_t element_size);
 
+/// Of an element of what is accumulated, and of the residual stream: f32, or f64 under f64. The compute dtype's has element_size.
+constexpr int64_t accumulation_bytes(int64_t element_size) { return element_size > 4 ? element_size : 4; }
+
 /// What the engine keeps of one forward operator until its backward, bytes (0 unless op.keeps):
 ///   attention_norm  T·(hidden·e + a)     layer input, 1/rms
 ///   qkv_proj        T·(q + 2·kv)·e       after rotation
 ///   attention       T·(q·e + heads·a)    output, log-sum-exp
 ///   mlp_norm        T·(hidden·e + a)     stream after attention, 1/rms
 ///   gate_up_proj    T·2·intermediate·e; models without a gate T·intermediate·e
-///   down_proj       T·hidden·e           in the last layer of the stage with the head: the head's input
+///   down_proj       T·hidden·a           in the last layer of the stage with the head: the head's input
 ///   LoRA, at its projection        n·padded(r)·e
 ///   bottleneck, at its projection  n·(out + padded(width))·e
 /// With divides_tokens T and n are those of the largest slice at attention_norm, mlp_norm, down_proj and bottlenecks, as if each job's rows

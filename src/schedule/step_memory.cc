@@ -72,15 +72,17 @@ void StepMemorySimulation::forward(const Action& action) {
   begin(action);
   for (const Operator* op : operators_.of(action)) {
     run_operator(*op);
-    if (op->kind != OperatorKind::down_proj) continue;
+    if (op->kind != OperatorKind::attention_norm && op->kind != OperatorKind::down_proj) continue;
     LayerBlocks& record = layer(*op);
-    if (!op->keeps) {
+    if (op->kind == OperatorKind::attention_norm) {
+      if (op->keeps && step_.plan.policy.recompute) record.stream = state_->hidden;
+    } else if (!op->keeps) {
       LayerBlocks none;
       none.sites = std::move(record.sites);
       record = std::move(none);
     } else if (step_.plan.policy.recompute) {
       LayerBlocks kept;
-      kept.input = record.input;
+      kept.stream = record.stream;
       record = std::move(kept);
     }
   }
@@ -90,8 +92,12 @@ void StepMemorySimulation::forward(const Action& action) {
 
 void StepMemorySimulation::recompute(const Action& action) {
   begin(action);
-  state_->hidden = state_->layers[static_cast<size_t>(action.first_layer)].input;
-  for (const Operator* op : operators_.of(action)) run_operator(*op);
+  int64_t last = -1;
+  for (const Operator* op : operators_.of(action)) {
+    if (op->layer != last) state_->hidden = std::move(layer(*op).stream);
+    last = op->layer;
+    run_operator(*op);
+  }
   state_->hidden.reset();
   state_->x.reset();
   state_->final_hidden.reset();

@@ -57,13 +57,13 @@ void StepMemorySimulation::shrink_inputs(const Operator& op, bool drops) {
   shrink_forms(forms);
 }
 
-StepMemorySimulation::Block StepMemorySimulation::forward_product(const Operator& op, int64_t out) {
+StepMemorySimulation::Block StepMemorySimulation::forward_product(const Operator& op, int64_t out, int64_t size) {
   {
     const Block masked = masked_inputs(op);
     shrink_inputs(op, false);
     shrink_inputs(op, true);
   }
-  Block y = allocate(tokens_ * out, e_);
+  Block y = allocate(tokens_ * out, size);
   std::vector<Form> terms;
   for (const AdapterShape* adapter : adapters_of(op, AdapterMethod::lora)) {
     terms.push_back({projection_size(config_, adapter->projection).out, adapter->width});
@@ -156,8 +156,9 @@ void StepMemorySimulation::run_head() {
   state_->d_hidden = allocate(tokens_ * hidden_, e_);
   const int64_t labelled = counts_->labelled;
   if (labelled == 0) return;
-  const Block rows = allocate(labelled * hidden_, e_), normed = allocate(labelled * hidden_, e_),
-              rms = allocate(labelled, 4);
+  Block stream = a_ == e_ ? nullptr : allocate(labelled * hidden_, a_);
+  const Block normed = allocate(labelled * hidden_, e_), rms = allocate(labelled, 4), rows = allocate(labelled * hidden_, e_);
+  stream.reset();
   losses_.emplace_back(allocate(labelled, 4), labelled);
   const Block gradient = allocate(labelled * hidden_, e_);
   const int64_t vocabulary = config_.vocabulary_size;
@@ -189,29 +190,31 @@ void StepMemorySimulation::run_operator(const Operator& op) {
   LayerBlocks none;
   LayerBlocks& record = op.layer >= 0 ? layer(op) : none;
   const int64_t stream = tokens_ * hidden_;
-  const auto norm = [&](Block& rms) {
+  const auto norm = [&](Block& rms, Block& kept) {
     Block y = allocate(stream, e_);
     rms = allocate(tokens_, 4);
+    if (op.keeps) kept = a_ == e_ ? s.hidden : allocate(stream, e_);
     return y;
   };
   switch (op.kind) {
-    case OperatorKind::embedding: s.hidden = allocate(stream, e_); break;
-    case OperatorKind::attention_norm:
-      record.input = s.hidden;
-      s.x = norm(record.attention_rms);
+    case OperatorKind::embedding: {
+      const Block rows = a_ == e_ ? nullptr : allocate(stream, e_);
+      s.hidden = allocate(stream, a_);
       break;
-    case OperatorKind::qkv_proj: record.qkv = forward_product(op, qkv_); break;
+    }
+    case OperatorKind::attention_norm: s.x = norm(record.attention_rms, record.input); break;
+    case OperatorKind::qkv_proj: record.qkv = forward_product(op, qkv_, e_); break;
     case OperatorKind::attention:
       record.attention_out = allocate(tokens_ * query_, e_);
       record.lse = allocate(tokens_ * config_.head_count, 4);
       s.x = record.attention_out;
       break;
-    case OperatorKind::o_proj: s.hidden = record.middle = forward_product(op, hidden_); break;
-    case OperatorKind::mlp_norm: s.x = norm(record.mlp_rms); break;
-    case OperatorKind::gate_up_proj: record.gate_up = forward_product(op, 2 * intermediate_); break;
+    case OperatorKind::o_proj: s.hidden = forward_product(op, hidden_, a_); break;
+    case OperatorKind::mlp_norm: s.x = norm(record.mlp_rms, record.middle); break;
+    case OperatorKind::gate_up_proj: record.gate_up = forward_product(op, 2 * intermediate_, e_); break;
     case OperatorKind::swiglu: s.x = allocate(tokens_ * intermediate_, e_); break;
     case OperatorKind::down_proj:
-      s.hidden = forward_product(op, hidden_);
+      s.hidden = forward_product(op, hidden_, a_);
       s.x.reset();
       if (op.layer + 1 == config_.layer_count) s.final_hidden = s.hidden;
       break;

@@ -19,6 +19,7 @@ class StepMemorySimulation {
         operators_(config, step),
         facts_(facts),
         e_(facts.element_size),
+        a_(accumulation_bytes(e_)),
         head_workspace_(facts.head_workspace_bytes),
         hidden_(config.hidden_size),
         query_(config.query_size()),
@@ -38,7 +39,7 @@ class StepMemorySimulation {
   };
 
   struct LayerBlocks {
-    Block input, attention_rms, mlp_rms, qkv, attention_out, lse, middle, gate_up;
+    Block stream, input, attention_rms, mlp_rms, qkv, attention_out, lse, middle, gate_up;
     std::map<std::pair<int32_t, Projection>, SiteBlocks> sites;
   };
 
@@ -89,7 +90,8 @@ class StepMemorySimulation {
   Block shrunk(const AdapterShape& adapter);
   /// x·Aᵀ of the LoRA sites that drop, or of the others.
   void shrink_inputs(const Operator& op, bool drops);
-  Block forward_product(const Operator& op, int64_t out);
+  /// size: of an element of y.
+  Block forward_product(const Operator& op, int64_t out, int64_t size);
   void apply_bottlenecks(const Operator& op, int64_t out);
   /// f(z), or its gradient.
   Block activated(const AdapterShape& adapter) { return shrunk(adapter); }
@@ -109,7 +111,7 @@ class StepMemorySimulation {
   const PlannedStep& step_;
   StepOperators operators_;
   const MemoryFacts& facts_;
-  int64_t e_, head_workspace_;
+  int64_t e_, a_, head_workspace_;
   int64_t hidden_, query_, kv_, qkv_, intermediate_;
 
   BlockLedger ledger_;

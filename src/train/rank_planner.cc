@@ -23,7 +23,7 @@ namespace {
 
 /// Among ranks that divide layers. Prices are of sums in the compute dtype; they travel in that of accumulations (TensorGroup::sum).
 LinkSpec link_of_sums(const Link& link, const StageMachine& machine) {
-  const double share = static_cast<double>(machine.element_size()) / static_cast<double>(std::max<int64_t>(4, machine.element_size()));
+  const double share = static_cast<double>(machine.element_size()) / static_cast<double>(accumulation_bytes(machine.element_size()));
   return {.bandwidth = link.bytes_per_s * share, .latency = link.latency_s};
 }
 
@@ -413,7 +413,7 @@ std::optional<ReplicaPlans> RankPlanner::plan_at_once(std::span<const StepPlan> 
 double RankPlanner::longest_exchange_s() const {
   double longest = 0;
   for (const JobShape& job : jobs_) {
-    const auto bytes = static_cast<double>(parameter_count(model_, job.adapters) * std::max<int64_t>(4, machine_.element_size()));
+    const auto bytes = static_cast<double>(parameter_count(model_, job.adapters) * accumulation_bytes(machine_.element_size()));
     longest = std::max(longest, options_.exchange_link.latency_s + 2 * bytes / options_.exchange_link.bytes_per_s);
   }
   return longest;
@@ -431,7 +431,7 @@ std::vector<PlannedRun> RankPlanner::plan(std::vector<StepPlan> plans, std::span
     return runs;
   }
   PricedRounds priced;
-  const ExchangeCosts costs{.messages = exchanges, .value_bytes = std::max<int64_t>(4, machine_.element_size()), .link = options_.exchange_link};
+  const ExchangeCosts costs{.messages = exchanges, .value_bytes = accumulation_bytes(machine_.element_size()), .link = options_.exchange_link};
   if (std::optional<ReplicaPlans> together = plan_at_once(plans, rounds, costs, priced)) {
     runs.push_back({std::move(*together), plans.size(), std::move(priced)});
     return runs;

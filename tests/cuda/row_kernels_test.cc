@@ -67,7 +67,7 @@ struct Normalised {
 
 Normalised normalised(const at::Tensor& x, const at::Tensor& dy, const at::Tensor& residual, const at::Tensor& weight) {
   Normalised result;
-  result.y = rms_norm(x, weight, 1e-5, result.inverse_rms);
+  result.y = rms_norm(x, weight, 1e-5, x.scalar_type(), result.inverse_rms);
   EXPECT_TRUE(equal_bits(rms_norm_again(x, weight, result.inverse_rms), result.y));
   result.dx = rms_norm_backward(dy, x, weight, result.inverse_rms, residual);
   result.dx_alone = rms_norm_backward(dy, x, weight, result.inverse_rms, {});
@@ -126,10 +126,10 @@ TEST_P(RowKernels, TakeMoreRowsThanOtherGridDimensionsHold) {
   const at::Tensor x = drawn({rows, 16}, 1, dtype()), weight = placed(drawn({8}, 2, at::kFloat));
   const at::Tensor half = placed(x).view({2 * rows, 8});
   at::Tensor inverse, last_inverse;
-  const at::Tensor y = rms_norm(half, weight, 1e-5, inverse), activated = swiglu(placed(x));
+  const at::Tensor y = rms_norm(half, weight, 1e-5, half.scalar_type(), inverse), activated = swiglu(placed(x));
   for (const int64_t row : {int64_t{65'535}, int64_t{65'536}, rows - 1}) {
     const at::Tensor some = placed(x.narrow(0, row, 1));
-    EXPECT_TRUE(equal_bits(rms_norm(some.view({2, 8}), weight, 1e-5, last_inverse), y.narrow(0, 2 * row, 2)));
+    EXPECT_TRUE(equal_bits(rms_norm(some.view({2, 8}), weight, 1e-5, some.view({2, 8}).scalar_type(), last_inverse), y.narrow(0, 2 * row, 2)));
     EXPECT_TRUE(equal_bits(swiglu(some), activated.narrow(0, row, 1)));
   }
 }

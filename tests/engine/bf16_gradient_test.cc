@@ -113,10 +113,10 @@ TEST(Bf16Gradients, OfSmolLm2PointWhereThoseOfF32Do) {
   const double lowest = all.front(), median = all[all.size() / 2];
   RecordProperty("lowest_cosine", std::to_string(lowest));
   RecordProperty("median_cosine", std::to_string(median));
-  // Thirty layers of rounding cost single modules more than the 0.001 that the tiny model keeps. PEFT in bf16 reaches 0.992
-  // on these rows, by the products and element-wise passes that we use where our kernels cannot run.
-  EXPECT_GE(lowest, kernel_isa(at::kBFloat16, test_device()) == kernels::Isa::none ? 0.985 : 0.995);
-  EXPECT_GE(median, 0.999);
+  // Thirty layers of products of bf16 cost the keys of single layers more than the 0.001 that the tiny model keeps: 0.9987 by our
+  // kernels and by ATen. PEFT in bf16 reaches 0.992 on these rows, with a median of 0.9989.
+  EXPECT_GE(lowest, 0.998);
+  EXPECT_GE(median, 0.9995);
 }
 
 }  // namespace

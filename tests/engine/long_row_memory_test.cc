@@ -73,7 +73,7 @@ TEST_P(LongRow, TakesLayerInputsKeysAndValuesAndNothingElseOfItsLength) {
   // Bottleneck adapters need no gradient from the lowest layer's attention.
   EXPECT_GE(longer.chain_kv - shorter.chain_kv, 2048 * (keys_and_values - 2 * config.key_value_size() * 4));
   // Inputs of the layers and of the head, keys and values; tokens, labels and positions of the chunks are the rest.
-  const int64_t inputs = (config.layer_count + 1) * config.hidden_size * 2;
+  const int64_t inputs = (config.layer_count + 1) * config.hidden_size * 4;
   const auto per_token = static_cast<double>(longer.live - shorter.live) / 2048;
   EXPECT_LE(per_token, 1.06 * static_cast<double>(inputs + keys_and_values));
 }

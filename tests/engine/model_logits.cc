@@ -40,7 +40,7 @@ at::Tensor model_logits(const std::shared_ptr<const Backbone>& backbone, Adapter
   }
   at::Tensor inverse_rms;
   const at::Tensor normed =
-      rms_norm(state.final_hidden, backbone->final_norm(), backbone->config().rms_norm_epsilon, inverse_rms);
+      rms_norm(state.final_hidden, backbone->final_norm(), backbone->config().rms_norm_epsilon, backbone->compute(), inverse_rms);
   return output_logits(normed, backbone->head()).to(at::kCPU, at::kDouble);
 }
 

@@ -386,7 +386,7 @@ TEST_P(KeptBytes, AreWhatTheListSaysForEveryMethod) {
         const bool head_input = op.kind == OperatorKind::down_proj && op.layer + 1 == config.layer_count;
         if (op.layer < 0) continue;
         expected_by_layer[static_cast<size_t>(op.layer)] +=
-            bytes - (head_input && op.keeps ? counts.tokens * config.hidden_size * element : 0);
+            bytes - (head_input && op.keeps ? counts.tokens * config.hidden_size * accumulation_bytes(element) : 0);
       }
       if (is_bound) {
         ASSERT_EQ(kept_by_layer.size(), expected_by_layer.size());
@@ -403,27 +403,27 @@ TEST_P(KeptBytes, AreWhatTheListSaysForEveryMethod) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, KeptBytes, ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
-
-TEST(KeptBytes, UnderRecomputationAreTheInputsOfAdaptedLayers) {
-  const auto backbone = random_backbone(kernel_friendly_config(3), at::kDouble);
+TEST_P(KeptBytes, UnderRecomputationAreTheStreamBeforeAdaptedLayers) {
+  const auto backbone = random_backbone(kernel_friendly_config(3), GetParam());
   Interpreter interpreter(backbone);
   RandomJob job = lora_job("upper", 1, 4, 0.1, {"all-linear"}, {40, 9});
   job.adapter.layers_to_transform = {1, 2};
-  const auto adapter = job.make_adapter(backbone->config(), at::kDouble);
+  const auto adapter = job.make_adapter(backbone->config(), GetParam());
   bool seen = false;
   interpreter.stage().on_operator = [&](const Operator& op, const MicrobatchState& state, double) {
     if (op.kind != OperatorKind::head) return;
-    const int64_t input = state.token_count() * backbone->config().hidden_size * 8;
+    const int64_t stream = state.token_count() * backbone->config().hidden_size * accumulation_bytes(static_cast<int64_t>(c10::elementSize(GetParam())));
     EXPECT_EQ(state.layers[0].bytes(), 0);
-    EXPECT_EQ(state.layers[1].bytes(), input);
-    EXPECT_EQ(state.layers[2].bytes(), input);
+    EXPECT_EQ(state.layers[1].bytes(), stream);
+    EXPECT_EQ(state.layers[2].bytes(), stream);
     seen = true;
   };
   gradients_of(interpreter, {&job}, {adapter.get()}, {.recompute = true});
   interpreter.stage().on_operator = nullptr;
   EXPECT_TRUE(seen);
 }
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, KeptBytes, ::testing::Values(at::kDouble, at::kFloat, at::kBFloat16));
 
 }  // namespace
 }  // namespace cotune::testing

@@ -38,6 +38,7 @@ Tensors tensors_of(const MicrobatchState& state) {
   for (size_t index = 0; index < state.layers.size(); ++index) {
     const LayerRecord& record = state.layers[index];
     const auto layer = static_cast<int64_t>(index);
+    tensors[in_layer(layer, "stream")] = record.stream;
     tensors[in_layer(layer, "input")] = record.input;
     tensors[in_layer(layer, "attention_inverse_rms")] = record.attention_inverse_rms;
     tensors[in_layer(layer, "qkv")] = record.qkv;
@@ -59,14 +60,19 @@ Shapes listed(const Operator& op, const ModelConfig& config, const StageShape& s
   const int64_t inner = out(Projection::up), gate_up = out(Projection::gate) + inner, heads = config.head_count / stage.tensor_parallel;
   const int64_t tokens = state.token_count(), stream = state.slices ? state.slices->own.count() : tokens, scored = state.labels.size(0);
   const auto layer = [&](const char* name) { return in_layer(op.layer, name); };
+  const bool rounds_stream = op.keeps && state.hidden.defined() && state.hidden.scalar_type() != state.x.scalar_type();  // for backward
   switch (op.kind) {
     case OperatorKind::embedding: return {{"hidden", {stream, hidden}}};
-    case OperatorKind::attention_norm: return {{"x", {tokens, hidden}}, {layer("attention_inverse_rms"), {stream}}};
+    case OperatorKind::attention_norm:
+      if (rounds_stream) return {{"x", {tokens, hidden}}, {layer("attention_inverse_rms"), {stream}}, {layer("input"), {stream, hidden}}};
+      return {{"x", {tokens, hidden}}, {layer("attention_inverse_rms"), {stream}}};
     case OperatorKind::qkv_proj: return {{layer("qkv"), {tokens, qkv}}};
     case OperatorKind::attention:
       return {{"x", {tokens, query}}, {layer("attention.out"), {tokens, query}}, {layer("attention.lse"), {tokens, heads}}};
-    case OperatorKind::o_proj: return {{"hidden", {stream, hidden}}, {layer("middle"), {stream, hidden}}};
-    case OperatorKind::mlp_norm: return {{"x", {tokens, hidden}}, {layer("mlp_inverse_rms"), {stream}}};
+    case OperatorKind::o_proj: return {{"hidden", {stream, hidden}}};
+    case OperatorKind::mlp_norm:
+      if (rounds_stream) return {{"x", {tokens, hidden}}, {layer("mlp_inverse_rms"), {stream}}, {layer("middle"), {stream, hidden}}};
+      return {{"x", {tokens, hidden}}, {layer("mlp_inverse_rms"), {stream}}};
     case OperatorKind::gate_up_proj: return {{layer("gate_up"), {tokens, gate_up}}};
     case OperatorKind::swiglu: return {{"x", {tokens, inner}}};
     case OperatorKind::down_proj:

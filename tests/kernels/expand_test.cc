@@ -119,6 +119,28 @@ TEST_P(Expand, AddsTheResidualWhereThereIsOne) {
   }
 }
 
+TEST_P(Expand, AddsToAStreamInF32WithoutRounding) {
+  const Matrix start = Matrix::random(rows, columns, DType::f32, source), residual = Matrix::random(rows, columns, DType::f32, source, 5);
+  const Matrix rounded = expanded({0, 2}, Matrix(rows, columns, dtype()));  // one group a row: what it adds, in the dtype of the call
+  Matrix y = start, added(rows, columns, DType::f32);
+  ExpandOptions with_residual = options();
+  with_residual.residual = residual.data();
+  with_residual.residual_stride = residual.stride();
+  ExpandOptions without = options();
+  with_residual.wide = without.wide = true;
+  const std::vector<ExpandGroup> groups = {group(0), group(2)};
+  expand_add(isa(), dtype(), added.data(), added.stride(), groups, without);
+  expand_add(isa(), dtype(), y.data(), y.stride(), groups, with_residual);
+  for (int64_t row = 0; row < rows; ++row) {
+    const bool of_a_group = row < 40 || (row >= 41 && row < 97);
+    for (int64_t c = 0; c < columns; ++c) {
+      const double sum = of_a_group ? residual.at(row, c) + start.at(row, c) + added.at(row, c) : start.at(row, c);
+      ASSERT_NEAR(y.at(row, c), sum, 1e-5) << row << " " << c;
+      ASSERT_NEAR(added.at(row, c), rounded.at(row, c), tolerance(dtype(), rounded.at(row, c), 0)) << row << " " << c;
+    }
+  }
+}
+
 TEST_P(Expand, BitsDoNotDependOnThreadsOrNeighbours) {
   const Matrix start = Matrix::random(rows, columns, dtype(), source);
   const int before = omp_get_max_threads();

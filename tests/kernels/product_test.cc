@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "kernels/product_reference.h"
+#include "kernels/reference_values.h"
 
 namespace cotune::kernels {
 namespace {
@@ -47,7 +48,7 @@ struct Case {
 
   static int64_t padded(int64_t rank) { return (rank + 31) / 32 * 32; }
 
-  Matrix run(Isa isa, std::optional<RowRange> only = std::nullopt) const {
+  Matrix run(Isa isa, std::optional<RowRange> only = std::nullopt, bool wide = false) const {
     const RowRange rows = only.value_or(RowRange{0, x.rows()});
     std::vector<PackedMatrix> packed;
     std::vector<LowRankTerm> terms;
@@ -74,7 +75,8 @@ struct Case {
     options.residual = residual.row(rows.begin);
     options.residual_stride = residual.stride();
     options.residual_rows = with_residual;
-    Matrix y(rows.count(), b.columns(), x.dtype(), 5);
+    options.wide = wide;
+    Matrix y(rows.count(), b.columns(), wide ? DType::f32 : x.dtype(), 5);
     product(isa, x.row(rows.begin), x.stride(), rows.count(), pack(b, isa), y.data(), y.stride(), options);
     return y;
   }
@@ -184,6 +186,25 @@ TEST_P(Product, AddsAResidualThatIsTheOutputItself) {
   options.residual = inside.data();
   product(isa(), x.data(), x.stride(), 37, b, inside.data(), inside.stride(), options);
   EXPECT_EQ(apart.bytes(), inside.bytes());
+}
+
+TEST_P(Product, IsNotRoundedWhereItIsAddedToAStreamInF32) {
+  for (const auto& [rows, k, n] : {std::tuple<int64_t, int64_t, int64_t>{1, 32, 32}, {37, 96, 70}, {45, 1536, 64}}) {
+    SCOPED_TRACE(testing::Message() << rows << " x " << k << " x " << n);
+    Case all(dtype(), rows, k, n, {{{0, rows}, 16, 0, n}}, {}, true, source);
+    const Matrix rounded = all.run(isa()), plain = all.run(isa(), std::nullopt, true);
+    all.residual = Matrix::random(rows, n, DType::f32, source, 3);
+    all.residual_rows = {{0, 20 * rows / 37}, {rows - 1, rows}};
+    const Matrix added = all.run(isa(), std::nullopt, true);
+    for (int64_t i = 0; i < rows; ++i) {
+      const bool has_residual = i < all.residual_rows.front().end || i == rows - 1;
+      for (int64_t j = 0; j < n; ++j) {
+        const auto value = static_cast<float>(plain.at(i, j));
+        ASSERT_EQ(rounded.at(i, j), dtype() == DType::bf16 ? widen(narrow(value)) : value) << i << " " << j;
+        ASSERT_EQ(added.at(i, j), has_residual ? value + static_cast<float>(all.residual.at(i, j)) : value) << i << " " << j;
+      }
+    }
+  }
 }
 
 TEST_P(Product, GivesARowTheSameBitsAloneAndInCompany) {

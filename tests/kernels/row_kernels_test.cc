@@ -27,7 +27,7 @@ TEST_P(RowKernels, RmsNormAndItsGradientAgreeWithTheReference) {
     std::vector<float> inverse_rms(tokens);
     Values y(dtype(), tokens * hidden), again = y, dx = y;
     const float* w = static_cast<const float*>(weight.data());
-    rms_norm_forward(dtype(), x.data(), tokens, hidden, w, eps, y.data(), inverse_rms.data());
+    rms_norm_forward(dtype(), x.data(), tokens, hidden, w, eps, dtype(), y.data(), inverse_rms.data());
     rms_norm_recompute(dtype(), x.data(), tokens, hidden, w, inverse_rms.data(), again.data());
     EXPECT_TRUE(again == y);
     rms_norm_backward(dtype(), dy.data(), x.data(), tokens, hidden, w, inverse_rms.data(), residual.data(), dx.data());
@@ -61,6 +61,22 @@ TEST_P(RowKernels, RmsNormAndItsGradientAgreeWithTheReference) {
                         alone.at(t * hidden), alone.at(t * hidden));
     }
     EXPECT_TRUE(alone == in_place);
+  }
+}
+
+TEST_P(RowKernels, RmsNormOfAStreamInF32RoundsTheResultAndWhatIsKept) {
+  for (const auto& [tokens, hidden] : {std::pair<int64_t, int64_t>{0, 64}, {3, 17}, {200, 576}}) {
+    const Values x = Values::normal(DType::f32, tokens * hidden, 1, 3), weight = Values::normal(DType::f32, hidden, 4);
+    const float* w = static_cast<const float*>(weight.data());
+    std::vector<float> inverse_rms(tokens), inverse_of_f32(tokens);
+    Values y(dtype(), tokens * hidden), kept = y, in_f32(DType::f32, tokens * hidden);
+    rms_norm_forward(DType::f32, x.data(), tokens, hidden, w, 1e-5f, dtype(), y.data(), inverse_rms.data(), kept.data());
+    rms_norm_forward(DType::f32, x.data(), tokens, hidden, w, 1e-5f, DType::f32, in_f32.data(), inverse_of_f32.data());
+    EXPECT_EQ(inverse_rms, inverse_of_f32);
+    Values rounded_y = y, rounded_x = kept;
+    for (int64_t i = 0; i < tokens * hidden; ++i) rounded_y.set(i, in_f32[i]), rounded_x.set(i, x[i]);
+    EXPECT_TRUE(y == rounded_y);
+    EXPECT_TRUE(kept == rounded_x);
   }
 }
 

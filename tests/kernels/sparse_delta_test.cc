@@ -74,7 +74,11 @@ TEST_P(SparseDeltas, AgreeWithTheDenseReference) {
       }
       const std::vector<SparseRows> groups = one_group(random, {0, tokens});
       const std::vector<SparseValueGradient> sums = {{random.delta, {0, tokens}, 0, dvalues.data()}};
+      Values wide_y(DType::f32, tokens * y_stride);
+      for (int64_t i = 0; i < tokens * y_stride; ++i) wide_y.set(i, y[i]);
+      sparse_delta_forward(dtype, groups, {x.data(), x_stride, wide_y.data(), y_stride, true});
       sparse_delta_forward(dtype, groups, {x.data(), x_stride, y.data(), y_stride});
+      EXPECT_LT(relative_distance(wide_y, y_expected, tokens * y_stride), 1e-6);
       sparse_delta_input_gradient(dtype, groups, {dy.data(), y_stride, dx.data(), x_stride});
       sparse_delta_value_gradient(dtype, sums, x.data(), x_stride, dy.data(), y_stride);
       expect_rounded_once(y, y_expected, tokens * y_stride, dtype);

@@ -44,7 +44,7 @@ TEST(OperatorBackward, OfRmsNormIsAutograds) {
                        weight = random_tensor({hidden}, 3, at::kDouble),
                        residual = random_tensor({tokens, hidden}, 4, at::kDouble);
       at::Tensor inverse, unused;
-      const at::Tensor y = rms_norm(x, weight, 1e-5, inverse), ours = rms_norm_backward(d, x, weight, inverse, {});
+      const at::Tensor y = rms_norm(x, weight, 1e-5, x.scalar_type(), inverse), ours = rms_norm_backward(d, x, weight, inverse, {});
       ASSERT_EQ(ours.sizes(), x.sizes());
       if (tokens == 0) continue;
       const at::Tensor leaf = leaf_of(x);
@@ -55,7 +55,7 @@ TEST(OperatorBackward, OfRmsNormIsAutograds) {
       EXPECT_LE(largest_difference(rms_norm_backward(d, x, weight, inverse, residual), expected + exact(residual)), 1e-11);
       if (hidden == 1) continue;  // the gradient is nearly zero: nothing to compare differences with
       EXPECT_LE(
-          relative_error(ours, numeric_gradient(x, [&] { return weighted_sum(rms_norm(x, weight, 1e-5, unused), d); })),
+          relative_error(ours, numeric_gradient(x, [&] { return weighted_sum(rms_norm(x, weight, 1e-5, x.scalar_type(), unused), d); })),
           difference_limit);
     }
   }

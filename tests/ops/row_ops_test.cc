@@ -23,7 +23,7 @@ TEST(RmsNorm, KernelsAgreeWithAten) {
         const auto run = [&](const auto& place) {
           const at::Tensor x_there = place(x), dy_there = place(dy), weight_there = place(weight);
           at::Tensor inverse;
-          std::vector<at::Tensor> results{rms_norm(x_there, weight_there, 1e-5, inverse)};
+          std::vector<at::Tensor> results{rms_norm(x_there, weight_there, 1e-5, x_there.scalar_type(), inverse)};
           results.push_back(inverse);
           EXPECT_TRUE(at::equal(rms_norm_again(x_there, weight_there, inverse), results[0]));
           results.push_back(rms_norm_backward(dy_there, x_there, weight_there, inverse, {}));
@@ -45,8 +45,8 @@ TEST(RmsNorm, BackwardIsTheGradientOfForward) {
   const at::Tensor x = random_tensor({3, 10}, 1, at::kDouble), d = random_tensor({3, 10}, 2, at::kDouble),
                    weight = random_tensor({10}, 3, at::kDouble), residual = random_tensor({3, 10}, 4, at::kDouble);
   at::Tensor inverse, unused;
-  rms_norm(x, weight, 1e-5, inverse);
-  const at::Tensor expected = numeric_gradient(x, [&] { return weighted_sum(rms_norm(x, weight, 1e-5, unused), d); });
+  rms_norm(x, weight, 1e-5, x.scalar_type(), inverse);
+  const at::Tensor expected = numeric_gradient(x, [&] { return weighted_sum(rms_norm(x, weight, 1e-5, x.scalar_type(), unused), d); });
   EXPECT_LE(relative_error(rms_norm_backward(d, x, weight, inverse, {}), expected), 1e-8);
   EXPECT_LE(relative_error(rms_norm_backward(d, x, weight, inverse, residual), expected + exact(residual)), 1e-8);
 }

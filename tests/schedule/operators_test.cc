@@ -201,7 +201,7 @@ TEST(OperatorCost, SavedBytesAreTheTensorsThatBackwardReads) {
   EXPECT_EQ(saved(OperatorKind::gate_up_proj, 0, {}, 2), 10 * 2 * 96 * 2);
   EXPECT_EQ(saved(OperatorKind::swiglu, 0, {}, 2), 0);
   EXPECT_EQ(saved(OperatorKind::down_proj, 0, {}, 2), 0);
-  EXPECT_EQ(saved(OperatorKind::down_proj, 2, {}, 2), 10 * 64 * 2);
+  EXPECT_EQ(saved(OperatorKind::down_proj, 2, {}, 2), 10 * 64 * 4);  // the stream
   EXPECT_EQ(saved(OperatorKind::qkv_proj_backward, 2, {}, 2), 0);
   const AdapterShape lora{.job = 1, .projection = Projection::k, .width = 33};
   EXPECT_EQ(saved(OperatorKind::qkv_proj, 0, {lora}, 2), 10 * 128 * 2 + 4 * 64 * 2);

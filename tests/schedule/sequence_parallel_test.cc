@@ -158,7 +158,7 @@ TEST(SequenceParallelOperators, KeepASliceOfTheStream) {
     }
     return bytes;
   };
-  const int64_t per_token = config.layer_count * 2 * (2 * config.hidden_size + 4) + 2 * config.hidden_size;
+  const int64_t per_token = config.layer_count * 2 * (2 * config.hidden_size + 4) + 4 * config.hidden_size;
   EXPECT_EQ(kept(2, false) - kept(2, true), (101 - 51) * per_token);
 }
 

@@ -25,7 +25,7 @@ MemoryEstimate between_rounds(const ModelConfig& config, const JobFootprint& job
   MemoryEstimate estimate = resident_bytes(config, job, facts);
   estimate.gradients = 0;
   for (const AdapterShape& adapter : job.adapters) {
-    estimate.gradients += parameter_count(config, adapter) * std::max<int64_t>(4, facts.element_size);
+    estimate.gradients += parameter_count(config, adapter) * accumulation_bytes(facts.element_size);
   }
   return estimate;
 }

@@ -9,7 +9,7 @@
 namespace cotune {
 namespace {
 
-int64_t accumulation_bytes(const StageMachine& machine) { return std::max<int64_t>(4, machine.element_size()); }
+int64_t accumulation_bytes(const StageMachine& machine) { return cotune::accumulation_bytes(machine.element_size()); }
 
 }  // namespace
 

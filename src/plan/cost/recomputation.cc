@@ -19,7 +19,7 @@ std::vector<Operator> recomputed_operators(const std::vector<Operator>& forward)
 int64_t kept_input_bytes(const ModelConfig& model, const StageShape& stage, const Operator& op,
                          const MicrobatchCounts& counts, int64_t element_size) {
   if (!op.keeps) return 0;
-  if (op.kind == OperatorKind::attention_norm) return largest_slice(counts.tokens, stage) * model.hidden_size * element_size;
+  if (op.kind == OperatorKind::attention_norm) return largest_slice(counts.tokens, stage) * model.hidden_size * accumulation_bytes(element_size);
   if (op.kind != OperatorKind::down_proj) return 0;
   Operator bare = op;
   bare.adapters.clear();

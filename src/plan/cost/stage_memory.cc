@@ -95,8 +95,9 @@ int64_t workspace_bytes(const ModelConfig& model, const StageShape& stage, const
   const ModelConfig own = sharded_config(model, stage.tensor_parallel);
   const int64_t intermediate = own.intermediate_size, query = own.query_size() + 2 * own.key_value_size();
   const int64_t gathered = stage.divides_tokens ? 2 * model.hidden_size : 0;
-  int64_t bytes = counts.tokens * element_size *
-                     (3 * model.hidden_size + gathered + std::max((model.gated ? 4 : 2) * intermediate, 2 * query));
+  const int64_t streams = 2 * model.hidden_size * accumulation_bytes(element_size);  // before and after a product
+  int64_t bytes = counts.tokens * (streams + element_size * (model.hidden_size + gathered +
+                                                             std::max((model.gated ? 4 : 2) * intermediate, 2 * query)));
   if (stage.has_head) {
     bytes += std::min(counts.labelled, logit_rows) * (model.vocabulary_size / stage.tensor_parallel) * (4 + element_size);
   }
