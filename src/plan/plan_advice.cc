@@ -107,17 +107,27 @@ class Adviser {
     return all;
   }
 
-  /// On up to 64 times as many nodes.
+  std::optional<Need> fewest_devices_on(const NodeGroup& group, int64_t nodes, int64_t limit) const {
+    NodeGroup more = group;
+    more.count = nodes;
+    std::optional<Need> fewest;
+    for (Need& each : needs(with_network(cluster_, group), more, (nodes + group.count - 1) / group.count)) {
+      if (each.bytes() <= limit && (!fewest || each.devices() < fewest->devices())) fewest = std::move(each);
+    }
+    return fewest;
+  }
+
+  /// On up to 64 times as many nodes: numbers of them are doubled until it fits, then some sixteen below are tried.
   std::optional<Need> fewest_devices(const NodeGroup& group, int64_t limit) const {
-    constexpr int64_t most_times = 64;
-    for (int64_t times = 2; times <= most_times; times *= 2) {
-      NodeGroup more = group;
-      more.count *= times;
-      std::optional<Need> fewest;
-      for (Need& each : needs(with_network(cluster_, group), more, times)) {
-        if (each.bytes() <= limit && (!fewest || each.devices() < fewest->devices())) fewest = std::move(each);
+    for (int64_t nodes = 2 * group.count; nodes <= 64 * group.count; nodes *= 2) {
+      const std::optional<Need> fitting = fewest_devices_on(group, nodes, limit);
+      if (!fitting) continue;
+      const int64_t least = nodes / 2 + 1, step = std::max<int64_t>(1, (nodes - least) / 16);
+      for (int64_t fewer = least; fewer < nodes; fewer += step) {
+        const std::optional<Need> found = fewest_devices_on(group, fewer, limit);
+        if (found && found->devices() < fitting->devices()) return found;
       }
-      if (fewest) return fewest;
+      return fitting;
     }
     return std::nullopt;
   }

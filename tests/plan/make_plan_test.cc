@@ -535,6 +535,14 @@ TEST(MakePlan, SaysWhatWouldFitWhereNothingDoes) {
   EXPECT_TRUE(make_plan(model, cluster_of(4, 1, "A40"), jobs).chosen.has_value());
 }
 
+TEST(MakePlan, SaysOfNumbersOfNodesThatAreNoPowersOfTwoTooThatTheyWouldDo) {
+  const ModelConfig model = model_preset("llama-2-70b");
+  const std::vector<JobShape> jobs = {job_of(model, 0, 8, {512}, 16)};
+  EXPECT_THAT(make_plan(model, cluster_of(1, 1, "RTX4090"), jobs).advice, HasSubstr("7 devices would hold it as <1,7> with recomputation (7 nodes"));
+  EXPECT_TRUE(make_plan(model, cluster_of(7, 1, "RTX4090"), jobs).chosen.has_value());
+  EXPECT_FALSE(make_plan(model, cluster_of(6, 1, "RTX4090"), jobs).chosen.has_value());
+}
+
 TEST(MakePlan, SaysWhichRowsFitWhereTheLongestDoNot) {
   const ModelConfig model = model_preset("llama-2-7b");
   const ClusterSpec cluster = cluster_of(1, 1, "RTX4090");
