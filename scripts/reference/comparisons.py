@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import bf16_roundings
 import gradient_cosines
 import peft_reference
 import torch
@@ -290,3 +291,4 @@ def gradients(work):
     print(f"  {len(theirs)} modules, cosine of bf16 with f32: ours lowest {float(ours['lowest_cosine']):.4f}, median "
           f"{float(ours['median_cosine']):.4f}; PEFT lowest {theirs[0]:.4f}, median {theirs[len(theirs) // 2]:.4f}; "
           f"PEFT with a residual stream in f32 lowest {f32_stream[0]:.4f}, below 0.999 {sum(each < 0.999 for each in f32_stream)}")
+    bf16_roundings.show(smollm2(work))
