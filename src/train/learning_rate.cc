@@ -1,8 +1,12 @@
 #include "train/learning_rate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+
+#include "base/counted.h"
 
 namespace cotune {
 
@@ -25,6 +29,13 @@ double learning_rate(const TrainSpec& spec, int64_t step, int64_t total_steps) {
     }
   }
   return spec.learning_rate;
+}
+
+std::string warmup_warning(const TrainSpec& spec, int64_t total_steps) {
+  const int64_t warmup = warmup_steps(spec, total_steps);
+  if (warmup == 0 || warmup < total_steps) return "";
+  return fmt::format("its rate comes to {:g} of {:g} at most: its warm-up takes {}, and it has {}", learning_rate(spec, total_steps - 1, total_steps),
+                     spec.learning_rate, counted(warmup, "step"), total_steps);
 }
 
 }  // namespace cotune

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "jobs/job.h"
 
@@ -15,5 +16,8 @@ int64_t warmup_steps(const TrainSpec& spec, int64_t total_steps);
 ///   linear    rate · (total − step) / (total − warmup)
 ///   cosine    rate · (1 + cos(π · (step − warmup) / (total − warmup))) / 2
 double learning_rate(const TrainSpec& spec, int64_t step, int64_t total_steps);
+
+/// What to tell of a job whose rate is never reached, because its warm-up takes all its steps or more; "" of others.
+std::string warmup_warning(const TrainSpec& spec, int64_t total_steps);
 
 }  // namespace cotune

@@ -120,6 +120,20 @@ class AllMistakes(Check):
         self.assertRegex(done.stdout, r"lora on 14 modules: 7424 values; 30 steps; by itself at most [\d.]+ [KM]iB")
         self.assertFalse((self.path / "none").exists())
 
+    def test_a_rate_that_is_never_reached_is_told_by_check_and_start(self):
+        jobs = self.write_jobs("{name: a, data: {train: plain.jsonl}, train: {steps: 2, lr: 1e-3, warmup_steps: 4}}",
+                               "{name: b, data: {train: plain.jsonl}, train: {steps: 1, lr: 1e-3, warmup_ratio: 0.03}}",
+                               "{name: c, data: {train: plain.jsonl}, train: {steps: 2, lr: 1e-3, warmup_steps: 1}}")
+        told = ("its rate comes to 0.00025 of 0.001 at most: its warm-up takes 4 steps, and it has 2",
+                "its rate comes to 0 of 0.001 at most: its warm-up takes 1 step, and it has 1")
+        checked = self.run_program("train", jobs, "--check").stdout
+        for each in told:
+            self.assertEqual(checked.count(f"warning: {each}"), 1, checked)
+        self.assertEqual(checked.count("its rate comes to"), 2, checked)
+        started = self.run_program("train", jobs, "--output-dir", self.path / "run").stdout
+        for job, each in zip("ab", told):
+            self.assertIn(f"job `{job}`: {each}", started)
+
 
 class Json(Check):
     def check(self, jobs, *options, expect=0):

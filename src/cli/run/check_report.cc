@@ -11,6 +11,7 @@
 #include "cli/run/sweep_table.h"
 #include "cli/terminal/progress.h"
 #include "jobs/enum_names.h"
+#include "train/learning_rate.h"
 
 namespace cotune {
 namespace {
@@ -61,6 +62,8 @@ void print_check(const CheckReport& report) {
       for (const std::string& warning : file.warnings()) fmt::print("{:<16} warning: {}\n", "", warning);
     }
     fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
+    const std::string warning = warmup_warning(job.spec().train, job.total_steps());
+    if (!warning.empty()) fmt::print("{:<16} warning: {}\n", "", warning);
   }
   std::map<std::string, std::vector<const TrainingJob*>> sweeps;
   SweepOfJob sweep_of_job;
