@@ -113,7 +113,7 @@ void MetricsFile::on_evaluation(const EvaluationEvent& event) {
   Json json;
   json["event"] = "evaluation";
   json["job"] = event.job->spec().name;
-  json["step"] = event.job->state().step;
+  json["step"] = event.step;
   json["loss"] = event.loss;
   json["accuracy"] = event.accuracy;
   json["best"] = event.best;

@@ -38,6 +38,7 @@ struct StepEvent {
 
 struct EvaluationEvent {
   const TrainingJob* job = nullptr;
+  int64_t step = 0;  ///< after which the adapter was as it was evaluated; 0: before training
   double loss = 0, accuracy = 0;
   bool best = false;
   double seconds = 0;

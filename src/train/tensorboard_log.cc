@@ -140,7 +140,7 @@ void TensorBoardLog::on_usage(const UsageEvent& event) {
 
 void TensorBoardLog::on_evaluation(const EvaluationEvent& event) {
   if (event.job->is_emulated()) return;
-  write(*event.job, event.job->state().step, {scalar("eval/loss", event.loss), scalar("eval/accuracy", event.accuracy)});
+  write(*event.job, event.step, {scalar("eval/loss", event.loss), scalar("eval/accuracy", event.accuracy)});
 }
 
 void TensorBoardLog::on_sample(const SampleEvent& event) {

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "engine/memory_facts.h"
 #include "train/divided_memory.h"
+#include "train/learning_rate.h"
 
 namespace cotune {
 namespace {
@@ -155,11 +157,11 @@ void Trainer::tell_of_data(std::span<const std::unique_ptr<TrainingJob>> jobs) {
     if (has_ended(job->state().status)) continue;
     const JobSpec& spec = job->spec();
     const std::string who = spec.sweep.of.empty() ? fmt::format("job `{}`", spec.name) : fmt::format("sweep `{}`", spec.sweep.of);
-    for (const FileReport& file : job->data().files) {
-      for (const std::string& warning : file.warnings()) {
-        const std::string text = fmt::format("{}: {}", who, warning);
-        if (told.insert(text).second) tell([&](RunObserver& observer) { observer.on_notice(text); });
-      }
+    std::vector<std::string> warnings{warmup_warning(spec.train, job->total_steps())};
+    for (const FileReport& file : job->data().files) std::ranges::copy(file.warnings(), std::back_inserter(warnings));
+    for (const std::string& warning : warnings) {
+      const std::string text = fmt::format("{}: {}", who, warning);
+      if (!warning.empty() && told.insert(text).second) tell([&](RunObserver& observer) { observer.on_notice(text); });
     }
   }
 }
@@ -267,15 +269,14 @@ void Trainer::finish_rounds(std::span<const JobRound> rounds, DueWork& due) {
       due.checkpoints.push_back(&current);
     }
   }
-  tell([&](RunObserver& observer) { observer.on_round_ended(seconds_since_start()); });
-  if (real_tokens == 0) return;
-  tokens_since_usage_ += real_tokens;
-  if (summary_.rounds > 0) {
-    summary_.seconds_training += round_seconds_;
-  } else {
+  if (real_tokens > 0 && summary_.rounds == 0) {
     summary_.seconds_to_first_step =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - options_.program_start).count();
   }
+  tell([&](RunObserver& observer) { observer.on_round_ended(seconds_since_start()); });
+  if (real_tokens == 0) return;
+  tokens_since_usage_ += real_tokens;
+  if (summary_.rounds > 0) summary_.seconds_training += round_seconds_;
   ++summary_.rounds;
   tell_of_usage();
 }

@@ -289,6 +289,8 @@ class Trainer {
   /// their settings ask for it, and fails those whose held-out loss is not finite. Broken off when `stop` is set: a resumed run makes up for
   /// it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
+  /// Those evaluations of the jobs that are due; the job of each that is done comes into `evaluated`, into `improved` where it is its best.
+  void evaluate(EvaluationOf of, const std::vector<TrainingJob*>& jobs, std::vector<TrainingJob*>& evaluated, std::set<const TrainingJob*>& improved);
   /// One that is under way.
   struct OpenEvaluation {
     TrainingJob* job = nullptr;
@@ -297,7 +299,7 @@ class Trainer {
   };
   /// What goes through the model next: a block of each of some jobs, in their order, as many as are a block together, at least one; nothing
   /// when all are done. Leaves out jobs that have left memory, whose evaluation stays due.
-  std::vector<JobRound> next_blocks(std::vector<OpenEvaluation>& evaluations);
+  std::vector<JobRound> next_blocks(EvaluationOf of, std::vector<OpenEvaluation>& evaluations);
   void take_blocks(std::span<const JobRound> rounds, std::vector<OpenEvaluation>& evaluations);
   void save_evaluated(TrainingJob& job, bool is_best);
   void run_evaluation(std::vector<JobRound>& rounds);

@@ -39,9 +39,9 @@ void Trainer::run_evaluation(std::vector<JobRound>& rounds) {
   }
 }
 
-std::vector<JobRound> Trainer::next_blocks(std::vector<OpenEvaluation>& evaluations) {
-  std::erase_if(evaluations, [](const OpenEvaluation& each) {
-    return each.job->state().status != JobStatus::running || !each.job->evaluation_due();
+std::vector<JobRound> Trainer::next_blocks(EvaluationOf of, std::vector<OpenEvaluation>& evaluations) {
+  std::erase_if(evaluations, [of](const OpenEvaluation& each) {
+    return each.job->state().status != JobStatus::running || !each.job->evaluation_due(of);
   });
   const HeldOutBlock& most = options_.held_out_block;
   HeldOutBlock taken;
@@ -51,10 +51,10 @@ std::vector<JobRound> Trainer::next_blocks(std::vector<OpenEvaluation>& evaluati
     if (block.rows == 0) continue;  // done
     if (!rounds.empty() && (taken.tokens + block.tokens > most.tokens || taken.rows + block.rows > most.rows)) break;
     try {
-      rounds.push_back(each.job->evaluation_round(each.next_row, block.rows));
+      rounds.push_back(each.job->evaluation_round(of, each.next_row, block.rows));
     } catch (const UserError& error) {
       fail_job(*each.job, error.what());
-      return next_blocks(evaluations);  // anew: some may have made way for a job that takes its place
+      return next_blocks(of, evaluations);  // anew: some may have made way for a job that takes its place
     }
     taken.tokens += block.tokens;
     taken.rows += block.rows;
@@ -71,14 +71,15 @@ void Trainer::take_blocks(std::span<const JobRound> rounds, std::vector<OpenEval
   }
 }
 
-void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
+void Trainer::evaluate(EvaluationOf of, const std::vector<TrainingJob*>& jobs, std::vector<TrainingJob*>& evaluated,
+                       std::set<const TrainingJob*>& improved) {
   const double before = seconds_since_start();
   std::vector<OpenEvaluation> evaluations;
   for (TrainingJob* current : jobs) evaluations.push_back({.job = current});
-  std::vector<JobRound> rounds = next_blocks(evaluations);
+  std::vector<JobRound> rounds = next_blocks(of, evaluations);
   if (rounds.empty()) return;
   try {
-    for (; !rounds.empty(); rounds = next_blocks(evaluations)) {
+    for (; !rounds.empty(); rounds = next_blocks(of, evaluations)) {
       run_evaluation(rounds);
       take_blocks(rounds, evaluations);
     }
@@ -89,19 +90,24 @@ void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
   }
   evaluating_ = false;
   summary_.seconds_evaluating += seconds_since_start() - before;
-  std::vector<TrainingJob*> evaluated;
-  std::set<const TrainingJob*> improved;
   for (const OpenEvaluation& each : evaluations) {
     TrainingJob& current = *each.job;
-    const bool best = current.finish_evaluation(each.result);
-    evaluated.push_back(&current);
+    const bool best = current.finish_evaluation(of, each.result);
+    if (std::ranges::count(evaluated, &current) == 0) evaluated.push_back(&current);
     if (current.state().status == JobStatus::failed) continue;
     if (best) improved.insert(&current);
     tell([&](RunObserver& observer) {
-      observer.on_evaluation({&current, each.result.loss(), each.result.accuracy(), best, seconds_since_start()});
+      observer.on_evaluation({&current, current.state().last_eval_step, each.result.loss(), each.result.accuracy(), best, seconds_since_start()});
     });
-    sweeps_.arrive(current);
+    if (of == EvaluationOf::adapter) sweeps_.arrive(current);
   }
+}
+
+void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
+  std::vector<TrainingJob*> evaluated;
+  std::set<const TrainingJob*> improved;
+  for (const EvaluationOf of : {EvaluationOf::start, EvaluationOf::adapter}) evaluate(of, jobs, evaluated, improved);
+  if (evaluated.empty()) return;
   const bool released = judge_candidates();
   for (TrainingJob* current : evaluated) {
     if (current->state().status == JobStatus::failed) {

@@ -174,23 +174,24 @@ HeldOutBlock TrainingJob::held_out_block(int64_t first_row, const HeldOutBlock& 
   return block;
 }
 
-JobRound TrainingJob::evaluation_round(int64_t first_row, int64_t row_count) {
+JobRound TrainingJob::evaluation_round(EvaluationOf of, int64_t first_row, int64_t row_count) {
   std::vector<int64_t> examples(static_cast<size_t>(row_count));
   std::iota(examples.begin(), examples.end(), first_row);
   batches_.clear();
   const Batch& batch = batches_[state_.step] = make_batch(data_.eval, examples, state_.step);
   JobRound round;
   round.job = index_;
-  round.adapter = adapter_.get();
+  round.adapter = of == EvaluationOf::start && starts_as_base_model() ? nullptr : adapter_.get();
   round.batch = &batch;
   round.purpose = RoundPurpose::evaluate;
   return round;
 }
 
-bool TrainingJob::finish_evaluation(const HeldOutResult& result) {
+bool TrainingJob::finish_evaluation(EvaluationOf of, const HeldOutResult& result) {
   loss_is_finite_ = std::isfinite(result.loss_sum);
+  const int64_t step = of == EvaluationOf::start ? 0 : state_.step;
   if (result.emulated) {
-    state_.last_eval_step = state_.step;
+    state_.last_eval_step = step;
     return false;
   }
   if (!loss_is_finite_) {
@@ -200,9 +201,9 @@ bool TrainingJob::finish_evaluation(const HeldOutResult& result) {
   }
   state_.last_eval_loss = result.loss();
   state_.last_eval_accuracy = result.accuracy();
-  state_.last_eval_step = state_.step;
+  state_.last_eval_step = step;
   saved_step_ = -1;
-  if (state_.step == 0) {
+  if (of == EvaluationOf::start) {
     state_.start_eval_loss = result.loss();
     state_.start_eval_accuracy = result.accuracy();
     return false;
@@ -229,16 +230,19 @@ int64_t TrainingJob::steps_at_once(int64_t ahead) const {
     if (every > 0) steps = std::min(steps, every - step % every);
   };
   if (!data_.eval.empty()) until(spec_.train.eval_steps);
+  if (step == 0 && !data_.eval.empty() && starts_as_base_model()) steps = 1;
   until(spec_.train.save_steps);
   const auto rung = std::upper_bound(rungs_.begin(), rungs_.end(), step);
   if (rung != rungs_.end()) steps = std::min(steps, *rung - step);
   return steps;
 }
 
-bool TrainingJob::evaluation_due() const {
-  if (data_.eval.empty() || state_.last_eval_step == state_.step) return false;
+bool TrainingJob::evaluation_due(EvaluationOf of) const {
+  if (data_.eval.empty()) return false;
+  if (of == EvaluationOf::start) return state_.last_eval_step < 0 && (state_.step > 0 || !starts_as_base_model());
+  if (state_.step == 0 || state_.last_eval_step == state_.step) return false;
   const bool is_rung = std::binary_search(rungs_.begin(), rungs_.end(), state_.step);
-  return state_.step == 0 || done() || is_rung || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
+  return done() || is_rung || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
 }
 
 bool TrainingJob::checkpoint_due() const {

@@ -31,6 +31,12 @@ struct JobResult {
   bool starts_better = false;  ///< the held-out loss was not higher before training
 };
 
+/// What an evaluation is of.
+enum class EvaluationOf {
+  start,    ///< the job before its first step
+  adapter,  ///< it as it is now, after a step
+};
+
 /// One job while it trains: its data, adapter and state. Everything that the job can change is in here, so that jobs
 /// join, leave, fail and resume without touching one another.
 class TrainingJob {
@@ -90,18 +96,23 @@ class TrainingJob {
   /// They follow from the job's rows alone, so that its loss has the same bits in any company.
   HeldOutBlock held_out_block(int64_t first_row, const HeldOutBlock& most) const;
   /// The job's part in an evaluation of such a block. What it points to lives until release_rows(). Throws as next_round does.
-  JobRound evaluation_round(int64_t first_row, int64_t row_count);
+  JobRound evaluation_round(EvaluationOf of, int64_t first_row, int64_t row_count);
   /// Frees the rows of rounds that are over.
   void release_rows() { batches_.clear(); }
   bool holds_rows() const { return !batches_.empty(); }
   /// Takes the held-out loss into the state: best, patience. Returns whether it is the best after a step so far. Patience
   /// is for losses that are not lower than the best before them by early_stopping_threshold. A loss that is not finite fails
   /// the job; of an emulated job there is none, and the evaluation has been made.
-  bool finish_evaluation(const HeldOutResult& result);
+  bool finish_evaluation(EvaluationOf of, const HeldOutResult& result);
 
-  /// Whether the job's settings ask for an evaluation at the step it is at, and it has not been made: before the first
-  /// step, every eval_steps, at rungs and at the end.
-  bool evaluation_due() const;
+  /// Whether an evaluation of this is due now and has not been made. Of the start: before the first step where the job starts from an
+  /// adapter (init_from); else what it starts as is the base model, which is evaluated after the first step, so that nobody waits for it.
+  /// Of the adapter: every eval_steps, at rungs and at the end.
+  bool evaluation_due(EvaluationOf of) const;
+  /// Any is.
+  bool evaluation_due() const { return evaluation_due(EvaluationOf::start) || evaluation_due(EvaluationOf::adapter); }
+  /// As every method's adapter with initial values is, to the bit.
+  bool starts_as_base_model() const { return spec_.adapter.init_from.empty(); }
   bool checkpoint_due() const;
   bool done() const { return state_.step >= total_steps_; }
   bool stops_early() const;

@@ -219,7 +219,7 @@ TEST(Trainer, LeavesReportsAndHasLoadedTheBestEvaluatedAdapterAtTheEnd) {
   class Evaluations : public RunObserver {
    public:
     explicit Evaluations(std::map<int64_t, double>& losses) : losses_(losses) {}
-    void on_evaluation(const EvaluationEvent& event) override { losses_[event.job->state().step] = event.loss; }
+    void on_evaluation(const EvaluationEvent& event) override { losses_[event.step] = event.loss; }
     std::map<int64_t, double>& losses_;
   } evaluations(losses);
   TrainerOptions options;

@@ -16,14 +16,27 @@ void SampleAnswers::tell(const SampleEvent& sample) const {
 }
 
 void SampleAnswers::on_job_started(const TrainingJob& job) {
-  if (job.state().step == 0) tell(answer(job, 0));
+  if (job.state().step > 0) return;
+  if (!job.starts_as_base_model()) {
+    tell(answer(job, false, 0));
+  } else if (std::ranges::count(starting_, &job) == 0) {  // it may have paused and gone on
+    starting_.push_back(&job);
+  }
+}
+
+void SampleAnswers::on_round_ended(double) {
+  const auto stepped = std::ranges::stable_partition(starting_, [](const TrainingJob* job) { return job->state().step == 0; });
+  const std::vector<const TrainingJob*> answering(stepped.begin(), stepped.end());
+  starting_.erase(stepped.begin(), stepped.end());
+  for (const TrainingJob* job : answering) tell(answer(*job, true, 0));
 }
 
 void SampleAnswers::on_job_ended(const TrainingJob& job) {
-  if (job.has_left_adapter()) tell(answer(job, job.result().step));
+  std::erase(starting_, &job);
+  if (job.has_left_adapter()) tell(answer(job, false, job.result().step));
 }
 
-SampleEvent SampleAnswers::answer(const TrainingJob& job, int64_t step) {
+SampleEvent SampleAnswers::answer(const TrainingJob& job, bool as_base_model, int64_t step) {
   const Dataset& examples = job.data().eval.empty() ? job.data().train : job.data().eval;
   const std::span<const int32_t> tokens = examples.tokens(0);
   const std::span<const uint8_t> learned = examples.learned(0);
@@ -33,9 +46,9 @@ SampleEvent SampleAnswers::answer(const TrainingJob& job, int64_t step) {
   request.prompt.assign(tokens.begin(), tokens.begin() + prompt_tokens);
   request.max_new_tokens = max_new_tokens_;
   request.stop_ids = text_.end_of_turn_ids();
-  SampleEvent sample{&job, step, text_.tokenizer().decode(request.prompt, true), "", !job.is_loaded()};
+  SampleEvent sample{&job, step, text_.tokenizer().decode(request.prompt, true), "", !as_base_model && !job.is_loaded()};
   if (sample.out_of_memory) return sample;
-  request.adapter = &job.adapter();
+  if (!as_base_model) request.adapter = &job.adapter();
   try {
     sample.answer = text_.tokenizer().decode(generator_.generate({&request, 1}).front().tokens, true);
   } catch (const MemoryLimitExceeded&) {

@@ -9,8 +9,9 @@
 
 namespace cotune {
 
-/// Has each job answer before and after training (`--sample-tokens`), and tells the run's observers: afterwards with the adapter that
-/// it leaves.
+/// Has each job answer before and after training (`--sample-tokens`), and tells the run's observers: as what it starts from (the base
+/// model, after its first step, so that nobody waits for it; or the adapter of init_from, before it), and at its end as the adapter that it
+/// leaves.
 class SampleAnswers : public RunObserver {
  public:
   /// text and observers must outlive this. max_new_tokens: length of an answer.
@@ -18,16 +19,18 @@ class SampleAnswers : public RunObserver {
                 std::vector<RunObserver*> observers);
 
   void on_job_started(const TrainingJob& job) override;
+  void on_round_ended(double seconds) override;
   void on_job_ended(const TrainingJob& job) override;
 
  private:
   void tell(const SampleEvent& sample) const;
-  SampleEvent answer(const TrainingJob& job, int64_t step);
+  SampleEvent answer(const TrainingJob& job, bool as_base_model, int64_t step);
 
   Generator generator_;
   const ModelText& text_;
   int64_t max_new_tokens_;
   std::vector<RunObserver*> observers_;
+  std::vector<const TrainingJob*> starting_;  ///< as the base model, and it has not answered for them
 };
 
 }  // namespace cotune

@@ -85,7 +85,7 @@ void JsonEvents::on_step(const StepEvent& event) {
 void JsonEvents::on_evaluation(const EvaluationEvent& event) {
   Json json{{"event", "evaluation"},
             {"job", event.job->spec().name},
-            {"step", event.job->state().step},
+            {"step", event.step},
             {"loss", number(event.loss)},
             {"accuracy", number(event.accuracy)},
             {"best", event.best}};

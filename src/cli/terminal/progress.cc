@@ -152,11 +152,11 @@ void ProgressLines::total_line() const {
 }
 
 void ProgressLines::on_evaluation(const EvaluationEvent& event) {
-  if (event.job->is_emulated()) return tell(*event.job, fmt::format("{:>{}}/{:<{}}  evaluation emulated", event.job->state().step,
+  if (event.job->is_emulated()) return tell(*event.job, fmt::format("{:>{}}/{:<{}}  evaluation emulated", event.step,
                                                                    step_width_, event.job->total_steps(), step_width_));
-  tell(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.job->state().step, step_width_,
+  tell(*event.job, fmt::format("{:>{}}/{:<{}}  held-out loss {:.4f}, {} right{}", event.step, step_width_,
                                event.job->total_steps(), step_width_, event.loss, accuracy_text(event.accuracy),
-                               event.best || event.job->state().step == 0 ? "" : ", not the best"));
+                               event.best || event.step == 0 ? "" : ", not the best"));
 }
 
 void ProgressLines::on_sample(const SampleEvent& event) {
