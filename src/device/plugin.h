@@ -51,7 +51,7 @@ class DevicePlugin {
 };
 
 /// Program and plugin must have been built from the same interface and libtorch: both hold this text.
-#define COTUNE_PLUGIN_INTERFACE "cotune device interface 5, torch " TORCH_VERSION
+#define COTUNE_PLUGIN_INTERFACE "cotune device interface 6, torch " TORCH_VERSION
 
 /// The two functions that a plugin exports.
 inline constexpr const char* plugin_interface_symbol = "cotune_plugin_interface";  ///< const char* (): its text

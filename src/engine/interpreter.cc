@@ -279,7 +279,9 @@ auto Interpreter::begin_forward(int32_t microbatch, int32_t stage) -> Live& {
   if (stage > 0 && is_own(stage - 1)) {
     state.hidden = std::move(handed_.extract({false, stage, microbatch}).mapped());
   } else if (stage > 0) {
-    state.hidden = or_no_rows(messages_->wait(ActionKind::receive_activation, stage, microbatch).rows).to(accumulation_dtype(model.compute()));
+    const MemoryScope scope(MemoryKind::activations);
+    state.hidden = or_no_rows(messages_->wait(ActionKind::receive_activation, stage, microbatch).rows);
+    if (clock_ == nullptr) state.hidden = state.hidden.to(accumulation_dtype(model.compute()));
     messages_->release(ActionKind::receive_activation, stage, microbatch);
   }
   live.forward = here.stage.operators(state, evaluating_ ? Direction::evaluate : Direction::forward);
@@ -295,7 +297,7 @@ void Interpreter::end_operator(const Operator& op, int32_t microbatch, Live& liv
   const bool recomputes = op.keeps && place(microbatch).round->policy.recompute;
   LayerRecord& record = state.layers[static_cast<size_t>(op.layer)];
   if (op.kind == OperatorKind::attention_norm) {
-    if (recomputes) record.stream = state.hidden;
+    if (recomputes && clock_ == nullptr) record.stream = state.hidden;
   } else if (!op.keeps) {
     record = LayerRecord{.sites = std::move(record.sites)};
   } else if (recomputes) {
@@ -401,8 +403,7 @@ void Interpreter::send_activation(const Action& action) {
   }
   std::vector<at::Tensor> records;
   for (const JobStep& job : place(action).jobs) records.push_back(known_record({job.job, job.step - 1}));
-  const at::Tensor stream = handed_.extract({false, action.stage, action.microbatch}).mapped();
-  messages_->send(action, action_, stream.to(backbone_->compute()), at::stack(records));
+  messages_->send(action, action_, handed_.extract({false, action.stage, action.microbatch}).mapped(), at::stack(records));
 }
 
 void Interpreter::send_error(const Action& action) {

@@ -89,7 +89,7 @@ void RankMessages::release(ActionKind kind, int32_t stage, int32_t microbatch) {
 }
 
 void RankMessages::send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& own_records) {
-  const int64_t tokens = rows.defined() ? rows.size(0) : 0, row_bytes = tokens > 0 ? static_cast<int64_t>(rows.nbytes()) : 0;
+  const int64_t tokens = rows.defined() ? rows.size(0) : 0, row_bytes = tokens * hidden_size_ * static_cast<int64_t>(c10::elementSize(compute_));
   at::Tensor records = own_records;
   SimulatedSpan span{.start_s = steady_seconds()};
   if (clock_ != nullptr) {

@@ -48,8 +48,8 @@ class RankMessages {
   std::optional<int64_t> posted_as(ActionKind kind, int32_t stage, int32_t microbatch) const;
   void release(ActionKind kind, int32_t stage, int32_t microbatch);
 
-  /// action: send_activation or send_error; index: its place in this rank's list. Copies both and returns: at once, while at most one
-  /// message before it in its channel has not left.
+  /// action: send_activation or send_error; index: its place in this rank's list. Copies both, rows rounded to the compute dtype, and
+  /// returns: at once, while at most one message before it in its channel has not left.
   void send(const Action& action, size_t index, const at::Tensor& rows, const at::Tensor& records);
 
   /// Waits until everything that was sent has left.

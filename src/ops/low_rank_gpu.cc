@@ -1,6 +1,7 @@
 #include "ops/low_rank_gpu.h"
 
 #include <algorithm>
+#include <set>
 
 #include "ops/backend.h"
 #include "ops/low_rank_forms.h"
@@ -70,7 +71,9 @@ bool add_to_stream_on_gpu(at::Tensor& y, const std::vector<ExpandGroup>& groups,
   if (kernels_for(groups.front().s) == nullptr || !std::ranges::all_of(groups, takes<ExpandGroup>)) return false;
   at::Tensor added = at::zeros(y.sizes(), groups.front().s.options());
   if (!add_expansions_on_gpu(added, groups, {.residual = {}, .dropout = options.dropout})) return false;
+  std::set<int64_t> begins;  // rows of several groups hold what all of them add
   for (const ExpandGroup& group : groups) {
+    if (group.rows.count() == 0 || !begins.insert(group.rows.begin).second) continue;
     const auto rows_of = [&](const at::Tensor& all) { return all.narrow(0, group.rows.begin, group.rows.count()); };
     rows_of(y).add_(rows_of(added));
     if (options.residual.defined()) rows_of(y).add_(rows_of(options.residual));

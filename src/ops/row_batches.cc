@@ -136,7 +136,7 @@ void SelectedRows::put(at::Tensor tensor, const at::Tensor& rows) const {
 
 void SelectedRows::add(at::Tensor tensor, const at::Tensor& rows) const {
   if (index_.defined()) {
-    tensor.index_add_(0, index_, rows);
+    tensor.index_add_(0, index_, rows.to(tensor.scalar_type()));
   } else {
     tensor.narrow(0, range_.begin, range_.count()).add_(rows);
   }

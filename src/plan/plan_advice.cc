@@ -117,12 +117,12 @@ class Adviser {
     return fewest;
   }
 
-  /// On up to 64 times as many nodes: numbers of them are doubled until it fits, then some sixteen below are tried.
+  /// On up to 64 times as many nodes: numbers of them are doubled until it fits, then at most sixteen below are tried.
   std::optional<Need> fewest_devices(const NodeGroup& group, int64_t limit) const {
     for (int64_t nodes = 2 * group.count; nodes <= 64 * group.count; nodes *= 2) {
       const std::optional<Need> fitting = fewest_devices_on(group, nodes, limit);
       if (!fitting) continue;
-      const int64_t least = nodes / 2 + 1, step = std::max<int64_t>(1, (nodes - least) / 16);
+      const int64_t least = nodes / 2 + 1, step = std::max<int64_t>(1, (nodes - least + 15) / 16);
       for (int64_t fewer = least; fewer < nodes; fewer += step) {
         const std::optional<Need> found = fewest_devices_on(group, fewer, limit);
         if (found && found->devices() < fitting->devices()) return found;

@@ -18,7 +18,7 @@ struct PackingPolicy {
   Layout layout = Layout::ragged;
   int64_t token_budget = 1024;  ///< tokens of one microbatch (batch_all ignores it, as the systems it stands for do)
   int64_t chunk_size = 64;      ///< layout chunked: tokens of a chunk
-  bool recompute = false;       ///< keep layer inputs only and run each layer's forward again before its backward
+  bool recompute = false;       ///< keep the stream before each layer only and run each layer's forward again before its backward
   int64_t layer_count = 0;      ///< of the model; at least 1 where recompute is set, else not read
   /// Sharing hybrid: the jobs of each hybrid task, which share microbatches with each other and with no others, each job at
   /// most once; a job that stands in none is one by itself. Empty: all jobs are one.

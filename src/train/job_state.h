@@ -23,7 +23,7 @@ struct JobState {
   double start_eval_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< share of rows with every token predicted
   double last_eval_accuracy = std::numeric_limits<double>::quiet_NaN();
   int64_t last_eval_step = -1;  ///< of the newest evaluation that was finished
-  // Of the evaluation with the lowest loss after a step of training: the one before the first step is what they are compared
+  // Of the evaluation with the lowest loss after a step of training: that of the start is what they are compared
   // with, as HF Trainer has it.
   double best_eval_loss = std::numeric_limits<double>::quiet_NaN();
   double best_eval_accuracy = std::numeric_limits<double>::quiet_NaN();

@@ -145,7 +145,7 @@ struct RunSummary {
   double seconds_to_first_step = 0;     ///< from the start of the program
   double seconds_telling = 0;           ///< that the observers of the run took of its thread
   int64_t rounds = 0;                   ///< of training
-  int64_t evaluation_rounds = 0;        ///< jobs whose evaluation is due together share one
+  int64_t evaluation_rounds = 0;        ///< jobs whose evaluation of the same kind (EvaluationOf) is due together share one
   int64_t real_tokens = 0, labelled_tokens = 0;  ///< trained in the rounds that seconds_training counts
   std::map<int32_t, TokenCounts> tokens;         ///< per job, over all training rounds
   std::map<int32_t, int64_t> labelled;           ///< per job, over the same

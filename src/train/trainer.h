@@ -290,6 +290,7 @@ class Trainer {
   /// it.
   void evaluate(const std::vector<TrainingJob*>& jobs);
   /// Those evaluations of the jobs that are due; the job of each that is done comes into `evaluated`, into `improved` where it is its best.
+  /// Fails those whose loss is not finite.
   void evaluate(EvaluationOf of, const std::vector<TrainingJob*>& jobs, std::vector<TrainingJob*>& evaluated, std::set<const TrainingJob*>& improved);
   /// One that is under way.
   struct OpenEvaluation {
@@ -327,7 +328,7 @@ class Trainer {
     return (options_.stop != nullptr && options_.stop->load()) || (options_.drained != nullptr && options_.drained->load());
   }
   void save_if_it_has_stepped(TrainingJob& job);
-  /// What is remarkable about the data of jobs that are to train (FileReport::warnings), once of all candidates of a sweep.
+  /// What is remarkable about jobs that are to train: their data (FileReport::warnings), their warm-up; once of all candidates of a sweep.
   void tell_of_data(std::span<const std::unique_ptr<TrainingJob>> jobs);
   template <typename Call>
   void tell(Call call) {

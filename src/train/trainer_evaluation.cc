@@ -90,31 +90,34 @@ void Trainer::evaluate(EvaluationOf of, const std::vector<TrainingJob*>& jobs, s
   }
   evaluating_ = false;
   summary_.seconds_evaluating += seconds_since_start() - before;
+  std::vector<TrainingJob*> failed;
   for (const OpenEvaluation& each : evaluations) {
     TrainingJob& current = *each.job;
     const bool best = current.finish_evaluation(of, each.result);
+    if (current.state().status == JobStatus::failed) {
+      failed.push_back(&current);
+      continue;
+    }
     if (std::ranges::count(evaluated, &current) == 0) evaluated.push_back(&current);
-    if (current.state().status == JobStatus::failed) continue;
     if (best) improved.insert(&current);
     tell([&](RunObserver& observer) {
       observer.on_evaluation({&current, current.state().last_eval_step, each.result.loss(), each.result.accuracy(), best, seconds_since_start()});
     });
     if (of == EvaluationOf::adapter) sweeps_.arrive(current);
   }
+  for (TrainingJob* current : failed) fail_with_bad_state(*current);
 }
 
 void Trainer::evaluate(const std::vector<TrainingJob*>& jobs) {
   std::vector<TrainingJob*> evaluated;
   std::set<const TrainingJob*> improved;
-  for (const EvaluationOf of : {EvaluationOf::start, EvaluationOf::adapter}) evaluate(of, jobs, evaluated, improved);
+  for (const EvaluationOf of : {EvaluationOf::start, EvaluationOf::adapter}) {
+    if (!stop_asked()) evaluate(of, jobs, evaluated, improved);
+  }
   if (evaluated.empty()) return;
   const bool released = judge_candidates();
   for (TrainingJob* current : evaluated) {
-    if (current->state().status == JobStatus::failed) {
-      fail_with_bad_state(*current);
-    } else if (current->state().status == JobStatus::running) {
-      save_evaluated(*current, improved.contains(current));
-    }
+    if (current->state().status == JobStatus::running) save_evaluated(*current, improved.contains(current));
   }
   if (put_candidates_aside(evaluated) || released) fill_place();
 }

@@ -218,15 +218,17 @@ void Trainer::start_jobs() {
 }
 
 void Trainer::evaluate_started() {
-  std::vector<TrainingJob*> started = std::exchange(started_, {});
-  std::sort(started.begin(), started.end(), [](const TrainingJob* a, const TrainingJob* b) { return a->index() < b->index(); });
-  started.erase(std::unique(started.begin(), started.end()), started.end());  // one may have paused and gone on
-  std::erase_if(started, [](const TrainingJob* candidate) {
-    return candidate->state().status != JobStatus::running || !candidate->evaluation_due();
-  });
-  if (started.empty()) return;
-  round_policy();  // told of before the evaluations, which can take long
-  evaluate(started);
+  while (!started_.empty()) {  // an evaluation may make room for others, which start
+    std::vector<TrainingJob*> started = std::exchange(started_, {});
+    std::sort(started.begin(), started.end(), [](const TrainingJob* a, const TrainingJob* b) { return a->index() < b->index(); });
+    started.erase(std::unique(started.begin(), started.end()), started.end());  // one may have paused and gone on
+    std::erase_if(started, [](const TrainingJob* candidate) {
+      return candidate->state().status != JobStatus::running || !candidate->evaluation_due();
+    });
+    if (started.empty()) continue;
+    round_policy();  // told of before the evaluations, which can take long
+    evaluate(started);
+  }
 }
 
 std::vector<JobFootprint> Trainer::running_footprints() const {

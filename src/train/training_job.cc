@@ -94,6 +94,7 @@ void TrainingJob::resume() {
   state_ = loaded;
   state_.spec_hash = own_hash;
   saved_step_ = state_.step;
+  state_is_saved_ = true;
   has_checkpoint_ = true;
 }
 
@@ -188,21 +189,22 @@ JobRound TrainingJob::evaluation_round(EvaluationOf of, int64_t first_row, int64
 }
 
 bool TrainingJob::finish_evaluation(EvaluationOf of, const HeldOutResult& result) {
-  loss_is_finite_ = std::isfinite(result.loss_sum);
   const int64_t step = of == EvaluationOf::start ? 0 : state_.step;
   if (result.emulated) {
     state_.last_eval_step = step;
     return false;
   }
-  if (!loss_is_finite_) {
+  const bool is_finite = std::isfinite(result.loss_sum), of_base_model = of == EvaluationOf::start && starts_as_base_model();
+  if (!of_base_model) loss_is_finite_ = is_finite;  // the base model's says nothing against a checkpoint
+  if (!is_finite) {
     state_.status = JobStatus::failed;
-    state_.failure = "the held-out loss is not finite";
+    state_.failure = of_base_model ? "the held-out loss of the base model is not finite" : "the held-out loss is not finite";
     return false;
   }
   state_.last_eval_loss = result.loss();
   state_.last_eval_accuracy = result.accuracy();
   state_.last_eval_step = step;
-  saved_step_ = -1;
+  state_is_saved_ = false;
   if (of == EvaluationOf::start) {
     state_.start_eval_loss = result.loss();
     state_.start_eval_accuracy = result.accuracy();
@@ -239,8 +241,8 @@ int64_t TrainingJob::steps_at_once(int64_t ahead) const {
 
 bool TrainingJob::evaluation_due(EvaluationOf of) const {
   if (data_.eval.empty()) return false;
-  if (of == EvaluationOf::start) return state_.last_eval_step < 0 && (state_.step > 0 || !starts_as_base_model());
-  if (state_.step == 0 || state_.last_eval_step == state_.step) return false;
+  if (of == EvaluationOf::start) return state_.last_eval_step < 0 && (starts_as_base_model() ? state_.step > 0 : state_.step == 0);
+  if (state_.step == 0 || state_.last_eval_step == state_.step || evaluation_due(EvaluationOf::start)) return false;
   const bool is_rung = std::binary_search(rungs_.begin(), rungs_.end(), state_.step);
   return done() || is_rung || (spec_.train.eval_steps > 0 && state_.step % spec_.train.eval_steps == 0);
 }
@@ -259,6 +261,7 @@ bool TrainingJob::stops_early() const {
 void TrainingJob::checkpoint(bool best) {
   save_checkpoint(folder_, *adapter_, state_, base_model_, best);
   saved_step_ = state_.step;
+  state_is_saved_ = true;
   has_checkpoint_ = true;
 }
 

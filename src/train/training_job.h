@@ -107,7 +107,7 @@ class TrainingJob {
 
   /// Whether an evaluation of this is due now and has not been made. Of the start: before the first step where the job starts from an
   /// adapter (init_from); else what it starts as is the base model, which is evaluated after the first step, so that nobody waits for it.
-  /// Of the adapter: every eval_steps, at rungs and at the end.
+  /// Of the adapter: every eval_steps, at rungs and at the end, once that of the start is made.
   bool evaluation_due(EvaluationOf of) const;
   /// Any is.
   bool evaluation_due() const { return evaluation_due(EvaluationOf::start) || evaluation_due(EvaluationOf::adapter); }
@@ -121,7 +121,7 @@ class TrainingJob {
 
   void checkpoint(bool best);
   /// Whether the newest checkpoint holds the state as it is.
-  bool is_saved() const { return saved_step_ == state_.step; }
+  bool is_saved() const { return saved_step_ == state_.step && state_is_saved_; }
   /// After a loss that is not finite: the state that gave it is no place to go on from. Where the newest checkpoint holds
   /// that state, and no held-out loss has shown that it is sound, the one before it becomes the newest again. Returns
   /// whether the newest checkpoint is another state's now: false where there is no earlier one.
@@ -164,7 +164,8 @@ class TrainingJob {
   std::vector<int64_t> rungs_;
   int64_t total_steps_ = 0, deadline_ = no_deadline;
   int64_t vocabulary_size_ = 0, longest_row_ = 0, longest_eval_row_ = 0;
-  int64_t saved_step_ = -1;
+  int64_t saved_step_ = -1;      ///< whose parameters the newest checkpoint holds
+  bool state_is_saved_ = false;  ///< and beside them what was found of them since
   bool loss_is_finite_ = true;   ///< the last one that was computed
   JobState state_;
   std::map<int64_t, Batch> batches_;  ///< of the rounds at hand, by step

@@ -151,8 +151,13 @@ class Json(Check):
             self.assertGreater(job["train"]["max"], job["train"]["min"])
             self.assertEqual([(file["format"], file["records"]) for file in job["files"]], [("tokens", 24)])
             self.assertGreater(job["values"], 0)
+            self.assertEqual(job["warnings"], [])
             self.assertLessEqual(job["peak_bytes"], report["peak_bytes"])
         self.assertLess(report["peak_bytes"], report["memory_limit_bytes"])
+
+    def test_says_of_a_rate_that_is_never_reached(self):
+        report, _ = self.check(self.write_jobs("{name: a, data: {train: plain.jsonl}, train: {steps: 2, lr: 1e-3, warmup_steps: 4}}"))
+        self.assertEqual([warning[:40] for warning in report["jobs"][0]["warnings"]], ["its rate comes to 0.00025 of 0.001 at mo"])
 
     def test_lists_the_mistakes_with_their_places(self):
         report, errors = self.check(self.write_jobs("{name: a, data: {train: plain.jsonl}, adapter: {r: 0}}"), expect=2)

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -185,6 +187,25 @@ TEST_F(FailingJob, ResumedFromItsBadCheckpointGoesBackToTheOneBefore) {
   auto resumed = run.trainer({spec}, {}, true);
   resumed->run();
   EXPECT_EQ(resumed->jobs()[0]->state().status, JobStatus::finished);
+}
+
+TEST_F(FailingJob, ResumedBeforeTheEvaluationOfItsStartCallsABadCheckpointNoGoodOne) {
+  SmallRun run("resumed-start");
+  JobSpec spec = jobs_with_a_bad_one()[1];
+  spec.train.save_steps = 0;
+  std::atomic<bool> stop{false};
+  AtStep observer = fill_after(1, huge);
+  AtStep stopper([&](const StepEvent&) { stop = true; });  // the evaluation of the base model, which comes next, is broken off
+  TrainerOptions options;
+  options.observers = {&observer, &stopper};
+  options.stop = &stop;
+  run.trainer({spec}, options)->run();
+  EXPECT_EQ(newest_checkpoint(run), "step-1");
+  auto resumed = run.trainer({spec}, {}, true);
+  resumed->run();
+  const JobState& state = resumed->jobs()[0]->state();
+  EXPECT_TRUE(std::isfinite(state.start_eval_loss));
+  EXPECT_THAT(state.failure, HasSubstr("its only checkpoint holds the parameters that gave it"));
 }
 
 TEST_F(FailingJob, WhoseHeldOutLossTurnsNaNLeavesTheOthersAsTheyAre) {

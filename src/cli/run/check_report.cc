@@ -49,6 +49,8 @@ Json file_json(const FileReport& file) {
           {"without_history", file.without_history}};
 }
 
+std::string warmup_warning_of(const TrainingJob& job) { return warmup_warning(job.spec().train, job.total_steps()); }
+
 }  // namespace
 
 void print_check(const CheckReport& report) {
@@ -62,7 +64,7 @@ void print_check(const CheckReport& report) {
       for (const std::string& warning : file.warnings()) fmt::print("{:<16} warning: {}\n", "", warning);
     }
     fmt::print("{:<16} {}\n", "", adapter_text(job, report.memory.jobs[i]));
-    const std::string warning = warmup_warning(job.spec().train, job.total_steps());
+    const std::string warning = warmup_warning_of(job);
     if (!warning.empty()) fmt::print("{:<16} warning: {}\n", "", warning);
   }
   std::map<std::string, std::vector<const TrainingJob*>> sweeps;
@@ -110,7 +112,12 @@ std::string check_json(const CheckReport& report) {
                {"train", lengths_json(job.data().train)},
                {"held_out", lengths_json(job.data().eval)}};
     entry["files"] = Json::array();
-    for (const FileReport& file : job.data().files) entry["files"].push_back(file_json(file));
+    entry["warnings"] = Json::array();
+    for (const FileReport& file : job.data().files) {
+      entry["files"].push_back(file_json(file));
+      for (const std::string& warning : file.warnings()) entry["warnings"].push_back(warning);
+    }
+    if (const std::string warning = warmup_warning_of(job); !warning.empty()) entry["warnings"].push_back(warning);
     json["jobs"].push_back(std::move(entry));
   }
   if (!report.jobs.empty()) {
