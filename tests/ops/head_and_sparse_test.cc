@@ -102,6 +102,14 @@ TEST(SparseDelta, AgreesWithTheDenseMatrixOnEitherPath) {
         at::Tensor expected_y = exact(y_start);
         expected_y.narrow(1, 3, 24).add_(at::mm(exact(x), dense));
         EXPECT_LE(relative_error(y, expected_y), tolerance(dtype));
+        // A stream in the accumulation dtype is not rounded.
+        const at::Tensor stream_start = random_tensor({19, 30}, 4, accumulation_dtype(dtype), 1e3);
+        at::Tensor stream = stream_start.clone(), expected_stream = exact(stream_start);
+        add_sparse_deltas({{&delta, values, {0, 19}, 0, 3}}, x, stream);
+        expected_stream.narrow(1, 3, 24).add_(at::mm(exact(x), dense));
+        EXPECT_EQ(stream.scalar_type(), accumulation_dtype(dtype));
+        EXPECT_LE(relative_error(stream, expected_stream), 2e-4) << dtype << portable;
+        EXPECT_TRUE(at::equal(stream.narrow(1, 0, 3), stream_start.narrow(1, 0, 3)));
         EXPECT_LE(relative_error(dx, exact(dx_start) + at::mm(exact(dy), dense.t())), tolerance(dtype));
         at::Tensor gradient = at::ones_like(values);
         add_sparse_delta_value_gradients({{&delta, {0, 19}, 0, gradient}}, x, dy);

@@ -68,6 +68,13 @@ TEST(FrozenProduct, AddsBiasTermsAndResidualsOnEitherPath) {
         const at::Tensor y = product->forward(o.x, {.terms = &o.terms, .residual = o.residual, .residual_rows = &o.residual_rows});
         EXPECT_LE(relative_error(y, o.expected_forward()), tolerance(dtype)) << dtype << " " << in << " " << out;
         EXPECT_EQ(y.scalar_type(), dtype);
+        // A stream in the accumulation dtype is not rounded.
+        Operands with_stream(dtype, in, out);
+        with_stream.residual = random_tensor({23, 3 * out}, 7, accumulation_dtype(dtype), 1e3);
+        const at::Tensor stream =
+            product->forward(with_stream.x, {.terms = &with_stream.terms, .residual = with_stream.residual, .residual_rows = &with_stream.residual_rows});
+        EXPECT_EQ(stream.scalar_type(), accumulation_dtype(dtype));
+        EXPECT_LE(relative_error(stream, with_stream.expected_forward()), 2e-4) << dtype << " " << in << " " << out << (portable ? ", portable" : "");
         const at::Tensor dx = product->backward(o.dy, {});
         const at::Tensor weight = exact(at::cat({o.first, o.second}));
         EXPECT_LE(relative_error(dx, at::mm(exact(o.dy), weight)), tolerance(dtype));

@@ -41,6 +41,26 @@ TEST(RmsNorm, KernelsAgreeWithAten) {
   }
 }
 
+TEST(RmsNorm, OfAStreamInTheAccumulationDtypeAgreesWithAtenAndKeepsARoundedCopy) {
+  for (const at::ScalarType dtype : kernel_dtypes()) {
+    for (const int64_t hidden : {7, 64, 576}) {
+      const at::Tensor stream = random_tensor({17, hidden}, 1, accumulation_dtype(dtype), 3), weight = random_tensor({hidden}, 4, at::kFloat);
+      const auto run = [&](const auto& place) {
+        at::Tensor inverse, kept;
+        const at::Tensor y = rms_norm(place(stream), place(weight), 1e-5, dtype, inverse, &kept);
+        EXPECT_EQ(y.scalar_type(), dtype);
+        EXPECT_TRUE(same_bits(kept, place(stream).to(dtype))) << dtype << " " << hidden;
+        return std::vector<at::Tensor>{y, inverse};
+      };
+      const std::vector<at::Tensor> ours = run(on_device);
+      const PortableKernels portable;
+      const std::vector<at::Tensor> expected = run(on_host);
+      EXPECT_LE(relative_error(ours[0], expected[0]), tolerance(dtype)) << dtype << " " << hidden;
+      EXPECT_LE(relative_error(ours[1], expected[1]), 1e-5) << dtype << " " << hidden;
+    }
+  }
+}
+
 TEST(RmsNorm, BackwardIsTheGradientOfForward) {
   const at::Tensor x = random_tensor({3, 10}, 1, at::kDouble), d = random_tensor({3, 10}, 2, at::kDouble),
                    weight = random_tensor({10}, 3, at::kDouble), residual = random_tensor({3, 10}, 4, at::kDouble);
@@ -134,13 +154,13 @@ TEST(Expansions, KernelsAgreeWithAtenWithMasksBiasesAndResiduals) {
       const auto tensor = [&](at::IntArrayRef shape, uint64_t key, at::ScalarType type) {
         return random_tensor(shape, key, type).to(y.device());
       };
-      const at::Tensor residual = tensor({rows, width}, 4, dtype);
+      const at::Tensor residual = tensor({rows, width}, 4, y.scalar_type());
       std::vector<std::unique_ptr<LowRankFactor>> factors;
       std::vector<ExpandGroup> groups;
       for (size_t i = 0; i < (masked ? sites.size() : 3); ++i) {
         const Site& site = sites[i];
         factors.push_back(make_low_rank_factor(tensor({site.rank, width}, 20 + i, at::kFloat), dtype));
-        at::Tensor s = at::zeros({site.rows.count(), factors.back()->padded_rank()}, y.options());
+        at::Tensor s = at::zeros({site.rows.count(), factors.back()->padded_rank()}, y.options().dtype(dtype));
         s.narrow(1, 0, site.rank).copy_(tensor({site.rows.count(), site.rank}, 30 + i, dtype));
         groups.push_back({.rows = site.rows, .s = s, .factor = factors.back().get()});
         if (masked) groups.back().dropout = DropoutKey{i, 0.1 * static_cast<double>(i)};
@@ -154,11 +174,14 @@ TEST(Expansions, KernelsAgreeWithAtenWithMasksBiasesAndResiduals) {
       return y;
     };
     for (const bool masked : {false, true}) {
-      const at::Tensor start = random_tensor({rows, width}, 1, dtype), y = run(masked, start.clone());
-      const PortableKernels portable;
-      const at::Tensor expected = run(masked, testing::on_host(start).clone());
-      EXPECT_LE(relative_error(y, expected), 2 * tolerance(dtype)) << dtype << masked;
-      EXPECT_TRUE(at::equal(y.narrow(0, 29, 2), start.narrow(0, 29, 2))) << "rows of no group";
+      for (const bool of_stream : {false, true}) {  // in the accumulation dtype, and not rounded
+        const at::Tensor start = random_tensor({rows, width}, 1, of_stream ? accumulation_dtype(dtype) : dtype, of_stream ? 1e3 : 1);
+        const at::Tensor y = run(masked, start.clone());
+        const PortableKernels portable;
+        const at::Tensor expected = run(masked, testing::on_host(start).clone());
+        EXPECT_LE(relative_error(y, expected), of_stream ? 2e-4 : 2 * tolerance(dtype)) << dtype << masked;
+        EXPECT_TRUE(at::equal(y.narrow(0, 29, 2), start.narrow(0, 29, 2))) << "rows of no group";
+      }
     }
   }
 }
