@@ -151,7 +151,7 @@ OperatorCost base_cost(const StageShape& stage, const Operator& op, const Microb
       return with_stream(elementwise(tokens * static_cast<double>(s.hidden), 0, 2, s), stream_values, 1, s);
     case OperatorKind::attention_norm:
     case OperatorKind::mlp_norm:
-      return with_stream(elementwise(stream_values, 4, op.keeps && s.accumulation_size != s.element_size ? 3 : 2, s), stream_values, 1, s);
+      return with_stream(elementwise(stream_values, 4, s.accumulation_size != s.element_size ? 3 : 2, s), stream_values, 1, s);
     case OperatorKind::attention_norm_backward:
     case OperatorKind::mlp_norm_backward:
       return elementwise(stream_values, 8, 4, s);
