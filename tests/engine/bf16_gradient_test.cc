@@ -111,11 +111,15 @@ TEST(Bf16Gradients, OfSmolLm2PointWhereThoseOfF32Do) {
   const std::vector<double> all = cosines(open_model(smollm2_file()), lora_job("lora", 1, 16, 0, {"all-linear"}, {}), some_text(), 0);
   ASSERT_EQ(all.size(), 210u);
   const double lowest = all.front(), median = all[all.size() / 2];
+  const auto below = static_cast<int>(std::ranges::lower_bound(all, 0.999) - all.begin());
   RecordProperty("lowest_cosine", std::to_string(lowest));
   RecordProperty("median_cosine", std::to_string(median));
-  // Thirty layers of products of bf16 cost the keys of single layers more than the 0.001 that the tiny model keeps: 0.9987 by our
-  // kernels and by ATen. PEFT in bf16 reaches 0.992 on these rows, with a median of 0.9989.
-  EXPECT_GE(lowest, 0.998);
+  RecordProperty("below_0.999", below);
+  // Thirty layers of products of bf16 cost the keys of single layers more than the 0.001 that the tiny model keeps, and how much depends on
+  // the order of sums: 0.9972 on AMX, 0.9987 on AVX-512 and by ATen; 10 and 3 modules below 0.999. PEFT in bf16 reaches 0.992 on these rows,
+  // with a median of 0.9989.
+  EXPECT_GE(lowest, 0.996);
+  EXPECT_LE(below, 20);
   EXPECT_GE(median, 0.9995);
 }
 
