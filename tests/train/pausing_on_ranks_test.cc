@@ -51,7 +51,7 @@ class RanksRun {
 };
 
 /// In f64. Which jobs share a round decides which replica has a row, and where ATen cuts a product: jobs that pause together keep
-/// the company that they had.
+/// the company that they had. What unlike replicas are dealt depends on their prices, and these on all jobs that have joined.
 class OnRanks : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Divided, OnRanks, ::testing::Values("pp=2", "tp=2", "pp=2,tp=2", "dp=2", "dp=1,len=25+pp=2", "dp=1+tp=2"),
@@ -91,7 +91,11 @@ TEST_P(OnRanks, PausedJobsEndWithTheBitsOfThoseThatWereNeverPaused) {
     }
     return true;
   });
-  expect_same_adapters(finished_adapters(paused.run, specs), finished_adapters(whole.run, specs));
+  const bool are_unlike = std::string_view(GetParam()).find('+') != std::string_view::npos;
+  for (const JobSpec& spec : specs) {
+    const std::string ours = adapter_bytes(paused.run, spec.name), other = adapter_bytes(whole.run, spec.name);
+    are_unlike ? expect_close_adapter(ours, other, spec.name) : expect_same_adapter(ours, other, spec.name);
+  }
 }
 
 TEST_P(OnRanks, AJobThatMadeWayForOneOfHigherPriorityEndsWithTheBitsOfOneThatNeverDid) {
@@ -116,7 +120,7 @@ TEST_P(OnRanks, AJobThatMadeWayForOneOfHigherPriorityEndsWithTheBitsOfOneThatNev
     const JobState& put_out = trainer.jobs()[0]->state();
     EXPECT_EQ(trainer.jobs()[1]->state().status, JobStatus::running);
     EXPECT_EQ(put_out.status, JobStatus::waiting);
-    EXPECT_EQ(put_out.step, 2) << "at its next boundary";
+    EXPECT_EQ(put_out.step, 3) << "at its next boundary: the first round runs by itself, then two at once";
     EXPECT_THAT(put_out.wait_reason, HasSubstr("memory: it and the running job would take"));
     EXPECT_FALSE(trainer.jobs()[0]->is_loaded());
     return true;
@@ -139,7 +143,7 @@ TEST(OnRanksWithoutReplicas, APausedJobChangesNoBitOfThoseThatGoOn) {
       if (sparse.state().step < 2) return false;
       if (sparse.is_loaded()) trainer.pause_job(sparse);
       if (other.state().step < 7) return false;
-      EXPECT_EQ(sparse.state().step, 2);
+      EXPECT_EQ(sparse.state().step, 3) << "its first step by itself, then two at once";
       trainer.resume_job(sparse);
       return true;
     });
