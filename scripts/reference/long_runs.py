@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 DEMO_DATA = ROOT / "build/demo/data"
 ASKED = 5e-3  # relative, from our f32 run and over PEFT's in bf16
 # What misses that, and what it is held to: docs/correctness.md has the reason.
-HELD_TO = {"sentiment": 1.5e-2}
+HELD_TO = {"sentiment": 2.5e-2}
 LONG = dict(steps=200, batch_size=4, longest=256, held_out=60, learning_rate=2e-4)
 
 
