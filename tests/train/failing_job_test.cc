@@ -170,17 +170,22 @@ TEST_F(FailingJob, KeepsACheckpointThatAHeldOutLossHasShownToBeSound) {
   EXPECT_EQ(newest_checkpoint(run), "step-3");
 }
 
-TEST_F(FailingJob, ResumedFromItsBadCheckpointGoesBackToTheOneBefore) {
-  SmallRun run("resumed-bad");
-  JobSpec spec = jobs_with_a_bad_one()[1];
-  spec.train.save_steps = 1;
+/// The job's parameters are bad from this step on, at which its run is stopped and saved.
+void stop_after_breaking(SmallRun& run, const JobSpec& spec, int64_t step) {
   std::atomic<bool> stop{false};
-  AtStep observer = fill_after(3, huge);
-  AtStep stopper([&](const StepEvent& event) { stop = event.job->state().step == 3; });
+  AtStep observer = fill_after(step, huge);
+  AtStep stopper([&](const StepEvent& event) { stop = event.job->state().step == step; });
   TrainerOptions options;
   options.observers = {&observer, &stopper};
   options.stop = &stop;
   run.trainer({spec}, options)->run();
+}
+
+TEST_F(FailingJob, ResumedFromItsBadCheckpointGoesBackToTheOneBefore) {
+  SmallRun run("resumed-bad");
+  JobSpec spec = jobs_with_a_bad_one()[1];
+  spec.train.save_steps = 1;
+  stop_after_breaking(run, spec, 3);
   EXPECT_EQ(newest_checkpoint(run), "step-3");  // nobody knows yet
   run.trainer({spec}, {}, true)->run();
   EXPECT_EQ(newest_checkpoint(run), "step-2");
@@ -193,13 +198,7 @@ TEST_F(FailingJob, ResumedBeforeTheEvaluationOfItsStartCallsABadCheckpointNoGood
   SmallRun run("resumed-start");
   JobSpec spec = jobs_with_a_bad_one()[1];
   spec.train.save_steps = 0;
-  std::atomic<bool> stop{false};
-  AtStep observer = fill_after(1, huge);
-  AtStep stopper([&](const StepEvent&) { stop = true; });  // the evaluation of the base model, which comes next, is broken off
-  TrainerOptions options;
-  options.observers = {&observer, &stopper};
-  options.stop = &stop;
-  run.trainer({spec}, options)->run();
+  stop_after_breaking(run, spec, 1);  // the evaluation of the base model, which comes next, is broken off
   EXPECT_EQ(newest_checkpoint(run), "step-1");
   auto resumed = run.trainer({spec}, {}, true);
   resumed->run();
